@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from scalerl.curves import Fit
     from scalerl.report.python import Runs
     from scalerl.rl.losses import LossInputs, TokenLoss
-    from scalerl.run.observer import RunObserver
+    from scalerl.run.run import RunObserver
     from scalerl.run.sft.make import SftObserver, SftResult
 
 Settings = Mapping[str, Any]

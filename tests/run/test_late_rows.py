@@ -12,8 +12,7 @@ from small_runs import SHORT, SMALL, check_lineage, small, without_time
 
 from scalerl import store
 from scalerl.learner.step import TorchLearner
-from scalerl.run.observer import NullObserver
-from scalerl.run.run import Run
+from scalerl.run.run import NullObserver, Run
 
 
 def status_of(folder: Path) -> dict[str, Any]:

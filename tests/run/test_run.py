@@ -24,9 +24,8 @@ from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
 from scalerl.models.load import load_model
 from scalerl.run.evaluate import evaluate_model
-from scalerl.run.observer import NullObserver
 from scalerl.run.resume import export
-from scalerl.run.run import Run
+from scalerl.run.run import NullObserver, Run
 
 
 def test_the_clock_begins_with_the_run(tmp_path: Path):

@@ -24,8 +24,7 @@ from scalerl.loop.grading import GraderRunner
 from scalerl.loop.pipeline import Pipeline
 from scalerl.report.alarms import Alarm, AlarmKind
 from scalerl.run.evaluate import evaluate_model
-from scalerl.run.observer import NullObserver, Outlooks
-from scalerl.run.run import Run
+from scalerl.run.run import NullObserver, Outlooks, Run
 from scalerl.tasks.curriculum import uniform
 from scalerl.tasks.mixture import Mixture
 

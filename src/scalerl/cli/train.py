@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from scalerl.config import Recipe
     from scalerl.report.alarms import Alarm
     from scalerl.report.outlook import Outlook
-    from scalerl.run.observer import Outlooks
-    from scalerl.run.run import Run, RunEnd
+    from scalerl.run.run import Outlooks, Run, RunEnd
 
 Out = Annotated[Path, typer.Option(help="Run folder to write.", metavar="DIR")]
 

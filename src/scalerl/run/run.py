@@ -1,4 +1,4 @@
-"""A training run: steps, evaluations and checkpoints into a run folder, over the parts that parts.py builds."""
+"""A training run: steps, evaluations and checkpoints into a run folder, from the parts of parts.py; its observers."""
 
 import functools
 import os
@@ -7,8 +7,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -23,13 +24,13 @@ from scalerl.loop.evaluate import EvalResult, conversation_means, conversation_s
 from scalerl.loop.pipeline import StepDone
 from scalerl.loop.watchdog import Watchdog
 from scalerl.models.shape import ModelShape, work_flops
-from scalerl.report.outlook import Axis
+from scalerl.report.alarms import Alarm
+from scalerl.report.outlook import Axis, Outlook
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.clock import Clock, devices_held, larger, step_times
 from scalerl.run.evaluate import EvaluationRound, StepEvaluation, no_verdicts, outcome_columns, sample_rows
 from scalerl.run.health import Health
 from scalerl.run.host import environment, frozen_objects, run_devices
-from scalerl.run.observer import NullObserver, RunEnd, RunObserver
 from scalerl.run.pack import pack_groups
 from scalerl.run.parts import build
 from scalerl.run.prompts import EvalSet
@@ -39,6 +40,45 @@ from scalerl.types import Group, Work
 
 SAMPLES_KEPT = 4  # completions written to samples.jsonl at each evaluation
 _REPORT_S = 5.0  # how long a run that hangs may take to report it
+Outlooks = Mapping[str, Outlook | None]
+"""The forecast of each evaluation set, None before there is one."""
+
+
+class RunObserver(Protocol):
+    """Is told what happens in a run, and may ask it to stop."""
+
+    def started(self, run: "Run") -> None: ...
+    def stepped(self, row: Mapping[str, Any]) -> None: ...
+    def evaluating(self, finished: int, total: int) -> None: ...
+    def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: Outlooks, alarms: Sequence[Alarm]) -> None: ...
+    def hung(self, reason: str) -> None:
+        """Called from another thread, immediately before the process ends."""
+        ...
+
+    def stopping(self) -> bool | Literal["now"]:
+        """Return whether the run should stop after this step, without an evaluation, or "now": within a step."""
+        ...
+
+
+class NullObserver:
+    """Ignores everything and never asks the run to stop."""
+
+    def started(self, run: "Run") -> None: ...
+    def stepped(self, row: Mapping[str, Any]) -> None: ...
+    def evaluating(self, finished: int, total: int) -> None: ...
+    def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: Outlooks, alarms: Sequence[Alarm]) -> None: ...
+    def hung(self, reason: str) -> None: ...
+    def stopping(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd:
+    """Why a run ended."""
+
+    kind: Literal["budget", "data", "stopped", "paused"]
+    """The budget is spent, the data is exhausted, the observer asked it to stop, or it came to where it pauses."""
+    reason: str
 
 
 class Run:
