@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 from simulate import run
 
 from scalerl.curves import FORMS, fit, priors
@@ -71,8 +72,10 @@ def by_integration(problem, cells: Candidates) -> tuple[np.ndarray, np.ndarray, 
             log_prior = log_prior + np.log(np.log(gain_grid[1] / gain_grid[0]))
         power = len(problem.rewards) + 1
         if kind == Kind.tail:
-            squares = squares + problem.extra_precision * extra**2
-            log_prior = log_prior + 0.5 * np.log(2 * problem.extra_precision / np.pi) + np.log(extra_grid[1])
+            mean, precision = problem.extra_mean[kind], problem.extra_precision[kind]
+            squares = squares + precision * (extra - mean) ** 2
+            log_prior = log_prior + 0.5 * np.log(precision / (2 * np.pi)) + np.log(extra_grid[1])
+            log_prior = log_prior - norm.logcdf(mean * np.sqrt(precision) / blocks.noise)
             log_prior = log_prior + np.where(extra == 0, np.log(0.5), 0.0)
             power += 1
         for log_sd in log_noise:

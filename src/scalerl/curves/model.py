@@ -27,7 +27,7 @@ from scalerl.curves.data import Blocks
 from scalerl.curves.forms import FORMS, Array, Form, sigmoid
 from scalerl.curves.priors import Prior
 
-MODEL = "scalerl-curve-2"
+MODEL = "scalerl-curve-3"
 """Name of the model in JSON, sealed forecasts and prior files. It changes with what it says of the same points."""
 NUM_DRAWS = 2000
 NODES = (np.arange(10) + 0.5) / 10
@@ -44,7 +44,8 @@ class Kind(IntEnum):
     fall = 5
 
 
-HAS_EXTRA = np.array([False, False, True, True, False, True])
+EXTRAS = np.array([priors.EXTRAS.get(kind.name, (0.0, 1.0)) for kind in Kind])
+HAS_EXTRA = np.array([kind.name in priors.EXTRAS for kind in Kind])
 
 
 # Curves ---------------------------------------------------------------------------------------------------------------
@@ -176,6 +177,9 @@ class Covariance:
         return total
 
 
+UNWEIGHED = {"log_weight": 0.0, "whiten": np.empty((0, 0))}
+
+
 def matern(distance: Array) -> Array:
     scaled = np.sqrt(3.0) * distance / priors.MISFIT_LENGTH
     return (1.0 + scaled) * np.exp(-scaled)
@@ -186,25 +190,36 @@ def all_covariances(blocks: Blocks, shared_shape) -> list[Covariance]:
     unit = blocks.span / blocks.noise
     spreads = priors.RUN_SPREADS if blocks.num_runs > 1 else ((0.0, 1.0),)
     here = (blocks.x, blocks.index, blocks.run)
+
+    def part(**sizes: float) -> Array:
+        bare = Covariance(**{"drift": 0.0, "drift_length": 1.0, "misfit": 0.0, "spread": 0.0, **sizes}, **UNWEIGHED)
+        return bare.between(blocks, here, here, shared_shape)
+
+    # Sizes scale the same few matrices.
+    drifts = {length: part(drift=1.0, drift_length=length) for _, length, _ in priors.DRIFTS}
+    misfits, runs = part(misfit=1.0), part(spread=1.0)
+    start = [] if blocks.start is None else [blocks.start_weight]
+    num = blocks.num
+    noise = np.diag(np.append(blocks.weight, start))
     found = []
     for drift, length, drift_weight in priors.DRIFTS:
         for misfit, misfit_weight in priors.MISFITS:
             for spread, spread_weight in spreads:
-                bare = Covariance(
-                    drift=drift,
-                    drift_length=length,
-                    misfit=misfit * unit,
-                    spread=spread * unit,
-                    log_weight=0.0,
-                    whiten=np.empty((0, 0)),
-                )
-                total = np.diag(blocks.weight) + bare.between(blocks, here, here, shared_shape)
-                if blocks.start is not None:
-                    total = np.pad(total, (0, 1))
-                    total[-1, -1] = blocks.start_weight
+                total = noise.copy()
+                total[:num, :num] += drift * drifts[length]
+                total[:num, :num] += (misfit * unit) ** 2 * misfits + (spread * unit) ** 2 * runs
                 factor = np.linalg.cholesky(total)
                 log_weight = np.log(drift_weight * misfit_weight * spread_weight) - np.log(np.diag(factor)).sum()
-                found.append(replace(bare, log_weight=log_weight, whiten=np.linalg.inv(factor)))
+                found.append(
+                    Covariance(
+                        drift=drift,
+                        drift_length=length,
+                        misfit=misfit * unit,
+                        spread=spread * unit,
+                        log_weight=log_weight,
+                        whiten=np.linalg.inv(factor),
+                    )
+                )
     return found
 
 
@@ -230,7 +245,10 @@ class Problem:
     """... and the smallest that counts as one."""
     level_precision: float
     """Of the level's prior about the centre, in units of the noise."""
-    extra_precision: float
+    extra_mean: Array
+    """Prior mean of the extra part by kind ..."""
+    extra_precision: Array
+    """... and its precision, in units of the noise."""
     noise_df: float
 
     @property
@@ -277,7 +295,8 @@ def make_problem(blocks: Blocks, form: Form, prior: Prior, fixed_ceiling: float 
         late_room=late_room,
         least=least,
         level_precision=(blocks.noise / level_sd) ** 2,
-        extra_precision=(blocks.noise / (priors.EXTRA_SD * blocks.span)) ** 2,
+        extra_mean=EXTRAS[:, 0] * blocks.span,
+        extra_precision=(blocks.noise / (EXTRAS[:, 1] * blocks.span)) ** 2,
         noise_df=priors.KNOWN_NOISE_DF if blocks.is_noise_known else priors.NOISE_DF,
     )
 
@@ -352,6 +371,9 @@ def evidence(problem: Problem, covariances: list[Covariance], candidates: Candid
         axis=1,
     )
     num = len(c.kind)
+    before, before_mean = problem.extra_precision[c.kind[extra]], problem.extra_mean[c.kind[extra]]
+    # The part of the extra's prior below 0 is cut off.
+    before_mass = 0.5 * np.log(before) - log_ndtr(before_mean * np.sqrt(before) / blocks.noise)
     prior = log_shape_prior(problem, c)
     room = np.where(c.kind == Kind.late, problem.late_room, problem.room)
     prior_squares = problem.noise_df * blocks.noise**2
@@ -376,15 +398,17 @@ def evidence(problem: Problem, covariances: list[Covariance], candidates: Candid
             extra_precision[extra] = (
                 np.einsum("ij,ij->j", other, other)
                 - level_precision * extra_on_level[extra] ** 2
-                + problem.extra_precision
+                + before
             )
-            extra_mean[extra] = (y @ other - level_precision * extra_on_level[extra] * level) / extra_precision[extra]
+            pulled = y @ other - level_precision * extra_on_level[extra] * level + before * before_mean
+            extra_mean[extra] = pulled / extra_precision[extra]
+            squares[extra] += before * before_mean**2
             cross = np.einsum("ij,ij->j", rise[:, extra], other) - level_precision * (on_level * extra_on_level)[extra]
             gain_on_extra[extra] = cross / extra_precision[extra]
             squares -= extra_precision * extra_mean**2
             precision -= extra_precision * gain_on_extra**2
             pull -= extra_precision * gain_on_extra * extra_mean
-            log_mass[extra] += 0.5 * np.log(problem.extra_precision / extra_precision[extra]) + np.log(2.0)
+            log_mass[extra] += before_mass - 0.5 * np.log(extra_precision[extra])
         precision = np.maximum(precision, 1e-12 * level_precision)
         best = pull / precision
         least_squares = np.maximum(squares - precision * best**2, 0.0) + prior_squares
@@ -477,17 +501,19 @@ def _gauss_newton(
     white: Array = np.stack([np.tile(one[:, None], num), *(covariance.whiten @ part for part in parts)], axis=2)
     # Level, gain and extra first, then one step of everything.
     linear_part = white[:, :, :3]
-    extra_precision = np.where(c.has_extra, problem.extra_precision / blocks.noise**2, 1e12)
+    extra_precision = np.where(c.has_extra, problem.extra_precision[c.kind] / blocks.noise**2, 1e12)
+    extra_mean = np.where(c.has_extra, problem.extra_mean[c.kind], 0.0)
     weak: Array = np.stack(
         [np.full(num, problem.level_precision), variance / problem.room**2, variance * extra_precision], axis=1
     )
-    linear = _solve(linear_part, weak, np.einsum("nki,n->ki", linear_part, y))
+    means = np.stack([np.zeros(num), np.zeros(num), extra_mean], axis=1)
+    linear = _solve(linear_part, weak, np.einsum("nki,n->ki", linear_part, y) + weak * means)
     linear[:, 1] = np.clip(linear[:, 1], problem.least, problem.room)
     left: Array = y[:, None] - np.einsum("nki,ki->nk", linear_part, linear)
     variance = (np.einsum("nk,nk->k", left, left) + blocks.noise**2) / (len(y) + 1)
     white[:, :, 3:] *= linear[None, :, 1:2]
     weak = np.concatenate([weak, np.stack([variance / b_sd**2, variance / m_sd**2], axis=1)], axis=1)
-    off = np.concatenate([-linear, np.stack([b_mean - c.log_exponent, m_mean - c.log_midpoint], axis=1)], axis=1)
+    off = np.concatenate([means - linear, np.stack([b_mean - c.log_exponent, m_mean - c.log_midpoint], axis=1)], axis=1)
     inverse: Array = np.linalg.inv(np.einsum("nki,nkj->kij", white, white) + weak[:, :, None] * np.eye(5))
     step: Array = np.einsum("kij,kj->ki", inverse, np.einsum("nki,nk->ki", white, left) + weak * off)
     value = -0.5 * len(y) * np.log(variance)
@@ -531,17 +557,14 @@ def shapes_with_mass(problem: Problem, covariances: list[Covariance], candidates
         covariances[0],
         covariances[len(priors.MISFITS) * 4 + 1] if problem.blocks.num_runs == 1 else covariances[-1],
     ]
-    guesses = [first_shapes(problem, look, candidates) for look in looks]
-    mass = np.max([guess[2] - guess[2].max() for guess in guesses], axis=0)
+    b, m, mass = first_shapes(problem, looks[0], candidates)
     # Rough as this is, it rules most places of a fall out; the best few of every kind stay.
     rank = np.array(
         [np.sum((candidates.kind == kind) & (mass > own)) for kind, own in zip(candidates.kind, mass, strict=True)]
     )
     kept = (rank < FEW) | (mass > mass.max() - 12.0)
     candidates = candidates.take(kept)
-    found = [
-        best_shapes(problem, look, candidates, b[kept], m[kept]) for look, (b, m, _) in zip(looks, guesses, strict=True)
-    ]
+    found = [best_shapes(problem, look, candidates, b[kept], m[kept]) for look in looks]
     masses = []
     for shapes in found:
         rough = evidence(problem, looks, around(candidates, *shapes, num=3, reach=2.2), num_nodes=1).log_mass
@@ -607,7 +630,7 @@ class Posterior:
     def curve(self, compute: Array) -> Array:
         """Return the recipe's own curve: one row for every draw, one column for every compute.
 
-        After a fall a run may go on falling or recover: by as much again, up or down, with each doubling.
+        Beyond the last evaluation it may leave its shape, further with each doubling.
         """
         d, scale = self.draws, self.blocks.scale
         x = np.log(np.maximum(np.atleast_1d(np.asarray(compute, dtype=float)), 1e-9 * scale) / scale)[None]
@@ -615,8 +638,17 @@ class Posterior:
         s = main_rise(x, self.form, column("kind"), column("log_exponent"), column("log_midpoint"), column("place"))
         curve = column("level") + column("gain") * s
         curve += column("extra") * extra_part(x, column("kind"), column("place"), column("length"))
-        curve += (self.drop * d.far)[:, None] * np.sqrt(np.maximum(x, 0.0) / np.log(2.0))
+        curve += self.leaves[:, None] * np.sqrt(np.maximum(x, 0.0) / np.log(2.0))
         return self.clipped(curve)
+
+    @property
+    def leaves(self) -> Array:
+        """Draws of how far the curve is from its shape one doubling beyond the last evaluation.
+
+        After a fall a run may go on falling or recover, by as much again.
+        """
+        d = self.draws
+        return d.far * (self.drop + priors.DIVERGENCE * (d.gain + np.where(d.kind == Kind.fall, 0.0, d.extra)))
 
     @property
     def drop(self) -> Array:
@@ -634,7 +666,10 @@ class Posterior:
         at_peak = main_rise(np.full(len(d.kind), 30.0), self.form, d.kind, d.log_exponent, d.log_midpoint, d.place)
         top = d.level + d.gain * at_peak + np.where((d.kind == Kind.second) | (d.kind == Kind.tail), d.extra, 0.0)
         misfit = np.array([covariance.misfit for covariance in self.covariances])[d.covariance]
-        return self.clipped(top + d.far * misfit * d.noise)
+        # Until 95 % of the main rise is over; the curve of a run that is there already is what was seen.
+        doublings = (d.log_midpoint + np.log(19.0) * np.exp(-d.log_exponent)) / np.log(2.0)
+        doublings = np.where((d.kind == Kind.fall) | (d.kind == Kind.flat), 0.0, np.clip(doublings, 0.0, 8.0))
+        return self.clipped(top + self.leaves * np.sqrt(doublings) + d.far * misfit * d.noise)
 
     def new(self, compute: Array) -> Array:
         """Return draws of a new evaluation at each compute; of a run not seen yet where there are several.

@@ -95,11 +95,13 @@ def _share_unit(curve: Fit) -> float:
 
 def _without(draws: Array, weak: tuple[float, float]) -> tuple[float, float] | None:
     """Return location and error of draws, with a normal prior divided out; None where that is all there is."""
-    mean, variance = float(np.mean(draws)), max(float(np.var(draws)), 1e-8)
+    # By quantiles, since another kind of curve with little mass may lie far away.
+    low, mean, high = np.quantile(draws, [0.16, 0.5, 0.84])
+    variance = max(float(high - low) / 2, 1e-4) ** 2
     if variance >= NEW * weak[1] ** 2:
         return None
     precision = 1.0 / variance - weak[1] ** -2.0
-    return (mean / variance - weak[0] * weak[1] ** -2.0) / precision, precision**-0.5
+    return float(mean / variance - weak[0] * weak[1] ** -2.0) / precision, precision**-0.5
 
 
 def learn_prior(members: Sequence[Member], curve: Fit | None = None) -> Prior:
