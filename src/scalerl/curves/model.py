@@ -396,9 +396,7 @@ def evidence(problem: Problem, covariances: list[Covariance], candidates: Candid
         if len(extra):
             extra_on_level[extra] = one @ other / level_precision
             extra_precision[extra] = (
-                np.einsum("ij,ij->j", other, other)
-                - level_precision * extra_on_level[extra] ** 2
-                + before
+                np.einsum("ij,ij->j", other, other) - level_precision * extra_on_level[extra] ** 2 + before
             )
             pulled = y @ other - level_precision * extra_on_level[extra] * level + before * before_mean
             extra_mean[extra] = pulled / extra_precision[extra]

@@ -1,8 +1,8 @@
 """Every number that the model of a curve takes for granted, each with where it comes from.
 
 They are round numbers, chosen on simulated runs (`benchmarks/populations.py`): scores hardly change when the weights of
-the kinds do. `DIVERGENCE` alone was set by measured curves (docs/results/data.md says which). Compute is in units of the
-largest compute measured, rewards in units of what is said.
+the kinds do. `DIVERGENCE` alone was set by measured curves (docs/results/data.md). Compute is in units of the largest
+compute measured, rewards in units of what is said.
 """
 
 from dataclasses import dataclass
