@@ -19,9 +19,6 @@ LEVEL = 0.9
 MARGIN = 0.12
 """Of the gain: how far a ceiling may lie from the middle of its interval and still be known. About the paper's
 +-0.02 at a gain of 0.2."""
-FALLEN = 0.65
-"""Probability of a fall from which it is the verdict. At 0.75, 92 % of the falls of 8 and 16 standard errors were found
-and 0.3 % of other runs were called fallen (benchmarks/gate.py, 20 runs a row); at 0.65 this was not measured again."""
 LEAST_POINTS = 6
 """The start counts as one, where it is known."""
 NUM_LATER = 8
@@ -272,11 +269,11 @@ def refit(curve: Fit, *, ceiling: float | None = None, pool: Prior | None = None
 
 
 def judge(curve: Fit) -> tuple[Verdict, tuple[Note, ...]]:
-    """Return the verdict and its reasons."""
+    """Return the verdict, which is what is likelier than not, and its reasons."""
     found = curve._posterior
     draws = found.draws
     notes = _shape_notes(curve)
-    if curve.probability(Kind.fall) > FALLEN:
+    if curve.probability(Kind.fall) > 0.5:
         return Verdict.FALLEN, (_fall_note(curve), *notes)
     if float(np.mean(~draws.seen)) > 0.5:
         noticed = priors.NOTICED * curve.noise_sd * 2.0 / np.sqrt(curve.num_points)
