@@ -540,6 +540,7 @@ def log_sum(values: Array, axis=None) -> Array:
     return top + np.log(np.maximum(np.exp(values - top).sum(axis=axis), 1e-300))
 
 
+COARSE = 5
 FINE = ((0.3, 12), (0.05, 8), (1e-4, 4))
 """Candidates with at least this share of the mass, looked at roughly, get a grid of that many shapes squared."""
 
@@ -548,41 +549,58 @@ FEW = 12
 NEARLY_ALL = 0.98
 
 
-def shapes_with_mass(problem: Problem, covariances: list[Covariance], candidates: Candidates) -> Candidates:
-    """Return a grid of shapes for every candidate that matters."""
-    # White noise, and a drift and a misfit of middle size: the best shape under one is near that of any other.
-    looks = [
-        covariances[0],
-        covariances[len(priors.MISFITS) * 4 + 1] if problem.blocks.num_runs == 1 else covariances[-1],
-    ]
-    b, m, mass = first_shapes(problem, looks[0], candidates)
+def where_the_mass_is(
+    problem: Problem, covariances: list[Covariance], candidates: Candidates
+) -> tuple[Candidates, list[Covariance]]:
+    """Return a grid of shapes for every candidate that matters, and the covariances with nearly all of the mass."""
+    # White noise; and a drift, a misfit and a spread of middle size, whose best shape is near that of any other.
+    num_spreads = len(covariances) // (len(priors.DRIFTS) * len(priors.MISFITS))
+    white, middle = covariances[0], covariances[(4 * len(priors.MISFITS) + 1) * num_spreads + (num_spreads > 1)]
+    b, m, mass = first_shapes(problem, white, candidates)
     # Rough as this is, it rules most places of a fall out; the best few of every kind stay.
     rank = np.array(
         [np.sum((candidates.kind == kind) & (mass > own)) for kind, own in zip(candidates.kind, mass, strict=True)]
     )
     kept = (rank < FEW) | (mass > mass.max() - 12.0)
     candidates = candidates.take(kept)
-    found = [best_shapes(problem, look, candidates, b[kept], m[kept]) for look in looks]
-    masses = []
-    for shapes in found:
-        rough = evidence(problem, looks, around(candidates, *shapes, num=3, reach=2.2), num_nodes=1).log_mass
-        rough = log_sum(rough, axis=(0, 1)).reshape(len(candidates.kind), -1)
-        masses.append(rough.max(axis=1) + np.log(np.exp(rough - rough.max(axis=1, keepdims=True)).sum(axis=1)))
-    better = np.argmax(masses, axis=0)
-    mass = np.max(masses, axis=0)
+    b, m, spread = best_shapes(problem, middle, candidates, b[kept], m[kept])
+    rough = evidence(problem, [white, middle], around(candidates, b, m, spread, num=3, reach=2.2), num_nodes=1)
+    mass = log_sum(rough.log_mass, axis=(0, 1)).reshape(len(candidates.kind), -1).max(axis=1)
     share = np.exp(mass - log_sum(mass))
-    b, m, spread = (
-        np.where(better.reshape(-1, *[1] * (first.ndim - 1)) == 0, first, second)
-        for first, second in zip(*found, strict=True)
-    )
-    flat = candidates.kind == Kind.flat
-    grids, above = [candidates.take(flat)], np.inf
-    for least, num in FINE:
-        mine = (share >= least) & (share < above) & ~flat
+    flat, kept = candidates.kind == Kind.flat, (share >= FINE[-1][0]) & (candidates.kind != Kind.flat)
+    if not kept.any():
+        kept = ~flat
+    flat, candidates, share = candidates.take(flat), candidates.take(kept), share[kept]
+    # Then all covariances say where the shapes of each candidate lie, and which covariances matter.
+    coarse = around(candidates, b[kept], m[kept], spread[kept], num=COARSE, reach=3.0)
+    log_mass = evidence(problem, covariances, Candidates.join([coarse, flat]), num_nodes=1).log_mass[:, 0]
+    by_covariance = log_sum(log_mass, axis=1)
+    order = np.argsort(-by_covariance)
+    before = np.cumsum(np.exp(by_covariance[order] - log_sum(by_covariance)))
+    matter = [covariances[number] for number in order[np.append(0.0, before[:-1]) < NEARLY_ALL]]
+    num = len(candidates.kind)
+    shapes = _moments(coarse, log_sum(log_mass[:, : len(coarse.kind)], axis=0).reshape(num, -1))
+    grids, above = [flat], np.inf
+    for least, fine in FINE:
+        mine = (share >= least) & (share < above)
         if mine.any():
-            grids.append(around(candidates.take(mine), b[mine], m[mine], spread[mine], num=num, reach=3.5))
+            grids.append(around(candidates.take(mine), *(each[mine] for each in shapes), num=fine, reach=3.5))
         above = least
-    return Candidates.join(grids)
+    return Candidates.join(grids), matter
+
+
+def _moments(coarse: Candidates, log_mass: Array) -> tuple[Array, Array, Array]:
+    """Return mean and covariance of log exponent and midpoint of every candidate, over its coarse grid."""
+    shape = log_mass.shape
+    places = np.stack([coarse.log_exponent.reshape(shape), coarse.log_midpoint.reshape(shape)], axis=2)
+    weight = np.exp(log_mass - log_mass.max(axis=1, keepdims=True))
+    weight /= weight.sum(axis=1, keepdims=True)
+    mean = np.einsum("kc,kci->ki", weight, places)
+    off = places - mean[:, None]
+    # A cell is not a point: what the grid cannot resolve is spread evenly over the cell.
+    even = places - places.mean(axis=1, keepdims=True)
+    within = np.einsum("kci,kcj->kij", even, even) / shape[1] / (COARSE**2 - 1)
+    return mean[:, 0], mean[:, 1], np.einsum("kc,kci,kcj->kij", weight, off, off) + within
 
 
 # The posterior --------------------------------------------------------------------------------------------------------
@@ -628,7 +646,7 @@ class Posterior:
     def curve(self, compute: Array) -> Array:
         """Return the recipe's own curve: one row for every draw, one column for every compute.
 
-        Beyond the last evaluation it may leave its shape, further with each doubling.
+        Beyond the last evaluation it may leave its shape, further with each doubling until its rise is over.
         """
         d, scale = self.draws, self.blocks.scale
         x = np.log(np.maximum(np.atleast_1d(np.asarray(compute, dtype=float)), 1e-9 * scale) / scale)[None]
@@ -636,8 +654,14 @@ class Posterior:
         s = main_rise(x, self.form, column("kind"), column("log_exponent"), column("log_midpoint"), column("place"))
         curve = column("level") + column("gain") * s
         curve += column("extra") * extra_part(x, column("kind"), column("place"), column("length"))
-        curve += self.leaves[:, None] * np.sqrt(np.maximum(x, 0.0) / np.log(2.0))
+        curve += self.leaves[:, None] * np.sqrt(np.clip(x / np.log(2.0), 0.0, self.to_go[:, None]))
         return self.clipped(curve)
+
+    @property
+    def to_go(self) -> Array:
+        """Draws of the doublings beyond the last evaluation until 95 % of the main rise is over: 1 to 4."""
+        d = self.draws
+        return np.clip((d.log_midpoint + np.log(19.0) * np.exp(-d.log_exponent)) / np.log(2.0), 1.0, 4.0)
 
     @property
     def leaves(self) -> Array:
@@ -664,10 +688,8 @@ class Posterior:
         at_peak = main_rise(np.full(len(d.kind), 30.0), self.form, d.kind, d.log_exponent, d.log_midpoint, d.place)
         top = d.level + d.gain * at_peak + np.where((d.kind == Kind.second) | (d.kind == Kind.tail), d.extra, 0.0)
         misfit = np.array([covariance.misfit for covariance in self.covariances])[d.covariance]
-        # Until 95 % of the main rise is over; the curve of a run that is there already is what was seen.
-        doublings = (d.log_midpoint + np.log(19.0) * np.exp(-d.log_exponent)) / np.log(2.0)
-        doublings = np.where((d.kind == Kind.fall) | (d.kind == Kind.flat), 0.0, np.clip(doublings, 0.0, 8.0))
-        return self.clipped(top + self.leaves * np.sqrt(doublings) + d.far * misfit * d.noise)
+        leaves = np.where(d.kind == Kind.fall, 0.0, self.leaves * np.sqrt(self.to_go))
+        return self.clipped(top + leaves + d.far * misfit * d.noise)
 
     def new(self, compute: Array) -> Array:
         """Return draws of a new evaluation at each compute; of a run not seen yet where there are several.
@@ -739,8 +761,7 @@ def posterior(
     candidates = all_candidates(blocks, kinds)
     shared_shape = _shared_shape(problem, candidates)
     covariances = all_covariances(blocks, lambda x: sigmoid(x, *shared_shape))
-    cells = shapes_with_mass(problem, covariances, candidates)
-    covariances = _with_mass(problem, covariances, cells)
+    cells, covariances = where_the_mass_is(problem, covariances, candidates)
     found = evidence(problem, covariances, cells, num_nodes=len(NODES))
     draws = _draw(problem, cells, found, np.random.default_rng(seed))
     return Posterior(
@@ -752,15 +773,6 @@ def posterior(
         fixed_ceiling=fixed_ceiling,
         room=problem.room,
     )
-
-
-def _with_mass(problem: Problem, covariances: list[Covariance], cells: Candidates) -> list[Covariance]:
-    """Return the covariances that hold nearly all of the mass, looked at roughly."""
-    rough = evidence(problem, covariances, cells.take(slice(None, None, 3)), num_nodes=1).log_mass
-    mass = log_sum(rough, axis=(1, 2))
-    order = np.argsort(-mass)
-    before = np.cumsum(np.exp(mass[order] - log_sum(mass))) - np.exp(mass[order] - log_sum(mass))
-    return [covariances[number] for number in order[before < NEARLY_ALL]]
 
 
 def _shared_shape(problem: Problem, candidates: Candidates) -> tuple[float, float]:
