@@ -33,7 +33,7 @@ def test_answers_print_as_the_commands_do_and_speak_python(runs: Runs):
     assert repr(runs) == "Runs(pass_rate over gpu_hours; baseline: 60 points; improved: 60 points)"
     answer = runs.compare()
     assert (answer.pairs[0].kind, answer.pairs[0].winner) == ("higher_ceiling", "improved")
-    assert repr(answer).startswith("Take improved: best with probability 99%.")
+    assert repr(answer).startswith("Take improved: best with probability over 99%.")
     assert "<pre" in answer._repr_html_()
     assert "P(higher ceiling)" in answer.explain()
     assert "--" not in repr(answer) + answer.explain()
