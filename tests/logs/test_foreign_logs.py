@@ -27,7 +27,7 @@ def test_shared_log_is_fitted(path: Path) -> None:
 
 
 @pytest.mark.parametrize("scale", [1, 2])
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", ["verl"])  # all styles give the same numbers: formats/test_console.py
 def test_console_output_is_fitted(tmp_path: Path, style: str, scale: int) -> None:
     (tmp_path / "train.log").write_text(STYLES[style]([scale * reward for reward in rising(30)]))
     [curve] = _curves(tmp_path / "train.log")

@@ -17,6 +17,7 @@ from scalerl.logs.source import LOG_SUFFIXES, Source, matches, no_such_file, not
 from scalerl.logs.table import Placed, Table, flatten, make_table
 
 _MAX_LOGS = 64
+_MAX_LOGS_OF_A_RUN = 8
 # Of rows in which these columns are equal the latest counts.
 _RUN_KEYS = {store.EVALS: ("step", "set"), store.METRICS: ("step",)}
 
@@ -96,12 +97,10 @@ def _read(path: Path) -> Table:
             "lines such as 'step:12 - reward:0.5' or {'reward': 0.5, 'epoch': 0.1}."
         )
     logs = logs_inside(path)
-    tables = [read_table(log) for log in logs] if len(logs) <= 8 else []
-    if len(tables) == 1:
-        return tables[0]
-    if not _is_one_run(tables):
+    tables = read_tables([path]) if 0 < len(logs) <= _MAX_LOGS_OF_A_RUN else []
+    if len(tables) != 1:
         raise InputError(nothing_to_read(path, logs))
-    return _best_of(tables, path)
+    return tables[0]
 
 
 def _recognised(source: Source) -> tuple[Format, Any] | None:

@@ -34,7 +34,8 @@ _KEY_VALUE = re.compile(r"""\w["']?\s*[=:]\s*["']?[-+]?[\d.]""")
 
 def is_table(text: str) -> bool:
     """Return whether lines look like a table: a header, and under it rows of as many cells, or of numbers alone."""
-    lines = [line for line in _head(text) if line.strip() and not _PREAMBLE.match(line)]
+    head = "\n".join(text.split("\n", _MAX_SAMPLE)[:_MAX_SAMPLE]).splitlines()
+    lines = [line for line in head if line.strip() and not _PREAMBLE.match(line)]
     if not lines or max(map(len, lines)) > _MAX_FIELD:
         return False
     header, *rows = [cells for cells in csv.reader(lines, delimiter=_delimiter(lines[0])) if any(map(str.strip, cells))]
@@ -94,16 +95,6 @@ def drawn_rows(text: str) -> list[Placed]:
         if len(best) > _MIN_DRAWN and len(best[0]) > 1 and find((*STEP, *COARSE), best[0]) is not None:
             return [(f"row {at}", dict(zip(best[0], cells, strict=True))) for at, cells in enumerate(best[1:], start=1)]
     return []
-
-
-def _head(text: str) -> list[str]:
-    """Return the first lines, without cutting the whole text into lines."""
-    end = 0
-    for _ in range(_MAX_SAMPLE):
-        end = text.find("\n", end) + 1
-        if not end:
-            return text.splitlines()
-    return text[:end].splitlines()
 
 
 def _delimiter(header: str) -> str:
