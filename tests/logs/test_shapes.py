@@ -298,6 +298,8 @@ def test_text_that_records_no_step_is_refused(tmp_path: Path) -> None:
         ("_timestamp", lambda seconds: str(1.7e9 + seconds)),
         ("wall_time", lambda seconds: str(int((1.7e9 + seconds) * 1000))),
         ("_runtime", str),
+        ("elapsed_time", lambda seconds: f"{int(seconds // 86400)}d {int(seconds % 86400 // 3600)}h 0m 0s"),
+        ("elapsed_time", lambda seconds: f"{int(seconds // 3600)}:00:00"),
     ],
 )
 def test_clock_gives_gpu_hours_without_pauses(tmp_path: Path, column: str, moment: Callable[[float], str]) -> None:

@@ -5,6 +5,7 @@ a restart, is left out.
 """
 
 import itertools
+import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -21,6 +22,9 @@ Pause = tuple[int, float]
 
 # Seconds, milli-, micro- and nanoseconds since 1970, between 2001 and 2065.
 _UNITS = tuple((1e9 * scale, 3e9 * scale, scale) for scale in (1.0, 1e3, 1e6, 1e9))
+_DURATION = re.compile(
+    r"(?:(\d+)d\w*)?\s*(?:(\d+)h\w*)?\s*(?:(\d+)m\w*)?\s*(?:(\d+(?:\.\d+)?)s\w*)?|(\d+):(\d\d):(\d\d(?:\.\d+)?)"
+)
 # A pause is this many times longer than the usual time between rows, and at least this many seconds.
 _PAUSE = 10.0
 _MIN_PAUSE_S = 600.0
@@ -38,6 +42,15 @@ def time_of_day(value: Any) -> float | None:
     except ValueError:
         return None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def duration(value: Any) -> float | None:
+    """Return seconds from a number, '1h 3m 20s' or '1:03:20'; None for anything else."""
+    match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) and 0 < len(value.strip()) <= 40 else None
+    if match is None:
+        return value if is_number(value) else None
+    parts = [float(part or 0) for part in match.groups()]
+    return sum(part * unit for part, unit in zip(parts, (86400, 3600, 60, 1, 3600, 60, 1), strict=True))
 
 
 def wall_times(rows: Sequence[Row], columns: Sequence[str]) -> list[float] | None:
@@ -74,6 +87,8 @@ def hours_of_training(
             own = _on_clock(steps, [(at, time - known[0][0]) for time, at in known], indices, pauses)
         for index, value in zip(indices, own, strict=True):
             hours[index] = value
+    if len(rows) > 1 and len(set(hours) - {None}) < 2:
+        return None, []  # a clock that stands still
     values = {"num": len(pauses), "hours": sum(length for _, length in pauses)}
     return hours, [Fact(kind="clock_gaps", values=values | {"place": places[pauses[0][0]]})] if pauses else []
 
@@ -98,7 +113,7 @@ def _on_clock(
 
     A clock that begins with the first row gets what the steps before that row took.
     """
-    known = [(at, value) for at, value in clock if is_number(value)]
+    known = [(at, value) for at, given in clock if (value := duration(given)) is not None]
     values: list[float | None] = [None] * len(steps)
     if not known:
         return values

@@ -50,7 +50,7 @@ STEP_TIME = (
 )
 ELAPSED = (
     *("elapsed_s", "relative_time_(process)", "relative_time_(wall)", "_runtime", "runtime", "elapsed"),
-    *("time/time_elapsed", "time_elapsed"),
+    *("time/time_elapsed", "time_elapsed", "elapsed_time"),
 )
 WALL_CLOCK = ("wall_time", "_timestamp", "timestamp", "datetime", "date_time", "time", "created_at")
 NUM_SAMPLES = ("num_samples", "eval/num_samples", "num_eval_samples")
