@@ -235,6 +235,19 @@ LOGS = (
         points=10,
     ),
     Log(
+        "split.jsonl",
+        lines([{"step": s, "split": n, "acc": r * x} for s, r in STEPS for n, x in (("train", 0.5), ("eval", 1))]),
+        "eval/acc",
+    ),
+    Log(
+        "phase.csv",
+        cells(
+            [["step", "phase", "reward"], *((s, n, r * x) for s, r in STEPS for n, x in (("training", 2), ("test", 1)))]
+        ),
+        "test/reward",
+    ),
+    Log("sums.csv", cells([["Step", "a", "b"], *((s, 200 * r, 180 * r) for s, r in STEPS)]), "value", 2, scale="none"),
+    Log(
         "bar.log",
         "".join(f"\rTrain: {s}%|#  | {s}/40 [00:0{s % 9}<01:00, 2.0s/it, pg=-0.01, reward={r}]" * 3 for s, r in STEPS),
         "reward",

@@ -62,6 +62,7 @@ _SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
         "({num_unreadable} files cannot be read)."
     ),
     "other_logs": "The folder holds one run in several logs: {file} is read, with {num} values of {y}; not {others}.",
+    "evaluations_apart": "Training and evaluations share a column: the evaluations are read as {columns}.",
     "one_column_per_run": "The table has one column per run: {columns}.",
     # what is a run
     "attempts": _attempts,

@@ -251,10 +251,13 @@ def _of_runs(source: Source, kind: str, rows: Iterable[Placed]) -> Table:
 
 def _of_text(source: Source, kind: str, rows: Sequence[Placed], facts: Sequence[Fact] = (), **more: Any) -> Table:
     """Return a table of rows that may have one metric per row, or one column per run."""
+    rows, built = text.with_evaluations(rows)
     rows, only, wide = text.reshaped(rows)
     apart = ("run",) if wide or (kind == "console" and any("run" in row for _, row in rows)) else ()
     kind = "wandb" if wide and kind == "csv" else kind
-    more |= {"y": only, "apart": apart, "facts": (*facts, *wide), "budget": source.budget}
+    apart_facts = [Fact(kind="evaluations_apart", values={"columns": built})] if built else []
+    facts = (*facts, *wide, *apart_facts)
+    more |= {"y": only, "apart": apart, "facts": facts, "budget": source.budget, "built": built}
     return make_table(source.path, kind, rows, **more)
 
 

@@ -13,11 +13,12 @@ from typing import Any, Literal
 
 from scalerl.errors import InputError
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
-from scalerl.logs.columns import ARM, RUN, STEP_TIME, Reward, fill_from_step, find, label, value_counts
+from scalerl.logs.columns import ARM, RUN, STEP_TIME, Reward, choose_y, fill_from_step, find, label, plain, value_counts
 from scalerl.logs.facts import Fact
 from scalerl.logs.names import ATTEMPT, FILE, CurveKey, file_names, listed
 from scalerl.logs.runs import Span, chains
 from scalerl.logs.table import Table, make_table, with_column, with_gpus, with_runs
+from scalerl.logs.text import SPLIT
 from scalerl.logs.units import YScale, is_number
 
 _MAX_PLACES = 5
@@ -245,6 +246,9 @@ def _prepared(table: Table, file: str, selection: Selection, num_files: int) -> 
         computes = fill_from_step(table.rows, x, table.step)
         table = replace(table, rows=[{**row, x: value} for row, value in zip(table.rows, computes, strict=True)])
     reward = Reward(column=selection.y, kind="evaluation") if selection.y is not None else table.reward
+    if selection.y is None and table.y in table.built and any(plain(name) in SPLIT for name in selection.mentioned):
+        reward = choose_y([name for name in table.columns if name not in table.built], table.rows)
+        table = replace(table, facts=tuple(fact for fact in table.facts if fact.kind != "evaluations_apart"))
     return replace(table, x=x, reward=reward)
 
 

@@ -49,7 +49,7 @@ class Table:
     apart: tuple[str, ...] = ()
     """Columns whose values are known to be separate curves: a run folder's sets, wandb's runs."""
     built: tuple[str, ...] = ()
-    """Columns that are not in the log but built from its clock."""
+    """Columns that are not in the log: hours from its clock, evaluations that share a column with training."""
     facts: tuple[Fact, ...] = ()
     """What the reader decided that the user did not ask for."""
     raw: tuple["Table", ...] = ()
@@ -88,6 +88,7 @@ def make_table(
     facts: Sequence[Fact] = (),
     budget: Budget | None = None,
     decimal_comma: bool = False,
+    built: tuple[str, ...] = (),
 ) -> Table:
     """Build a table from rows and recognise its columns. Names and words are cleaned here, where they enter."""
     budget = budget or Budget(path)
@@ -114,6 +115,7 @@ def make_table(
         num_samples=names.find(names.NUM_SAMPLES, columns),
         seed=seed or names.find(names.SEED, columns),
         apart=apart,
+        built=built,
         facts=tuple(facts),
     )
     return with_runs(table)

@@ -159,8 +159,9 @@ def json_rows(path: Path, text: str) -> tuple[list[Placed], tuple[Fact, ...]]:
 
 # Points as lists of numbers; those with three are what tensorboard's page saves.
 _POINTS = {2: ("step", "value"), 3: ("wall_time", "step", "value")}
-_SPLIT = ("train", "training")
-_IS_EVALUATION = re.compile(r"(eval|val|valid|test)\w*", re.IGNORECASE)
+_TRAINING = re.compile(r"train\w*", re.IGNORECASE)
+_EVALUATION = re.compile(r"(eval|val|valid|test)\w*", re.IGNORECASE)
+SPLIT = ("split", "phase", "mode", "stage", "subset", "set", "type", "kind", "event")
 
 
 def _rows_in(value: Any) -> list[dict[str, Any]] | None:
@@ -188,13 +189,15 @@ def _rows_in(value: Any) -> list[dict[str, Any]] | None:
 
 def are_splits(names: Iterable[str]) -> bool:
     """Return whether names are those of training and its evaluations, and not of runs."""
-    return all(name.lower() in _SPLIT or _IS_EVALUATION.fullmatch(name) for name in names)
+    return all(_TRAINING.fullmatch(name) or _EVALUATION.fullmatch(name) for name in names)
 
 
 def of_split(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
     """Put the name of an evaluation before its metrics: {"eval": [{"step": 1, "acc": 0.5}]} has a column eval/acc."""
     own = (*STEP, *COARSE, *LABELS, *WALL_CLOCK)
-    return {key if name.lower() in _SPLIT or plain(key) in own else f"{name}/{key}": cell for key, cell in row.items()}
+    return {
+        key if _TRAINING.fullmatch(name) or plain(key) in own else f"{name}/{key}": cell for key, cell in row.items()
+    }
 
 
 def _columns_in(value: Mapping[str, Any]) -> dict[str, list[Any]] | None:
@@ -207,6 +210,26 @@ def _columns_in(value: Mapping[str, Any]) -> dict[str, list[Any]] | None:
     if any(isinstance(cell, list | dict) for part in parts for cell in part):
         return None
     return dict(zip(value, parts, strict=True))
+
+
+def with_evaluations(placed: Sequence[Placed]) -> tuple[list[Placed], tuple[str, ...]]:
+    """Give evaluations that share a column with training, and differ in a word such as split=eval, one of their own.
+
+    Return the rows and the names of the new columns.
+    """
+    columns = list(dict.fromkeys(column for _, row in placed for column in row))
+    split = find(SPLIT, columns) or ""
+    words = {str(row[split]) for _, row in placed if row.get(split) is not None}
+    if len(words) < 2 or not are_splits(words) or not any(map(_TRAINING.fullmatch, words)):
+        return list(placed), ()
+    rows = [row for _, row in placed]
+    rewards = [column for column in columns if choose_y([column], rows)]
+    rewards = [name for name in rewards if len({row.get(split) for row in rows if row.get(name) is not None}) > 1]
+    added = [
+        of_split(str(row.get(split) or "train"), {name: row[name] for name in rewards if name in row}) for row in rows
+    ]
+    new = dict.fromkeys(name for values in added for name in values if name not in rewards)
+    return [(place, {**row, **values}) for (place, row), values in zip(placed, added, strict=True)], tuple(new)
 
 
 # Objects that some loggers put the metrics of a row into: verl's {"step": 1, "data": {...}}, events with "metrics".
@@ -257,6 +280,8 @@ _METRIC = ("tag", "metric", "metric_name", "metric_key", "key", "name", "variabl
 _VALUE = "value"
 _SEPARATOR = " - "
 _COMPANIONS = ("__MIN", "__MAX")
+# Columns of one metric have peaks within this factor.
+_ALIKE = 10.0
 
 
 def reshaped(placed: Sequence[Placed]) -> tuple[list[Placed], str | None, tuple[Fact, ...]]:
@@ -298,8 +323,10 @@ def _run_columns(columns: Sequence[str], placed: Sequence[Placed]) -> dict[str, 
         return {}
     cells = [row[column] for _, row in placed for column in others if row.get(column) is not None]
     values = [value for value in map(number, cells) if value is not None]
+    peaks = [max((abs(number(row.get(column)) or 0.0) for _, row in placed), default=0.0) for column in others]
     is_rate = len(values) == len(cells) > 0 and min(values) >= -1 and max(values) <= 100
-    return {column: (column, _VALUE) for column in others} if is_rate else {}
+    is_alike = len(values) == len(cells) and max(peaks) <= _ALIKE * min(peaks)
+    return {column: (column, _VALUE) for column in others} if is_rate or is_alike else {}
 
 
 def _one_row_per_step(columns: Sequence[str], placed: Sequence[Placed]) -> list[Placed] | None:
