@@ -100,7 +100,7 @@ def test_compare_adds_pairs_and_a_ranking(table: Path):
         ("backtest", r"new +first 25% .*"),
     ],
 )
-def test_first_answer_has_one_line_per_curve_and_explain_the_rest_once(table: Path, command: str, first: str):
+def test_first_answer_is_one_line_per_curve(table: Path, command: str, first: str):
     short, whole = (scalerl(command, table, *OPTIONS, *more) for more in ((), ("--explain",)))
     lines = [line.rstrip() for line in short.stdout.splitlines()]
     assert any(re.fullmatch(first, line) for line in lines), short.stdout

@@ -13,7 +13,7 @@ gate, fitters, populations, measured = map(importlib.import_module, ("gate", "ga
 
 
 @pytest.mark.parametrize("population", populations.POPULATIONS)
-def test_a_case_is_the_same_each_time_and_its_cuts_hide_what_comes_later(population):
+def test_case_repeats_and_its_cuts_hide_what_comes_later(population):
     (case,) = populations.cases(population, "quarter", 1)
     (again,) = populations.cases(population, "quarter", 1)
     assert np.array_equal(case.run.reward, again.run.reward)
@@ -96,7 +96,7 @@ def test_what_becomes_of_a_decision(decided, truth, expected):
 
 
 @pytest.mark.parametrize("kind", populations.PAIRS)
-def test_the_better_run_of_a_pair_ends_higher_however_the_pair_is_ordered(kind):
+def test_better_run_of_a_pair_ends_higher_in_either_order(kind):
     """Where the ceilings differ by more than runs of a recipe do."""
     pairs = list(populations.pairs(kind, False, 20))
     first, second, ceiling, _ = populations.PAIRS[kind]

@@ -87,7 +87,7 @@ def test_readme_commands_run_and_print_what_it_shows(monkeypatch: pytest.MonkeyP
 def test_readme_trains_as_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    run_readme(tiny=False)
+    assert len(run_readme(tiny=False)) == README.count("\nscalerl ")
 
 
 def test_make_demo_runs_the_command_that_readme_shows():

@@ -128,7 +128,7 @@ def test_intervals_cover():
     assert np.mean(new) >= 0.8
 
 
-def test_a_higher_level_is_wider_and_new_evaluations_are_wider_than_the_curve():
+def test_higher_levels_and_new_evaluations_are_wider():
     result = fit(*run(0), start=0.4)
     assert np.diff(result.interval("ceiling", 0.5)) < np.diff(result.interval("ceiling", 0.9))
     curve, new = result.curve_interval([8.0]), result.new_interval([8.0])

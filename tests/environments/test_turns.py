@@ -38,7 +38,7 @@ class Recording(FakeEngine):
         return turns
 
 
-def test_conversation_is_what_the_engine_sampled_and_the_environment_said():
+def test_conversation_holds_sampled_and_given_tokens():
     inner = Recording(slots=8)
     engine = turns_engine({"own": playing(Echo)}, inner=inner)
     engine.submit([request(number) for number in range(40)])

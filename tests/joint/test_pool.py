@@ -36,7 +36,7 @@ def told(prior: Prior) -> dict[str, tuple[float, float]]:
     return {"share": prior.log_share, "exponent": prior.log_exponent, "midpoint": prior.log_midpoint}
 
 
-def test_close_arms_narrow_each_other_and_are_left_out_of_their_own_prior(close):
+def test_close_arms_narrow_each_other_but_not_themselves(close):
     pooled = pool(close)
     assert np.mean([width(curve) for curve in pooled.values()]) < 0.9 * np.mean([width(c) for c in close.values()])
     for name, curve in pooled.items():

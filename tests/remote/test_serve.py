@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+import time
 from collections import deque
 from typing import Any
 
@@ -121,7 +122,9 @@ def test_time_of_a_call_is_known_while_it_lasts():
     thread = threading.Thread(target=server.run, args=(Slow,))
     thread.start()
     entered.wait(10)
-    while server.busy_s < 0.05:
-        pass
+    while (first := server.busy_s) < 0.05:
+        time.sleep(0.01)
+    time.sleep(0.01)
+    assert server.busy_s > first
     leave.set()
     thread.join()

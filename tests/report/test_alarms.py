@@ -274,7 +274,7 @@ def test_fall_while_training_goes_on_rising_is_overfitting(rise: float, kind: Al
 # pass@k
 
 
-def test_pass_at_k_is_the_share_of_samples_without_replacement_that_hold_a_right_one():
+def test_pass_at_k_draws_without_replacement():
     assert pass_at(np.array([0.0, 1.0, 2.0, 4.0]), 4, 2).tolist() == pytest.approx([0, 0.5, 5 / 6, 1])
     assert pass_at(np.array([3.0]), 8, 1).tolist() == pytest.approx([3 / 8])
 

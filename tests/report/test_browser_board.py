@@ -152,6 +152,7 @@ def test_page_recovers_when_the_server_is_restarted(open_page: Any, run: Growing
     with ServedBoard(run.folder, options=("--port", str(port))):
         until(tab, "document.getElementById('connection').textContent === 'live'")
         until(tab, f"document.querySelectorAll('#curve figure circle').length > {before}")
+        assert num_points(tab) > before
 
 
 def test_hostile_names_and_samples_stay_text(open_page: Any, tmp_path: Path):
@@ -222,3 +223,4 @@ def test_many_tabs_share_one_stream(open_page: Any, board: ServedBoard, run: Gro
     for tab in tabs:
         tab.wait_for_selector("#curve figure circle", timeout=SLOW)
         until(tab, "document.getElementById('connection').textContent === 'live'")
+    assert [tab.locator("#connection").inner_text() for tab in tabs] == ["live"] * num

@@ -79,6 +79,7 @@ def test_tensorboard_events_that_grow(board: ServedBoard, folder: Path):
             writer.add_scalar("eval/reward", reward_at(step), global_step=step)
             writer.flush()
             wait_until(lambda step=step: num_points(board, "tb") >= step // 10 or step < 30)
+    assert num_points(board, "tb") == 6
 
 
 def test_long_file_is_refused_and_the_rest_goes_on(board: ServedBoard, folder: Path):

@@ -277,7 +277,7 @@ def pairs() -> Analysis:
     return analyse_compare([*alike, low, series("few", num=3)], FitOptions(), None)
 
 
-def test_pairs_show_ceilings_compute_ratios_exponents_and_what_would_decide(pairs: Analysis):
+def test_pairs_show_both_axes_and_what_would_decide(pairs: Analysis):
     rows = {(pair["a"], pair["b"]): pair for pair in to_json(pairs)["pairs"]}
     alike, far = rows["one", "two"], rows["one", "low"]
     assert (alike["kind"], alike["winner"]) == ("not_separable", None)

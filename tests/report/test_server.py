@@ -237,6 +237,7 @@ def test_run_that_vanishes_leaves_the_list(board: ServedBoard, watched: Path):
     wait_until(lambda: _listed(board, {"short-lived"}))
     shutil.rmtree(run.folder)
     wait_until(lambda: not _listed(board, {"short-lived"}))
+    assert _listed(board, {"good"})
 
 
 def test_token_is_needed_beyond_this_machine(tmp_path: Path):

@@ -38,7 +38,8 @@ def test_recipe_passes_its_trial_and_writes_nothing(tmp_path: Path):
 
 @pytest.mark.parametrize("loss", ["dapo", "gspo", "tis"])
 def test_every_loss_passes_its_trial(tmp_path: Path, loss: str):
-    tried(tmp_path, f"loss={loss}", "learner.start_kl=0.1", 'length={name="penalty", max_length=32, cache=8}')
+    length = 'length={name="penalty", max_length=32, cache=8}'
+    assert tried(tmp_path, f"loss={loss}", "learner.start_kl=0.1", length) == ()
 
 
 def test_trial_takes_a_step_that_changes_the_weights(tmp_path: Path):

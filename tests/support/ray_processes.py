@@ -60,6 +60,23 @@ def alive(pids: set[int]) -> dict[int, str]:
     return living
 
 
+def listening(pids: set[int]) -> set[str]:
+    """Return the addresses, without ports, at which these processes accept connections, as /proc/net writes them."""
+    sockets = set()
+    for pid in pids:
+        for link in Path(f"/proc/{pid}/fd").glob("*"):
+            try:
+                sockets.add(os.readlink(link))
+            except OSError:
+                continue
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
+    return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
+
+
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
+"""127.0.0.1, and the same as an address of IPv6, in hexadecimal words of this machine's byte order."""
+
+
 def shared_memory() -> set[str]:
     return set(os.listdir("/dev/shm"))
 

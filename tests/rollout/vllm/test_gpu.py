@@ -58,7 +58,7 @@ def used_bytes():
     return total - free
 
 
-def test_vllm_samples_as_the_torch_engine_and_frees_the_gpu_when_killed(loaded):
+def test_vllm_samples_as_torch_and_frees_the_gpu_when_killed(loaded):
     vllm, ours = build("vllm", loaded), build("torch", loaded)
     requests = mixed_requests(256, longest=40)
     results = []

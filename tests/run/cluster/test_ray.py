@@ -8,7 +8,16 @@ import sys
 import time
 
 import pytest
-from ray_processes import alive, command_line, descendants, generators_of, shared_memory, wait_until
+from ray_processes import (
+    LOOPBACK,
+    alive,
+    command_line,
+    descendants,
+    generators_of,
+    listening,
+    shared_memory,
+    wait_until,
+)
 from ray_runs import PATIENCE_S, check_exactly_once, kinds_of_loss, num_steps, start, stop, wait_for_steps
 
 from scalerl import store
@@ -75,6 +84,8 @@ def test_killed_server_of_ray_ends_the_run_with_the_reason(tmp_path, server):
     driver = start(folder, rollout__generators=1)
     wait_for_steps(folder, 2, driver)
     processes = descendants(driver.pid)
+    assert listening(processes | {driver.pid}) <= LOOPBACK
+    assert listening(processes)
     session = next(word for pid in processes for word in command_line(pid).split() if word.startswith("--session-dir="))
     os.kill(next(pid for pid in processes if f"/{server}" in command_line(pid).split()[0]), signal.SIGKILL)
     begun = time.monotonic()
@@ -90,9 +101,11 @@ def test_killed_server_of_ray_ends_the_run_with_the_reason(tmp_path, server):
     assert not {name for name in shared_memory() - memory if "plasma" in name or "ray" in name}
 
 
-def test_lost_node_costs_nothing(tmp_path):
+def test_lost_node_costs_nothing(tmp_path, monkeypatch):
     from ray.cluster_utils import Cluster
 
+    # Ray's workers would let every other process of the machine go first, and what is timed here with them.
+    monkeypatch.setenv("RAY_worker_niceness", "0")
     store_bytes = 200 * 2**20
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": store_bytes})
     folder, driver = tmp_path / "run", None

@@ -192,6 +192,7 @@ def test_killed_driver_leaves_no_rank_on_a_cluster(tmp_path):
         begun = time.monotonic()
         wait_until(lambda: not [*ranks_of(os.getpid()), *generators_of(os.getpid())], END_S, "the end of the actors")
         print(f"all actors have ended {time.monotonic() - begun:.1f} s after the driver was killed")
+        assert not alive({victim})
     finally:
         if driver is not None:
             driver.kill()
