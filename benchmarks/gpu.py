@@ -8,7 +8,8 @@
     torch, vllm       an engine as a run builds it: decoding at full slots, mixed lengths, a push, memory
     native            vLLM alone, with its own sampling, with and without log-probs
     learn             the learner's step; 8B trains adapters (LoRA)
-    loop, loop_vllm   PipelineRL-8 with the embedded engine, and with vLLM beside the learner on one device
+    loop, loop_vllm   PipelineRL-8 with the embedded engine, and with vLLM beside the learner on one device, whose process
+                      is killed at the end
 
 Ceilings are measured first: bytes read and bf16 FLOPs per second. `of limit` is the least time of a decode step, by
 these, over its measured time. MFU = 6 x matrix parameters (4 with adapters), head included, x tokens / rate; with
@@ -35,7 +36,7 @@ from typing import IO, Any
 
 from scalerl.cli.recipe import gpu_visible
 
-SHAPES = ("tiny", "10m", "135m", "1.5b", "3b", "8b", "8b-16k")
+SHAPES = ("tiny", "10m", "135m", "1.5b", "3b", "8b", "3b-16k", "8b-16k")
 PARTS = ("torch", "vllm", "native", "learn", "loop", "loop_vllm")
 START_S = 300.0  # for imports, a model and what is compiled, beyond the seconds of a part
 COLUMNS = (
@@ -60,6 +61,9 @@ COLUMNS = (
     ("loop", "of_estimate", "of check", ".2f"),
     ("loop_vllm", "steps_per_s", "vLLM loop", ".2f"),
     ("loop_vllm", "loop_tokens_per_s", "tokens/s", ",.0f"),
+    ("loop_vllm", "kl", "KL", ".1e"),
+    ("loop_vllm", "grown_gib", "grown GiB", ".2f"),
+    ("loop_vllm", "recovery_s", "recovery s", ".0f"),
 )
 
 Row = dict[str, Any]

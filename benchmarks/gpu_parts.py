@@ -5,6 +5,8 @@ Started by gpu.py in a separate process, which may be killed: python benchmarks/
 
 import contextlib
 import json
+import os
+import signal
 import statistics
 import sys
 import time
@@ -98,6 +100,7 @@ def shape(
 TEN, SMALL = shape(LlamaConfig, 384, 6, 6, 6, 1024, 64), shape(LlamaConfig, 576, 30, 9, 3, 1536, 49152)
 MIDDLE = shape(Qwen2Config, 1536, 28, 12, 2, 8960, 151936)
 THREE = shape(LlamaConfig, 3072, 28, 24, 8, 8192, 128256)
+THREE_LONG = shape(LlamaConfig, 3072, 28, 24, 8, 8192, 128256, context=16384)
 EIGHT = shape(LlamaConfig, 4096, 32, 32, 8, 14336, 128256, context=16384, tied=False)
 CASES = {
     "tiny": Case(
@@ -166,6 +169,20 @@ CASES = {
         pass_tokens=8192,
         loop_slots=128,
         lora_rank=32,
+    ),
+    "3b-16k": Case(
+        config=THREE_LONG,
+        slots=32,
+        context=16384,
+        prompt=14336,
+        decoded=256,
+        short_prompt=512,
+        step_tokens=4 * 13824,
+        pass_tokens=16384,
+        sequence=13824,
+        per_prompt=4,
+        loop_slots=8,
+        memory_share=0.75,
     ),
     "8b-16k": Case(
         config=EIGHT,
@@ -546,7 +563,7 @@ def loop(subject: Subject, seconds: float) -> Figures:
 
 
 def loop_vllm(subject: Subject, seconds: float) -> Figures:
-    """The same with vLLM beside the learner on the same device."""
+    """The same with vLLM beside the learner on the same device; then its process is killed, and training goes on."""
     return run_loop(subject, "vllm", seconds)
 
 
@@ -580,6 +597,7 @@ def run_loop(subject: Subject, name: str, seconds: float) -> Figures:
         steps = pipeline.steps()
         # The first batches are asked for before the first step; a pass is a graph from the second time on.
         first = take(steps, 12, seconds)
+        used_before = used_gib(subject.device)
         start, before = now(subject.device), engine.work
         done = take(steps, 50, 2 * seconds)
         elapsed, work = now(subject.device) - start, engine.work
@@ -602,8 +620,24 @@ def run_loop(subject: Subject, name: str, seconds: float) -> Figures:
             "lag_max": max(lag for step in done for lag in step.batch.lags),
             "checkpointing": checkpointing,
             "used_gib": used_gib(subject.device),
+            "grown_gib": used_gib(subject.device) - used_before,
             **memory(subject, recipe, checkpointing, with_generator=name == "torch"),
+            **(after_a_kill(engine, steps) if name == "vllm" else {}),
         }
+
+
+def after_a_kill(fleet: Any, steps: Iterator[StepDone]) -> Figures:
+    """Kill the process with vLLM and take steps until the one that replaces it has sampled a whole batch."""
+    start = time.perf_counter()
+    os.kill(fleet._seats[0].peer.link.pid, signal.SIGKILL)
+    done = take(steps, MAX_LAG + 2, 600.0)
+    metrics = [dict(step.metrics) for step in done]
+    return {
+        "lost": fleet.num_lost,
+        "steps_after_kill": len(done),
+        "recovery_s": time.perf_counter() - start,
+        "kl_after_kill": metrics[-1]["loss/kl"],
+    }
 
 
 def take(running: Iterator[StepDone], most: int, seconds: float) -> list[StepDone]:

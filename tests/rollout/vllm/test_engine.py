@@ -26,12 +26,31 @@ def new_weights(tied):
     return llama(tied=tied, seed=1).state_dict()
 
 
+@pytest.fixture(params=["steps one by one", "steps overlap"])
+def overlaps(request, monkeypatch):
+    """Whether a step is prepared while another is computed, which vLLM does on GPUs, and on a CPU if it is made to."""
+    if request.param == "steps one by one":
+        return False
+    from vllm.platforms.cpu import CpuPlatform  # pyright: ignore[reportMissingImports]
+
+    check = CpuPlatform.check_and_update_config
+
+    def check_and_overlap(config):
+        check(config)
+        config.scheduler_config.async_scheduling = True
+
+    monkeypatch.setattr(CpuPlatform, "check_and_update_config", staticmethod(check_and_overlap))
+    return True
+
+
 @pytest.fixture
-def make_engine(model, tmp_path):
+def make_engine(model, tmp_path, overlaps):
     folder = saved(model, tmp_path / "model")
 
     def make(*, slots=4, stop_tokens=(), version=0, **changes):
-        return VllmEngine(spec(folder, slots=slots, stop_tokens=stop_tokens, version=version, **changes))
+        engine = VllmEngine(spec(folder, slots=slots, stop_tokens=stop_tokens, version=version, **changes))
+        assert (engine._core().batch_queue is not None) == overlaps
+        return engine
 
     return make
 

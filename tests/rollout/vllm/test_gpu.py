@@ -72,6 +72,17 @@ def test_vllm_samples_as_torch_and_frees_the_gpu_when_killed(loaded):
         np.testing.assert_allclose(one.log_probs, other.log_probs, atol=0.1)
         assert (one.finish, one.interrupted_at) == (other.finish, other.interrupted_at)
 
+    # A pause in the middle of answers changes none of them, and answers inside it are those of an idle engine.
+    vllm.submit(requests)
+    interrupted = vllm.poll()
+    with vllm.paused():
+        vllm.submit(requests[:8])
+        inside = by_key(drain(vllm))
+    after = by_key([*interrupted, *drain(vllm)])
+    same = [key for key, one in results[1].items() if one.tokens.tolist() == after[key].tokens.tolist()]
+    assert (len(after), len(inside)) == (len(requests), 8)
+    assert len(same) > 0.5 * len(requests)
+
     # Pushes in the middle of answers: in place, as a learner does, and the engine is the learner's afterwards.
     vllm.submit(requests)
     mixed, version = [], 0

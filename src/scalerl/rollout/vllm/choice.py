@@ -72,13 +72,40 @@ def leave_one_choice(
     `counts` are the tokens of each completion so far. `forced` has the token that a row must take, or FREE.
     """
     noise = torch.from_numpy(uniforms(rows.seeds, counts)).to(logits.device, non_blocking=True)
-    tokens, log_probs = sample(logits, noise, rows.temperature, top_p=rows.top_p, greedy=rows.greedy)
+    if logits.is_cuda and rows.top_p is None:
+        tokens, log_probs = _sample_by_kernel(logits.contiguous(), noise, rows)
+    else:
+        tokens, log_probs = sample(logits, noise, rows.temperature, top_p=rows.top_p, greedy=rows.greedy)
     log_probs = torch.where(log_probs.isfinite(), log_probs, NOT_FINITE)
     if forced is not None:
         log_probs = torch.where(forced == FREE, log_probs, 0.0)
         tokens = torch.where(forced == FREE, tokens, forced)
     left = torch.full_like(logits, -torch.inf)
     return left.scatter_(1, tokens[:, None], log_probs[:, None].to(left.dtype))
+
+
+def _sample_by_kernel(logits: Tensor, noise: Tensor, rows: RowSettings) -> tuple[Tensor, Tensor]:
+    """Do what `sample` does without top_p, in one pass over the logits."""
+    from scalerl.rollout.torch import kernels
+
+    num = len(logits)
+    tokens, log_probs = noise.new_empty(num, dtype=torch.int64), torch.empty_like(noise)
+    not_greedy, zeros = noise.new_zeros(num, dtype=torch.bool), noise.new_zeros(num + 1, dtype=torch.int64)
+    kernels.sample_step(
+        logits,
+        step=zeros[num:],
+        noise=noise,
+        temperature=rows.temperature,
+        greedy=not_greedy if rows.greedy is None else rows.greedy,
+        forced=noise.new_full((num,), FREE, dtype=torch.int64),
+        tokens=tokens,
+        log_probs=log_probs,
+        # What the next step of the torch engine would read.
+        token=torch.empty_like(tokens),
+        position=zeros[:num],
+        last_position=0,
+    )
+    return tokens, log_probs
 
 
 def marker_token(asked: Mapping[str, Any], count: int) -> int:

@@ -6,6 +6,10 @@ vLLM schedules and computes. What a token is, what ends a completion and which v
 that it is the same as for every other engine. Requests wait here, not in vLLM, until a slot is free: a prompt is then
 computed with the weights of the version that its part of the prefix cache is marked with.
 
+On a GPU vLLM prepares a step while the one before it is computed. Steps end in the order in which they began, so each
+is marked with the version at its beginning; weights that arrive meanwhile are copied after it, on the same stream.
+vLLM's outputs are taken from its core: making its objects for users costs as much time as its scheduler.
+
 vLLM changes its process: it sets seeds, freezes the garbage collector and binds memory. Training therefore uses this
 class in a child process (build.py); only tests run it in their own process.
 """
@@ -109,6 +113,7 @@ class VllmEngine:
         self._stop_tokens = frozenset(spec.stop_tokens)
         self._salted = spec.settings.prefix_caching
         self._engine: Any = _build(spec)
+        self._tasks = self._engine.get_supported_tasks()
         config = self._engine.vllm_config
         self._batch_tokens = config.scheduler_config.max_num_batched_tokens
         text_config = config.model_config.hf_text_config
@@ -122,6 +127,10 @@ class VllmEngine:
         self._running: dict[str, _Running] = {}
         self._num_started = 0
         self._aside: _Aside | None = None
+        self._begun: deque[int] = deque()
+        """The versions of the steps that have begun and not ended."""
+        self._ended_early: list[Completion] = []
+        """What finished while a pause began, to be returned after it."""
         self._counts: dict[Purpose, _Counts] = {"training": _Counts(), "evaluation": _Counts()}
         # Not with random weights, which may give logits that are not finite.
         self._is_warm = False
@@ -212,12 +221,16 @@ class VllmEngine:
         """Put all requests aside, with what is in their caches, and serve only those submitted from here on."""
         self._require_usable()
         assert self._aside is None, "the engine is paused already"
-        scheduler = self._scheduler()
-        self._aside = _Aside(self._waiting, self._running, list(scheduler.running), list(scheduler.waiting))
-        self._waiting, self._running = deque(), {}
+        scheduler = self._core().scheduler
+        running, waiting = list(scheduler.running), list(scheduler.waiting)
         # vLLM's model runner keeps what it knows about requests that a step leaves out.
         scheduler.running.clear()
-        scheduler.waiting.remove_requests(self._aside.waiting_in_vllm)
+        scheduler.waiting.remove_requests(waiting)
+        while self._begun:
+            self._ended_early += self._take_outputs()
+        running = [request for request in running if request.request_id in self._running]
+        self._aside = _Aside(self._waiting, self._running, running, waiting)
+        self._waiting, self._running = deque(), {}
 
     def resume(self) -> list[Request]:
         """Drop what is left of the requests since `pause`, return them, and go on with the others."""
@@ -225,8 +238,11 @@ class VllmEngine:
         assert self._aside is not None, "the engine is not paused"
         dropped = [*self._waiting, *(running.request for running in self._running.values())]
         if self._running:
-            self._engine.abort_request(list(self._running))
-        aside, self._aside, scheduler = self._aside, None, self._scheduler()
+            self._engine.engine_core.abort_requests(list(self._running))
+            self._running = {}
+        while self._begun:
+            self._take_outputs()
+        aside, self._aside, scheduler = self._aside, None, self._core().scheduler
         self._waiting, self._running = aside.waiting, aside.running
         scheduler.running.extend(aside.running_in_vllm)
         for request in aside.waiting_in_vllm:
@@ -256,8 +272,8 @@ class VllmEngine:
         """Return the logits that the workers compute from hidden states, for tests of the head."""
         return self._engine.collective_rpc("scalerl_logits", args=(hidden,))[0]
 
-    def _scheduler(self) -> Any:
-        return self._engine.engine_core.engine_core.scheduler
+    def _core(self) -> Any:
+        return self._engine.engine_core.engine_core
 
     def _require_usable(self) -> None:
         if self._failure is not None:
@@ -265,24 +281,38 @@ class VllmEngine:
 
     def _step(self) -> list[Completion]:
         self._admit()
-        if not self._running:
+        if self._aside is None and self._ended_early:
+            finished, self._ended_early = self._ended_early, []
+            return finished
+        return self._take_outputs() if self._running else []
+
+    def _take_outputs(self) -> list[Completion]:
+        """Let vLLM take a step, and return what finished in the one that ended."""
+        core = self._core()
+        queue = core.batch_queue
+        num_begun = 0 if queue is None else len(queue)
+        outputs, has_computed = core.step_fn()
+        core.post_step(has_computed)
+        num_ended = int(outputs is not None)
+        if queue is None or len(queue) + num_ended > num_begun:
+            self._begun.append(self._version)
+        if outputs is None:
             return []
-        finished, unfinished_in_vllm = [], []
-        for output in self._engine.step():
+        version, finished, unfinished_in_vllm = self._begun.popleft(), [], []
+        for output in outputs[0].outputs if outputs else ():
             running = self._running.get(output.request_id)
             if running is None:
                 continue
-            self._take(running, output)
+            self._take(running, output, version)
             if running.finished:
                 del self._running[output.request_id]
                 finished.append(running.completion())
                 if not output.finished:
                     unfinished_in_vllm.append(output.request_id)
             elif output.finished:
-                reason = output.outputs[0].finish_reason
-                raise EngineError(f"vLLM gave up request {running.request.key} ({reason})")
+                raise EngineError(f"vLLM gave up request {running.request.key} ({output.finish_reason})")
         if unfinished_in_vllm:
-            self._engine.abort_request(unfinished_in_vllm)
+            self._engine.engine_core.abort_requests(unfinished_in_vllm)
         return finished
 
     def _admit(self) -> None:
@@ -301,20 +331,23 @@ class VllmEngine:
             if self._salted:
                 # Keys and values of other weights must not be found under the same prompt.
                 inputs["cache_salt"] = f"v{self._version}"
-            self._engine.add_request(name, inputs, _sampling_params(request))
+            asked = self._engine.input_processor.process_inputs(
+                name, inputs, _sampling_params(request), supported_tasks=self._tasks
+            )
+            self._engine.engine_core.add_request(asked)
 
-    def _take(self, running: _Running, output: Any) -> None:
-        part = output.outputs[0]
+    def _take(self, running: _Running, output: Any, version: int) -> None:
         prompt = len(running.request.prompt_tokens)
         counts = self._counts[running.request.purpose]
         if not running.tokens:
-            num_cached = output.num_cached_tokens or 0
+            num_cached = output.prefill_stats.num_cached_tokens if output.prefill_stats else 0
             counts.prefilled += prompt - 1 - num_cached
             counts.attended += (prompt - 1) * prompt // 2 - num_cached * (num_cached + 1) // 2
-        for token, log_prob in zip(part.token_ids, part.logprobs.logprobs, strict=True):
+        log_probs = output.new_logprobs.logprobs[:, 0].tolist() if output.new_token_ids else ()
+        for token, log_prob in zip(output.new_token_ids, log_probs, strict=True):
             if log_prob == NOT_FINITE:
-                raise NonFiniteLogits(token=len(running.tokens), request=running.request.key, version=self._version)
-            running.append(token, log_prob, self._version, self._stop_tokens)
+                raise NonFiniteLogits(token=len(running.tokens), request=running.request.key, version=version)
+            running.append(token, log_prob, version, self._stop_tokens)
             counts.decoded += 1
             counts.attended += prompt + len(running.tokens) - 1
 
@@ -329,17 +362,15 @@ def _ends_thinking(plan: LengthPlan, tokens: Sequence[int]) -> bool:
 
 def _sampling_params(request: Request) -> Any:
     from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
-    from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
 
-    # Temperature, top_p and seed stay vLLM's defaults: our sampler has ours.
+    # Our sampler has the request's own temperature and leaves one token, which vLLM finds fastest as the likeliest.
     return SamplingParams(
         max_tokens=request.length.max_tokens,
+        temperature=0.0,
         ignore_eos=True,
         logprobs=0,
-        flat_logprobs=True,
         detokenize=False,
         extra_args={KEY: arguments(request)},
-        output_kind=RequestOutputKind.DELTA,
     )
 
 

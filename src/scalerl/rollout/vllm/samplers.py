@@ -62,7 +62,10 @@ class OwnSampler(LogitsProcessor):
             self._gather()
         counts = np.array([len(row.output) for row in self._ordered], dtype=np.int64)
         forced = [row.forced() for row in self._ordered] if self._has_plans else []
-        given = torch.tensor(forced, device=logits.device) if any(token != FREE for token in forced) else None
+        given = None
+        if any(token != FREE for token in forced):
+            # Without waiting for the device, which still computes the logits.
+            given = torch.tensor(forced).to(logits.device, non_blocking=True)
         if self._places == list(range(logits.shape[0])):
             return leave_one_choice(logits, self._settings, counts, given)
         logits[self._places] = leave_one_choice(logits[self._places], self._settings, counts, given)

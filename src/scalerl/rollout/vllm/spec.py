@@ -77,8 +77,8 @@ def engine_arguments(spec: EngineSpec, *, cache_bytes: int | None) -> dict[str, 
         # Our sampler leaves one choice, whose logit is its log-prob; vLLM passes both on unchanged.
         "logits_processors": [SAMPLER],
         "logprobs_mode": "processed_logits",
-        # Otherwise a token sampled with the old weights could be marked with the new version.
-        "async_scheduling": False,
+        # The next step is prepared while one is computed; on a CPU vLLM cannot.
+        "async_scheduling": spec.on_gpu,
         "worker_extension_cls": WORKER,
     }
     chosen: dict[str, Any] = {

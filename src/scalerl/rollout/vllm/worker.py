@@ -35,6 +35,9 @@ class WeightReceiver:
         pairs = ((name, weight) for name, weight in weights.items() if not (tied and name == "lm_head.weight"))
         self.model_runner.reload_weights(weights_iterator=pairs)
         self._scalerl_repack_tied_head()
+        if self.device.type == "cuda":
+            # The weights may be the learner's own memory, which changes once we have answered.
+            torch.cuda.current_stream(self.device).synchronize()
 
     def scalerl_logits(self, hidden: Tensor) -> Tensor:
         """Return the logits of hidden states, for tests of the head."""
