@@ -8,8 +8,8 @@
     torch, vllm       an engine as a run builds it: decoding at full slots, mixed lengths, a push, memory
     native            vLLM alone, with its own sampling, with and without log-probs
     learn             the learner's step; 8B trains adapters (LoRA)
-    loop, loop_vllm   PipelineRL-8 with the embedded engine, and with vLLM beside the learner on one device, whose process
-                      is killed at the end
+    loop, loop_vllm   PipelineRL-8 with the embedded engine, and with vLLM beside the learner on one device; at its end
+                      the process with vLLM is killed
 
 Ceilings are measured first: bytes read and bf16 FLOPs per second. `of limit` is the least time of a decode step, by
 these, over its measured time. MFU = 6 x matrix parameters (4 with adapters), head included, x tokens / rate; with
