@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ def test_vllm_samples_as_torch_and_frees_the_gpu_when_killed(loaded):
     vllm.submit(requests)
     interrupted = vllm.poll()
     with vllm.paused():
-        vllm.submit(requests[:8])
+        vllm.submit([replace(request, group=f"inside/{request.group}") for request in requests[:8]])
         inside = by_key(drain(vllm))
     after = by_key([*interrupted, *drain(vllm)])
     same = [key for key, one in results[1].items() if one.tokens.tolist() == after[key].tokens.tolist()]
