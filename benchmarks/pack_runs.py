@@ -48,7 +48,9 @@ def rows_of(folder: Path) -> Iterator[dict[str, object]]:
     arm, seed = named.groups() if named else (folder.name, "0")
     steps = {row["step"]: row for row in store.read_metrics(folder)}
     for row in store.read_evals(folder):
-        values: dict[str, object] = {"arm": arm, "seed": seed} | {key: short(row[key]) for key in EVALUATION if key in row}
+        values: dict[str, object] = {"arm": arm, "seed": seed} | {
+            key: short(row[key]) for key in EVALUATION if key in row
+        }
         if correct := row.get("num_correct"):
             num = row["num_samples"] // len(correct)
             values |= {f"pass@{k}": short(pass_at(correct, num, k)) for k in PASS if k <= num}
