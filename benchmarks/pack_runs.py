@@ -1,66 +1,56 @@
-"""Write the evaluations of run folders as one compressed table: pack_runs.py TABLE.csv.gz RUN [RUN ...]
+"""Keep of run folders what fits, reports and readers need: pack_runs.py FOLDER [--every N] RUN [RUN ...]"""
 
-A row is an evaluation, with the arm and the seed of its run, pass@k where the correct answers of each problem are
-known, and a few metrics of the training step at which it was made. Every command reads it:
-
-    scalerl compare TABLE.csv.gz --x flops --by arm --seed seed
-"""
-
-import csv
-import gzip
-import io
-import re
-import sys
-from collections.abc import Iterator
+import argparse
+import json
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from scalerl import store
-from scalerl.loop.evaluate import pass_at
-
-EVALUATION = ("step", "set", "gpu_hours", "flops", "tokens", "reward", "num_samples", "truncated_frac", "length_mean")
-PASS = (2, 4, 8, 16)
-TRAINING = (
-    "reward/mean",
-    "rollout/truncated_frac",
-    "rollout/interrupted_frac",
-    "rollout/lag_mean",
-    "rollout/lag_max",
-    "batch/zero_variance_frac",
-    "batch/effective",
-    "loss/kl",
-    "loss/entropy",
-)
-COLUMNS = ("arm", "seed", *EVALUATION, *(f"pass@{k}" for k in PASS), *(f"training/{name}" for name in TRAINING))
 
 
-def main(target: str, *folders: str) -> None:
-    text = io.StringIO()
-    table = csv.DictWriter(text, COLUMNS)
-    table.writeheader()
-    for folder in sorted(map(Path, folders)):
-        table.writerows(rows_of(folder))
-    # Without the time, so that the same runs give the same file.
-    Path(target).write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("runs", type=Path, nargs="+")
+    parser.add_argument("--every", type=int, default=1)
+    arguments = parser.parse_args()
+    for folder in arguments.runs:
+        print(pack(folder, arguments.target, every=arguments.every))
 
 
-def rows_of(folder: Path) -> Iterator[dict[str, object]]:
-    named = re.fullmatch(r"(.+)-seed(\d+)", folder.name)
-    arm, seed = named.groups() if named else (folder.name, "0")
-    steps = {row["step"]: row for row in store.read_metrics(folder)}
-    for row in store.read_evals(folder):
-        values: dict[str, object] = {"arm": arm, "seed": seed} | {
-            key: short(row[key]) for key in EVALUATION if key in row
-        }
-        if correct := row.get("num_correct"):
-            num = row["num_samples"] // len(correct)
-            values |= {f"pass@{k}": short(pass_at(correct, num, k)) for k in PASS if k <= num}
-        step = steps.get(row["step"], {})
-        yield values | {f"training/{name}": short(step[name]) for name in TRAINING if name in step}
+def pack(folder: Path, target: Path, *, every: int = 1) -> Path:
+    """Copy what a fit and a reader need from a run, without checkpoints and keys of groups.
+
+    With `every` above 1, keep one metrics row in so many and the last, rounded to six digits, and leave out samples and
+    the counts per problem.
+    """
+    copied = target / folder.name
+    copied.mkdir(parents=True)
+    rows = _without(store.read_metrics(folder), "groups")
+    whole = [store.EVALS, store.SAMPLES] if every == 1 else []
+    if every > 1:
+        rows = [_rounded(row) for place, row in enumerate(rows) if place % every == 0 or row is rows[-1]]
+        _write(copied / store.EVALS, _without(store.read_evals(folder), "num_correct"))
+    _write(copied / store.METRICS, rows)
+    for name in (store.RECIPE, store.ENV, store.STATUS, *whole):
+        if (folder / name).is_file():
+            shutil.copyfile(folder / name, copied / name)
+    return copied
 
 
-def short(value: object) -> object:
-    return f"{value:.8g}" if isinstance(value, float) else value
+def _without(rows: Sequence[store.Row], left_out: str) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key != left_out} for row in rows]
+
+
+def _rounded(row: store.Row) -> dict[str, Any]:
+    return {key: float(f"{value:.6g}") if isinstance(value, float) else value for key, value in row.items()}
+
+
+def _write(path: Path, rows: Sequence[store.Row]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
