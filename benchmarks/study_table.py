@@ -78,7 +78,7 @@ def runs_of(path: str) -> dict[str, list[dict[str, str]]]:
 
 
 def reach(path: str, base: str, *targets: str) -> None:
-    """Print, for each run, the FLOPs at which the mean of three evaluations reaches a reward, over those of the base."""
+    """Print the FLOPs at which the mean of three evaluations of a run reaches a reward, over those of the base."""
     runs = runs_of(path)
 
     def flops(rows: list[dict[str, str]], target: float) -> float:
