@@ -33,7 +33,7 @@ def conclude(out: Path, *, plots: bool) -> None:
     if not plots:
         return
     try:
-        from scalerl.report.plots import draw
+        from scalerl.report.picture import draw
 
         draw(analysis, out / "curve.png")
         typer.echo(f"Drawn: {out / 'curve.png'}")

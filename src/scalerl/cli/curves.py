@@ -327,7 +327,7 @@ def _check(common: Common, method: str) -> None:
         value = getattr(common, name)
         positive([] if value is None else [value], f"--{name.replace('_', '-')}")
     if common.plot is not None:
-        from scalerl.report.plots import check_plot_path
+        from scalerl.report.picture import check_plot_path
 
         check_plot_path(Path(common.plot))
 
@@ -400,7 +400,7 @@ def _run(
     series = series_from(tables, selection)
     analysis = analyse(series, options)
     if common.plot is not None:
-        from scalerl.report.plots import draw
+        from scalerl.report.picture import draw
 
         draw(analysis, Path(common.plot))
     if common.as_json:

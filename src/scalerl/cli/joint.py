@@ -68,12 +68,13 @@ def plan(
     """
     from scalerl.joint.plan import plan as planned_for
     from scalerl.report.joint import plans
-    from scalerl.report.joint.drawings import check_picture_path, draw_plan
+    from scalerl.report.joint.drawings import draw_plan
+    from scalerl.report.picture import check_plot_path
 
     positive([target], "--target")
     positive([] if budget is None else [budget], "--budget")
     if common.plot is not None:
-        check_picture_path(Path(common.plot))
+        check_plot_path(Path(common.plot))
     curves = _curves(replace(common, plot=None))
     candidates = plans.make_candidates(curves, target)
     planned = planned_for(candidates, target, budget=budget, level=common.level)
@@ -110,14 +111,14 @@ def transfer(
     [dim]scalerl more transfer runs.csv --x flops --y pass_rate --size size --to 72B --start 0.31 --at 2e20[/dim]
     """
     from scalerl.report.joint import transfers
-    from scalerl.report.joint.drawings import check_picture_path
+    from scalerl.report.picture import check_plot_path
 
     if not 0 < start < 1:
         raise UsageError(f"--start must be a pass rate between 0 and 1, not {start:g}")
     target = transfers.parse_size(to, "--to")
     computes = positive(numbers(at, "--at"), "--at")
     if plot is not None:
-        check_picture_path(Path(plot))
+        check_plot_path(Path(plot))
     # The size last, so that it ends each curve's name.
     columns = [name.strip() for name in (by or "").split(",") if name.strip() and name.strip() != size]
     common = Common(files=files, x=x, y=y, by=",".join([*columns, size]), where=where, level=level)

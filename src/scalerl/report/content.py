@@ -20,8 +20,7 @@ from scalerl.curves import (
 from scalerl.curves.forms import Array
 from scalerl.logs.series import Series
 from scalerl.report.caveats import open_questions, warnings
-from scalerl.report.drawing.dots import draw_binned
-from scalerl.report.figures import curve_and_band
+from scalerl.report.figures import curve_and_band, draw_binned
 from scalerl.report.json import number, ranking_json, score_json, to_json
 from scalerl.report.results import CurveResult
 from scalerl.report.runs import REPORTED, RunFacts, differences, environments, hours_name

@@ -1,4 +1,4 @@
-"""What a plot shows, as numbers: `figure_data(analysis)` is pure; plots.py only draws it.
+"""What a plot shows, as numbers: `figure_data(analysis)` is pure; picture.py only draws it.
 
 Compute is on a logarithmic axis, rewards on a linear one. Ranges come from points and ceilings, so that a band that
 explodes beyond the data does not flatten everything else.
@@ -6,20 +6,45 @@ explodes beyond the data does not flatten everything else.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scalerl.curves import Comparison, Fit, Value, Verdict, linearise, tails
-from scalerl.report.drawing.dots import Array, Dots, curve_dots
+from scalerl.curves import Comparison, Fit, Value, Verdict, bin_rewards, linearise, tails
+from scalerl.logs.series import Series
 from scalerl.report.results import Analysis, CurveResult, param_value
 
+Array = NDArray[np.float64]
+Role = Literal["fitted", "left out", "held out"]
+
+MOST_DOTS = 300  # points of one run that are drawn one by one
+MOST_QUANTISED = 100  # and of rewards that take few values: rows of points that hide each other
+FEW_VALUES = 0.25  # distinct rewards over points, below which rewards count as quantised
 MOST_BANDS = 8  # bands of more curves than this hide each other
 REACH = 4.0  # how far beyond the data a curve is drawn, in multiples of the data
 MOST_REACH = 100.0  # a mark further out than this would squeeze the data into a corner
 GRID = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dots:
+    """Points of one run that play one part, or the bins of these."""
+
+    role: Role
+    run: int
+    run_label: str
+    """Empty where there is one run."""
+    compute: Array
+    reward: Array
+    residual: Array
+    """Reward less the curve; NaN where there is no curve."""
+    error: Array | None
+    """Standard error of each reward; None for single rewards."""
+    count: NDArray[np.int64] | None
+    """Rewards in each bin; None where the points are drawn one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +98,8 @@ class CurveData:
     marks: tuple[Mark, ...]
     peak: tuple[float, float] | None = None
     """(compute, reward) after which the reward fell; None where it did not."""
+    p_best: float | None = None
+    """Probability to be the best of its evaluation set, where curves are compared."""
 
     @property
     def is_ok(self) -> bool:
@@ -109,9 +136,6 @@ class FigureData:
     shared_ceiling: float | None = None
     crossings: tuple[tuple[float, float], ...] = ()
     """(compute, reward) where two compared curves cross."""
-    ranking: tuple[tuple[int, float], ...] = ()
-    """(curve, probability to be the best of its evaluation set), best first in each set."""
-    num_sets: int = 1
     target: float | None = None
 
 
@@ -135,7 +159,8 @@ def figure_data(analysis: Analysis) -> FigureData:
     # With several evaluation sets there is no one ceiling to linearise at.
     comparison = next(iter(analysis.comparisons.values())) if len(analysis.comparisons) == 1 else None
     straights = _straights(results, comparison) if is_shared else ()
-    places = {result.name: place for place, result in enumerate(results)}
+    p_best = dict(analysis.ranking)
+    curves = tuple(replace(curve, p_best=p_best.get(curve.name)) for curve in curves)
     return FigureData(
         title=prefix or (labels[0] if len(labels) == 1 else f"{y_label} of {len(labels)} curves"),
         x_label=x_label,
@@ -150,8 +175,6 @@ def figure_data(analysis: Analysis) -> FigureData:
         straight_range=_straight_range(straights),
         shared_ceiling=comparison.shared_ceiling if comparison is not None and straights else None,
         crossings=_crossings(analysis, x_range) if is_shared else (),
-        ranking=tuple((places[name], p_best) for name, p_best in analysis.ranking),
-        num_sets=len(analysis.comparisons),
         target=analysis.at,
     )
 
@@ -239,6 +262,67 @@ def _marks(result: CurveResult, end: float) -> tuple[Mark, ...]:
         Mark(compute=reach.compute, reward=exact(reach.reward)) for reach in result.reach if reach.compute is not None
     ]
     return tuple(mark for mark in marks if 0 < mark.compute.value <= end)
+
+
+# Points
+
+
+def draw_binned(reward: Array) -> bool:
+    """Return whether so many rewards of one run are drawn as bins."""
+    is_quantised = len(np.unique(reward)) < FEW_VALUES * len(reward)
+    return len(reward) > (MOST_QUANTISED if is_quantised else MOST_DOTS)
+
+
+def curve_dots(series: Series, fit: Fit | None, usable: Fit | None) -> tuple[Dots, ...]:
+    """Return the points of a series; `usable` is the fit where it has a curve."""
+    left_out = _left_out(series.compute, fit)
+    runs = np.zeros(len(series.compute), dtype=int)
+    labels: list[str] | NDArray[np.str_] = [""]
+    if series.run is not None:
+        labels, runs = np.unique(series.run, return_inverse=True)
+    roles: dict[Role, NDArray[np.bool_]] = {"left out": left_out, "fitted": ~left_out}
+    groups = [
+        _dots(role, run, str(label), series, mask & (runs == run), usable)
+        for run, label in enumerate(labels)
+        for role, mask in roles.items()
+        if (mask & (runs == run)).any()
+    ]
+    if len(series.holdout_compute):
+        groups.append(_made("held out", 0, "", series.holdout_compute, series.holdout_reward, None, usable))
+    return tuple(groups)
+
+
+def _dots(role: Role, run: int, label: str, series: Series, mask: NDArray[np.bool_], fit: Fit | None) -> Dots:
+    error = None if series.error is None else series.error[mask]
+    return _made(role, run, label, series.compute[mask], series.reward[mask], error, fit)
+
+
+def _made(
+    role: Role, run: int, label: str, compute: Array, reward: Array, error: Array | None, fit: Fit | None
+) -> Dots:
+    count = None
+    if error is None and draw_binned(reward):
+        bins = bin_rewards(compute, reward)
+        compute, reward, error, count = bins.compute, bins.reward, bins.error, bins.count
+    return Dots(
+        role=role,
+        run=run,
+        run_label=label,
+        compute=compute,
+        reward=reward,
+        residual=reward - fit.predict(compute) if fit is not None else np.full(len(reward), np.nan),
+        error=error,
+        count=count,
+    )
+
+
+def _left_out(compute: Array, fit: Fit | None) -> NDArray[np.bool_]:
+    """Return which points lie outside the fitted window, with a tolerance for rounding."""
+    if fit is None:
+        return np.zeros(len(compute), dtype=bool)
+    if not fit.num_points:
+        return np.ones(len(compute), dtype=bool)
+    return (compute < fit.compute.min() * (1 - 1e-9)) | (compute > fit.scale * (1 + 1e-9))
 
 
 # Ranges

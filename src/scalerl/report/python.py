@@ -79,7 +79,7 @@ class Answer(Values):
 
     def plot(self, path: str | Path | None = None) -> Any:
         """Return the picture as a matplotlib figure; with a path, write it as .png or .svg."""
-        from scalerl.report.plots import draw, picture
+        from scalerl.report.picture import draw, picture
 
         with _python_words():
             if path is not None:

@@ -70,7 +70,7 @@ def _pictures(report: Report, evaluation_set: str, folder: Path) -> list[tuple[s
         import matplotlib  # noqa: F401
     except ModuleNotFoundError:
         return []
-    from scalerl.report.plots import draw_figure
+    from scalerl.report.picture import draw_figure
 
     suffix = f"-{evaluation_set}" if evaluation_set else ""
     drawn = []

@@ -15,10 +15,9 @@ from rich.text import Text
 from scalerl.curves import Verdict
 from scalerl.errors import InputError
 from scalerl.joint.transfer import LEAST_SIBLINGS, Sibling, Transfer, first_reward, sibling, transfer
-from scalerl.report.drawing.style import GREY, WARNING, colour
-from scalerl.report.joint.drawings import log_ticks, save
 from scalerl.report.json import value_json
 from scalerl.report.numbers import compute_text, fixed, interval_text, short_compute_text, two_decimals
+from scalerl.report.picture import GREY, WARNING, colour, log_ticks, new_figure, write_figure
 from scalerl.report.pooling import check_one_axis
 from scalerl.report.results import CurveResult
 
@@ -166,7 +165,8 @@ def _shown_name(own: Sibling) -> str:
 def draw_transfer(done: Transfer, path: Path) -> None:
     """Draw the law and its siblings: ceilings against starts, and midpoints against sizes."""
 
-    def make(figure: Any) -> None:
+    def make() -> Any:
+        figure = new_figure(9.5, 4.0)
         left, right = figure.subplots(1, 2)
         sizes = np.array([own.size for own in done.siblings])
         for place, own in enumerate(done.siblings):
@@ -195,5 +195,6 @@ def draw_transfer(done: Transfer, path: Path) -> None:
             log_ticks(axis, low, high, show)
         right.set_title("midpoints; dotted: in proportion to size")
         right.legend(fontsize=7, frameon=False)
+        return figure
 
-    save(path, make, (9.5, 4.0))
+    write_figure(path, make)

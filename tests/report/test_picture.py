@@ -16,11 +16,10 @@ import pytest
 from scalerl.curves import Verdict
 from scalerl.errors import InputError
 from scalerl.logs.series import Series
-from scalerl.report.drawing.style import COLOURS, compute_ticks, cut, legend_text, ranking_title
-from scalerl.report.figures import FigureData, figure_data, short_names
+from scalerl.report.figures import figure_data, short_names
 from scalerl.report.json import to_json
 from scalerl.report.numbers import number_text, short_compute_text
-from scalerl.report.plots import draw
+from scalerl.report.picture import COLOURS, compute_ticks, cut, draw, legend_text
 from scalerl.report.results import Analysis, FitOptions, analyse_compare, analyse_fit, analyse_forecast
 
 START = 0.3
@@ -222,7 +221,7 @@ def test_different_units_are_said():
 
 def test_different_units_are_not_drawn_as_one():
     data = figure_data(analyse_compare([series("a"), series("b", x_label="flops")], FitOptions(), None))
-    assert len(data.ranking) == 2
+    assert all(curve.p_best is not None for curve in data.curves)
     assert data.straights == () == data.crossings
 
 
@@ -256,7 +255,8 @@ def test_comparison_has_one_end_ranking_and_crossings(compared: Analysis):
     assert len(ends) == 1
     assert ends.pop() == pytest.approx(40000)
     assert data.target == 40000
-    assert [(data.curves[place].name, p) for place, p in data.ranking] == list(comparison.ranking)
+    assert {curve.name: curve.p_best for curve in data.curves} == dict(comparison.ranking)
+    assert f"P(best) {comparison.ranking[0][1]:.2f}" in " ".join(map(legend_text, data.curves))
     crossings = [pair.crossing for pair in comparison.pairs if pair.crossing is not None]
     assert crossings
     assert {compute for compute, _ in data.crossings} <= set(crossings)
@@ -272,8 +272,8 @@ def test_evaluation_sets_are_ranked_separately(tmp_path: Path):
     runs = [series(f"{run}/{name}", seed=seed, evaluation_set=name) for seed, run in enumerate("ab") for name in "vt"]
     analysis = analyse_compare(runs, FitOptions(), None)
     data = figure_data(analysis)
-    assert (len(data.ranking), data.num_sets, data.straights, data.shared_ceiling) == (4, 2, (), None)
-    assert ranking_title(data) == "probability of the highest ceiling, within each set"
+    assert (data.straights, data.shared_ceiling) == ((), None)
+    assert sum(curve.p_best or 0.0 for curve in data.curves) == pytest.approx(2)
     draw(analysis, tmp_path / "a.png")
 
 
@@ -355,7 +355,7 @@ def test_the_same_figure_is_the_same_file(one: Analysis, tmp_path: Path):
 
 
 def test_no_matplotlib_without_a_plot():
-    code = "import sys, scalerl.report.plots; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, scalerl.report.picture; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -389,11 +389,11 @@ def test_missing_extra(one: Analysis, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_failed_drawing_leaves_the_old_file(one: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def fail(data: FigureData, path: Path) -> None:
+    def fail(figure: object, path: Path, kind: str) -> None:
         path.write_text("half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setitem(sys.modules["scalerl.report.plots"].SUFFIXES, ".png", fail)
+    monkeypatch.setattr("scalerl.report.picture._save", fail)
     (tmp_path / "a.png").write_text("old")
     with pytest.raises(InputError, match="the disk is full"):
         draw(one, tmp_path / "a.png")
@@ -412,7 +412,7 @@ def test_a_read_only_file_system_is_one_sentence(one: Analysis, tmp_path: Path, 
     def refused(*_: object, **__: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setitem(sys.modules["scalerl.report.plots"].SUFFIXES, ".png", refused)
+    monkeypatch.setattr("scalerl.report.picture._save", refused)
     monkeypatch.setattr(Path, "unlink", refused)
     with pytest.raises(InputError, match=r"cannot write .*a\.png: Read-only file system\."):
         draw(one, tmp_path / "a.png")

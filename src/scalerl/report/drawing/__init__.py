@@ -1,1 +1,0 @@
-"""What the ways to draw a figure share."""
