@@ -221,7 +221,7 @@ def test_alarm_of_a_low_signal():
 
 def test_every_signal_and_line_is_read_from_the_rows():
     read = Columns()
-    watched = {signal.key for signal in SIGNALS if signal.alarm is not None} | {key for key, _, _ in LINES}
+    watched = {signal.key for signal in SIGNALS if signal.alarm is not None} | set(LINES)
     read.append({"step": 1, "batch/effective": 4, **dict.fromkeys(watched, 0.5)})
     assert watched <= read.arrays().keys() | {"batch/empty"}
 

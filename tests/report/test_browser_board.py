@@ -1,6 +1,7 @@
 """The board in a real browser: it grows without a reload, recovers, and runs nothing that a model has written."""
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,6 +106,33 @@ def test_curve_and_history_grow_without_a_reload(open_page: Any, board: ServedBo
     assert tab.locator("#time .key li").count() >= 4
     assert tab.locator("#signals figure").count() >= 5
     assert tab.evaluate("window.mark") == "same page"
+
+
+def test_any_column_is_drawn_smoothed_and_beside_another_run(
+    open_page: Any, board: ServedBoard, run: GrowingRun, watched: Path
+):
+    other = grown(watched / "another", num=6)
+    wait_until(lambda: [row for row in board.json("/api/runs")["runs"] if row["name"] == other.folder.name])
+    tab = open_page(link_to(board, run))
+    tab.wait_for_selector("#signals figure path", state="attached")
+    until(tab, "document.querySelectorAll('#column-names option').length > 3")
+    tab.locator("#column-pick").fill("time/push_s")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("#signals figure[data-key='time/push_s'] path[stroke]", state="attached")
+    rough = tab.locator("#signals figure[data-key='rollout/lag_mean'] path[stroke]").first.get_attribute("d")
+    tab.locator("#smooth").evaluate("(slider) => { slider.value = 0.9; slider.dispatchEvent(new Event('input')); }")
+    smooth = tab.locator("#signals figure[data-key='rollout/lag_mean'] path[stroke]").first.get_attribute("d")
+    assert smooth != rough
+    tab.locator("#overlay").select_option(label="another")
+    until(tab, """document.querySelectorAll("#signals figure[data-key='loss/entropy'] path[stroke]").length === 2""")
+    assert "pass@20" in tab.locator("#passes").inner_text()
+    tab.locator("#settings input").fill("max_lag")
+    assert tab.locator("#settings tbody tr").count() == 1
+    if folder := os.environ.get("SHOTS"):
+        tab.screenshot(path=f"{folder}/board.png", full_page=True)
+    before = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    tab.locator("#theme").click()
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") != before
 
 
 def test_collapse_raises_an_alarm_with_its_beginning(open_page: Any, board: ServedBoard, run: GrowingRun):

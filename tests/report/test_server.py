@@ -76,7 +76,10 @@ def test_run_has_forecast_history_and_numbers(board: ServedBoard):
     assert curve["fit"]["line"]["band"] is not None
     assert [row["num"] for row in curve["history"]] == [6, 7, 8, 10, 12]
     assert detail["status"] == "running"
-    assert detail["lag"]["num_steps"] == 120
+    assert "time/step_s" in detail["signals"]["columns"]
+    answer = board.json(f"/api/runs/{detail['key']}/columns?names=time/step_s%0Anot_logged")
+    assert list(answer["columns"]) == ["time/step_s"]
+    assert len(answer["step"]) == len(answer["columns"]["time/step_s"]) == 120
     assert {part["label"] for part in detail["times"]["step"]} >= {"learning", "pushing weights"}
     assert detail["times"]["throughput"]["last"] == pytest.approx(5000 / 36, rel=1e-3)
     assert {"loss/entropy", "rollout/length_mean"} <= {line["key"] for line in detail["signals"]["lines"]}

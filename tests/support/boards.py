@@ -93,7 +93,7 @@ class GrowingRun:
         noise = 0.004 * (((self.step * 7919) % 13) / 6 - 1)
         value = 0.2 + gain + noise if reward is None else reward
         row = {"step": self.step, "attempt": 1, "set": "main", **self.spent(), "reward": value, "num_samples": 2000}
-        self.append("evals.jsonl", {**row, "prompts_hash": "p"})
+        self.append("evals.jsonl", {**row, "prompts_hash": "p", "num_correct": [round(20 * value)] * 100})
 
     def train(self, num: int, **signals: float) -> None:
         for _ in range(num):

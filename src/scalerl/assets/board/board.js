@@ -132,8 +132,11 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "k") move(-1);
   else if (event.key === "o") location.hash = "";
   else if (event.key === "?") byId("help").showModal();
+  else if (event.key === "t") byId("theme").click();
+  else if (event.key === "c" && byId("column-pick")) { event.preventDefault(); byId("column-pick").focus(); }
   else if (event.key === "/" && search && !search.closest("section").hidden) { event.preventDefault(); search.focus(); }
 });
+themeButton(byId("theme"));
 byId("help-button").addEventListener("click", () => byId("help").showModal());
 window.addEventListener("hashchange", route);
 document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });

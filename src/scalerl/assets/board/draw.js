@@ -24,14 +24,14 @@ function sized(host, phone, wide) {
   return { width, height: width < 520 ? phone : wide, isPhone: width < 520 };
 }
 
-function tableOf(heads, rows, className = "") {
+function tableOf(heads, rows, className = "", sortBy = null) {
   const cell = (value, i) => {
     const made = element("td", { className: i && heads[i].n ? "n" : "" }, value instanceof Node ? value : String(value));
     made.dataset.head = heads[i].text;
     return made;
   };
   return element("div", { className: "scroll", tabIndex: 0 }, element("table", { className },
-    element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col", className: head.n ? "n" : "" }, head.text)))),
+    element("thead", {}, element("tr", {}, ...heads.map((head, i) => element("th", { scope: "col", className: head.n ? "n" : "" }, sortBy ? element("button", { type: "button", className: "head-sort", onclick: () => sortBy(i) }, head.text) : head.text)))),
     element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map(cell))))));
 }
 
@@ -107,32 +107,28 @@ function drawHistory(host, curve, hasEnd) {
   });
 }
 
-// Lines over the steps that share one frame.
-function drawLines(host, steps, lines, label, text = computeText) {
-  const { width } = sized(host, 170, 170), sets = lines.map((line, i) => ({ i, label: line.label, points: steps.map((x, at) => [x, line.values[at]]).filter(([x, y]) => isNumber(x) && isNumber(y)) })).filter((set) => set.points.length);
-  if (!sets.length) return host.replaceChildren();
-  const xs = sets.flatMap((set) => set.points.map(([x]) => x)), ys = sets.flatMap((set) => set.points.map(([, y]) => y)), limit = lines[0].limit;
+// Lines over the steps in one frame: `sets` have a label, steps, values and a colour.
+function drawLines(host, sets, label, { limit = null, text = computeText } = {}) {
+  const { width } = sized(host, 170, 170);
+  sets = sets.map((set) => ({ ...set, points: set.steps.map((x, at) => [x, set.values[at]]).filter(([x, y]) => isNumber(x) && isNumber(y)) })).filter((set) => set.points.length);
+  if (!sets.length) return host.replaceChildren(element("p", { className: "sub" }, "No number yet."));
+  const xs = sets.flatMap((set) => set.points.map(([x]) => x)), ys = sets.flatMap((set) => set.points.map(([, y]) => y));
   const top = Math.max(...ys), [low, high] = [Math.min(0, ...ys), Math.max(top, isNumber(limit) && top > 0.4 * limit ? limit * 1.1 : 0)];
   const [from, to] = span(xs);
   const chart = new Chart({ width, height: 176, xRange: [from, to > from ? to : from + 1], yRange: [low, high + 0.08 * (high - low) || 1], xLog: false, xLabel: "steps", left: 44, yText: (value) => text(value), label });
   if (isNumber(limit) && limit < chart.yRange[1]) chart.line([[from, limit], [to, limit]], { class: "limit", "stroke-width": 1.3 });
-  for (const set of sets) chart.line(set.points, { stroke: own(set.i), "stroke-width": 1.7 });
+  for (const set of sets) chart.line(set.points, { stroke: own(set.colour), "stroke-width": 1.7 });
   host.replaceChildren(chart.svg);
-  withTip(host, chart, (x) => [element("div", {}, `step ${computeText(x, 4)}`), ...sets.map((set) => tipRow(set.i, set.label, text(set.points.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a))[1])))]);
+  withTip(host, chart, (x) => [element("div", {}, `step ${computeText(x, 4)}`), ...sets.slice(0, 12).map((set) => tipRow(set.colour, shorten(set.label, 26), text(set.points.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a))[1])))]);
 }
 
-function drawHistogram(host, lag) {
-  const { width } = sized(host, 190, 190), most = Math.max(...lag.counts), last = lag.from[lag.from.length - 1] + lag.width;
-  const chart = new Chart({ width, height: 190, xRange: [lag.from[0] - 0.5, last - 0.5], yRange: [0, most * 1.08], xLog: false, xWhole: true, xLabel: "lag in steps", left: 44, yText: (value) => computeText(value),
-    label: `Lag of the last ${lag.num_steps} steps: on average ${rewardText(lag.mean, 1)}${isNumber(lag.max) ? `, at most ${computeText(lag.max)}` : ""}` });
-  lag.from.forEach((from, i) => {
-    const x = chart.x(from - 0.5), y = chart.y(lag.counts[i]);
-    if (lag.counts[i]) chart.inside.append(node("rect", { class: "bar-fill", x: x + 1, y, width: Math.max(chart.x(from - 0.5 + lag.width) - x - 2, 1), height: Math.max(chart.height - chart.bottom - y, 0) }));
-  });
-  host.replaceChildren(chart.svg);
-  withTip(host, chart, (x) => {
-    const i = lag.from.findIndex((from) => x >= from - 0.5 && x < from - 0.5 + lag.width);
-    return i < 0 ? null : [element("div", {}, `lag ${lag.width > 1 ? `${lag.from[i]} to ${lag.from[i] + lag.width - 1}` : lag.from[i]}`), tipRow(0, "steps", String(lag.counts[i]))];
+// A running mean that forgets: weight 0 leaves values as they are.
+function smoothed(values, weight) {
+  let sum = 0, norm = 0;
+  return values.map((value) => {
+    if (!isNumber(value)) return null;
+    sum = weight * sum + (1 - weight) * value; norm = weight * norm + (1 - weight);
+    return sum / norm;
   });
 }
 

@@ -5,15 +5,10 @@ const ADVICE = {
   too_early: "Too early to tell", falling: "Falling since its peak: take the checkpoint from there", flat: "No rise seen so far", levelled_off: "Levelled off: another doubling hardly pays",
   rising: "Still rising: more compute pays", unclear: "Whether more compute pays is not clear yet",
 };
-const ALARMS = {
-  truncated: "Truncation", mismatch: "Generator and learner differ", no_verdict: "No verdicts", skipped: "Skipped updates", empty: "Empty batches", retired: "Retired problems", entropy: "Collapse of entropy",
-  fall: "Fall of the reward", uneven_time: "Uneven time", lag: "Lag", forecast_moved: "The forecast has moved", stalled: "Standing still", grader_error: "Grader",
-};
-
 class RunPage {
   constructor(key) {
     this.key = key; this.curve = null; this.told = null; this.data = null; this.known = null;
-    this.samples = new Samples(key);
+    this.samples = new Samples(key); this.charts = new Charts(key); this.filter = "";
     const section = (id, title, ...more) => element("section", { id }, element("h2", {}, title), ...more);
     this.title = element("h1", {}); this.head = element("p", { className: "head" }); this.choice = element("select", { "aria-label": "Curve", hidden: true });
     this.choice.addEventListener("change", () => { this.curve = this.choice.value; this.show(this.data); });
@@ -22,7 +17,29 @@ class RunPage {
       section("curve", "Curve and forecast", element("figure", {}), element("p", { className: "caption" }), element("details", {}, element("summary", {}, "As numbers"), element("div", {}))),
       section("history", "How the forecast moved", element("div", { className: "segments", role: "group", "aria-label": "Forecast of" }), element("figure", {}), element("p", { className: "caption" }), element("details", {}, element("summary", {}, "As numbers"), element("div", {}))),
       section("time", "Throughput and time", element("div", { className: "two fill" }, element("div", { id: "pace" }), element("div", { id: "parts" }))),
-      section("signals", "Over the steps", element("div", { className: "small" })), this.samples.section);
+      section("passes", "pass@k", element("div", { className: "small" }), element("p", { className: "caption" }, "The unbiased estimate: the probability that at least one of k answers is right. A pass@k that falls while pass@1 rises means that answers become alike.")),
+      this.charts.section, this.samples.section, this.settings());
+  }
+  settings() {
+    const input = element("input", { type: "search", placeholder: "Filter the settings", autocomplete: "off", "aria-label": "Filter the settings" });
+    input.addEventListener("input", () => { this.filter = input.value.toLowerCase(); this.showSettings(this.data); });
+    return element("section", { id: "settings", hidden: true }, element("h2", {}, "Settings"), element("form", { className: "search", onsubmit: (event) => event.preventDefault() }, input), element("div", {}));
+  }
+  showSettings({ settings }) {
+    const rows = Object.entries(settings).map(([key, value]) => [key, typeof value === "string" ? value : JSON.stringify(value)]);
+    this.node.querySelector("#settings").hidden = !rows.length;
+    const shown = rows.filter(([key, value]) => `${key} ${value}`.toLowerCase().includes(this.filter));
+    this.part("settings", "div").replaceChildren(tableOf([{ text: "setting" }, { text: "value" }], shown.map(([key, value]) => [element("code", {}, key), element("code", {}, value)])));
+  }
+  showPasses({ passes }) {
+    const host = this.part("passes", ".small");
+    this.node.querySelector("#passes").hidden = !passes.length;
+    host.replaceChildren(...passes.map((each) => element("figure", {}, element("h3", {}, each.set), element("div", {}))));
+    passes.forEach((each, i) => {
+      const sets = Object.entries(each.pass).map(([k, values], colour) => ({ label: `pass@${k}`, steps: each.step, values, colour }));
+      drawLines(host.children[i].lastChild, sets, `pass@k on ${each.set}`, { text: (value) => rewardText(value, 2) });
+      host.children[i].append(element("ul", { className: "key" }, ...sets.map((set) => element("li", {}, element("span", { className: "dot", style: `--own:${own(set.colour)}` }), `${set.label}: ${rewardText(set.values[set.values.length - 1])}`))));
+    });
   }
   part(id, what) { return this.node.querySelector(`#${id} ${what}`); }
   show(data) {
@@ -31,7 +48,7 @@ class RunPage {
     const curve = data.curves.find((each) => each.name === this.curve) || data.curves.find((each) => !each.problem) || data.curves[0] || null;
     this.title.textContent = data.name;
     this.showHead(data); this.showChoice(data, curve); this.showVerdict(data, curve); this.showAlarms(data, curve);
-    this.showCurve(curve); this.showHistory(curve); this.showTime(data); this.showSignals(data);
+    this.showCurve(curve); this.showHistory(curve); this.showTime(data); this.showPasses(data); this.charts.show(data.signals); this.showSettings(data);
     this.samples.update(data.num_samples);
   }
   showHead(data) {
@@ -48,7 +65,7 @@ class RunPage {
   }
   showVerdict(data, curve) {
     const fit = curve && curve.fit, host = this.node.querySelector("#verdict");
-    if (!curve) return host.replaceChildren(element("p", { className: "said problem" }, data.problem || "No curve yet."));
+    if (!curve) return host.replaceChildren(element("p", { className: "said" }, element("span", { className: "advice too_early" }, ADVICE.too_early)), element("p", { className: "note" }, data.problem || "No curve yet."));
     const tile = (what, value, range) => element("div", { className: "tile" }, element("p", { className: "what" }, what), element("div", { className: "value" }, value), element("div", { className: "range" }, range));
     const ceiling = fit && fit.ceiling, last = curve.points.reward[curve.points.reward.length - 1], twice = fit && fit.doubling;
     const signed = (value) => (value < 0 ? "" : "+") + rewardText(value);
@@ -65,7 +82,7 @@ class RunPage {
   showAlarms(data, curve) {
     const host = this.node.querySelector("#alarms"), { alarms } = data, active = alarms.filter((alarm) => alarm.ended === null);
     const when = (alarm) => alarm.ended !== null ? `from step ${alarm.began} to step ${alarm.ended}` : isNumber(alarm.began) ? `since step ${alarm.began}` : isNumber(alarm.began_compute) ? `since ${computeText(alarm.began_compute)} ${curve ? curve.x_label : ""}` : "throughout the run";
-    const row = (alarm) => { const made = element("li", { className: alarm.ended === null ? "active" : "past" }, element("b", {}, ALARMS[alarm.kind] || alarm.kind), ` ${when(alarm)}`, element("small", {}, `${alarm.text}.`)); made.dataset.kind = alarm.kind; return made; };
+    const row = (alarm) => { const made = element("li", { className: alarm.ended === null ? "active" : "past" }, element("b", {}, alarm.title), ` ${when(alarm)}`, element("small", {}, `${alarm.text}.`)); made.dataset.kind = alarm.kind; return made; };
     host.replaceChildren(element("h2", {}, active.length ? `Alarms (${active.length})` : "Alarms"), alarms.length ? element("ul", { className: "alarms" }, ...alarms.map(row)) : element("p", { className: "sub" }, "None."));
     const kinds = new Set(active.map((alarm) => alarm.kind)), added = this.known === null ? [] : active.filter((alarm) => !this.known.has(alarm.kind));
     this.known = kinds;
@@ -93,26 +110,13 @@ class RunPage {
     this.part("history", "details > div").replaceChildren(tableOf([{ text: "evaluations", n: 1 }, { text: curve.x_label, n: 1 }, { text: "end of budget", n: 1 }, { text: "ceiling", n: 1 }, { text: "verdict" }],
       curve.history.map((row) => [row.num, computeText(row.compute), text(row.end), text(row.ceiling), row.verdict]).reverse()));
   }
-  showTime({ times, lag }) {
-    const { step, total, throughput } = times, pace = element("div", {}), lags = element("figure", {});
-    this.node.querySelector("#time").hidden = !(throughput || step.length || total.length || lag);
+  showTime({ times }) {
+    const { step, total, throughput } = times, pace = element("div", {});
+    this.node.querySelector("#time").hidden = !(throughput || step.length || total.length);
     const figure = element("figure", {});
     this.part("time", "#pace").replaceChildren(pace);
     this.part("time", "#pace").hidden = !throughput;
-    this.part("time", "#parts").replaceChildren(...(step.length ? [element("h3", {}, "One step, over the last steps"), ...stackOf(step)] : []), ...(total.length ? [element("h3", {}, "The whole run"), ...stackOf(total)] : []), ...(lag ? [element("h3", {}, `Lag of the last ${lag.num_steps} steps (${lag.what})`), lags] : []));
-    if (throughput) { pace.append(element("h3", {}, `Tokens per second: ${computeText(throughput.last)} now`), figure); drawLines(figure, throughput.step, [{ label: "tokens per second", values: throughput.values, limit: null }], "Tokens per second over the steps"); }
-    if (lag) drawHistogram(lags, lag);
-  }
-  showSignals({ signals }) {
-    const host = this.part("signals", ".small"), lines = signals.lines;
-    this.node.querySelector("#signals").hidden = !lines.length;
-    const before = new Map([...host.children].map((figure) => [figure.dataset.key, figure]));
-    host.replaceChildren(...lines.map((line) => {
-      const figure = before.get(line.key) || element("figure", {}, element("h3", {}), element("div", {}));
-      figure.dataset.key = line.key;
-      figure.firstChild.textContent = `${line.label}${isNumber(line.last) ? `: ${computeText(line.last)}` : ""}`;
-      return figure;
-    }));
-    lines.forEach((line, i) => drawLines(host.children[i].lastChild, signals.step, [line], `${line.label} over the steps, now ${isNumber(line.last) ? computeText(line.last) : "not known"}`, (value) => (value < 0 ? `\u2212${computeText(-value)}` : computeText(value))));
+    this.part("time", "#parts").replaceChildren(...(step.length ? [element("h3", {}, "One step, over the last steps"), ...stackOf(step)] : []), ...(total.length ? [element("h3", {}, "The whole run"), ...stackOf(total)] : []));
+    if (throughput) { pace.append(element("h3", {}, `Tokens per second: ${computeText(throughput.last)} now`), figure); drawLines(figure, [{ label: "tokens per second", steps: throughput.step, values: throughput.values, colour: 0 }], "Tokens per second over the steps"); }
   }
 }

@@ -31,7 +31,15 @@ class StudyPage {
 
 class Overview {
   constructor() {
-    this.node = element("article", {}, element("h1", {}, "Everything watched"), element("p", { className: "sub", id: "watched" }), element("div", { className: "segments", id: "units", role: "group", "aria-label": "Compute in", hidden: true }), element("figure", { id: "together" }), element("p", { className: "caption" }, "Each run over its own compute; dashed lines are forecasts up to twice the compute."), element("div", { id: "overview" }));
+    this.node = element("article", {}, element("h1", {}, "Everything watched"), element("p", { className: "sub", id: "watched" }), element("div", { className: "segments", id: "units", role: "group", "aria-label": "Compute in", hidden: true }), element("figure", { id: "together" }), element("p", { className: "caption" }, "Each run over its own compute; dashed lines are forecasts up to twice the compute."), this.search = element("input", { type: "search", id: "run-filter", placeholder: "Filter the runs", autocomplete: "off", "aria-label": "Filter the runs" }), element("div", { id: "overview" }));
+    this.search.addEventListener("input", () => this.show(this.list));
+    this.sort = [0, 0];
+  }
+  // A click on a head sorts by it, another one the other way round.
+  ordered(rows) {
+    const [column, direction] = this.sort, key = (row) => { const text = row[column] instanceof Node ? row[column].textContent : String(row[column]), number = parseFloat(text.replaceAll(",", "")); return isNaN(number) ? text : number; };
+    if (!direction) return rows;
+    return [...rows].sort((a, b) => { const [x, y] = [key(a), key(b)]; return direction * (typeof x === typeof y ? (x < y ? -1 : x > y ? 1 : 0) : typeof x === "number" ? -1 : 1); });
   }
   show(list) {
     if (!list) return;
@@ -50,6 +58,9 @@ class Overview {
     const names = apart(list.runs.map((run) => run.name));
     const rows = list.runs.map((run, i) => [element("span", { className: "who" }, element("span", { className: "dot", style: `--own:${own(i)}` }), element("a", { href: `#run/${run.key}`, title: run.name }, names[i])), run.status === "log" ? run.kind : run.status, isNumber(run.step) ? run.step.toLocaleString("en") : "\u2013",
       rewardText(run.reward), text(run.end), run.is_ok ? text(run.ceiling) : run.ceiling ? rangeText(run.ceiling) : "\u2013", run.verdict || shorten(run.problem || "no curve yet", 70), run.num_alarms ? element("span", { className: "count" }, run.num_alarms) : "0", agoOf(run.updated_at)]);
-    this.node.querySelector("#overview").replaceChildren(list.runs.length ? tableOf(heads, rows, "stacks") : element("p", { className: "sub" }, "No run or log yet: the page shows them as they appear."));
+    const wanted = this.search.value.toLowerCase(), shown = this.ordered(rows.filter((_, i) => list.runs[i].name.toLowerCase().includes(wanted)));
+    this.search.hidden = list.runs.length < 8 && !wanted;
+    const sortBy = (column) => { this.sort = [column, this.sort[0] === column && this.sort[1] === 1 ? -1 : 1]; this.show(this.list); };
+    this.node.querySelector("#overview").replaceChildren(list.runs.length ? tableOf(heads, shown, "stacks", sortBy) : element("p", { className: "sub" }, "No run or log yet: the page shows them as they appear."));
   }
 }

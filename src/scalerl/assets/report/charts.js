@@ -22,6 +22,19 @@ function element(name, attributes = {}, ...children) {
 
 const own = (index) => `var(--c${index % 12})`;
 
+// Light or dark, against what the system says; remembered where the browser allows it.
+function themeButton(button) {
+  const kept = () => { try { return localStorage.getItem("theme"); } catch { return null; } };
+  const apply = (theme) => { document.documentElement.style.colorScheme = theme || "light dark"; };
+  apply(kept());
+  button.addEventListener("click", () => {
+    const isDark = getComputedStyle(document.documentElement).colorScheme === "dark" || (!kept() && matchMedia("(prefers-color-scheme: dark)").matches);
+    const theme = isDark ? "light" : "dark";
+    try { localStorage.setItem("theme", theme); } catch { /* a page from disk may not remember */ }
+    apply(theme);
+  });
+}
+
 // A chart's frame. `x` and `y` map data to pixels; xLog says that x is logarithmic.
 class Chart {
   constructor({ width, height, xRange, yRange, xLog, xWhole = false, xLabel, yLabel, right = 14, left = 46, yText = rewardText, label }) {

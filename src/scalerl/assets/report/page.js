@@ -342,6 +342,7 @@ function begin() {
     const [low, high] = targetRange();
     setTarget(low * Math.pow(high / low, event.target.value / 1000));
   });
+  themeButton($("theme"));
   drawWords(); drawChips(); drawAll();
   let wide = window.innerWidth;
   window.addEventListener("resize", () => { if (window.innerWidth !== wide) { wide = window.innerWidth; drawAll(); } });

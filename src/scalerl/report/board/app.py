@@ -3,7 +3,8 @@
 /                         the page                     /assets/NAME         its scripts and styles, from a fixed table
 /api/events               server-sent events: which versions have changed
 /api/runs                 the list                     /api/runs/KEY        one run
-/api/runs/KEY/samples     a page of its samples        /api/studies/KEY     one study
+/api/runs/KEY/samples     a page of its samples        /api/runs/KEY/columns?names=...   columns over its steps
+/api/studies/KEY          one study
 """
 
 import asyncio
@@ -25,12 +26,23 @@ if TYPE_CHECKING:
 HEARTBEAT_S = 15.0
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _MAX_QUERY = 500
+_MAX_NAMES, _MOST_NAMES = 8000, 60
 
 _TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg+xml"}
 # The drawing code is the report's own.
 _ASSETS = {
     "report": ("curves.js", "charts.js", "report.css"),
-    "board": ("board.js", "draw.js", "run.js", "samples.js", "study.js", "stream.js", "board.css", "icon.svg"),
+    "board": (
+        "board.js",
+        "columns.js",
+        "draw.js",
+        "run.js",
+        "samples.js",
+        "study.js",
+        "stream.js",
+        "board.css",
+        "icon.svg",
+    ),
 }
 HEADERS = {
     "Content-Security-Policy": (
@@ -94,6 +106,11 @@ def make_app(board: Board, *, token: str = "", hosts: tuple[str, ...] = LOOPBACK
         content = await asyncio.to_thread(board.samples, request.path_params["key"], query, number)
         return _json(None if content is None else json.dumps(content, allow_nan=False, default=str).encode())
 
+    async def columns(request: "Request") -> "Response":
+        names = request.query_params.get("names", "")[:_MAX_NAMES].split("\n")[:_MOST_NAMES]
+        content = await asyncio.to_thread(board.columns, request.path_params["key"], names)
+        return _json(None if content is None else json.dumps(content, allow_nan=False).encode())
+
     async def events(request: "Request") -> "Response":
         from starlette.responses import StreamingResponse
 
@@ -105,6 +122,7 @@ def make_app(board: Board, *, token: str = "", hosts: tuple[str, ...] = LOOPBACK
         Route("/api/runs", runs),
         Route("/api/runs/{key}", run),
         Route("/api/runs/{key}/samples", samples),
+        Route("/api/runs/{key}/columns", columns),
         Route("/api/studies/{key}", study),
         Route("/api/events", events),
     ]

@@ -1,6 +1,6 @@
-"""Data for the page besides the curve: metrics by step, time per part of a step, and lag. Pure functions."""
+"""Data for the page besides the curve: metrics by step, and time per part of a step. Pure functions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,24 +9,24 @@ from scalerl.report.alarms import SIGNALS
 from scalerl.report.board.columns import MOST_POINTS, Array, short, thinned
 
 LAST_STEPS = 200
-"""Steps at the end over which lag and times are summed up."""
+"""Steps at the end over which times are summed up."""
 _LIMITS = {signal.key: signal.limit for signal in SIGNALS}
 
-# Columns that are drawn as lines: key, label, group.
-LINES: tuple[tuple[str, str, str], ...] = (
-    ("reward/mean", "Training reward", "reward"),
-    ("reward/correct_frac", "Correct answers in training", "reward"),
-    ("loss/entropy", "Entropy", "entropy"),
-    ("rollout/length_mean", "Answer length, mean", "length"),
-    ("rollout/length_max", "Answer length, largest", "length"),
-    ("rollout/truncated_frac", "Truncated answers", "health"),
-    ("loss/kl", "Mismatch (KL of generator and learner)", "health"),
-    ("rollout/lag_mean", "Lag, mean", "health"),
-    ("rollout/lag_max", "Lag, largest", "health"),
-    ("loss/clip_frac", "Clipped tokens", "health"),
-    ("curriculum/retired_frac", "Retired problems", "health"),
-    ("optim/grad_norm", "Gradient norm", "health"),
-)
+# Columns that are drawn unasked.
+LINES = {
+    "reward/mean": "Training reward",
+    "reward/correct_frac": "Correct answers in training",
+    "loss/entropy": "Entropy",
+    "rollout/length_mean": "Answer length, mean",
+    "rollout/length_max": "Answer length, largest",
+    "rollout/truncated_frac": "Truncated answers",
+    "loss/kl": "Mismatch (KL of generator and learner)",
+    "rollout/lag_mean": "Lag, mean",
+    "rollout/lag_max": "Lag, largest",
+    "loss/clip_frac": "Clipped tokens",
+    "curriculum/retired_frac": "Retired problems",
+    "optim/grad_norm": "Gradient norm",
+}
 # Seconds of one step, by what they were spent on; the words are for people.
 STEP_PARTS = (
     ("time/wait_s", "sampling and waiting for answers"),
@@ -45,23 +45,33 @@ TOTAL_PARTS = (
 
 
 def lines_json(columns: Mapping[str, Array], num: int = MOST_POINTS) -> dict[str, Any]:
-    """Return the lines over the steps."""
+    """Return the usual lines over the steps, and the names of all other columns, which a page may ask for."""
     steps = columns.get("step")
     if steps is None or not len(steps):
-        return {"step": [], "lines": []}
+        return {"step": [], "lines": [], "columns": []}
     lines = [
-        {
-            "key": key,
-            "label": label,
-            "group": group,
-            "limit": _LIMITS.get(key),
-            "values": thinned(columns[key], num, largest=key.endswith("_max")),
-            "last": _last(columns[key]),
-        }
-        for key, label, group in LINES
+        {"key": key, "label": label, "limit": _LIMITS.get(key), "values": _values(key, columns[key], num),
+         "last": _last(columns[key])}
+        for key, label in LINES.items()
         if key in columns and np.isfinite(columns[key]).any()
-    ]
-    return {"step": thinned(steps, num), "lines": lines}
+    ]  # fmt: skip
+    others = sorted(
+        key for key in columns if key not in (*LINES, "step", "attempt") and np.isfinite(columns[key]).any()
+    )
+    return {"step": thinned(steps, num), "lines": lines, "columns": others}
+
+
+def columns_json(columns: Mapping[str, Array], names: Sequence[str], num: int = MOST_POINTS) -> dict[str, Any]:
+    """Return some columns over the steps, as far as they were logged."""
+    steps = columns.get("step", np.empty(0))
+    return {
+        "step": thinned(steps, num),
+        "columns": {name: _values(name, columns[name], num) for name in names if name in columns},
+    }
+
+
+def _values(key: str, values: Array, num: int) -> list[float | None]:
+    return thinned(values, num, largest=key.endswith("_max"))
 
 
 def _last(values: Array) -> float | None:
@@ -114,30 +124,3 @@ def _throughput(columns: Mapping[str, Array]) -> dict[str, Any] | None:
     if not np.isfinite(pace).any():
         return None
     return {"step": short(columns["step"][ends[1:]]), "values": short(pace), "last": _last(pace)}
-
-
-def lag_json(columns: Mapping[str, Array]) -> dict[str, Any] | None:
-    """Return how many of the last steps had which mean lag; None where lag is not logged."""
-    key = "rollout/lag_mean" if "rollout/lag_mean" in columns else "rollout/lag_max"
-    values = columns.get(key)
-    if values is None:
-        return None
-    values = values[-LAST_STEPS:]
-    values = values[np.isfinite(values)]
-    if not len(values):
-        return None
-    top = int(np.ceil(max(float(values.max()), 1.0)))
-    width = max(1, int(np.ceil((top + 1) / 24)))
-    edges = np.arange(0, top + 1 + width, width) - 0.5
-    counts, _ = np.histogram(values, edges)
-    largest = columns.get("rollout/lag_max")
-    largest = None if largest is None or not np.isfinite(largest).any() else float(np.nanmax(largest[-LAST_STEPS:]))
-    return {
-        "what": "mean" if key == "rollout/lag_mean" else "largest",
-        "from": [int(edge + 0.5) for edge in edges[:-1]],
-        "width": width,
-        "counts": counts.tolist(),
-        "num_steps": len(values),
-        "mean": float(values.mean()),
-        "max": largest,
-    }

@@ -14,6 +14,9 @@ Array = NDArray[np.float64]
 MOST_POINTS = 300
 """Largest number of points of a line that are sent to the page; a screen cannot show more."""
 
+MOST_COLUMNS = 500
+"""Logged columns of one run that are kept."""
+
 # Our key of a column, and what others call it: TRL, verl, prime-rl and tinker-cookbook, the likeliest name first.
 COLUMNS: dict[str, tuple[str, ...]] = {
     "step": ("global_step", "training/global_step", "_step"),
@@ -79,9 +82,9 @@ class Columns:
         self.num_rows = 0
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Add the known columns of a row under our own keys."""
+        """Add the numbers of a row; of very many columns the first are kept."""
         for key, value in row.items():
-            if key in COLUMNS:
+            if key in self._values or (isinstance(value, int | float) and len(self._values) < MOST_COLUMNS):
                 self._column(key).append(value if type(value) is float and isfinite(value) else number(value))
         self.num_rows += 1
 

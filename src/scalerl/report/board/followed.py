@@ -19,13 +19,14 @@ from scalerl.report.alarms import (
     signal_alarms,
     uneven_time_alarms,
 )
-from scalerl.report.board.charts import lag_json, lines_json, times_json
+from scalerl.report.board.charts import lines_json, times_json
 from scalerl.report.board.columns import Array, short
 from scalerl.report.board.fits import history_counts, newest_forecast
 from scalerl.report.board.reading.foreign import LogReading
 from scalerl.report.board.reading.run_folder import RunFollower
 from scalerl.report.board.reading.sources import Source
 from scalerl.report.evaluations import Overtrained
+from scalerl.report.runs import flat
 from scalerl.report.views import axis_label
 
 MOST_DOTS = 600
@@ -202,9 +203,9 @@ class Followed:
             "end_compute": self.end_compute,
             "signals": lines_json(self.columns),
             "times": times_json(self.columns, per_step=follower is None),
-            "lag": lag_json(self.columns),
             "passes": [] if follower is None else follower.passes(),
             "alarms": listed(self._alarms(self.curves.values())),
+            "settings": {} if follower is None else flat(follower.recipe),
             "num_samples": 0 if follower is None else len(follower.sample_offsets),
             "num_skipped": 0 if follower is None else follower.num_skipped,
             "reading": follower is not None and follower.more,

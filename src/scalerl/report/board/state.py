@@ -16,6 +16,7 @@ from typing import Any
 
 from scalerl.errors import WorkerDied
 from scalerl.report.board import samples
+from scalerl.report.board.charts import columns_json
 from scalerl.report.board.fits import fit_curve, history
 from scalerl.report.board.followed import Curve, Followed
 from scalerl.report.board.reading.foreign import MAX_BYTES, LogReading, files_of, read_log
@@ -323,6 +324,12 @@ class Board:
                 return None
             item.wanted_until = time.monotonic() + WANTED_S
             return self._cached(key, item.version, item.detail_json)
+
+    def columns(self, key: str, names: Sequence[str]) -> dict[str, Any] | None:
+        """Return some columns of a run over its steps; None if there is no such run."""
+        with self.lock:
+            item = self._items.get(key)
+            return None if item is None else columns_json(item.columns, names)
 
     def study(self, key: str) -> bytes | None:
         with self.lock:

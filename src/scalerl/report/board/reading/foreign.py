@@ -12,11 +12,12 @@ from scalerl.errors import InputError
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, Series, series_from
 from scalerl.logs.table import Table
-from scalerl.report.board.columns import Array, number, renamed
+from scalerl.report.board.columns import COLUMNS, MOST_COLUMNS, Array, number, renamed
 
 MAX_BYTES = 256 << 20
 """Largest log that is read: it is read as a whole whenever it grows."""
 _DEPTH, _MOST_FILES = 3, 4000
+SKIPPED = ("step", "attempt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,14 +96,16 @@ def _read(path: Path) -> LogReading:
 
 
 def _columns(table: Table) -> dict[str, Array]:
-    """Return the metrics that the page shows, under our names, one entry per training step, in order of steps.
+    """Return the numbers of a log, the usual ones under our names, one entry per training step, in order of steps.
 
     The row number is the step in a log without a column of steps; rows whose step is missing are skipped.
     """
     names = renamed(table.columns)
     if "step" not in names and table.step is not None:
         names["step"] = table.step
-    shown = {key: name for key, name in names.items() if key not in ("step", "attempt")}
+    taken = set(names.values())
+    others = [name for name in table.columns if name not in taken and name not in COLUMNS][:MOST_COLUMNS]
+    shown = {key: name for key, name in (names | dict(zip(others, others, strict=True))).items() if key not in SKIPPED}
     rows = [
         (number(row.get(names["step"])) if "step" in names else float(place), row)
         for place, row in enumerate(table.rows)
