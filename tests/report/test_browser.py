@@ -182,7 +182,7 @@ def test_dark_mode_is_dark_and_legible(opened: Any, tmp_path: Path):
 def test_on_paper_every_section_is_there_and_no_control(opened: Any, tmp_path: Path):
     assert not opened.locator("#pairs-table").is_visible()
     opened.emulate_media(media="print")
-    for gone in (".controls", ".on-screen"):
+    for gone in (".controls", "#theme", "span.on-screen"):
         assert not opened.locator(gone).is_visible()
     sections = opened.locator("main section:not([hidden]) > h2")
     assert sections.count() >= 6
@@ -201,10 +201,12 @@ def test_on_paper_every_section_is_there_and_no_control(opened: Any, tmp_path: P
 @pytest.mark.parametrize("opened", [{"color_scheme": "dark"}], indirect=True)
 def test_paper_is_white_in_dark_mode_too(opened: Any):
     opened.emulate_media(media="print", color_scheme="dark")
-    colours = opened.evaluate(
-        "['--paper', '--warn-soft', '--grid'].map((name) => getComputedStyle(document.body).getPropertyValue(name))"
+    opened.evaluate("document.documentElement.style.colorScheme = 'dark'")  # the button of the page
+    scheme, paper, grid = (
+        opened.evaluate(f"getComputedStyle(document.querySelector('{element}')).{what}")
+        for element, what in ((":root", "colorScheme"), ("body", "backgroundColor"), ("svg .grid", "stroke"))
     )
-    assert colours == ["#fff", "#fff6e8", "#eceef0"]
+    assert (scheme, paper, grid) == ("light", "rgb(255, 255, 255)", "rgb(236, 238, 240)")
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ const own = (index) => `var(--c${index % 12})`;
 // Light or dark, against what the system says; remembered where the browser allows it.
 function themeButton(button) {
   const kept = () => { try { return localStorage.getItem("theme"); } catch { return null; } };
-  const apply = (theme) => { document.documentElement.style.colorScheme = theme || "light dark"; };
+  const apply = (theme) => { document.documentElement.style.colorScheme = theme || ""; };
   apply(kept());
   button.addEventListener("click", () => {
     const isDark = getComputedStyle(document.documentElement).colorScheme === "dark" || (!kept() && matchMedia("(prefers-color-scheme: dark)").matches);
