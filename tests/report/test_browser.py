@@ -90,7 +90,7 @@ def test_the_forecast_is_that_of_python(opened: Any, report: tuple[Path, Any]):
 def test_the_forecast_at_any_target_is_nearly_that_of_python(opened: Any, report: tuple[Path, Any], times: float):
     done = report[1].view().analysis.curves[0].fit
     (content,) = reward_at(done, [times * done.scale])
-    shown = opened.evaluate(f"forecastAt(theView().curves[0], {times * done.scale!r})")
+    shown = opened.evaluate(f"forecastAt(shown.theView().curves[0], {times * done.scale!r})")
     width = content.reward.high - content.reward.low
     assert shown["value"] == pytest.approx(content.reward.value, abs=0.02 * width)
     assert (shown["low"], shown["high"]) == pytest.approx((content.reward.low, content.reward.high), abs=0.05 * width)
@@ -100,7 +100,7 @@ def test_a_band_is_nearly_that_of_python(opened: Any, report: tuple[Path, Any]):
     done = report[1].view().analysis.curves[0].fit
     for compute in (0.2 * done.scale, done.scale, 3 * done.scale):
         low, high = (float(end[0]) for end in done.curve_interval(compute))
-        shown = opened.evaluate(f"curveInterval(theView().curves[0], {compute!r})")
+        shown = opened.evaluate(f"curveInterval(shown.theView().curves[0], {compute!r})")
         assert shown == pytest.approx([low, high], abs=0.02 * (high - low))
 
 
@@ -247,7 +247,9 @@ def test_verdicts_and_compute_ratios_are_visible(opened: Any, long_page: Path):
 
 
 def test_a_pair_is_turned_round(opened: Any):
-    there, back = opened.evaluate("[pairWith(theView(), 'base', 'lower'), pairWith(theView(), 'lower', 'base')]")
+    there, back = opened.evaluate(
+        "[shown.pairWith(shown.theView(), 'base', 'lower'), shown.pairWith(shown.theView(), 'lower', 'base')]"
+    )
     assert back["p_higher_ceiling"] == pytest.approx(1 - there["p_higher_ceiling"])
     ratio, inverse = there["target"]["compute_ratio"], back["target"]["compute_ratio"]
     assert inverse["high"] == pytest.approx(1 / ratio["low"])
@@ -256,7 +258,9 @@ def test_a_pair_is_turned_round(opened: Any):
 
 def test_many_points_are_bins_and_the_page_is_small(opened: Any, long_page: Path):
     opened.goto(long_page.as_uri())
-    points = opened.evaluate("Object.values(theSet().points[state.axis]).map((p) => [p.num_points, p.compute.length])")
+    points = opened.evaluate(
+        "Object.values(shown.theSet().points[shown.state.axis]).map((p) => [p.num_points, p.compute.length])"
+    )
     assert sorted(num for num, _ in points) == [40, 60, 900]
     assert all(drawn <= 75 for _, drawn in points)
     assert long_page.stat().st_size < 300_000

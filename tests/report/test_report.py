@@ -254,6 +254,7 @@ def test_a_name_cannot_end_the_script_or_become_markup(written: dict[str, Any]):
     assert html.count("</script>") == written["html"].count("</script>")
     assert "<img" not in html
     assert "&lt;b&gt;x" in html
+    assert "<b>x" not in html
 
 
 # What is broken or missing

@@ -106,9 +106,10 @@ def test_fit_is_that_of_the_command_line(board: ServedBoard, watched: Path):
 def test_study_has_its_arms_side_by_side(board: ServedBoard):
     key = board.json("/api/runs")["studies"][0]["key"]
     study = wait_until(lambda: _compared(board, key))
-    arms = {row["arm"]: row for row in study["comparison"]["sets"][0]["arms"]}
-    assert arms["base"]["p_best"] > 0.9
-    assert arms["base"]["p_best"] + arms["lower"]["p_best"] == pytest.approx(1)
+    (view, *_) = study["report"]["views"]
+    assert [row["name"] for row in view["standings"]] == ["base", "lower"]
+    assert view["standings"][0]["p_best"] > 0.9
+    assert study["problem"] == ""
     assert [arm["arm"] for arm in study["arms"]] == ["base", "lower"]
     assert study["planner"] == {}
 
@@ -127,8 +128,7 @@ def test_planner_has_its_word(board: ServedBoard, watched: Path):
 
 def _compared(board: ServedBoard, key: str) -> Any:
     study = board.json(f"/api/studies/{key}")
-    sets = (study["comparison"] or {"sets": []})["sets"]
-    return study if sets and len(sets[0]["arms"]) == 2 else None
+    return study if study["report"] and len(study["report"]["sets"][0]["curves"]) == 2 else None
 
 
 def test_nothing_outside_is_served(board: ServedBoard):

@@ -250,6 +250,13 @@ def summary(run: "Run") -> str:
     )
 
 
+def first_line(run: "Run") -> str:
+    """Return what is trained, for a first run; `--check` says more."""
+    size, pipeline = (run.shape.body_params + run.shape.head_params) / 1e6, run.recipe.pipeline
+    answers = pipeline.groups_per_batch * pipeline.completions_per_group
+    return f"{size:.3g}M parameters on {run.device}, {answers:,} answers a step (train --check says more)"
+
+
 def slots_line(run: "Run") -> str:
     """Return the number of slots, how it was chosen, and the lag to expect from it."""
     from scalerl.loop.slots import full_slots, lag_words
@@ -269,14 +276,6 @@ def slots_line(run: "Run") -> str:
     return f"{lag_words(lag)} ({origin})"
 
 
-def checkpointing_lines(run: "Run") -> list[str]:
-    """Return a line if the learner recomputes activations and the recipe left that to it."""
-    policy = getattr(run.learner, "policy", None)
-    if run.recipe.learner.gradient_checkpointing != "auto" or not getattr(policy, "gradient_checkpointing", False):
-        return []
-    return ["gradient checkpointing is on: not all activations would fit in memory (learner.gradient_checkpointing)"]
-
-
 class Terminal:
     """Shows a run on the terminal: a bar with live numbers, and a line per evaluation."""
 
@@ -290,7 +289,7 @@ class Terminal:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         self._run, self._since, self._share_before = run, time.monotonic(), run.share_spent
-        for line in (summary(run), slots_line(run), *checkpointing_lines(run), *run.parts.notices):
+        for line in (first_line(run), *run.parts.notices):
             self._console.print(line)
         self._signals.install()
         self._bar = Progress(

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalerl.curves import (
+    FORMS,
     Comparison,
     Fit,
     NoteKind,
@@ -26,6 +27,7 @@ from scalerl.report.results import CurveResult
 from scalerl.report.runs import REPORTED, RunFacts, differences, environments, hours_name
 from scalerl.report.standing import Lead, labels, lead, reference
 from scalerl.report.summary import summary
+from scalerl.report.tables import tables
 from scalerl.report.together import decisions_json, pooled_json
 from scalerl.report.views import HELD_OUT, Report, View, label_of
 
@@ -38,10 +40,17 @@ KNOWN = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, *TARGETS, 8.0, 16.0)
 
 
 def report_json(report: Report) -> dict[str, Any]:
+    """Return everything that the page shows."""
+    content = _report_json(report)
+    return {**content, "tables": tables(content)}
+
+
+def _report_json(report: Report) -> dict[str, Any]:
     return {
         "title": report.material.title,
         "description": report.material.description,
         "form": report.options.form,
+        "formula": FORMS[report.options.form].formula,
         "level": report.options.level,
         "y_label": report.series[report.axes[0].column][0].y_label,
         "summary": {name: summary(report, name) for name in report.sets},

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from scalerl.report.numbers import duration, number_text, short_compute_text, two_decimals
-from scalerl.report.together import DECISION_HEADS, POOLED_HEADS, decision_cells, interval_cell, pooled_cells
+from scalerl.report.numbers import number_text, short_compute_text, two_decimals
+from scalerl.report.together import interval_cell
 from scalerl.report.windows import ALL
 
 Pictures = Mapping[str, Sequence[tuple[str, str]]]
@@ -22,23 +22,9 @@ def markdown(content: Mapping[str, Any], pictures: Pictures) -> str:
     for eval_set in content["sets"]:
         parts += _set(content, eval_set, pictures.get(eval_set["name"], ()))
     parts += _listed("Warnings", content["warnings"]) + _listed("Notes", content["notes"])
-    parts += (
-        _pooled(content["pooled"])
-        + _decisions(content["decisions"])
-        + _differences(content["differences"])
-        + _signals(content)
-        + _cost(content["runs"], content["hours"])
-        + _environment(content["environment"])
-    )
+    for each in content["tables"]:
+        parts += [f"## {each['title']}", table(each["heads"], each["rows"])]
     return "\n\n".join(parts) + "\n"
-
-
-def _pooled(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    return ["## Pooled over arms", table(POOLED_HEADS, [pooled_cells(row) for row in rows])] if rows else []
-
-
-def _decisions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    return ["## Decisions", table(DECISION_HEADS, [decision_cells(row) for row in rows])] if rows else []
 
 
 def _set(content: Mapping[str, Any], eval_set: Mapping[str, Any], pictures: Sequence[tuple[str, str]]) -> list[str]:
@@ -141,45 +127,3 @@ def _scores(content: Mapping[str, Any], name: str, axis: str) -> str:
                 errors = (f"{score['rmse']:.4f}", f"{score['bias']:+.4f}", inside)
                 rows.append((curve["label"], window["label"], score["num_points"], *errors))
     return table(("curve", "fitted on", "points scored", "RMSE", "bias", "inside the interval"), rows) if rows else ""
-
-
-# Runs
-
-
-def _differences(content: Mapping[str, Any]) -> list[str]:
-    if not content["rows"]:
-        return []
-    rows = [(row["arm"], row["key"], row["base"], row["value"]) for row in content["rows"]]
-    return ["## What differs", table(("arm", "setting", content["base"], "this arm"), rows)]
-
-
-def _signals(content: Mapping[str, Any]) -> list[str]:
-    runs = [run for run in content["runs"] if run["signals"] is not None]
-    if not runs:
-        return []
-    keys = [(signal["key"], signal["label"]) for signal in content["signals"]]
-    rows = [(run["name"], *(_last(run["signals"]["last"].get(key)) for key, _ in keys)) for run in runs]
-    return ["## Stability over the last steps", table(("run", *(label for _, label in keys)), rows)]
-
-
-def _last(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
-
-
-def _cost(runs: Sequence[Mapping[str, Any]], hours: str) -> list[str]:
-    if not runs:
-        return []
-    rows = []
-    for run in runs:
-        spent = [run["cost"].get(key) for key in ("gpu_hours", "flops", "tokens")]
-        time = ", ".join(f"{part.replace('_', '-')} {duration(seconds)}" for part, seconds in run["seconds"].items())
-        ending = f"{run['status']}: {run['reason']}" if run["reason"] else run["status"]
-        amounts = ["-" if value is None else short_compute_text(value) for value in spent]
-        rows.append((run["name"], ending, run["num_steps"], *amounts, time or "-"))
-    return ["## Runs and cost", table(("run", "status", "steps", hours, "FLOPs", "tokens", "wall time"), rows)]
-
-
-def _environment(content: Mapping[str, Mapping[str, Sequence[str]]]) -> list[str]:
-    of = lambda values: [f"{value} ({', '.join(runs)})" for value, runs in values.items()]  # noqa: E731
-    rows = [(key, next(iter(values)) if len(values) == 1 else "; ".join(of(values))) for key, values in content.items()]
-    return ["## Environment", table(("", "value"), rows)] if rows else []

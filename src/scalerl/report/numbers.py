@@ -65,7 +65,7 @@ def interval_text(value: Value | None, show: Format = number_text) -> str:
 
 def probability_text(probability: float) -> str:
     """Format a probability for a sentence; one near 1 is not written as 100%."""
-    return "over 99%" if probability > 0.995 else f"{probability:.0%}"
+    return "over 99%" if probability >= 0.995 else f"{probability:.0%}"
 
 
 def duration(seconds: float) -> str:

@@ -85,11 +85,15 @@ def build_report(
     options: FitOptions,
     *,
     meanwhile: Callable[[Report], None] = lambda report: None,
+    quick: bool = False,
 ) -> Report:
-    """Build the report. `meanwhile` gets the report on the first axis alone while the others are being fitted."""
+    """Build the report. `meanwhile` gets the report on the first axis alone while the others are being fitted.
+
+    `quick` has one axis and, besides all points, the window that is shown first; it starts no process.
+    """
     inputs = [Path(path) for path in inputs]
     # An estimate, since nothing has been read yet: inputs are read while the workers start.
-    with Workers(worth(num_inputs(inputs) * (1 + len(SHARES)) * NUM_AXES)) as workers:
+    with Workers(0 if quick else worth(num_inputs(inputs) * (1 + len(SHARES)) * NUM_AXES)) as workers:
         material = gather(inputs)
         if material.has_arms and not selection.by:
             selection = replace(selection, by=(ARM,))
@@ -99,11 +103,14 @@ def build_report(
             options = replace(options, skip_before=material.skip_compute)
         main, axis_note = _main_axis(material, selection)
         windows, window = windows_of(material, selection)
+        windows = tuple(dict.fromkeys([window, windows[-1]])) if quick else windows
         notes: list[str] = []
         fitting = Fitting(workers, options, windows, window)
         for axis, series, held_out in _on_each_axis(material, replace(selection, x=main), main, notes):
             # The next axis is read while this one is fitted.
-            fitting.submit(axis, series, held_out)
+            fitting.submit(axis, series, held_out, alone=quick)
+            if quick:
+                break
         sets, axes = fitting.sets, tuple(fitting.axes)
         num = len(sets) * len(windows)
         # Compared here: the workers have the other axes before them.
@@ -245,10 +252,10 @@ class Fitting:
     def sets(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(data.evaluation_set or "" for data in self.first))
 
-    def submit(self, axis: Axis, series: list[Series], held_out: list[Series]) -> None:
+    def submit(self, axis: Axis, series: list[Series], held_out: list[Series], *, alone: bool = False) -> None:
         self.axes.append(axis)
         self.series[axis.column] = series
-        self.workers.start(worth(len(series) * len(self.windows) * NUM_AXES))
+        self.workers.start(0 if alone else worth(len(series) * len(self.windows) * NUM_AXES))
         for name in self.sets:
             for window in self.windows:
                 self.jobs.append(self._job(name, axis, window, held_out if window.key == HELD_OUT else series))

@@ -5,27 +5,26 @@ const DECISIONS = { decided: "The planner has decided.", not_separable: "The pla
 
 class StudyPage {
   constructor(key) {
-    this.key = key;
-    this.node = element("article", {}, element("h1", {}), element("p", { className: "sub" }), element("div", { id: "study-faults" }), element("section", {}, element("h2", {}, "Arms"), element("figure", { id: "arms-figure" }), element("div", { id: "arms" }), element("ul", { className: "said sub", id: "pairs-words" })));
+    this.key = key; this.shown = null; this.version = null;
+    this.node = element("article", {}, element("h1", {}), element("p", { className: "sub" }), element("div", { id: "study-faults" }), element("section", {}, element("h2", {}, "Arms"), element("div", { id: "arms" })), element("div", { id: "study-report" }));
   }
   show(data) {
     if (!data) return;
     this.data = data;
     this.node.children[0].textContent = data.name;
     this.node.children[1].textContent = [data.description.replace(/[.]?$/, "."), `${data.num_done} of ${data.num_runs} runs are done, ${data.num_running} are running.`, DECISIONS[data.decision] || ""].filter((words) => words && words !== ".").join(" ");
-    this.node.children[2].replaceChildren(...data.faults.map((fault) => element("p", { className: "problem" }, fault)));
-    const set = data.comparison && data.comparison.sets[0], of = new Map((set ? set.arms : []).map((row) => [row.arm, row]));
-    const arms = [...data.arms].sort((a, b) => ((of.get(b.arm) || {}).p_best || 0) - ((of.get(a.arm) || {}).p_best || 0)), colour = new Map(data.arms.map((arm, i) => [arm.arm, i]));
-    drawTogether(this.node.querySelector("#arms-figure"), arms.map((arm) => ({ name: arm.arm, colour: colour.get(arm.arm), ...(of.get(arm.arm) || { points: null, line: null }) })), set ? set.x_label : "compute");
-    const hasWords = Object.keys(data.planner).length > 0, heads = [{ text: "arm" }, { text: "runs" }, { text: "reward", n: 1 }, { text: "ceiling", n: 1 }, { text: "P(best)", n: 1 }, { text: "verdict" }, ...(hasWords ? [{ text: "planner" }] : [])];
-    const rows = arms.map((arm) => {
-      const row = of.get(arm.arm), rewards = arm.runs.map((run) => run.reward).filter(isNumber);
+    this.node.children[2].replaceChildren(...[...data.faults, data.problem].filter(Boolean).map((fault) => element("p", { className: "problem" }, fault)));
+    const hasWords = Object.keys(data.planner).length > 0, heads = [{ text: "arm" }, { text: "runs" }, { text: "reward", n: 1 }, ...(hasWords ? [{ text: "planner" }] : [])];
+    const rows = data.arms.map((arm) => {
+      const rewards = arm.runs.map((run) => run.reward).filter(isNumber);
       const links = element("span", {}, ...arm.runs.flatMap((run, i) => [i ? ", " : "", element("a", { href: `#run/${run.key}` }, `seed ${run.seed === null ? "?" : run.seed}`), ` ${run.status}${run.num_alarms ? ` (${run.num_alarms} alarms)` : ""}`]));
-      return [element("span", { className: "who" }, element("span", { className: "dot", style: `--own:${own(colour.get(arm.arm))}` }), arm.arm), links, rewards.length ? rewardText(rewards.reduce((a, b) => a + b, 0) / rewards.length) : "\u2013",
-        row && row.ceiling && row.is_ok ? `${rewardText(row.ceiling.value)} [${rewardText(row.ceiling.low)}, ${rewardText(row.ceiling.high)}]` : row && row.ceiling ? rangeText(row.ceiling) : "\u2013", row && isNumber(row.p_best) ? rewardText(row.p_best, 2) : "\u2013", row ? row.verdict : "no curve yet", ...(hasWords ? [data.planner[arm.arm] || ""] : [])];
+      return [arm.arm, links, rewards.length ? rewardText(rewards.reduce((a, b) => a + b, 0) / rewards.length) : "\u2013", ...(hasWords ? [data.planner[arm.arm] || ""] : [])];
     });
     this.node.querySelector("#arms").replaceChildren(tableOf(heads, rows, "stacks"));
-    this.node.querySelector("#pairs-words").replaceChildren(...(set ? set.pairs.slice(0, 30) : []).map((pair) => element("li", {}, `${pair.a} and ${pair.b}: ${pair.verdict}.`)));
+    const host = this.node.querySelector("#study-report");
+    if (!data.report) return host.replaceChildren(element("p", { className: "sub" }, "The arms are compared when they have curves."));
+    if (!host.querySelector("#curves")) host.replaceChildren(byId("report-template").content.cloneNode(true));
+    this.shown = showReport(data.report, host, this.shown && this.shown.state);
   }
 }
 

@@ -31,7 +31,7 @@ _MAX_NAMES, _MOST_NAMES = 8000, 60
 _TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg+xml"}
 # The drawing code is the report's own.
 _ASSETS = {
-    "report": ("curves.js", "charts.js", "report.css"),
+    "report": ("curves.js", "charts.js", "report.js", "report.css"),
     "board": (
         "board.js",
         "columns.js",
@@ -76,6 +76,7 @@ def make_app(board: Board, *, token: str = "", hosts: tuple[str, ...] = LOOPBACK
 
     assets = read_assets()
     page = (files("scalerl") / "assets" / "board" / "board.html").read_bytes()
+    page = page.replace(b"<!-- report -->", (files("scalerl") / "assets" / "report" / "report.html").read_bytes())
 
     async def index(_: "Request") -> "Response":
         return _response(page, "text/html")

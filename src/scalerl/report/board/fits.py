@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.curves import Verdict, compare, fit, pair_verdict
+from scalerl.curves import Verdict, fit
 from scalerl.logs.series import Series
 from scalerl.report.board.columns import short
 from scalerl.report.figures import figure_data
 from scalerl.report.json import value_json
 from scalerl.report.outlook import FIRST_FIT, forecast_end
 from scalerl.report.results import Analysis, CurveResult, FitOptions, param_value
-from scalerl.report.views import axis_label
 from scalerl.report.words import curve_text
 
 # Numbers of points after which a forecast is kept in the history: four to a doubling.
@@ -104,42 +103,3 @@ def newest_forecast(series: Series, fitted: dict[str, Any]) -> dict[str, Any]:
         "ceiling": fitted["ceiling"],
         "end": None if end is None else {key: end[key] for key in ("value", "low", "high")},
     }
-
-
-# A study
-
-
-def compare_arms(
-    series: Sequence[Series], arms: Sequence[str], end_compute: float | None, hours: str
-) -> dict[str, Any]:
-    """Fit the curve of each arm, all seeds together, and compare them; P(best) is the probability to be the best.
-
-    `hours` is what to call the hours that devices were held.
-    """
-    curves = [_fitted(data) for data in series]
-    fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
-    # One evaluation set at a time: curves of different sets are not comparable.
-    sets: dict[str | None, list[CurveResult]] = {}
-    for curve in curves:
-        sets.setdefault(curve.series.evaluation_set, []).append(curve)
-    arm_of = dict(zip([curve.name for curve in curves], arms, strict=True))
-    out: list[dict[str, Any]] = []
-    for name, members in sets.items():
-        usable = {curve.name: fits[curve.name] for curve in members if curve.usable}
-        comparison = compare(usable) if len(usable) > 1 else None
-        p_best = dict(comparison.ranking) if comparison is not None else {}
-        rows = []
-        for curve in members:
-            row = fit_curve(curve.series, end_compute, None)
-            points = {"compute": short(curve.series.compute, 6), "reward": short(curve.series.reward)}
-            rows.append({"arm": arm_of[curve.name], "p_best": p_best.get(curve.name), "points": points, **row})
-        pairs = [] if comparison is None else [
-            {"a": arm_of[pair.a], "b": arm_of[pair.b], "kind": pair.kind,
-             "winner": None if pair.winner is None else arm_of[pair.winner],
-             "verdict": pair_verdict(pair.kind, pair.winner, arm_of)}
-            for pair in comparison.pairs
-        ]  # fmt: skip
-        out.append(
-            {"set": name or "", "x_label": axis_label(members[0].series.x_label, hours), "arms": rows, "pairs": pairs}
-        )
-    return {"sets": out}

@@ -265,7 +265,7 @@ class Board:
             return None
 
         def submit() -> None:
-            call = view.comparison([item for item in self._items.values() if item.source.study == view.study.key])
+            call = view.comparison()
             if call is None:
                 return
             function, arguments = call

@@ -2,20 +2,23 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from scalerl import store
-from scalerl.errors import InputError
-from scalerl.logs.series import Selection, Series, series_from
-from scalerl.logs.table import make_table, with_gpus
+from scalerl.errors import InputError, UserError
+from scalerl.logs.series import Selection
 from scalerl.report.board.columns import number
-from scalerl.report.board.fits import compare_arms
 from scalerl.report.board.followed import Followed
+from scalerl.report.board.reading.inside import Root
 from scalerl.report.board.reading.sources import Study
 from scalerl.report.board.reading.tail import Tail
+from scalerl.report.content import report_json
+from scalerl.report.results import FitOptions
+from scalerl.report.views import build_report
 
 _SHARE = 10.0
+FILES = (store.RECIPE, store.ENV, store.METRICS, store.EVALS, store.STATUS)
 
 
 class StudyView:
@@ -26,7 +29,7 @@ class StudyView:
         self.version = 0
         self.is_stale = True
         self.busy = False
-        self.comparison_json: dict[str, Any] | None = None
+        self.report: dict[str, Any] = {"report": None, "problem": ""}
         self._decisions = Tail(study.path / store.DECISIONS, study.root)
         self._decision: dict[str, Any] = {}
         self._next_at = 0.0
@@ -44,41 +47,19 @@ class StudyView:
         """Return whether its arms should be compared again."""
         return self.is_stale and not self.busy and now >= self._next_at
 
-    def comparison(self, members: Sequence[Followed]) -> tuple[Any, tuple[Any, ...]] | None:
-        """Return the call that compares the arms, None while there is nothing to compare."""
+    def comparison(self) -> tuple[Any, tuple[Any, ...]] | None:
+        """Return the call that compares the arms, None where a file of the study lies outside it."""
         self.is_stale = False
-        series, arms = [], []
-        for arm in dict.fromkeys(item.source.arm for item in members):
-            of_arm = self._series([item for item in members if item.source.arm == arm])
-            series += [replace(data, name=f"{arm}/{data.evaluation_set or ''}") for data in of_arm]
-            arms += [arm] * len(of_arm)
-        hours = {item.hours for item in members}
-        name = hours.pop() if len(hours) == 1 else "GPU-hours"
-        return (compare_arms, (series, arms, None, name)) if series else None
-
-    def _series(self, runs: Sequence[Followed]) -> list[Series]:
-        """Return the curves of one arm, one for each evaluation set; its seeds are runs of one curve."""
-        placed = [
-            (item.source.name, {**row, "seed": item.source.seed})
-            for item in runs
-            if item.follower is not None
-            for row in item.follower.eval_rows()
-        ]
-        if not placed:
-            return []
-        axis = self.study.plan.get("compute") or "gpu_hours"
-        try:
-            table = make_table(self.study.path, "run", placed, y="reward", seed="seed", apart=("set",))
-            table = with_gpus(table, None)
-            return series_from([table], Selection(x=str(axis) if axis in table.columns else None))
-        except InputError:
-            return []
+        inside = Root(self.study.path)
+        folders = [self.study.path / store.portable(str(row.get("folder"))) for row in self.study.plan.get("runs", [])]
+        files = [folder / name for folder in folders for name in FILES]
+        return (study_report, (self.study.path,)) if all(inside.holds(path) for path in files) else None
 
     def take(self, result: dict[str, Any] | None, *, seconds: float) -> None:
         self.busy = False
         self._next_at = time.monotonic() + min(_SHARE * seconds, 60.0)
         if result is not None:
-            self.comparison_json = result
+            self.report = result
 
     def summary_json(self, members: Sequence[Followed]) -> dict[str, Any]:
         return {
@@ -99,7 +80,7 @@ class StudyView:
             "base": str(plan.get("base") or ""),
             "faults": list(self.study.faults),
             "arms": self._arms(members),
-            "comparison": self.comparison_json,
+            **self.report,
             "planner": planner_words(self._decision),
             "decision": str(self._decision.get("kind") or ""),
         }
@@ -117,6 +98,14 @@ class StudyView:
             }
             for arm, of_arm in arms.items()
         ]  # fmt: skip
+
+
+def study_report(folder: Path) -> dict[str, Any]:
+    """Return the report of a study on its own axis, without the views that only a finished page needs."""
+    try:
+        return {"report": report_json(build_report([folder], Selection(), FitOptions(), quick=True)), "problem": ""}
+    except (InputError, UserError) as error:
+        return {"report": None, "problem": str(error)}
 
 
 def planner_words(decision: Mapping[str, Any]) -> dict[str, str]:
