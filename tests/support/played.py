@@ -23,6 +23,10 @@ def decode(tokens: Sequence[int]) -> str:
     return " ".join(map(str, tokens))
 
 
+def opened(request: Request, opening: str) -> list[int]:
+    return [*request.prompt_tokens, *encode(opening)]
+
+
 class Echo:
     """Answers a turn with what depends on the turn and the seed, and ends after two to four of them."""
 
@@ -70,7 +74,7 @@ class Scripted:
 
 
 def playing(start: Any, settings: Mapping[str, Any] | None = None, **rules: Any) -> Playing:
-    return Playing(steps=LocalSteps("own", start, settings or {}), observe=encode, opens=encode, **rules)
+    return Playing(steps=LocalSteps("own", start, settings or {}), observe=encode, opened=opened, **rules)
 
 
 def turns_engine(

@@ -2,8 +2,9 @@ import random
 
 import pytest
 
+from scalerl.environments.calculator import calculator
 from scalerl.graders.rules import exact
-from scalerl.tasks.arithmetic import Expression, demonstrate, draw_expression, solve, value
+from scalerl.tasks.arithmetic import Expression, arithmetic, calls, demonstrate, draw_expression, solve, value
 
 
 def expression(text: str) -> Expression:
@@ -73,3 +74,28 @@ def test_slips_make_demonstrations_wrong_at_the_set_rate():
     right = sum(completion == "<think>20+20=40;40+20=60</think>60" for completion in completions) / 2000
     assert right == pytest.approx(0.8**2, abs=0.05)
     assert all(completion.count("=") == 2 for completion in completions)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("47*8-52", ("?47*8", "376;", "?376-52", "324;", "324")),
+        ("3+4*5", ("?4*5", "20;", "?3+20", "23;", "23")),
+    ],
+)
+def test_conversations_call_the_calculator_for_each_step(text: str, said: tuple[str, ...]):
+    assert calls(expression(text), random.Random(0)) == said
+
+
+def test_conversations_are_what_the_calculator_answers():
+    task = arithmetic(1, 0, num_problems=10, operations="+*", tool_share=0.5, guess_share=0.5, slip_rate=0.3)
+    assert task.demonstrations is not None
+    drawn = task.demonstrations(400, 3)
+    conversations = [item for item in drawn if item.earlier]
+    assert 0.4 < len(conversations) / len(drawn) < 0.6
+    for item in conversations:
+        asked, answered = item.earlier[::2], item.earlier[1::2]
+        assert [f"{calculator(call[1:])};" for call in asked] == list(answered)
+        assert item.completion == answered[-1][:-1]
+    right = sum(item.completion == item.problem.answer for item in conversations)
+    assert 0.2 < right / len(conversations) < 0.8

@@ -367,6 +367,9 @@ def imports_of(recipe: Recipe) -> dict[str, str]:
         if isinstance(value, Mapping):
             for name, inner in value.items():
                 look(inner, f"{key}.{name}" if key else name)
+        elif isinstance(value, list) and key.endswith("environment.tools"):
+            for number, inner in enumerate(value):
+                look(inner, f"{key}.{number}.name")
         elif isinstance(value, str) and (
             (key.endswith(("name", "grader")) and re.fullmatch(r"[\w.]+:\w+", value))
             or (key == "rollout.vllm.python" and value)

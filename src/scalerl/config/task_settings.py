@@ -25,7 +25,8 @@ TASK_SETTINGS: Mapping[str, Mapping[str, str]] = {
         "operations": "Which of + - * stand between them.",
         "guess_share": "Share of the demonstrations of the shortest sums that guess.",
         "guess_growth": "By how much that share grows with each further number.",
-        "slip_rate": "Share of the steps of a demonstration that are wrong.",
+        "slip_rate": "Share of the steps of a demonstration that are wrong, and of the calls that miscopy a number.",
+        "tool_share": "Share of the demonstrations that call the calculator for each step.",
     },
     "countdown": {
         "num_problems": _NUM_PROBLEMS,

@@ -29,11 +29,10 @@ class Conversation:
     turns: list[tuple[int, int]] = field(default_factory=list)
     interrupted_at: int | None = None
 
-    def open(self, tokens: Sequence[int]) -> None:
-        """Put an observation between the prompt and the model's first turn."""
+    def open(self, prompt_tokens: Sequence[int]) -> None:
+        """Begin with another prompt, which has what the environment says before the model's first turn."""
         assert not self.tokens, "an opening comes before the first turn"
-        if tokens:
-            self.request = replace(self.request, prompt_tokens=(*self.request.prompt_tokens, *tokens))
+        self.request = replace(self.request, prompt_tokens=tuple(prompt_tokens))
 
     def take(self, turn: Completion) -> None:
         """Append a turn exactly as the engine returned it."""

@@ -8,11 +8,15 @@ the one of models without a chat template.
 """
 
 import inspect
+import re
+import types
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from scalerl.environments.protocol import Step
+from scalerl.errors import RecipeError
 from scalerl.import_path import one_line
 from scalerl.types import Problem
 
@@ -70,6 +74,72 @@ class Plain:
         return "".join("!;" if result.failed else f"{result.text};" for result in results)
 
 
+_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
+_ARGUMENT = re.compile(r"^\s*(\w+)(?:\s*\([^)]*\))?:\s*(.+)$")
+
+
+def schema_of(name: str, tool: Tool) -> dict[str, Any]:
+    """Return a tool's JSON schema from its type hints and its docstring, where "Args:" describes the arguments."""
+    function = tool.__call__ if isinstance(tool, type) else tool
+    hints = typing.get_type_hints(function)
+    parameters = [each for each in inspect.signature(function).parameters.values() if each.name != "self"]
+    if untyped := [each.name for each in parameters if each.name not in hints]:
+        raise RecipeError(f'the tool "{name}" has no type hint for {untyped[0]}: a model is told the type by it')
+    summary, _, rest = (inspect.getdoc(tool) or "").partition("Args:")
+    described = {match[1]: match[2].strip() for line in rest.splitlines() if (match := _ARGUMENT.match(line))}
+    properties = {
+        each.name: {**_type(hints[each.name], name), **_description(described.get(each.name, ""))}
+        for each in parameters
+    }
+    required = [each.name for each in parameters if each.default is each.empty]
+    function_schema = {
+        "name": name,
+        "description": " ".join(summary.split()),
+        "parameters": {"type": "object", "properties": properties, "required": required},
+    }
+    return {"type": "function", "function": function_schema}
+
+
+def _description(text: str) -> dict[str, str]:
+    return {"description": text} if text else {}
+
+
+def _type(hint: Any, tool: str) -> dict[str, Any]:
+    """Return the JSON schema of one type hint."""
+    options = [each for each in typing.get_args(hint) if each is not type(None)]
+    origin = typing.get_origin(hint)
+    if origin is typing.Literal:
+        return {"type": _TYPES[type(options[0])], "enum": options}
+    if origin in (typing.Union, types.UnionType) and len(options) == 1:
+        return _type(options[0], tool)
+    plain = origin or hint
+    if plain not in _TYPES:
+        choices = ", ".join(each.__name__ for each in _TYPES)
+        raise RecipeError(f'the tool "{tool}" has an argument of type {hint}; a model can give {choices}, or a Literal')
+    items = {"items": _type(options[0], tool)} if plain is list and options else {}
+    return {"type": _TYPES[plain], **items}
+
+
+def checked_arguments(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call; TypeError if one is missing, unknown or of another type than its hint."""
+    inspect.signature(tool).bind(**arguments)
+    hints = typing.get_type_hints(tool if inspect.isfunction(tool) else type(tool).__call__)
+    checked = {}
+    for name, value in arguments.items():
+        expected = _type(hints[name], name).get("type") if name in hints else None
+        # Models often write numbers as text and the other way round.
+        if expected in ("integer", "number") and isinstance(value, str):
+            value = int(value) if expected == "integer" else float(value)
+        elif expected == "number" and type(value) is int:
+            value = float(value)
+        elif expected == "string" and isinstance(value, int | float) and not isinstance(value, bool):
+            value = str(value)
+        if expected is not None and _TYPES.get(type(value)) != expected and value is not None:
+            raise TypeError(f"{name} must be of type {expected}, not {type(value).__name__}")
+        checked[name] = value
+    return checked
+
+
 def first_parameter(tool: Tool) -> str:
     """Return the name of a tool's first argument."""
     return next(iter(inspect.signature(tool).parameters))
@@ -102,6 +172,7 @@ class Tools:
         if call.error:
             return Result(name=call.name, text=call.error, failed=True)
         try:
-            return Result(name=call.name, text=str(self._tools[call.name](**call.arguments)))
+            tool = self._tools[call.name]
+            return Result(name=call.name, text=str(tool(**checked_arguments(tool, call.arguments))))
         except Exception as error:
             return Result(name=call.name, text=one_line(error), failed=True)

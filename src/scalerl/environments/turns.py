@@ -34,8 +34,8 @@ class Playing:
     steps: Steps
     observe: Callable[[str], Sequence[int]]
     """An observation as the tokens that follow a turn of the model."""
-    opens: Callable[[str], Sequence[int]]
-    """An opening as the tokens that follow the prompt."""
+    opened: Callable[[Request, str], Sequence[int]]
+    """The prompt of a conversation that the environment opens with a text."""
     max_turns: int = 8
     max_tokens: int | None = None
     """Tokens that the model may write in all turns together."""
@@ -282,34 +282,47 @@ class TurnsEngine:
             truncated = step.truncated
             reward = 0.0 if truncated and step.reward is None and step.answer is None else step.reward
             return [self._ended(each, each.episode(reward, answer=step.answer), truncated=truncated)]
+        if not each.texts:
+            return self._begun(each, step.observation)
         if len(each.texts) >= playing.max_turns:
             return [self._ended(each, each.episode(step.reward or 0.0), truncated=True)]
         if step.reward is not None:
             each.rewards.append(step.reward)
-        return self._next_turn(each, step.observation)
+        return self._continued(each, step.observation)
 
-    def _next_turn(self, each: _Open, observation: str) -> list[Completion]:
+    def _begun(self, each: _Open, opening: str) -> list[Completion]:
+        """Submit the first turn, after what the environment opens with."""
+        playing, conversation = each.playing, each.conversation
+        assert playing is not None
+        self._now.num_starting -= 1
+        if opening:
+            prompt = playing.opened(conversation.request, opening)
+            if len(prompt) >= self._context:
+                self._no_room.setdefault(
+                    conversation.request.environment,
+                    f"its opening leaves no room in rollout.context = {self._context:,} tokens",
+                )
+                return [self._failed(each, "error")]
+            conversation.open(prompt)
+        self._submit_turn(each, conversation.room(0, context=self._context, max_tokens=playing.max_tokens))
+        return []
+
+    def _continued(self, each: _Open, observation: str) -> list[Completion]:
         """Add an observation and submit the turn after it; end the conversation where there is no room for both."""
         playing, conversation = each.playing, each.conversation
         assert playing is not None
-        opens = not each.texts
-        self._now.num_starting -= opens
-        tokens = () if opens and not observation else (playing.opens if opens else playing.observe)(observation)
+        tokens = playing.observe(observation)
         room = conversation.room(len(tokens), context=self._context, max_tokens=playing.max_tokens)
-        if room < 1 and opens:
-            name = conversation.request.environment
-            self._no_room.setdefault(name, f"its opening leaves no room in rollout.context = {self._context:,} tokens")
-            return [self._failed(each, "error")]
         if room < 1:
             return [self._ended(each, each.episode(0.0), truncated=True)]
-        if opens:
-            conversation.open(tokens)
-        else:
-            conversation.observe(tokens)
-        request = conversation.next_request(room)
+        conversation.observe(tokens)
+        self._submit_turn(each, room)
+        return []
+
+    def _submit_turn(self, each: _Open, room: int) -> None:
+        request = each.conversation.next_request(room)
         self._now.key_of[request.purpose, request.key] = each.key
         self._now.ready.append(request)
-        return []
 
     def _failed(self, each: _Open, reason: str) -> Completion:
         """End a conversation whose environment failed. A completion has at least one token: here one never trained."""

@@ -1,9 +1,10 @@
 """From problems to requests: text to tokens and back, and one request per completion."""
 
 import functools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from scalerl.tasks.curriculum import Issued
 from scalerl.tasks.length import LengthControl
@@ -46,7 +47,9 @@ class Text:
         self, prompts: Sequence[str | Sequence[Message]], prompt_format: PromptFormat
     ) -> list[list[int]]:
         """Encode prompts as the model expects them: by its chat template, or with its own start token if any."""
-        chat_template = self._chat if getattr(self.tokenizer, "chat_template", None) else None
+        chat_template = None
+        if getattr(self.tokenizer, "chat_template", None):
+            chat_template = functools.partial(self.chat, tools=json.loads(prompt_format.tools or "null"))
         texts = [render(prompt, prompt_format, chat_template) for prompt in prompts]
         # A chat template writes its own special tokens.
         return self.encode_all(texts, special_tokens=not prompt_format.chat)
@@ -66,8 +69,12 @@ class Text:
         decode = functools.partial(self.tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return [cast(str, decode(tokens)) for tokens in kept]
 
-    def _chat(self, turns: Sequence[Message]) -> str:
-        return cast(str, self.tokenizer.apply_chat_template(list(turns), tokenize=False, add_generation_prompt=True))
+    def chat(self, turns: Sequence[Message], *, tools: Sequence[Any] | None = None) -> str:
+        """Return the turns of a chat as one text that ends where the model's next turn begins."""
+        offered = {"tools": list(tools)} if tools else {}
+        return cast(
+            str, self.tokenizer.apply_chat_template(list(turns), tokenize=False, add_generation_prompt=True, **offered)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from scalerl.choose import choose
 from scalerl.config import Recipe, body_dtype
 from scalerl.config.parts import EvalSetSettings, EvaluationSettings, RolloutSettings, TaskSettings
 from scalerl.config.suggest import did_you_mean, quoted
-from scalerl.environments.build import build_playing
+from scalerl.environments.build import build_playing, offer_tools
 from scalerl.environments.turns import Playing, TurnsEngine
 from scalerl.errors import RecipeError, RecipeProblem
 from scalerl.loop.grading import GraderRunner, GroupGrading
@@ -226,12 +226,11 @@ def load_inputs(recipe: Recipe, *, sets: Collection[str] = (), device: torch.dev
     text = Text(tokenizer=model.tokenizer, stop_tokens=model.stop_tokens)
     length = choose(LENGTHS, recipe.length)(text.encode, _thinking_end(recipe, tasks))
     _check_context(recipe.rollout, length)
+    tasks, others = ({name: offer_tools(task, text) for name, task in some.items()} for some in (tasks, others))
     graders = GraderRunner(recipe.grading)
     wanted = {name: task for name, task in {**tasks, **others}.items() if not sets or name in sets}
     try:
-        environments = {
-            name: build_playing(task.environment, text) for name, task in wanted.items() if task.environment.name
-        }
+        environments = {name: build_playing(task, text) for name, task in wanted.items() if task.environment.name}
         max_tokens = recipe.rollout.max_prompt_tokens
         eval_sets = tuple(
             eval_set(name, task, text=text, graders=graders, max_tokens=max_tokens, threshold=recipe.reward.threshold)

@@ -2,7 +2,8 @@
 
 Pure functions of a random stream: an expression, its steps, and three kinds of demonstrations: correct steps, steps
 with errors, or a guess. The last two imitate real demonstrations, which contain mistakes and shortcuts. A model trained
-on the mixture knows the good method but uses it too rarely, which RL can improve.
+on the mixture knows the good method but uses it too rarely, which RL can improve. A fourth kind is a conversation with
+the calculator of environments/tools.py: "?37+58" is answered by "95;".
 """
 
 import random
@@ -35,13 +36,16 @@ def arithmetic(
     guess_share: float = 0.0,
     guess_growth: float = 0.0,
     slip_rate: float = 0.0,
+    tool_share: float = 0.0,
 ) -> Task:
     """Sums with written-out reasoning, graded exactly.
 
-    `num_problems` are drawn for training from `seed`. The last three settings affect only the demonstrations: a share
-    of guess_share + guess_growth x (terms - min_terms) are guesses, and a written step is wrong with probability
-    slip_rate.
+    `num_problems` are drawn for training from `seed`. The last four settings affect only the demonstrations: a share of
+    tool_share call a calculator for each step; of the others, guess_share + guess_growth x (terms - min_terms) are
+    guesses. A written step, or an operand of a call, is wrong with probability slip_rate.
     """
+    if not 0 <= tool_share <= 1:
+        raise TaskError(f"arithmetic: tool_share is {tool_share} but must be in [0, 1]")
     _check_settings(min_terms, max_terms, max_number, operations, slip_rate)
     most_guesses = guess_share + guess_growth * (max_terms - min_terms)
     if not (0 <= guess_share <= 1 and 0 <= most_guesses <= 1):
@@ -53,7 +57,9 @@ def arithmetic(
         num_terms = stream.randint(min_terms, max_terms)
         return draw_expression(stream, num_terms=num_terms, max_number=max_number, operations=operations)
 
-    def demonstration(expression: Expression, stream: random.Random) -> str:
+    def demonstration(expression: Expression, stream: random.Random) -> str | tuple[str, ...]:
+        if tool_share and stream.random() < tool_share:
+            return calls(expression, stream, slip_rate=slip_rate)
         guesses = guess_share + guess_growth * (len(expression.numbers) - min_terms)
         return demonstrate(expression, stream, guess_share=guesses, slip_rate=slip_rate)
 
@@ -144,6 +150,24 @@ def demonstrate(
     if any(step.result < 0 for step in steps):
         steps = solve(expression)
     return f"{THINKING_START}{';'.join(map(str, steps))}{THINKING_END}{steps[-1].result}"
+
+
+def calls(expression: Expression, stream: random.Random, *, slip_rate: float = 0.0) -> tuple[str, ...]:
+    """Return a conversation to imitate: a call for each step, its result, and at the end the last result.
+
+    With probability slip_rate a call has a wrong second operand.
+    """
+    numbers, operations = list(expression.numbers), list(expression.operations)
+    said: list[str] = []
+    while operations:
+        place = operations.index("*") if "*" in operations else 0
+        operation, (left, right) = operations.pop(place), numbers[place : place + 2]
+        if stream.random() < slip_rate:
+            right = max(right + stream.choice(_SLIPS), 0)
+        result = _apply(left, operation, right)
+        numbers[place : place + 2] = [result]
+        said += [f"?{left}{operation}{right}", f"{result};"]
+    return (*said, str(numbers[0]))
 
 
 def _stays_above_zero(numbers: Sequence[int], operations: Sequence[str]) -> bool:

@@ -32,7 +32,7 @@ def drawn_task(
     seed: int,
     draw: Callable[[random.Random], Item],
     problem_of: Callable[[Item], Problem],
-    demonstrate: Callable[[Item, random.Random], str],
+    demonstrate: Callable[[Item, random.Random], str | tuple[str, ...]],
     grader: str,
     remedy: str,
 ) -> Task:
@@ -43,9 +43,9 @@ def drawn_task(
         result: list[Demonstration] = []
         while len(result) < num:
             item = draw(stream)
-            problem, completion = problem_of(item), demonstrate(item, stream)
+            problem, said = problem_of(item), demonstrate(item, stream)
             if not is_withheld(problem):
-                result.append(Demonstration(problem=problem, completion=completion))
+                result.append(Demonstration.of(problem, said))
         return result
 
     def drawn(purpose: str, purpose_seed: int, num: int) -> tuple[Problem, ...]:

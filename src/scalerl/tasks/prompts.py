@@ -31,6 +31,8 @@ class PromptFormat:
     """Whether the text is the user's turn of a chat, formatted by the tokenizer's chat template."""
     system: str = ""
     """The system prompt of the chat; empty for none."""
+    tools: str = ""
+    """The tools that the chat offers, as a list of JSON schemas; empty for none."""
 
     def __post_init__(self) -> None:
         if PLACE not in self.template:

@@ -28,6 +28,18 @@ class Demonstration:
 
     problem: Problem
     completion: str
+    """Of a conversation, its last turn."""
+    earlier: tuple[str, ...] = ()
+    """What was said before it in a conversation: the model and the environment in turn, the model first. What the
+    environment says is context and is not imitated."""
+
+    @classmethod
+    def of(cls, problem: Problem, said: str | tuple[str, ...]) -> "Demonstration":
+        """Return the demonstration of a completion, or of a conversation: the model and the environment in turn."""
+        turns = (said,) if isinstance(said, str) else said
+        if len(turns) % 2 == 0:
+            raise TaskError(f"a conversation about {problem.id} ends with the environment: the model has the last turn")
+        return cls(problem=problem, completion=turns[-1], earlier=turns[:-1])
 
 
 Demonstrate = Callable[[int, int], Sequence[Demonstration]]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from scalerl.config.parts import SftSettings
+from scalerl.errors import TaskError
 from scalerl.loop.requests import Text
 from scalerl.models.load import load_model
 from scalerl.run.sft.demonstrations import LARGEST_BATCH_TOKENS, Example, Examples, encode, plan_batches
@@ -45,6 +46,21 @@ def test_chat_demonstrations_mask_the_prompt_and_end_the_turn():
     assert text.decode(first.tokens[first.num_prompt :].tolist()) == "<think></think>10"
     assert first.tokens[-1] == text.tokenizer.eos_token_id
     assert first.num_targets == len(first.tokens) - len(prompt)
+
+
+def test_conversations_mask_what_the_environment_says():
+    text = text_with_chat()
+    problem = Problem(id="a", prompt="1+1+3=", answer="5", task="t")
+    task = Task(name="t", training=(problem,), evaluation=(), grader="exact")
+    said = ("1+1", "2;", "2+3", "5;", "5")
+    first, *_ = encode([Demonstration.of(problem, said)] * 20, task, text, SftSettings(), context=128).training
+    end = text.tokenizer.eos_token_id
+    model, observed = [[*text.encode(part), end] for part in said[::2]], [text.encode(part) for part in said[1::2]]
+    assert first.tokens[first.num_prompt :].tolist() == [*model[0], *observed[0], *model[1], *observed[1], *model[2]]
+    assert first.tokens[first.targets].tolist() == [*model[0], *model[1], *model[2]]
+    assert first.num_targets == len(first.targets)
+    with pytest.raises(TaskError, match="ends with the environment"):
+        Demonstration.of(problem, said[:2])
 
 
 def test_long_demonstrations_are_left_out():

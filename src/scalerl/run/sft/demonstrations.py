@@ -1,12 +1,13 @@
 """Demonstrations as tokens, and which of them each step trains on.
 
-Loss is on completions alone: the tokens of a prompt are context. A batch is a number of tokens, filled in a shuffled
-order, epoch after epoch; the order depends on the seed alone, so a resumed run goes on with the batch that is due.
+Loss is on what the model says alone: the tokens of a prompt, and of what an environment says, are context. A batch is
+a number of tokens, filled in a shuffled order, epoch after epoch; the order depends on the seed alone, so a resumed run
+goes on with the batch that is due.
 """
 
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalerl.config.parts import SftSettings
+from scalerl.environments.build import observer
 from scalerl.errors import TaskError
 from scalerl.loop.requests import Text
 from scalerl.models.load import turn_end
@@ -33,10 +35,20 @@ _HELDOUT_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Example:
-    """One demonstration as tokens: prompt, completion, end."""
+    """One demonstration as tokens: prompt, completion, end; in a conversation each turn of the model has an end."""
 
     tokens: NDArray[np.int64]
     num_prompt: int
+    observed: tuple[tuple[int, int], ...] = ()
+    """Where the observations of a conversation begin and end."""
+
+    @property
+    def targets(self) -> NDArray[np.int64]:
+        """The places of the tokens that are imitated."""
+        imitated = np.arange(len(self.tokens)) >= self.num_prompt
+        for start, end in self.observed:
+            imitated[start:end] = False
+        return np.flatnonzero(imitated)
 
     @property
     def num_inputs(self) -> int:
@@ -45,7 +57,7 @@ class Example:
 
     @property
     def num_targets(self) -> int:
-        return len(self.tokens) - self.num_prompt
+        return len(self.tokens) - self.num_prompt - sum(end - start for start, end in self.observed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +79,8 @@ class Examples:
         for part in (self.training, self.heldout):
             digest.update(f"{len(part)};".encode())
             for example in part:
-                digest.update(f"{example.num_prompt},{len(example.tokens)};".encode())
+                observed = "".join(f",{start}-{end}" for start, end in example.observed)
+                digest.update(f"{example.num_prompt},{len(example.tokens)}{observed};".encode())
                 digest.update(example.tokens.tobytes())
         return digest.hexdigest()[:16]
 
@@ -118,9 +131,10 @@ def encode(
     completions = text.encode_all([item.completion for item in drawn])
     ends = turn_end(text.tokenizer) if task.prompt.chat else []
     end = ends[0] if ends else text.tokenizer.eos_token_id
+    observe = observer(task, text)
     examples = [
-        Example(tokens=np.array([*prompt, *completion, end], dtype=np.int64), num_prompt=len(prompt))
-        for prompt, completion in zip(prompts, completions, strict=True)
+        _example(prompt, item, [*completion, end], text=text, observe=observe, end=end)
+        for prompt, item, completion in zip(prompts, drawn, completions, strict=True)
     ]
     kept = [example for example in examples if len(example.tokens) <= context]
     if len(kept) < 2:
@@ -131,6 +145,28 @@ def encode(
         )
     num_heldout = max(1, min(round(share * settings.num_heldout), int(_HELDOUT_SHARE * len(kept))))
     return Examples(training=kept[num_heldout:], heldout=kept[:num_heldout], num_too_long=len(examples) - len(kept))
+
+
+def _example(
+    prompt: Sequence[int],
+    item: Demonstration,
+    last: Sequence[int],
+    *,
+    text: Text,
+    observe: Callable[[str], Sequence[int]],
+    end: int,
+) -> Example:
+    """Return one demonstration as tokens; `last` is its completion, or the last turn of a conversation."""
+    tokens, observed = list(prompt), []
+    for number, said in enumerate(item.earlier):
+        if number % 2 == 0:
+            tokens += [*text.encode(said), end]
+        else:
+            start = len(tokens)
+            tokens += observe(said)
+            observed.append((start, len(tokens)))
+    tokens += last
+    return Example(tokens=np.array(tokens, dtype=np.int64), num_prompt=len(prompt), observed=tuple(observed))
 
 
 def plan_batches(examples: Examples, settings: SftSettings, *, seed: int, new: bool) -> list[list[int]]:

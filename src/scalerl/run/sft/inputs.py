@@ -9,6 +9,7 @@ import torch
 
 from scalerl.answer_format import AnswerFormat
 from scalerl.config.parts import NEW_MODEL, SftSettings
+from scalerl.environments.build import offer_tools
 from scalerl.loop.requests import Text
 from scalerl.models.load import LoadedModel, load_model
 from scalerl.models.tiny import TinyShape, build_model, build_tokenizer
@@ -62,7 +63,12 @@ def load_inputs(
     drawn = {
         name: draw(task, settings, seed=start.seed, new=start.new, share=shares[name]) for name, task in tasks.items()
     }
-    texts = [text for items in drawn.values() for item in items for text in (item.problem.prompt, item.completion)]
+    texts = [
+        text
+        for items in drawn.values()
+        for item in items
+        for text in (item.problem.prompt, *item.earlier, item.completion)
+    ]
     torch.manual_seed(derive_seed("sft weights", start.seed))
     if given is None:
         tokenizer = build_tokenizer(iter(texts), answer)
@@ -77,7 +83,8 @@ def load_inputs(
     model.to(device)  # pyright: ignore[reportArgumentType]
     context = getattr(model.config, "max_position_embeddings", math.inf)
     encoded = [
-        encode(drawn[name], task, text, settings, context=context, share=shares[name]) for name, task in tasks.items()
+        encode(drawn[name], offer_tools(task, text), text, settings, context=context, share=shares[name])
+        for name, task in tasks.items()
     ]
     return model, text, merged(encoded)
 

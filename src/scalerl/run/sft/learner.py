@@ -118,11 +118,8 @@ class SftLearner:
         starts = np.cumsum([0, *lengths[:-1]])
         ids = torch.from_numpy(np.concatenate([example.tokens[:-1] for example in row])).to(device)
         # Each target is predicted one place before its own.
-        places = [
-            start + np.arange(example.num_prompt - 1, example.num_inputs)
-            for start, example in zip(starts, row, strict=True)
-        ]
-        targets = np.concatenate([example.tokens[example.num_prompt :] for example in row])
+        places = [start + example.targets - 1 for start, example in zip(starts, row, strict=True)]
+        targets = np.concatenate([example.tokens[example.targets] for example in row])
         hidden = packed_hidden_states(self._body, ids, pack(lengths).to(device))
         master = head(self._model)
         log_probs, _ = log_probs_and_entropy(
