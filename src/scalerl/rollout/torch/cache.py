@@ -3,10 +3,10 @@
     keys, values: one [slots, kv_heads, max_length, head_dim] tensor per layer, views of one allocation
 
 Prompts are computed in a separate buffer, always the same one, and copied from there to their slots. A forward pass
-uses the cache through a DecodePass (one token per row), a KernelPass (the same by a GPU kernel) or a PrefillPass (whole
-prompts). DecodePass and PrefillPass take the place of a transformers Cache: with position ids and a 4-D mask given,
-models only call its `update`. Slots are never cleared: only positions that the current request has written are attended
-to.
+uses the cache through a DecodePass (one token per row), a KernelPass (the same by a GPU kernel), a PrefillPass (whole
+prompts) or an ExtendPass (what follows the filled positions of some rows). All but KernelPass take the place of a
+transformers Cache: with position ids and a 4-D mask given, models only call its `update`. Slots are never cleared: only
+positions that the current request has written are attended to.
 """
 
 import math
@@ -63,6 +63,10 @@ class SlotCache:
     def places(self, position: Tensor) -> Tensor:
         """Return the index of position[row] for every row and head, in the cache viewed as [-1, head_dim]."""
         return (self._row_starts[: len(position)] + position[:, None]).view(-1)
+
+    def row_places(self, rows: Tensor, position: Tensor) -> Tensor:
+        """Return the index of position[i, j] of row rows[i], for every head, in the cache viewed as [-1, head_dim]."""
+        return (self._row_starts[rows][:, :, None] + position[:, None]).view(-1)
 
     def mask(self, position: Tensor, filled: int) -> Tensor:
         """Return [rows, 1, 1, filled]: 0 up to each row's position and -inf after it."""
@@ -163,6 +167,27 @@ class KernelPass:
         return kernels.decode_attention(joined, cosine, sine, self._position, *stored, scale=scale, norms=norms)
 
 
+class ExtendPass:
+    """Tokens that follow what some rows hold: each attends to its row up to itself. They are written to the rows."""
+
+    def __init__(self, cache: SlotCache, rows: Tensor, position: Tensor, filled: int) -> None:
+        """`position` is [rows, width]; no token attends beyond the first `filled` positions."""
+        self._cache, self._rows, self._filled = cache, rows, filled
+        self._places = cache.row_places(rows, position)
+        self.mask: Tensor | None = cache.mask(position.reshape(-1), filled).view(len(rows), 1, -1, filled)
+
+    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        width = keys.shape[-1]
+        stored = (self._cache.keys[layer_idx], self._cache.values[layer_idx])
+        for kept, new in zip(stored, (keys, values), strict=True):
+            kept.view(-1, width).index_copy_(0, self._places, new.reshape(-1, width))
+        keys, values = (kept[:, :, : self._filled].index_select(0, self._rows) for kept in stored)
+        return keys, values
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, layer: int, scale: float) -> Tensor:
+        return attend(query, *self.update(keys, values, layer), self.mask, scale)
+
+
 class PrefillPass:
     """Padded prompts from position 0 on, each attending only to itself; see SlotCache.computed."""
 
@@ -183,18 +208,19 @@ class PrefillPass:
 def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
     """Attention with grouped heads: [rows, heads, seq, head_dim] -> [rows, seq, heads, head_dim].
 
-    With a mask, there is one token per row; the heads of a group become its queries, so that each key head is read once
+    With a mask and one token per row, the heads of a group become its queries, so that each key head is read once
     instead of being repeated in memory. Without a mask, attention is causal.
     """
     num_rows, num_heads, length, head_dim = query.shape
     num_kv_heads = keys.shape[1]
-    if mask is not None:
-        assert length == 1, "a masked pass has one token per row"
+    if mask is not None and length == 1:
         grouped = query.reshape(num_rows, num_kv_heads, num_heads // num_kv_heads, head_dim)
         result = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scale)
         return result.reshape(num_rows, 1, num_heads, head_dim)
     grouped = num_heads != num_kv_heads
-    result = scaled_dot_product_attention(query, keys, values, is_causal=True, scale=scale, enable_gqa=grouped)
+    result = scaled_dot_product_attention(
+        query, keys, values, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=grouped
+    )
     return result.transpose(1, 2)
 
 

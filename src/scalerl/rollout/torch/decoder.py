@@ -16,10 +16,10 @@ from torch import Tensor
 from scalerl.models.shape import head_sizes
 from scalerl.rollout.sampling import sample
 from scalerl.rollout.torch.body import FusedBody, make_body
-from scalerl.rollout.torch.cache import DecodePass, KernelPass, PrefillPass, SlotCache
+from scalerl.rollout.torch.cache import DecodePass, ExtendPass, KernelPass, PrefillPass, SlotCache
 from scalerl.rollout.torch.head import Head
 from scalerl.rollout.torch.layout import ROW_STEP, RowLayout, Span
-from scalerl.rollout.torch.scheduler import PrefillBatch
+from scalerl.rollout.torch.scheduler import ExtendBatch, PrefillBatch
 
 _GRAPH_STEP = 64
 """Without the attention kernel, one graph is recorded per this many filled positions."""
@@ -131,10 +131,10 @@ class Decoder:
         """Update the head; call it after new weights were copied into the model, with the same weights."""
         self._head.update(weights)
 
-    def arrange(self, position: NDArray[np.int64], active: NDArray[np.bool_], fresh: NDArray[np.bool_]) -> None:
+    def arrange(self, position: NDArray[np.int64], active: NDArray[np.bool_], held: NDArray[np.bool_]) -> None:
         """Choose the rows of the next chunk; call it before the prefill.
 
-        `position` is where each slot continues, `active` marks slots in use, `fresh` those whose cache is still empty.
+        `position` is where each slot continues, `active` marks slots in use, `held` those whose cache is needed.
         """
         needed = np.where(active, np.minimum(position + self._chunk, self._max_length), 0)
         if self._layout is None:
@@ -143,7 +143,7 @@ class Decoder:
             return
         before = self._layout.row.copy()
         moved, self._spans = self._layout.arrange(needed)
-        moved = moved[active[moved] & ~fresh[moved]]
+        moved = moved[held[moved]]
         if len(moved):
             rows = (torch.from_numpy(row[moved]) for row in (before, self._layout.row))
             self._cache.move(*rows, filled=int(position[moved].max()))
@@ -172,6 +172,20 @@ class Decoder:
         self._run_prompts((batch.rows, batch.width))
         rows, slots = self._send(places.T.copy(), torch.empty(2, len(places), dtype=torch.int64, device=self._device))
         self._cache.keep(self._cache.computed(batch.rows, batch.width), rows, slots)
+
+    def extend(self, batch: ExtendBatch, pad_token: int) -> None:
+        """Write the keys and values of tokens that follow what slots hold."""
+        num = len(batch.slots)
+        tokens = np.full((num, batch.width), pad_token, dtype=np.int64)
+        for row, some in enumerate(batch.tokens):
+            tokens[row, : len(some)] = some
+        # Padding is written beyond the prompt, where the mask hides it until it is overwritten.
+        position = np.minimum(np.array(batch.starts)[:, None] + np.arange(batch.width), self._max_length - 1)
+        slots = np.array(batch.slots, dtype=np.int64)
+        rows = slots if self._layout is None else self._layout.row[slots]
+        filled = min(-(-(int(position.max()) + 1) // _GRAPH_STEP) * _GRAPH_STEP, self._max_length)
+        on_device = [torch.from_numpy(part).to(self._device) for part in (tokens, position, rows)]
+        self._body(on_device[0], on_device[1], ExtendPass(self._cache, on_device[2], on_device[1], filled))
 
     def _run_prompts(self, shape: tuple[int, int]) -> None:
         """Compute the prompts, by a CUDA graph from the second time on: recording takes as long as several passes."""

@@ -33,7 +33,14 @@ from scalerl.rollout.requests import check_request
 from scalerl.rollout.torch.body import check_model, own_copy
 from scalerl.rollout.torch.decoder import Chunk, Decoder
 from scalerl.rollout.torch.head import Head
-from scalerl.rollout.torch.scheduler import Admitted, PrefillBatch, SlotScheduler, plan_prefill
+from scalerl.rollout.torch.scheduler import (
+    Admitted,
+    ExtendBatch,
+    PrefillBatch,
+    SlotScheduler,
+    plan_extend,
+    plan_prefill,
+)
 from scalerl.types import Completion, Request, Work
 
 _CLOSED = "the engine is closed"
@@ -192,6 +199,8 @@ class TorchEngine:
                 self._early = [*(self._early or ()), *self._collect()]
             filled = int(np.where(self._progress.active, self._prompt_length + self._progress.count, 0).max())
             cache = self._decoder.hold(np.flatnonzero(self._progress.active), filled)
+        # The caches of free slots are not copied.
+        self._scheduler.kept.clear()
         held = {name: getattr(self, name) for name in _SLOT_STATE}
         slots = len(self._token)
         self._early, self._scheduler = None, SlotScheduler(slots)
@@ -241,6 +250,10 @@ class TorchEngine:
         self._token = np.where(result.num_kept > 0, last, self._token)
         self._count_decode(result, running.start)
         finished = self._scheduler.release(np.flatnonzero(result.finished).tolist())
+        for entry in finished:
+            if entry.request.environment and result.stopped[entry.slot]:
+                num_tokens = self._prompt_length[entry.slot] + running.start[entry.slot] + result.num_kept[entry.slot]
+                self._scheduler.keep(entry, int(num_tokens))
         self._running = None
         if launch_next:
             self._launch()
@@ -255,12 +268,19 @@ class TorchEngine:
         if not progress.active.any():
             return
         position = np.where(progress.active, self._prompt_length - 1 + progress.count, 0)
-        fresh = np.zeros(len(position), dtype=np.bool_)
-        fresh[[entry.slot for entry in admitted]] = True
-        self._decoder.arrange(position, progress.active, fresh)
-        for batch in plan_prefill(admitted, batch_tokens=self._prefill_tokens, max_length=self._max_length):
+        held = progress.active.copy()
+        held[[entry.slot for entry in admitted if not entry.num_held]] = False
+        for slot, kept in self._scheduler.kept.items():
+            # A slot that is not in use is computed along with the others, and must not write over what it holds.
+            position[slot], held[slot] = kept.num_tokens - 1, True
+        self._decoder.arrange(position, progress.active, held)
+        sizes = {"batch_tokens": self._prefill_tokens, "max_length": self._max_length}
+        for batch in plan_prefill(admitted, **sizes):
             self._decoder.prefill(batch, self._pad_token)
             self._count_prefill(batch)
+        for batch in plan_extend(admitted, **sizes):
+            self._decoder.extend(batch, self._pad_token)
+            self._count_extend(batch)
         self._decoder.launch(self._next_chunk(position))
         self._running = _RunningChunk(self._version, progress.count.copy())
 
@@ -324,6 +344,9 @@ class TorchEngine:
             _parts(buffer[slots][kept], ends)
             for buffer in (self._tokens, self._log_probs, self._versions, self._forced)
         )
+        for number, entry in enumerate(finished):
+            if entry.request.environment:
+                self._scheduler.returned(entry, (*entry.request.prompt_tokens, *tokens[number].tolist()))
         return [
             Completion(
                 request=entry.request,
@@ -343,6 +366,13 @@ class TorchEngine:
         for row, prompt in enumerate(batch.prompts):
             work = Work(prefilled=len(prompt), attended=len(prompt) * (len(prompt) + 1) // 2)
             self._add_work(work, for_evaluation=evaluates[row])
+
+    def _count_extend(self, batch: ExtendBatch) -> None:
+        for start, tokens, slot in zip(batch.starts, batch.tokens, batch.slots, strict=True):
+            end = start + len(tokens)
+            attended = end * (end + 1) // 2 - start * (start + 1) // 2
+            work = Work(prefilled=len(tokens), attended=attended)
+            self._add_work(work, for_evaluation=bool(self._evaluates[slot]))
 
     def _count_decode(self, result: ChunkResult, start: np.ndarray) -> None:
         kept = result.num_kept

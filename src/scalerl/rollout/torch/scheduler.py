@@ -2,6 +2,9 @@
 
 A prompt's padded width depends only on its length, and the number of rows only on that width. The shape a prompt is
 computed in, and with it the last bits of the result, therefore does not depend on the other requests.
+
+A slot in which a turn of a conversation ended keeps its cache until another request needs the slot. The next turn,
+whose prompt begins with all that the slot holds, continues there, and only the rest of its prompt is computed.
 """
 
 from collections import deque
@@ -21,6 +24,33 @@ class Admitted(NamedTuple):
     slot: int
     order: int
     request: Request
+    num_held: int = 0
+    """Tokens at the beginning of its prompt that the slot's cache already holds."""
+
+
+@dataclass(slots=True)
+class Kept:
+    """What a free slot still holds: prompt and completion of a turn."""
+
+    key: tuple[str, str]
+    num_tokens: int
+    tokens: tuple[int, ...] | None = None
+    """None until the turn is returned; nothing can continue it before."""
+
+    def continued_by(self, request: Request) -> bool:
+        return len(request.prompt_tokens) > self.num_tokens and request.prompt_tokens[: self.num_tokens] == self.tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtendBatch:
+    """One forward pass over what follows the tokens that slots hold: `rows` x `width` tokens."""
+
+    width: int
+    rows: int
+    starts: tuple[int, ...]
+    """Position of the first of the tokens of each row in use."""
+    tokens: tuple[tuple[int, ...], ...]
+    slots: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +80,8 @@ class SlotScheduler:
         self._free = list(range(slots))
         """Sorted, lowest first."""
         self._submitted = 0
+        self.kept: dict[int, Kept] = {}
+        """By slot, the one that ended first at the front; only free slots are in it."""
 
     @property
     def num_waiting(self) -> int:
@@ -69,13 +101,40 @@ class SlotScheduler:
             self._submitted += 1
 
     def admit(self) -> list[Admitted]:
-        """Move waiting requests into free slots, as many as there are."""
+        """Move waiting requests into free slots, as many as there are; slots that hold a turn are the last choice."""
         num = min(len(self._free), len(self._waiting))
-        slots, self._free = self._free[:num], self._free[num:]
-        admitted = [Admitted(slot, *self._waiting.popleft()) for slot in slots]
+        if not num:
+            return []
+        chosen = [self._waiting.popleft() for _ in range(num)]
+        held_by = {kept.key: slot for slot, kept in self.kept.items()}
+        own = {}
+        for order, request in chosen:
+            slot = held_by.get(_key(request))
+            if slot is not None and self.kept[slot].continued_by(request):
+                own[order] = slot
+        age = {slot: number for number, slot in enumerate(self.kept, start=1)}
+        others = sorted(set(self._free) - set(own.values()), key=lambda slot: (age.get(slot, 0), slot))
+        admitted = []
+        for order, request in chosen:
+            slot = own.get(order)
+            # The last token was sampled and is not in the cache.
+            held = 0 if slot is None else self.kept[slot].num_tokens - 1
+            admitted.append(Admitted(others.pop(0) if slot is None else slot, order, request, held))
         for entry in admitted:
             self._running[entry.slot] = entry
+            self.kept.pop(entry.slot, None)
+        self._free = sorted(set(self._free) - {entry.slot for entry in admitted})
         return admitted
+
+    def keep(self, turn: Admitted, num_tokens: int) -> None:
+        """Note that a free slot holds this turn: `num_tokens` of prompt and completion."""
+        self.kept[turn.slot] = Kept(_key(turn.request), num_tokens)
+
+    def returned(self, turn: Admitted, tokens: tuple[int, ...]) -> None:
+        """Note the tokens of a turn that a slot may hold."""
+        kept = self.kept.get(turn.slot)
+        if kept is not None and kept.key == _key(turn.request) and kept.num_tokens == len(tokens):
+            kept.tokens = tokens
 
     def running(self, slot: int) -> Admitted | None:
         return self._running[slot]
@@ -92,6 +151,34 @@ class SlotScheduler:
         return sorted(released, key=lambda holder: holder.order)
 
 
+def _key(request: Request) -> tuple[str, str]:
+    return request.purpose, request.key
+
+
+def plan_extend(admitted: Sequence[Admitted], *, batch_tokens: int, max_length: int) -> list[ExtendBatch]:
+    """Group by padded width what follows the tokens that slots hold, but for the last token, which is decoded."""
+    by_width: dict[int, list[Admitted]] = {}
+    for entry in admitted:
+        num = len(entry.request.prompt_tokens) - 1 - entry.num_held
+        if entry.num_held and num:
+            by_width.setdefault(min(padded_width(num), max_length), []).append(entry)
+    batches = []
+    for width, entries in by_width.items():
+        rows = max(1, batch_tokens // width)
+        for start in range(0, len(entries), rows):
+            part = entries[start : start + rows]
+            batches.append(
+                ExtendBatch(
+                    width=width,
+                    rows=rows,
+                    starts=tuple(entry.num_held for entry in part),
+                    tokens=tuple(entry.request.prompt_tokens[entry.num_held : -1] for entry in part),
+                    slots=tuple(entry.slot for entry in part),
+                )
+            )
+    return batches
+
+
 def padded_width(length: int) -> int:
     """Return the padded width of a prompt; the padding is less than FINEST_WIDTH or a quarter of its length."""
     step = max(FINEST_WIDTH, 1 << max(length.bit_length() - 3, 0))
@@ -102,6 +189,8 @@ def plan_prefill(admitted: Sequence[Admitted], *, batch_tokens: int, max_length:
     """Group prompts by padded width, in order of arrival; a batch has up to `batch_tokens` tokens, at least one row."""
     slots_of_prompt: dict[tuple[int, ...], list[int]] = {}
     for entry in admitted:
+        if entry.num_held:
+            continue
         slots_of_prompt.setdefault(entry.request.prompt_tokens, []).append(entry.slot)
     slots_of_prefix: dict[tuple[int, ...], list[int]] = {}
     for prompt, slots in slots_of_prompt.items():

@@ -131,7 +131,7 @@ def encode(
     completions = text.encode_all([item.completion for item in drawn])
     ends = turn_end(text.tokenizer) if task.prompt.chat else []
     end = ends[0] if ends else text.tokenizer.eos_token_id
-    observe = observer(task, text)
+    observe = observer(task, text) if any(item.earlier for item in drawn) else text.encode
     examples = [
         _example(prompt, item, [*completion, end], text=text, observe=observe, end=end)
         for prompt, item, completion in zip(prompts, drawn, completions, strict=True)

@@ -1,0 +1,115 @@
+"""Turns that continue in the slot of the turn before: what is computed, and that it is right."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from contracts.requests import by_key, drain
+from contracts.sampling import full_forward
+from families import make_model
+from played import STOPS, Echo, played_requests, playing, request, turns_engine
+
+from scalerl.environments.steps import LocalSteps, Stepped
+from scalerl.rollout.torch.engine import TorchEngine
+from scalerl.rollout.torch.scheduler import SlotScheduler, plan_extend, plan_prefill
+from scalerl.types import Completion
+
+
+class SlowSteps(LocalSteps):
+    """Steps that take a random number of polls."""
+
+    def poll(self, wait_s: float = 0.0) -> list[Stepped]:
+        drawn = random.Random(len(self._sessions) * 7919 + len(self._ready))
+        some = [each for each in self._ready if wait_s or drawn.random() < 0.3]
+        self._ready = [each for each in self._ready if each not in some]
+        return some
+
+
+def torch_engine(slots: int, *, fused: bool = True) -> TorchEngine:
+    return TorchEngine(make_model("llama"), slots=slots, max_length=64, stop_tokens=STOPS, chunk=4, fused=fused)
+
+
+def check_log_probs(completions: list[Completion]) -> None:
+    model = make_model("llama")
+    for completion in completions:
+        sampled = ~completion.forced
+        np.testing.assert_allclose(completion.log_probs[sampled], full_forward(model, completion)[sampled], atol=1e-4)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_turn_computes_only_what_is_new(fused):
+    inner = torch_engine(8, fused=fused)
+    engine = turns_engine({"own": playing(Echo)}, inner=inner, slots=8, context=64)
+    engine.submit(played_requests(8))
+    completions = drain(engine)
+    check_log_probs(completions)
+    num_followed = sum(len(completion.turns) - 1 for completion in completions)
+    assert num_followed > 8
+    # The prompt once for all, then of each further turn the stop token and an observation of two, less the last token.
+    assert inner.work.prefilled == 2 + 2 * num_followed
+    attended = inner.work.attended
+    lengths = [len(completion.request.prompt_tokens) + len(completion) - 1 for completion in completions]
+    observed_last = sum(num * (num + 1) // 2 for num in lengths) - 7 * 3
+    assert attended == observed_last
+
+
+@pytest.mark.parametrize("slots", [2, 5, 16])
+def test_slots_that_others_took_are_computed_again(slots):
+    inner = torch_engine(slots)
+    steps = SlowSteps("own", Echo, {})
+    engine = turns_engine({"own": replace(playing(Echo), steps=steps)}, inner=inner, slots=slots, context=64)
+    singles = [request(number + 100, environment="", budget=30) for number in range(10)]
+    engine.submit([*played_requests(20), *singles])
+    completions = drain(engine)
+    assert len(completions) == 30
+    check_log_probs(completions)
+    alone = turns_engine({"own": playing(Echo)}, inner=torch_engine(30), slots=30, context=64)
+    alone.submit([*played_requests(20), *singles])
+    expected = by_key(drain(alone))
+    for completion in completions:
+        assert completion.tokens.tolist() == expected[completion.request.key].tokens.tolist()
+
+
+def test_pauses_and_pushes_leave_conversations_right():
+    inner = torch_engine(4)
+    engine = turns_engine({"own": playing(Echo)}, inner=inner, slots=4, context=64)
+    engine.submit(played_requests(8))
+    completions = [completion for _ in range(3) for completion in engine.poll()]
+    with engine.paused():
+        engine.submit([replace(each, purpose="evaluation") for each in played_requests(6)])
+        inside = drain(engine)
+    engine.push_weights(make_model("llama").state_dict(), 1)
+    check_log_probs([*completions, *inside, *drain(engine)])
+
+
+def test_scheduler_prefers_slots_that_hold_nothing():
+    scheduler = SlotScheduler(3)
+    turns = [request(number) for number in range(3)]
+    scheduler.submit(turns)
+    first = scheduler.admit()
+    scheduler.release([0, 1, 2])
+    for entry in (first[1], first[0]):
+        scheduler.keep(entry, 5)
+        scheduler.returned(entry, (*entry.request.prompt_tokens, 8, 9))
+    following = replace(turns[0], prompt_tokens=(*turns[0].prompt_tokens, 8, 9, 10, 11))
+    scheduler.submit([request(7), following, request(8)])
+    admitted = scheduler.admit()
+    assert [(entry.slot, entry.num_held) for entry in admitted] == [(2, 0), (0, 4), (1, 0)]
+    assert not scheduler.kept
+    assert [batch.tokens for batch in plan_extend(admitted, batch_tokens=64, max_length=64)] == [((9, 10),)]
+    (batch,) = plan_prefill(admitted, batch_tokens=64, max_length=64)
+    assert {slot for _, slot in batch.places} == {1, 2}
+
+
+@pytest.mark.parametrize("change", [(4, 8, 9, 10), (1, 2, 3, 8, 7, 10), (1, 2, 3, 8, 9)])
+def test_only_a_prompt_that_begins_with_the_turn_continues_it(change):
+    scheduler = SlotScheduler(1)
+    turn = request(0)
+    scheduler.submit([turn])
+    (entry,) = scheduler.admit()
+    scheduler.release([0])
+    scheduler.keep(entry, 5)
+    scheduler.returned(entry, (1, 2, 3, 8, 9))
+    scheduler.submit([replace(turn, prompt_tokens=change)])
+    assert [each.num_held for each in scheduler.admit()] == [0]
