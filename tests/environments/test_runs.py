@@ -27,7 +27,7 @@ from scalerl.run.parts import load_inputs
 from scalerl.run.run import Run
 from scalerl.types import Batch, Completion, Group
 
-NUDGED = ("task.environment=own_environments:Nudge", "task.environment.runs_in=here")
+NUDGED = ("task.environment=own_environments:Nudge",)
 
 
 def log_prob_errors(completions: list[Completion], model, recipe: Recipe) -> torch.Tensor:
@@ -142,7 +142,7 @@ def test_single_turn_rows_do_not_mention_conversations(tmp_path):
 
 
 def test_environment_that_always_fails_ends_the_run_with_its_error(tmp_path):
-    recipe = small("task.environment=own_environments:Broken", "task.environment.runs_in=here", "budget.steps=1")
+    recipe = small("task.environment=own_environments:Broken", "budget.steps=1")
     with pytest.raises(Exception, match="broken on purpose"):
         Run(recipe, tmp_path / "run").train()
 

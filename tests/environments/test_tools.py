@@ -1,6 +1,7 @@
 """Tools: schemas from type hints, calls in every format, errors as observations, chat templates."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -325,3 +326,20 @@ def test_real_templates(name, role, expected):
     ]
     whole = text.chat(turns, tools=json.loads(task.prompt.tools))
     assert text.encode(prompt) + sampled + tokens == text.encode(whole)
+
+
+def test_examples_of_the_guide_work():
+    page = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()
+    own: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
+        exec(compile(block, "mine.py", "exec"), own)
+    environment = tools(ChatCalls(), capital=own["capital"])
+    assert environment.step(called("capital", country="Japan")).observation == "Tokyo"
+    assert environment.step(called("capital", country="Atlantis")).num_errors == 1
+    game = own["Guess"](PROBLEM, 41, most=50)
+    assert [game.step(text) for text in ("10", "x", "50", "42")] == [
+        "It is higher.",
+        "Write a number.",
+        "It is lower.",
+        1.0,
+    ]

@@ -96,9 +96,6 @@ class EnvironmentSettings(Settings):
     """How a conversation's value comes from the rewards of its turns."""
     reward_range: Annotated[tuple[float, float], Field(strict=False)] = (0.0, 1.0)
     """What is worth 0, and what is worth 1; the value is linear in between and stays within 0 to 1."""
-    runs_in: Literal["auto", "here", "pool"] = "auto"
-    """Where its steps run: in this process, or in child processes with the limits of [grading]; auto: our own here and
-    those of import paths in child processes."""
 
     @property
     def own(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ manner of gymnasium: it is made with its settings alone, `reset(seed=...)` retur
 returns (observation, reward, terminated, truncated, info).
 
 The seed is the same for all conversations of a group, which are compared with each other. An environment repeats itself
-for a seed and the same turns: a run that was killed plays conversations again, and so does a pool of processes.
+for a seed and the same turns: a run that was killed plays conversations again. It runs in the process that trains.
 """
 
 import inspect

@@ -1,4 +1,4 @@
-"""Where environments run: in this process, each step at once. A pool of processes has the same methods."""
+"""Where environments run: in this process, each step at once."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
