@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from scalerl.curves import fit
 from scalerl.curves.forms import FORMS, exponential, power, sigmoid
 
 COMPUTE = np.array([10.0, 250.0, 2542.0, 1e5])
@@ -35,3 +36,14 @@ def test_every_shape_rises(name: str):
     shape = FORMS[name].shape(np.log(np.geomspace(0.01, 100, 50)), np.log(1.5), np.log(2.0))
     assert (np.diff(shape) >= 0).all()
     assert "ceiling" in FORMS[name].params
+
+
+@pytest.mark.parametrize("exponent", [0.05, 0.3])
+def test_a_slow_power_law_is_found(exponent: float):
+    compute = np.geomspace(1e17, 1e19, 40)
+    reward = 1 - 0.7 * (compute / 1e19) ** -exponent + 0.002 * np.random.default_rng(0).standard_normal(40)
+    reward = reward[reward > 0]
+    result = fit(compute[-len(reward) :], reward, form="log-linear")
+    assert result.params["exponent"] == pytest.approx(exponent, rel=0.05)
+    assert result.params["shortfall"] == pytest.approx(0.7, abs=0.005)
+    assert result.predict([2e19])[0] == pytest.approx(1 - 0.7 * 2**-exponent, abs=0.01)

@@ -468,6 +468,7 @@ def best_shapes(
     Gauss-Newton from a first guess.
     """
     num, lowest = len(candidates.kind), lowest_midpoint(problem)
+    exponents = priors.EXPONENTS if problem.form.has_midpoint else (np.log(1e-3), priors.EXPONENTS[1])
     variance: Array = np.full(num, problem.blocks.noise**2)
     best = (np.full(num, -np.inf), b, m, np.zeros((num, 2, 2)))
     for _ in range(STEPS):
@@ -478,7 +479,7 @@ def best_shapes(
         best = tuple(
             np.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old) for new, old in zip(now, best, strict=True)
         )
-        b = np.clip(b + np.clip(step[:, 0], -0.5, 0.5), *priors.EXPONENTS)
+        b = np.clip(b + np.clip(step[:, 0], -0.5, 0.5), *exponents)
         m = np.clip(m + np.clip(step[:, 1], -0.9, 0.9), lowest, priors.MIDPOINTS[1])
     return best[1], best[2], best[3]
 
@@ -756,7 +757,7 @@ def posterior(
     if not shape.has_exponent:
         prior = replace(prior, log_exponent=(0.0, 1e-4))
     if not shape.has_midpoint:
-        prior = replace(prior, log_midpoint=(0.0, 1e-4))
+        prior = replace(prior, log_exponent=priors.LOG_POWER, log_midpoint=(0.0, 1e-4))
     problem = make_problem(blocks, shape, prior, fixed_ceiling)
     candidates = all_candidates(blocks, kinds)
     shared_shape = _shared_shape(problem, candidates)

@@ -15,6 +15,8 @@ KINDS = {"flat": 0.10, "rise": 0.55, "second": 0.05, "tail": 0.05, "late": 0.15,
 # The exponents of arXiv 2510.13786, Table 1 and its ablations, lie between 1.1 and 5.0.
 LOG_EXPONENT = (np.log(2.0), 0.5)
 EXPONENTS = (np.log(0.3), np.log(14.0))
+# Exponents of power laws in arXiv 2509.25300 lie about 0.1, those of the paper's A.4 below 1.
+LOG_POWER = (np.log(0.2), 1.2)
 # People look at a run, or stop it, within a factor of about ten of where its curve bends.
 LOG_MIDPOINT = (0.0, 1.5)
 MIDPOINTS = (np.log(1e-5), np.log(100.0))
