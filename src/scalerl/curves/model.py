@@ -217,7 +217,7 @@ def all_covariances(blocks: Blocks, shared_shape) -> list[Covariance]:
                         misfit=misfit * unit,
                         spread=spread * unit,
                         log_weight=log_weight,
-                        whiten=np.linalg.inv(factor),
+                        whiten=np.asarray(np.linalg.inv(factor), dtype=float),
                     )
                 )
     return found
