@@ -35,6 +35,9 @@ class PlainStream:
     def write(self, text: str) -> int:
         return self.rich_proxied_file.write(printable(text, keep="\n\t"))
 
+    def flush(self) -> None:
+        self.rich_proxied_file.flush()
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.rich_proxied_file, name)
 
