@@ -10,10 +10,11 @@ evaluations and curves report its mean. `reward` is what advantages are made of:
 the length control's adjustment.
 """
 
+import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -69,11 +70,66 @@ class Problem:
         return hashlib.sha256(" ".join(self.prompt.split()).encode()).hexdigest()[:16]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Ending:
+    """Recognises the end of thinking, token by token. A text can be spelled with many sequences of tokens.
+
+    The state is how much of the end the last tokens have: 0 at first, `width` when it is complete.
+    """
+
+    key: tuple[str | int, ...]
+    """Endings of one model with the same key are equal."""
+    width: int
+    moves: Mapping[int, int]
+    """token x width + state -> the next state, where it is not 0."""
+
+    def after(self, state: int, token: int) -> int:
+        """Return the state after one more token."""
+        return self.moves.get(token * self.width + state, 0)
+
+    @staticmethod
+    @functools.lru_cache(maxsize=64)
+    def of_tokens(tokens: tuple[int, ...]) -> "Ending":
+        """Recognise this sequence of tokens alone."""
+        return Ending._of(tokens, [(token, (token,)) for token in set(tokens)], tokens)
+
+    @classmethod
+    def of_text(cls, end: str, texts: Sequence[str]) -> "Ending":
+        """Recognise a text, however it is spelled; `texts` are those of all tokens, in order."""
+        beginnings = tuple(end[:num] for num in range(1, len(end) + 1))
+        ends = tuple(end[num:] for num in range(len(end)))
+        # Few tokens can have a part of it.
+        chosen = [
+            (token, text)
+            for token, text in enumerate(texts)
+            if text and (text.endswith(beginnings) or text.startswith(ends) or text in end or end in text)
+        ]
+        return cls._of((end,), chosen, end)
+
+    @classmethod
+    def _of(cls, key: tuple[str | int, ...], chosen: Iterable[tuple[int, Any]], end: Any) -> "Ending":
+        width, moves = len(end), {}
+        for token, part in chosen:
+            for state in range(width):
+                seen = end[:state] + part
+                places = range(1, len(seen) + 1)
+                whole = any(seen[place - width : place] == end for place in places if place >= width)
+                state_after = (
+                    width
+                    if whole
+                    else max(num for num in range(width) if num <= len(seen) and seen[len(seen) - num :] == end[:num])
+                )
+                if state_after:
+                    moves[token * width + state] = state_after
+        return cls(key, width, moves)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthPlan:
     """How long one completion may get. Every engine follows it.
 
-    With a thinking budget: if the thinking_end tokens have not been sampled after `thinking_budget` tokens, the marker
+    With a thinking budget: if the end of thinking (`ending`, or without one exactly the thinking_end tokens) has not
+    been sampled after `thinking_budget` tokens, the marker
     tokens are forced there. From the end of thinking, reached or forced, `answer_budget` tokens remain, a forced marker
     counted among them; so max_tokens bounds the completion in every case. Without one, the answer is all there is.
     """
@@ -82,6 +138,15 @@ class LengthPlan:
     thinking_end: tuple[int, ...] = ()
     marker: tuple[int, ...] = ()
     answer_budget: int
+    ending: Ending | None = field(default=None, compare=False, repr=False)
+    """Recognises the text of thinking_end also where it is spelled with other tokens."""
+
+    @property
+    def recognised(self) -> Ending | None:
+        """What ends thinking; None where nothing can."""
+        if self.thinking_budget is None or not (self.ending or self.thinking_end):
+            return None
+        return self.ending or Ending.of_tokens(self.thinking_end)
 
     @property
     def max_tokens(self) -> int:

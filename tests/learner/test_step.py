@@ -112,6 +112,10 @@ def test_a_packed_sequence_gives_what_it_gives_alone(family, window):
         for layer in packed.model.layers:
             layer.self_attn.sliding_window = window
     alone, ids = copy.deepcopy(packed), torch.randint(2, 23, (sum(lengths),))
+    if window is not None:
+        # The other one is given a mask.
+        packed.config.layer_types = ["sliding_attention"] * packed.config.num_hidden_layers
+        packed.model.has_sliding_layers = True
     attend_packed(packed)
     check_packing(functools.partial(packed_hidden_states, packed), packed.config, device=packed.device)
     mix = torch.randn(sum(lengths), 16)
@@ -124,6 +128,25 @@ def test_a_packed_sequence_gives_what_it_gives_alone(family, window):
         torch.testing.assert_close(states, expected, rtol=1e-5, atol=1e-5)
     for (name, ours), theirs in zip(packed.base_model.named_parameters(), alone.base_model.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-5, atol=1e-5, msg=name)
+
+
+def test_attention_patterns_that_few_tokens_do_not_show_are_checked():
+    """Windows that a layer does not ask for, and patterns that packed attention does not have, are refused."""
+
+    def check(model):
+        attend_packed(model)
+        return check_packing(functools.partial(packed_hidden_states, model), model.config, device=model.device)
+
+    model = tiny_model("qwen2_windowed")
+    assert check(model)
+    for layer in model.model.layers:
+        layer.self_attn.sliding_window = None
+    with pytest.raises(PackingError, match=r"attend to the last \[None, None\].*configuration says \[None, 5\]"):
+        check(model)
+    chunked = tiny_model("qwen3")
+    chunked.config.layer_types = ["chunked_attention", "full_attention"]
+    with pytest.raises(PackingError, match="layers of chunked_attention"):
+        check(chunked)
 
 
 def windowed(length, window):

@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from transformers import (
 )
 
 from scalerl.errors import ModelError, StoreError
-from scalerl.models.load import head, hidden_states, load_model, save_model
+from scalerl.models.load import head, hidden_states, load_config, load_model, save_model
 
 
 def tiny_tokenizer(**special):
@@ -272,3 +273,22 @@ def test_nothing_is_overwritten_or_left_half_written(tmp_path, monkeypatch):
     with pytest.raises(StoreError, match=r"cannot write .*/other: the disk is full"):
         save_model(tiny_model(), tokenizer, tmp_path / "other")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_llama_4_is_refused_by_name(tmp_path):
+    from transformers import Llama4Config, Llama4TextConfig
+
+    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 4, "vocab_size": 32}
+    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "intermediate_size_mlp": 16}
+    text = Llama4TextConfig(**sizes)
+    Llama4Config(text_config=text.to_dict()).save_pretrained(tmp_path / "whole")
+    text.save_pretrained(tmp_path / "text")
+    with pytest.raises(ModelError, match=r"is a llama4 model, .*\(text_config\): such models are not supported"):
+        load_config(tmp_path / "whole")
+    with pytest.raises(ModelError, match="is a llama4_text model with layers of chunked_attention"):
+        load_config(tmp_path / "text")
+    for name in ("whole", "text"):
+        for file in ("model.safetensors", "tokenizer.json"):
+            (tmp_path / name / file).write_bytes(b"")
+        with pytest.raises(ModelError, match="is a llama4"):
+            load_model(tmp_path / name, dtype=torch.float32, device="cpu")

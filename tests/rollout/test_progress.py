@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalerl.rollout.progress import Progress
-from scalerl.types import LengthPlan
+from scalerl.types import Ending, LengthPlan
 
 STOP = 0
 
@@ -22,15 +22,27 @@ def reference(plan: LengthPlan, stream) -> tuple[list[int], list[bool], bool]:
         if tokens[-1] == STOP and not is_forced:
             return tokens, forced, True
         thinking = plan.thinking_budget is not None and len(tokens) <= plan.thinking_budget and not ended
-        if thinking and plan.thinking_end and tuple(tokens[-len(plan.thinking_end) :]) == plan.thinking_end:
+        if thinking and _ends(plan, tokens):
             ended, limit = True, len(tokens) + plan.answer_budget
     return tokens, forced, False
 
 
-tokens_of = st.integers(0, 2)
+TEXTS = ("", "a", "ab", "b", "ba", "aab")
+
+
+def _ends(plan: LengthPlan, tokens: list[int]) -> bool:
+    if plan.ending is None:
+        return bool(plan.thinking_end) and tuple(tokens[-len(plan.thinking_end) :]) == plan.thinking_end
+    # Whatever the tokens before it are, the last one completes the first end that is in the text.
+    return str(plan.ending.key[0]) in "".join(TEXTS[token] for token in tokens)
+
+
+endings = st.none() | st.text("ab", min_size=1, max_size=4).map(lambda end: Ending.of_text(end, TEXTS))
+tokens_of = st.integers(0, 5)
 plans = st.builds(
     LengthPlan,
     thinking_budget=st.none() | st.integers(0, 12),
+    ending=endings,
     thinking_end=st.lists(tokens_of, max_size=3).map(tuple),
     marker=st.lists(tokens_of, max_size=4).map(tuple),
     answer_budget=st.integers(1, 12),
@@ -41,7 +53,7 @@ plans = st.builds(
 @given(st.lists(plans, min_size=1, max_size=10), st.integers(1, 7), st.integers(1, 3), st.integers(0, 2**32))
 def test_chunks_of_all_slots_give_what_a_plain_loop_gives(waiting, chunk, slots, seed):
     # Few tokens and rare stops: most patterns that end thinking occur, many of them across two chunks.
-    streams = np.random.default_rng(seed).choice(3, (len(waiting), 40), p=[0.04, 0.48, 0.48])
+    streams = np.random.default_rng(seed).choice(6, (len(waiting), 40), p=[0.04, 0.4, 0.2, 0.2, 0.1, 0.06])
     progress = Progress(slots, [STOP])
     holders: list[int | None] = [None] * slots
     results: dict[int, tuple[list[int], list[bool], bool]] = {}
@@ -87,3 +99,16 @@ def test_an_unused_slot_keeps_nothing():
     assert result.num_kept.tolist() == [0, 3]
     assert result.finished.tolist() == [False, True]
     assert progress.active.tolist() == [False, False]
+
+
+@given(st.text("<>/thk ", min_size=1, max_size=6), st.lists(st.text("<>/thk ", max_size=4), min_size=1, max_size=30))
+def test_text_is_recognised_however_it_is_spelled(end, parts):
+    texts = sorted(set(parts))
+    ending = Ending.of_text(end, texts)
+    state, seen = 0, ""
+    for part in parts:
+        seen += part
+        state = ending.after(state, texts.index(part))
+        assert (state == ending.width) == (end in seen), seen
+        if end in seen:
+            break

@@ -2,6 +2,7 @@
 
 import re
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -160,6 +161,8 @@ def test_merged_copies_of_adapters_are_counted():
     [
         ("llama", {"engine": "torch"}, None),
         ("llama", {"engine": "vllm"}, "torch"),
+        ("llama-8b", {"engine": "vllm"}, None),
+        ("llama-8b", {"engine": "torch"}, None),
         ("llama", {"engine": "vllm", "vllm": {"tensor_parallel": 2}}, None),
         ("llama", {"engine": "vllm", "vllm": {"quantisation": "fp8"}}, None),
         ("qwen3_moe", {"engine": "torch"}, "vllm"),
@@ -167,9 +170,13 @@ def test_merged_copies_of_adapters_are_counted():
     ],
 )
 def test_the_faster_engine_is_advised(model_type, settings, advised):
+    from transformers import LlamaConfig, Qwen3MoeConfig
+
     from scalerl.config.parts import RolloutSettings
 
-    advice = engine_advice(RolloutSettings(**settings), SimpleNamespace(model_type=model_type))
+    small: dict[str, Any] = DENSE_8B | {"num_hidden_layers": 4}
+    configs = {"llama": LlamaConfig(**small), "llama-8b": LlamaConfig(**DENSE_8B), "qwen3_moe": Qwen3MoeConfig(**small)}
+    advice = engine_advice(RolloutSettings(**settings), configs[model_type])
     assert (advice is None) == (advised is None)
     assert f'rollout.engine = "{advised}"' in (advice or 'rollout.engine = "None"')
 
@@ -267,11 +274,62 @@ def test_shipped_recipe_for_a_node_fits_a_llama_of_8b():
 
     llama: dict[str, Any] = DENSE_8B | {"vocab_size": 128256, "intermediate_size": 14336, "num_hidden_layers": 32}
     node = load_recipe("scalerl-8b-node", ["model.path=x", "task=arithmetic"])
-    own = memory_of_model(node, LlamaConfig(**llama), Gpus.parse("8x80"))
-    assert own.fits
-    assert own.num == {"learner": 4, "generator": 4}
-    beside = load_recipe("scalerl-8b-node", ["task=arithmetic", "rollout.slots=1", "rollout.vllm.devices=[0,1,2,3]"])
-    assert num_generators(beside) == 0, "vLLM is on the learner's GPUs"
+    for gpus, slots in (("8x80", 24), ("8x141", 49)):
+        for config in (LlamaConfig(**llama), dense()):
+            own = memory_of_model(node, config, Gpus.parse(gpus))
+            assert own.fits, why_not(own, None)
+            assert own.num == {"learner": 3, "generator": 5}
+            assert own.total("generator") <= node.rollout.vllm.memory_share * own.gpus.bytes_each
+        assert memory_of_model(node, LlamaConfig(**llama), Gpus.parse(gpus)).slots == slots, "as the recipe says"
+    one = ["task=arithmetic", "rollout.generators=0", "rollout.slots=1", "rollout.vllm.devices=[0]"]
+    assert num_generators(load_recipe("scalerl-8b-node", one)) == 0, "vLLM is on the learner's GPUs"
+
+
+def test_shipped_recipe_for_a_node_passes_its_own_check(tmp_path):
+    from transformers import LlamaConfig
+
+    LlamaConfig(
+        **DENSE_8B | {"vocab_size": 128256, "intermediate_size": 14336, "num_hidden_layers": 32}
+    ).save_pretrained(tmp_path)
+    for gpus in ("8x80", "8x141"):
+        words = ["train", "scalerl-8b-node", "--check", "--gpus", gpus, "--set", "task.name=arithmetic"]
+        result = CliRunner().invoke(app, [*words, "--set", f"model.path={tmp_path}"])
+        assert result.exit_code == 0, result.exception
+        assert "scalerl-8b-node fits: 8 of 8 GPUs" in result.output
+
+
+def test_the_budget_of_the_recipe_for_a_node_identifies_the_ceiling():
+    """The paper's curve over steps, with the recipe's evaluations, ends with a known ceiling."""
+    import numpy as np
+
+    from scalerl.curves import Verdict, fit
+
+    node, (ceiling, exponent, midpoint, start) = load_recipe("scalerl-8b-node"), (0.61, 1.92, 2542 / 2.6, 0.4)
+    evaluation = node.evaluation
+    error = 0.5 / np.sqrt(evaluation.num_prompts * evaluation.samples_per_prompt)
+    steps = np.arange(evaluation.every, (node.budget.steps or 0) + 1, evaluation.every)
+    curve = start + (ceiling - start) / (1 + (midpoint / steps) ** exponent)
+    fits = [
+        fit(steps, curve + error * np.random.default_rng(seed).standard_normal(len(steps)), start=start)
+        for seed in range(6)
+    ]
+    assert [each.verdict for each in fits].count(Verdict.KNOWN) >= 5
+    assert sum(low <= ceiling <= high for low, high in (each.interval("ceiling") for each in fits)) >= 5
+
+
+@pytest.mark.parametrize("size, hours_per_step", [("80gb", 1.5), ("141gb", 0.9)])
+def test_the_recipe_for_a_node_states_its_simulated_cost(size, hours_per_step):
+    from scalerl.run.rates import read_rates
+    from scalerl.run.simulate import replayed, splits
+
+    node = load_recipe("scalerl-8b-node")
+    rates = read_rates(Path(__file__).parents[2] / "examples" / f"rates_8b_{size}.toml")
+    (split,) = splits(node, rates, 8, node.rollout.generators)["PipelineRL-8"]
+    found, pipeline = replayed(node, rates, split), node.pipeline
+    evaluated = node.evaluation.num_prompts * node.evaluation.samples_per_prompt / node.evaluation.every
+    more = 1 + evaluated / (pipeline.groups_per_batch * pipeline.completions_per_group)
+    assert found.gpu_hours_per_step * more == pytest.approx(hours_per_step, rel=0.05)
+    assert found.lag_max in (1, 2)
 
 
 def auto_of(setting: str, gpus: str | None) -> bool | str:

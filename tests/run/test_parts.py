@@ -56,8 +56,7 @@ def prompts_of(inputs: Inputs, max_tokens: int = 16) -> dict[str, Prompts]:
 def notices_of(inputs: Inputs, settings: Recipe) -> tuple[str, ...]:
     max_tokens = settings.rollout.max_prompt_tokens
     every_set = [*(one.prompts for one in inputs.eval_sets), *prompts_of(inputs, max_tokens).values()]
-    thinking_end = inputs.tasks["main"].answer.thinking_end
-    return notices(every_set, max_tokens=max_tokens, thinking_end=thinking_end, text=inputs.text)
+    return notices(every_set, max_tokens=max_tokens)
 
 
 def test_no_training_problem_is_in_an_evaluation_set(tmp_path: Path):
@@ -126,12 +125,16 @@ def test_prompts_are_encoded_once_for_all_evaluations(monkeypatch: pytest.Monkey
         assert evaluate_set(eval_set, engine, inputs, settings.evaluation, step=0).num_samples == 10
 
 
-def test_thinking_end_of_several_tokens_is_noticed():
-    settings = recipe()
-    assert notices_of(load_inputs(settings), settings) == ()
+def test_thinking_end_of_several_tokens_is_recognised():
     settings = recipe('task.thinking_end="=1"', 'length.marker="=1"')
-    (notice,) = notices_of(load_inputs(settings), settings)
-    assert notice.startswith('task.thinking_end "=1" is 2 tokens of this model: ')
+    inputs = load_inputs(settings)
+    ending = inputs.length.plan(0).recognised
+    assert ending is not None
+    state = 0
+    for token in inputs.text.encode("2+2=1"):
+        assert state < ending.width
+        state = ending.after(state, token)
+    assert state == ending.width
 
 
 def long_winded(encode, thinking_end, /) -> LengthControl:

@@ -15,7 +15,8 @@ the keys of that beginning, which are gathered in every layer; everything else i
     keys       p p p a a a   p p p b b   p p p c
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -214,24 +215,57 @@ def packed_hidden_states(
     return output.last_hidden_state[0]
 
 
+def _windows(config: Any) -> list[int | None]:
+    """Return how many tokens each layer attends to, by the model's configuration; None for all of them."""
+    window, num = getattr(config, "sliding_window", None), config.num_hidden_layers
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"] * num
+    if other := sorted(set(kinds) - {"full_attention", "sliding_attention"}):
+        raise PackingError(
+            f"a {config.model_type} model cannot be trained on packed sequences: it has layers of {other[0]}"
+        )
+    return [window if kind == "sliding_attention" else None for kind in kinds]
+
+
 @torch.no_grad()
 def check_packing(
     hidden_states: Callable[[Tensor, Packing], Tensor], config: Any, *, device: torch.device, tolerance: float = 1e-3
 ) -> bool:
     """Raise PackingError unless packed sequences give what each gives alone; recurrent layers would mix them.
 
-    Return whether this also holds for a sequence that continues the beginning of another. `hidden_states` takes tokens
-    and their packing.
+    Patterns of attention that only long sequences show are compared by their settings: every layer must ask for the
+    window that the model's configuration has for it, and no other pattern is allowed. Return whether a sequence may
+    also continue the beginning of another. `hidden_states` takes tokens and their packing.
     """
+    expected = _windows(config)
     ids = torch.arange(9, device=device) % config.vocab_size
     first, second, third = ids.split([4, 3, 2])
-    together = hidden_states(ids[:7], pack([4, 3]).to(device))
+    with _recorded_windows() as asked:
+        together = hidden_states(ids[:7], pack([4, 3]).to(device))
+    if asked != expected:
+        raise PackingError(
+            f"a {config.model_type} model cannot be trained on packed sequences: its layers attend to the last {asked} "
+            f"tokens (None: all), and its configuration says {expected}"
+        )
     apart = [hidden_states(part, pack([len(part)]).to(device)) for part in (first, second)]
     if not torch.allclose(together, torch.cat(apart), rtol=tolerance, atol=tolerance):
         raise PackingError(f"a {config.model_type} model cannot be trained: its layers mix packed sequences")
     continued = hidden_states(ids, pack([4, 3, 2], [0, 1, 0], [0, 0, 2]).to(device))
     alone = hidden_states(torch.cat([first[:2], third]), pack([4]).to(device))[2:]
     return torch.allclose(continued, torch.cat([together, alone]), rtol=tolerance, atol=tolerance)
+
+
+_recorded: list[int | None] | None = None
+
+
+@contextmanager
+def _recorded_windows() -> Iterator[list[int | None]]:
+    """Record the window of every call of `packed_attention`, in order."""
+    global _recorded
+    _recorded = windows = []
+    try:
+        yield windows
+    finally:
+        _recorded = None
 
 
 def packed_attention(
@@ -264,6 +298,8 @@ def packed_attention(
     """
     if unknown := sorted(name for name in ("softcap", "s_aux", "position_bias") if others.get(name) is not None):
         raise PackingError(f"a model whose attention needs {unknown[0]} cannot be trained on packed sequences")
+    if _recorded is not None:
+        _recorded.append(sliding_window)
     queries, own_keys, own_values = (part[0].transpose(0, 1) for part in (query, key, value))
     if exchange is not None:
         queries, own_keys, own_values = exchange.to_heads(queries, own_keys, own_values)

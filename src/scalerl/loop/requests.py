@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from scalerl.tasks.curriculum import Issued
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.prompts import Message, PromptFormat, render
-from scalerl.types import Problem, Request, derive_seed
+from scalerl.types import Ending, Problem, Request, derive_seed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -53,6 +53,14 @@ class Text:
         texts = [render(prompt, prompt_format, chat_template) for prompt in prompts]
         # A chat template writes its own special tokens.
         return self.encode_all(texts, special_tokens=not prompt_format.chat)
+
+    def ending(self, text: str) -> Ending:
+        """Return what recognises a text in tokens, however they spell it."""
+        num = len(self.tokenizer)
+        texts = self.tokenizer.batch_decode(
+            [[token] for token in range(num)], skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return Ending.of_text(text, texts)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Decode one completion; see decode_all."""

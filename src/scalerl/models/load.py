@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 EMBEDDED = ("tiny-base", "tiny-code-base")
+ATTENTION_PATTERNS = frozenset({"full_attention", "sliding_attention"})
+"""Kinds of layers, as config.json names them, that engines and learner compute rightly."""
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
@@ -70,8 +72,11 @@ def load_model(
     name = os.fspath(path)
     source = _source(name)
     # After the name was checked: this import takes seconds.
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+    with _short_errors(name, source):
+        config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+    _check_family(name, config)
     with _short_errors(name, source):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source,
@@ -101,7 +106,9 @@ def load_config(path: str | os.PathLike[str], *, trust_remote_code: bool = False
     from transformers import AutoConfig
 
     with _short_errors(name, source):
-        return AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+        config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+    _check_family(name, config)
+    return config
 
 
 def model_folder(name: str) -> Path:
@@ -276,6 +283,21 @@ def _damaged_file(folder: Path) -> str | None:
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def _check_family(name: str, config: Any) -> None:
+    """Raise ModelError for models that would be loaded, counted or trained wrongly, before their weights are read."""
+    text = config.get_text_config()
+    if text is not config:
+        raise ModelError(
+            f"model {name} is a {config.model_type} model, whose language model is one part of several (text_config): "
+            f"such models are not supported; a checkpoint of the language model alone may be"
+        )
+    if other := sorted(set(getattr(config, "layer_types", None) or ()) - ATTENTION_PATTERNS):
+        raise ModelError(
+            f"model {name} is a {config.model_type} model with layers of {other[0]}, which is not supported: only "
+            f"{' and '.join(sorted(ATTENTION_PATTERNS))} are"
+        )
 
 
 def _check_weights(name: str, report: Mapping[str, Any]) -> None:

@@ -16,11 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scalerl.types import LengthPlan
+from scalerl.types import Ending, LengthPlan
 
 _NEVER = np.iinfo(np.int64).max // 2
-_ANY, _NOTHING, _IMPOSSIBLE = -1, -2, -3
-"""In an end pattern, matches every token; in a history, no token yet; in an end pattern, matches no token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +48,33 @@ class Progress:
         self._ended = np.zeros(slots, dtype=np.bool_)
         self._marker = np.zeros((0, slots), dtype=np.int64)
         self._marker_length = np.zeros(slots, dtype=np.int64)
-        self._ending = np.zeros((0, slots), dtype=np.int64)
-        self._history = np.zeros((0, slots), dtype=np.int64)
+        self._endings: dict[tuple[str | int, ...], int] = {}
+        self._tables: list[NDArray[np.int16]] = []
+        """Of each ending: state x token -> next state; the last column is for all tokens without one of their own."""
+        self._ending = np.full(slots, -1)
+        """The ending of each slot, or -1."""
+        self._state = np.zeros(slots, dtype=np.int64)
+        self._complete = np.full(slots, -1)
+        """State in which the end of thinking is complete."""
 
     def start(self, slots: Sequence[int], plans: Sequence[LengthPlan]) -> None:
         """Put new requests with these plans into the slots."""
-        # Many slots share few patterns.
+        # Many slots share few markers.
         by_marker: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
-        by_ending: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
         for slot, plan in zip(slots, plans, strict=True):
             by_marker[plan.marker].append(slot)
-            by_ending[plan.thinking_end if plan.thinking_budget is not None else ()].append(slot)
-        self._widen(max(map(len, by_marker)), max(map(len, by_ending)))
-        self.active[slots], self.count[slots], self._ended[slots] = True, 0, False
+            ending = plan.recognised
+            self._ending[slot] = -1 if ending is None else self._table(ending)
+            self._complete[slot] = -1 if ending is None else ending.width
+        self._widen(max(map(len, by_marker)))
+        self.active[slots], self.count[slots], self._ended[slots], self._state[slots] = True, 0, False, 0
         thinking = np.array([_NEVER if plan.thinking_budget is None else plan.thinking_budget for plan in plans])
         self._budget[slots] = thinking
         self._answer[slots] = [plan.answer_budget for plan in plans]
         self._limit[slots] = self._answer[slots] + np.where(thinking == _NEVER, 0, thinking)
-        self._ending[:, slots], self._history[:, slots] = _IMPOSSIBLE, _NOTHING
         for marker, chosen in by_marker.items():
             self._marker_length[chosen] = len(marker)
             self._marker[: len(marker), chosen] = np.array(marker, dtype=np.int64)[:, None]
-        for ending, chosen in by_ending.items():
-            if ending:
-                self._ending[:, chosen] = _ANY
-                self._ending[-len(ending) :, chosen] = np.array(ending, dtype=np.int64)[:, None]
 
     def forced(self, chunk: int) -> NDArray[np.int64]:
         """Return [chunk, slots]: the token that a slot must take at a step, or -1 where it samples."""
@@ -93,7 +93,8 @@ class Progress:
         forced = self._is_forced(index)
         keep = np.full(len(self.count), chunk, dtype=np.int64)
 
-        ends = self._thinking_ends(tokens) & (index < self._budget) & ~self._ended
+        states = self._states(tokens)
+        ends = (states[1:] == self._complete) & (index < self._budget) & ~self._ended
         ended_now = ends.any(axis=0)
         if ended_now.any():
             end = self.count + ends.argmax(axis=0) + 1
@@ -106,7 +107,7 @@ class Progress:
         keep = np.where(stopped, stops.argmax(axis=0) + 1, keep)
         keep = np.where(self.active, keep, 0)
 
-        self._remember(tokens, keep)
+        self._state = np.take_along_axis(states, keep[None], axis=0)[0]
         self._ended |= ended_now
         self.count = self.count + keep
         finished = self.active & (stopped | (self.count >= self._limit))
@@ -117,30 +118,30 @@ class Progress:
         past = index - self._budget
         return (past >= 0) & (past < self._marker_length) & ~self._ended & self.active
 
-    def _thinking_ends(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return [chunk, slots]: whether the last token of a slot's end-of-thinking pattern is here."""
-        width = len(self._ending)
-        if not width:
-            return np.zeros(tokens.shape, dtype=np.bool_)
-        window = np.concatenate((self._history, tokens))
-        matches = np.ones(tokens.shape, dtype=np.bool_)
-        for place, expected in enumerate(self._ending):
-            matches &= (window[place : place + len(tokens)] == expected) | (expected == _ANY)
-        return matches
+    def _states(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return [chunk + 1, slots]: the state of each slot's ending before and after each token."""
+        states = np.zeros((len(tokens) + 1, len(self._state)), dtype=np.int64)
+        states[0] = self._state
+        for number, table in enumerate(self._tables):
+            chosen = np.flatnonzero(self.active & ~self._ended & (self._ending == number))
+            columns = np.minimum(tokens[:, chosen], table.shape[1] - 1)
+            for step in range(len(tokens) if len(chosen) else 0):
+                states[step + 1, chosen] = table[states[step, chosen], columns[step]]
+        return states
 
-    def _remember(self, tokens: NDArray[np.int64], keep: NDArray[np.int64]) -> None:
-        if len(self._history):
-            window = np.concatenate((self._history, tokens))
-            self._history = np.take_along_axis(window, keep + np.arange(len(self._history))[:, None], axis=0)
+    def _table(self, ending: Ending) -> int:
+        """Return the number of an ending's table."""
+        if ending.key not in self._endings:
+            keys = np.fromiter(ending.moves, dtype=np.int64, count=len(ending.moves))
+            table = np.zeros((ending.width + 1, int(keys.max(initial=0)) // ending.width + 2), dtype=np.int16)
+            table[keys % ending.width, keys // ending.width] = list(ending.moves.values())
+            # Complete stays complete.
+            table[ending.width] = ending.width
+            self._endings[ending.key] = len(self._tables)
+            self._tables.append(table)
+        return self._endings[ending.key]
 
-    def _widen(self, marker: int, ending: int) -> None:
-        """Make room for a longer marker or end pattern than any before."""
-        slots = len(self.count)
+    def _widen(self, marker: int) -> None:
+        """Make room for a longer marker than any before."""
         if (more := marker - len(self._marker)) > 0:
-            self._marker = np.concatenate((self._marker, np.zeros((more, slots), dtype=np.int64)))
-        if (more := ending - len(self._ending)) > 0:
-            any_token = np.where(self._ending[:1] == _IMPOSSIBLE, _IMPOSSIBLE, _ANY)
-            fill = any_token if len(any_token) else np.full((1, slots), _IMPOSSIBLE)
-            self._ending = np.concatenate((np.repeat(fill, more, axis=0), self._ending))
-            more = ending - 1 - len(self._history)
-            self._history = np.concatenate((np.full((more, slots), _NOTHING), self._history))
+            self._marker = np.concatenate((self._marker, np.zeros((more, len(self.count)), dtype=np.int64)))

@@ -40,7 +40,7 @@ COMFORTABLE = 0.9
 exact, and free memory is not in one piece."""
 CACHE_SHARE = {"apart": 0.9, "shared": 0.25}
 """Share of the free memory that a generator's cache takes if rollout.slots is not set, by whether the learner is on
-other devices."""
+other devices. A vLLM on GPUs of its own takes rollout.vllm.memory_share of their memory in all."""
 _ROPES_OF_WHOLE_PASSES = frozenset({"dynamic", "longrope"})
 """Rotary positions whose frequencies transformers chooses by the largest position of a pass."""
 
@@ -209,7 +209,10 @@ def memory_of(recipe: Recipe, sizes: ModelSizes, gpus: Gpus) -> Memory:
     if recipe.rollout.slots is None:
         empty, one = (sum(generator_bytes(recipe, sizes, num).values()) for num in (0, 1))
         used = empty + (0.0 if generators else sum(learner.values()))
-        free = CACHE_SHARE["apart" if generators else "shared"] * (gpus.bytes_each - used)
+        if generators and recipe.rollout.engine == "vllm":
+            free = recipe.rollout.vllm.memory_share * gpus.bytes_each - used
+        else:
+            free = CACHE_SHARE["apart" if generators else "shared"] * (gpus.bytes_each - used)
         slots = min(max(int(free / (one - empty)), 1), slots)
     generator = generator_bytes(recipe, sizes, slots)
     both = {f"generator's {part}": value for part, value in generator.items() if value}

@@ -46,7 +46,7 @@ from scalerl.run.prompts import EvalSet, Prompts, eval_set, hash_problems, notic
 from scalerl.run.resume import Earlier
 from scalerl.tasks.curriculum import CURRICULA, Curriculum
 from scalerl.tasks.files import DEFAULT_EVALUATION, function_task, hide_hub_warnings
-from scalerl.tasks.length import LENGTHS, LengthControl
+from scalerl.tasks.length import LENGTHS, LengthControl, recognising
 from scalerl.tasks.mixture import Mixture
 from scalerl.tasks.problems import FROM_ROWS, TASKS
 from scalerl.tasks.task import Task, named, shared_answer, with_settings
@@ -182,8 +182,7 @@ def _thinking_end(recipe: Recipe, tasks: Mapping[str, Task]) -> str:
 
 def _prompt_notices(recipe: Recipe, inputs: Inputs, prompts: Mapping[str, Prompts]) -> tuple[str, ...]:
     every_set = (*(each.prompts for each in inputs.eval_sets), *prompts.values())
-    thinking_end = _thinking_end(recipe, inputs.tasks) if recipe.length.name == "interruption" else ""
-    return notices(every_set, max_tokens=recipe.rollout.max_prompt_tokens, thinking_end=thinking_end, text=inputs.text)
+    return notices(every_set, max_tokens=recipe.rollout.max_prompt_tokens)
 
 
 def schedule_notices(recipe: Recipe) -> Iterator[str]:
@@ -224,7 +223,10 @@ def load_inputs(recipe: Recipe, *, sets: Collection[str] = (), device: torch.dev
             trust_remote_code=recipe.model.trust_remote_code,
         )
     text = Text(tokenizer=model.tokenizer, stop_tokens=model.stop_tokens)
-    length = choose(LENGTHS, recipe.length)(text.encode, _thinking_end(recipe, tasks))
+    thinking_end = _thinking_end(recipe, tasks)
+    length = choose(LENGTHS, recipe.length)(text.encode, thinking_end)
+    if recipe.length.name == "interruption":
+        length = recognising(length, text.ending(thinking_end))
     _check_context(recipe.rollout, length)
     tasks, others = ({name: offer_tools(task, text) for name, task in some.items()} for some in (tasks, others))
     graders = GraderRunner(recipe.grading)

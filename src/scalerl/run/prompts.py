@@ -91,7 +91,7 @@ def training_prompts(
     return prompts
 
 
-def notices(all_prompts: Sequence[Prompts], *, max_tokens: int, thinking_end: str, text: Text) -> tuple[str, ...]:
+def notices(all_prompts: Sequence[Prompts], *, max_tokens: int) -> tuple[str, ...]:
     """Return what a user should know about the prompts before hours are spent."""
     lines = [
         f"{prompts.num_problems - len(prompts.tokens):,} of {prompts.num_problems:,} {prompts.purpose} problems of "
@@ -105,11 +105,6 @@ def notices(all_prompts: Sequence[Prompts], *, max_tokens: int, thinking_end: st
         for prompts in all_prompts
         if prompts.num_unreadable
     ]
-    if (num := len(text.encode(thinking_end))) > 1:
-        lines.append(
-            f'task.thinking_end "{thinking_end}" is {num} tokens of this model: where it is spelled with others, '
-            f"thinking that has ended is interrupted all the same"
-        )
     return tuple(lines)
 
 

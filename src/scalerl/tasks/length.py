@@ -7,10 +7,10 @@ Source: arXiv 2510.13786, section 4.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scalerl.errors import RecipeError
-from scalerl.types import LengthPlan, derive_seed
+from scalerl.types import Ending, LengthPlan, derive_seed
 
 Encode = Callable[[str], Sequence[int]]
 
@@ -25,6 +25,11 @@ class LengthControl:
     """A request's seed -> its length plan."""
     adjust: Callable[[int, bool], float]
     """(number of tokens, correct) -> what is added to a completion's reward."""
+
+
+def recognising(control: LengthControl, ending: Ending) -> LengthControl:
+    """Return the control with plans that recognise the end of thinking however it is spelled."""
+    return replace(control, plan=lambda seed: replace(control.plan(seed), ending=ending))
 
 
 def _no_adjustment(num_tokens: int, correct: bool) -> float:

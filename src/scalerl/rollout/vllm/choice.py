@@ -27,13 +27,14 @@ FREE = -1
 
 def arguments(request: Request) -> dict[str, Any]:
     """Return what the sampler must know about a request."""
-    plan = request.length
+    plan, ending = request.length, request.length.recognised
     return {
         "seed": request.seed & 0xFFFFFFFFFFFFFFFF,
         "temperature": float(request.temperature),
         "top_p": float(request.top_p),
         "budget": plan.thinking_budget,
-        "end": list(plan.thinking_end),
+        "end_width": 0 if ending is None else ending.width,
+        "end_moves": {} if ending is None else ending.moves,
         "marker": list(plan.marker),
     }
 

@@ -41,6 +41,8 @@ class _Running:
     """Tokens at which it ends; lower once thinking has ended by itself."""
     ended: bool = False
     """Whether thinking has ended by itself."""
+    state: int = 0
+    """How much of the end of thinking the last tokens have."""
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
@@ -57,7 +59,11 @@ class _Running:
         self.log_probs.append(0.0 if forced else log_prob)
         self.versions.append(version)
         self.stopped = not forced and token in stop_tokens
-        if not self.ended and _ends_thinking(plan, self.tokens):
+        ending = plan.recognised
+        if ending is None or self.ended or len(self.tokens) > (plan.thinking_budget or 0):
+            return
+        self.state = ending.after(self.state, token)
+        if self.state == ending.width:
             self.ended, self.limit = True, len(self.tokens) + plan.answer_budget
 
     def is_forced(self, index: int) -> bool:
@@ -350,14 +356,6 @@ class VllmEngine:
             running.append(token, log_prob, version, self._stop_tokens)
             counts.decoded += 1
             counts.attended += prompt + len(running.tokens) - 1
-
-
-def _ends_thinking(plan: LengthPlan, tokens: Sequence[int]) -> bool:
-    """Return whether the last token ends the thinking within its budget."""
-    end, count = plan.thinking_end, len(tokens)
-    if plan.thinking_budget is None or not end or not len(end) <= count <= plan.thinking_budget:
-        return False
-    return tuple(tokens[count - len(end) :]) == end
 
 
 def _sampling_params(request: Request) -> Any:

@@ -14,11 +14,11 @@ from scalerl.rollout.vllm.choice import FREE, KEY, RowSettings, leave_one_choice
 class _Row:
     """A request in the batch. `output` is vLLM's own list of its tokens so far, which grows in place."""
 
-    __slots__ = ("asked", "ended", "output", "searched")
+    __slots__ = ("asked", "ended", "output", "searched", "state")
 
     def __init__(self, asked: dict[str, Any], output: list[int]) -> None:
         self.asked, self.output = asked, output
-        self.ended, self.searched = False, 0
+        self.ended, self.searched, self.state = False, 0, 0
 
     def forced(self) -> int:
         """Return the token that must come next, or FREE."""
@@ -29,10 +29,14 @@ class _Row:
 
     def _has_ended(self) -> bool:
         """Return whether thinking has ended by itself, looking at the tokens that are new since the last call."""
-        end, width = self.asked["end"], len(self.asked["end"])
+        width, moves = self.asked["end_width"], self.asked["end_moves"]
         last = min(len(self.output), self.asked["budget"])
-        first, self.searched = max(self.searched + 1, width), last
-        return width > 0 and any(self.output[stop - width : stop] == end for stop in range(first, last + 1))
+        first, self.searched = self.searched, last
+        for token in self.output[first:last] if width else ():
+            self.state = moves.get(token * width + self.state, 0)
+            if self.state == width:
+                return True
+        return False
 
 
 class OwnSampler(LogitsProcessor):

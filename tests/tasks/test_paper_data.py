@@ -1,0 +1,99 @@
+"""The recipe of the paper's data, on small files with the fields of the real ones."""
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalerl.config import load_recipe
+from scalerl.graders.rules import GRADERS
+from scalerl.run.parts import build_eval_task, build_tasks
+
+POLARIS = [
+    {"problem": f"Find ${number}^2$.", "answer": str(number**2), "difficulty": f"{number % 8}/8"}
+    for number in range(40)
+]
+SHARED = {"problem": "Find $a$ if $a + 1 = \\frac{3}{2}$.", "answer": "\\frac{1}{2}", "difficulty": "3/8"}
+AIME24 = [
+    {
+        "id": 60 + number,
+        "problem": f"Every morning Aya walks {number} km. Find her time.",
+        "solution": f"... \\boxed{{{number:03d}}}",
+        "answer": f"{number:03d}",
+        "url": "https://example.org",
+        "year": "2024",
+    }
+    for number in range(3)
+]
+AIME25 = [{"problem": f"Find all $b > {each}$.", "answer": str(70 + each), "id": str(each)} for each in range(3)]
+MATH500 = [
+    {
+        "problem": SHARED["problem"],
+        "solution": "We have $a = \\frac12$, so the answer is $\\boxed{\\frac{1}{2}}$.",
+        "answer": "\\frac{1}{2}",
+        "subject": "Algebra",
+        "level": 2,
+        "unique_id": "test/algebra/807.json",
+    }
+]
+LIVE_CODE_BENCH = {
+    "question_title": "Double",
+    "question_content": "Read a number and print twice its value.",
+    "platform": "atcoder",
+    "question_id": "abc001_a",
+    "contest_id": "abc001",
+    "contest_date": "2025-01-04T00:00:00",
+    "starter_code": "",
+    "difficulty": "easy",
+    "public_test_cases": json.dumps([{"input": "2\n", "output": "4\n", "testtype": "stdin"}]),
+    "private_test_cases": base64.b64encode(
+        zlib.compress(json.dumps([{"input": "5\n", "output": "10\n", "testtype": "stdin"}]).encode())
+    ).decode(),
+    "metadata": "{}",
+}
+FILES: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "polaris-data-53K": [*POLARIS, SHARED],
+    "aime24": AIME24,
+    "aime25": AIME25,
+    "math500": MATH500,
+    "livecodebench": [LIVE_CODE_BENCH],
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, rows in FILES.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_recipe_reads_the_papers_files_as_they_are(folder):
+    recipe = load_recipe("scalerl-8b-polaris", ["evaluation.num_prompts=10"])
+    (task,) = build_tasks(recipe).values()
+    sets = {name: build_eval_task(part, recipe.evaluation.seed) for name, part in recipe.evaluation.sets.items()}
+    assert len(task.evaluation) == 10
+    assert {name: len(each.evaluation) for name, each in sets.items()} == {"aime24": 3, "aime25": 3, "math500": 1}
+    assert {len(each.training) for each in sets.values()} <= {0}
+    for each in (task, *sets.values()):
+        problem = each.evaluation[0]
+        assert each.grader == "math"
+        assert each.prompt.chat
+        right = f"<think>so</think> The answer is $\\boxed{{{problem.answer}}}$."
+        assert GRADERS["math"](right, problem.answer) is True
+        assert GRADERS["math"](right.replace(problem.answer, "12345"), problem.answer) is False
+
+
+def test_live_code_bench_is_read_as_it_is(folder):
+    setting = 'evaluation.sets.livecodebench={name="code", path="livecodebench.jsonl", chat=true}'
+    recipe = load_recipe("scalerl-8b-polaris", [setting])
+    task = build_eval_task(recipe.evaluation.sets["livecodebench"], recipe.evaluation.seed)
+    (problem,) = task.evaluation
+    assert (task.grader, problem.id) == ("code", "abc001_a")
+    assert "twice its value" in problem.prompt
+    tests = json.loads(problem.answer)
+    assert "10" in json.dumps(tests), "the private cases too"
