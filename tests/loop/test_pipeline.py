@@ -32,7 +32,7 @@ from scalerl.loop.pipeline import Pipeline, PipelineState, StepDone, Timings
 from scalerl.loop.watchdog import Watchdog, WatchedEngine
 from scalerl.run.pack import pack_groups, unpack_groups
 from scalerl.tasks.curriculum import Curriculum, Issued, Retires, no_positive_resampling, uniform
-from scalerl.types import Completion, Group, LengthPlan, group_key
+from scalerl.types import Completion, Ending, Group, LengthPlan, group_key
 
 NPR: Retires = functools.partial(no_positive_resampling, threshold=0.9, history="latest")
 
@@ -530,7 +530,8 @@ def test_a_completion_nobody_asked_for_is_an_error():
 
 
 def test_pack_and_unpack_groups_round_trip():
-    plan = LengthPlan(thinking_budget=2, thinking_end=(8,), marker=(8, 9), answer_budget=5)
+    ending = Ending.of_text("b", ("a", "b"))
+    plan = LengthPlan(thinking_budget=2, thinking_end=(8,), marker=(8, 9), answer_budget=5, ending=ending)
     groups = []
     for name, verdicts in (("a", (True, None)), ("b", (False, True))):
         requests = [replace(request, length=plan) for request in make_requests(Issued(problem_id=name, epoch=3))]
@@ -538,6 +539,7 @@ def test_pack_and_unpack_groups_round_trip():
         completions[0] = replace(completions[0], finish="length", interrupted_at=1, forced=np.array([0, 1, 1]))
         groups.append(replace(grade(completions), correct=verdicts, rewards=(0.1 + 0.2, -1.0)))
     arrays, meta = pack_groups(groups)
+    assert "moves" not in json.dumps(meta), "what recognises the end of thinking is large"
     assert {name: array.dtype.name for name, array in arrays.items()} == {
         "tokens": "int32",
         "log_probs": "float32",

@@ -1,7 +1,7 @@
 """Convert groups to flat arrays (for safetensors) and JSON types for a checkpoint, and back."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -107,7 +107,8 @@ def _completion_meta(completion: Completion) -> dict[str, Any]:
     return {
         "index": request.index,
         "seed": request.seed,
-        "length": asdict(request.length),
+        # Not what recognises the end of thinking: it is large, and a sampled completion needs it no more.
+        "length": asdict(replace(request.length, ending=None)),
         "temperature": request.temperature,
         "top_p": request.top_p,
         "finish": completion.finish,
