@@ -31,8 +31,11 @@ class _Row:
         """Return whether thinking has ended by itself, looking at the tokens that are new since the last call."""
         width, moves = self.asked["end_width"], self.asked["end_moves"]
         last = min(len(self.output), self.asked["budget"])
-        first, self.searched = self.searched, last
-        for token in self.output[first:last] if width else ():
+        for token in self.output[self.searched : last] if width else ():
+            if token < 0:
+                # A place that vLLM holds for a token of a step that has not ended.
+                return False
+            self.searched += 1
             self.state = moves.get(token * width + self.state, 0)
             if self.state == width:
                 return True
