@@ -98,11 +98,11 @@ class Ending:
         """Recognise a text, however it is spelled; `texts` are those of all tokens, in order."""
         beginnings = tuple(end[:num] for num in range(1, len(end) + 1))
         ends = tuple(end[num:] for num in range(len(end)))
-        # Few tokens can have a part of it.
+        # Few tokens can have a part of it; one without text changes nothing.
         chosen = [
             (token, text)
             for token, text in enumerate(texts)
-            if text and (text.endswith(beginnings) or text.startswith(ends) or text in end or end in text)
+            if text.endswith(beginnings) or text.startswith(ends) or text in end or end in text
         ]
         return cls._of((end,), chosen, end)
 
