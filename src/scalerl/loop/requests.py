@@ -79,10 +79,11 @@ class Text:
 
     def chat(self, turns: Sequence[Message], *, tools: Sequence[Any] | None = None) -> str:
         """Return the turns of a chat as one text that ends where the model's next turn begins."""
-        offered = {"tools": list(tools)} if tools else {}
-        return cast(
-            str, self.tokenizer.apply_chat_template(list(turns), tokenize=False, add_generation_prompt=True, **offered)
+        # An empty list is not the same as no tools to every template.
+        rendered = self.tokenizer.apply_chat_template(
+            list(turns), tools=list(tools) if tools else None, tokenize=False, add_generation_prompt=True
         )
+        return cast(str, rendered)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

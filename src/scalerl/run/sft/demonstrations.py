@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,7 +131,7 @@ def encode(
     prompts = text.encode_prompts([item.problem.asked for item in drawn], task.prompt)
     completions = text.encode_all([item.completion for item in drawn])
     ends = turn_end(text.tokenizer) if task.prompt.chat else []
-    end = ends[0] if ends else text.tokenizer.eos_token_id
+    end = ends[0] if ends else cast(int, text.tokenizer.eos_token_id)
     observe = observer(task, text) if any(item.earlier for item in drawn) else text.encode
     examples = [
         _example(prompt, item, [*completion, end], text=text, observe=observe, end=end)
