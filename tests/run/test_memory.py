@@ -288,9 +288,8 @@ def test_shipped_recipe_for_a_node_fits_a_llama_of_8b():
 def test_shipped_recipe_for_a_node_passes_its_own_check(tmp_path):
     from transformers import LlamaConfig
 
-    LlamaConfig(
-        **DENSE_8B | {"vocab_size": 128256, "intermediate_size": 14336, "num_hidden_layers": 32}
-    ).save_pretrained(tmp_path)
+    shape: dict[str, Any] = DENSE_8B | {"vocab_size": 128256, "intermediate_size": 14336, "num_hidden_layers": 32}
+    LlamaConfig(**shape).save_pretrained(tmp_path)
     for gpus in ("8x80", "8x141"):
         words = ["train", "scalerl-8b-node", "--check", "--gpus", gpus, "--set", "task.name=arithmetic"]
         result = CliRunner().invoke(app, [*words, "--set", f"model.path={tmp_path}"])
