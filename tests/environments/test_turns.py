@@ -232,6 +232,7 @@ def test_interruptions_of_turns_are_markers_and_not_observations():
     assert interrupted
     for completion in interrupted:
         at = completion.interrupted_at
+        assert at is not None
         assert completion.tokens[at : at + 2].tolist() == [62, 63]
         assert any(start <= at < end for start, end in completion.turns)
 
