@@ -206,7 +206,8 @@ def byte_text(template: str) -> Text:
         tokenizer_object=backend, eos_token="<|im_end|>", additional_special_tokens=["<|im_start|>"]
     )
     tokenizer.chat_template = template
-    (stop,) = tokenizer.convert_tokens_to_ids(["<|im_end|>"])
+    stop = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert isinstance(stop, int)
     return Text(tokenizer=tokenizer, stop_tokens=(stop,))
 
 
