@@ -168,7 +168,7 @@ def test_calls_within_thinking_are_not_carried_out():
     assert environment.step(f"hm</think>{said}").observation == "2"
 
 
-def test_a_class_is_a_tool_with_state_per_conversation_and_calls_are_bounded():
+def test_a_class_is_a_tool_with_state_and_bounded_calls():
     first, second = (tools(ChatCalls(), count=Counter) for _ in range(2))
     assert [first.step(called("count", by=2)).observation for _ in range(2)] == ["2", "4"]
     assert second.step(called("count", by=2)).observation == "2"
@@ -240,7 +240,8 @@ def test_templates_that_cannot_be_used_are_refused_with_a_remedy(template, answe
 
 
 def test_template_that_strips_thinking_is_used_without_thinking():
-    chat_observer(byte_text(STRIPS), role="user", answer=NO_THINKING)
+    observer = chat_observer(byte_text(STRIPS), role="user", answer=NO_THINKING)
+    assert "An observation." in (observer.rendered("An observation.") or "")
 
 
 def task_with(environment: str, **own: Any) -> Task:

@@ -468,7 +468,7 @@ def best_shapes(
     Gauss-Newton from a first guess.
     """
     num, lowest = len(candidates.kind), lowest_midpoint(problem)
-    exponents = priors.EXPONENTS if problem.form.has_midpoint else (np.log(1e-3), priors.EXPONENTS[1])
+    exponents = priors.EXPONENTS if problem.form.has_midpoint else priors.POWERS
     variance: Array = np.full(num, problem.blocks.noise**2)
     best = (np.full(num, -np.inf), b, m, np.zeros((num, 2, 2)))
     for _ in range(STEPS):
@@ -542,6 +542,7 @@ def log_sum(values: Array, axis=None) -> Array:
 
 
 COARSE = 5
+"""A first grid of that many shapes squared, from which the width of the next one is taken."""
 FINE = ((0.3, 12), (0.05, 8), (1e-4, 4))
 """Candidates with at least this share of the mass, looked at roughly, get a grid of that many shapes squared."""
 

@@ -12,6 +12,7 @@ import mmap
 import os
 import uuid
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,18 +49,18 @@ class Parcel(Mapping[str, Any]):
     """Whether the learner changes the memory itself in its next step."""
     _opened: "dict[str, Tensor] | None" = None
 
+    @abstractmethod
     def open(self) -> "dict[str, Tensor]":
         """Return the tensors; Gone if the learner has freed them for newer ones."""
-        raise NotImplementedError
 
     @contextmanager
     def held(self) -> "Iterator[Parcel]":
         """Yield the same weights, which stay within this context and which other processes can open; or raise Gone."""
         yield self
 
+    @abstractmethod
     def names(self) -> Iterable[str]:
         """Return the names without opening anything."""
-        raise NotImplementedError
 
     def __getitem__(self, name: str) -> Any:
         return self._tensors()[name]
