@@ -116,13 +116,6 @@ def test_killed_run_loses_nothing(tmp_path: Path):
     check_lineage(tmp_path / "run", 10)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_run_killed_twenty_times_loses_nothing(tmp_path: Path):
-    assert kill_at_random(tmp_path / "run", 20, seed=1, steps=60) >= 10
-    check_lineage(tmp_path / "run", 60)
-
-
 def test_paused_run_stops_at_its_share_and_resumes(tmp_path: Path):
     folder = tmp_path / "run"
     end = Run(small("budget.steps=4"), folder, pause_at=0.5).train()

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,27 @@ LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
 
 def shared_memory() -> set[str]:
     return set(os.listdir("/dev/shm"))
+
+
+def new_shared_memory(before: set[str]) -> set[str]:
+    """Return the blocks that were not there before and that no process has mapped or open: those that were left."""
+    new = shared_memory() - before
+    held = set()
+    for process in Path("/proc").glob("[0-9]*") if new else ():
+        with suppress(OSError):
+            held |= {os.readlink(link) for link in (process / "fd").iterdir()}
+            held |= {line.partition("/dev/shm/")[2] for line in (process / "maps").read_text().splitlines()}
+    return {name for name in new if name not in held and f"/dev/shm/{name}" not in held}
+
+
+def processes_with(variable: str) -> set[int]:
+    """Return the living processes that were started with this variable, as NAME=value, in their environment."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if variable.encode() in path.read_bytes().split(b"\0"):
+                found.add(int(path.parent.name))
+    return set(alive(found))
 
 
 def wait_until(condition: Callable[[], Any], timeout_s: float, what: str) -> Any:

@@ -9,7 +9,8 @@ from ray_processes import wait_until
 
 from scalerl import store
 
-PATIENCE_S = 300.0
+PATIENCE_S = 600.0
+"""For what takes seconds on a machine that does nothing else."""
 SETTINGS = {
     "rollout.generators": 2,
     "rollout.silent_s": 8.0,
@@ -61,5 +62,5 @@ def kinds_of_loss(folder: Path) -> list[str]:
 
 def stop(driver: subprocess.Popen[str]) -> str:
     driver.send_signal(signal.SIGTERM)
-    output, _ = driver.communicate(timeout=120)
+    output, _ = driver.communicate(timeout=PATIENCE_S)
     return output

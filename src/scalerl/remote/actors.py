@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalerl.remote.peer import CLOSE_S, Command, Lost
+from scalerl.remote.peer import CLOSE_S, Command, Lost, is_stopped
 from scalerl.remote.serve import Server
 
 REPORT_S = 1.0
@@ -193,7 +193,7 @@ class ActorLink:
         return [message for message in read if message[0] != "place"]
 
     def is_stopped(self) -> bool | None:
-        return None
+        return is_stopped(self.place.pid) if self.place is not None and _is_here(self.place) else None
 
     def ready(self) -> None: ...
 
@@ -242,13 +242,20 @@ def _is_lost(node: str) -> bool:
     return False
 
 
+def _is_here(place: Place) -> bool:
+    """Return whether a place is on the node of this process."""
+    import ray
+
+    return place.node == ray.get_runtime_context().get_node_id()
+
+
 def end_process(place: Place) -> None:
     """Kill an actor's process by a signal, on its node: one that is stopped obeys nothing else."""
     import ray
     from ray.exceptions import RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    if place.node == ray.get_runtime_context().get_node_id():
+    if _is_here(place):
         kill_actor(place.pid)
         return
     there = NodeAffinitySchedulingStrategy(place.node, soft=False)

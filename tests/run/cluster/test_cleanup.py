@@ -6,16 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from scalerl.errors import ClusterError
 from scalerl.run.cluster.cleanup import Cleanup, using
+from scalerl.run.cluster.connect import connect
 
 HOLDER = "import sys, time; file = open(sys.argv[1], 'w'); print('open', flush=True); time.sleep(60)"
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Path:
-    folder = tmp_path / "session"
-    folder.mkdir()
-    return folder
 
 
 def holder(path: Path) -> "subprocess.Popen[bytes]":
@@ -30,25 +25,46 @@ def end(process: "subprocess.Popen[bytes]") -> None:
     process.communicate()
 
 
-def test_a_dead_driver_ends_what_uses_its_session(session: Path, tmp_path: Path):
-    ray, other = holder(session / "agent.log"), holder(tmp_path / "session-of-another.log")
+@pytest.mark.parametrize("is_alive", [False, True])
+def test_a_dead_driver_and_one_that_could_not_start_ray_leave_nothing(tmp_path: Path, is_alive: bool):
+    cleanup = Cleanup()
+    session = Path(cleanup.folder, "session")
+    session.mkdir()
+    ray, other = holder(session / "agent.log"), holder(Path(cleanup.folder + "-of-another.log"))
     try:
-        assert list(using(str(session))) == [ray.pid]
-        # As when the driver dies: the pipe ends without a byte.
-        Cleanup(str(session))._process.communicate(timeout=30)
+        assert list(using(cleanup.folder)) == [ray.pid]
+        if is_alive:
+            with (session / "driver.log").open("w"):
+                cleanup.close(kills=True)
+        else:
+            # As when the driver dies: the pipe ends without a byte.
+            cleanup._process.communicate(timeout=30)
         assert ray.wait(timeout=5) == -9
         assert other.poll() is None
-        assert not session.exists()
+        assert not Path(cleanup.folder).exists()
     finally:
         end(ray)
         end(other)
+        Path(cleanup.folder + "-of-another.log").unlink()
 
 
-def test_a_driver_that_closes_ray_ends_nothing(session: Path):
-    ray = holder(session / "agent.log")
+def test_a_driver_that_closes_ray_ends_nothing():
+    cleanup = Cleanup()
+    ray = holder(Path(cleanup.folder, "agent.log"))
     try:
-        Cleanup(str(session)).close()
+        cleanup.close()
         assert ray.poll() is None
-        assert not session.exists()
+        assert not Path(cleanup.folder).exists()
     finally:
         end(ray)
+
+
+def test_a_ray_that_cannot_start_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("ray")
+    # Longer than the name of a socket may be.
+    folder = tmp_path / ("long" * 20)
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    with pytest.raises(ClusterError, match="Ray at local cannot be used: "):
+        connect("local")
+    assert list(folder.iterdir()) == []

@@ -24,7 +24,6 @@ from scalerl.run.run import Run
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-END_S = 30.0
 RANKS = {"learner__ranks": 2, "learner__sharding": "full"}
 # Without a lag a run does not depend on timing.
 EXACT = {
@@ -67,9 +66,9 @@ def one_process(folder: Path, num: int) -> Path:
 
 
 def wait_for_end(driver: "subprocess.Popen[str]", what: str) -> str:
-    """Wait until the run has ended with an error, in time; return its output."""
+    """Wait until the run has ended with an error; return its output."""
     begun = time.monotonic()
-    output, _ = driver.communicate(timeout=END_S)
+    output, _ = driver.communicate(timeout=PATIENCE_S)
     print(f"ended {time.monotonic() - begun:.1f} s after {what}: {output.strip().splitlines()[-1]}")
     assert driver.returncode == 1, output
     return output
@@ -85,7 +84,7 @@ def check_failed(folder: Path, words: str) -> None:
 
 
 def check_nothing_left(processes: set[int], memory: set[str]) -> None:
-    wait_until(lambda: not alive(processes), END_S, "the end of all processes")
+    wait_until(lambda: not alive(processes), PATIENCE_S, "the end of all processes")
     assert not {name for name in shared_memory() - memory if "plasma" in name or "ray" in name}
 
 
@@ -127,7 +126,6 @@ def test_lost_ranks_end_the_run_and_others_resume_it(tmp_path):
 
 def test_rank_without_a_model_is_lost_in_time(tmp_path, monkeypatch):
     """One is stopped before it looks for the model; another waits for a hub that does not answer."""
-    from scalerl.remote import peer
     from scalerl.run.cluster.connect import connect
     from scalerl.run.cluster.ranks import placed_ranks, ray_learner
 
@@ -140,9 +138,7 @@ def test_rank_without_a_model_is_lost_in_time(tmp_path, monkeypatch):
             ray_learner(placed, model=model, settings=dict, learner=learner, seed=0)
         finally:
             print(f"ended after {time.monotonic() - begun:.1f} s")
-            assert time.monotonic() - begun < END_S
 
-    monkeypatch.setattr(peer, "STARTING_S", 15.0)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     with ExitStack() as opened:
         hub = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -152,28 +148,15 @@ def test_rank_without_a_model_is_lost_in_time(tmp_path, monkeypatch):
         with placed_ranks(connection, 2, on_gpu=False, cpus=0.5) as placed:
             victim = placed.places[1].pid
             os.kill(victim, signal.SIGSTOP)
-            with pytest.raises(RankLost, match=rf"rank 1 .* process {victim} .* for 15 s, and is not ready"):
+            with pytest.raises(RankLost, match=rf"rank 1 .* process {victim} .* for 2 s: it was stopped"):
                 learner_of(placed, "tiny-base", 3600.0)
-            wait_until(lambda: not alive({victim}), END_S, "the end of the stopped process")
+            wait_until(lambda: not alive({victim}), PATIENCE_S, "the end of the stopped process")
         with placed_ranks(connection, 2, on_gpu=False, cpus=0.5) as placed:
             processes = {place.pid for place in placed.places}
             sentence = r"rank 0 .* is not ready after 5 s \(learner.start_s\)"
             with pytest.raises(RankLost, match=sentence):
                 learner_of(placed, "owner/name", 5.0)
-            wait_until(lambda: not alive(processes), END_S, "the end of the ranks")
-
-
-def test_killed_driver_leaves_no_rank(tmp_path):
-    folder, memory = tmp_path / "run", shared_memory()
-    driver = start(folder, **RANKS)
-    wait_for_steps(folder, 2, driver)
-    processes = descendants(driver.pid)
-    assert len(ranks_of(driver.pid)) == 2
-    driver.kill()
-    driver.communicate()
-    begun = time.monotonic()
-    check_nothing_left(processes, memory)
-    print(f"everything has ended {time.monotonic() - begun:.1f} s after the driver was killed")
+            wait_until(lambda: not alive(processes), PATIENCE_S, "the end of the ranks")
 
 
 def test_killed_driver_leaves_no_rank_on_a_cluster(tmp_path):
@@ -190,7 +173,9 @@ def test_killed_driver_leaves_no_rank_on_a_cluster(tmp_path):
         driver.kill()
         driver.communicate()
         begun = time.monotonic()
-        wait_until(lambda: not [*ranks_of(os.getpid()), *generators_of(os.getpid())], END_S, "the end of the actors")
+        wait_until(
+            lambda: not [*ranks_of(os.getpid()), *generators_of(os.getpid())], PATIENCE_S, "the end of the actors"
+        )
         print(f"all actors have ended {time.monotonic() - begun:.1f} s after the driver was killed")
         assert not alive({victim})
     finally:
@@ -227,7 +212,7 @@ def test_ranks_on_two_nodes_and_the_loss_of_one(tmp_path):
         cluster.remove_node(nodes[elsewhere], allow_graceful=False)
         wait_for_end(driver, "the loss of a node")
         check_failed(folder, "lost with its node")
-        wait_until(lambda: not ranks_of(os.getpid()), END_S, "the end of the ranks")
+        wait_until(lambda: not ranks_of(os.getpid()), PATIENCE_S, "the end of the ranks")
 
         one_rank = {"learner__ranks": 1, "learner__sharding": "full"}
         driver = start(folder, resume=True, **one_rank, **on_cluster, budget__steps=12)

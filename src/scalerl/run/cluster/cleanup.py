@@ -1,8 +1,9 @@
-"""End what is left of a local Ray when its driver ends: processes, and the folder of the session.
+"""End what is left of a local Ray when its driver ends: processes, and the folder that all of them write to.
 
 A killed driver takes Ray's server and workers with it, but Ray's agents wait for that server for a minute. So a small
-process beside the driver waits for its end: `python cleanup.py FOLDER`, with the folder of the Ray session. It imports
-nothing beyond the standard library, and it is told by a byte when the driver has closed Ray itself.
+process beside the driver waits for its end: `python cleanup.py FOLDER`. It imports nothing beyond the standard library.
+The folder is its own and is made before Ray starts: a Ray that was killed or failed while it started leaves nothing
+either. A byte says that the driver has closed Ray itself.
 """
 
 import os
@@ -10,8 +11,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 GRACE_S = 3.0
@@ -21,10 +24,11 @@ END_S = 10.0
 
 
 class Cleanup:
-    """The process that outlives a killed driver."""
+    """A new folder for Ray, and the process that outlives a killed driver."""
 
-    def __init__(self, session: str) -> None:
-        command = [sys.executable, "-I", "-S", __file__, session]
+    def __init__(self) -> None:
+        self.folder = tempfile.mkdtemp(prefix="ray-")
+        command = [sys.executable, "-I", "-S", __file__, self.folder]
         # A session of its own: Ctrl-C in the driver's terminal must not end it first.
         self._process = subprocess.Popen(
             command,
@@ -34,26 +38,26 @@ class Cleanup:
             start_new_session=True,
         )
 
-    def close(self) -> None:
-        """End it, after Ray was closed: without killing anything."""
-        self._process.communicate(b"x")
+    def close(self, *, kills: bool = False) -> None:
+        """End it, after Ray was closed, or with `kills` after Ray could not be started."""
+        self._process.communicate(b"" if kills else b"x")
 
 
-def using(session: str) -> Iterator[int]:
-    """Yield the processes that hold a file of the session open: all of Ray's have their logs there."""
-    for folder in Path("/proc").glob("[0-9]*/fd"):
+def using(folder: str) -> Iterator[int]:
+    """Yield the processes that hold a file in the folder open: all of Ray's have their logs there."""
+    for files in Path("/proc").glob("[0-9]*/fd"):
         try:
-            opened = [os.readlink(link) for link in folder.iterdir()]
+            opened = [os.readlink(link) for link in files.iterdir()]
         except OSError:  # It has ended, or is another user's.
             continue
-        if any(path.startswith(session.rstrip("/") + "/") for path in opened):
-            yield int(folder.parent.name)
+        if any(path.startswith(folder + "/") for path in opened):
+            yield int(files.parent.name)
 
 
-def servers(session: str) -> dict[int, str]:
-    """Return the servers of the session, without which Ray's own code aborts the driver, by process id."""
+def servers(folder: str) -> dict[int, str]:
+    """Return the servers of a local Ray, without which Ray's own code aborts the driver, by process id."""
     found = {}
-    for pid in using(session):
+    for pid in using(folder):
         try:
             name = os.path.basename((Path("/proc") / str(pid) / "cmdline").read_bytes().split(b"\0")[0]).decode()
         except OSError:
@@ -63,19 +67,21 @@ def servers(session: str) -> dict[int, str]:
     return found
 
 
-def main(session: str) -> None:
-    if not sys.stdin.buffer.read(1):
+def main(folder: str) -> None:
+    driver = os.getppid()
+    is_closed = bool(sys.stdin.buffer.read(1))
+    # A driver that could not start Ray lives on, and has its own log there.
+    spared = {driver} if os.getppid() == driver else set()
+    if not is_closed:
         time.sleep(GRACE_S)
-        deadline = time.monotonic() + END_S
-        # Some start others while they end.
-        while (left := list(using(session))) and time.monotonic() < deadline:
-            for pid in left:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except OSError:
-                    continue
-            time.sleep(0.1)
-    shutil.rmtree(session, ignore_errors=True)
+    deadline = time.monotonic() + (GRACE_S if is_closed else END_S)
+    # Some start others while they end.
+    while (left := set(using(folder)) - spared) and time.monotonic() < deadline:
+        for pid in () if is_closed else left:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -63,16 +63,16 @@ def connect(address: str, *, on_lost: Callable[[str], None] = lambda reason: Non
 
     if ray.is_initialized():
         raise ClusterError("this process is connected to Ray already: a run makes its own connection")
+    cleanup = Cleanup() if address == LOCAL else None
     # Ray's processes end with the thread that started them, so a local Ray is started in this one.
-    context = _attempt(address) if address == LOCAL else _within(ANSWER_S, address)
-    if isinstance(context, BaseException):
-        raise ClusterError(_sentence(address, context))
+    error = _attempt(include_dashboard=False, _temp_dir=cleanup.folder) if cleanup else _within(ANSWER_S, address)
+    if error is not None:
+        if cleanup is not None:
+            cleanup.close(kills=True)
+        raise ClusterError(_sentence(address, error))
     is_closing = threading.Event()
-    cleanup = None
-    if address == LOCAL:
-        session = context.address_info["session_dir"]
-        cleanup = Cleanup(session)
-        watched = (servers(session), is_closing, on_lost)
+    if cleanup is not None:
+        watched = (servers(cleanup.folder), is_closing, on_lost)
         threading.Thread(target=_watch, args=watched, name="ray-servers", daemon=True).start()
 
     def close() -> None:
@@ -195,22 +195,20 @@ def _check_answers(address: str) -> None:
         raise ClusterError(f"cluster.address {address} does not answer: {reason}") from None
 
 
-def _attempt(address: str) -> Any:
-    """Start or join Ray; return its context, or the error."""
+def _attempt(address: str = LOCAL, **settings: Any) -> BaseException | None:
+    """Start or join Ray; return the error, if any."""
     import ray
 
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     try:
-        if address != LOCAL:
-            return ray.init(address=address, **quiet)
-        return ray.init(address="local", include_dashboard=False, **quiet)
+        ray.init(address=address, log_to_driver=False, logging_level="error", **settings)
     except BaseException as error:
         return error
+    return None
 
 
-def _within(limit_s: float, address: str) -> Any:
-    """Join a cluster in a separate thread, since Ray may wait for minutes; return its context, or the error."""
-    results: list[Any] = []
+def _within(limit_s: float, address: str) -> BaseException | None:
+    """Join a cluster in a separate thread, since Ray may wait for minutes; return the error, if any."""
+    results: list[BaseException | None] = []
     thread = threading.Thread(target=lambda: results.append(_attempt(address)), name="ray-init", daemon=True)
     thread.start()
     thread.join(limit_s)

@@ -1,0 +1,159 @@
+"""Runs in every layout, killed at random moments and resumed: nothing is lost, trained twice, or left behind.
+
+    pytest -m slow tests/run/test_kills.py -s        5 kills in each layout, and a line about each
+
+A kill hits the driver, or any process that it started. Moments and victims are drawn from a seed: SCALERL_KILL_SEED.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from ray_processes import command_line, new_shared_memory, processes_with, shared_memory, wait_until
+from small_runs import SHORT, SMALL, check_lineage
+
+from scalerl import store
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+NUM_KILLS = 5
+SEED = int(os.environ.get("SCALERL_KILL_SEED", "0"))
+PATIENCE_S = 600.0
+"""For what takes seconds on a machine that does nothing else."""
+MARK = "SCALERL_KILL_TEST"
+
+CHILDREN = ("rollout.generators=2", "rollout.max_replacements=100")
+RANKS = ("learner.ranks=2", "learner.sharding=full")
+RAY = ("cluster.address=local",)
+LAYOUTS: Mapping[str, tuple[str, ...]] = {
+    "one device": (),
+    "sandboxes": ('task=""', 'tasks.code={name="programs", num_problems=24}', "model.path=tiny-code-base"),
+    "generators": CHILDREN,
+    "generators on ray": CHILDREN + RAY,
+    "ranks": RANKS,
+    "ranks and generators": RANKS + CHILDREN,
+    "ranks and generators on ray": RANKS + CHILDREN + RAY,
+    "vllm": ("rollout.engine=vllm",),
+}
+
+
+class Killed:
+    """A run as a command of its own, with a temporary folder and a mark by which all of its processes are found."""
+
+    def __init__(self, layout: str, folder: Path, temporary: Path) -> None:
+        self.folder, self.temporary, self.log = folder, temporary, folder.with_suffix(".log")
+        self._settings = (*SMALL, *SHORT, *LAYOUTS[layout])
+        self._mark = f"{MARK}={folder}"
+        self._memory = shared_memory()
+
+    def start(self, steps: int) -> "subprocess.Popen[bytes]":
+        words = [word for setting in (*self._settings, f"budget.steps={steps}") for word in ("--set", setting)]
+        command = [sys.executable, "-m", "scalerl.cli", "train", "tiny-cpu", "--no-plots", "--out", str(self.folder)]
+        name, _, value = self._mark.partition("=")
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                [*command, *words, *["--resume"] * self.folder.exists()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"TMPDIR": str(self.temporary), name: value},
+            )
+
+    def num_rows(self) -> int:
+        path = self.folder / store.METRICS
+        return path.read_bytes().count(b"\n") if path.is_file() else 0
+
+    def processes(self) -> set[int]:
+        return processes_with(self._mark)
+
+    def check_nothing_left(self) -> float:
+        """Wait until no process, file or shared memory of the run is left; return the seconds that it took."""
+        begun = time.monotonic()
+        wait_until(lambda: not self.processes(), PATIENCE_S, "the end of all processes")
+        wait_until(lambda: not list(self.temporary.iterdir()), PATIENCE_S, "the end of temporary files")
+        wait_until(lambda: not new_shared_memory(self._memory), PATIENCE_S, "the end of shared memory")
+        return time.monotonic() - begun
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder with a short name: those of Ray's sockets must be."""
+    with tempfile.TemporaryDirectory(prefix="k", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_killed_runs_lose_nothing_and_leave_nothing(tmp_path: Path, temporary: Path, layout: str):
+    if "ray" in layout:
+        pytest.importorskip("ray")
+    if layout == "vllm":
+        pytest.importorskip("vllm")
+    draw = random.Random(f"{SEED} {layout}")
+    run = Killed(layout, tmp_path / "run", temporary)
+    for number in range(1, NUM_KILLS + 1):
+        before, begun = run.num_rows(), time.monotonic()
+        with run.start(steps=100_000) as driver:
+            moment = when_to_kill(run, driver, draw, before)
+            victim = driver.pid
+            if moment != "starting" and draw.random() < 0.5:
+                victim = draw.choice(sorted(run.processes()))
+            what = "driver" if victim == driver.pid else command_line(victim)[:60] or "a process that had ended"
+            at_s, rows = time.monotonic() - begun, run.num_rows() - before
+            try:
+                os.kill(victim, signal.SIGKILL)
+            except ProcessLookupError:
+                what += " (it had ended)"
+            followed = "ended with it" if victim == driver.pid else what_followed(run, driver)
+            driver.kill()
+            driver.wait()
+        left_s = run.check_nothing_left()
+        status = store.read_status(run.folder) if (run.folder / store.STATUS).exists() else None
+        assert status is None or status["status"] == "failed", status
+        print(
+            f"{layout} | {number} | {moment}, {at_s:.1f} s, {rows} rows | {what} | {followed} | nothing left after "
+            f"{left_s:.1f} s | {'no status yet' if status is None else status['status'] + ': ' + status['reason']}"
+        )
+    # Enough for two epochs, so that one of them is certainly complete.
+    steps = max(run.num_rows() + 3, 14)
+    with run.start(steps) as driver:
+        assert driver.wait(PATIENCE_S) == 0, run.log.read_text()
+    run.check_nothing_left()
+    assert (store.read_status(run.folder) or {})["status"] == "done"
+    check_lineage(run.folder, steps)
+
+
+def when_to_kill(run: Killed, driver: "subprocess.Popen[bytes]", draw: random.Random, before: int) -> str:
+    """Wait for a random moment, while the run starts or after some more rows; return which."""
+    if draw.random() < 0.3:
+        time.sleep(draw.uniform(0.0, 10.0))
+        return "starting"
+    rows = before + draw.randint(1, 5)
+
+    def there() -> bool:
+        assert driver.poll() is None, run.log.read_text()
+        return run.num_rows() >= rows
+
+    wait_until(there, PATIENCE_S, f"row {rows}")
+    time.sleep(draw.uniform(0.0, 1.0))
+    return "training"
+
+
+def what_followed(run: Killed, driver: "subprocess.Popen[bytes]") -> str:
+    """Wait until the run goes on or ends after the loss of a process; check that it said why it ended."""
+    rows = run.num_rows() + 8
+    wait_until(lambda: driver.poll() is not None or run.num_rows() >= rows, PATIENCE_S, "the end, or more rows")
+    if driver.poll() is None:
+        return "went on"
+    assert driver.returncode == 1, run.log.read_text()
+    status = store.read_status(run.folder)
+    assert status is not None
+    assert status["status"] == "failed"
+    assert "--resume" in status["reason"], status
+    return "ended"
