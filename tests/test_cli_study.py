@@ -145,7 +145,7 @@ def test_a_dry_run_shows_the_plan_and_why_it_cannot_be_run():
     assert "scalerl: the base, scalerl" in shown
     assert 'dapo-loss: loss.name = "dapo", loss.clip_low = 0.2, loss.clip_high = 0.26' in shown
     assert "no-fp32-head is not run: inert on this device: model.fp32_head changes nothing" in shown
-    assert "8 arms x 1 seed = 8 runs of 16,000 device-hours" in shown
+    assert "8 arms x 1 seed = 8 runs of 16,000 CPU-hours" in shown
     assert "It cannot be run as it is: study loo: model.path and task.name not set" in shown
     assert "Timing" not in shown
     result = study("loo", "--dry-run", "--json", exit_code=2)
@@ -195,7 +195,7 @@ def test_a_dry_run_gives_the_cost_that_a_probe_measures(tmp_path, monkeypatch):
     shown = study("small.toml", "--dry-run", "--jobs", "2").stdout
     assert "2 arms x 1 seed = 2 runs of 3 steps" in shown
     # 2 s and 0.1 GPU-hours a step.
-    assert "and 0.6 device-hours of training (6 steps), at 2 s a step" in shown
+    assert "and 0.6 CPU-hours of training (6 steps), at 2 s a step" in shown
     assert "--jobs 2 is counted as no faster than --jobs 1" in shown
     assert sorted(path.name for path in tmp_path.iterdir()) == ["behaviour.json", "small.toml"]
 
@@ -216,7 +216,7 @@ def test_a_dry_run_to_resume_counts_what_is_left(tmp_path, monkeypatch):
     metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:2]))
     result = study("small.toml", "--dry-run", "--resume", "--json")
     assert "1 of 2 runs are done already: the cost below is that of the others." in result.stderr
-    assert "0.1 device-hours of training (1 step)" in result.stderr
+    assert "0.1 CPU-hours of training (1 step)" in result.stderr
     content = checked_json(result.stdout)["plan"]
     assert (content["num_done"], content["cost"]["steps"]) == (1, 1)
     assert content["cost"]["gpu_hours"] == pytest.approx(0.1)
@@ -229,7 +229,7 @@ def test_a_dry_run_to_resume_counts_what_is_left(tmp_path, monkeypatch):
     assert set(checked_json(result.stdout)["plan"]["cost"].values()) == {0}
     shown = study("small.toml", "--dry-run", "--resume", "--set", "budget.steps=5").stdout
     assert "0 of 2 runs are done already: the cost below is that of the others." in shown
-    assert "0.4 device-hours of training (4 steps)" in shown
+    assert "0.4 CPU-hours of training (4 steps)" in shown
 
 
 def test_a_dry_run_to_resume_needs_a_study(tmp_path, monkeypatch):

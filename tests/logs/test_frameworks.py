@@ -270,7 +270,7 @@ def check(curves: list[Series], log: Log) -> None:
     assert {series.y_scale for series in curves} == {log.scale}
     first = curves[0]
     assert len(first.compute) == log.points
-    unit = 200 if log.scale == "none" else 1
+    unit = {"none": 200, "100": 100}.get(log.scale, 1)
     expected = dict(EVERY_4 if log.points == 10 else STEPS)
     rewards = list(expected.values())[-log.points :]
     assert first.reward.tolist() == pytest.approx([unit * reward for reward in rewards], abs=6e-4 * unit)

@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+import scalerl
+from scalerl.errors import InputError
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
+from scalerl.logs.units import SCALES, YScale
 
 
 @pytest.mark.parametrize(
@@ -24,18 +27,48 @@ from scalerl.logs.series import Selection, series_from
     ],
 )
 def test_scale_fits_the_values(
-    tmp_path: Path, column: str, rewards: tuple[float, ...], scale: str, kinds: list[str]
+    tmp_path: Path, column: str, rewards: tuple[float, ...], scale: YScale, kinds: list[str]
 ) -> None:
     path = tmp_path / "log.csv"
     path.write_text(f"tokens,{column}\n" + "".join(f"{at},{reward}\n" for at, reward in enumerate(rewards, start=1)))
     [series] = series_from([read_table(path)], Selection())
-    assert (series.y_scale, series.bounded, [fact.kind for fact in series.facts]) == (scale, scale != "none", kinds)
-    unit = 100 if scale == "100" else 1
-    assert series.reward.tolist() == pytest.approx([reward / unit for reward in rewards])
+    assert (series.y_scale, series.bounds, [fact.kind for fact in series.facts]) == (scale, SCALES[scale], kinds)
+    assert series.reward.tolist() == list(rewards)
 
 
-def test_start_in_per_cent_is_a_share(tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text("tokens,pass_rate\n1,20\n2,30\n3,40\n")
+def _written(path: Path, unit: float = 1.0, low: float = 0.0) -> Path:
+    """A sigmoid from a share of 0.2 to one of 0.7, in another unit."""
+    rows = [(step, 0.2 + 0.5 / (1 + 10 / step) + 0.004 * (-1) ** step) for step in range(1, 61)]
+    path.write_text("step,pass_rate\n" + "".join(f"{step},{low + unit * share}\n" for step, share in rows))
+    return path
+
+
+def test_answers_have_the_unit_of_the_log(tmp_path: Path) -> None:
+    share = scalerl.read(_written(tmp_path / "share.csv"), start=0.2)
+    percent = scalerl.read(_written(tmp_path / "percent.csv", 100), start=20)
+    signed = scalerl.read(_written(tmp_path / "pm1.csv", 2, -1), start=-0.6, y_scale="pm1")
+    [at], [percent_at], [signed_at] = (runs.forecast(100).curves for runs in (share, percent, signed))
+    for key, reward in (("ceiling", lambda curve: curve.ceiling), ("at", lambda curve: curve.at[0].reward)):
+        for end in ("value", "low", "high"):
+            given = reward(at)[end]
+            assert reward(percent_at)[end] == pytest.approx(100 * given, rel=1e-6), key
+            assert reward(signed_at)[end] == pytest.approx(2 * given - 1, rel=1e-6), key
+    assert percent_at.verdict == signed_at.verdict == at.verdict
+    assert f"{percent_at.ceiling.value:.1f} [" in repr(percent.fit())
+    assert percent.fit(form="log-linear").curves[0].ceiling.value == 100
+    paper, percent_paper = (runs.fit(method="paper").curves[0].ceiling.value for runs in (share, percent))
+    assert percent_paper == pytest.approx(100 * paper)
+
+
+def test_curves_in_shares_and_in_per_cent_are_compared_as_shares(tmp_path: Path) -> None:
+    paths = [_written(tmp_path / "a.csv"), _written(tmp_path / "b.csv", 100)]
+    first, second = scalerl.read([str(path) for path in paths])
+    assert (second.y_scale, second.reward.tolist()) == ("1", pytest.approx(first.reward.tolist()))
+
+
+def test_start_has_the_unit_of_the_log(tmp_path: Path) -> None:
+    path = _written(tmp_path / "log.csv", 100)
     [series] = series_from([read_table(path)], Selection(start=15.0))
-    assert (series.start, series.start_sd) == (0.15, 0.0)
+    assert (series.start, series.start_sd) == (15.0, 0.0)
+    with pytest.raises(InputError, match=r"--start 150 is outside \[0, 100\], the scale of the rewards"):
+        series_from([read_table(path)], Selection(start=150.0))

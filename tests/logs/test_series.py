@@ -163,10 +163,10 @@ def test_eight_published_curves_have_held_out_points() -> None:
 # Scales and starts
 
 
-@pytest.mark.parametrize("y_scale, given, read", [("1", 0.5, 0.5), ("100", 50, 0.5), ("pm1", 0, 0.5), ("none", -7, -7)])
-def test_rewards_are_scaled(tmp_path: Path, y_scale: str, given: float, read: float) -> None:
+@pytest.mark.parametrize("y_scale, given", [("1", 0.5), ("100", 50), ("pm1", 0), ("none", -7)])
+def test_rewards_keep_their_unit(tmp_path: Path, y_scale: str, given: float) -> None:
     [series] = _select(_csv(tmp_path / "log.csv", "gpu_hours,reward", [(1, given)]), y_scale=y_scale)
-    assert series.reward.tolist() == [read]
+    assert series.reward.tolist() == [given]
 
 
 def test_rounding_beyond_one_is_clipped(tmp_path: Path) -> None:
@@ -276,8 +276,11 @@ def test_no_curve_at_all(tmp_path: Path) -> None:
 
 def test_a_start_off_the_scale(tmp_path: Path) -> None:
     path = _csv(tmp_path / "log.csv", "gpu_hours,reward", [(1, 39.9)])
-    sentence = _fault(path, start=39.9, y_scale="100")
-    assert sentence == "--start 39.9 is outside [0, 1]: give it on the scale that is fitted, such as 0.4."
+    sentence = _fault(path, start=-1, y_scale="100")
+    assert sentence == (
+        "--start -1 is outside [0, 100], the scale of the rewards: give the reward before training, in the unit of the "
+        "log."
+    )
 
 
 def test_pooled_files_must_share_columns(tmp_path: Path) -> None:
@@ -307,8 +310,8 @@ def test_pooled_files_must_share_columns(tmp_path: Path) -> None:
         ),
         ([(-3, 0.5), (1, 0.6)], {"start": "first"}, "'gpu_hours' is negative (-3) at line 2 of log.csv: remove"),
         ([(0, 0.5), (1, 0.6), (-3, 0.5)], {}, "'gpu_hours' is negative (-3) at line 4 of log.csv: remove those rows"),
-        ([(1, -0.5), (2, 0.6)], {"y_scale": "1"}, "outside [0, 1] after --y-scale 1 at line 2 of log.csv"),
-        ([(1, 0.5), (2, 300)], {"y_scale": "100"}, "outside [0, 1] after --y-scale 100 at line 3 of log.csv"),
+        ([(1, -0.5), (2, 0.6)], {"y_scale": "1"}, "outside [0, 1] of --y-scale 1 at line 2 of log.csv"),
+        ([(1, 0.5), (2, 300)], {"y_scale": "100"}, "outside [0, 100] of --y-scale 100 at line 3 of log.csv"),
         (
             [(1, 0.5)],
             {"holdout": ("gpu_hours", "1")},

@@ -126,7 +126,7 @@ def test_axis_window_and_target_change_the_forecast(opened: Any):
     opened.locator("#axis button", has_text="tokens").click()
     assert "tokens" in opened.locator("#forecast h3").inner_text()
     assert opened.locator("#results th", has_text="C_mid, tokens").count() == 1
-    opened.locator("#axis button", has_text="device-hours").click()
+    opened.locator("#axis button", has_text="CPU-hours").click()
     assert forecast(opened, "base") == at_first
     opened.locator("#target").fill("100")
     early = forecast(opened, "base")

@@ -77,7 +77,7 @@ def test_both_axes_of_a_pair_are_in_the_markdown(written: dict[str, Any]):
 
 def test_every_axis_and_window_is_fitted_separately(written: dict[str, Any]):
     content = written["content"]
-    assert [axis["label"] for axis in content["axes"]] == ["device-hours", "FLOPs", "steps", "tokens"]
+    assert [axis["label"] for axis in content["axes"]] == ["CPU-hours", "FLOPs", "steps", "tokens"]
     assert [window["key"] for window in content["windows"]] == ["25%", "50%", "all"]
     assert len(content["views"]) == 12
     steps, tokens = (view(content, axis)["curves"][0]["midpoint"]["value"] for axis in ("step", "tokens"))
@@ -93,7 +93,7 @@ def test_fits_in_worker_processes_change_nothing(written: dict[str, Any], study:
 def test_pictures_are_drawn_while_other_axes_are_fitted(study: Path):
     seen = []
     report = build_report([study], Selection(), FitOptions(), meanwhile=seen.append)
-    assert [axis.label for axis in seen[0].axes] == ["device-hours"]
+    assert [axis.label for axis in seen[0].axes] == ["CPU-hours"]
     assert seen[0].views == tuple(one for one in report.views if one.axis is report.axes[0])
     assert len(report.views) == 12
 

@@ -230,8 +230,8 @@ def test_forms_are_ranked_over_curves_all_can_fit():
 
 
 def test_log_linear_is_not_ranked_for_unlimited_rewards():
-    wide = series(reward=100 * series().reward, start=30.0)
-    done = analyse_backtest([wide], FitOptions(bounded=False), [0.5])
+    wide = series(reward=100 * series().reward, start=30.0, y_scale="none")
+    done = analyse_backtest([wide], FitOptions(), [0.5])
     assert done.form_ranking is not None
     assert {name for name, _ in done.form_ranking.errors} == {"sigmoid", "power", "exponential"}
 
@@ -342,8 +342,8 @@ def test_ceiling_is_held_fixed_or_bounds_the_papers_grid():
 
 
 def test_rewards_without_limits_have_no_odd_decimals():
-    wide = series(reward=-8000 + 10_000 * (series().reward - 0.3), start=-8000.0)
-    done = analyse_forecast([wide], FitOptions(bounded=False), [9000.0], [-6000.0])
+    wide = series(reward=-8000 + 10_000 * (series().reward - 0.3), start=-8000.0, y_scale="none")
+    done = analyse_forecast([wide], FitOptions(), [9000.0], [-6000.0])
     [curve] = done.curves
     assert decimals(curve.fit) == 0
     assert curve.fit is not None

@@ -52,7 +52,7 @@ def test_repeated_and_stalled_work_is_reported(tmp_path: Path):
     facts = read_run(folder, name="a", arm="a", evals=[])
     assert facts.repeated == repeated
     text = " ".join(compute_caveats(facts))
-    assert "a repeated 3 steps after an interruption (0.3 device-hours" in text
+    assert "a repeated 3 steps after an interruption (0.3 CPU-hours" in text
     assert "a stood still for 68 s" in text
     assert repeated_work(write_run(tmp_path / "b")) is None
 
@@ -62,7 +62,7 @@ def test_hours_are_gpu_hours_only_on_a_gpu(tmp_path: Path):
         device: RunFacts(name=device, arm="a", folder=tmp_path, environment={"device": device})
         for device in ("cpu", "NVIDIA H200")
     }
-    assert (runs["cpu"].hours, runs["NVIDIA H200"].hours) == ("device-hours", "GPU-hours")
+    assert (runs["cpu"].hours, runs["NVIDIA H200"].hours) == ("CPU-hours", "GPU-hours")
     assert hours_name(list(runs.values())) == "GPU-hours"
     # The logs of others do not say what they ran on.
     assert hours_name([]) == "GPU-hours"

@@ -203,12 +203,13 @@ def forecast(
             raise UsageError("--seal writes intervals, which --method paper does not have: leave out one of the two")
 
     def analyse(series: "Sequence[Series]", options: "FitOptions") -> "Analysis":
-        outside = [reward for reward in rewards if not 0 <= reward <= 1]
-        if outside and all(data.bounded for data in series):
-            raise UsageError(
-                f"--reach {outside[0]:g} is outside [0, 1]: give it on the scale that is fitted, such as --reach 0.6; "
-                "for rewards without limits say --y-scale none"
-            )
+        for low, high in filter(None, (data.bounds for data in series)):
+            outside = [reward for reward in rewards if not low <= reward <= high]
+            if outside:
+                raise UsageError(
+                    f"--reach {outside[0]:g} is outside [{low:g}, {high:g}]: give it in the unit of the log; for "
+                    "rewards without limits say --y-scale none"
+                )
         return analyse_forecast(series, options, computes, rewards)
 
     analysis = _run(common, analyse, method=method, explain=explain)
@@ -374,7 +375,6 @@ def chosen(common: Common, *, holdout: str | None = None, method: str = "posteri
         method=method,  # type: ignore[arg-type]
         skip_before=skip_before_value(common.skip_before),
         fit_until=common.fit_until,
-        bounded=common.y_scale != "none",
         pool=common.pool,
         prior=common.prior,
     )

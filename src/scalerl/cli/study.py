@@ -361,7 +361,7 @@ def _budget(plan: "Plan") -> str:
 
 
 def _hours_name() -> str:
-    return "GPU-hours" if gpu_visible() else "device-hours"
+    return "GPU-hours" if gpu_visible() else "CPU-hours"
 
 
 def counted(num: int, noun: str) -> str:

@@ -107,7 +107,7 @@ class Fit:
 
     def param_draws(self, param: str) -> Array:
         """Draws of one parameter."""
-        draws, held = self._posterior.draws, {"ceiling": self.own_form.ceiling, **self.fixed}
+        draws, held = self._posterior.draws, {"ceiling": _form_ceiling(self.own_form, self.bounds), **self.fixed}
         if held.get(param) is not None:
             return np.full(len(draws.kind), held[param])
         match param:
@@ -232,7 +232,8 @@ def fit(
         return replace(empty, params=params, verdict=Verdict.WIDE if edges else Verdict.KNOWN, notes=edges)
     blocks = make_blocks(points, start, start_sd)
     prior = _prior_with(fixed, WEAK if pool is None else pool, blocks.scale)
-    found = posterior(blocks, form=form, prior=prior, fixed_ceiling=fixed.get("ceiling", shape.ceiling))
+    ceiling = fixed.get("ceiling", _form_ceiling(shape, bounds))
+    found = posterior(blocks, form=form, prior=prior, fixed_ceiling=ceiling)
     done = replace(
         empty,
         fixed=fixed,
@@ -375,6 +376,11 @@ def _checked(
         if value is not None and bounds is not None and not bounds[0] <= value <= bounds[1]:
             raise ValueError(f"{name} = {value:g} lies outside the reward's bounds {bounds}")
     return shape, fixed
+
+
+def _form_ceiling(form: Form, bounds: Bounds) -> float | None:
+    """Return the ceiling that a form fixes: the largest reward there is."""
+    return None if form.ceiling is None or bounds is None else bounds[1]
 
 
 def _prior_with(fixed: Mapping[str, float], prior: Prior, scale: float) -> Prior:

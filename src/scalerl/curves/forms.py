@@ -25,7 +25,7 @@ class Form:
     has_start: bool = True
     """Whether the level is the reward before training; else it is the reward at the largest compute."""
     ceiling: float | None = None
-    """A ceiling the form itself fixes."""
+    """A ceiling that the form itself fixes, of rewards up to 1: the largest reward there is."""
 
     @property
     def params(self) -> tuple[str, ...]:

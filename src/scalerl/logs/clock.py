@@ -4,21 +4,20 @@ Only time spent training counts. A clock that begins anew goes on from where it 
 a restart, is left out.
 """
 
-import itertools
 import re
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from statistics import median
 from typing import Any
 
-from scalerl.logs.columns import ELAPSED, STEP, STEP_TIME, WALL_CLOCK, find, run_keys, run_labels
+import numpy as np
+from numpy.typing import NDArray
+
+from scalerl.logs.columns import ELAPSED, STEP, STEP_TIME, WALL_CLOCK, find, grouped, run_keys, run_labels
 from scalerl.logs.facts import Fact
-from scalerl.logs.units import is_number, number
+from scalerl.logs.units import is_number, number, numbers
 
 Row = Mapping[str, Any]
-Pause = tuple[int, float]
-"""The row after a pause, and its hours."""
+Floats = NDArray[np.float64]
 
 # Seconds, milli-, micro- and nanoseconds since 1970, between 2001 and 2065.
 _UNITS = tuple((1e9 * scale, 3e9 * scale, scale) for scale in (1.0, 1e3, 1e6, 1e9))
@@ -53,84 +52,70 @@ def duration(value: Any) -> float | None:
     return sum(part * unit for part, unit in zip(parts, (86400, 3600, 60, 1, 3600, 60, 1), strict=True))
 
 
-def wall_times(rows: Sequence[Row], columns: Sequence[str]) -> list[float] | None:
-    """Return the time of day of each row, None unless every row has one."""
-    column = find(WALL_CLOCK, columns)
-    times = [] if column is None else [time_of_day(row.get(column)) for row in rows]
-    known = [time for time in times if time is not None]
-    return known if known and len(known) == len(rows) else None
+def _seconds(rows: Sequence[Row], column: str | None, read: Callable[[Any], float | None]) -> Floats:
+    """Return a clock in seconds, NaN where it has none."""
+    seconds = np.array([read(row.get(column or "")) for row in rows], dtype=float)
+    return np.where(np.isfinite(seconds), seconds, np.nan)
+
+
+def wall_times(rows: Sequence[Row], columns: Sequence[str]) -> Floats:
+    """Return the time of day of each row, NaN where it has none."""
+    return _seconds(rows, find(WALL_CLOCK, columns), time_of_day)
 
 
 def hours_of_training(
     rows: Sequence[Row], columns: Sequence[str], places: Sequence[str]
 ) -> tuple[list[float | None] | None, list[Fact]]:
     """Return the hours until each row, counted in each run, and the pauses left out; None without a clock."""
-    step, step_time, elapsed, wall = (find(names, columns) for names in (STEP, STEP_TIME, ELAPSED, WALL_CLOCK))
-    times = [time_of_day(row.get(wall or "")) for row in rows]
-    if step_time is None and elapsed is None and not any(times):
+    step, step_time, elapsed = (find(names, columns) for names in (STEP, STEP_TIME, ELAPSED))
+    clock = step_time or elapsed or find(WALL_CLOCK, columns)
+    seconds = _seconds(rows, clock, {step_time: number, elapsed: duration}.get(clock, time_of_day))
+    if clock is None or (clock not in (step_time, elapsed) and np.isnan(seconds).all()):
         return None, []
-    runs: dict[tuple[str, ...], list[int]] = {}
-    for index, key in enumerate(run_keys(rows, run_labels(rows, step_time or elapsed or wall or ""))):
-        runs.setdefault(key, []).append(index)
-    hours: list[float | None] = [None] * len(rows)
-    pauses: list[Pause] = []
-    for indices in runs.values():
-        steps = [rows[index].get(step) for index in indices] if step else list(range(1, len(indices) + 1))
-        if step_time is not None:
-            own = _summed(steps, [rows[index].get(step_time) for index in indices])
-        elif elapsed is not None:
-            own = _on_clock(
-                steps, [(at, rows[index].get(elapsed)) for at, index in enumerate(indices)], indices, pauses
-            )
-        else:
-            known = sorted((time, at) for at, index in enumerate(indices) if (time := times[index]) is not None)
-            own = _on_clock(steps, [(at, time - known[0][0]) for time, at in known], indices, pauses)
-        for index, value in zip(indices, own, strict=True):
-            hours[index] = value
-    if len(rows) > 1 and len(set(hours) - {None}) < 2:
+    steps, hours, pauses = numbers(rows, step), np.full(len(rows), np.nan), np.zeros(len(rows))
+    for run in grouped(run_keys(rows, run_labels(rows, clock))).values():
+        steps[run] = steps[run] if step else np.arange(1.0, len(run) + 1)
+        if clock == step_time:
+            hours[run] = _summed(steps[run], seconds[run])
+            continue
+        known = run[~np.isnan(seconds[run])]
+        if clock != elapsed:
+            known = known[np.argsort(seconds[known], kind="stable")]
+            seconds[known] -= seconds[known[:1]].sum()
+        hours[known], pauses[known] = _on_clock(steps[known], seconds[known])
+    if len(rows) > 1 and len(np.unique(hours[~np.isnan(hours)])) < 2:
         return None, []  # a clock that stands still
-    values = {"num": len(pauses), "hours": sum(length for _, length in pauses)}
-    return hours, [Fact(kind="clock_gaps", values=values | {"place": places[pauses[0][0]]})] if pauses else []
+    found = np.flatnonzero(pauses)
+    values = {"num": len(found), "hours": float(pauses.sum()), "place": places[found[0]] if len(found) else ""}
+    told: list[float | None] = [None if np.isnan(value) else float(value) for value in hours]
+    return told, [Fact(kind="clock_gaps", values=values)] if len(found) else []
 
 
-def _summed(steps: Sequence[Any], seconds: Sequence[Any]) -> list[float | None]:
+def _summed(steps: Floats, seconds: Floats) -> Floats:
     """Return the sum of step times. One stands for every step since the row before it: trainers log their mean."""
-    spent = {at: value for at, value in zip(steps, seconds, strict=True) if is_number(at) and is_number(value)}
-    ordered = sorted(spent)
-    totals = [0.0]
+    known = ~np.isnan(steps) & ~np.isnan(seconds)
+    spent = dict(zip(steps[known], seconds[known], strict=True))
+    ordered = np.array(sorted(spent))
     # A first row at step 0 is one step; one at step 10 stands for the ten before it.
-    last = min(ordered[0] - 1, 0) if ordered else 0
-    for at in ordered:
-        totals.append(totals[-1] + spent[at] * (at - last) / 3600)
-        last = at
-    return [totals[bisect_right(ordered, at)] if is_number(at) else None for at in steps]
+    lengths = np.diff(ordered, prepend=min(ordered[0] - 1, 0.0)) if len(ordered) else ordered
+    totals = np.concatenate([[0.0], np.cumsum(lengths * np.array([spent[at] for at in ordered])) / 3600])
+    return np.where(np.isnan(steps), np.nan, totals[np.searchsorted(ordered, steps, side="right")])
 
 
-def _on_clock(
-    steps: Sequence[Any], clock: Sequence[tuple[int, Any]], indices: Sequence[int], pauses: list[Pause]
-) -> list[float | None]:
-    """Return the hours at each row of a clock, given as (row, seconds); they add up over restarts, without pauses.
+def _on_clock(steps: Floats, seconds: Floats) -> tuple[Floats, Floats]:
+    """Return the hours on a clock, which add up over restarts, and the hours of the pause before each row.
 
     A clock that begins with the first row gets what the steps before that row took.
     """
-    known = [(at, value) for at, given in clock if (value := duration(given)) is not None]
-    values: list[float | None] = [None] * len(steps)
-    if not known:
-        return values
-    gaps = [after - before for (_, before), (_, after) in itertools.pairwise(known)]
-    usual = median([gap for gap in gaps if gap > 0] or [0.0])
-    total = values[known[0][0]] = max(known[0][1], 0.0)
-    for (at, now), gap in zip(known[1:], gaps, strict=True):
-        if gap > max(_PAUSE * usual, _MIN_PAUSE_S):
-            pauses.append((indices[at], (gap - usual) / 3600))
-            gap = usual
-        # A clock that falls began anew; by less than a step it was corrected.
-        total += gap if gap >= 0 else now if now < 0.5 * (now - gap) else 0.0
-        values[at] = total
-    placed = [(steps[at], value) for at, value in enumerate(values) if is_number(steps[at]) and value is not None]
-    missing = 0.0
-    if placed and min(value for _, value in placed) == 0:
-        (first, begin), (last, end) = min(placed), max(placed)
-        if first > 0 and last > first:
-            missing = first * (end - begin) / (last - first)
-    return [None if value is None else (value + missing) / 3600 for value in values]
+    gaps = np.diff(seconds)
+    usual = float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 0.0
+    is_pause = gaps > max(_PAUSE * usual, _MIN_PAUSE_S)
+    # A clock that falls began anew; by less than a step it was corrected.
+    began = np.where(seconds[1:] < 0.5 * seconds[:-1], seconds[1:], 0.0)
+    spent = np.where(is_pause, usual, np.where(gaps < 0, began, gaps))
+    hours = np.cumsum([*np.maximum(seconds[:1], 0.0), *spent]) / 3600
+    placed = sorted((step, hour) for step, hour in zip(steps, hours, strict=True) if step == step)
+    if placed and min(hours) == 0 and placed[-1][0] > placed[0][0] > 0:
+        (first, begin), (last, end) = placed[0], placed[-1]
+        hours += first * (end - begin) / (last - first)
+    return hours, np.concatenate([np.zeros(min(len(seconds), 1)), np.where(is_pause, gaps - usual, 0.0) / 3600])

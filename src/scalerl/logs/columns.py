@@ -8,12 +8,14 @@ Names are compared in lower case with blanks and dashes as underscores. Among eq
 """
 
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from scalerl.logs.units import is_number, looks_numeric
+import numpy as np
+from numpy.typing import NDArray
+
+from scalerl.logs.units import is_number, numbers
 
 GPU_HOURS = ("gpu_hours", "gpuhours", "compute_gpu_hours", "compute/gpu_hours", "train/gpu_hours", "perf/gpu_hours")
 FLOPS = (
@@ -30,14 +32,7 @@ STEP = (
     *("training/global_step", "train_step", "training_step", "optimizer_step", "iteration", "iter", "update"),
     *("train/step", "training/step", "trainer/step", "train/iteration", "training_iteration", "iterations", "updates"),
     # RLlib, LLaMA-Factory, ms-swift, Stable-Baselines3
-    *(
-        "timesteps_total",
-        "timesteps",
-        "current_steps",
-        "global_step/max_steps",
-        "time/total_timesteps",
-        "total_timesteps",
-    ),
+    *("timesteps_total", "timesteps", "current_steps", "global_step/max_steps", "time/total_timesteps"),
     *("total_timesteps", "time/iterations"),
 )
 COARSE = ("episode", "episodes", "epoch")
@@ -86,10 +81,10 @@ _PLAIN_RATE = re.compile(rf"(mean_|avg_)?({'|'.join(RATES[:3])})")
 _ANY_RATE = _part("|".join(RATES))
 _NAMED_RATE = _part("|".join((*RATES[:3], "percent", "pct")), after="@")
 # TRL logs every reward function apart from their sum: the parts come after the whole. So does what only says how well
-# the format was kept, and what was chosen from several answers (verl's best@8/mean beside mean@8).
+# the format was kept, and what was chosen from several answers (verl's best@8/mean beside mean@8, SkyRL's pass_at_8).
 _PART = re.compile(
-    r"(^|[/_.])(rewards/[^/]+/mean$|(format|formatting|penalty|bonus|best|worst|maj|majority|oracle|chosen|rejected)"
-    r"(@\d+)?([/_.]|$))"
+    r"(^|[/_.])(rewards/[^/]+/mean$|(format|formatting|penalty|bonus|best|worst|maj|majority|oracle|chosen|rejected"
+    r"|pass(@|_at_)([2-9]|\d\d+))(@\d+)?([/_.]|$))"
 )
 _WHOLE = _part("total|overall|sum")
 _NEVER = _part(
@@ -140,8 +135,10 @@ def is_evaluation(column: str) -> bool:
 def is_measured(column: str) -> bool:
     """Return whether a column is named after anything that trainers measure; another may be named after a run."""
     name = plain(column)
-    known = (*GPU_HOURS, *FLOPS, *TOKENS, *COARSE, *SEED)
-    return name in known or bool(_NEVER.search(name) or _ANY_RATE.search(name))
+    return name in _COUNTED or bool(_NEVER.search(name) or _ANY_RATE.search(name))
+
+
+_COUNTED = {*GPU_HOURS, *FLOPS, *TOKENS, *COARSE, *SEED}
 
 
 # The reward
@@ -154,11 +151,12 @@ def choose_y(columns: Sequence[str], rows: Sequence[Row]) -> Reward | None:
     """
     named = {column: rank for column in columns if (rank := _rank(column, rows))}
     step = find(STEP, columns)
-    counts = {column: _num_steps(rows, column, step) for column in named}
+    steps = [str(row.get(step)) if step else str(at) for at, row in enumerate(rows, start=1)]
+    counts = {column: _num_steps(rows, column, steps) for column in named}
     if not any(counts.values()):
         # A column without any number is still chosen, so that the message can name it.
         counts = {column: sum(row.get(column) is not None for row in rows) for column in named}
-    most = [max((counts[column] for column in named if named[column][0] == kind), default=0) for kind in range(3)]
+    most = {kind: max(counts[column] for column in named if named[column][0] == kind) for kind, _, _ in named.values()}
     ranks = {
         column: (counts[column] < max(ENOUGH_ROWS, most[rank[0]] / _FEWER), *rank)
         for column, rank in named.items()
@@ -177,40 +175,38 @@ def choose_y(columns: Sequence[str], rows: Sequence[Row]) -> Reward | None:
     )
 
 
-def _num_steps(rows: Sequence[Row], column: str, step: str | None) -> int:
-    """Return at how many steps after the start a column has a value; in how many rows, where there are no steps."""
-    with_value = (at for at, row in enumerate(rows, start=1) if looks_numeric(row.get(column)))
-    steps = {str(rows[at - 1].get(step)) if step else str(at) for at in with_value}
-    return len(steps) - (len(steps) > 1 and not steps.isdisjoint(("0", "0.0")))
+def _num_steps(rows: Sequence[Row], column: str, steps: Sequence[str]) -> int:
+    """Return at how many steps after the start a column has a value."""
+    found = {step for row, step in zip(rows, steps, strict=True) if is_number(row.get(column))}
+    return len(found) - (len(found) > 1 and not found.isdisjoint(("0", "0.0")))
 
 
 def _rank(column: str, rows: Sequence[Row]) -> tuple[int, int, int] | None:
     name = plain(column)
     if _NEVER.search(name):
         return None
-    part = int(bool(_PART.search(name)))
     closeness = next((rank for rank, rate in enumerate(_RATES) if rate.search(name)), None)
+    part, training = int(bool(_PART.search(name))), (2, 0, TRAINING.index(name)) if name in TRAINING else None
     if closeness is None:
         # slime logs an evaluation as eval/NAME; its range shows what it is.
-        is_bare = _BARE_EVALUATION.fullmatch(name) and _in_unit(rows, column)
-        return (0, 2, 0) if is_bare else (2, 0, TRAINING.index(name)) if name in TRAINING else None
+        values = numbers(rows if _BARE_EVALUATION.fullmatch(name) else (), column)
+        values = values[~np.isnan(values)]
+        return (0, 2, 0) if values.size and 0 <= values.min() <= values.max() <= 1 else training
     if _EVALUATION.search(name):
         return 0, part, closeness
     if _PLAIN_RATE.fullmatch(name):
         return 1, 0, 0
-    return (2, 0, TRAINING.index(name)) if name in TRAINING else (2, 1 + part, int(not _WHOLE.search(name)))
-
-
-def _in_unit(rows: Sequence[Row], column: str) -> bool:
-    values = [row[column] for row in rows if is_number(row.get(column))]
-    return bool(values) and min(values) >= 0 and max(values) <= 1
+    return training or (2, 1 + part, int(not _WHOLE.search(name)))
 
 
 # Compute
 
 
 def choose_x(columns: Sequence[str], rows: Sequence[Row], *, y: str | None, built: bool) -> str | None:
-    """Return the column to use as compute; with `built`, gpu_hours comes from --gpus, which the user asked for."""
+    """Return the column to use as compute; with `built`, gpu_hours comes from --gpus, which the user asked for.
+
+    Most rows with a y have a number there; transformers writes total_flos in the last row only.
+    """
     order = (*(("gpu_hours",) if built else ()), *GPU_HOURS, *FLOPS, *TOKENS, "hours", *STEP)
     known = {plain(column): column for column in reversed(columns)}
     # An epoch or episode counts training only where nothing finer is there, and where it differs from row to row.
@@ -218,19 +214,13 @@ def choose_x(columns: Sequence[str], rows: Sequence[Row], *, y: str | None, buil
         known[name] for name in COARSE if name in known and _differs(rows, known[name], y)
     ]
     step = find(STEP, columns)
-    shares = {column: _shares(rows, column, y, step) for column in named}
-    return next((column for at in (0, 1) for column in named if 2 * shares[column][at] >= 1), None)
-
-
-def _shares(rows: Sequence[Row], column: str, y: str | None, step: str | None) -> tuple[float, float]:
-    """Return in which share of the rows with a y a column has a number, and in which any value.
-
-    transformers writes total_flos in the last row only.
-    """
-    values = fill_from_step(rows, column, step)
-    wanted = [value for value, row in zip(values, rows, strict=True) if y is None or row.get(y) is not None]
-    num = max(len(wanted), 1)
-    return sum(map(looks_numeric, wanted)) / num, sum(value is not None for value in wanted) / num
+    wanted = np.array([y is None or row.get(y) is not None for row in rows], dtype=bool)
+    given = {column: np.array(fill_from_step(rows, column, step), dtype=object)[wanted] for column in named}
+    for counts in (is_number, lambda value: value is not None):
+        for column, values in given.items():
+            if 2 * sum(map(counts, values)) >= max(len(values), 1):
+                return column
+    return None
 
 
 def _differs(rows: Sequence[Row], column: str, y: str | None) -> bool:
@@ -243,12 +233,12 @@ def _differs(rows: Sequence[Row], column: str, y: str | None) -> bool:
 def fill_from_step(rows: Sequence[Row], column: str, step: str | None) -> list[Any]:
     """Return a column's values; one that is missing or NaN is taken from another row of the same step and run."""
     values = [row.get(column) for row in rows]
-    missing = [value is None or value != value for value in values]
-    if step is None or step == column or not any(missing):
+    gaps = [value is None or value != value for value in values]
+    if step is None or step == column or not any(gaps):
         return values
     keys = [(row.get(step), *key) for row, key in zip(rows, run_keys(rows, run_labels(rows, column)), strict=True)]
-    known = {key: value for key, value, gap in zip(keys, values, missing, strict=True) if not gap and is_number(key[0])}
-    return [known.get(key, value) if gap else value for key, value, gap in zip(keys, values, missing, strict=True)]
+    known = {key: value for key, value, gap in zip(keys, values, gaps, strict=True) if not gap and is_number(key[0])}
+    return [known.get(key, value) if gap else value for key, value, gap in zip(keys, values, gaps, strict=True)]
 
 
 # Labels
@@ -263,11 +253,9 @@ def run_labels(rows: Sequence[Row], needed: str) -> list[str]:
     labels = []
     for column in dict.fromkeys(name for row in rows for name in row):
         words = [row[column] for row in rows if row.get(column) is not None]
-        repeat = all(isinstance(word, str) for word in words) and 2 * len(set(words)) <= len(words)
-        if plain(column) in LABELS or repeat:
-            all_values = {str(row.get(column)) for row in rows}
+        if plain(column) in LABELS or (2 * len(set(map(str, words))) <= len(words) and {str} >= set(map(type, words))):
             with_needed = {str(row.get(column)) for row in rows if row.get(needed) is not None}
-            labels += [column] if with_needed == all_values else []
+            labels += [column] if all(str(row.get(column)) in with_needed for row in rows) else []
     return labels
 
 
@@ -275,8 +263,12 @@ def run_keys(rows: Sequence[Row], labels: Sequence[str]) -> list[tuple[str, ...]
     return [tuple(str(row.get(label)) for label in labels) for row in rows]
 
 
-def value_counts(rows: Sequence[Row], column: str) -> Counter[str]:
-    return Counter(label(row.get(column)) for row in rows)
+def grouped(keys: Iterable[Any]) -> dict[Any, NDArray[np.intp]]:
+    """Return the positions of each key."""
+    groups: dict[Any, list[int]] = {}
+    for at, key in enumerate(keys):
+        groups.setdefault(key, []).append(at)
+    return {key: np.array(positions) for key, positions in groups.items()}
 
 
 def label(value: object) -> str:

@@ -47,7 +47,7 @@ def _uneven_time(values: Mapping[str, Any]) -> str:
         "gpu_hours": "A run's own curve is better fitted over FLOPs (--x flops).",
     }
     return (
-        f"Time per FLOP changed during the run: device-hours and FLOPs differ by up to {values['share']:.0%} of it. "
+        f"Time per FLOP changed during the run: hours and FLOPs differ by up to {values['share']:.0%} of it. "
         + advice[values["used"]]
     )
 

@@ -13,10 +13,13 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from scalerl.logs.columns import RUN, is_measured, plain, run_keys
+import numpy as np
+from numpy.typing import NDArray
+
+from scalerl.logs.columns import RUN, grouped, is_measured, plain, run_keys
 from scalerl.logs.facts import Fact
 from scalerl.logs.names import ATTEMPT
-from scalerl.logs.units import is_missing, is_number
+from scalerl.logs.units import is_known, numbers
 
 Row = dict[str, Any]
 Span = tuple[float, float]
@@ -89,39 +92,37 @@ def chains(spans: Mapping[Any, Span]) -> list[list[Any]]:
 
 def count_through_epochs(rows: Sequence[Row], step: str, coarse: str | None) -> tuple[list[Row], list[Fact]]:
     """Return rows whose steps go on where each epoch begins its steps anew; others as they are."""
-    known = [at for at, row in enumerate(rows) if is_number(row.get(step)) and is_number(row.get(coarse or ""))]
-    falls = [at for at, after in itertools.pairwise(known) if rows[after][step] < rows[at][step]]
-    epochs = [rows[at][coarse or ""] for at in known]
-    begins = [b for a, b in itertools.pairwise(known) if rows[b][coarse or ""] != rows[a][coarse or ""]]
-    if not falls or any(b < a for a, b in itertools.pairwise(epochs)) or len(falls) != len(begins):
+    steps, epochs = numbers(rows, step), numbers(rows, coarse)
+    known = np.flatnonzero(~np.isnan(steps) & ~np.isnan(epochs))
+    falls, turns = np.diff(steps[known]) < 0, np.diff(epochs[known])
+    if not falls.any() or (turns < 0).any() or falls.sum() != (turns > 0).sum():
         return list(rows), []
-    counted, offset = list(rows), 0.0
-    for before, at in zip((None, *known), known, strict=False):
-        if before is not None and rows[at][step] < rows[before][step]:
-            offset += rows[before][step]
-        counted[at] = {**rows[at], step: rows[at][step] + offset}
-    return counted, [Fact(kind="steps_per_epoch", values={"step": step, "coarse": coarse, "num": len(falls) + 1})]
+    before = np.cumsum(np.where(falls, steps[known][:-1], 0.0))
+    counted = list(rows)
+    for at, offset in zip(known[1:], before, strict=True):
+        counted[at] = {**rows[at], step: rows[at][step] + float(offset)}
+    values = {"step": step, "coarse": coarse, "num": int(falls.sum()) + 1}
+    return counted, [Fact(kind="steps_per_epoch", values=values)]
 
 
 def join_named_runs(rows: Sequence[Row], step: str, labels: Sequence[str]) -> tuple[list[Row], list[Fact]]:
     """Return the rows with one name for the values of a run column that continue each other, as ids of restarts do."""
-    joined, facts = list(rows), []
+    joined, steps, facts = list(rows), numbers(rows, step), []
     for column in (label for label in labels if plain(label) in RUN):
-        families: dict[tuple[str, ...], dict[Any, Span]] = {}
-        keys = run_keys(joined, [label for label in labels if label != column])
-        for key, row in zip(keys, joined, strict=True):
-            if is_number(at := row.get(step)) and row.get(column) is not None:
-                spans = families.setdefault(key, {})
-                low, high = spans.get(row[column], (at, at))
-                spans[row[column]] = min(low, at), max(high, at)
-        runs = [(key, run) for key, spans in families.items() for run in chains(spans) if len(run) > 1]
-        names = {(key, name): run[0] for key, run in runs for name in run}
-        joined = [
-            row if row.get(column) is None else {**row, column: names.get((key, row[column]), row[column])}
-            for key, row in zip(keys, joined, strict=True)
-        ]
-        facts += [Fact(kind="runs_joined", values={"column": column, "names": tuple(map(str, run))}) for _, run in runs]
+        for family in grouped(run_keys(joined, [label for label in labels if label != column])).values():
+            parts = {name: family[own] for name, own in grouped(joined[at].get(column) for at in family).items()}
+            spans = {name: span for name, own in parts.items() if name and (span := span_of(steps[own]))}
+            for run in (run for run in chains(spans) if len(run) > 1):
+                for at in np.concatenate([parts[name] for name in run]):
+                    joined[at] = {**joined[at], column: run[0]}
+                values = {"column": column, "names": tuple(map(str, run))}
+                facts.append(Fact(kind="runs_joined", values=values))
     return joined, facts
+
+
+def span_of(steps: NDArray[np.float64]) -> Span | None:
+    known = steps[~np.isnan(steps)]
+    return (float(known.min()), float(known.max())) if known.size else None
 
 
 # The rows of one table
@@ -129,81 +130,84 @@ def join_named_runs(rows: Sequence[Row], step: str, labels: Sequence[str]) -> tu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """The attempt of each row, and the positions of the rows that count."""
+    """The rows of a table that count, and the attempt of each."""
 
+    rows: list[Row]
     attempt: list[int]
-    kept: list[int]
+    superseded: list[bool]
+    """Rows that were done and are gone: their time counts."""
+    places: list[str]
     facts: list[Fact]
 
 
-def join_attempts(rows: list[Row], step: str, labels: Sequence[str], places: Sequence[str], file: str) -> Joined:
-    """Number the attempts that begin anew, and drop what a resumed attempt superseded.
+def join_attempts(rows: Sequence[Row], step: str, labels: Sequence[str], places: Sequence[str], file: str) -> Joined:
+    """Number the attempts that begin anew, and mark what a resumed attempt superseded.
 
     What only the superseded row of a step has, such as a checkpoint's evaluation, moves to the row that replaced it.
     """
-    attempt, again, gone = [1] * len(rows), set[int](), dict[int, int]()
-    groups: dict[tuple[str, ...], list[int]] = {}
-    keys = run_keys(rows, labels)
-    for row, key in enumerate(keys):
-        groups.setdefault(key, []).append(row)
-    for members in groups.values():
-        with_step = [row for row in members if is_number(rows[row].get(step))]
-        if _measure_other_things([rows[row] for row in with_step], step):
+    rows, steps, keys = list(rows), numbers(rows, step), run_keys(rows, labels)
+    attempt, again, gone = np.ones(len(rows), dtype=int), np.zeros(len(rows), dtype=bool), np.full(len(rows), -1)
+    for members in grouped(keys).values():
+        timed = members[~np.isnan(steps[members])]
+        if _measure_other_things([rows[at] for at in timed], step):
             continue
-        steps = [rows[row][step] for row in with_step]
-        found = find_attempts(steps)
-        again |= {with_step[at] for at in found.again}
+        found = find_attempts(steps[timed].tolist())
+        again[timed[sorted(found.again)]] = True
         for first in found.anew:
-            # Rows without a step belong to the attempt around them.
-            for row in members[members.index(with_step[first]) :]:
-                attempt[row] += 1
-        later: list[int] = []
-        for at in reversed(range(len(steps))):
-            by = next((other for other in later if steps[other] <= steps[at]), None)
-            gone |= {} if by is None else {with_step[at]: with_step[by]}
-            if at in found.anew:
-                later = []
-            elif at in found.resumed:
-                later = [at, *(other for other in later if steps[other] < steps[at])]
-    facts = [_superseded(rows, step, gone, places, file)] if gone else []
-    newest = {(keys[row], rows[row][step]): row for row in range(len(rows)) if is_number(rows[row].get(step))}
-    for row in gone:
-        newer = newest[keys[row], rows[row][step]]
-        if newer not in gone:
-            rows[newer] = rows[row] | {name: value for name, value in rows[newer].items() if not is_missing(value)}
-    counts = Counter(attempt[row] for row in range(len(rows)) if row not in again)
-    short = {number for number, num in counts.items() if number < max(counts) and num < _MIN_ROWS}
-    kept = [row for row in range(len(rows)) if attempt[row] not in short and row not in again and row not in gone]
+            attempt[members[members >= timed[first]]] += 1
+        for at in reversed(found.resumed):
+            before = timed[max((first for first in found.anew if first <= at), default=0) : at]
+            gone[before[steps[before] >= steps[timed[at]]]] = timed[at]
+    newest = {(key, at): row for row, (key, at) in enumerate(zip(keys, steps, strict=True))}
+    for row in np.flatnonzero(gone >= 0):
+        newer = newest[keys[row], steps[row]]
+        if gone[newer] < 0:
+            rows[newer] = rows[row] | {name: value for name, value in rows[newer].items() if is_known(value)}
+    counts = Counter(attempt[~again].tolist())
+    short = [number for number, num in counts.items() if number < max(counts) and num < _MIN_ROWS]
+    kept = np.flatnonzero(~np.isin(attempt, short))
+    attempt = 1 + np.searchsorted(np.unique(attempt[kept]), attempt)
+    done = again | (gone >= 0)
+    facts = [_superseded(steps, gone, places, file)] if (gone >= 0).any() else []
     if short:
         values = {"num": len(short), "num_rows": sum(counts[number] for number in short), "place": file}
         facts.append(Fact(kind="short_attempts", values=values))
-    if again:
-        facts.append(Fact(kind="first_step_again", values={"num": len(again), "step": rows[min(again)][step]}))
-    order = {number: new for new, number in enumerate(sorted(set(counts) - short), start=1)}
-    numbers = [order.get(number, 0) for number in attempt]
-    if len(order) > 1:
-        differ = _settings([rows[row] for row in kept], [numbers[row] for row in kept])
-        facts.append(Fact(kind="attempts", values={"num": len(order), "place": file, "differ": differ}))
-    return Joined(attempt=numbers, kept=kept, facts=facts)
+    if again.any():
+        values = {"num": int(again.sum()), "step": float(steps[again][0])}
+        facts.append(Fact(kind="first_step_again", values=values))
+    if attempt[kept].max(initial=1) > 1:
+        counted = kept[~done[kept]]
+        differ = _settings([rows[at] for at in counted], attempt[counted].tolist())
+        values = {"num": int(attempt[kept].max()), "place": file, "differ": differ}
+        facts.append(Fact(kind="attempts", values=values))
+    return Joined(
+        rows=[rows[at] for at in kept],
+        attempt=attempt[kept].tolist(),
+        superseded=done[kept].tolist(),
+        places=[places[at] for at in kept],
+        facts=facts,
+    )
 
 
 def _measure_other_things(rows: Sequence[Row], step: str) -> bool:
     """Return whether the parts between falls of the step have no metric in common: evaluations after all training."""
-    parts: list[set[str]] = [set()]
-    for before, row in zip((None, *rows), rows, strict=False):
-        if before is not None and row[step] < before[step]:
-            parts.append(set())
-        parts[-1] |= {
-            name for name, value in row.items() if name != step and is_measured(name) and not is_missing(value)
-        }
-    return sum(map(len, parts)) == len(set.union(*parts))
+    part = np.cumsum(np.diff(numbers(rows, step), prepend=-np.inf) < 0)
+    measured = {name for name in set[str]().union(*rows) if name != step and is_measured(name)}
+    seen = {
+        (number, name)
+        for number, row in zip(part, rows, strict=True)
+        for name in measured.intersection(row)
+        if is_known(row[name])
+    }
+    return len(seen) == len({name for _, name in seen})
 
 
-def _superseded(rows: Sequence[Row], step: str, gone: Mapping[int, int], places: Sequence[str], file: str) -> Fact:
-    first = min(gone.values())
-    before = next((rows[at][step] for at in range(first - 1, -1, -1) if is_number(rows[at].get(step))), 0)
-    values = {"from_step": before, "to_step": rows[first][step], "place": f"{places[first]} of {file}"}
-    return Fact(kind="superseded", values=values | {"times": len(set(gone.values())), "num": len(gone)})
+def _superseded(steps: NDArray[np.float64], gone: NDArray[np.intp], places: Sequence[str], file: str) -> Fact:
+    first = int(gone[gone >= 0].min())
+    before = steps[:first][~np.isnan(steps[:first])]
+    values = {"from_step": float(before[-1]), "to_step": float(steps[first])}
+    values |= {"place": f"{places[first]} of {file}", "times": len(np.unique(gone[gone >= 0]))}
+    return Fact(kind="superseded", values=values | {"num": int((gone >= 0).sum())})
 
 
 def _settings(rows: Sequence[Row], attempt: Sequence[int]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from scalerl.errors import InputError
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
-from scalerl.logs.columns import ARM, RUN, STEP_TIME, Reward, choose_y, fill_from_step, find, label, plain, value_counts
+from scalerl.logs.columns import ARM, RUN, STEP_TIME, Reward, choose_y, fill_from_step, find, label, plain
 from scalerl.logs.facts import Fact
 from scalerl.logs.names import ATTEMPT, FILE, CurveKey, file_names, listed
 from scalerl.logs.runs import Span, chains
@@ -40,7 +40,7 @@ class Selection:
     where_not: tuple[tuple[str, str], ...] = ()
     """(column, value) that a row must not have."""
     start: float | Literal["first", "fit"] | None = None
-    """On the scale that is fitted, after `y_scale`; "fit" leaves out rows at compute 0 and fits the start."""
+    """In the unit of the log; "fit" leaves out rows at compute 0 and fits the start."""
     y_scale: YScale = "auto"
     holdout: tuple[str, str] | None = None
     gpus: float | None = None
@@ -211,13 +211,14 @@ def _with_named_runs(table: Table, selection: Selection) -> Table:
         if table.seed is not None and len(pairs) == len({seed for _, seed in pairs}):
             return table
     named = arms or [str(run)]
-    facts = [Fact(kind="runs_apart", values={"column": name, "num": len(value_counts(rows, name))}) for name in named]
+    counts = {name: len({label(row.get(name)) for row in rows}) for name in named}
+    facts = [Fact(kind="runs_apart", values={"column": name, "num": num}) for name, num in counts.items()]
     return replace(table, apart=(*table.apart, *named), facts=(*table.facts, *facts))
 
 
 def _names_runs(rows: Sequence[dict[str, Any]], column: str) -> bool:
     """Return whether every row has a value here, most values with several rows."""
-    counts = value_counts(rows, column)
+    counts = Counter(label(row.get(column)) for row in rows)
     return 2 <= len(counts) <= _MAX_RUNS and "None" not in counts and median(counts.values()) >= _MIN_ROWS_PER_RUN
 
 

@@ -22,7 +22,7 @@ from scalerl.logs.facts import Fact, sentence
 from scalerl.logs.names import curve_names, listed
 from scalerl.logs.selection import Point, Selection, curves_from, places, words_of
 from scalerl.logs.table import Table
-from scalerl.logs.units import SCALES, YScale, fitting_scale, is_nan, is_number, number
+from scalerl.logs.units import SCALES, Bounds, YScale, fitting_scale, is_nan, is_number, number
 
 __all__ = ["InputError", "Selection", "Series", "series_from"]
 
@@ -71,7 +71,7 @@ class Series:
     evaluation_set: str | None = None
     """The set of a run folder with several: curves of different sets are not compared."""
     y_scale: YScale = "1"
-    """The scale that the log has: 1, 100 (per cent), pm1 or none (no limits)."""
+    """The scale of the rewards, which is that of the log: 1, 100 (per cent), pm1 or none (no limits)."""
     facts: tuple[Fact, ...] = ()
     """What was decided about the rows that the user did not ask for."""
 
@@ -86,14 +86,9 @@ class Series:
         return next((sentence(fact) for fact in self.facts if fact.kind == "mixed"), "")
 
     @property
-    def bounded(self) -> bool:
-        """Whether rewards lie in [0, 1]."""
-        return self.y_scale != "none"
-
-    def own(self, reward: float) -> float:
-        """Return a reward of the fitted scale in the unit of the log: 0.607 is 60.7 where the log has per cent."""
-        least, width = SCALES[self.y_scale]
-        return least + width * reward
+    def bounds(self) -> Bounds:
+        """The least and the largest reward there is, None for rewards without limits."""
+        return SCALES[self.y_scale]
 
     def take(self, which: Mask | NDArray[np.intp]) -> "Series":
         """Return the series with only these points, by mask or index; held-out points stay."""
@@ -104,10 +99,6 @@ class Series:
 
 def series_from(tables: Sequence[Table], selection: Selection) -> list[Series]:
     """Return one series for each value of `by`; without it for each file, and in it each set, run or attempt."""
-    start = selection.start
-    is_given = isinstance(start, float | int)
-    if is_given and not (math.isfinite(start) and (selection.y_scale in ("auto", "none") or 0 <= start <= 1)):
-        raise InputError(f"--start {start:g} is outside [0, 1]: give it on the scale that is fitted, such as 0.4.")
     curves = curves_from(tables, selection)
     built = []
     for name, (key, points) in zip(curve_names(list(curves), selection.labels), curves.items(), strict=True):
@@ -124,7 +115,16 @@ def series_from(tables: Sequence[Table], selection: Selection) -> list[Series]:
             built.append(Series(name=name, start_sd=0.0, problem=str(fault), **labels, **values))
     if all(series.problem for series in built):
         raise InputError(f"no usable curve among {len(built)}; the first, {built[0].name}: {built[0].problem}")
-    return built
+    # What is put side by side has one unit.
+    is_mixed = {"1", "100"} <= {series.y_scale for series in built if not series.problem}
+    return [_in_shares(series) if is_mixed and series.y_scale == "100" else series for series in built]
+
+
+def _in_shares(series: Series) -> Series:
+    """Return a curve in per cent as shares."""
+    names = ("reward", "holdout_reward", "start", "start_sd", "error")
+    values = {name: getattr(series, name) for name in names}
+    return replace(series, y_scale="1", **{name: None if v is None else v / 100 for name, v in values.items()})
 
 
 def _series(name: str, points: list[Point], selection: Selection, labels: dict[str, Any]) -> Series:
@@ -290,7 +290,7 @@ def _mixed(points: Sequence[Point], x: Floats, selection: Selection) -> list[Fac
 
 
 def _rewards(points: Sequence[Point], asked: YScale, facts: list[Fact]) -> tuple[Floats, YScale]:
-    """Return the rewards on the scale that is fitted, and that scale."""
+    """Return the rewards, and their scale."""
     column = points[0].table.y or ""
     rewards = _numbers(points, [point.y for point in points], column, "--y")
     low, high = float(rewards.min()), float(rewards.max())
@@ -301,17 +301,21 @@ def _rewards(points: Sequence[Point], asked: YScale, facts: list[Fact]) -> tuple
         if scale != "1":
             values = {"y": column, "low": low, "high": high}
             facts.append(Fact(kind="percent" if scale == "100" else "own_scale", values=values))
-    least, width = SCALES[scale]
-    fitted = (rewards - least) / width
-    if scale == "none":
-        return fitted, scale
-    outside = (fitted < -_ROUNDING) | (fitted > 1 + _ROUNDING)
+    bounds = SCALES[scale]
+    if bounds is None:
+        return rewards, scale
+    fitted = np.clip(rewards, *bounds)
+    outside = np.abs(fitted - rewards) > _ROUNDING * (bounds[1] - bounds[0])
     if outside.any():
         raise InputError(
-            f"{column!r} runs from {low:g} to {high:g}, outside [0, 1] after --y-scale {scale} at "
+            f"{column!r} runs from {low:g} to {high:g}, outside {_span(bounds)} of --y-scale {scale} at "
             f"{places(_where(points, outside))}: leave --y-scale out, and it is read as it is."
         )
-    return np.clip(fitted, 0.0, 1.0), scale
+    return fitted, scale
+
+
+def _span(bounds: tuple[float, float]) -> str:
+    return f"[{bounds[0]:g}, {bounds[1]:g}]"
 
 
 def _numbers(points: Sequence[Point], values: Sequence[Any], column: str, option: str) -> Floats:
@@ -401,16 +405,20 @@ def _before_training(run: NDArray[np.str_], held: Mask, x: Floats, table: Table,
 
 def _start(y: Floats, samples: Floats, selection: Selection, y_scale: YScale) -> tuple[float | None, float | None]:
     """Return the start and its sd: the value given, else the mean over the rows that are the start."""
-    given = selection.start
+    given, bounds = selection.start, SCALES[y_scale]
     if isinstance(given, float | int):
-        return (given / 100 if y_scale == "100" and given > 1 else float(given)), 0.0
+        if not math.isfinite(given) or (bounds and not bounds[0] <= given <= bounds[1]):
+            scale = "not a number" if bounds is None else f"outside {_span(bounds)}, the scale of the rewards"
+            raise InputError(f"--start {given:g} is {scale}: give the reward before training, in the unit of the log.")
+        return float(given), 0.0
     if not y.size or given == "fit":
         return None, 0.0
     mean = math.fsum(y) / y.size
-    if not np.isnan(samples).any():
+    if bounds and not np.isnan(samples).any():
         # Binomial: p (1 - p) / n for each row; p is kept off 0 and 1, where one rate would claim no noise at all.
-        rates = np.clip(y, 0.02, 0.98)
-        return mean, math.sqrt(math.fsum(rates * (1 - rates) / samples)) / y.size
+        low, width = bounds[0], bounds[1] - bounds[0]
+        rates = np.clip((y - low) / width, 0.02, 0.98)
+        return mean, width * math.sqrt(math.fsum(rates * (1 - rates) / samples)) / y.size
     # The same number in every run is one evaluation, written down several times.
     if y.size < _ENOUGH_STARTS or len(set(y)) == 1:
         return mean, None

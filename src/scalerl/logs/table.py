@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from scalerl.errors import InputError
 from scalerl.logs import columns as names
 from scalerl.logs.clock import hours_of_training, wall_times
@@ -15,7 +17,7 @@ from scalerl.logs.columns import Reward
 from scalerl.logs.facts import Fact
 from scalerl.logs.names import ATTEMPT, clean
 from scalerl.logs.runs import count_through_epochs, join_attempts, join_named_runs
-from scalerl.logs.units import ABSENT, as_numbers, is_number, number
+from scalerl.logs.units import ABSENT, as_numbers, number, numbers
 
 Placed = tuple[str, Mapping[str, Any]]
 """A row and its place in the log, such as 'line 12'."""
@@ -122,7 +124,7 @@ def make_table(
 
 
 def with_runs(table: Table, labels: Sequence[str] = ()) -> Table:
-    """Build the hours of a log and join its attempts, with `labels` as further columns that name runs."""
+    """Join the attempts of a log and build its hours, with `labels` as further columns that name runs."""
     [raw] = table.raw or (table,)
     step = names.find(names.TRAINER_STEP, raw.columns)
     if raw.kind == "run":
@@ -133,25 +135,16 @@ def with_runs(table: Table, labels: Sequence[str] = ()) -> Table:
     runs = list(dict.fromkeys((*names.run_labels(rows, step), *labels)))
     rows, counted = count_through_epochs(rows, step, names.find(names.COARSE, raw.columns))
     rows, facts = join_named_runs(rows, step, [run for run in runs if run not in labels])
-    facts += counted
     joined = join_attempts(rows, step, runs, places, raw.path.name)
-    table = replace(raw, rows=rows, places=places, facts=(*raw.facts, *facts, *joined.facts))
-    if len(set(joined.attempt)) > 1:
-        table = with_column(table, ATTEMPT, joined.attempt)
+    facts = (*facts, *counted, *joined.facts)
+    table = replace(raw, rows=joined.rows, places=joined.places, facts=(*raw.facts, *facts), raw=(raw,) * bool(facts))
+    if max(joined.attempt, default=1) > 1:
+        table = replace(with_column(table, ATTEMPT, joined.attempt), apart=(*table.apart, ATTEMPT))
     # Work that a restart lost was done, and its time counts.
     table = _with_hours(table)
-    table = replace(
-        table,
-        rows=[table.rows[at] for at in joined.kept],
-        places=[places[at] for at in joined.kept],
-        raw=(raw,) if facts or joined.facts else (),
-    )
-    if any(fact.kind == "attempts" for fact in joined.facts):
-        table = replace(table, apart=(*table.apart, ATTEMPT))
-    elif ATTEMPT in table.columns:
-        rows = [{name: value for name, value in row.items() if name != ATTEMPT} for row in table.rows]
-        table = replace(table, rows=rows, columns=[name for name in table.columns if name != ATTEMPT])
-    return with_gpus(table, None)
+    counts = [not gone for gone in joined.superseded]
+    kept = {name: list(itertools.compress(getattr(table, name), counts)) for name in ("rows", "places")}
+    return with_gpus(replace(table, **kept), None)
 
 
 def with_gpus(table: Table, gpus: float | None) -> Table:
@@ -191,30 +184,31 @@ def _clean_value(value: Any) -> Any:
 
 
 def _read_numbers(rows: Sequence[dict[str, Any]], *, decimal_comma: bool) -> None:
-    """Turn numbers written as text into numbers, in columns that hold nothing else; drop cells that say 'none'."""
+    """Turn numbers written as text into numbers, in columns that hold little else; drop cells that say 'none'."""
     for column in {column for row in rows for column, value in row.items() if isinstance(value, str)}:
         for row in rows:
             if isinstance(row.get(column), str) and row[column].strip().lower() in ABSENT:
                 del row[column]
         present = [row for row in rows if row.get(column) is not None]
-        texts = [row[column].strip() if isinstance(row[column], str) else str(row[column]) for row in present]
+        texts = [str(row[column]).strip() for row in present]
         if names.plain(column) in names.STEP and all(map(_STEP_OF.fullmatch, texts)):
             texts = [text.partition("/")[0] for text in texts]
         values = as_numbers(texts, decimal_comma=decimal_comma)
-        if values is not None and not any(isinstance(row[column], list | bool) for row in present):
+        # 3e7 may be a label beside 'base'.
+        if 2 * values.count(None) < len(values) and not any(isinstance(row[column], list | bool) for row in present):
             for row, value in zip(present, values, strict=True):
-                row[column] = value
+                row[column] = row[column] if value is None else value
 
 
 def _in_order(table: Table, step: str) -> tuple[list[str], list[dict[str, Any]]]:
     """Return places and rows by their time of day, if every row has one; rows with the newest first are turned."""
-    order = list(range(len(table.rows)))
-    if (times := wall_times(table.rows, table.columns)) is not None:
-        order.sort(key=lambda at: times[at])
-    else:
-        steps = [row[step] for row in table.rows if is_number(row.get(step))]
-        if len(set(steps)) > 3 and all(a >= b for a, b in itertools.pairwise(steps)):
-            order.reverse()
+    times, steps = wall_times(table.rows, table.columns), numbers(table.rows, step)
+    steps = steps[~np.isnan(steps)]
+    order = np.arange(len(table.rows))
+    if not np.isnan(times).any():
+        order = np.argsort(times, kind="stable")
+    elif len(np.unique(steps)) > 3 and (np.diff(steps) <= 0).all():
+        order = order[::-1]
     return [table.places[at] for at in order], [table.rows[at] for at in order]
 
 

@@ -18,7 +18,7 @@ from scalerl.logs.columns import COARSE, LABELS, STEP, WALL_CLOCK, choose_y, fin
 from scalerl.logs.facts import Fact
 from scalerl.logs.names import listed
 from scalerl.logs.table import Placed, flatten
-from scalerl.logs.units import has_decimal_commas, is_number, looks_numeric, number
+from scalerl.logs.units import has_decimal_commas, is_number, number
 
 _MAX_SAMPLE = 50
 _MAX_FIELD = 131_072
@@ -356,5 +356,5 @@ def _one_row_per_step(columns: Sequence[str], placed: Sequence[Placed]) -> list[
 
 def _is_label(column: str, placed: Sequence[Placed]) -> bool:
     values = [row.get(column) for _, row in placed]
-    words = {value for value in values if isinstance(value, str) and not looks_numeric(value)}
+    words = {value for value in values if isinstance(value, str) and number(value) is None}
     return plain(column) in LABELS or (bool(words) and len(words) * 2 <= len(values))

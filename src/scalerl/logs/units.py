@@ -1,27 +1,28 @@
-"""Numbers as people and spreadsheets write them, and the scale of a reward. Pure.
+"""Cells as numbers, as people and spreadsheets write them, and the scale of a reward. Pure.
 
 A cell may read 0.25, 0,25, 1.234,5, 1,234.5 or 25 %; a reward may be a share, per cent, or a sum without limits.
 """
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeGuard
 
+import numpy as np
+from numpy.typing import NDArray
+
 YScale = Literal["auto", "1", "100", "pm1", "none"]
+Bounds = tuple[float, float] | None
+SCALES: dict[YScale, Bounds] = {"1": (0.0, 1.0), "100": (0.0, 100.0), "pm1": (-1.0, 1.0), "none": None}
 
 ABSENT = frozenset({"", "none", "null", "na", "n/a", "#n/a", "-"})
-# A group of thousands does not begin with 0: 0.250 is a quarter.
+# 1,234.5 and 0,25 and 1.234,5: a group of thousands does not begin with 0, so that 0.250 is a quarter.
 _COMMA_GROUPS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
 _DOT_GROUPS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?")
 _DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
-# What people write for a number and float() does not read: 1,000.0 and 30.4%.
-_WRITTEN_NUMBER = re.compile(r"[-+]?[\d.,' ]*\d[\d.,' ]*%?")
 _MAX_NUMBER = 64
 # The least maximum of a rate in per cent; a share may exceed 1 a little, by a bonus.
 _MIN_PERCENT = 2.0
-# (least reward, width) of each scale: a fitted reward is (reward - least) / width.
-SCALES: dict[YScale, tuple[float, float]] = {"1": (0, 1), "100": (0, 100), "pm1": (-1, 2), "none": (0, 1)}
 
 
 def number(value: Any) -> float | None:
@@ -46,53 +47,42 @@ def is_nan(value: object) -> bool:
     return value != value if isinstance(value, float) else isinstance(value, str) and value.strip().lower() == "nan"
 
 
-def is_missing(value: object) -> bool:
-    """Return whether a value is absent or NaN."""
-    return value is None or is_nan(value)
+def is_known(value: object) -> bool:
+    """Return whether a value was measured: it is there and not NaN."""
+    return value is not None and not is_nan(value)
 
 
-def looks_numeric(value: object) -> bool:
-    """Return whether a value is a number, also one written as text: one bad cell makes a whole CSV column text."""
-    if not isinstance(value, str) or is_nan(value):
-        return is_number(value)
-    return number(value) is not None or (len(value) < _MAX_NUMBER and bool(_WRITTEN_NUMBER.fullmatch(value)))
+def numbers(rows: Sequence[Mapping[str, Any]], column: str | None) -> NDArray[np.float64]:
+    """Return a column as numbers, NaN where there is none."""
+    return np.array([value if is_number(value := row.get(column or "")) else math.nan for row in rows], dtype=float)
 
 
-def as_numbers(texts: Sequence[str], *, decimal_comma: bool = False) -> list[float] | None:
-    """Return the numbers of a column of texts, None if one of them is not a number: 3e7 may be a label beside 'base'.
+def as_numbers(texts: Sequence[str], *, decimal_comma: bool = False) -> list[float | None]:
+    """Return the numbers of a column of texts, None for a text that is not one.
 
     In a table whose decimals are commas a dot groups thousands: 1.000 is a thousand there.
     """
     is_percent = all(text.endswith("%") for text in texts)
-    bare = [_without_percent(text) for text in texts] if is_percent else texts
+    bare = [text.removesuffix("%").rstrip() for text in texts] if is_percent else texts
     dots = [text for text in bare if "." in text]
     is_local = decimal_comma and (any("," in text for text in bare) or (dots and all(map(_DOT_GROUPS.fullmatch, dots))))
-    numbers = [_local_number(text) if is_local else _plain_number(text) for text in bare]
-    known = [value / 100 if is_percent else value for value in numbers if value is not None]
-    return known if len(known) == len(texts) else None
+    plain = [_local(text) if is_local else text for text in bare]
+    found = [number(text.replace(",", "") if _COMMA_GROUPS.fullmatch(text) else text) for text in plain]
+    return [value / 100 if is_percent and value is not None else value for value in found]
+
+
+def _local(text: str) -> str:
+    """Return 1.234,5 as 1234.5; as it is where commas group."""
+    plain = text.replace(".", "") if _DOT_GROUPS.fullmatch(text) else text
+    return plain.replace(",", ".") if plain.count(",") <= 1 else text
 
 
 def has_decimal_commas(cells: Iterable[str]) -> bool:
     """Return whether decimals are commas: 0,25 is proof, 1,200 only in a table without decimal points such as 0.25."""
-    numbers = [_without_percent(cell.strip()) for cell in cells if len(cell) <= _MAX_NUMBER]
-    commas = [text for text in numbers if _DECIMAL_COMMA.fullmatch(text)]
-    if any(not _COMMA_GROUPS.fullmatch(text) for text in commas):
-        return True
-    dots = (text for text in numbers if "." in text and not _DOT_GROUPS.fullmatch(text))
-    return bool(commas) and all(number(text) is None for text in dots)
-
-
-def _plain_number(text: str) -> float | None:
-    return number(text.replace(",", "") if _COMMA_GROUPS.fullmatch(text) else text)
-
-
-def _local_number(text: str) -> float | None:
-    plain = text.replace(".", "") if _DOT_GROUPS.fullmatch(text) else text
-    return number(plain.replace(",", ".")) if plain.count(",") <= 1 else _plain_number(text)
-
-
-def _without_percent(text: str) -> str:
-    return text.removesuffix("%").rstrip()
+    texts = [cell.strip().removesuffix("%").rstrip() for cell in cells if len(cell) <= _MAX_NUMBER]
+    commas = [text for text in texts if _DECIMAL_COMMA.fullmatch(text)]
+    points = [text for text in texts if "." in text and not _DOT_GROUPS.fullmatch(text) and number(text) is not None]
+    return any(not points or not _COMMA_GROUPS.fullmatch(text) for text in commas)
 
 
 def fitting_scale(low: float, high: float, *, is_rate: bool) -> YScale:

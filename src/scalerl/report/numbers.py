@@ -31,9 +31,11 @@ def short_compute_text(compute: float) -> str:
 
 
 def decimals(fit: Fit | None) -> int:
-    """Return how many decimals a reward needs: three for rewards in [0, 1], fewer for wider ranges."""
-    if fit is None or fit.bounds is not None:
+    """Return how many decimals a reward needs: three for rewards in [0, 1], one for per cent."""
+    if fit is None:
         return 3
+    if fit.bounds is not None:
+        return 3 - math.floor(math.log10(fit.bounds[1] - fit.bounds[0]))
     span = float(np.ptp(fit.reward)) if fit.num_points else 0.0
     if not span > 0:
         return 3

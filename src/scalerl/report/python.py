@@ -179,7 +179,7 @@ def read_runs(paths: Sequence[str], selection: Selection) -> Runs:
     """Read logs into curves; InputError if nothing can be used."""
     with _python_words():
         series = series_from(read_tables(paths), selection)
-    return Runs(tuple(series), FitOptions(bounded=selection.y_scale != "none"))
+    return Runs(tuple(series), FitOptions())
 
 
 def fit_one(path: str, evaluation_set: str) -> CurveResult:

@@ -72,8 +72,6 @@ class FitOptions:
     fit_until: float | None = None
     method: Literal["posterior", "paper"] = "posterior"
     """"paper": the grid procedure of arXiv 2510.13786, which has no intervals."""
-    bounded: bool = True
-    """False for a reward without limits (--y-scale none)."""
     pool: bool = False
     """Whether curves inform each other."""
     prior: str | None = None
@@ -87,7 +85,7 @@ class FitOptions:
             "margin": self.margin,
             "skip_before": self.skip_before,
             "fit_until": self.fit_until,
-            "bounds": (0.0, 1.0) if self.bounded and series.bounded else None,
+            "bounds": series.bounds,
             "start": series.start,
             "start_sd": series.start_sd,
             "run": series.run,
@@ -100,18 +98,17 @@ class FitOptions:
                     f"--method paper needs the reward before training, and {series.name} has no row of it: add --start "
                     "VALUE."
                 )
-            return given | {"method": "paper", "grid": self.grid}
+            return given | {"method": "paper", "grid": self.grid(*(series.bounds or (0.0, 1.0)))}
         if len(self.ceiling) > 1:
             raise InputError("two ceilings are the ends of the paper's grid, and need --method paper")
         return given | {"fixed": {"ceiling": self.ceiling[0]} if self.ceiling else None}
 
-    @property
-    def grid(self) -> Grid:
-        """The ceilings that the paper's procedure tries."""
+    def grid(self, least: float, most: float) -> Grid:
+        """Return the ceilings that the paper's procedure tries, for rewards from `least` to `most`."""
         if len(self.ceiling) < 2:
-            return Grid(ceilings=np.array(self.ceiling)) if self.ceiling else Grid()
+            return Grid(ceilings=np.array(self.ceiling) if self.ceiling else least + (most - least) * Grid().ceilings)
         low, high = min(self.ceiling), max(self.ceiling)
-        return Grid(ceilings=np.linspace(low, high, round((high - low) / GRID_STEP) + 1))
+        return Grid(ceilings=np.linspace(low, high, round((high - low) / (GRID_STEP * (most - least))) + 1))
 
     def compare(self, fits: Mapping[str, Fit], at: float | None = None) -> Comparison:
         """Compare fits made with these options."""
@@ -302,7 +299,7 @@ def _rank_forms(curves: Sequence[CurveResult], options: FitOptions, fractions: S
         score = holdout if by_holdout else dict(scores)[shares[0]]
         return score.rmse if score is not None else None
 
-    is_bounded = options.bounded and all(curve.series.bounded for curve in curves)
+    is_bounded = all(curve.series.bounds for curve in curves)
     names = [name for name, form in FORMS.items() if is_bounded or form.ceiling is None]
     tables = []
     for curve in curves:

@@ -84,7 +84,7 @@ class RunFacts:
 def hours_name(runs: "Sequence[RunFacts]") -> str:
     """Return what to call the hours that devices were held: no GPU-hours where all of them are CPUs."""
     devices = {str(run.environment.get("device", "")) for run in runs}
-    return "device-hours" if devices == {"cpu"} else "GPU-hours"
+    return "CPU-hours" if devices == {"cpu"} else "GPU-hours"
 
 
 def read_run(folder: Path, *, name: str, arm: str, evals: Sequence[Mapping[str, Any]]) -> RunFacts:

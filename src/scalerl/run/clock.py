@@ -1,4 +1,4 @@
-"""The clock of a run: device-hours, FLOPs and tokens spent so far. Evaluation and the like are counted separately."""
+"""The clock of a run: GPU-hours, FLOPs and tokens spent so far. Evaluation and the like are counted separately."""
 
 import math
 import statistics

@@ -264,7 +264,7 @@ class Run:
         budget, spent = self.recipe.budget, self.clock.row()
         limits = (
             (self.pipeline.version, budget.steps, "steps"),
-            (spent["gpu_hours"], budget.gpu_hours, "GPU-hours" if self.device.type == "cuda" else "device-hours"),
+            (spent["gpu_hours"], budget.gpu_hours, "GPU-hours" if self.device.type == "cuda" else "CPU-hours"),
             (spent["flops"], budget.flops, "FLOPs"),
         )
         return [(done, limit, unit) for done, limit, unit in limits if limit is not None]

@@ -106,7 +106,7 @@ class RunFollower:
     @property
     def hours(self) -> str:
         """What to call the hours that its devices were held."""
-        return "device-hours" if self._objects[store.ENV].value.get("device") == "cpu" else "GPU-hours"
+        return "CPU-hours" if self._objects[store.ENV].value.get("device") == "cpu" else "GPU-hours"
 
     @property
     def status(self) -> tuple[str, str]:
