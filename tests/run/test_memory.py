@@ -316,7 +316,7 @@ def test_the_budget_of_the_recipe_for_a_node_identifies_the_ceiling():
     assert sum(low <= ceiling <= high for low, high in (each.interval("ceiling") for each in fits)) >= 5
 
 
-@pytest.mark.parametrize("size, hours_per_step", [("80gb", 1.5), ("141gb", 0.9)])
+@pytest.mark.parametrize("size, hours_per_step", [("80gb", 1.46), ("141gb", 0.78)])
 def test_the_recipe_for_a_node_states_its_simulated_cost(size, hours_per_step):
     from scalerl.run.rates import read_rates
     from scalerl.run.simulate import replayed, splits

@@ -109,3 +109,4 @@ def test_vllm_samples_as_torch_and_frees_the_gpu_when_killed(loaded):
         time.sleep(0.1)
     assert alive - used_bytes() > share / 2
     ours.close()
+    vllm.close()
