@@ -244,10 +244,15 @@ def test_a_number_that_cannot_be_used_is_refused(table: Path, command: str, opti
 
 
 @pytest.mark.parametrize(
-    "error, code", [(error("wrong"), 2) for error in (UsageError, InputError, RecipeError)] + [(StoreError("wrong"), 1)]
+    "error, code, said",
+    [
+        *((error("wrong"), 2, "error: wrong\n") for error in (UsageError, InputError, RecipeError)),
+        (RecipeError("wrong", "worse"), 2, "error: wrong\nerror: worse\n"),
+        (StoreError("wrong"), 1, "error: wrong\n"),
+    ],
 )
 def test_our_own_errors_are_sentences(
-    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: Exception, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def fail() -> None:
         raise error
@@ -256,7 +261,7 @@ def test_our_own_errors_are_sentences(
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == code
-    assert capsys.readouterr().err == "error: wrong\n"
+    assert capsys.readouterr().err == said
 
 
 def test_traceback_of_another_process_precedes_the_sentence(

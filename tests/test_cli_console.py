@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from scalerl.cli.console import RunConsole, StopSignals, ended_by_ctrl_c
+from scalerl.cli.console import RunTerminal, StopSignals, ended_by_ctrl_c
 
 pytestmark = pytest.mark.usefixtures("terminal_signals")
 
@@ -76,16 +76,15 @@ def test_report_of_a_signal_may_fail_while_a_line_is_printed():
 
 
 def test_closed_pipe_asks_to_stop(monkeypatch: pytest.MonkeyPatch):
-    signals = StopSignals(lambda number: None)
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w", buffering=1) as pipe:
         monkeypatch.setattr("sys.stdout", pipe)
-        console = RunConsole(signals)
-        console.print("a line")
-        console.print("another")
-    assert signals.number == signal.SIGPIPE
-    assert not signals.stops_now
+        terminal = RunTerminal()
+        terminal.print("a line")
+        terminal.print("another")
+    assert terminal.stopped_by == signal.SIGPIPE
+    assert terminal.stopping() is True
 
 
 def test_ctrl_c_ends_imports_without_a_traceback():

@@ -143,16 +143,6 @@ def test_diff_against_oneself_changed():
     assert run("diff", "scalerl", "scalerl").stdout == "No setting differs.\n"
 
 
-@pytest.mark.parametrize("command", [["show"], ["diff", "scalerl"]])
-def test_errors_are_sentences_with_exit_code_2(command):
-    result = run(*command, "scalerl", "--set", "loss=cisp", "--set", "weights=promt", exit_code=2)
-    assert result.stdout == ""
-    first, second = result.stderr.splitlines()
-    assert first.startswith("error: --set loss=cisp: loss.name is")
-    assert second.startswith("error: --set weights=promt: weights.name is")
-    assert run(*command, "no-such", exit_code=2).stderr.startswith('error: no recipe is called "no-such"')
-
-
 def test_works_from_any_folder_and_loads_little(tmp_path):
     (tmp_path / "mine.toml").write_text('extends = "scalerl"\nweights = "token"\n')
     code = (

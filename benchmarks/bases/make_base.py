@@ -34,7 +34,7 @@ from scalerl.config import load_recipe
 from scalerl.config.parts import SftSettings
 from scalerl.models.tiny import build_tokenizer
 from scalerl.run.parts import build_tasks
-from scalerl.run.sft.make import SftProgress, SftResult, SftStart, SilentObserver, sft
+from scalerl.run.sft.make import SftObserver, SftProgress, SftResult, SftStart, sft
 from scalerl.types import derive_seed
 
 VOCABULARY = 64
@@ -119,7 +119,7 @@ def fresh_model(task: Any, folder: Path, size: Size, *, seed: int, vocabulary: i
     tokenizer.save_pretrained(folder)
 
 
-class Watcher(SilentObserver):
+class Watcher(SftObserver):
     """Prints every point of the loss curve, and stops a model that has learned letter frequencies alone."""
 
     def __init__(self, num_steps: int, stuck_loss: float) -> None:

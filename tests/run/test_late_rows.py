@@ -12,7 +12,7 @@ from small_runs import SHORT, SMALL, check_lineage, small, without_time
 
 from scalerl import store
 from scalerl.learner.step import TorchLearner
-from scalerl.run.run import NullObserver, Run
+from scalerl.run.run import Run, RunObserver
 
 
 def status_of(folder: Path) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def status_of(folder: Path) -> dict[str, Any]:
     return status
 
 
-class Events(NullObserver):
+class Events(RunObserver):
     """Records what a run reports, in order."""
 
     def __init__(self) -> None:

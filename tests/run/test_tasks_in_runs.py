@@ -24,7 +24,7 @@ from scalerl.loop.grading import GraderRunner
 from scalerl.loop.pipeline import Pipeline
 from scalerl.report.alarms import Alarm, AlarmKind
 from scalerl.run.evaluate import evaluate_model
-from scalerl.run.run import NullObserver, Outlooks, Run
+from scalerl.run.run import Outlooks, Run, RunObserver
 from scalerl.tasks.curriculum import uniform
 from scalerl.tasks.mixture import Mixture
 
@@ -128,7 +128,7 @@ def test_answers_without_verdict_are_not_trained_on(tmp_path: Path):
 
 
 def test_dead_grader_pool_ends_the_run(tmp_path: Path):
-    class Murderer(NullObserver):
+    class Murderer(RunObserver):
         def stepped(self, row: Mapping[str, Any]) -> None:
             pool = run.parts.inputs.graders._pool
             assert pool is not None
@@ -211,7 +211,7 @@ def test_a_task_and_a_grader_by_import_path_train(tmp_path: Path):
 # Several tasks --------------------------------------------------------------------------------------------------------
 
 
-class Listener(NullObserver):
+class Listener(RunObserver):
     """Asks to stop after a step, and remembers what it heard of evaluations."""
 
     def __init__(self, stops_after: int) -> None:

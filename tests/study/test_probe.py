@@ -1,10 +1,73 @@
-"""What a study will cost, from a few steps of its base."""
+"""Whether every arm can begin, told before the first run, and what a study will cost."""
+
+from pathlib import Path
 
 import pytest
-from small_study import STUDY, command_of, plan_of
+from small_study import STUDY, command_of, plan_of, run
 
+from scalerl import store
 from scalerl.errors import StudyError
-from scalerl.study.probe import Pace, cost, pace_from, probe
+from scalerl.study.failure_reason import failure_reason, last_error
+from scalerl.study.folder import run_folder
+from scalerl.study.plan import Plan
+from scalerl.study.probe import Cost, Pace, check_arms, cost, pace_from, probe, untried
+
+PACE = Pace(step_s=2.0, step_gpu_hours=0.1, step_flops=1e9, sample_s=0.01, start_up_s=5.0)
+OTHERS = """
+[arms.model]
+model.path = "models/other"
+[arms.task]
+task = { name = "countdown" }
+[arms.own]
+loss = { name = "package.module:function" }
+[arms.plain]
+weights = "token"
+"""
+
+
+def test_arms_that_import_something_are_tried(tmp_path):
+    plan = plan_of(tmp_path, STUDY + OTHERS)
+    assert [arm.name for arm in untried(plan, tmp_path / "out")] == ["model", "task", "own"]
+    run(tmp_path, {"model-seed1": "fail"}, text=STUDY + OTHERS)
+    assert untried(plan, tmp_path / "out") == []
+
+
+def test_arms_that_cannot_be_set_up_are_named(tmp_path):
+    arms = untried(plan_of(tmp_path, STUDY + OTHERS), tmp_path / "out")
+    check_arms(arms, command_of(tmp_path, {}))
+    with pytest.raises(StudyError) as caught:
+        check_arms(arms, command_of(tmp_path, {"run": "crash"}))
+    assert caught.value.problems == tuple(
+        f"the arm {name} cannot be run here: it cannot be" for name in ("model", "task", "own")
+    )
+
+
+@pytest.mark.parametrize(
+    "printed, said",
+    [
+        ("starting\nerror: the first\nthe second\n\n", "the first; the second"),
+        ("error: old\nTraceback (most recent call last):\n  File ...\nKeyError: 'x'\n", "KeyError: 'x'"),
+        ("one\ntwo\n", "two"),
+        ("", ""),
+    ],
+)
+def test_the_last_error_of_a_command_or_its_last_line(printed, said):
+    assert last_error(printed) == said
+
+
+@pytest.mark.parametrize(
+    "printed, code, step, why",
+    [
+        ("step 4  0.01 GPU-h  0.312\n", -9, 4, "killed by SIGKILL after step 4"),
+        ("step 4  0.01 GPU-h  0.312\n", -15, 4, "killed by SIGTERM after step 4"),
+        ("a model of 2M parameters\n", -9, None, "killed by SIGKILL"),
+        ("terminate called: out of range\n", -6, 4, "terminate called: out of range (killed by SIGABRT after step 4)"),
+        ("step 4  0.01 GPU-h\nerror: no room\n", 2, 4, "no room (exit code 2)"),
+        ("", 1, None, "exit code 1"),
+    ],
+)
+def test_killed_run_reports_the_signal(printed, code, step, why):
+    assert failure_reason(printed, code, step) == why
 
 
 def test_a_probe_times_the_base_and_leaves_nothing_behind(tmp_path):
@@ -24,11 +87,10 @@ def test_a_probe_says_why_there_is_no_estimate(tmp_path):
 
 
 def test_cost_counts_steps_evaluations_and_start_up(tmp_path):
-    pace = Pace(step_s=2.0, step_gpu_hours=0.1, step_flops=1e9, sample_s=0.01, start_up_s=5.0)
     text = STUDY.replace("seeds = [0, 1]", "seeds = [0]").replace("budget.steps = 4", "budget.steps = 20")
     both = "pipeline.groups_per_batch = 32\nevaluation = { every = 5, num_prompts = 10, samples_per_prompt = 3 }\n"
     plan = plan_of(tmp_path, text + both)
-    total = cost(plan.runs, plan.base.recipe, pace)
+    total = cost(plan, tmp_path / "out", PACE)
     # The base: 20 steps, and evaluations of 250 x 4 at 0, 8, 16 and 20. Twice the batch: twice the time a step.
     base, arm = 20 * 2 + 4 * 1000 * 0.01 + 5, 20 * 4 + 5 * 30 * 0.01 + 5
     assert total.hours * 3600 == pytest.approx(base + arm)
@@ -39,7 +101,36 @@ def test_cost_counts_steps_evaluations_and_start_up(tmp_path):
 
 @pytest.mark.parametrize("budget, steps", [("gpu_hours = 3.0", 30), ("flops = 7e9", 7), ("flops = 7e9\nsteps = 2", 2)])
 def test_a_budget_in_compute_is_counted_in_steps(tmp_path, budget, steps):
-    pace = Pace(step_s=2.0, step_gpu_hours=0.1, step_flops=1e9, sample_s=0.0, start_up_s=0.0)
     text = STUDY.replace("budget.steps = 4\n", "") + f"[budget]\n{budget}\n"
     plan = plan_of(tmp_path, text)
-    assert cost(plan.runs, plan.base.recipe, pace).steps == 4 * steps
+    assert cost(plan, tmp_path / "out", PACE).steps == 4 * steps
+
+
+def spend(plan: Plan, folder: Path, name: str, steps: int, status: str) -> None:
+    (run,) = [run for run in plan.runs if run.name == name]
+    place = run_folder(folder, run)
+    place.mkdir(parents=True)
+    store.write_json(place / store.RECIPE, run.recipe.model_dump(mode="json"))
+    store.append_row(
+        place / store.METRICS, {"step": steps, "attempt": 1, "gpu_hours": steps / 10, "flops": steps * 1e9}
+    )
+    store.write_json(place / store.STATUS, {"status": status, "reason": ""})
+
+
+@pytest.mark.parametrize("budget", ["steps = 30", "gpu_hours = 3.0", "flops = 30e9"])
+def test_cost_of_the_remaining_runs(tmp_path, budget):
+    plan, out = plan_of(tmp_path, STUDY.replace("budget.steps = 4\n", "") + f"[budget]\n{budget}\n"), tmp_path / "out"
+    spend(plan, out, "cispo-seed0", 30, "done")
+    spend(plan, out, "dapo-seed0", 10, "stopped")
+    assert cost(plan, out, PACE).steps == (30 - 10) + 2 * 30
+    assert cost(plan, out, PACE).gpu_hours == pytest.approx(8.0)
+    spend(plan, out, "cispo-seed1", 30, "done")
+    spend(plan, out, "dapo-seed1", 30, "done")
+    assert cost(plan, out, PACE).steps == 20
+
+
+def test_a_study_that_is_done_costs_nothing(tmp_path):
+    plan = plan_of(tmp_path)
+    for each in plan.runs:
+        spend(plan, tmp_path / "out", each.name, 4, "done")
+    assert cost(plan, tmp_path / "out", PACE) == Cost()

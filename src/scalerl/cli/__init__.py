@@ -70,7 +70,8 @@ def main() -> None:
         try:
             app()
         except UserError as error:
-            _exit(str(error), code=2)
+            # Errors that report several problems have a sentence for each.
+            _exit(str(error).replace("\n", "\nerror: ") if hasattr(error, "problems") else str(error), code=2)
         except RunFailure as error:
             # The notes of an error of another process have its traceback.
             _exit(str(error), code=1, before="".join(getattr(error, "__notes__", ())))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import typer
 
@@ -116,12 +116,30 @@ class StopSignals:
             raise KeyboardInterrupt
 
 
-class RunConsole:
-    """Prints the lines of a run. When nobody can read them any more, it asks the run to stop, as SIGPIPE would."""
+class RunTerminal:
+    """A run on the terminal: lines, a bar below them, and the signals that ask the run to stop.
 
-    def __init__(self, signals: StopSignals) -> None:
+    When nobody can read the lines any more, the run is asked to stop, as by SIGPIPE.
+    """
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._task: Any = None
+        self._signals = StopSignals(self._asked_to_stop)
         self.console = new_console(raises_broken_pipe=True)
-        self._signals = signals
+
+    @property
+    def stopped_by(self) -> int | None:
+        """The signal that asked the run to stop."""
+        return self._signals.number
+
+    def stopping(self) -> "bool | Literal['now']":
+        # What sends SIGTERM (a scheduler, a container's host) kills the process when its grace period is over.
+        return "now" if self._signals.stops_now else self.stopped_by is not None
+
+    def _asked_to_stop(self, number: int) -> None:
+        when = "now" if self._signals.stops_now else "after this step"
+        self.print(f"Stopping {when}, with a checkpoint; Ctrl-C again stops at once.")
 
     def print(self, text: str, style: str | None = None) -> None:
         """Print one line; it is not wrapped, so that in a log file a line stays a line."""
@@ -134,6 +152,34 @@ class RunConsole:
             # What is still in the buffer must go somewhere when the process ends.
             with suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def open(self) -> None:
+        """Handle the signals from now on."""
+        self._signals.install()
+
+    def show_bar(self, text: str, *, total: float, **fields: Any) -> None:
+        """Show a bar, on a screen only; `text` begins it and may have the fields, which `update` changes."""
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._bar = Progress(
+            *(TextColumn(text), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn()),
+            TextColumn("{task.fields[left]}"),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+        self._bar.start()
+        self._task = self._bar.add_task("", total=total, left="", **fields)
+
+    def update(self, **fields: Any) -> None:
+        self._bar.update(self._task, **fields)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            # A terminal that is gone cannot be restored.
+            with suppress(OSError):
+                self._bar.stop()
+        self._signals.restore()
 
 
 @contextmanager

@@ -15,6 +15,10 @@ def option(text: str, *names: str, rare: bool = False, **more: Any) -> Any:
     return typer.Option(*names, help=text, hidden=rare, **{"show_default": False, **more})
 
 
+def argument(metavar: str, text: str, **more: Any) -> Any:
+    return typer.Argument(metavar=metavar, help=text, **{"show_default": False, **more})
+
+
 def flag(name: str, text: str, *, rare: bool = False, show_default: bool = False) -> Any:
     """Declare an option that takes no value: its help shows no type beside the name."""
     return typer.Option(name, help=text, metavar="", hidden=rare, show_default=show_default)
@@ -31,31 +35,19 @@ def _help_all(context: typer.Context, wanted: bool) -> None:
 HelpAll = Annotated[
     bool, typer.Option("--help-all", help="Show every option.", metavar="", is_eager=True, callback=_help_all)
 ]
+Json = Annotated[bool, flag("--json", "Print one JSON object instead of tables.")]
 Board = Annotated[bool, flag("--board", "Show it in a browser while it runs, as 'scalerl watch' does.")]
-RecipeName = Annotated[
-    str,
-    typer.Argument(metavar="RECIPE", help="A recipe's name (scalerl recipe list) or a TOML file.", show_default=False),
-]
+RecipeName = Annotated[str, argument("RECIPE", "A recipe's name (scalerl recipe list) or a TOML file.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "Change one setting; may be repeated. 'scalerl recipe show RECIPE' lists all of them. A value is TOML, or else "
+        "text as it stands: for escapes with a backslash, write the quotes too, 'KEY=\"a\\nb\"'.",
         "--set",
         metavar="KEY=VALUE",
-        help="Change one setting; may be repeated. 'scalerl recipe show RECIPE' lists all of them.",
-        show_default=False,
     ),
 ]
-Trust = Annotated[
-    bool,
-    flag("--trust-remote-code", "Run Python code that comes with the model. Nothing else allows it."),
-]
-Gpus = Annotated[
-    str | None,
-    typer.Option(
-        help="With --check: only estimate the memory on such GPUs, 8x80 for eight of 80 GB. They need not be here.",
-        metavar="NUMxGB",
-    ),
-]
+Trust = Annotated[bool, flag("--trust-remote-code", "Run Python code that comes with the model; nothing else does.")]
 
 
 def number(text: str, expected: str) -> float:

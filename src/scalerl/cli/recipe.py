@@ -2,8 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scalerl.cli.console import print_json
-from scalerl.cli.options import flag
+from scalerl.cli.options import Json, Overrides, RecipeName, argument, option
 from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,20 +20,6 @@ app = typer.Typer(
     help="List, show and compare recipes, and translate those of other frameworks.",
     no_args_is_help=True,
 )
-
-Name = Annotated[
-    str, typer.Argument(metavar="RECIPE", help="A recipe's name, or the path of a .toml file.", show_default=False)
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Change a setting; may be repeated. A value is TOML, or else text as it stands: for escapes with a "
-        "backslash, write the quotes too, 'KEY=\"a\\nb\"'.",
-    ),
-]
-Json = Annotated[bool, flag("--json", "Print one JSON object instead of tables.")]
 
 _HEAD, _BASELINE = "model.fp32_head", "advantage.baseline"
 
@@ -52,19 +37,6 @@ class Component:
     as_scalerl: bool
     note: str
     """Whether it has no effect here, or acts at one end where it should act at both."""
-
-
-@contextmanager
-def _errors_as_sentences() -> Iterator[None]:
-    """Print each problem of a wrong recipe and exit with 2."""
-    from scalerl.errors import RecipeError
-
-    try:
-        yield
-    except RecipeError as error:
-        for problem in error.problems:
-            typer.echo(f"error: {problem}", err=True)
-        raise typer.Exit(2) from None
 
 
 def gpu_visible() -> bool:
@@ -161,17 +133,16 @@ def list_command(as_json: Json = False) -> None:
 
 
 @app.command("show")
-def show_command(name: Name, overrides: Overrides = None, as_json: Json = False) -> None:
+def show_command(name: RecipeName, overrides: Overrides = None, as_json: Json = False) -> None:
     """Show the eight components of ScaleRL as this recipe has them, then every setting.
 
     [dim]scalerl recipe show tiny-cpu --set pipeline.max_lag=0[/dim]
     """
-    with _errors_as_sentences():
-        from scalerl.config import body_dtype, load_recipe, settings_of
-        from scalerl.config.secrets import hidden
-        from scalerl.loop.slots import expected_lag, full_slots, lag_words
+    from scalerl.config import body_dtype, load_recipe, settings_of
+    from scalerl.config.secrets import hidden
+    from scalerl.loop.slots import expected_lag, full_slots, lag_words
 
-        recipe = load_recipe(name, overrides or ())
+    recipe = load_recipe(name, overrides or ())
     gpu = gpu_visible()
     rows = components(recipe, gpu=gpu)
     lag = expected_lag(recipe.rollout.slots or full_slots(recipe.pipeline), recipe.pipeline)
@@ -197,11 +168,8 @@ def show_command(name: Name, overrides: Overrides = None, as_json: Json = False)
 
 @app.command("diff")
 def diff_command(
-    name: Name,
-    other: Annotated[
-        str | None,
-        typer.Argument(metavar="OTHER", help="The second recipe. Left out: the first one, changed by --set."),
-    ] = None,
+    name: RecipeName,
+    other: Annotated[str | None, argument("OTHER", "The second recipe. Left out: the first, changed by --set.")] = None,
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:
@@ -209,11 +177,10 @@ def diff_command(
 
     [dim]scalerl recipe diff scalerl grpo[/dim]
     """
-    with _errors_as_sentences():
-        from scalerl.config import load_recipe, settings_of
-        from scalerl.config.secrets import hidden
+    from scalerl.config import load_recipe, settings_of
+    from scalerl.config.secrets import hidden
 
-        left, right = settings_of(load_recipe(name)), settings_of(load_recipe(other or name, overrides or ()))
+    left, right = settings_of(load_recipe(name)), settings_of(load_recipe(other or name, overrides or ()))
     # By table, so that settings that only one of two choices has stand together.
     tables = list(dict.fromkeys(key.partition(".")[0] for key in left | right))
     differing = {
@@ -245,15 +212,9 @@ def diff_command(
 def check_command(
     file: Annotated[
         Path,
-        typer.Argument(
-            metavar="FILE",
-            help="verl's YAML or overrides, TRL's arguments (YAML, JSON, Python or a command), prime-rl's TOML.",
-            show_default=False,
-        ),
+        argument("FILE", "verl's YAML or overrides, TRL's arguments (YAML, JSON, Python, a command), prime-rl's TOML."),
     ],
-    framework: Annotated[
-        str | None, typer.Option(help="trl, verl or prime-rl. Unset: recognised.", metavar="NAME", show_default=False)
-    ] = None,
+    framework: Annotated[str | None, option("trl, verl or prime-rl. Unset: recognised.", metavar="NAME")] = None,
     as_json: Json = False,
 ) -> None:
     """Translate another framework's recipe to ours; list where it differs from ScaleRL and which setting to change.

@@ -2,16 +2,16 @@
 
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalerl.cli.console import RunConsole, StopSignals
-from scalerl.cli.options import Overrides, RecipeName, Trust, flag
+from scalerl.cli.console import RunTerminal
+from scalerl.cli.options import Overrides, RecipeName, Trust, flag, option
 from scalerl.cli.train import load, setting_up
 from scalerl.errors import UsageError
 
@@ -24,19 +24,11 @@ _READ_OF_EVALUATION = ("evaluation.num_prompts", "evaluation.seed")
 
 def sft(
     recipe: RecipeName,
-    out: Annotated[Path, typer.Option(help="Folder for the model.", metavar="DIR")],
+    out: Annotated[Path, option("Folder for the model.", metavar="DIR")],
     overrides: Overrides = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(min=1, help="Training steps; the same as --set sft.steps=N.", metavar="N", show_default=False),
-    ] = None,
+    steps: Annotated[int | None, option("The same as --set sft.steps=N.", min=1, metavar="N")] = None,
     model: Annotated[
-        str,
-        typer.Option(
-            help='Start from this model instead of the recipe\'s; "new" builds a small Llama.',
-            metavar="MODEL",
-            show_default=False,
-        ),
+        str, option('Start from this model instead of the recipe\'s; "new" builds a small Llama.', metavar="MODEL")
     ] = "",
     resume: Annotated[bool, flag("--resume", "Continue in --out after a stop or a kill.")] = False,
     trust_remote_code: Trust = False,
@@ -53,10 +45,11 @@ def sft(
     added = [f"sft.steps={steps}"] if steps is not None else []
     settings = load(recipe, [*(overrides or ()), *added], trust_remote_code=trust_remote_code)
     terminal = SftTerminal()
-    with setting_up():
-        from scalerl.run.sft.recipe import sft_from_recipe
+    terminal.open()
+    try:
+        with setting_up():
+            from scalerl.run.sft.recipe import sft_from_recipe
 
-        with terminal, _interruptible(terminal):
             result = sft_from_recipe(
                 settings,
                 out,
@@ -65,22 +58,19 @@ def sft(
                 resume=resume,
                 observer=terminal,
             )
+        words = "Stopped, with a checkpoint: the same command with --resume goes on"
+    except KeyboardInterrupt:
+        result, words = (
+            None,
+            "Stopped at once: the same command with --resume goes on after its last checkpoint",
+        )
+    finally:
+        terminal.close()
     if result is None:
         with suppress(OSError):
-            typer.echo("Stopped, with a checkpoint: the same command with --resume goes on")
-        raise typer.Exit(128 + (terminal.stopped_by or 0))
+            typer.echo(words)
+        raise typer.Exit(128 + (terminal.stopped_by or signal.SIGINT))
     typer.echo(reached(result, recipe))
-
-
-@contextmanager
-def _interruptible(terminal: "SftTerminal") -> Iterator[None]:
-    """Say how to go on after a second Ctrl-C, which stops at once."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        with suppress(OSError):
-            typer.echo("Stopped at once: the same command with --resume goes on after the last checkpoint, if any")
-        raise typer.Exit(128 + (terminal.stopped_by or signal.SIGINT)) from None
 
 
 def _check_read(overrides: Sequence[str]) -> None:
@@ -119,67 +109,26 @@ def reached(result: "SftResult", recipe: str) -> str:
     return "\n".join(lines)
 
 
-class SftTerminal:
-    """Shows a run of SFT: a bar, and a line per measurement. Ctrl-C asks it to stop."""
-
-    def __init__(self) -> None:
-        self._bar: Any = None
-        self._signals = StopSignals(self._asked_to_stop)
-        self._console = RunConsole(self._signals)
-
-    def __enter__(self) -> "SftTerminal":
-        self._signals.install()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            # A terminal that is gone cannot be restored.
-            with suppress(OSError):
-                self._bar.stop()
-        self._signals.restore()
-
-    @property
-    def stopped_by(self) -> int | None:
-        """The signal that asked the run to stop."""
-        return self._signals.number
-
-    def _asked_to_stop(self, number: int) -> None:
-        self._console.print("Stopping after this step, with a checkpoint; Ctrl-C again stops at once.")
-
-    def stopping(self) -> bool:
-        return self.stopped_by is not None
+class SftTerminal(RunTerminal):
+    """Shows a run of SFT: a bar, and a line per measurement. A signal asks it to stop after the step."""
 
     def drawing(self, num: int) -> None:
-        self._console.print(f"Drawing up to {num:,} demonstrations, which may take a minute")
+        self.print(f"Drawing up to {num:,} demonstrations, which may take a minute")
 
     def started(self, plan: "SftPlan") -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-        self._console.print(
+        self.print(
             f"{plan.num_steps:,} steps of {plan.batch_tokens:,.0f} tokens on {plan.num_demonstrations:,} "
             f"demonstrations ({plan.epochs:.3g} epochs), {plan.num_heldout:,} held out, learning rate {plan.lr:g}"
         )
         if plan.num_too_long:
-            self._console.print(
-                f"{plan.num_too_long:,} demonstrations are left out: they have more tokens than the context"
-            )
+            self.print(f"{plan.num_too_long:,} demonstrations are left out: they have more tokens than the context")
         if plan.first_step:
-            self._console.print(f"Continuing after step {plan.first_step:,}")
+            self.print(f"Continuing after step {plan.first_step:,}")
         self._since, self._plan = time.monotonic(), plan
-        self._bar = Progress(
-            TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
-            BarColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=self._console.console,
-            transient=True,
-            disable=not self._console.console.is_terminal,
-        )
-        self._bar.start()
-        self._task = self._bar.add_task("sft", total=plan.num_steps, completed=plan.first_step)
+        self.show_bar("step {task.completed:.0f}/{task.total:.0f}", total=plan.num_steps, completed=plan.first_step)
 
     def stepped(self, step: int) -> None:
-        self._bar.update(self._task, completed=step)
+        self.update(completed=step)
 
     def measured(self, progress: "SftProgress") -> None:
         words = f"step {progress.step:6d}  held out {progress.heldout_loss:.4f}"
@@ -189,4 +138,4 @@ class SftTerminal:
         if done:
             left_s = (time.monotonic() - self._since) / done * (self._plan.num_steps - progress.step)
             words += f"  {timedelta(seconds=round(left_s))} left"
-        self._console.print(words)
+        self.print(words)

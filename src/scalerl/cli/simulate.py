@@ -2,12 +2,12 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scalerl.cli.console import print_json
-from scalerl.cli.options import Overrides, RecipeName, flag
+from scalerl.cli.options import Json, Overrides, RecipeName, option
 from scalerl.cli.recipe import print_table
 from scalerl.cli.train import load
 
@@ -15,29 +15,19 @@ if TYPE_CHECKING:
     from scalerl.curves import Fit
 
 
-def _option(text: str, metavar: str) -> Any:
-    return typer.Option(help=text, metavar=metavar, show_default=False)
-
-
 def simulate(
     recipe: RecipeName,
-    gpus: Annotated[
-        int,
-        typer.Option(
-            min=1, help="Number of GPUs; 1: one GPU that samples and trains in turns.", metavar="N", show_default=False
-        ),
-    ],
-    rates: Annotated[Path, _option("Rates: a TOML file, or a run folder of at least 8 steps.", "FILE|RUN")],
+    gpus: Annotated[int, option("Number of GPUs; 1: one GPU that samples and trains in turns.", min=1, metavar="N")],
+    rates: Annotated[Path, option("Rates: a TOML file, or a run folder of at least 8 steps.", metavar="FILE|RUN")],
     overrides: Overrides = None,
-    generators: Annotated[int | None, _option("This number of generators only. Unset: every split.", "N")] = None,
+    generators: Annotated[
+        int | None, option("This number of generators only. Unset: every split.", metavar="N")
+    ] = None,
     curve: Annotated[
-        Path | None, _option("A run folder or log: its reward per step gives reward against GPU-hours.", "RUN")
+        Path | None,
+        option("A run folder or log: its reward per step gives reward against GPU-hours of the budget.", metavar="RUN"),
     ] = None,
-    gpu_hours: Annotated[
-        float | None,
-        _option("With --curve: GPU-hours up to which the reward is given. Unset: the recipe's budget.", "H"),
-    ] = None,
-    as_json: Annotated[bool, flag("--json", "Print one JSON object, with every split.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Compute steps per hour, idle time and lag of a recipe on a number of GPUs, and the best split of the GPUs.
 
@@ -46,16 +36,18 @@ def simulate(
     See also: train --check --gpus NUMxGB for the memory it needs.
     """
     settings = load(recipe, overrides)
-    from scalerl.run.rates import read_rates
-    from scalerl.run.simulate import best, replayed, rewards, splits
+    from scalerl.curves import reward_at
+    from scalerl.run.simulate import best, read_rates, splits
 
     fitted, table = None if curve is None else _curve(curve), read_rates(rates)
     by_scheme = splits(settings, table, gpus, generators)
-    chosen = {name: replayed(settings, table, best(of_scheme)) for name, of_scheme in by_scheme.items()}
+    chosen = {name: best(of_scheme) for name, of_scheme in by_scheme.items()}
     first = next(iter(chosen.values()))
-    most = gpu_hours or settings.budget.gpu_hours or (settings.budget.steps or 1000) * first.gpu_hours_per_step
+    most = settings.budget.gpu_hours or (settings.budget.steps or 1000) * first.gpu_hours_per_step
     hours = [most * place / 8 for place in range(1, 9)]
-    reward = {} if fitted is None else {name: rewards(split, fitted, hours) for name, split in chosen.items()}
+    reward = {} if fitted is None else {
+        name: reward_at(fitted, [each / split.gpu_hours_per_step for each in hours]) for name, split in chosen.items()
+    }  # fmt: skip
     if as_json:
         content = {
             name: {
@@ -68,18 +60,20 @@ def simulate(
             }
             for name, of_scheme in by_scheme.items()
         }
-        rates_json = table.model_dump(mode="json")
-        print_json("simulate", gpus=gpus, rates=rates_json, schemes=content)
+        print_json("simulate", gpus=gpus, rates=table.model_dump(mode="json"), schemes=content)
         return
     typer.echo(f"{gpus} GPU{'s' * (gpus > 1)}; rates: {table.description or 'as given'}")
     header = ("scheme", "generators", "learner", "steps/h", "GPU-h/step", "idle: generators", "learner", "slots used")
-    rows = []
-    for name, split in chosen.items():
-        idle = (f"{split.generator_idle:.0%}", f"{split.learner_idle:.0%}")
-        pace = (f"{split.steps_per_hour:.1f}", f"{split.gpu_hours_per_step:.3g}")
-        used = (f"{split.slots_used:.0%}", f"{split.lag_mean:.1f}", str(split.lag_max))
-        rows.append((name, str(split.generators), str(split.learner_gpus), *pace, *idle, *used))
-    print_table((*header, "lag mean", "max"), rows)
+    rows = [
+        (
+            *(name, str(split.generators), str(split.learner_gpus)),
+            *(f"{split.steps_per_hour:.1f}", f"{split.gpu_hours_per_step:.3g}"),
+            *(f"{split.generator_idle:.0%}", f"{split.learner_idle:.0%}"),
+            *(f"{split.slots_used:.0%}", f"{split.lag_mean:.1f}"),
+        )
+        for name, split in chosen.items()
+    ]
+    print_table((*header, "mean lag"), rows)
     if reward:
         cells = [
             [f"{at.reward.value:.3f} [{at.reward.low:.3f}, {at.reward.high:.3f}]" for at in column]

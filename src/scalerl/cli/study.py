@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scalerl.cli.console import new_console, print_json
-from scalerl.cli.options import Board, Trust, flag
+from scalerl.cli.options import Board, Json, Trust, argument, flag, option
 from scalerl.cli.recipe import gpu_visible
 from scalerl.cli.watch import board_beside
 
@@ -29,31 +29,26 @@ MISTAKEN = 2
 
 def study(
     name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME|FILE", help="A study's name or a TOML file. Left out: list all names."),
+        str | None, argument("NAME|FILE", "A study's name or a TOML file. Left out: list all names.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Study folder to write. Unset: runs/NAME.", metavar="DIR", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, option("Study folder to write. Unset: runs/NAME.", metavar="DIR")] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "Change a setting of every arm that does not set it, one of an arm (arms.NAME.KEY), or seeds, compute, "
+            "fit, holdout or budget.policy (uniform, halving, forecast); may be repeated.",
             "--set",
             metavar="KEY=VALUE",
-            help="Change a setting of every arm that does not set it, one of an arm (arms.NAME.KEY), or seeds, "
-            "compute, fit, holdout or budget.policy (uniform, halving, forecast); may be repeated.",
-            show_default=False,
         ),
     ] = None,
     jobs: Annotated[
-        int, typer.Option(help="Runs at the same time, each on a GPU of its own if there are enough.", min=1)
+        int, option("Runs at the same time, each on a GPU of its own if there are enough.", min=1, show_default=True)
     ] = 1,
     resume: Annotated[
-        bool,
-        flag("--resume", "Continue the study in --out; arms and seeds may be added, and budgets raised."),
+        bool, flag("--resume", "Continue the study in --out; arms and seeds may be added, and budgets raised.")
     ] = False,
     dry_run: Annotated[bool, flag("--dry-run", "Print the arms and what they will cost; run nothing.")] = False,
-    as_json: Annotated[bool, flag("--json", "Print a summary as JSON at the end.")] = False,
+    as_json: Json = False,
     board: Board = False,
     trust_remote_code: Trust = False,
 ) -> None:
@@ -151,7 +146,9 @@ def _run(
     check_asked(out, resume)
     _try_out(console, plan, out, train)
     with opened(plan, out, jobs=jobs, shares_device=jobs > max(len(gpus), 1), resume=resume) as lock:
-        _say_added(console, plan)
+        if plan.adds_base:
+            base = plan.base.name
+            _say(console, f"The base, {base}, is added as an arm: no arm of the study file is the base itself.")
         _say_skipped(console, plan)
         screen = Screen(console, len(plan.runs))
         try:
@@ -188,7 +185,7 @@ def _run(
 
 def _try_out(console: "Console", plan: "Plan", out: Path, train: Sequence[str]) -> None:
     """Refuse a study of which some arm cannot begin: its turn may come after days of others."""
-    from scalerl.study.ready import check_arms, untried
+    from scalerl.study.probe import check_arms, untried
 
     if arms := untried(plan, out):
         names = ", ".join(arm.name for arm in arms)
@@ -196,24 +193,12 @@ def _try_out(console: "Console", plan: "Plan", out: Path, train: Sequence[str]) 
         check_arms(arms, train)
 
 
-def _say_added(console: "Console", plan: "Plan") -> None:
-    if plan.adds_base:
-        _say(console, f"The base, {plan.base.name}, is added as an arm: no arm of the study file is the base itself.")
-
-
 def _say_skipped(console: "Console", plan: "Plan") -> None:
-    for reason, names in _skipped(plan).items():
+    """Say which arms are not run, by reason."""
+    for reason in dict.fromkeys(arm.skipped for arm in plan.arms if arm.skipped is not None):
+        names = [arm.name for arm in plan.arms if arm.skipped == reason]
         are = "is" if len(names) == 1 else "are"
         _say(console, f"{', '.join(names)} {are} not run: {reason}.", style="yellow")
-
-
-def _skipped(plan: "Plan") -> dict[str, list[str]]:
-    """Return the arms that are not run, by reason."""
-    by_reason: dict[str, list[str]] = {}
-    for arm in plan.arms:
-        if arm.skipped is not None:
-            by_reason.setdefault(arm.skipped, []).append(arm.name)
-    return by_reason
 
 
 def _report(console: "Console", out: Path) -> Path | None:
@@ -288,54 +273,38 @@ def summary(plan: "Plan", out: Path, statuses: "Sequence[RunStatus]", report: Pa
 def _show_plan(
     plan: "Plan", out: Path, train: Sequence[str], *, jobs: int, num_devices: int, resume: bool, as_json: bool
 ) -> int:
-    """Show the plan of a study and return the exit code."""
+    """Show the plan of a study and what is left to pay for; return the exit code."""
     from scalerl.errors import StudyError
     from scalerl.study.folder import check_asked, record
     from scalerl.study.plan import check_runnable
-    from scalerl.study.remaining import runs_left
+    from scalerl.study.probe import Cost, cost, probe, runs_left
 
     if resume:
         check_asked(out, resume)
     console = new_console(stderr=as_json)
     _print_plan(console, plan)
-    num_done = len(plan.runs) - len(runs_left(plan, out)) if resume else 0
+    num_left = len(runs_left(plan, out))
     content = record(plan, jobs=jobs, shared_device=jobs > num_devices)
-    content |= {"num_done": num_done, "cost": None, "problems": []}
-    code = 0
+    content |= {"num_done": len(plan.runs) - num_left, "cost": None, "problems": []}
     try:
         check_runnable(plan)
         _try_out(console, plan, out, train)
         if resume:
-            _say_left(console, num_done, len(plan.runs))
-        content["cost"] = asdict(_priced(console, plan, out, train, jobs=jobs, num_devices=num_devices, resume=resume))
+            left = "the cost below is that of the others" if num_left else "nothing is left to pay for"
+            _say(console, f"{len(plan.runs) - num_left} of {len(plan.runs)} runs are done already: {left}.")
+        content["cost"] = asdict(Cost())
+        if num_left:
+            _say(console, f"Timing a few steps of {plan.base.name} ...")
+            pace = probe(plan.base.recipe, train)
+            total = cost(plan, out, pace)
+            content["cost"] = asdict(total)
+            _print_cost(console, plan, total, pace, jobs=jobs, num_devices=num_devices)
     except StudyError as error:
-        content["problems"] = list(error.problems)
+        content |= {"cost": None, "problems": list(error.problems)}
         _say(console, f"It cannot be run as it is: {error}")
-        code = MISTAKEN
     if as_json:
         print_json("study", plan=content)
-    return code
-
-
-def _say_left(console: "Console", num_done: int, num_runs: int) -> None:
-    left = "nothing is left to pay for" if num_done == num_runs else "the cost below is that of the others"
-    _say(console, f"{num_done} of {num_runs} runs are done already: {left}.")
-
-
-def _priced(
-    console: "Console", plan: "Plan", out: Path, train: Sequence[str], *, jobs: int, num_devices: int, resume: bool
-) -> "Cost":
-    """Time a few steps, then print and return the cost of the runs that are left."""
-    from scalerl.study.probe import cost, probe
-    from scalerl.study.remaining import NOTHING, cost_left, runs_left
-
-    if resume and not runs_left(plan, out):
-        return NOTHING
-    _say(console, f"Timing a few steps of {plan.base.name} ...")
-    pace = probe(plan.base.recipe, train)
-    total = cost_left(plan, out, pace) if resume else cost(plan.runs, plan.base.recipe, pace)
-    _print_cost(console, plan, total, pace, jobs=jobs, num_devices=num_devices)
-    return total
+    return MISTAKEN if content["problems"] else 0
 
 
 def _print_plan(console: "Console", plan: "Plan") -> None:

@@ -8,42 +8,42 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from scalerl import store
 from scalerl.cli.conclusion import conclude, resumes_from
-from scalerl.cli.console import RunConsole, StopSignals, ended_by_ctrl_c, print_json
-from scalerl.cli.options import Board, Gpus, Overrides, RecipeName, Trust, flag, option
+from scalerl.cli.console import RunTerminal, ended_by_ctrl_c, print_json
+from scalerl.cli.options import Board, Json, Overrides, RecipeName, Trust, argument, flag, option
 from scalerl.cli.watch import board_beside, check_board
 from scalerl.errors import StoreError, UsageError, UserError
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
-
     from scalerl.config import Recipe
     from scalerl.report.alarms import Alarm
     from scalerl.report.outlook import Outlook
     from scalerl.run.run import Outlooks, Run, RunEnd
 
-Out = Annotated[Path, typer.Option(help="Run folder to write.", metavar="DIR")]
-
 
 def train(
     recipe: RecipeName,
     overrides: Overrides = None,
-    out: Out = Path("runs/run"),
+    out: Annotated[Path, option("Run folder to write.", metavar="DIR", show_default=True)] = Path("runs/run"),
     resume: Annotated[bool, flag("--resume", "Continue from the newest checkpoint in --out.")] = False,
     check: Annotated[
         bool, flag("--check", "Load everything, try each grader and one step, then exit. Writes nothing.")
     ] = False,
-    gpus: Gpus = None,
+    gpus: Annotated[
+        str | None,
+        option(
+            "With --check: only estimate the memory on such GPUs, 8x80 for eight of 80 GB. They need not be here.",
+            metavar="NUMxGB",
+        ),
+    ] = None,
     hung_after: Annotated[
         float | None,
-        typer.Option(
-            min=1, help="Seconds after which a call that does not return ends the run. Unset: learnt.", metavar="S"
-        ),
+        option("Seconds after which a call that does not return ends the run. Unset: learnt.", min=1, metavar="S"),
     ] = None,
     plots: Annotated[bool, flag("--plots/--no-plots", "Draw the curve at the end.", show_default=True)] = True,
     board: Board = False,
@@ -117,26 +117,20 @@ def _try(recipe: str, run: "Run") -> None:
 
 def evaluate(
     model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="Model folder, hub name, .gguf file, tiny-base, tiny-code-base or smollm2-135m.",
-            show_default=False,
-        ),
+        str, argument("MODEL", "Model folder, hub name, .gguf file, tiny-base, tiny-code-base or smollm2-135m.")
     ],
     recipe: Annotated[
-        str, typer.Option(help="Recipe with the task and the evaluation settings.", metavar="RECIPE")
+        str, option("Recipe with the task and the evaluation settings.", metavar="RECIPE", show_default=True)
     ] = "tiny-cpu",
     overrides: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "Change one setting, or measure on the evaluation set NAME alone; may be repeated.",
             "--set",
             metavar="KEY=VALUE|NAME",
-            help="Change one setting, or measure on the evaluation set NAME alone; may be repeated.",
-            show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, flag("--json", "Print one JSON object.")] = False,
+    as_json: Json = False,
     trust_remote_code: Trust = False,
 ) -> None:
     """Measure a model on a recipe's evaluation sets: the pass rate (mean@n) with its 90% interval, and pass@n.
@@ -171,10 +165,13 @@ def evaluate(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of scalerl train.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Folder for the model.", metavar="DIR")],
+    run: Annotated[Path, argument("RUN", "A run folder of scalerl train.")],
+    out: Annotated[Path, option("Folder for the model.", metavar="DIR")],
     step: Annotated[
-        str, typer.Option(help="Which checkpoint: a step, best (by its evaluations) or last.", metavar="N|best|last")
+        str,
+        option(
+            "Which checkpoint: a step, best (by its evaluations) or last.", metavar="N|best|last", show_default=True
+        ),
     ] = "last",
     trust_remote_code: Trust = False,
 ) -> None:
@@ -276,51 +273,22 @@ def slots_line(run: "Run") -> str:
     return f"{lag_words(lag)} ({origin})"
 
 
-class Terminal:
+class Terminal(RunTerminal):
     """Shows a run on the terminal: a bar with live numbers, and a line per evaluation."""
 
-    def __init__(self) -> None:
-        self._bar: Any = None
-        self._reward: float | None = None
-        self._signals = StopSignals(self._asked_to_stop)
-        self._console = RunConsole(self._signals)
+    _reward: float | None = None
 
     def started(self, run: "Run") -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
         self._run, self._since, self._share_before = run, time.monotonic(), run.share_spent
         for line in (first_line(run), *run.parts.notices):
-            self._console.print(line)
-        self._signals.install()
-        self._bar = Progress(
-            TextColumn("step {task.fields[step]}"),
-            BarColumn(),
-            TextColumn("{task.description}"),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
-            console=self._console.console,
-            transient=True,
-            disable=not self._console.console.is_terminal,
-        )
-        self._bar.start()
-        self._task: TaskID = self._bar.add_task("starting", total=1.0, step=run.pipeline.version, left="")
-
-    @property
-    def stopped_by(self) -> int | None:
-        """The signal that asked the run to stop."""
-        return self._signals.number
-
-    def _asked_to_stop(self, number: int) -> None:
-        when = "now" if self._signals.stops_now else "after this step"
-        self._console.print(f"Stopping {when}, with a checkpoint; Ctrl-C again stops at once.")
-
-    def stopping(self) -> "bool | Literal['now']":
-        # What sends SIGTERM (a scheduler, a container's host) kills the process when its grace period is over.
-        return "now" if self._signals.stops_now else self.stopped_by is not None
+            self.print(line)
+        self.open()
+        self.show_bar("step {task.fields[step]}", total=1.0, step=run.pipeline.version)
+        self.update(description="starting")
 
     def stepped(self, row: Mapping[str, Any]) -> None:
         for loss in row.get("lost", ()):
-            self._console.print(f"Generator {loss['generator']} was lost ({loss['reason']}) and is being replaced.")
+            self.print(f"Generator {loss['generator']} was lost ({loss['reason']}) and is being replaced.")
         parts = [f"train {_number(row.get('reward/correct_frac'))}"]
         if self._reward is not None:
             parts.append(f"eval {self._reward:.3f}")
@@ -331,10 +299,10 @@ class Terminal:
         share = self._run.share_spent
         left_s = seconds_left(time.monotonic() - self._since, self._share_before, share)
         left = "" if left_s is None else f"{timedelta(seconds=round(left_s))} left"
-        self._bar.update(self._task, completed=share, description="  ".join(parts), step=row["step"], left=left)
+        self.update(completed=share, description="  ".join(parts), step=row["step"], left=left)
 
     def evaluating(self, finished: int, total: int) -> None:
-        self._bar.update(self._task, description=f"evaluating {finished}/{total}")
+        self.update(description=f"evaluating {finished}/{total}")
 
     def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: "Outlooks", alarms: "Sequence[Alarm]") -> None:
         from scalerl.report.alarms import alarm_text
@@ -344,23 +312,16 @@ class Terminal:
             name = f"{row['set']} " if len(rows) > 1 else ""
             hours = f"{row['gpu_hours']:.4g} {'GPU-h' if self._run.device.type == 'cuda' else 'device-h'}"
             words = f"step {row['step']}  {hours}  {name}{_number(row['reward'])}"
-            self._console.print(words + forecast_words(outlooks[row["set"]]))
+            self.print(words + forecast_words(outlooks[row["set"]]))
             if outcomes := outcome_words(row):
-                self._console.print(f"  {name}{outcomes}")
+                self.print(f"  {name}{outcomes}")
         for alarm in alarms:
-            self._console.print(f"Warning: {alarm_text(alarm)}.", style="red")
+            self.print(f"Warning: {alarm_text(alarm)}.", style="red")
 
     def hung(self, reason: str) -> None:
         self.close()
         sys.stderr.write(f"error: {reason}\n")
         sys.stderr.flush()
-
-    def close(self) -> None:
-        if self._bar is not None:
-            # A terminal that is gone cannot be restored.
-            with suppress(OSError):
-                self._bar.stop()
-        self._signals.restore()
 
 
 def seconds_left(elapsed_s: float, share_before: float, share: float) -> float | None:

@@ -5,7 +5,7 @@ recipes/scalerl.toml  <-  extends  <-  mine.toml  <-  --set loss.cap=4  ->  Reci
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -17,7 +17,7 @@ from scalerl.config.messages import Origins, problems_of, wrong_names
 from scalerl.config.recipe import Recipe
 from scalerl.config.suggest import did_you_mean
 from scalerl.config.tree import DEFAULT_NAMES, dotted, expand, is_named, leaves, merge, nested
-from scalerl.errors import RecipeError, RecipeProblem, not_utf8
+from scalerl.errors import RecipeError, RecipeProblem, UserError, not_utf8
 
 _SUFFIX = ".toml"
 
@@ -28,35 +28,50 @@ def list_recipes() -> list[str]:
     return sorted(entry.name.removesuffix(_SUFFIX) for entry in folder.iterdir() if entry.name.endswith(_SUFFIX))
 
 
+Layer = tuple[str, Mapping[str, Any]]
+"""Settings, and what messages call the place that they came from."""
+
+
 def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Return the recipe of this name or file, with `key=value` overrides; RecipeError lists every problem."""
+    return load_layers(name_or_path, [override_layer(text) for text in overrides])
+
+
+def load_layers(name_or_path: str | Path, layers: Sequence[Layer]) -> Recipe:
+    """Return the recipe of this name or file with further layers on top, as one: their order matters within a key."""
     tree: dict[str, Any] = {}
     for key, name in DEFAULT_NAMES.items():
         tree = merge(tree, nested(key, {"name": name}))
     origins = Origins()
     for label, layer in _file_layers(name_or_path):
         tree = merge(tree, layer)
-        origins.add_file(label, [key for key, _ in leaves(layer)])
-    return _with_overrides(tree, overrides, origins)
+        origins.add(label, [key for key, _ in leaves(layer)])
+    origins.otherwise = label
+    return _with_layers(tree, layers, origins)
 
 
 def changed_recipe(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
     """Return the recipe with `key=value` overrides; RecipeError lists every problem."""
     if not overrides:
         return recipe
-    return _with_overrides(recipe.model_dump(mode="json"), overrides, Origins())
+    return _with_layers(recipe.model_dump(mode="json"), [override_layer(text) for text in overrides], Origins())
 
 
-def _with_overrides(tree: Mapping[str, Any], overrides: Sequence[str], origins: Origins) -> Recipe:
-    # All --set are one layer, so that the order of a name and its settings does not matter.
-    override_layer: dict[str, Any] = {}
-    for text in overrides:
-        override = expand(nested(*read_override(text)))
-        override_layer = _overlay(override_layer, override)
-        origins.add_override(text, [key for key, _ in leaves(override)])
-    tree = merge(tree, override_layer)
-    if overrides and "description" not in override_layer and isinstance(tree.get("description"), str):
-        tree = {**tree, "description": _changed(tree["description"], overrides)}
+def override_layer(text: str) -> Layer:
+    """Return what a user's `--set text` changes."""
+    return f"--set {text}", expand(nested(*read_override(text)))
+
+
+def _with_layers(tree: Mapping[str, Any], layers: Sequence[Layer], origins: Origins) -> Recipe:
+    # One layer, so that the order of a name and its settings does not matter.
+    above: dict[str, Any] = {}
+    for label, layer in layers:
+        above = _overlay(above, layer)
+        origins.add(label, [key for key, _ in leaves(layer)])
+    tree = merge(tree, above)
+    if layers and "description" not in above and isinstance(tree.get("description"), str):
+        changes = ", ".join(" ".join(label.removeprefix("--set ").split()) for label, _ in layers)
+        tree = {**tree, "description": tree["description"] and f"{tree['description']}; changed: {changes}"}
     return _validated(tree, origins)
 
 
@@ -69,11 +84,6 @@ def load_written(file: Path) -> Recipe:
         # No suggestion: a machine wrote the file, so nothing in it is misspelt.
         statement = f"{first.statement}; another version of scalerl wrote that file"
         raise RecipeError(RecipeProblem(origin=first.origin, statement=statement)) from None
-
-
-def _changed(description: str, overrides: Sequence[str]) -> str:
-    """Return a description that also says what --set changed."""
-    return description and f"{description}; changed: {', '.join(' '.join(text.split()) for text in overrides)}"
 
 
 def _validated(tree: Mapping[str, Any], origins: Origins) -> Recipe:
@@ -96,7 +106,7 @@ def _file_layers(name_or_path: str | Path) -> list[tuple[str, dict[str, Any]]]:
         if identity in seen:
             raise RecipeError(f"{asked_by}extends goes in a circle: {' -> '.join([*seen, identity])}")
         seen.append(identity)
-        tree = _read(label, source, asked_by)
+        tree = read_table(f"{asked_by}{label}", source, RecipeError)
         parent = tree.pop("extends", None)
         if layers:
             # The description of a recipe does not describe those that extend it.
@@ -153,20 +163,25 @@ def _locate(reference: str | Path, folder: Path, asked_by: str) -> tuple[str, Pa
     return f"recipe {text}", files("scalerl") / "recipes" / f"{text}{_SUFFIX}", text
 
 
-def _read(label: str, source: Path | Traversable, asked_by: str) -> dict[str, Any]:
+def read_table(
+    label: str, source: Path | Traversable, error: type[UserError], parse: Callable[[str], Any] | None = None
+) -> dict[str, Any]:
+    """Return the table in a TOML or JSON file, or one that `parse` reads. `error` says what is wrong with it."""
+    kind = "" if parse else "JSON" if source.name.endswith(".json") else "TOML"
+    parse = parse or (json.loads if kind == "JSON" else tomllib.loads)
     try:
         # With or without the byte-order mark that some editors write.
-        text = source.read_text(encoding="utf-8-sig")
-        tree = json.loads(text) if source.name.endswith(".json") else tomllib.loads(text)
-    except OSError as error:
-        raise RecipeError(f"{asked_by}{label} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise RecipeError(not_utf8(label, error)) from None
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
-        kind = "JSON" if isinstance(error, json.JSONDecodeError) else "TOML"
-        raise RecipeError(f"{label} is not valid {kind}: {error}") from None
+        tree = parse(source.read_text(encoding="utf-8-sig"))
+    except OSError as fault:
+        raise error(f"{label} cannot be read: {fault.strerror}") from None
+    except UnicodeDecodeError as fault:
+        raise error(not_utf8(label, fault)) from None
+    except (ValueError, SyntaxError, RecursionError) as fault:
+        if isinstance(fault, UserError):
+            raise
+        raise error(f"{label} {f'is not valid {kind}' if kind else 'cannot be parsed'}: {fault}") from None
     if not isinstance(tree, dict):
-        raise RecipeError(f"{label} does not hold a table of settings")
+        raise error(f"{label} does not hold a table of settings")
     return tree
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from scalerl.config.parts import Settings
@@ -51,8 +52,11 @@ KINDS = {
     "dict_type": "a table",
     "tuple_type": "a list",
     "list_type": "a list",
+    "too_short": "a list that is not empty",
 }
 """What a setting must be, by the type of pydantic's error."""
+
+TABLE_ERRORS = ("model_type", "model_attributes_type")
 
 _BOUNDS = {
     "greater_than_equal": ("ge", "at least"),
@@ -66,18 +70,15 @@ class Origins:
     """Which file or --set each key of a merged recipe came from."""
 
     def __init__(self) -> None:
+        self.otherwise = ""
+        """What is named where no layer has set a key."""
         self._labels: list[str] = []
-        self._last_file = ""
         self._layer_of: dict[str, int] = {}
 
-    def add_file(self, label: str, keys: Sequence[str]) -> None:
-        """Add a layer read from a file; `label` names it in messages."""
-        self._last_file = label
-        self._add(label, keys)
-
-    def add_override(self, text: str, keys: Sequence[str]) -> None:
-        """Add a layer that the user gave as `--set text`."""
-        self._add(override_label(text), keys)
+    def add(self, label: str, keys: Sequence[str]) -> None:
+        """Add a layer; `label` names it in messages."""
+        self._labels.append(label)
+        self._layer_of.update(dict.fromkeys(keys, len(self._labels) - 1))
 
     def label(self, *keys: str) -> str:
         """Return the latest layer that set one of these keys; otherwise one of their tables; otherwise the file."""
@@ -90,16 +91,7 @@ class Origins:
         if layers:
             return self._labels[max(layers)]
         tables = [key.rpartition(".")[0] for key in keys if "." in key]
-        return self.label(*tables) if tables else self._last_file
-
-    def _add(self, label: str, keys: Sequence[str]) -> None:
-        self._labels.append(label)
-        self._layer_of.update(dict.fromkeys(keys, len(self._labels) - 1))
-
-
-def override_label(text: str) -> str:
-    """Return how messages name the user's `--set text`."""
-    return f"--set {text}"
+        return self.label(*tables) if tables else self.otherwise
 
 
 def show(value: Any) -> str:
@@ -152,37 +144,38 @@ def _dotted_key(loc: Sequence[int | str]) -> str:
 
 
 def _described(error: ErrorDetails, key: str, tree: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what is wrong with one key, and a suggestion (empty where there is none)."""
-    kind, value, context = error["type"], show(error["input"]), error.get("ctx", {})
+    """Return what is wrong with one key of a recipe, and a suggestion (empty where there is none)."""
+    kind, value = error["type"], show(error["input"])
     if kind == "extra_forbidden":
         return _unknown_key(key, tree)
+    if key in AXES and kind in TABLE_ERRORS:
+        return f"{key} is {value} but must be a name or a table with one; the names are {quoted(AXES[key])}", ""
+    if kind in TABLE_ERRORS:
+        fields, suggestion = _fields(key, error["input"])
+        return f"{key} is {value} but must be a table{fields}", suggestion
+    # The place of an entry in a list is not part of the setting's name.
+    names = [part for part in key.split(".") if not (part.isdigit() and int(part) in error["loc"])]
+    part = _class_at(".".join(names[:-1]), tree) if kind == "literal_error" else Recipe
+    return described(error, key, part.model_fields.get(names[-1]), _owner(key, tree) if kind == "missing" else "")
+
+
+def described(error: ErrorDetails, key: str, field: FieldInfo | None, owner: str) -> tuple[str, str]:
+    """Return what is wrong with the value of one key, and a suggestion (empty where there is none)."""
+    kind, value = error["type"], show(error["input"])
     if kind == "missing":
-        return f"{key} is not set, and {_owner(key, tree)} needs it", ""
-    if kind == "literal_error":
-        choices = _literal_choices(error["loc"], key, tree)
+        return f"{key} is not set, and {owner} needs it", ""
+    if kind == "literal_error" and field is not None:
+        choices = list(_literals(field.annotation))
         statement = f"{key} is {value} but must be one of {', '.join(map(show, choices))}"
         return statement, did_you_mean(str(error["input"]), [choice for choice in choices if isinstance(choice, str)])
     if kind in _BOUNDS:
         bound, words = _BOUNDS[kind]
-        return f"{key} is {value} but must be {words} {context[bound]}", ""
-    if key in AXES and kind in ("model_type", "model_attributes_type"):
-        return f"{key} is {value} but must be a name or a table with one; the names are {quoted(AXES[key])}", ""
-    if kind in ("model_type", "model_attributes_type"):
-        fields, suggestion = _fields(key, error["input"])
-        return f"{key} is {value} but must be a table{fields}", suggestion
+        return f"{key} is {value} but must be {words} {error.get('ctx', {})[bound]}", ""
     if kind in KINDS:
         return f"{key} is {value} but must be {KINDS[kind]}", ""
     if kind == "string_pattern_mismatch":
         return f'{key} is {value} but must be an import path "package.module:function"', ""
     return f"{key} is {value}: {error['msg'][0].lower()}{error['msg'][1:]}", ""
-
-
-def _literal_choices(loc: Sequence[int | str], key: str, tree: Mapping[str, Any]) -> list[str | bool]:
-    """Return the values that the setting at this place may have."""
-    # The place of an entry in a list is not part of the setting's name.
-    names = [part for part in key.split(".") if not (part.isdigit() and int(part) in loc)]
-    field = _class_at(".".join(names[:-1]), tree).model_fields[names[-1]]
-    return list(_literals(field.annotation))
 
 
 def _literals(annotation: Any) -> Iterator[str | bool]:

@@ -8,15 +8,14 @@ prime-rl's rl.toml. Nothing of a file is run.
 """
 
 import ast
-import json
 import re
 import shlex
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scalerl.config.load import read_table
 from scalerl.errors import UsageError
 
 
@@ -466,57 +465,29 @@ def _recognised(settings: Mapping[str, Any], path: Path) -> str:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """Return the settings of a file by dotted key: YAML, TOML, JSON, Python with GRPOConfig(...), or arguments."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as fault:
-        raise UsageError(f"cannot read {path}: {fault.strerror or fault}") from None
-    except UnicodeDecodeError as fault:
-        raise UsageError(f"{path} is not UTF-8 text (byte {fault.start})") from None
-    match path.suffix.lower():
-        case ".toml":
-            content = _parsed(path, tomllib.loads, text)
-        case ".json":
-            content = _parsed(path, json.loads, text)
-        case ".yaml" | ".yml":
-            content = _parsed(path, _yaml(), text)
-        case ".py":
-            content = _python(path, text)
-        case _:
-            content = _arguments(path, text)
-    if not isinstance(content, Mapping):
-        raise UsageError(f"{path} does not hold a table of settings")
-    return flat(content)
+    parsers = {".yaml": _yaml, ".yml": _yaml, ".py": _python}
+    suffix = path.suffix.lower()
+    return flat(
+        read_table(
+            str(path), path, UsageError, None if suffix in (".toml", ".json") else parsers.get(suffix, _arguments)
+        )
+    )
 
 
-def _parsed(path: Path, parse: Any, text: str) -> Any:
-    try:
-        return parse(text)
-    except (ValueError, RecursionError) as fault:
-        raise UsageError(f"{path} cannot be parsed: {' '.join(str(fault).split())}") from None
-
-
-def _yaml() -> Any:
+def _yaml(text: str) -> Any:
     try:
         import yaml
     except ModuleNotFoundError:
         raise UsageError("a YAML file needs PyYAML: pip install pyyaml") from None
-
-    def load(text: str) -> Any:
-        try:
-            return yaml.safe_load(text)
-        except yaml.YAMLError as fault:
-            raise ValueError(str(fault)) from None
-
-    return load
-
-
-def _python(path: Path, text: str) -> dict[str, Any]:
-    """Return the keyword arguments of GRPOConfig(...) that are constants; the file is not run."""
     try:
-        tree = ast.parse(text)
-    except SyntaxError as fault:
-        raise UsageError(f"{path}, line {fault.lineno}: not Python ({fault.msg})") from None
-    for node in ast.walk(tree):
+        return yaml.safe_load(text)
+    except yaml.YAMLError as fault:
+        raise ValueError(" ".join(str(fault).split())) from None
+
+
+def _python(text: str) -> dict[str, Any]:
+    """Return the keyword arguments of GRPOConfig(...) that are constants; the file is not run."""
+    for node in ast.walk(ast.parse(text)):
         name = getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
         if isinstance(node, ast.Call) and name.endswith("GRPOConfig"):
             return {
@@ -524,7 +495,7 @@ def _python(path: Path, text: str) -> dict[str, Any]:
                 for word in node.keywords
                 if word.arg is not None and _is_literal(word.value)
             }
-    raise UsageError(f"{path} has no GRPOConfig(...): give a file that makes one, or the arguments as YAML")
+    raise ValueError("it has no GRPOConfig(...): give a file that makes one, or the arguments as YAML")
 
 
 def _is_literal(node: ast.expr) -> bool:
@@ -535,12 +506,9 @@ def _is_literal(node: ast.expr) -> bool:
     return True
 
 
-def _arguments(path: Path, text: str) -> dict[str, Any]:
+def _arguments(text: str) -> dict[str, Any]:
     """Return key=value overrides (Hydra) and --key value arguments of a command or script."""
-    try:
-        words = shlex.split(text.replace("\\\n", " "), comments=True)
-    except ValueError as fault:
-        raise UsageError(f"{path} cannot be read as a command: {fault}") from None
+    words = shlex.split(text.replace("\\\n", " "), comments=True)
     settings: dict[str, Any] = {}
     for at, word in enumerate(words):
         if match := re.fullmatch(r"(?:--|\+{1,2})?([A-Za-z_][\w./-]*)=(.*)", word, re.DOTALL):

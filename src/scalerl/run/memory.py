@@ -20,14 +20,14 @@ values of the heads that several of them need.
 """
 
 import functools
-import json
+import itertools
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from scalerl.config import Recipe, body_dtype, changed_recipe
+from scalerl.config import Recipe, body_dtype
 from scalerl.errors import RecipeError, UsageError
 from scalerl.loop.slots import full_slots
 from scalerl.models.shape import head_sizes
@@ -226,70 +226,68 @@ def memory_of(recipe: Recipe, sizes: ModelSizes, gpus: Gpus) -> Memory:
 
 
 def memory_of_model(recipe: Recipe, config: Any, gpus: Gpus) -> Memory:
-    """Return what a recipe needs; with gradient_checkpointing = "auto", after it is decided if that is enough."""
+    """Return what a recipe needs; with gradient_checkpointing = "auto", after that is decided by need."""
     sizes = ModelSizes.from_config(config)
     own = memory_of(recipe, sizes, gpus)
-    if recipe.learner.gradient_checkpointing == "auto" and not own.comfortable:
-        recomputing = memory_of(_recomputing(recipe, needed=True), sizes, gpus)
-        own = recomputing if recomputing.fits else own
-    return own
+    if recipe.learner.gradient_checkpointing != "auto":
+        return own
+    return memory_of(_with(recipe, {"learner.gradient_checkpointing": not own.comfortable}), sizes, gpus)
 
 
-def _recomputing(recipe: Recipe, *, needed: bool) -> Recipe:
-    learner = recipe.learner.model_copy(update={"gradient_checkpointing": needed})
-    return recipe.model_copy(update={"learner": learner})
+def decide_checkpointing(recipe: Recipe, config: Any, gpus: Gpus | None) -> Recipe:
+    """Return the recipe with learner.gradient_checkpointing decided: with auto, if the GPUs need it; not on a CPU."""
+    if gpus is None and recipe.learner.gradient_checkpointing == "auto":
+        return _with(recipe, {"learner.gradient_checkpointing": False})
+    return recipe if gpus is None else memory_of_model(recipe, config, gpus).recipe
+
+
+def slots_on(recipe: Recipe, config: Any, gpus: Gpus) -> int:
+    """Return the slots of all generators together, if each has GPUs of this size; the recipe does not set them."""
+    return memory_of(recipe, ModelSizes.from_config(config), gpus).slots * max(num_generators(recipe), 1)
+
+
+def _with(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
+    """Return the recipe with settings of its tables changed, unchecked."""
+    for key, value in changes.items():
+        table, _, name = key.partition(".")
+        part = getattr(recipe, table)
+        if name == "vllm.tensor_parallel":
+            name, value = "vllm", part.vllm.model_copy(update={"tensor_parallel": value})
+        recipe = recipe.model_copy(update={table: part.model_copy(update={name: value})})
+    return recipe
 
 
 def settings_that_fit(recipe: Recipe, config: Any, gpus: Gpus) -> dict[str, Any] | None:
-    """Return settings with which a recipe fits; None if no such settings are known.
+    """Return the settings to change for a recipe to fit, as few and as cheap as possible; None if none are known.
 
-    While something does not fit, its largest part is made smaller, as long as there is a setting for it.
+    Tried in turn: recomputing, shorter passes, fewer slots, passes divided among ranks, larger generators, more ranks.
     """
-    sizes, changes = ModelSizes.from_config(config), {}
-    can_divide = not _indivisible_positions(config)
-    if recipe.learner.sharding == "hybrid":
-        # Left at once: --set cannot remove its shard_size, which no other sharding takes.
-        whole = recipe.learner.model_copy(update={"shard_size": None, "sharding": "full"})
-        recipe, changes = recipe.model_copy(update={"learner": whole}), {"learner.sharding": "full"}
-    while not (now := memory_of(recipe, sizes, gpus)).fits:
-        change = _smaller(now, sizes, can_divide=can_divide)
-        if change is None:
-            return None
-        changes |= change
-        recipe = changed_recipe(recipe, [f"{key}={json.dumps(value)}" for key, value in change.items()])
-    return changes
-
-
-def _smaller(memory: Memory, sizes: ModelSizes, *, can_divide: bool) -> dict[str, Any] | None:
-    """Return the next change for a layout that does not fit: slower but equal first, then more GPUs."""
-    learner, rollout, num = memory.recipe.learner, memory.recipe.rollout, memory.gpus.num
-    each = max(rollout.generator_gpus, 1)
-    if sum(memory.num.values()) > num:
-        left = (num - learner.ranks) // each
-        if left >= 1:
-            return {"rollout.generators": left}
-        ranks, context_ranks = learner.ranks // 2, min(learner.context_ranks, learner.ranks // 2)
-        return {"learner.ranks": ranks, "learner.context_ranks": context_ranks} if ranks else None
-    role = memory.overfull[0]
-    parts = memory.parts[role]
-    part = max(parts, key=lambda name: parts[name])
-    if role == "generator" or part.startswith("generator"):
-        if rollout.slots and rollout.slots > 1 and "weights" not in part:
-            return {"rollout.slots": rollout.slots // 2}
-        parallel = {"rollout.gpus_per_generator": 2 * each, "rollout.vllm.tensor_parallel": 2 * each}
-        return parallel if rollout.engine == "vllm" and 2 * each + learner.ranks <= num else None
-    if part == "activations" and learner.gradient_checkpointing is not True:
-        return {"learner.gradient_checkpointing": True}
-    if part == "activations" and learner.micro_batch_tokens > rollout.context:
-        return {"learner.micro_batch_tokens": rollout.context}
-    size = 2 * learner.context_ranks
-    if part == "activations" and can_divide and sizes.heads % size == 0 == learner.ranks % size:
-        return {"learner.context_ranks": size, "learner.sharding": "full"}
-    ranks = 2 * learner.ranks
-    generators = min(rollout.generators, (num - ranks) // each)
-    if ranks > num or generators < min(rollout.generators, 1):
-        return None
-    return {"learner.ranks": ranks, "learner.sharding": "full", "rollout.generators": generators}
+    sizes, learner, rollout, num = ModelSizes.from_config(config), recipe.learner, recipe.rollout, gpus.num
+    doubled, can_divide = [2**power for power in range(num.bit_length())], not _indivisible_positions(config)
+    each, is_vllm = max(rollout.generator_gpus, 1), rollout.engine == "vllm"
+    choices = {
+        "learner.ranks": [learner.ranks * by for by in doubled] + [learner.ranks // by for by in doubled[1:]],
+        "rollout.vllm.tensor_parallel": [each * by for by in doubled] if is_vllm else [each],
+        "learner.context_ranks": [learner.context_ranks * by for by in doubled] + [1],
+        "rollout.slots": [(rollout.slots or 0) // by or None for by in doubled] if rollout.slots else [None],
+        "learner.micro_batch_tokens": [learner.micro_batch_tokens, min(learner.micro_batch_tokens, rollout.context)],
+        "learner.gradient_checkpointing": [learner.gradient_checkpointing, True],
+    }
+    for values in itertools.product(*choices.values()):
+        change = dict(zip(choices, values, strict=True))
+        ranks, each, context = values[0], values[1], values[2]
+        generators = min(rollout.generators, (num - ranks) // each)
+        divides = context == 1 or (can_divide and sizes.heads % context == 0 == ranks % context)
+        if not (0 < ranks <= num and divides and generators >= min(rollout.generators, 1)):
+            continue
+        sharding = learner.sharding if ranks == learner.ranks and context == learner.context_ranks else "full"
+        change |= {"learner.sharding": "full" if sharding == "hybrid" else sharding, "rollout.generators": generators}
+        if is_vllm and rollout.gpus_per_generator is not None:
+            change["rollout.gpus_per_generator"] = each
+        if memory_of(_with(recipe, change | {"learner.shard_size": None}), sizes, gpus).fits:
+            own = {key: functools.reduce(getattr, key.split("."), recipe) for key in change}
+            return {key: value for key, value in change.items() if value != own[key]}
+    return None
 
 
 def why_not(own: Memory, changes: Mapping[str, Any] | None) -> str:
@@ -308,27 +306,10 @@ def why_not(own: Memory, changes: Mapping[str, Any] | None) -> str:
         fault += f"{gpus.bytes_each / 1e9:g}"
     if changes is None:
         return f"{fault}: no layout on {gpus.num} such GPUs fits; shorten rollout.context, or use more or larger GPUs"
+    # --set cannot remove learner.shard_size, which no other sharding takes.
     without = ", without learner.shard_size" if own.recipe.learner.sharding == "hybrid" else ""
-    own_settings = own.recipe.model_dump(mode="json")
-    texts = [
-        f"--set {key}={str(value).lower()}"
-        for key, value in sorted(changes.items())
-        if functools.reduce(lambda table, name: table[name], key.split("."), own_settings) != value
-    ]
+    texts = [f"--set {key}={str(value).lower()}" for key, value in sorted(changes.items())]
     return f"{fault}: it fits with {' '.join(texts)}{without}"
-
-
-def decide_checkpointing(recipe: Recipe, config: Any, gpus: Gpus | None) -> Recipe:
-    """Return the recipe with learner.gradient_checkpointing decided: with auto, if the GPUs need it; not on a CPU."""
-    if recipe.learner.gradient_checkpointing != "auto":
-        return recipe
-    needed = gpus is not None and not memory_of(recipe, ModelSizes.from_config(config), gpus).comfortable
-    return _recomputing(recipe, needed=needed)
-
-
-def slots_on(recipe: Recipe, config: Any, gpus: Gpus) -> int:
-    """Return the slots of all generators together, if each has GPUs of this size; the recipe does not set them."""
-    return memory_of(recipe, ModelSizes.from_config(config), gpus).slots * max(num_generators(recipe), 1)
 
 
 def check_context_ranks(recipe: Recipe, config: Any) -> None:

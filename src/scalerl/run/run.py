@@ -45,7 +45,7 @@ Outlooks = Mapping[str, Outlook | None]
 
 
 class RunObserver(Protocol):
-    """Is told what happens in a run, and may ask it to stop."""
+    """Is told what happens in a run, and may ask it to stop; what is not overridden does nothing."""
 
     def started(self, run: "Run") -> None: ...
     def stepped(self, row: Mapping[str, Any]) -> None: ...
@@ -53,23 +53,14 @@ class RunObserver(Protocol):
     def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: Outlooks, alarms: Sequence[Alarm]) -> None: ...
     def hung(self, reason: str) -> None:
         """Called from another thread, immediately before the process ends."""
-        ...
 
     def stopping(self) -> bool | Literal["now"]:
         """Return whether the run should stop after this step, without an evaluation, or "now": within a step."""
-        ...
-
-
-class NullObserver:
-    """Ignores everything and never asks the run to stop."""
-
-    def started(self, run: "Run") -> None: ...
-    def stepped(self, row: Mapping[str, Any]) -> None: ...
-    def evaluating(self, finished: int, total: int) -> None: ...
-    def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: Outlooks, alarms: Sequence[Alarm]) -> None: ...
-    def hung(self, reason: str) -> None: ...
-    def stopping(self) -> bool:
         return False
+
+
+class _Silent(RunObserver):
+    """Ignores everything and never asks the run to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +94,7 @@ class Run:
         started = time.monotonic()
         self.recipe = recipe
         self.folder = folder
-        self.observer = observer or NullObserver()
+        self.observer = observer or _Silent()
         self._resumes = resume
         self._pause_at = pause_at
         if resume:

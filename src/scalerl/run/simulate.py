@@ -1,5 +1,12 @@
 """How fast a recipe would be on a number of GPUs, from a table of rates: steps per hour by split of the GPUs. No torch.
 
+A table has the measured or assumed rates of one generator and of one GPU of the learner (`Rates`):
+
+    slots = 192                            # completions that a generator samples at a time
+    decode_s = [[1, 0.008], [192, 0.020]]  # seconds for one token of so many completions at once; linear in between
+    train_tokens_per_s = 3000              # completion tokens that one GPU of the learner trains on per second
+    length_mean = 4500                     # tokens of a completion
+
 Per step, with C completions of L tokens in the mean:
 
     sample   C / generators x L x decode_s(active) / active + a pause for prompts and for the copy of new weights
@@ -9,20 +16,135 @@ Per step, with C completions of L tokens in the mean:
 
 The lag rule lets (k + 1) C completions be untrained. One batch of them is being trained, and of the others a group is
 done with its longest completion, so that `active` is at most k C / (longest of a group / mean).
-
-These formulas of means rank the splits. What the best one does is then replayed with drawn lengths (`run/replay.py`).
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist, fmean
+from typing import Annotated
 
-from scalerl.config import Recipe, mode_name
+import numpy as np
+from pydantic import Field, ValidationError
+
+from scalerl import store
+from scalerl.config import Recipe, Settings, mode_name
+from scalerl.config.load import read_table
 from scalerl.config.parts import PipelineSettings
-from scalerl.curves import At, Fit, reward_at
 from scalerl.errors import UsageError
 from scalerl.loop.slots import expected_lag
-from scalerl.run.rates import Rates
-from scalerl.run.replay import replay
+
+_FEWEST_STEPS = 8
+_NORMAL = NormalDist()
+
+Pair = Annotated[tuple[float, float], Field(strict=False)]
+
+
+class Rates(Settings):
+    """The rates of one generator and of one GPU of the learner, and the lengths of completions."""
+
+    description: str = ""
+    """Where the numbers come from."""
+    slots: int = Field(ge=1)
+    """Completions that a generator samples at a time."""
+    decode_s: Annotated[tuple[Pair, ...], Field(strict=False, min_length=1)]
+    """Pairs of (active completions, seconds for one token of all of them); linear in between, constant outside."""
+    chunk: int = Field(default=1, ge=1)
+    """Tokens that a generator samples before it looks for completions that have ended."""
+    prompt_s: float = Field(default=0.0, ge=0)
+    """Seconds a generator pauses to read the prompt of a group."""
+    gpus_per_generator: int = Field(default=1, ge=1)
+    """GPUs that one generator holds."""
+    train_tokens_per_s: float = Field(gt=0)
+    """Completion tokens that one GPU of the learner trains on per second, the time for their prompts included."""
+    train_fixed_s: float = Field(default=0.0, ge=0)
+    """Seconds of a step that do not depend on its tokens: the optimiser, preparing a batch."""
+    learner_efficiency: float = Field(default=1.0, gt=0, le=1)
+    """Share of the rate that is kept with each doubling of the learner's GPUs."""
+    push_s: float = Field(default=0.0, ge=0)
+    """Seconds the loop waits for a push of weights."""
+    copy_s: float = Field(default=0.0, ge=0)
+    """Seconds a generator pauses to copy new weights."""
+    length_mean: float = Field(gt=0)
+    """Mean number of tokens of a completion."""
+    length_spread: float = Field(default=0.6, ge=0)
+    """Standard deviation of the logarithm of a length; 0 for equal lengths."""
+    length_max: int | None = Field(default=None, ge=1)
+    """Where completions are cut; not set: at the recipe's context."""
+
+    def length(self, longest: int) -> float:
+        """Return the mean of log-normal lengths that are cut at the longest."""
+        if not self.length_spread:
+            return min(self.length_mean, longest)
+        place = math.log(longest / self.length_mean) / self.length_spread + self.length_spread / 2
+        kept = _NORMAL.cdf(place - self.length_spread)
+        return self.length_mean * kept + longest * (1 - _NORMAL.cdf(place))
+
+    def longest_of(self, num: int, longest: int) -> float:
+        """Return the tokens of the longest of so many completions."""
+        place = _NORMAL.inv_cdf(1 - 0.5 / num)
+        return min(self.length_mean * math.exp(self.length_spread * place - self.length_spread**2 / 2), longest)
+
+    def decode_token_s(self, num_active: float) -> float:
+        numbers, seconds = zip(*sorted(self.decode_s), strict=True)
+        return float(np.interp(num_active, numbers, seconds))
+
+    def train_s(self, tokens: float, gpus: int) -> float:
+        """Return the seconds of a step on so many completion tokens."""
+        rate = self.train_tokens_per_s * gpus * self.learner_efficiency ** math.log2(gpus)
+        return self.train_fixed_s + tokens / rate
+
+
+def read_rates(path: Path) -> Rates:
+    """Read rates from a TOML table or from a run folder; UsageError says what is wrong with it."""
+    if path.is_dir():
+        return _rates_of_run(path)
+    try:
+        return Rates.model_validate(read_table(f"--rates {path}", path, UsageError))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(f"--rates {path}: {'.'.join(map(str, first['loc']))}: {first['msg'].lower()}") from None
+
+
+def _rates_of_run(folder: Path) -> Rates:
+    """Return the rates at which a run went, without its first quarter of steps, which compile and fill."""
+    rows, recipe = sorted(store.read_metrics(folder), key=lambda row: row["step"]), store.read_recipe(folder)
+    if len(rows) < _FEWEST_STEPS or recipe is None:
+        raise UsageError(f"--rates {folder} is not a run folder with at least {_FEWEST_STEPS} steps")
+    rows = rows[len(rows) // 4 :]
+
+    def mean(name: str) -> float:
+        return fmean(row.get(name) or 0.0 for row in rows)
+
+    rollout, length = recipe["rollout"], mean("rollout/length_mean")
+    tokens = length * recipe["pipeline"]["groups_per_batch"] * recipe["pipeline"]["completions_per_group"]
+    num = max(rollout.get("generators") or 0, 1)
+    # In one process the loop waits while the engine samples, in all its slots.
+    slots = int(mean("generators/slots") or (store.read_env(folder) or {}).get("slots") or rollout["slots"])
+    active = mean("generators/active_mean") or slots
+    busy_s = mean("generators/busy_s") or mean("time/wait_s")
+    parallel = rollout.get("vllm", {}).get("tensor_parallel", 1) if rollout.get("engine") == "vllm" else 1
+    own_gpus = rollout.get("gpus_per_generator")
+    return Rates(
+        description=f"measured in {folder}",
+        slots=slots,
+        decode_s=((active, busy_s * active * num / tokens),),
+        gpus_per_generator=max(parallel if own_gpus is None else own_gpus, 1),
+        # All ranks together took this long.
+        train_tokens_per_s=tokens / mean("time/step_s") / recipe.get("learner", {}).get("ranks", 1),
+        push_s=mean("time/push_s") * recipe["pipeline"]["push_every"],
+        copy_s=mean("generators/copy_s"),
+        length_mean=length,
+        length_spread=_spread(mean("rollout/length_max") / length, round(tokens / length)),
+        length_max=max(int(max(row.get("rollout/length_max") or 0 for row in rows)), math.ceil(length)),
+    )
+
+
+def _spread(ratio: float, num: int) -> float:
+    """Return the spread with which the longest of so many completions is this many times the mean; 0 if not known."""
+    place = _NORMAL.inv_cdf(1 - 0.5 / num)
+    return place - math.sqrt(max(place**2 - 2 * math.log(ratio), 0.0)) if ratio > 1 else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +162,6 @@ class Split:
     learner_idle: float
     slots_used: float
     lag_mean: float
-    lag_max: int | None = None
-    """The largest lag of a group, where the split was replayed."""
 
 
 def splits(recipe: Recipe, rates: Rates, gpus: int, generators: int | None = None) -> dict[str, list[Split]]:
@@ -53,8 +173,9 @@ def splits(recipe: Recipe, rates: Rates, gpus: int, generators: int | None = Non
             f"--gpus {gpus} cannot be split into {generators or 'some'} generators of {each} and at least one GPU for "
             f"the learner; only on one GPU sampling and training take turns (--generators 0)"
         )
+    longest = rates.length_max or recipe.rollout.context - recipe.rollout.max_prompt_tokens
     return {
-        mode_name(pipeline): [_split(pipeline, rates, gpus, num, _longest(recipe, rates)) for num in nums]
+        mode_name(pipeline): [_split(pipeline, rates, gpus, num, longest) for num in nums]
         for pipeline in _schemes(recipe.pipeline)
     }
 
@@ -65,64 +186,27 @@ def best(of_scheme: Sequence[Split]) -> Split:
     return next(split for split in of_scheme if split.steps_per_hour >= 0.999 * fastest)
 
 
-def replayed(recipe: Recipe, rates: Rates, split: Split) -> Split:
-    """Return the split with what a replay of the loop measures in place of what the formulas say."""
-    pipeline = next(each for each in _schemes(recipe.pipeline) if mode_name(each) == split.scheme)
-    longest = _longest(recipe, rates)
-    seen = replay(pipeline, rates, generators=split.generators, learner_gpus=split.learner_gpus, longest=longest)
-    return replace(
-        split,
-        steps_per_hour=3600 / seen.step_s,
-        gpu_hours_per_step=(split.generator_gpus + split.learner_gpus) * seen.step_s / 3600,
-        generator_idle=1 - seen.sample_s / seen.step_s,
-        learner_idle=1 - seen.train_s / seen.step_s,
-        slots_used=seen.active_mean / (rates.slots * max(split.generators, 1)),
-        lag_mean=seen.lag_mean,
-        lag_max=seen.lag_max,
-    )
-
-
-def _longest(recipe: Recipe, rates: Rates) -> int:
-    return rates.length_max or recipe.rollout.context - recipe.rollout.max_prompt_tokens
-
-
-def rewards(split: Split, curve: Fit, gpu_hours: Sequence[float]) -> list[At]:
-    """Return the reward at each number of GPU-hours, by a curve fitted over steps at the lag it was measured with."""
-    return reward_at(curve, [hours / split.gpu_hours_per_step for hours in gpu_hours])
-
-
 def _schemes(own: PipelineSettings) -> list[PipelineSettings]:
     lag = max(own.push_every if own.drain else own.max_lag, 1)
-    pipelined = own.model_copy(update={"max_lag": lag, "push_every": 1, "drain": False, "waits_for": "groups"})
-    as_the_paper = pipelined.model_copy(update={"waits_for": "generators"})
-    drained = pipelined.model_copy(update={"max_lag": lag - 1, "push_every": lag, "drain": True})
-    # The recipe's own may be a fourth: synchronous.
-    return list({mode_name(each): each for each in (pipelined, as_the_paper, drained, own)}.values())
+    pipelined = own.model_copy(update={"max_lag": lag, "push_every": 1, "drain": False})
+    drained = own.model_copy(update={"max_lag": lag - 1, "push_every": lag, "drain": True, "waits_for": "groups"})
+    # The recipe's own may be a third: synchronous.
+    return list({mode_name(each): each for each in (pipelined, drained, own)}.values())
 
 
 def _split(pipeline: PipelineSettings, rates: Rates, gpus: int, generators: int, longest: int) -> Split:
     num, learner_gpus = max(generators, 1), gpus - generators * rates.gpus_per_generator
     size, mean = pipeline.completions_per_group, rates.length(longest)
-    batch = pipeline.groups_per_batch * size
-    untrained = pipeline.push_every * batch if pipeline.drain else max(pipeline.max_lag, 1) * batch
+    batch, pushes = pipeline.groups_per_batch * size, pipeline.push_every
+    untrained = pushes * batch if pipeline.drain else max(pipeline.max_lag, 1) * batch
     spread = rates.longest_of(size, longest) / mean
     active = min(rates.slots, untrained / (1.0 if pipeline.drain else spread) / num)
-    token_s = rates.decode_token_s(active)
-    train_s = rates.train_s(batch * mean, learner_gpus)
-    push_s, copy_s = rates.push_s / pipeline.push_every, rates.copy_s / pipeline.push_every
-    sample_s = (
-        batch / num * (mean + (rates.chunk - 1) / 2) * token_s / active
-        + rates.prompt_s * pipeline.groups_per_batch / num
-    )
-    if generators:
-        sample_s += copy_s
+    train_s, push_s = rates.train_s(batch * mean, learner_gpus), rates.push_s / pushes
+    sample_s = batch / num * (mean + (rates.chunk - 1) / 2) * rates.decode_token_s(active) / active
+    sample_s += rates.prompt_s * pipeline.groups_per_batch / num + (rates.copy_s / pushes if generators else 0.0)
     if pipeline.drain:
-        tail = (
-            (rates.longest_of(pipeline.push_every * batch, longest) - mean)
-            * rates.decode_token_s(1)
-            / pipeline.push_every
-        )
-        sample_s += max(tail, 0.0)
+        tail = rates.longest_of(pushes * batch, longest) - mean
+        sample_s += max(tail * rates.decode_token_s(1) / pushes, 0.0)
     in_turns = pipeline.drain or not generators
     step_s = sample_s + train_s + push_s if in_turns else max(sample_s, train_s + push_s)
     slots = min(round(rates.slots * num), untrained)

@@ -1,19 +1,18 @@
 """A study in full: every arm and seed as a whole recipe, and what each arm changes. All errors come before any run."""
 
 import itertools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalerl.config import Recipe, inert, load_recipe, settings_of
-from scalerl.config.load import read_override
-from scalerl.config.messages import override_label, show
+from scalerl.config import Recipe, inert, settings_of
+from scalerl.config.load import load_layers, override_layer
+from scalerl.config.messages import show
 from scalerl.config.parts import BudgetSettings
 from scalerl.config.secrets import secrets_in
 from scalerl.config.tree import expand, is_named, leaves, merge, nested
-from scalerl.errors import RecipeError, RecipeProblem, StudyError
+from scalerl.errors import RecipeError, StudyError
 from scalerl.report.changes import changed_settings
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
 from scalerl.study.spec import Study
@@ -147,10 +146,9 @@ class _Resolver:
 
     def __init__(self, name: str, study: Study, overrides: Sequence[str]) -> None:
         self._name, self._study = name, study
-        read = {text: read_override(text) for text in overrides}
-        self._overrides = {text: key for text, (key, _) in read.items()}
-        changes = [expand(nested(*change)) for change in read.values()]
-        self._users = {key: value for change in changes for key, value in leaves(change)}
+        self._users = [
+            (label, key, value) for label, tree in map(override_layer, overrides) for key, value in leaves(tree)
+        ]
         self.problems: list[str] = []
 
     def recipe(self, arm: str, changes: Mapping[str, Any], where: str) -> Recipe | None:
@@ -159,50 +157,38 @@ class _Resolver:
         shared = expand(self._study.set)
         if self._study.budget is not None and self._study.budget.limits and "budget" not in own:
             shared = merge(shared, {"budget": self._study.budget.limits})
-        own_keys = {key for key, _ in leaves(own)}
-        merged = {key: f"{key}={toml_value(value)}" for key, value in leaves(merge(shared, own))}
-        renamed = {key for key, value in leaves(shared) if self._users.get(key, value) != value}
-        first = {text: "set" for key, text in merged.items() if key not in own_keys and not _chosen_by(renamed, key)}
-        last = {text: where for key, text in merged.items() if key in own_keys}
-        budgets = [text for text in self._overrides if _is_budget(text)]
-        others = [
-            text for text, key in self._overrides.items() if text not in budgets and not _chosen_by(own_keys, key)
+        own_keys, users = {key for key, _ in leaves(own)}, {key: value for _, key, value in self._users}
+        renamed = {key for key, value in leaves(shared) if users.get(key, value) != value}
+        merged = list(leaves(merge(shared, own)))
+        budgets = [change for change in self._users if change[1].startswith("budget.")]
+        layers = [
+            *(("[set]", key, value) for key, value in merged if key not in own_keys and not _chosen_by(renamed, key)),
+            *(change for change in self._users if change not in budgets and not _chosen_by(own_keys, change[1])),
+            *((f"[{where}]", key, value) for key, value in merged if key in own_keys),
+            *budgets,
         ]
-        texts = [*first, *others, *last, *budgets]
         try:
-            recipe = load_recipe(changes.get("recipe", self._study.base), texts)
+            reference = changes.get("recipe", self._study.base)
+            recipe = load_layers(reference, [(label, nested(key, value)) for label, key, value in layers])
         except RecipeError as error:
-            self.problems += [self._located(problem, {**first, **last}) for problem in error.details]
+            # A problem in a change of the study is in one of its tables, and not in a --set.
+            for problem in error.details:
+                sign = ", " if problem.origin.startswith("[") else ": "
+                self.problems.append(f"study {self._name}{sign}{problem}")
             return None
-        limits = budgets or [text for text in texts if _is_budget(text)]
+        # Limits of the recipe alone would end runs early.
+        limits = {key for _, key, _ in budgets or layers if key.startswith("budget.")}
         update: dict[str, Any] = {"description": f"Arm {arm} of the study {self._name}"}
         if limits:
-            update["budget"] = _only(recipe.budget, limits)
+            named = {key: value for key, value in recipe.budget if f"budget.{key}" in limits}
+            update["budget"] = BudgetSettings(**named)
         return recipe.model_copy(update=update)
-
-    def _located(self, problem: RecipeProblem, tables: Mapping[str, str]) -> str:
-        """Return a problem as a sentence. One in a change of the study names that change's table, not a --set."""
-        labels = {override_label(text): table for text, table in tables.items()}
-        if problem.origin in labels:
-            table = labels[problem.origin]
-            return f"study {self._name}, [{table}]: {problem.statement}{problem.suggestion}"
-        return f"study {self._name}: {problem}"
-
-
-def _is_budget(text: str) -> bool:
-    return text.lstrip().startswith("budget.")
 
 
 def _chosen_by(keys: set[str], key: str) -> bool:
     """Return whether `keys` choose the part by name that `key` belongs to: `key` then no longer applies."""
     tables = [own.removesuffix(".name") for own in keys if own.endswith(".name")]
     return any(key == table or key.startswith(f"{table}.") for table in tables if is_named(table))
-
-
-def _only(budget: BudgetSettings, texts: Sequence[str]) -> BudgetSettings:
-    """Return the budget with only the limits in `texts`: limits of the recipe alone would end runs early."""
-    named = {text.partition("=")[0].strip() for text in texts}
-    return BudgetSettings(**{key: value for key, value in budget if f"budget.{key}" in named})
 
 
 def _against(base: Recipe, name: str, recipe: Recipe, *, gpu: bool, is_derived: bool) -> Arm:
@@ -242,16 +228,3 @@ def _equal_arms(arms: Sequence[Arm]) -> list[str]:
 def show_changes(arm: Arm) -> str:
     """Return what an arm changes, on one line."""
     return ", ".join(f"{key} = {show(new)}" for key, (_, new) in arm.changes.items() if new is not None)
-
-
-def toml_value(value: Any) -> str:
-    """Return a value as TOML."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{toml_value(str(key))} = {toml_value(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(toml_value, value)) + "]"
-    return str(value)

@@ -1,9 +1,10 @@
-"""What a study will cost, from a few steps of its base."""
+"""Before a study begins: whether its arms can start here, and what its runs will cost, from a few steps of its base."""
 
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +14,14 @@ from scalerl.config.parts import BudgetSettings
 from scalerl.errors import StudyError
 from scalerl.study.die_with_parent import dying_with_parent
 from scalerl.study.failure_reason import last_error
-from scalerl.study.plan import PlannedRun
+from scalerl.study.folder import is_done, last_row, run_folder
+from scalerl.study.plan import Arm, Plan, PlannedRun
 
 _STEPS = 6  # the first ones fill the pipeline and are not counted
 _COUNTED = 4
 _PROMPTS = 32  # to time an evaluation by
+# What is read or imported when a run begins. All else has been checked with the recipe.
+_READ = ("model.path", "task.", "tasks.", "evaluation.sets.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +40,56 @@ class Pace:
 class Cost:
     """What the runs of a study cost together."""
 
-    hours: float
+    hours: float = 0.0
     """Wall clock, one run after the other, evaluations and start-up included."""
-    gpu_hours: float
+    gpu_hours: float = 0.0
     """On the compute axis: training only."""
-    steps: int
-    longest_run_hours: float
+    steps: int = 0
+    longest_run_hours: float = 0.0
+
+
+@contextmanager
+def _tried(recipe: Recipe, command: Sequence[str], *options: str) -> Iterator[tuple[Path, str]]:
+    """Run a recipe in a folder that is thrown away; yield the folder and why the command failed, if it did."""
+    with tempfile.TemporaryDirectory(prefix="scalerl-probe-") as temporary:
+        file, folder = Path(temporary, "recipe.json"), Path(temporary, "run")
+        store.write_json(file, recipe.model_dump(mode="json"))
+        words = dying_with_parent([*command, str(file), "--out", str(folder), *options])
+        ended = subprocess.run(words, capture_output=True, text=True, check=False)
+        code = ended.returncode
+        yield folder, (last_error(ended.stderr or ended.stdout) or f"exit code {code}") if code else ""
+
+
+# Whether the arms can start -------------------------------------------------------------------------------------------
+
+
+def untried(plan: Plan, folder: Path) -> list[Arm]:
+    """Return the arms that read or import something the base does not and have no run in this folder yet.
+
+    The base is not tried: it is the first run and fails at once.
+    """
+    begun = {run.arm for run in plan.runs if (run_folder(folder, run) / store.RECIPE).is_file()}
+    return [arm for arm in plan.arms if arm.skipped is None and arm.name not in begun and _brings_something(arm)]
+
+
+def _brings_something(arm: Arm) -> bool:
+    return any(
+        new is not None and (key.startswith(_READ) or (isinstance(new, str) and ":" in new))
+        for key, (_, new) in arm.changes.items()
+    )
+
+
+def check_arms(arms: Sequence[Arm], command: Sequence[str]) -> None:
+    """Set each of them up as its runs would, and train none."""
+    problems = []
+    for arm in arms:
+        with _tried(arm.recipe, command, "--check") as (_, fault):
+            problems += [f"the arm {arm.name} cannot be run here: {fault}"] if fault else []
+    if problems:
+        raise StudyError(*problems)
+
+
+# What the runs cost ---------------------------------------------------------------------------------------------------
 
 
 def probe(recipe: Recipe, command: Sequence[str]) -> Pace:
@@ -50,17 +98,11 @@ def probe(recipe: Recipe, command: Sequence[str]) -> Pace:
         update={"every": _STEPS, "num_prompts": min(recipe.evaluation.num_prompts, _PROMPTS)}
     )
     short = recipe.model_copy(update={"budget": BudgetSettings(steps=_STEPS), "evaluation": evaluation})
-    with tempfile.TemporaryDirectory(prefix="scalerl-probe-") as temporary:
-        file, folder = Path(temporary, "recipe.json"), Path(temporary, "run")
-        store.write_json(file, short.model_dump(mode="json"))
-        began = time.monotonic()
-        ended = subprocess.run(
-            dying_with_parent([*command, str(file), "--out", str(folder)]), capture_output=True, text=True, check=False
-        )
+    began = time.monotonic()
+    with _tried(short, command) as (folder, fault):
         seconds = time.monotonic() - began
-        if ended.returncode != 0:
-            why = last_error(ended.stderr or ended.stdout) or f"exit code {ended.returncode}"
-            raise StudyError(f"the base cannot be run here: {why}")
+        if fault:
+            raise StudyError(f"the base cannot be run here: {fault}")
         return pace_from(store.read_metrics(folder), store.read_evals(folder), seconds)
 
 
@@ -87,13 +129,16 @@ def pace_from(metrics: Sequence[store.Row], evals: Sequence[store.Row], seconds:
     )
 
 
-def cost(runs: Iterable[PlannedRun], base: Recipe, pace: Pace) -> Cost:
-    """Return the cost of these runs at the base's pace; a completion is assumed to cost the same in every arm."""
-    of_base = _completions(base)
+def runs_left(plan: Plan, folder: Path) -> list[PlannedRun]:
+    return [run for run in plan.runs if not is_done(folder, run)]
+
+
+def cost(plan: Plan, folder: Path, pace: Pace) -> Cost:
+    """Return the cost of what is left of a study at the base's pace; a completion costs the same in every arm."""
     hours, gpu_hours, steps = [], 0.0, 0
-    for run in runs:
-        scale = _completions(run.recipe) / of_base
-        run_steps = _steps(run, pace, scale)
+    for run in runs_left(plan, folder):
+        scale = _completions(run.recipe) / _completions(plan.base.recipe)
+        run_steps = _steps_left(run, run_folder(folder, run), pace, scale)
         settings = run.recipe.evaluation
         num_sets = max(len(run.recipe.tasks), 1) + len(settings.sets)
         samples = settings.num_prompts * settings.samples_per_prompt * num_sets
@@ -109,11 +154,13 @@ def _completions(recipe: Recipe) -> int:
     return recipe.pipeline.groups_per_batch * recipe.pipeline.completions_per_group
 
 
-def _steps(run: PlannedRun, pace: Pace, scale: float) -> int:
-    budget = run.recipe.budget
-    ends = [budget.steps] if budget.steps is not None else []
-    if budget.gpu_hours is not None:
-        ends.append(round(budget.gpu_hours / (pace.step_gpu_hours * scale)))
-    if budget.flops is not None:
-        ends.append(round(budget.flops / (pace.step_flops * scale)))
-    return max(min(ends), 1)
+def _steps_left(run: PlannedRun, folder: Path, pace: Pace, scale: float) -> int:
+    """Return the steps until the first limit of the budget, from where the run is; nothing to read is nothing spent."""
+    last = last_row(folder)
+    per_step = {"steps": 1.0, "gpu_hours": pace.step_gpu_hours * scale, "flops": pace.step_flops * scale}
+    left = [
+        (limit - last.get(store.BUDGET_COLUMNS[key], 0)) / per_step[key]
+        for key, limit in run.recipe.budget
+        if limit is not None
+    ]
+    return max(round(min(left)), 1)

@@ -1,21 +1,20 @@
 """A study file: a base recipe, arms that change it, seeds, a budget, and which compute is fitted and which held out."""
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from scalerl.config import Settings
-from scalerl.config.load import read_override
-from scalerl.config.messages import KINDS, show
+from scalerl.config.load import read_override, read_table
+from scalerl.config.messages import TABLE_ERRORS, described, show
 from scalerl.config.suggest import did_you_mean
 from scalerl.config.tree import expand, merge, nested
-from scalerl.errors import StudyError, not_utf8
+from scalerl.errors import StudyError
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
 
 _SUFFIX = ".toml"
@@ -110,11 +109,11 @@ def load_study(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith(_SUFFIX) or "/" in text or "\\" in text:
         path = Path(name_or_path)
-        label, tree = str(path), _read(str(path), path)
+        label, tree = str(path), read_table(str(path), path, StudyError)
         name, folder = path.stem, path.parent
     elif text in list_studies():
         label, name, folder = f"study {text}", text, None
-        tree = _read(label, files("scalerl") / "studies" / f"{text}{_SUFFIX}")
+        tree = read_table(label, files("scalerl") / "studies" / f"{text}{_SUFFIX}", StudyError)
     else:
         file = f"{text}{_SUFFIX}"
         meant = f'; did you mean "{file}"?' if Path(file).is_file() else did_you_mean(text, list_studies())
@@ -164,17 +163,6 @@ def _changed(tree: Mapping[str, Any], text: str) -> dict[str, Any]:
 
 
 # Files ----------------------------------------------------------------------------------------------------------------
-
-
-def _read(label: str, source: Any) -> dict[str, Any]:
-    try:
-        return tomllib.loads(source.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise StudyError(f"{label} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise StudyError(not_utf8(label, error)) from None
-    except tomllib.TOMLDecodeError as error:
-        raise StudyError(f"{label} is not valid TOML: {error}") from None
 
 
 def _beside(study: Study, folder: Path) -> Study:
@@ -268,37 +256,22 @@ def _key(error: ErrorDetails) -> str:
     return "leave_one_out" if loc[0] == "leave_one_out" else ".".join(str(part) for part in loc)
 
 
-_KINDS = {**KINDS, "model_type": "a table"}
+_TABLES: dict[str, type[Settings]] = {"": Study, "fit": FitWindowSettings, "holdout": HoldoutSettings}
+_TABLES["budget"] = StudyBudgetSettings
 
 
 def _sentence(error: ErrorDetails) -> str:
-    key, kind, value = _key(error), error["type"], show(error["input"])
-    context: Mapping[str, Any] = error.get("ctx", {})
-    if kind == "extra_forbidden":
-        table, _, name = key.rpartition(".")
-        owner = {"": Study, "fit": FitWindowSettings, "holdout": HoldoutSettings, "budget": StudyBudgetSettings}[table]
-        fields = [field.alias or own for own, field in owner.model_fields.items()]
-        return (
-            f"{key} is not a field of {table or 'a study'}, which has {', '.join(fields)}{_meant(name, table, fields)}"
-        )
+    key, value = _key(error), show(error["input"])
     if key == "leave_one_out":
         return f"{key} is {value} but must be true, false or a list of names: {', '.join(LEAVE_ONE_OUT)}"
-    if kind == "missing":
-        return f"{key} is not set" + ('; give the recipe that arms change, as in base = "scalerl"' * (key == "base"))
-    if kind == "literal_error":
-        choices = get_args(Policy if key == "budget.policy" else Axis)
-        return f"{key} is {value} but must be one of {', '.join(choices)}{did_you_mean(str(error['input']), choices)}"
-    if kind == "too_short":
-        return f"{key} is {value} but must not be empty"
-    if kind in _KINDS:
-        return f"{key} is {value} but must be {_KINDS[kind]}"
-    limits = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-    bounds = [f"{words} {context[limit]:g}" for limit, words in limits.items() if limit in context]
-    return f"{key} is {value} but must be {' and '.join(bounds)}" if bounds else f"{key} is {value}: {error['msg']}"
-
-
-def _meant(name: str, table: str, fields: list[str]) -> str:
-    if close := did_you_mean(name, fields):
-        return close
-    # Settings of a recipe stand in `set` or in an arm, never at the top of a study.
-    return "; a setting of the recipe belongs into [set] or an arm" if not table else ""
+    table, _, name = key.rpartition(".")
+    known = {field.alias or own: field for own, field in _TABLES.get(table, Settings).model_fields.items()}
+    if error["type"] == "extra_forbidden":
+        # Settings of a recipe stand in `set` or in an arm, never at the top of a study.
+        elsewhere = "" if table else "; a setting of the recipe belongs into [set] or an arm"
+        meant = did_you_mean(name, known) or elsewhere
+        return f"{key} is not a field of {table or 'a study'}, which has {', '.join(known)}{meant}"
+    if key in _TABLES and error["type"] in TABLE_ERRORS:
+        return f"{key} is {value} but must be a table"
+    hint = '; give the recipe that arms change, as in base = "scalerl"' if key == "base" else ""
+    return "".join(described(error, key, known.get(name), "a study")) + hint

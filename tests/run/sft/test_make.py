@@ -24,7 +24,7 @@ from scalerl.models.tiny import TinyShape, build_tokenizer
 from scalerl.run.parts import build_tasks
 from scalerl.run.sft.demonstrations import NEW_STEPS
 from scalerl.run.sft.inputs import load_inputs
-from scalerl.run.sft.make import MADE_BY, NEW_LR, SftPlan, SftProgress, SftResult, SftStart, SilentObserver, sft
+from scalerl.run.sft.make import MADE_BY, NEW_LR, SftObserver, SftPlan, SftProgress, SftResult, SftStart, sft
 from scalerl.run.sft.measure import pass_rate, up_to_stop
 from scalerl.tasks.arithmetic import arithmetic
 from scalerl.tasks.files import file
@@ -164,7 +164,7 @@ def test_equal_seeds_make_equal_models(made: SftResult, task: Task, tmp_path: Pa
     assert [point.heldout_loss for point in again.curve] == [point.heldout_loss for point in made.curve]
 
 
-class Watcher(SilentObserver):
+class Watcher(SftObserver):
     """Keeps what it sees, and asks to stop, or kills its process, after a number of steps."""
 
     def __init__(self, stop_after: float = math.inf, kill_after: float = math.inf) -> None:

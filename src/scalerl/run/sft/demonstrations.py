@@ -44,12 +44,12 @@ class Example:
     """Where the observations of a conversation begin and end."""
 
     @property
-    def targets(self) -> NDArray[np.int64]:
-        """The places of the tokens that are imitated."""
-        imitated = np.arange(len(self.tokens)) >= self.num_prompt
+    def forced(self) -> NDArray[np.bool_]:
+        """Which tokens after the prompt are observations, and not imitated."""
+        forced = np.zeros(len(self.tokens), np.bool_)
         for start, end in self.observed:
-            imitated[start:end] = False
-        return np.flatnonzero(imitated)
+            forced[start:end] = True
+        return forced[self.num_prompt :]
 
     @property
     def num_inputs(self) -> int:

@@ -15,22 +15,23 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
 
 from scalerl.atomic_files import new_folder
 from scalerl.config.parts import GradingSettings, LearnerSettings, SftSettings
 from scalerl.config.secrets import hidden
 from scalerl.errors import LearnerError, RunFolderError
+from scalerl.learner.step import TorchLearner
 from scalerl.loop.requests import Text
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.resume import lock_folder
 from scalerl.run.sft.demonstrations import Examples, plan_batches
 from scalerl.run.sft.inputs import SftStart, load_inputs
-from scalerl.run.sft.learner import SftLearner
+from scalerl.run.sft.learner import batch_of, mean_loss, sft_learner
 from scalerl.run.sft.measure import measure
 from scalerl.store import check_place
 from scalerl.tasks.task import Task
@@ -92,24 +93,18 @@ class SftResult:
 
 
 class SftObserver(Protocol):
-    """Sees a run of SFT, and may ask it to stop."""
+    """Sees a run of SFT, and may ask it to stop; what is not overridden does nothing."""
 
     def drawing(self, num: int) -> None: ...
     def started(self, plan: SftPlan) -> None: ...
     def stepped(self, step: int) -> None: ...
     def measured(self, progress: SftProgress) -> None: ...
-    def stopping(self) -> bool: ...
-
-
-class SilentObserver:
-    """Shows nothing and never asks to stop."""
-
-    def drawing(self, num: int) -> None: ...
-    def started(self, plan: SftPlan) -> None: ...
-    def stepped(self, step: int) -> None: ...
-    def measured(self, progress: SftProgress) -> None: ...
-    def stopping(self) -> bool:
+    def stopping(self) -> object:
         return False
+
+
+class _Silent(SftObserver):
+    """Shows nothing and never asks to stop."""
 
 
 def sft(
@@ -132,7 +127,7 @@ def sft(
     the result is measured.
     """
     settings, start, out = settings or SftSettings(), start or SftStart(), Path(out)
-    observer = observer or SilentObserver()
+    observer = observer or _Silent()
     folder = out.with_name(f"{out.name}.checkpoints")
     _check_folders(out, folder, resume=resume)
     device = start.device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -141,15 +136,14 @@ def sft(
     batches = plan_batches(examples, settings, seed=start.seed, new=start.new)
     identity = {"settings": settings.model_dump(mode="json"), "seed": start.seed, "examples": examples.content_hash}
     lr = settings.lr or (NEW_LR if start.new else LR)
-    trained = SftLearner(
-        model, settings, learner or LearnerSettings(), lr=lr, num_steps=len(batches), dtype=start.dtype
-    )
+    learner = learner or LearnerSettings()
+    trained = sft_learner(model, settings, learner, lr=lr, num_steps=len(batches), dtype=start.dtype)
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
         curve = _restore(trained, folder, identity)
-        plan = _plan(examples, batches, lr=lr, first_step=trained.num_steps_done)
+        plan = _plan(examples, batches, lr=lr, first_step=trained.version)
         observer.started(plan)
-        if not _train(trained, examples, batches, settings, curve, observer, folder, identity):
+        if not _train(trained, examples, batches, settings, learner, curve, observer, folder, identity):
             return None
     # Half as long again as any demonstration: what has not ended by then never will.
     max_new_tokens = max(example.num_targets for example in examples.training) * 3 // 2
@@ -201,7 +195,7 @@ def _check_folders(out: Path, checkpoint_folder: Path, *, resume: bool) -> None:
         raise RunFolderError(f"there is nothing to resume: {checkpoint_folder} has no checkpoint")
 
 
-def _restore(learner: SftLearner, folder: Path, identity: Mapping[str, Any]) -> list[SftProgress]:
+def _restore(learner: TorchLearner, folder: Path, identity: Mapping[str, Any]) -> list[SftProgress]:
     """Load the newest checkpoint, if there is one; return the loss curve up to it."""
     path = checkpoints.latest(folder)
     if path is None:
@@ -211,7 +205,7 @@ def _restore(learner: SftLearner, folder: Path, identity: Mapping[str, Any]) -> 
         if checkpoint.meta[name] != value:
             what = {"settings": "settings", "seed": "seed", "examples": "demonstrations"}[name]
             raise RunFolderError(f"{folder} was started with other {what}: resume with the same, or remove that folder")
-    learner.load_state_dict(checkpoint.read_tensors, checkpoint.step)
+    learner.load_state_dict(checkpoint.read_tensors)
     points = checkpoint.meta["curve"]
     # JSON has no NaN: a loss that was not measured yet is null there.
     filled: list[dict[str, Any]] = [
@@ -221,10 +215,11 @@ def _restore(learner: SftLearner, folder: Path, identity: Mapping[str, Any]) -> 
 
 
 def _train(
-    learner: SftLearner,
+    learner: TorchLearner,
     examples: Examples,
     batches: list[list[int]],
     settings: SftSettings,
+    rows: LearnerSettings,
     curve: list[SftProgress],
     observer: SftObserver,
     folder: Path,
@@ -233,22 +228,22 @@ def _train(
     """Train to the end, adding to the curve; False if the observer asked to stop, with a checkpoint."""
     started = time.monotonic() - (curve[-1].elapsed_s if curve else 0.0)
     every = settings.evaluate_every or max(1, len(batches) // 20)
-    losses: list[Tensor] = []
+    losses: list[Mapping[str, float]] = []
 
     def save() -> None:
         points = [_finite(asdict(point)) for point in curve]
         kept = checkpoints.Checkpoint(
-            step=learner.num_steps_done, tensors=learner.state_dict(), meta={**identity, "curve": points}
+            step=learner.version, tensors=learner.state_dict(), meta={**identity, "curve": points}
         )
         checkpoints.save(folder, kept, keep=1)
 
     while True:
-        step = learner.num_steps_done
+        step = learner.version
         due = step % every == 0 or step == len(batches)
         if due and (not curve or curve[-1].step < step):
-            train_loss = torch.stack(losses).mean().item() if losses else math.nan
+            train_loss = fmean(each.get("loss/value", math.nan) for each in losses) if losses else math.nan
             losses.clear()
-            heldout_loss = learner.loss(examples.heldout)
+            heldout_loss = mean_loss(learner, examples.heldout, row_tokens=rows.micro_batch_tokens)
             if not math.isfinite(heldout_loss):
                 # Before it is saved: the checkpoint of an earlier step stays.
                 raise LearnerError(
@@ -265,8 +260,8 @@ def _train(
         if observer.stopping():
             save()
             return False
-        losses.append(learner.step([examples.training[index] for index in batches[step]]))
-        observer.stepped(learner.num_steps_done)
+        losses.append(learner.step(batch_of([examples.training[index] for index in batches[step]], step)))
+        observer.stepped(learner.version)
 
 
 def _write(result: SftResult, model: "PreTrainedModel", text: Text, made_by: Mapping[str, Any]) -> None:
