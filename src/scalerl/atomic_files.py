@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -66,6 +67,32 @@ def new_folder(target: Path, *, replace: bool = False, failures: tuple[type[Exce
             kept = "; what was there before is kept" if target.parent.is_dir() else ""
             raise StoreError(f"cannot write {target}: {write_failure(error, target)}{kept}") from error
         raise
+
+
+@contextmanager
+def locked(path: Path, busy: Exception, *, wait_s: float = 0.0) -> Iterator[int]:
+    """Hold the lock of a file or folder, which one process has at a time; raise `busy` if another keeps it so long.
+
+    Yields the descriptor: whoever inherits it holds the lock too, and the system releases it however they end.
+    """
+    import fcntl  # POSIX only; the rest of this module is also used where it is missing
+
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise busy from None
+                time.sleep(0.1)
+            except OSError:  # A file system without locks is not a reason not to work.
+                break
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _flush(path: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -50,9 +50,6 @@ from scalerl.tasks.length import LENGTHS, LengthControl, recognising
 from scalerl.tasks.mixture import Mixture
 from scalerl.tasks.problems import FROM_ROWS, TASKS
 from scalerl.tasks.task import Task, named, shared_answer, with_settings
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 MAIN_SET = "main"
 """Name of the evaluation set of a run's only task."""
@@ -132,9 +129,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         opened.callback(getattr(learner, "close", lambda: None))
         state = _restore(learner, earlier)
         slots = num_slots(inputs.model, recipe, place.gpus)
-        # A rank that dies is noticed while the loop waits for completions, too.
-        check = getattr(learner, "check", lambda: None)
-        engines = _build_engines(inputs, recipe, learner, slots=slots, watchdog=watchdog, place=place, check=check)
+        engines = _build_engines(inputs, recipe, learner, slots=slots, watchdog=watchdog, place=place)
         engine = engines.shared
         opened.callback(engine.close)
         if recipe.learner.sharding != "none":
@@ -154,6 +149,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             waits_for=recipe.pipeline.waits_for,
             state=state,
         )
+        all_prompts = [*(each.prompts for each in inputs.eval_sets), *prompts.values()]
         return Parts(
             inputs=inputs,
             device=place.computes_on,
@@ -169,7 +165,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             lag=expected_lag(slots, recipe.pipeline),
             grading=grading,
             pipeline=pipeline,
-            notices=(*_prompt_notices(recipe, inputs, prompts), *schedule_notices(recipe)),
+            notices=(*notices(all_prompts, max_tokens=max_tokens), *schedule_notices(recipe)),
             close=opened.pop_all().close,
         )
 
@@ -178,11 +174,6 @@ def _thinking_end(recipe: Recipe, tasks: Mapping[str, Task]) -> str:
     """Return the text that ends thinking, for length controls; interruptions need one for all tasks."""
     ends = {task.answer.thinking_end for task in tasks.values()}
     return shared_answer(tasks).thinking_end if recipe.length.name == "interruption" or len(ends) == 1 else ""
-
-
-def _prompt_notices(recipe: Recipe, inputs: Inputs, prompts: Mapping[str, Prompts]) -> tuple[str, ...]:
-    every_set = (*(each.prompts for each in inputs.eval_sets), *prompts.values())
-    return notices(every_set, max_tokens=recipe.rollout.max_prompt_tokens)
 
 
 def schedule_notices(recipe: Recipe) -> Iterator[str]:
@@ -301,48 +292,20 @@ class _Engines:
 
 
 def _build_engines(
-    inputs: Inputs,
-    recipe: Recipe,
-    learner: CheckpointedLearner,
-    *,
-    slots: int,
-    watchdog: Watchdog,
-    place: Place,
-    check: Callable[[], None],
+    inputs: Inputs, recipe: Recipe, learner: CheckpointedLearner, *, slots: int, watchdog: Watchdog, place: Place
 ) -> _Engines:
-    """Return the engine in this process, or the fleet of engines in others."""
-    model = inputs.model
-    if not recipe.rollout.generators and recipe.rollout.engine == "torch":
-        gpu = place.computes_on.type == "cuda"
-        if recipe.learner.sharding == "none":
-            engine = make_engine(model, recipe, slots=slots, gpu=gpu)
-        else:
-            engine = load_engine(recipe, slots=slots, device=str(place.computes_on))
-        shared, turns = share_engine(engine, watchdog, recipe, inputs, slots=slots, check=check)
-        return _Engines(shared=shared, turns=turns)
-    fleet, meter = build_fleet(recipe, model, slots=slots, place=place, weights=learner.weights)
-    # The fleet has its own limits, since a replacement that loads a model is quiet for long.
-    shared, turns = share_engine(fleet, watchdog, recipe, inputs, slots=slots, check=check, quiet_s=math.inf)
-    return _Engines(shared=shared, turns=turns, meter=meter, paused=fleet.paused)
-
-
-def build_engine(model: LoadedModel, recipe: Recipe, *, slots: int | None = None) -> Engine:
-    """Return an engine that samples from a copy of the model."""
-    gpu = model.model.device.type == "cuda"
-    return make_engine(model, recipe, slots=slots or num_slots(model, recipe), gpu=gpu)
-
-
-def share_engine(
-    engine: Engine,
-    watchdog: Watchdog,
-    recipe: Recipe,
-    inputs: Inputs,
-    *,
-    slots: int,
-    check: Callable[[], None],
-    quiet_s: float = QUIET_S,
-) -> tuple[SharedEngine, TurnsEngine | None]:
-    """Return the engine, watched, for training and evaluation at once, and what holds conversations over it."""
+    """Return the engine in this process, or the fleet of engines in others: watched, and for evaluations too."""
+    engine, meter, quiet_s = None, None, QUIET_S
+    if recipe.rollout.generators or recipe.rollout.engine != "torch":
+        engine, meter = build_fleet(recipe, inputs.model, slots=slots, place=place, weights=learner.weights)
+        # The fleet has its own limits, since a replacement that loads a model is quiet for long.
+        quiet_s = math.inf
+    elif recipe.learner.sharding == "none":
+        engine = make_engine(inputs.model, recipe, slots=slots, gpu=place.computes_on.type == "cuda")
+    else:
+        engine = load_engine(recipe, slots=slots, device=str(place.computes_on))
+    # A rank that dies is noticed while the loop waits for completions, too.
+    check = getattr(learner, "check", lambda: None)
     pausable = engine if isinstance(engine, PausableEngine) else None
     watched = WatchedEngine(engine, watchdog, quiet_s=quiet_s, check=check)
     turns = hold_conversations(watched, inputs, recipe, slots=slots, pausable=pausable)
@@ -351,7 +314,14 @@ def share_engine(
         pausable=turns if turns is not None and pausable is not None else pausable,
         most_evaluating=max(int(recipe.evaluation.overlap * slots), 1),
     )
-    return shared, turns
+    paused = nullcontext if meter is None else engine.paused
+    return _Engines(shared=shared, turns=turns, meter=meter, paused=paused)
+
+
+def build_engine(model: LoadedModel, recipe: Recipe, *, slots: int | None = None) -> Engine:
+    """Return an engine that samples from a copy of the model."""
+    gpu = model.model.device.type == "cuda"
+    return make_engine(model, recipe, slots=slots or num_slots(model, recipe), gpu=gpu)
 
 
 def hold_conversations(
@@ -387,13 +357,10 @@ def num_slots(model: LoadedModel, recipe: Recipe, gpus: Gpus | None = None) -> i
     if gpus is not None:
         return slots_on(recipe, model.model.config, gpus)
     wanted = full_slots(recipe.pipeline)
-    most = most_slots(model, recipe.rollout, _dtype(model.model, recipe))
+    dtype = getattr(torch, body_dtype(recipe, gpu=model.model.device.type == "cuda"))
+    most = most_slots(model, recipe.rollout, dtype)
     # Each generator has a device like this one, and nothing else on it.
     return wanted if most is None else min(wanted, most * max(recipe.rollout.generators, 1))
-
-
-def _dtype(model: "PreTrainedModel", recipe: Recipe) -> torch.dtype:
-    return getattr(torch, body_dtype(recipe, gpu=model.device.type == "cuda"))
 
 
 def build_grading(inputs: Inputs, recipe: Recipe) -> GroupGrading:

@@ -1,9 +1,7 @@
 """Continue a run: what earlier attempts left in its folder, whether a recipe still fits it, and the model it made."""
 
-import fcntl
-import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,6 +9,7 @@ from typing import Literal
 import torch
 
 from scalerl import store
+from scalerl.atomic_files import locked
 from scalerl.config import Recipe, load_written, settings_of
 from scalerl.config.secrets import hidden
 from scalerl.errors import CheckpointError, RecipeError, RunFolderError
@@ -78,23 +77,10 @@ def read_earlier(folder: Path) -> Earlier:
     )
 
 
-@contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> AbstractContextManager[int]:
     """Hold a lock on a run's folder: a second process would mix its rows and checkpoints with those of the first."""
-    # The lock is on the folder, not on a file in it: the system releases it however the process ends.
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunFolderError(
-                f"{folder} is being trained into by another process: wait for its end, or stop it first"
-            ) from None
-        except OSError:  # A file system without locks is not a reason not to train.
-            pass
-        yield
-    finally:
-        os.close(descriptor)
+    sentence = f"{folder} is being trained into by another process: wait for its end, or stop it first"
+    return locked(folder, RunFolderError(sentence))
 
 
 def newest_checkpoint(folder: Path) -> checkpoints.Checkpoint | None:

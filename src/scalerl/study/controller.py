@@ -4,15 +4,13 @@ A decision is written before its runs are started, and is open until they have c
 open decisions are carried out first, so a study needs no other memory than this file.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from scalerl import store
-from scalerl.errors import RunFolderError
-from scalerl.study.folder import last_row, run_folder
+from scalerl.study.folder import first_set, last_row, run_folder
 from scalerl.study.plan import Plan, PlannedRun
 from scalerl.study.policy import EPSILON, POLICIES, Decision, Measured
 from scalerl.study.spec import StudyBudgetSettings
@@ -27,12 +25,7 @@ class Watched(Protocol):
     def state(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """Start this run, until a share of its budget."""
-
-    run: PlannedRun
-    until: float
+W = TypeVar("W", bound=Watched)
 
 
 class Controller:
@@ -52,8 +45,8 @@ class Controller:
         """Whether the policy has made its choice."""
         return bool(self.rows) and self.rows[-1]["arm"] is None
 
-    def next(self, statuses: Sequence[Watched]) -> Task | None:
-        """Return the run to start now; None: wait for those that are running, or there is nothing more to do."""
+    def next(self, statuses: Sequence[W]) -> tuple[W, float] | None:
+        """Return the run to start now, and until which share of its budget; None if none is to be started now."""
         while True:
             if (task := self._open_task(statuses)) is not None:
                 return task
@@ -65,12 +58,12 @@ class Controller:
                 return None
             self._write(decision)
 
-    def _open_task(self, statuses: Sequence[Watched]) -> Task | None:
+    def _open_task(self, statuses: Sequence[W]) -> tuple[W, float] | None:
         for row in self.rows:
             for status in statuses:
                 is_idle = status.run.arm == row["arm"] and status.state not in ("running", "failed", "done")
                 if is_idle and share_spent(self._folder, status.run) < row["until"] - EPSILON:
-                    return Task(run=status.run, until=row["until"])
+                    return status, row["until"]
         return None
 
     def _write(self, decision: Decision) -> None:
@@ -97,7 +90,7 @@ def measure(folder: Path, arm: str, statuses: Sequence[Watched]) -> Measured:
     compute, reward, run, num_samples, starts = [], [], [], [], []
     for place, status in enumerate(statuses):
         column, limit = axis_of(status.run)
-        for row in _evals(run_folder(folder, status.run)):
+        for row in first_set(run_folder(folder, status.run)):
             at = float(row.get(column) or 0.0) / limit
             if at <= 0:
                 starts.append(float(row["reward"]))
@@ -131,12 +124,3 @@ def share_spent(folder: Path, run: PlannedRun) -> float:
     last = last_row(run_folder(folder, run))
     limits = [(store.BUDGET_COLUMNS[key], limit) for key, limit in run.recipe.budget if limit is not None]
     return max(float(last.get(column) or 0.0) / limit for column, limit in limits)
-
-
-def _evals(folder: Path) -> list[Mapping[str, Any]]:
-    """Return the rows of the first evaluation set."""
-    try:
-        rows = store.read_evals(folder)
-    except RunFolderError:
-        return []
-    return [row for row in rows if row.get("set") == rows[0].get("set") and row.get("reward") is not None]

@@ -6,14 +6,13 @@ DIR/  study.json  the resolved plan      recipes/ARM-seedN.json  what each run i
 """
 
 import json
-import os
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from scalerl import store
+from scalerl.atomic_files import locked
 from scalerl.config import Recipe, load_written
 from scalerl.config.messages import show
 from scalerl.errors import BusyError, RecipeError, RunFolderError, StudyError
@@ -36,21 +35,29 @@ def log_file(folder: Path, run: PlannedRun) -> Path:
     return folder / _LOGS / f"{run.name}.log"
 
 
-def run_status(folder: Path) -> Mapping[str, Any]:
-    """Return the run's status.json; empty where it is missing or cannot be read."""
+def _readable(read: Callable[[Path], Any], folder: Path) -> Any:
+    """Return what `read` finds in a run's folder; None where it is missing or cannot be read."""
     try:
-        return store.read_status(folder) or {}
+        return read(folder)
     except RunFolderError:
-        return {}
+        return None
+
+
+def run_status(folder: Path) -> Mapping[str, Any]:
+    """Return the run's status.json; empty where there is none."""
+    return _readable(store.read_status, folder) or {}
 
 
 def last_row(folder: Path) -> store.Row:
-    """Return the run's last row of metrics.jsonl; empty where there is none or it cannot be read."""
-    try:
-        rows = store.read_metrics(folder)
-    except RunFolderError:
-        return {}
+    """Return the run's last row of metrics.jsonl; empty where there is none."""
+    rows = _readable(store.read_metrics, folder)
     return rows[-1] if rows else {}
+
+
+def first_set(folder: Path) -> list[store.Row]:
+    """Return the rows of the first evaluation set, without those that were not measured."""
+    rows = _readable(store.read_evals, folder) or []
+    return [row for row in rows if row.get("set") == rows[0].get("set") and row.get("reward") is not None]
 
 
 def is_done(folder: Path, run: PlannedRun) -> bool:
@@ -58,10 +65,7 @@ def is_done(folder: Path, run: PlannedRun) -> bool:
     place = run_folder(folder, run)
     if run_status(place).get("status") != "done":
         return False
-    try:
-        spent = (store.read_recipe(place) or {}).get("budget") or {}
-    except RunFolderError:
-        return True
+    spent = (_readable(store.read_recipe, place) or {}).get("budget") or {}
     return not any(
         spent.get(key) is not None and limit is not None and limit > spent[key] for key, limit in run.recipe.budget
     )
@@ -73,7 +77,9 @@ def opened(plan: Plan, folder: Path, *, jobs: int, shares_device: bool, resume: 
     check_asked(folder, resume)
     with _writing_into(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder) as lock:
+        (folder / _LOCK).touch()
+    busy = BusyError(f"a study is running in {folder} already: wait for it, stop it, or choose another --out")
+    with locked(folder / _LOCK, busy, wait_s=_LOCK_WAIT_S) as lock:
         before = read_study(folder) if resume else None
         if before is not None:
             _check_same(before, plan, folder)
@@ -224,29 +230,3 @@ def _writing_into(folder: Path) -> Iterator[None]:
         yield
     except OSError as fault:
         raise StudyError(f"cannot write into {folder}: {fault.strerror}; choose another --out") from None
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[int]:
-    """Hold the lock that allows one study at a time in a folder. The system releases it when its last holder ends."""
-    import fcntl  # POSIX only; the rest of this module is also used where it is missing
-
-    with _writing_into(folder):
-        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        deadline = time.monotonic() + _LOCK_WAIT_S
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise BusyError(
-                        f"a study is running in {folder} already: wait for it, stop it, or choose another --out"
-                    ) from None
-                time.sleep(0.1)
-            except OSError:  # A file system without locks must not prevent the study.
-                break
-        yield descriptor
-    finally:
-        os.close(descriptor)

@@ -11,6 +11,7 @@ from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
 from scalerl.report.outlook import Ceiling
 from scalerl.report.results import FitOptions
+from scalerl.study.folder import first_set
 
 _TAIL_BYTES = 1 << 16  # holds the last row of metrics.jsonl, however long the run
 
@@ -39,7 +40,9 @@ class ProgressReader:
         size = evals.stat().st_size if evals.is_file() else 0
         if size != self._evals_size:
             self._evals_size = size
-            self._reward, self._ceiling = _reward(self._folder), _ceiling(self._folder, self._axis)
+            rows = first_set(self._folder)
+            self._reward = rows[-1]["reward"] if rows else None
+            self._ceiling = _ceiling(self._folder, self._axis)
         return Progress(step=_last_step(self._folder), reward=self._reward, ceiling=self._ceiling)
 
 
@@ -57,14 +60,6 @@ def _last_step(folder: Path) -> int | None:
         except (ValueError, KeyError, TypeError):
             continue
     return None
-
-
-def _reward(folder: Path) -> float | None:
-    try:
-        rows = store.read_evals(folder)
-    except RunFolderError:
-        return None
-    return next((row.get("reward") for row in reversed(rows) if row.get("set") == rows[0].get("set")), None)
 
 
 def _ceiling(folder: Path, axis: str) -> Ceiling | None:

@@ -164,10 +164,7 @@ class Runner:
         """Return the run to start and the share of its budget to run until; None if there is nothing to start now."""
         if self._controller is None:
             return next((status for status in self.statuses if status.state == "waiting"), None), 1.0
-        task = self._controller.next(self.statuses)
-        if task is None:
-            return None, 1.0
-        return next(status for status in self.statuses if status.run.name == task.run.name), task.until
+        return self._controller.next(self.statuses) or (None, 1.0)
 
     def _start(self, status: RunStatus, until: float) -> None:
         is_begun = self._prepare_folder(status)

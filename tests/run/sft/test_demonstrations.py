@@ -58,7 +58,7 @@ def test_conversations_mask_what_the_environment_says():
     model, observed = [[*text.encode(part), end] for part in said[::2]], [text.encode(part) for part in said[1::2]]
     assert first.tokens[first.num_prompt :].tolist() == [*model[0], *observed[0], *model[1], *observed[1], *model[2]]
     assert first.tokens[first.num_prompt :][~first.forced].tolist() == [*model[0], *model[1], *model[2]]
-    assert first.num_targets == len(first.targets)
+    assert first.num_targets == (~first.forced).sum()
     with pytest.raises(TaskError, match="ends with the environment"):
         Demonstration.of(problem, said[:2])
 
