@@ -13,6 +13,8 @@ import typer
 from scalerl.cli.console import column_origins, drawn, print_json, table_console
 from scalerl.cli.options import (
     HelpAll,
+    Json,
+    argument,
     bin_rule,
     column_value,
     condition,
@@ -40,7 +42,7 @@ rare = functools.partial(option, rare=True)
 class Common:
     """The options that the commands on logs share."""
 
-    files: Annotated[list[str], typer.Argument(metavar="FILE|FOLDER", help=KINDS, show_default=False)]
+    files: Annotated[list[str], argument("FILE|FOLDER", KINDS)]
     x: Annotated[
         str | None, option("Column of compute: GPU-hours, FLOPs, tokens or steps. Unset: recognised.", metavar="COLUMN")
     ] = None
@@ -61,7 +63,7 @@ class Common:
         None
     )
     plot: Annotated[str | None, option("Draw the curves into this file.", metavar="OUT.png|.svg")] = None
-    as_json: Annotated[bool, flag("--json", "Print one JSON object instead of tables.")] = False
+    as_json: Json = False
     seed: Annotated[
         str | None, rare("Column whose values are runs of one recipe. Unset: recognised.", metavar="COLUMN")
     ] = None

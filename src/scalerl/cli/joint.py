@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scalerl.cli.console import drawn, print_json, table_console
-from scalerl.cli.curves import KINDS, Common, chosen, shares_options
-from scalerl.cli.options import flag, numbers, option, positive
+from scalerl.cli.curves import Common, chosen, shares_options
+from scalerl.cli.options import Json, argument, numbers, option, positive
 from scalerl.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -69,13 +69,10 @@ def plan(
     from scalerl.joint.plan import plan as planned_for
     from scalerl.report.joint import plans
     from scalerl.report.joint.drawings import draw_plan
-    from scalerl.report.picture import check_plot_path
 
     positive([target], "--target")
     positive([] if budget is None else [budget], "--budget")
-    if common.plot is not None:
-        check_plot_path(Path(common.plot))
-    curves = _curves(replace(common, plot=None))
+    curves = _curves(common)
     candidates = plans.make_candidates(curves, target)
     planned = planned_for(candidates, target, budget=budget, level=common.level)
     if common.plot is not None:
@@ -87,63 +84,48 @@ def plan(
     drawn(common.plot)
 
 
+@shares_options("start")
 def transfer(
-    files: Annotated[list[str], typer.Argument(metavar="FILE|FOLDER", help=KINDS, show_default=False)],
+    common: Common,
     size: Annotated[str, option("Column of the size: 0.5B, 72B, 7e9; or of a batch size, a length.", metavar="COLUMN")],
     to: Annotated[str, option("Size to forecast, such as 72B.", metavar="SIZE")],
     start: Annotated[float, option("Reward of that model before training.", metavar="REWARD")],
     at: Annotated[str | None, option("Forecast the reward at these computes.", metavar="C[,C]")] = None,
-    x: Annotated[str | None, option("Column of compute. Unset: recognised.", metavar="COLUMN")] = None,
-    y: Annotated[
-        str | None, option("Column of reward, a pass rate in [0,1]. Unset: recognised.", metavar="COLUMN")
-    ] = None,
-    by: Annotated[str | None, option("One curve for each value of these columns too.", metavar="COL[,COL]")] = None,
-    where: Annotated[list[str] | None, option("Keep only these rows.", metavar="COL=VALUE|COL!=VALUE")] = None,
-    level: Annotated[float, option("Probability of the intervals.", show_default=True)] = 0.9,
-    as_json: Annotated[bool, flag("--json", "Print one JSON object instead of tables.")] = False,
-    plot: Annotated[
-        str | None,
-        option("Draw ceilings against starts, and midpoints against sizes.", metavar="OUT.png|.svg"),
-    ] = None,
 ) -> None:
     """Forecast the curve of a larger model before it is trained, from runs of three or more smaller ones.
+
+    --plot draws ceilings against starts, and midpoints against sizes.
 
     [dim]scalerl more transfer runs.csv --x flops --y pass_rate --size size --to 72B --start 0.31 --at 2e20[/dim]
     """
     from scalerl.report.joint import transfers
-    from scalerl.report.picture import check_plot_path
 
     if not 0 < start < 1:
         raise UsageError(f"--start must be a pass rate between 0 and 1, not {start:g}")
     target = transfers.parse_size(to, "--to")
     computes = positive(numbers(at, "--at"), "--at")
-    if plot is not None:
-        check_plot_path(Path(plot))
     # The size last, so that it ends each curve's name.
-    columns = [name.strip() for name in (by or "").split(",") if name.strip() and name.strip() != size]
-    common = Common(files=files, x=x, y=y, by=",".join([*columns, size]), where=where, level=level)
-    curves = _curves(common)
-    done, notes = transfers.make_transfer(curves, size, target, start, computes, level)
-    if plot is not None:
-        transfers.draw_transfer(done, Path(plot))
-    if as_json:
+    columns = [name.strip() for name in (common.by or "").split(",") if name.strip() and name.strip() != size]
+    curves = _curves(replace(common, by=",".join([*columns, size])))
+    done, notes = transfers.make_transfer(curves, size, target, start, computes, common.level)
+    if common.plot is not None:
+        transfers.draw_transfer(done, Path(common.plot))
+    if common.as_json:
         print_json("transfer", **transfers.transfer_json(done, notes))
         return
     table_console().print(transfers.transfer_table(done, notes), highlight=False)
-    drawn(plot)
+    drawn(common.plot)
 
 
 def score(
-    sealed: Annotated[Path, typer.Argument(metavar="FILE|FOLDER", help="A sealed forecast, or a folder of them.")],
+    sealed: Annotated[Path, argument("FILE|FOLDER", "A sealed forecast, or a folder of them.")],
     logs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="LOG", help="The log as it is now. Left out: the path it had when it was sealed."),
+        list[str] | None, argument("LOG", "The log as it is now. Left out: the path it had when it was sealed.")
     ] = None,
     out: Annotated[
-        Path | None,
-        option("Calibration page of a folder. Unset: FOLDER/calibration.html.", metavar="OUT.html"),
+        Path | None, option("Calibration page of a folder. Unset: FOLDER/calibration.html.", metavar="OUT.html")
     ] = None,
-    as_json: Annotated[bool, flag("--json", "Print one JSON object instead of tables.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Score sealed forecasts (forecast --seal) on what was measured since; a folder gives a calibration page.
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from scalerl.cli.options import flag
+from scalerl.cli.options import argument, flag, option
 from scalerl.errors import InputError
 
 _NICENESS = 10
@@ -19,19 +19,17 @@ _NICENESS = 10
 def watch(
     paths: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="PATH",
-            help="Run folders, study folders, folders of them, or logs in any format that scalerl fit reads.",
-            show_default=False,
-        ),
+        argument("PATH", "Run folders, study folders, folders of them, or logs in any format that scalerl fit reads."),
     ],
     host: Annotated[
-        str, typer.Option(help="Address to listen on; beyond this machine, the link gets a token.", metavar="ADDRESS")
+        str,
+        option(
+            "Address to listen on; beyond this machine, the link gets a token.", metavar="ADDRESS", show_default=True
+        ),
     ] = "127.0.0.1",
-    port: Annotated[int | None, typer.Option(help="Port. Unset: 8420 if free.", min=0, max=65535, metavar="N")] = None,
+    port: Annotated[int | None, option("Port. Unset: 8420 if free.", min=0, max=65535, metavar="N")] = None,
     budget: Annotated[
-        float | None,
-        typer.Option(help="Compute at the end of the run, for logs that do not contain it.", min=0, metavar="C"),
+        float | None, option("Compute at the end of the run, for logs that do not contain it.", min=0, metavar="C")
     ] = None,
     browser: Annotated[bool, flag("--open/--no-open", "Open the page in a browser.", show_default=True)] = True,
     wait: Annotated[bool, flag("--wait", "Wait for paths that do not exist yet.")] = False,

@@ -54,15 +54,11 @@ def test_packed_training_equals_an_unpacked_reference(tiny_model):
 
 
 def test_learning_rate_rises_and_then_falls_along_a_cosine(tiny_model):
-    learner = sft_learner(
-        tiny_model, SftSettings(warmup_frac=0.1), LearnerSettings(), lr=1.0, num_steps=100, dtype=torch.float32
-    )
+    settings = SftSettings(warmup_frac=0.2)
+    learner = sft_learner(tiny_model, settings, LearnerSettings(), lr=1.0, num_steps=10, dtype=torch.float32)
     rates = []
-    for step in range(100):
+    for step in range(10):
         rates.append(learner.lr)
         learner.step(batch_of(examples(1, 5), step))
-    assert rates[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
-    assert rates[10] == 1.0
-    assert rates[55] == pytest.approx(0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi / 2)))
-    assert rates[10:] == sorted(rates[10:], reverse=True)
-    assert rates[-1] == pytest.approx(0.02, abs=1e-3)
+    falling = [0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * place / 8)) for place in range(8)]
+    assert rates == pytest.approx([0.5, 1.0, *falling])
