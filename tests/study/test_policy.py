@@ -114,5 +114,5 @@ def test_every_arm_gets_a_first_rung():
 
 
 def test_unknown_policy_names_the_choices(tmp_path):
-    with pytest.raises(StudyError, match=r"budget\.policy is .* but must be one of uniform, halving, forecast"):
+    with pytest.raises(StudyError, match=r'budget\.policy is .* must be one of "uniform", "halving", "forecast"'):
         plan_of(tmp_path, STUDY.format(policy="greedy", share=0.5))
