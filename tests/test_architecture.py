@@ -44,7 +44,7 @@ LAYERS: dict[str, set[str]] = {
     "joint": {"errors", "curves"},
     "logs": {"errors", "store", "config", "curves"},
     "report": {"errors", "atomic_files", "store", "config", "curves", "joint", "logs"},
-    "study": {"errors", "store", "config", "curves", "joint", "logs", "report"},
+    "study": {"errors", "atomic_files", "store", "config", "curves", "joint", "logs", "report"},
     "callbacks": {"errors", "store", "config", "curves", "logs", "report"},
 }
 LAYERS["api"] = set(LAYERS)
