@@ -63,7 +63,9 @@ class Killed:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=os.environ | {"TMPDIR": str(self.temporary), name: value},
+                # A cache of torch that is meant to stay is elsewhere.
+                env=os.environ
+                | {"TMPDIR": str(self.temporary), "TORCHINDUCTOR_CACHE_DIR": f"{self.folder}-cache", name: value},
             )
 
     def num_rows(self) -> int:
