@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from scalerl.graders.math import math
-from scalerl.graders.pool.pool import GraderPool, GraderSpec, Item
+from scalerl.graders.pool import GraderPool, GraderSpec, Item
 
 # Most that hang wait for something; one in four computes, which costs its cpu_limit_s.
 SHARES = {"sleeps": 0.015, "spins": 0.005, "exits": 0.005, "segfaults": 0.005, "hoards": 0.01}

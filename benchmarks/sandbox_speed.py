@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from scalerl.graders.pool.pool import GraderPool, GraderSpec, Item
+from scalerl.graders.pool import GraderPool, GraderSpec, Item
 from scalerl.tasks.code.formats import read_problem
 from scalerl.tasks.rows import Row
 

@@ -28,7 +28,7 @@ from scalerl import store
 from scalerl.cli import main
 from scalerl.cli.train import Terminal, seconds_left
 from scalerl.errors import EngineError
-from scalerl.graders.pool.pool import GraderPool
+from scalerl.graders.pool import GraderPool
 from scalerl.rollout.torch.engine import TorchEngine
 
 pytestmark = pytest.mark.usefixtures("terminal_signals")

@@ -8,7 +8,7 @@ from sandbox_support import needs_bubblewrap
 from scalerl.config.parts import GradingSettings
 from scalerl.errors import GraderError, SandboxError
 from scalerl.graders.code import check_sandbox, close_sandboxes, code, code_share, program_in, run_program
-from scalerl.graders.pool.pool import GraderPool, GraderSpec, Item
+from scalerl.graders.pool import GraderPool, GraderSpec, Item
 from scalerl.graders.sandbox import launch
 from scalerl.graders.sandbox.job import Asserts, Calls, Reference, Streams
 from scalerl.loop.grading import with_limits

@@ -11,7 +11,7 @@ from math_pairs import EQUAL, UNEQUAL, UNSEEN
 
 from scalerl.errors import GraderError
 from scalerl.graders.math import math
-from scalerl.graders.pool.pool import GraderPool, GraderSpec, Item
+from scalerl.graders.pool import GraderPool, GraderSpec, Item
 
 math_verify = pytest.importorskip("math_verify", reason="the extra `math` is not installed")
 MATH = GraderSpec(name="math")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from scalerl.errors import GraderError, GraderPoolError
-from scalerl.graders.pool.pool import Graded, GraderPool, GraderSpec, Item
+from scalerl.graders.pool import Graded, GraderPool, GraderSpec, Item
 
 OBEY = GraderSpec(name="hostile_graders:obey")
 SAME = GraderSpec(name="hostile_graders:same")
@@ -192,7 +192,7 @@ def test_failed_process_start_is_reported_and_cleaned_up(monkeypatch: pytest.Mon
     [
         (
             GraderSpec(name="maths"),
-            'no grader is called "maths"; choices: exact, numeric, math, countdown, code, code_share, or',
+            'no grader is called "maths"; choices: exact, numeric, choice, math, countdown, code, code_share, judge',
         ),
         (GraderSpec(name="no_such_module:f"), 'no module is called "no_such_module"'),
         (GraderSpec(name="hostile_graders:absent"), 'hostile_graders has no "absent"'),
@@ -267,7 +267,7 @@ def test_child_processes_of_a_grader_end_with_its_worker():
 @needs_linux
 def test_the_children_die_with_a_parent_that_is_killed():
     code = (
-        "from scalerl.graders.pool.pool import GraderPool, GraderSpec\n"
+        "from scalerl.graders.pool import GraderPool, GraderSpec\n"
         "pool = GraderPool(num_workers=2)\n"
         "for text in ('right', 'sleep', 'spin'): pool.submit(0, GraderSpec(name='hostile_graders:obey'), text, '')\n"
         "pool.poll(30)\n"
@@ -301,7 +301,7 @@ def test_killed_supervisor_is_one_sentence():
 def test_a_script_without_a_main_guard_can_use_a_pool(tmp_path: Path):
     script = tmp_path / "script.py"
     script.write_text(
-        "from scalerl.graders.pool.pool import GraderPool, GraderSpec, Item\n"
+        "from scalerl.graders.pool import GraderPool, GraderSpec, Item\n"
         "print('once')\n"
         "def last(text, answer): print('noise'); return text[-1] == answer\n"
         "items = [Item(key=0, spec=GraderSpec(name='script:last'), text='so 3', answer='3')]\n"

@@ -1,7 +1,7 @@
 import pytest
 
 from scalerl.graders.answer import answer_part
-from scalerl.graders.rules import GRADERS, POOLED, WARM_UP, exact, numeric
+from scalerl.graders.rules import GRADERS, POOLED, WARM_UP, choice, exact, numeric
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,33 @@ def test_exact(text: str, answer: str, correct: bool | None):
 @pytest.mark.parametrize(
     ("text", "answer", "correct"),
     [
+        ("<think>A or C</think>B", "B", True),
+        ("<think>B</think>(b)", "B", True),
+        ("**B.** Paris", "B", True),
+        ("B) Paris is the capital of a country.", "(B)", True),
+        ("So the answer is (C), not A.", "C", True),
+        ("Answer: D", "D) Berlin", True),
+        (r"It is A, no: \boxed{\text{B}}", "B", True),
+        (r"\boxed{(C)}", "c", True),
+        ("First A.\nThen I thought again.\nB", "B", True),
+        ("The answer is A or B.\nThe answer is B.", "B", True),
+        ("The answer is A.", "B", False),
+        ("A cat is the best of these.", "A", False),
+        ("The answer isn't B.", "B", False),
+        ("Bees", "B", False),
+        ("<think>B", "B", False),
+        ("", "B", False),
+        ("B", "", None),
+        ("B", "Paris", None),
+    ],
+)
+def test_choice(text: str, answer: str, correct: bool | None):
+    assert choice(text, answer) is correct
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "correct"),
+    [
         ("<think>7</think>So it is 1,234.50 dollars.", "1234.5", True),
         ("<think>8</think>first 7, then 8", "8", True),
         ("It is \u22124.", "-4", True),
@@ -68,17 +95,18 @@ def test_numeric(text: str, answer: str, correct: bool | None):
 
 
 # The code grader runs programs; its own tests have one.
-@pytest.mark.parametrize("name", sorted(set(GRADERS) - {"code", "code_share"}))
+@pytest.mark.parametrize("name", sorted(set(GRADERS) - {"code", "code_share", "judge"}))
 def test_other_tags_can_be_set(name: str):
     if name == "math":
         pytest.importorskip("math_verify", reason="the extra `math` is not installed")
     tags = {"thinking_start": "<reason>", "thinking_end": "</reason>"}
-    answer = '{"target": 8, "numbers": [8, 7]}' if name == "countdown" else "8"
-    assert GRADERS[name]("<reason>7</reason>8", answer, **tags) is True
-    assert GRADERS[name]("<reason>8", answer, **tags) is False
+    answer = {"countdown": '{"target": 8, "numbers": [8, 7]}', "choice": "B"}.get(name, "8")
+    given = "B" if name == "choice" else "8"
+    assert GRADERS[name](f"<reason>7 or A</reason>{given}", answer, **tags) is True
+    assert GRADERS[name](f"<reason>{given}", answer, **tags) is False
     # Without tags there is no thinking: the whole text is the answer.
-    assert GRADERS[name]("8", answer, thinking_start="", thinking_end="</think>") is True
-    assert GRADERS[name](" 8 ", answer, thinking_start="", thinking_end="") is True
+    assert GRADERS[name](given, answer, thinking_start="", thinking_end="</think>") is True
+    assert GRADERS[name](f" {given} ", answer, thinking_start="", thinking_end="") is True
     assert GRADERS[name](" 7 ", answer, thinking_start="<think>", thinking_end="") is False
 
 

@@ -8,7 +8,7 @@ import pytest
 from simulated import SimulatedEngine, complete
 
 from scalerl.errors import EngineStalled
-from scalerl.graders.pool.pool import GraderSpec
+from scalerl.graders.pool import GraderSpec
 from scalerl.loop.evaluate import eval_requests, evaluate, hash_prompts, pass_at
 from scalerl.loop.grading import GraderRunner, Judge, Purpose, Verdict, WeightedGrader
 from scalerl.loop.watchdog import Watchdog, WatchedEngine

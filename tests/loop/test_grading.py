@@ -17,7 +17,7 @@ from scalerl.answer_format import AnswerFormat
 from scalerl.choose import keyword_settings
 from scalerl.config.parts import GradingSettings, RewardSettings
 from scalerl.errors import GraderError, GraderPoolError, GradingStalled
-from scalerl.graders.pool.pool import GraderPool, GraderSpec
+from scalerl.graders.pool import GraderPool, GraderSpec
 from scalerl.loop import grading as grading_module
 from scalerl.loop.grading import (
     GraderRunner,

@@ -29,12 +29,21 @@ PATIENCE_S = 600.0
 """For what takes seconds on a machine that does nothing else."""
 MARK = "SCALERL_KILL_TEST"
 
+PROGRAMS = (
+    'task=""',
+    'tasks.code={name="programs", num_problems=24, max_steps=2, show_example=false}',
+    "model.path=tiny-code-base",
+    "rollout.max_prompt_tokens=38",
+    "rollout.context=112",
+    "length.thinking_min=64",
+    "length.thinking_max=68",
+)
 CHILDREN = ("rollout.generators=2", "rollout.max_replacements=100")
 RANKS = ("learner.ranks=2", "learner.sharding=full")
 RAY = ("cluster.address=local",)
 LAYOUTS: Mapping[str, tuple[str, ...]] = {
     "one device": (),
-    "sandboxes": ('task=""', 'tasks.code={name="programs", num_problems=24}', "model.path=tiny-code-base"),
+    "sandboxes": PROGRAMS,
     "generators": CHILDREN,
     "generators on ray": CHILDREN + RAY,
     "ranks": RANKS,

@@ -84,13 +84,21 @@ def shared_memory() -> set[str]:
 
 def new_shared_memory(before: set[str]) -> set[str]:
     """Return the blocks that were not there before and that no process has mapped or open: those that were left."""
-    new = shared_memory() - before
-    held = set()
-    for process in Path("/proc").glob("[0-9]*") if new else ():
+    new = {}
+    for name in shared_memory() - before:
         with suppress(OSError):
-            held |= {os.readlink(link) for link in (process / "fd").iterdir()}
-            held |= {line.partition("/dev/shm/")[2] for line in (process / "maps").read_text().splitlines()}
-    return {name for name in new if name not in held and f"/dev/shm/{name}" not in held}
+            new[os.stat(f"/dev/shm/{name}").st_ino] = name
+    # By number: a semaphore is mapped under the name that it had first.
+    for maps in Path("/proc").glob("[0-9]*/maps") if new else ():
+        with suppress(OSError):
+            for line in maps.read_text().splitlines():
+                if "/dev/shm/" in line:
+                    new.pop(int(line.split()[4]), None)
+    for link in Path("/proc").glob("[0-9]*/fd/*") if new else ():
+        with suppress(OSError):
+            if os.readlink(link).startswith("/dev/shm/"):
+                new.pop(os.stat(link).st_ino, None)
+    return set(new.values())
 
 
 def processes_with(variable: str) -> set[int]:

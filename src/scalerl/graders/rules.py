@@ -5,7 +5,7 @@ None when the reference itself cannot be read; a completion without a verdict is
 which names the outcome as well. Only the text after the end of thinking is read. The reward of a verdict is set by the
 recipe (reward.correct, reward.wrong).
 
-Graders in POOLED may hang, crash or use much memory on some texts. They run in a GraderPool (pool/), as do graders
+Graders in POOLED may hang, crash or use much memory on some texts. They run in a GraderPool (pool.py), as do graders
 given by import path.
 """
 
@@ -14,13 +14,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from typing import Any
 
 from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.graders import math
 from scalerl.graders.answer import answer_part
 from scalerl.graders.code import code, code_share, prepare
 from scalerl.graders.expressions import evaluate, last_expression
-from scalerl.graders.values import Score
+from scalerl.graders.judge import judge
 
 _LONGEST_NUMBER = 1000
 """In characters. Python itself refuses to read an integer of more than 4,300 digits."""
@@ -60,6 +61,26 @@ def _last_number(text: str) -> Fraction | None:
     return Fraction(numerator) / Fraction(denominator or 1)
 
 
+# How a choice is given, the clearest first: in a box, after the word "answer", or as a letter that stands alone.
+_CHOICES = (
+    re.compile(r"\\boxed\{[^A-Za-z\\]*(?:\\\w+\{)?[^A-Za-z]*([A-Za-z])\b"),
+    re.compile(r"(?i:\banswer\b(?: is| would be)?)[\s:*(\[]*([A-Z])\b(?!['\u2019])"),
+    re.compile(r"^[\s*(\[]*([A-Za-z])(?=[*)\].:]|\s*$)", re.MULTILINE),
+)
+
+
+def choice(
+    text: str, answer: str, /, *, thinking_start: str = THINKING_START, thinking_end: str = THINKING_END
+) -> bool | None:
+    """Return whether the answer chooses the letter of the reference: "B", "(b)", "B. Paris", "The answer is B"."""
+    wanted = _CHOICES[-1].match(answer)
+    if wanted is None:
+        return None
+    given = answer_part(text, thinking_start=thinking_start, thinking_end=thinking_end) or ""
+    letters = next((found for choices in _CHOICES if (found := choices.findall(given))), [""])
+    return letters[-1].upper() == wanted[1].upper()
+
+
 def countdown(
     text: str, answer: str, /, *, thinking_start: str = THINKING_START, thinking_end: str = THINKING_END
 ) -> bool | None:
@@ -83,19 +104,21 @@ def countdown(
     return value == target and Counter(used) <= numbers
 
 
-GRADERS: Mapping[str, Callable[..., Score | bool | float | None]] = {
+GRADERS: Mapping[str, Callable[..., Any]] = {
     "exact": exact,
     "numeric": numeric,
+    "choice": choice,
     "math": math.math,
     "countdown": countdown,
     "code": code,
     "code_share": code_share,
+    "judge": judge,
 }
 
 RUN_PROGRAMS = frozenset({"code", "code_share"})
 """Graders that run programs, with the limits and the sandbox of the recipe."""
 
-POOLED = frozenset({"math"}) | RUN_PROGRAMS
+POOLED = frozenset({"math", "judge"}) | RUN_PROGRAMS
 
 PREPARE: Mapping[str, Callable[..., None]] = dict.fromkeys(RUN_PROGRAMS, prepare)
 """Called once with a grader's settings before workers are forked; GraderError says why it cannot be used."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scalerl.graders.pool.pool import Reason
+from scalerl.graders.workers import Reason
 from scalerl.loop.grading import GraderRunner, Judge, Verdict
 from scalerl.types import Completion, LengthPlan, Problem, Request, derive_seed
 

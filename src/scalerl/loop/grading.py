@@ -19,9 +19,10 @@ from typing import Any, cast
 from scalerl.config.parts import GradingSettings, RewardSettings
 from scalerl.config.secrets import from_environment, redact, secrets_in
 from scalerl.errors import GraderError, GradingStalled
-from scalerl.graders.pool.pool import Graded, GraderPool, GraderSpec, Reason
+from scalerl.graders.pool import Graded, GraderPool, GraderSpec
 from scalerl.graders.rules import GRADERS, POOLED, RUN_PROGRAMS
 from scalerl.graders.values import Score, read_score
+from scalerl.graders.workers import Reason
 from scalerl.import_path import is_local, one_line
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.task import Task, TaskGrader
@@ -262,7 +263,7 @@ class GraderRunner:
 
     def _local_grader(self, spec: GraderSpec) -> Callable[[str, str], object]:
         """Return a grader that is an object of this process, with its settings bound."""
-        from scalerl.graders.pool.worker import LoadError, is_async, load
+        from scalerl.graders.workers import LoadError, is_async, load
 
         if spec.name not in self._local:
             try:

@@ -199,8 +199,9 @@ def _attempt(address: str = LOCAL, **settings: Any) -> BaseException | None:
     """Start or join Ray; return the error, if any."""
     import ray
 
+    settings |= {"log_to_driver": False, "logging_level": "error"}
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="error", **settings)
+        ray.init(address=address, **settings)
     except BaseException as error:
         return error
     return None

@@ -12,6 +12,7 @@ import dataclasses
 import math
 import os
 import pickle
+import queue
 import socket
 import subprocess
 import sys
@@ -21,22 +22,15 @@ import weakref
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import IO, Any, Literal, Self
+from multiprocessing.connection import Connection
+from typing import IO, Any, Self
 
 from scalerl.config.secrets import redact
 from scalerl.errors import GraderError, GraderPoolError
-from scalerl.graders.pool.wire import VALUE, Channel, Frame, Kind, Limits, wait
+from scalerl.graders.workers import Ended, Limits, Reason
 
-Reason = Literal["no_answer", "timeout", "crash", "memory", "error"]
-"""Why there is no verdict: unreadable reference, time limit, dead process, memory limit, exception."""
-
-_REASONS: Mapping[Kind, Reason] = {
-    Kind.NO_ANSWER: "no_answer",
-    Kind.TIMEOUT: "timeout",
-    Kind.CRASH: "crash",
-    Kind.MEMORY: "memory",
-    Kind.ERROR: "error",
-}
+News = queue.SimpleQueue[tuple[Any, ...] | None]
+"""What the supervisor has sent; None after the last."""
 
 _LOAD_TIMEOUT_S = 120.0
 """For importing a grader and its packages on a busy machine."""
@@ -113,8 +107,8 @@ class GraderPool:
         self._num_submitted = 0
         self._graded: list[Graded] = []
         self._loaded: dict[int, str] = {}
-        self._process, self._channel = _start(limits)
-        self._close = weakref.finalize(self, _stop, self._process, self._channel, os.getpid())
+        self._process, self._end, self._news = _start(limits)
+        self._close = weakref.finalize(self, _stop, self._process, self._end, os.getpid())
 
     @property
     def pid(self) -> int:
@@ -132,10 +126,10 @@ class GraderPool:
             return self._specs.index(spec)
         number = len(self._specs)
         try:
-            body = pickle.dumps((spec.name, dict(spec.settings)))
+            pickle.dumps(spec.settings)
         except Exception as error:
             raise GraderError(f'the settings of "{spec.name}" cannot be sent to another process: {error}') from None
-        self._channel.send_all(Frame(Kind.LOAD, body=body, grader=number))
+        self._send("load", number, spec.name, dict(spec.settings))
         deadline = time.monotonic() + _LOAD_TIMEOUT_S
         while number not in self._loaded:
             if time.monotonic() > deadline:
@@ -155,7 +149,7 @@ class GraderPool:
         grader = self.check(spec)
         number, self._num_submitted = self._num_submitted, self._num_submitted + 1
         self._pending[number] = (key, spec)
-        self._channel.send_all(Frame(Kind.GRADE, number, pickle.dumps((text, answer)), grader))
+        self._send("grade", number, grader, text, answer)
 
     def poll(self, timeout: float = 0.0) -> list[Graded]:
         """Return what was graded since the last call; with a timeout, wait up to that long for at least one."""
@@ -188,30 +182,41 @@ class GraderPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _send(self, *message: object) -> None:
+        try:
+            self._end.send(message)
+        except OSError:
+            # Whoever polls next is told why.
+            return
+
     def _receive(self, timeout_s: float) -> None:
+        """Wait for news, up to that long, and take all that has come."""
         if not self._close.alive:
             raise GraderPoolError("the grader pool is closed")
-        wait([self._channel], None if timeout_s == math.inf else timeout_s)
-        for frame in self._channel.receive():
-            if frame.kind is Kind.LOADED:
-                self._loaded[frame.grader] = frame.body.decode()
-            elif frame.kind is Kind.FAILED:
-                raise GraderPoolError(f"the grading process failed: {frame.body.decode()}")
-            else:
-                self._store_result(frame)
-        if self._channel.closed:
-            raise GraderPoolError(f"the grading process died, with exit status {self._process.wait()}")
+        try:
+            self._take(self._news.get(timeout_s > 0, None if timeout_s == math.inf else timeout_s))
+            while True:
+                self._take(self._news.get_nowait())
+        except queue.Empty:
+            return
 
-    def _store_result(self, frame: Frame) -> None:
-        key, spec = self._pending.pop(frame.number)
-        reason = _REASONS.get(frame.kind)
-        value: float | None = None if reason else VALUE.unpack_from(frame.body)[0]
-        outcome = {Kind.VALUE: frame.body[VALUE.size :], Kind.NO_ANSWER: frame.body}.get(frame.kind, b"").decode()
-        ending = "right" if value == 1 else "wrong" if value == 0 else "partly"
-        self.num_ended[reason or ending] += 1
-        self._graded.append(Graded(key=key, value=value, reason=reason, outcome=outcome))
-        if reason == "error":
-            self.first_errors.setdefault(spec.name, frame.body.decode())
+    def _take(self, message: tuple[Any, ...] | None) -> None:
+        match message:
+            case ("loaded", number, reason):
+                self._loaded[number] = reason
+            case ("ended", number, *ended):
+                key, spec = self._pending.pop(number)
+                value, reason, outcome, error = Ended(*ended)
+                ending = "right" if value == 1 else "wrong" if value == 0 else "partly"
+                self.num_ended[reason or ending] += 1
+                self._graded.append(Graded(key=key, value=value, reason=reason, outcome=outcome))
+                if error:
+                    self.first_errors.setdefault(spec.name, error)
+            case ("failed", reason):
+                raise GraderPoolError(f"the grading process failed: {reason}")
+            case _:
+                self._news.put(None)
+                raise GraderPoolError(f"the grading process died, with exit status {self._process.wait()}")
 
 
 def _default_num_workers() -> int:
@@ -220,14 +225,13 @@ def _default_num_workers() -> int:
     return min(2 * cores, 32)
 
 
-def _start(limits: Limits) -> tuple[subprocess.Popen[bytes], Channel]:
+def _start(limits: Limits) -> tuple[subprocess.Popen[bytes], Connection, News]:
     ours, theirs = socket.socketpair()
     with theirs:
         # Not multiprocessing: its children import the main module again, which breaks scripts without a main guard.
         code = (
             f"import sys; sys.path[:] = {[str(path) for path in sys.path]!r}\n"
-            "from scalerl.graders.pool.supervisor import serve\n"
-            "from scalerl.graders.pool.wire import Limits\n"
+            "from scalerl.graders.workers import Limits, serve\n"
             f"serve({theirs.fileno()}, {os.getpid()}, {limits!r})"
         )
         try:
@@ -245,8 +249,19 @@ def _start(limits: Limits) -> tuple[subprocess.Popen[bytes], Channel]:
         except OSError as error:
             ours.close()
             raise GraderPoolError(f"the grading process cannot be started: {error}") from error
+    end, news = Connection(ours.detach()), News()
     threading.Thread(target=_show_stderr, args=(process.stderr,), name="grader stderr", daemon=True).start()
-    return process, Channel(ours)
+    threading.Thread(target=_read, args=(end, news), name="grader news", daemon=True).start()
+    return process, end, news
+
+
+def _read(end: Connection, news: News) -> None:
+    """Pass on what the supervisor sends: unread, it would keep the supervisor from its work."""
+    try:
+        while True:
+            news.put(end.recv())
+    except (EOFError, OSError):
+        news.put(None)
 
 
 def _show_stderr(stream: IO[bytes]) -> None:
@@ -259,11 +274,14 @@ def _show_stderr(stream: IO[bytes]) -> None:
                 sys.stderr.write(f"graders wrote {_MOST_LINES} lines to stderr; what follows is not shown\n")
 
 
-def _stop(process: subprocess.Popen[bytes], channel: Channel, owner: int) -> None:
-    channel.close()
+def _stop(process: subprocess.Popen[bytes], end: Connection, owner: int) -> None:
     # A fork of the trainer has a copy of the pool, but does not own the processes.
     if os.getpid() != owner:
+        end.close()
         return
+    # Not closed at once: a thread reads from it until the supervisor has ended.
+    with socket.socket(fileno=os.dup(end.fileno())) as both:
+        both.shutdown(socket.SHUT_WR)
     try:
         process.wait(_CLOSE_TIMEOUT_S)
     except subprocess.TimeoutExpired:

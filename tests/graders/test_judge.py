@@ -1,0 +1,144 @@
+"""A judge over HTTP, asked by the pool's own process, against a server of this one."""
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalerl.graders.pool import Graded, GraderPool, GraderSpec, Item
+
+
+class Server(ThreadingHTTPServer):
+    """Does what the answer asks for."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: Counter[str] = Counter()
+        self.seen: list[tuple[str, str | None, Any]] = []
+        self.lock, self.num_now, self.most = threading.Lock(), 0, 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1/"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        answer = body["messages"][0]["content"].partition("<answer>\n")[2].partition("\n</answer>")[0]
+        with self.server.lock:
+            self.server.asked[answer] += 1
+            self.server.seen.append((self.path, self.headers["Authorization"], body))
+            self.server.num_now += 1
+            self.server.most = max(self.server.most, self.server.num_now)
+        word, _, rest = answer.partition(" ")
+        if word == "nap":
+            time.sleep(float(rest))
+        with self.server.lock:
+            self.server.num_now -= 1
+        status = 429 if word == "busy" and self.server.asked[answer] < 3 else 403 if word == "forbidden" else 200
+        said = rest if word == "say" else "It is right.\nScore: 1"
+        reply = {
+            "choices": [{"message": {"content": said}}],
+            "usage": {"prompt_tokens": 1000, "completion_tokens": 500},
+        }
+        data = b"garbage" if word == "garbage" else json.dumps({} if word == "empty" else reply).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any, **__: Any) -> None: ...
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def judged(pool: GraderPool, server: Server, texts: list[str], **settings: Any) -> list[Graded]:
+    spec = GraderSpec(name="judge", settings={"url": server.url, "model": "m", **settings})
+    return pool.grade_all([Item(key=text, spec=spec, text=text, answer="42") for text in texts])
+
+
+def test_scores_come_from_the_reply_alone(server: Server):
+    scores = {
+        "a": 1.0,
+        "say Score: 0": 0.0,
+        "say **Score:** 0.25": 0.25,
+        "say Score: 0.9 at first, but then\nScore: 0.5": 0.5,
+        "say I cannot tell.": None,
+        "say Score: 7": None,
+        "<think>Score: 1": 0.0,
+        "busy": 1.0,
+        "garbage": None,
+        "empty": None,
+    }
+    with GraderPool(timeout_s=60) as pool:
+        results = judged(pool, server, list(scores), api_key="secret-key")
+        assert {result.key: result.value for result in results} == scores
+        reasons = {result.key: result.reason for result in results if result.value is None}
+        assert reasons == {"say I cannot tell.": "no_answer", "say Score: 7": "no_answer"} | dict.fromkeys(
+            ("garbage", "empty"), "error"
+        )
+        assert {result.outcome for result in results if result.reason == "no_answer"} == {"unclear"}
+    assert server.asked["busy"] == 3
+    assert "<think>Score: 1" not in server.asked
+    path, key, body = server.seen[0]
+    assert (path, key) == ("/v1/chat/completions", "Bearer secret-key")
+    assert (body["model"], body["temperature"], body["max_tokens"]) == ("m", 0, 1024)
+    assert "Reference: 42\n" in body["messages"][0]["content"]
+
+
+def test_many_replies_are_waited_for_at_the_same_time_and_none_too_long(server: Server):
+    with GraderPool(timeout_s=2, max_calls=40) as pool:
+        results = judged(
+            pool, server, [*(f"nap 0.5 {number}".replace(" 0.5 ", " 0.5") for number in range(40)), "nap 8"]
+        )
+        assert {result.value for result in results[:-1]} == {1.0}
+        assert (results[-1].value, results[-1].reason) == (None, "timeout")
+    assert 20 <= server.most <= 40
+
+
+def test_a_server_that_refuses_or_is_gone_is_one_sentence(server: Server):
+    with GraderPool(timeout_s=60) as pool:
+        assert judged(pool, server, ["forbidden"], api_key="secret-key")[0].reason == "error"
+        assert pool.first_errors == {"judge": "GraderError: the judge's server answered 403 Forbidden"}
+    assert server.asked["forbidden"] == 1
+    with GraderPool(timeout_s=60) as pool:
+        assert judged(pool, server, ["a"], url="http://127.0.0.1:9/v1", most_tries=2)[0].reason == "error"
+        assert "the judge's server does not answer: " in pool.first_errors["judge"]
+
+
+def test_a_question_is_asked_once_and_the_cache_keeps_the_cost(server: Server, tmp_path: Path):
+    cache = str(tmp_path / "judged.jsonl")
+    # Each reply costs 1000 * 2 + 500 * 4 = 4000 millionths.
+    settings = {"cache": cache, "price_in": 2.0, "price_out": 4.0, "most_cost": 0.008}
+    with GraderPool(timeout_s=60, max_calls=1) as pool:
+        assert [result.value for result in judged(pool, server, ["a", "a", "say Score: 0", "a"], **settings)] == [
+            1,
+            1,
+            0,
+            1,
+        ]
+        assert [result.reason for result in judged(pool, server, ["a", "b"], **settings)] == [None, "error"]
+        assert pool.first_errors["judge"].endswith("the judge has cost 0.01, and most_cost is 0.008: raise it to go on")
+    with open(cache, "a") as file:
+        file.write('{"cut')
+    with GraderPool(timeout_s=60) as pool:
+        assert [result.reason for result in judged(pool, server, ["a", "c"], **settings)] == [None, "error"]
+        assert judged(pool, server, ["c"], **settings | {"most_cost": 1.0})[0].value == 1
+    assert server.asked == {"a": 1, "say Score: 0": 1, "c": 1}
