@@ -116,7 +116,7 @@ def test_run_with_a_stopped_rank_ends_and_is_resumed(tmp_path: Path):
     with start("budget.steps=100000") as run:
         wait_until(lambda: has_rows(5, run), 600, "step 5")
         processes = descendants(run.pid)
-        *_, victim = sorted(pid for pid in processes if "spawn_main" in command_line(pid))
+        *_, victim = sorted(pid for pid in processes if "scalerl.remote.child" in command_line(pid))
         os.kill(victim, signal.SIGSTOP)
         begun = time.monotonic()
         _, error = run.communicate(timeout=600)

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ray_processes import wait_until
 
 from scalerl.errors import ClusterError
 from scalerl.run.cluster.cleanup import Cleanup, using
@@ -37,8 +38,12 @@ def test_a_dead_driver_and_one_that_could_not_start_ray_leave_nothing(tmp_path: 
             with (session / "driver.log").open("w"):
                 cleanup.close(kills=True)
         else:
-            # As when the driver dies: the pipe ends without a byte.
-            cleanup._process.communicate(timeout=30)
+            # As when the driver dies: the pipe ends without a byte. Another one was killed before.
+            cleanup._process.kill()
+            killed = cleanup._process
+            wait_until(lambda: cleanup._process is not killed, 60, "another one")
+            cleanup._is_over = True
+            cleanup._process.communicate(timeout=60)
         assert ray.wait(timeout=5) == -9
         assert other.poll() is None
         assert not Path(cleanup.folder).exists()

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -27,20 +28,29 @@ class Cleanup:
     """A new folder for Ray, and the process that outlives a killed driver."""
 
     def __init__(self) -> None:
-        self.folder = tempfile.mkdtemp(prefix="ray-")
-        command = [sys.executable, "-I", "-S", __file__, self.folder]
+        self.folder, self._is_over = tempfile.mkdtemp(prefix="ray-"), False
+        self._process = self._started()
+        threading.Thread(target=self._keep, name="ray-cleanup", daemon=True).start()
+
+    def close(self, *, kills: bool = False) -> None:
+        """End it, after Ray was closed, or with `kills` after Ray could not be started."""
+        self._is_over = True
+        self._process.communicate(b"" if kills else b"x")
+
+    def _started(self) -> "subprocess.Popen[bytes]":
         # A session of its own: Ctrl-C in the driver's terminal must not end it first.
-        self._process = subprocess.Popen(
-            command,
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__, self.folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
 
-    def close(self, *, kills: bool = False) -> None:
-        """End it, after Ray was closed, or with `kills` after Ray could not be started."""
-        self._process.communicate(b"" if kills else b"x")
+    def _keep(self) -> None:
+        """Start another if it is killed."""
+        while self._process.wait() is not None and not self._is_over:
+            self._process = self._started()
 
 
 def using(folder: str) -> Iterator[int]:

@@ -54,9 +54,8 @@ def connect(address: str, *, on_lost: Callable[[str], None] = lambda reason: Non
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if address == LOCAL:
         # A node that no other can join, as Ray has them on macOS and Windows: its ports are open to this machine alone.
-        # Other users of the machine need the token in this user's home folder.
+        # Other users of the machine need the token in this user's home folder, which Ray itself sees to.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
     # Ranks and generators matter as much as the driver; Ray would let every other process of the machine go first.
     os.environ.setdefault("RAY_worker_niceness", "0")
     import ray
