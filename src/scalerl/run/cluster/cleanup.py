@@ -50,6 +50,8 @@ class Cleanup:
     def _keep(self) -> None:
         """Start another if it is killed."""
         while self._process.wait() is not None and not self._is_over:
+            with suppress(OSError):
+                self._process.communicate()
             self._process = self._started()
 
 
