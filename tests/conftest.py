@@ -2,7 +2,7 @@ import gc
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +54,30 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
+LEFT_OUT = pytest.StashKey[Counter[str]]()
+"""Tests that the choice by -m or -k left out, by reason."""
+KINDS = {"vllm": "for vLLM: make test-vllm", "gpu": "for a GPU: pytest -m gpu", "slow": "slow: make test-slow"}
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Count them; a worker of pytest-xdist hands the counts to whoever writes the summary."""
+    for item in items:
+        reason = next((KINDS[name] for name in KINDS if item.get_closest_marker(name)), "not asked for")
+        config = item.config
+        config.stash.setdefault(LEFT_OUT, Counter())[reason] += 1
+        if hasattr(config, "workeroutput"):
+            config.workeroutput["left_out"] = dict(config.stash[LEFT_OUT])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take the counts of a worker: each has collected everything, so one of them says it."""
+    node.config.stash[LEFT_OUT] = Counter(getattr(node, "workeroutput", {}).get("left_out", {}))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """End with one line that counts what was not run and why."""
-    reasons = Counter(
+    reasons = config.stash.get(LEFT_OUT, Counter[str]()) + Counter(
         str(report.longrepr[2]).removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else "unknown reason"
         for report in terminalreporter.stats.get("skipped", ())
     )
