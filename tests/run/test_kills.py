@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -62,20 +63,22 @@ class Killed:
         self._mark = f"{MARK}={folder}"
         self._memory = shared_memory()
 
-    def start(self, steps: int) -> "subprocess.Popen[bytes]":
+    @contextmanager
+    def started(self, steps: int) -> Iterator["subprocess.Popen[bytes]"]:
         words = [word for setting in (*self._settings, f"budget.steps={steps}") for word in ("--set", setting)]
         command = [sys.executable, "-m", "scalerl.cli", "train", "tiny-cpu", "--no-plots", "--out", str(self.folder)]
         name, _, value = self._mark.partition("=")
-        with self.log.open("ab") as log:
-            return subprocess.Popen(
-                [*command, *words, *["--resume"] * self.folder.exists()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                # A cache of torch that is meant to stay is elsewhere.
-                env=os.environ
-                | {"TMPDIR": str(self.temporary), "TORCHINDUCTOR_CACHE_DIR": f"{self.folder}-cache", name: value},
-            )
+        # A cache of torch that is meant to stay is elsewhere.
+        own = {"TMPDIR": str(self.temporary), "TORCHINDUCTOR_CACHE_DIR": f"{self.folder}-cache", name: value}
+        command += [*words, *["--resume"] * self.folder.exists()]
+        with (
+            self.log.open("ab") as log,
+            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | own) as driver,
+        ):
+            try:
+                yield driver
+            finally:
+                driver.kill()
 
     def num_rows(self) -> int:
         path = self.folder / store.METRICS
@@ -110,7 +113,7 @@ def test_killed_runs_lose_nothing_and_leave_nothing(tmp_path: Path, temporary: P
     run = Killed(layout, tmp_path / "run", temporary)
     for number in range(1, NUM_KILLS + 1):
         before, begun = run.num_rows(), time.monotonic()
-        with run.start(steps=100_000) as driver:
+        with run.started(steps=100_000) as driver:
             moment = when_to_kill(run, driver, draw, before)
             victim = driver.pid
             if moment != "starting" and draw.random() < 0.5:
@@ -122,8 +125,6 @@ def test_killed_runs_lose_nothing_and_leave_nothing(tmp_path: Path, temporary: P
             except ProcessLookupError:
                 what += " (it had ended)"
             followed = "ended with it" if victim == driver.pid else what_followed(run, driver)
-            driver.kill()
-            driver.wait()
         left_s = run.check_nothing_left()
         status = store.read_status(run.folder) if (run.folder / store.STATUS).exists() else None
         assert status is None or status["status"] == "failed", status
@@ -133,7 +134,7 @@ def test_killed_runs_lose_nothing_and_leave_nothing(tmp_path: Path, temporary: P
         )
     # Enough for two epochs, so that one of them is certainly complete.
     steps = max(run.num_rows() + 3, 14)
-    with run.start(steps) as driver:
+    with run.started(steps) as driver:
         assert driver.wait(PATIENCE_S) == 0, run.log.read_text()
     run.check_nothing_left()
     assert (store.read_status(run.folder) or {})["status"] == "done"

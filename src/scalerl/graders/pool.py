@@ -216,7 +216,8 @@ class GraderPool:
                 raise GraderPoolError(f"the grading process failed: {reason}")
             case _:
                 self._news.put(None)
-                raise GraderPoolError(f"the grading process died, with exit status {self._process.wait()}")
+                remedy = "; --resume continues from the last checkpoint" if self._pending else ""
+                raise GraderPoolError(f"the grading process died, with exit status {self._process.wait()}{remedy}")
 
 
 def _default_num_workers() -> int:
