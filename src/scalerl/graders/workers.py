@@ -18,6 +18,7 @@ import gc
 import inspect
 import os
 import resource
+import select
 import signal
 import socket
 import struct
@@ -27,7 +28,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
@@ -145,46 +146,51 @@ class _Supervisor:
     def __init__(self, pool: Connection, limits: Limits) -> None:
         self._pool, self._limits = pool, limits
         self._graders: dict[int, Grade] = {}
+        self._waits: dict[int, bool] = {}
         self._queues: dict[bool, deque[Item]] = {False: deque(), True: deque()}
         """Items that nobody has yet: of plain functions, and of coroutine functions."""
-        self._workers: list[_Worker] = []
+        self._workers: dict[int, _Worker] = {}
+        """By the number of the file that each is connected by."""
+        self._poller = select.poll()
+        self._poller.register(pool.fileno(), select.POLLIN)
 
     def run(self, parent: int) -> None:
         """Serve until the pool is closed or its process has ended."""
         try:
             while os.getppid() == parent:
-                by_end = {worker.end: worker for worker in self._workers}
-                for end in wait([self._pool, *by_end], self._wait_s()):
-                    if end is self._pool:
+                for file, _ in self._poller.poll(1000 * self._wait_s()):
+                    if file == self._pool.fileno():
                         self._obey(*self._pool.recv())
-                    else:
-                        self._receive(by_end[end])  # pyright: ignore[reportArgumentType]
+                    elif file in self._workers:
+                        self._receive(self._workers[file])
                 now = time.monotonic()
-                for worker in [worker for worker in self._workers if min(worker.given.values(), default=now + 1) < now]:
-                    self._end(worker, "timeout")
+                for worker in list(self._workers.values()):
+                    if min(worker.given.values(), default=now) < now:
+                        self._end(worker, "timeout")
                 for waits in self._queues:
                     self._hand_out(waits)
         except EOFError:
             return
         finally:
-            for worker in self._workers:
+            for worker in self._workers.values():
                 _kill(worker.pid)
 
     def _obey(self, order: str, *what: Any) -> None:
         if order == "grade":
             item = Item(*what)
-            self._queues[is_async(self._graders[item.grader])].append(item)
+            self._queues[self._waits[item.grader]].append(item)
             return
         number, name, settings = what
         try:
             self._graders[number] = load(name, settings)
+            self._waits[number] = is_async(self._graders[number])
         except LoadError as error:
             self._pool.send(("loaded", number, str(error)))
             return
         # Forked workers share loaded memory until it is written to, as garbage collection would do.
         gc.collect()
         gc.freeze()
-        for worker in list(self._workers):
+        for worker in list(self._workers.values()):
             self._send(worker, what)
         self._pool.send(("loaded", number, ""))
 
@@ -194,7 +200,7 @@ class _Supervisor:
         # A call is cancelled by its own process, unless that hangs.
         limit_s = self._limits.timeout_s * (2 if waits else 1)
         while queue:
-            workers = [worker for worker in self._workers if worker.waits == waits]
+            workers = [worker for worker in self._workers.values() if worker.waits == waits]
             worker = next((worker for worker in workers if len(worker.given) < most_items), None)
             if worker is None:
                 if len(workers) >= most_workers:
@@ -218,14 +224,16 @@ class _Supervisor:
         if pid == 0:
             try:
                 ours.close()
-                for end in [self._pool, *(worker.end for worker in self._workers)]:
+                for end in [self._pool, *(worker.end for worker in self._workers.values())]:
                     end.close()
                 (_work_waiting if waits else _work)(Connection(theirs.detach()), self._graders, self._limits)
             finally:
                 os._exit(1)
         theirs.close()
-        self._workers.append(_Worker(pid=pid, end=Connection(ours.detach()), waits=waits))
-        return self._workers[-1]
+        worker = _Worker(pid=pid, end=Connection(ours.detach()), waits=waits)
+        self._workers[worker.end.fileno()] = worker
+        self._poller.register(worker.end.fileno(), select.POLLIN)
+        return worker
 
     def _receive(self, worker: _Worker) -> None:
         try:
@@ -244,9 +252,7 @@ class _Supervisor:
 
     def _end(self, worker: _Worker, reason: Reason = "crash") -> None:
         """End a worker and report the reason for what it was grading."""
-        if worker not in self._workers:
-            return
-        self._workers.remove(worker)
+        del self._workers[worker.end.fileno()]
         status = _kill(worker.pid)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
             reason = "timeout"
@@ -254,12 +260,13 @@ class _Supervisor:
         with suppress(Exception):
             while worker.given and worker.end.poll():
                 self._pass_on(worker)
+        self._poller.unregister(worker.end.fileno())
         worker.end.close()
         for number in worker.given:
             self._pool.send(("ended", number, *Ended(reason=reason)))
 
     def _wait_s(self) -> float:
-        deadlines = [deadline for worker in self._workers for deadline in worker.given.values()]
+        deadlines = [deadline for worker in self._workers.values() for deadline in worker.given.values()]
         return min(_CHECK_S, max(min(deadlines, default=float("inf")) - time.monotonic(), 0.0))
 
 

@@ -18,8 +18,6 @@ _LARGEST_PLAIN = 2**53
 # More items than a test compares. An iterator that goes on beyond them is sent as a reference.
 _MOST_ITEMS = 100_000
 
-_KEYS, _VALUES, _ITEMS = type({}.keys()), type({}.values()), type({}.items())
-
 
 class NotData(TypeError):
     """A value cannot be sent as data, and the sender has no way to refer to it."""
@@ -41,37 +39,14 @@ def encode(value: Any, refer: Callable[[Any], int | str] | None = None) -> Any:
     if isinstance(value, float):
         plain = float.__float__(value)
         return plain if math.isfinite(plain) else ["float", repr(plain)]
-    for kind, tag in _SEQUENCES:
-        if isinstance(value, kind):
-            return [tag, [encode(item, refer) for item in value]]
     if isinstance(value, dict):
         return ["dict", [[encode(key, refer), encode(item, refer)] for key, item in dict.items(value)]]
-    if isinstance(value, bytes | bytearray):
-        return ["bytes" if isinstance(value, bytes) else "bytearray", bytes(value).hex()]
-    return _encode_rare(value, refer)
-
-
-_SEQUENCES: tuple[tuple[type, str], ...] = (
-    (list, "list"),
-    (tuple, "tuple"),
-    (set, "set"),
-    (frozenset, "frozenset"),
-    (deque, "deque"),
-    (_KEYS, "keys"),
-    (_VALUES, "values"),
-    (_ITEMS, "items"),
-)
-
-
-def _encode_rare(value: Any, refer: Callable[[Any], int | str] | None) -> Any:
-    if isinstance(value, complex):
-        return ["complex", [encode(value.real), encode(value.imag)]]
-    if isinstance(value, range):
-        return ["range", [encode(value.start), encode(value.stop), encode(value.step)]]
-    if isinstance(value, Fraction):
-        return ["fraction", [encode(value.numerator), encode(value.denominator)]]
-    if isinstance(value, Decimal):
-        return ["decimal", str(value)]
+    for tag, (kind, to_items, _) in _OF_ITEMS.items():
+        if isinstance(value, kind):
+            return [tag, [encode(item, refer) for item in to_items(value)]]
+    for tag, (kind, to_text, _) in _OF_TEXT.items():
+        if isinstance(value, kind):
+            return [tag, to_text(value)]
     if isinstance(value, Iterator):
         items = list(islice(value, _MOST_ITEMS + 1))
         if len(items) <= _MOST_ITEMS:
@@ -99,38 +74,34 @@ def _decode(encoded: Any, resolve: Callable[[Any], Any]) -> Any:
     tag, payload = encoded
     if tag == "ref":
         return resolve(payload)
-    if tag in _FROM_TEXT:
-        return _FROM_TEXT[tag](payload)
     if tag == "dict":
         return {_decode(key, resolve): _decode(item, resolve) for key, item in payload}
-    return _FROM_ITEMS[tag]([_decode(item, resolve) for item in payload])
+    if tag in ("int", "float"):
+        return int(payload, 16) if tag == "int" else _SPECIAL[payload]
+    if tag in _OF_TEXT:
+        return _OF_TEXT[tag][2](payload)
+    items = [_decode(item, resolve) for item in payload]
+    return iter(items) if tag == "iterator" else _OF_ITEMS[tag][2](items)
 
 
-def _number(text: str) -> float:
-    if text not in ("nan", "inf", "-inf"):
-        raise Malformed("not a special float")
-    return float(text)
+_SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
-
-_FROM_TEXT: Mapping[str, Callable[[Any], Any]] = {
-    "int": lambda text: int(text, 16),
-    "float": _number,
-    "bytes": bytes.fromhex,
-    "bytearray": bytearray.fromhex,
-    "decimal": Decimal,
+# What is sent as other values, and as a text, by tag: the type, how it is taken apart and how it is put together.
+_OF_ITEMS: Mapping[str, tuple[type, Callable[[Any], Any], Callable[[list[Any]], Any]]] = {
+    "list": (list, iter, list),
+    "tuple": (tuple, iter, tuple),
+    "set": (set, iter, set),
+    "frozenset": (frozenset, iter, frozenset),
+    "deque": (deque, iter, deque),
+    "keys": (type({}.keys()), iter, lambda items: dict.fromkeys(items).keys()),
+    "values": (type({}.values()), iter, lambda items: dict(enumerate(items)).values()),
+    "items": (type({}.items()), iter, lambda items: dict(items).items()),
+    "complex": (complex, lambda value: (value.real, value.imag), lambda items: complex(*items)),
+    "range": (range, lambda value: (value.start, value.stop, value.step), lambda items: range(*items)),
+    "fraction": (Fraction, Fraction.as_integer_ratio, lambda items: Fraction(*items)),
 }
-
-_FROM_ITEMS: Mapping[str, Callable[[list[Any]], Any]] = {
-    "list": lambda items: items,
-    "tuple": tuple,
-    "set": set,
-    "frozenset": frozenset,
-    "deque": deque,
-    "iterator": iter,
-    "keys": lambda items: dict.fromkeys(items).keys(),
-    "values": lambda items: dict(enumerate(items)).values(),
-    "items": lambda items: dict(items).items(),
-    "complex": lambda items: complex(*items),
-    "range": lambda items: range(*items),
-    "fraction": lambda items: Fraction(*items),
+_OF_TEXT: Mapping[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
+    "bytes": (bytes, bytes.hex, bytes.fromhex),
+    "bytearray": (bytearray, bytearray.hex, bytearray.fromhex),
+    "decimal": (Decimal, str, Decimal),
 }
