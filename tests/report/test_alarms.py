@@ -24,7 +24,7 @@ from scalerl.report.alarms import (
     signal_alarms,
 )
 from scalerl.report.board.charts import LINES
-from scalerl.report.board.columns import Columns
+from scalerl.report.columns import Columns
 from scalerl.report.evaluations import overtrained, pass_at, pass_curves
 from scalerl.report.outlook import LiveForecast
 
@@ -193,7 +193,7 @@ def columns(**values: Any) -> dict[str, np.ndarray]:
 
 
 def episodes(data: dict[str, np.ndarray], max_lag: float | None = None) -> list[Alarm]:
-    return signal_alarms(data, remedies={}, max_lag=max_lag)
+    return signal_alarms(data, max_lag=max_lag)
 
 
 def test_alarm_began_where_its_mean_passed_the_limit():
@@ -223,7 +223,7 @@ def test_every_signal_and_line_is_read_from_the_rows():
     read = Columns()
     watched = {signal.key for signal in SIGNALS if signal.alarm is not None} | set(LINES)
     read.append({"step": 1, "batch/effective": 4, **dict.fromkeys(watched, 0.5)})
-    assert watched <= read.arrays().keys() | {"batch/empty"}
+    assert watched <= read.arrays({}).keys() | {"batch/empty"}
 
 
 def test_lag_beyond_the_recipe_is_an_alarm():

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scalerl.report.gain import Gain, measure_gain
-from scalerl.report.words import gain_text
+from scalerl.report.gain import Gain, gain_text, measure_gain
 
 UPDATED = {"optim/skipped": 0.0, "batch/effective": 30.0}
 

@@ -17,7 +17,7 @@ from scalerl.curves import Pair, PairKind, Value
 from scalerl.errors import InputError
 from scalerl.logs.series import Selection
 from scalerl.report import views as report_views
-from scalerl.report.caveats import warnings
+from scalerl.report.conclusions import warnings
 from scalerl.report.inputs import gather
 from scalerl.report.page import page
 from scalerl.report.results import FitOptions

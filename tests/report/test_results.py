@@ -20,9 +20,9 @@ from scalerl.report.results import (
     analyse_compare,
     analyse_fit,
     analyse_forecast,
+    curve_text,
 )
 from scalerl.report.text import Shown, render
-from scalerl.report.words import curve_text
 
 NOTHING = np.array([])
 

@@ -1,32 +1,38 @@
-"""Following a run folder: the same curves as the reader of finished runs has, restarts included."""
+"""A run folder, read once or followed: its curves, its signals, its compute, and restarts."""
 
+import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from boards import GrowingRun
 from run_folders import write_run
 
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
-from scalerl.report.board.reading.inside import Root
-from scalerl.report.board.reading.run_folder import RunFollower
-from scalerl.report.board.reading.sources import Source, discover
+from scalerl.report.conclusions import compute_caveats
+from scalerl.report.files import Root
+from scalerl.report.run_folder import RunFolder, read_run
+from scalerl.report.runs import hours_name
+from scalerl.report.sources import Source, discover
 
 
-def follower_of(folder: Path) -> RunFollower:
-    follower = RunFollower(Source(path=folder, root=Root(folder), kind="run", name="run"))
-    follower.poll()
-    return follower
+def opened(folder: Path) -> RunFolder:
+    run = RunFolder(Source(path=folder, root=Root(folder), kind="run", name="a"))
+    run.poll()
+    return run
 
 
-def test_curve_is_that_of_the_reader(tmp_path: Path):
+def write_rows(path: Path, rows: list[dict[str, float | None]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_curve_is_that_of_the_log_reader(tmp_path: Path):
     folder = write_run(tmp_path / "run", num=12, sets=("main", "hard"))
-    follower = follower_of(folder)
-    series, problem = follower.series(follower.columns())
+    ours = series_from([opened(folder).table()], Selection(x="gpu_hours"))
     expected = series_from([read_table(folder)], Selection(x="gpu_hours"))
-    assert problem == ""
-    assert [data.evaluation_set for data in series] == [data.evaluation_set for data in expected]
-    for mine, theirs in zip(series, expected, strict=True):
+    assert [data.evaluation_set for data in ours] == [data.evaluation_set for data in expected]
+    for mine, theirs in zip(ours, expected, strict=True):
         np.testing.assert_array_equal(mine.compute, theirs.compute)
         np.testing.assert_array_equal(mine.reward, theirs.reward)
         assert (mine.start, mine.start_sd) == (theirs.start, theirs.start_sd)
@@ -37,35 +43,94 @@ def test_resumed_attempt_replaces_later_rows(tmp_path: Path):
     for _ in range(6):
         run.train(10)
         run.evaluate()
-    follower = follower_of(run.folder)
+    followed = opened(run.folder)
     for step in range(31, 41):
         run.append("metrics.jsonl", {"step": step, "attempt": 2, "gpu_hours": 0.01 * step, "flops": 1e15 * step})
     run.append("evals.jsonl", {"step": 40, "attempt": 2, "set": "main", "gpu_hours": 0.4, "flops": 4e16, "reward": 0.9})
-    assert follower.poll()
-    columns = follower.columns()
-    assert columns["step"].tolist() == list(range(1, 41))
-    assert [row["step"] for row in follower.eval_rows()] == [0, 10, 20, 30, 40]
-    assert follower.eval_rows()[-1]["reward"] == 0.9
+    assert followed.poll()
+    assert followed.columns["step"].tolist() == list(range(1, 41))
+    assert [row["step"] for _, row in followed.evals] == [0, 10, 20, 30, 40]
+    assert followed.evals[-1][1]["reward"] == 0.9
 
 
 def test_end_of_the_budget_at_the_pace_so_far(tmp_path: Path):
     run = GrowingRun(tmp_path / "run", budget_steps=400)
     run.train(100)
-    follower = follower_of(run.folder)
-    assert follower.end_compute(follower.columns()) == 4.0
-    assert follower.max_lag == 8
+    followed = opened(run.folder)
+    assert followed.end_compute() == 4.0
+    assert followed.max_lag == 8
 
 
 def test_poll_reports_changes_only(tmp_path: Path):
     run = GrowingRun(tmp_path / "run")
-    follower = follower_of(run.folder)
-    assert not follower.poll()
+    followed = opened(run.folder)
+    assert not followed.poll()
     run.train(1)
-    assert follower.poll()
-    assert not follower.poll()
+    assert followed.poll()
+    assert not followed.poll()
     (run.folder / "status.json").write_text('{"status": "done", "reason": "budget"}')
-    assert follower.poll()
-    assert follower.status == ("done", "budget")
+    assert followed.poll()
+    assert followed.ending == "done: budget"
+
+
+def test_damaged_lines_are_named_and_the_rest_is_kept(tmp_path: Path):
+    folder = write_run(tmp_path / "a", num=8)
+    lines = (folder / "evals.jsonl").read_text().splitlines()
+    (folder / "evals.jsonl").write_text("\n".join([*lines[:3], "{damaged", *lines[3:]]))
+    run = read_run(folder, name="a", arm="a")
+    assert run.faults() == [f"{folder / 'evals.jsonl'}, line 4: not a JSON object, and left out."]
+    assert len(run.table().rows) == len(lines)
+
+
+@pytest.mark.parametrize(
+    "lags, most, drawn, last",
+    [
+        ([1, 2, 7, None, 2], 120, {"max": [1, 2, 7, None, 2], "mean": [1, 2, 7, None, 2]}, {"max": 7, "mean": 3}),
+        ([1, 9, 2, 4], 2, {"max": [9, 4], "mean": [5, 3]}, {"max": 9, "mean": 4}),
+    ],
+)
+def test_largest_lag_is_drawn_by_its_largest_and_the_mean_by_its_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lags: list, most: int, drawn: dict, last: dict
+):
+    monkeypatch.setattr("scalerl.report.run_folder.MOST_SIGNAL_POINTS", most)
+    folder = write_run(tmp_path / "a")
+    keys = {kind: f"rollout/lag_{kind}" for kind in ("max", "mean")}
+    rows = [{"step": n, **dict.fromkeys(keys.values(), lag)} for n, lag in enumerate(lags, start=1)]
+    write_rows(folder / "metrics.jsonl", rows)
+    signals = read_run(folder, name="a", arm="a").signals()
+    assert signals is not None
+    assert signals["values"] == {key: drawn[kind] for kind, key in reversed(keys.items())}
+    assert signals["last"] == {key: last[kind] for kind, key in keys.items()}
+
+
+def test_repeated_and_stalled_work_is_reported(tmp_path: Path):
+    folder = write_run(tmp_path / "a")
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    # Killed after step 100; the second attempt goes on from step 70 and pays for steps 80 to 100 again.
+    first, again = rows[:10], [row | {"attempt": 2} for row in rows[7:]]
+    for row in again:
+        row["gpu_hours"] += 0.3
+        row["flops"] += rows[9]["flops"] - rows[6]["flops"]
+    again[-1]["time/stalled_s"] = 68.0
+    write_rows(folder / "metrics.jsonl", [*first, *again])
+    run = read_run(folder, name="a", arm="a")
+    assert (run.repeated["num_steps"], run.repeated["gpu_hours"]) == (3, pytest.approx(0.3))
+    text = " ".join(compute_caveats(run))
+    assert "a repeated 3 steps after an interruption (0.3 CPU-hours" in text
+    assert "a stood still for 68 s" in text
+    assert read_run(write_run(tmp_path / "b"), name="b", arm="b").repeated == {}
+
+
+def test_hours_are_gpu_hours_only_on_a_gpu(tmp_path: Path):
+    runs = []
+    for name, device in (("a", "cpu"), ("b", "NVIDIA H200")):
+        folder = write_run(tmp_path / name)
+        (folder / "env.json").write_text(json.dumps({"device": device}))
+        runs.append(read_run(folder, name=name, arm=name))
+    assert [run.hours for run in runs] == ["CPU-hours", "GPU-hours"]
+    assert hours_name(runs) == "GPU-hours"
+    # The logs of others do not say what they ran on.
+    assert hours_name([]) == "GPU-hours"
 
 
 def test_names_cannot_leave_the_study(tmp_path: Path):

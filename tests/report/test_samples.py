@@ -8,18 +8,18 @@ import pytest
 from boards import GrowingRun
 
 from scalerl.report.board import samples
-from scalerl.report.board.reading.inside import Root
-from scalerl.report.board.reading.run_folder import RunFollower
-from scalerl.report.board.reading.sources import Source
 from scalerl.report.board.samples import Query
+from scalerl.report.files import Root
+from scalerl.report.run_folder import RunFolder
+from scalerl.report.sources import Source
 
 
 class Searched:
     def __init__(self, run: GrowingRun) -> None:
         self._root = Root(run.folder)
-        follower = RunFollower(Source(path=run.folder, root=self._root, kind="run", name="run"))
-        follower.poll()
-        self.offsets, self._path = follower.sample_offsets, run.folder / "samples.jsonl"
+        read = RunFolder(Source(path=run.folder, root=self._root, kind="run", name="run"))
+        read.poll()
+        self.offsets, self._path = read.sample_offsets, run.folder / "samples.jsonl"
 
     def __call__(self, **query: Any) -> dict[str, Any]:
         return samples.search(self._path, self._root, self.offsets, Query(**query))

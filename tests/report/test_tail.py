@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scalerl.report.board.reading import tail as tails
-from scalerl.report.board.reading.inside import Root, open_inside, read_inside
-from scalerl.report.board.reading.tail import Tail
+from scalerl.report import files as tails
+from scalerl.report.files import Root, Tail, open_inside, read_inside
 
 
 @pytest.fixture
@@ -17,7 +16,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def steps(added: tails.Added) -> list[int]:
-    return [row["step"] for _, row in added.rows]
+    return [row["step"] for _, _, row in added.rows]
 
 
 def test_rows_come_once_each(path: Path):
@@ -40,12 +39,21 @@ def test_line_being_written_waits_for_its_end(path: Path):
     assert steps(tail.read()) == [2]
 
 
+@pytest.mark.parametrize("last, found", [('{"step": 2}', [1, 2]), ('{"st', [1])])
+def test_last_line_of_a_whole_file_may_lack_its_end(path: Path, last: str, found: list[int]):
+    path.write_text(f'{{"step": 1}}\n{last}')
+    tail = Tail(path, Root())
+    assert steps(tail.read(is_whole=True)) == found
+    assert tail.skipped == []
+
+
 def test_offsets_point_at_their_lines(path: Path):
     path.write_text('{"step": 1}\n\nnot json\n{"step": 22}\n{"step": 3}\n')
     tail = Tail(path, Root(path.parent))
-    for offset, row in tail.read().rows:
+    for offset, number, row in tail.read().rows:
         assert json.loads(path.read_bytes()[offset:].split(b"\n")[0]) == row
-    assert tail.num_skipped == 1
+        assert json.loads(path.read_bytes().split(b"\n")[number - 1]) == row
+    assert tail.skipped == [3]
 
 
 def test_shorter_or_replaced_file_is_read_again(path: Path):
@@ -89,7 +97,7 @@ def test_too_long_line_is_skipped_without_being_kept(path: Path, monkeypatch: py
         assert len(tail._pending) <= 2 << 20
     assert rows == [1, 2]
     assert reads == 2
-    assert tail.num_skipped == 1
+    assert tail.skipped == [2]
 
 
 def test_deeply_nested_line_is_skipped(path: Path):

@@ -9,8 +9,7 @@ import numpy as np
 from scalerl.curves import Value, bin_rewards, doubling
 from scalerl.logs.series import Series
 from scalerl.report.outlook import LiveForecast, Outlook
-from scalerl.report.results import CurveResult, param_value
-from scalerl.report.words import curve_text
+from scalerl.report.results import CurveResult, curve_text, param_value
 
 FEWEST_REWARDS = 16
 """Training rewards from which they are binned: four bins of four."""

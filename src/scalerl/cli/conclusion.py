@@ -11,8 +11,7 @@ def conclude(out: Path, *, plots: bool) -> None:
     from scalerl.errors import InputError, NoCurveError
     from scalerl.logs.formats import read_table
     from scalerl.logs.series import Selection, series_from
-    from scalerl.report.results import FitOptions, analyse_forecast
-    from scalerl.report.words import curve_text
+    from scalerl.report.results import FitOptions, analyse_forecast, curve_text
 
     if not _print_gains(out):
         return
@@ -44,8 +43,7 @@ def conclude(out: Path, *, plots: bool) -> None:
 def _print_gains(out: Path) -> bool:
     """Print what each evaluation set gained; return whether the run made any update."""
     from scalerl import store
-    from scalerl.report.gain import measure_gain
-    from scalerl.report.words import gain_text
+    from scalerl.report.gain import gain_text, measure_gain
 
     evals, metrics = store.read_evals(out), store.read_metrics(out)
     gains = {

@@ -34,7 +34,7 @@ def prior(
 
     [dim]scalerl more prior old_runs/ --out ours.json; scalerl forecast new_run/ --prior ours.json[/dim]
     """
-    from scalerl.report.joint.priors import prior_of
+    from scalerl.report.results import prior_of
     from scalerl.store import write_json
 
     content = prior_of(_curves(common))
@@ -68,7 +68,6 @@ def plan(
     """
     from scalerl.joint.plan import plan as planned_for
     from scalerl.report.joint import plans
-    from scalerl.report.joint.drawings import draw_plan
 
     positive([target], "--target")
     positive([] if budget is None else [budget], "--budget")
@@ -76,11 +75,11 @@ def plan(
     candidates = plans.make_candidates(curves, target)
     planned = planned_for(candidates, target, budget=budget, level=common.level)
     if common.plot is not None:
-        draw_plan(planned, candidates, Path(common.plot))
+        plans.draw_plan(planned, candidates, Path(common.plot))
     if common.as_json:
         print_json("plan", **plans.plan_json(planned))
         return
-    table_console().print(plans.plan_table(planned, {arm.name: arm.fit for arm in candidates}), highlight=False)
+    table_console().print(plans.plan_table(planned, candidates), highlight=False)
     drawn(common.plot)
 
 
@@ -134,11 +133,9 @@ def score(
     from scalerl.report.joint import seals
 
     if sealed.is_dir():
-        from scalerl.report.joint.calibration_page import write_page
-
         results = seals.score_folder(sealed, logs or [])
         page = out or sealed / "calibration.html"
-        write_page(results, page)
+        seals.write_page(results, page)
         if as_json:
             print_json("score", **seals.folder_json(results))
             return

@@ -136,7 +136,7 @@ def _run(
     as_json: bool,
     again: str,
 ) -> int:
-    from scalerl.report.joint.choices import choice_json, choice_text, last_choice
+    from scalerl.report.decisions import choice_json, choice_text, last_choice
     from scalerl.study.controller import Controller
     from scalerl.study.folder import check_asked, fair_axis, opened, policy_record
     from scalerl.study.live_table import Screen

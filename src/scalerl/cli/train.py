@@ -342,8 +342,7 @@ def forecast_words(outlook: "Outlook | None") -> str:
     """Return the forecast so far, for the end of a line."""
     if outlook is None or not outlook.fit.usable:
         return ""
-    from scalerl.report.outlook import Ceiling
-    from scalerl.report.words import ceiling_text
+    from scalerl.report.outlook import Ceiling, ceiling_text
 
     words = f"  {ceiling_text(Ceiling.of(outlook.fit))}"
     if outlook.at_end is not None:

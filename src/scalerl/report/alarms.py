@@ -117,6 +117,10 @@ class Alarm:
     """Step of the last row of an alarm that is over; None while it lasts."""
     began_compute: float | None = None
 
+    def with_remedies(self, remedies: Mapping[str, tuple[str, ...]]) -> "Alarm":
+        """Return the alarm with the settings of a recipe that can help against its kind."""
+        return replace(self, remedies=tuple(remedies.get(self.kind, ())))
+
     def as_json(self) -> dict[str, Any]:
         """Return what a page shows."""
         text = alarm_text(self)
@@ -166,16 +170,15 @@ def alarms(
     `remedies` are settings of this run's recipe that can help against each kind of alarm.
     """
     columns = columns_of(metrics)
-    found = [*signal_alarms(columns, remedies=remedies or {}), *evaluation_alarms(overtrained)]
+    found = [alarm.with_remedies(remedies or {}) for alarm in signal_alarms(columns)]
+    found += evaluation_alarms(overtrained)
     for name, outlook in outlooks.items():
         if outlook is not None:
             found += fall_alarms(name, outlook.fit.fall, columns, outlook.axis)
     return [alarm for alarm in [*found, *uneven_time_alarms(disagreement(metrics))] if alarm.ended is None]
 
 
-def signal_alarms(
-    columns: Columns, *, remedies: Mapping[str, tuple[str, ...]], max_lag: float | None = np.inf
-) -> list[Alarm]:
+def signal_alarms(columns: Columns, *, max_lag: float | None = np.inf) -> list[Alarm]:
     """Return an alarm for each stretch of steps in which the rolling mean of a signal lies beyond its limit.
 
     `max_lag` is what the recipe allows; None, where it is not known, stands for what was seen to be harmless.
@@ -199,12 +202,11 @@ def signal_alarms(
                 value=float(means[last] if lasts else worst.min() if below else worst.max()),
                 limit=limit,
                 below=below,
-                remedies=tuple(remedies.get(kind, ())),
                 began=float(steps[first]),
                 ended=None if lasts else float(steps[last]),
             )
             found.append(_with_cause(alarm, columns) if lasts else alarm)
-    return [*found, *_backend_alarm(columns, tuple(remedies.get(AlarmKind.BACKEND, ())))]
+    return [*found, *_backend_alarm(columns)]
 
 
 def _with_cause(alarm: Alarm, columns: Columns) -> Alarm:
@@ -234,7 +236,7 @@ def _empty_cause(recent: Columns) -> str:
     return "all_wrong" if correct.max() == 0 else "all_right" if correct.min() == 1 else "mixed"
 
 
-def _backend_alarm(columns: Columns, remedies: tuple[str, ...]) -> list[Alarm]:
+def _backend_alarm(columns: Columns) -> list[Alarm]:
     """Compare generator and learner where both have the same weights; an asynchronous run has that at its start only.
 
     One step is enough: it is a mean over thousands of tokens.
@@ -244,15 +246,8 @@ def _backend_alarm(columns: Columns, remedies: tuple[str, ...]) -> list[Alarm]:
     value, ratio = (columns[key][known][-ALARM_STEPS:] for key in (BACKEND_KL, BACKEND_RATIO))
     if value.mean() <= BACKEND_LIMIT:
         return []
-    return [
-        Alarm(
-            kind=AlarmKind.BACKEND,
-            value=float(value.mean()),
-            limit=BACKEND_LIMIT,
-            remedies=remedies,
-            ratio=float(np.nanmax(ratio)),
-        )
-    ]
+    shown = {"value": float(value.mean()), "limit": BACKEND_LIMIT, "ratio": float(np.nanmax(ratio))}
+    return [Alarm(kind=AlarmKind.BACKEND, **shown)]
 
 
 def uneven_time_alarms(share: float) -> list[Alarm]:

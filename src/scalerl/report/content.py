@@ -12,23 +12,22 @@ from scalerl.curves import (
     Fit,
     NoteKind,
     Verdict,
-    bin_rewards,
     find_note,
     note_text,
     pair_verdict,
     reward_at,
 )
-from scalerl.curves.forms import Array
 from scalerl.logs.series import Series
-from scalerl.report.caveats import open_questions, warnings
-from scalerl.report.figures import curve_and_band, draw_binned
-from scalerl.report.json import number, ranking_json, score_json, to_json
+from scalerl.report.columns import rounded
+from scalerl.report.conclusions import open_questions, summary, warnings
+from scalerl.report.decisions import decisions_json, pooled_json
+from scalerl.report.figures import curve_and_band, dots_by_run
+from scalerl.report.json import plain, ranking_json, to_json
 from scalerl.report.results import CurveResult
-from scalerl.report.runs import REPORTED, RunFacts, differences, environments, hours_name
-from scalerl.report.standing import Lead, labels, lead, reference
-from scalerl.report.summary import summary
-from scalerl.report.tables import tables
-from scalerl.report.together import decisions_json, pooled_json
+from scalerl.report.run_folder import REPORTED, RunFolder
+from scalerl.report.runs import differences, environments, hours_name
+from scalerl.report.standing import labels, lead, reference
+from scalerl.report.tables import report_tables
 from scalerl.report.views import HELD_OUT, Report, View, label_of
 
 # Times the largest compute: where forecasts are given, and where the page has expected values; between those it
@@ -42,13 +41,16 @@ KNOWN = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, *TARGETS, 8.0, 16.0)
 def report_json(report: Report) -> dict[str, Any]:
     """Return everything that the page shows."""
     content = _report_json(report)
-    return {**content, "tables": tables(content)}
+    return {**content, "tables": [table.as_json() for table in report_tables(content)]}
 
 
 def _report_json(report: Report) -> dict[str, Any]:
+    material = report.material
+    runs = [_run_json(run) for run in material.runs]
+    drawn = {key for run in runs if run["signals"] for key in run["signals"]["values"]}
     return {
-        "title": report.material.title,
-        "description": report.material.description,
+        "title": material.title,
+        "description": str(material.plan.get("description") or ""),
         "form": report.options.form,
         "formula": FORMS[report.options.form].formula,
         "level": report.options.level,
@@ -62,51 +64,29 @@ def _report_json(report: Report) -> dict[str, Any]:
         "window": report.window.key,
         "sets": [_set_json(report, name) for name in report.sets],
         "views": [_view_json(report, view) for view in report.views],
-        "runs": [_run_json(run) for run in report.material.runs],
-        "hours": hours_name(report.material.runs),
+        "runs": runs,
+        "hours": hours_name(material.runs),
         "signals": [
             {"key": signal.key, "label": signal.label, "limit": signal.limit}
             for signal in REPORTED
-            if any(run.signals is not None and signal.key in run.signals.values for run in report.material.runs)
+            if signal.key in drawn
         ],
         "differences": {
-            "base": report.material.base or next((run.arm for run in report.material.runs), None),
-            "rows": [
-                {"arm": row.arm, "key": row.key, "base": row.base, "value": row.value}
-                for row in differences(report.material.runs, report.material.base)
-            ],
+            "base": material.base or next((run.arm for run in material.runs), None),
+            "rows": differences(material.runs, material.base),
         },
-        "environment": environments(report.material.runs),
+        "environment": environments(material.runs),
         "pooled": pooled_json(report),
         "decisions": decisions_json(report),
     }
 
 
-def rounded(values: Any, digits: int = 5) -> list[float | None]:
-    """Return numbers rounded to `digits` significant digits; None where not finite."""
-    values = np.asarray(values, dtype=float)
-    known = np.isfinite(values)
-    size = np.abs(np.where(known & (values != 0), values, 1.0))
-    # Powers of ten that are exact: what is divided or multiplied by one is the float nearest to its decimals.
-    places = np.minimum(digits - 1 - np.floor(np.log10(size)), 300)
-    up, down = 10.0 ** np.maximum(places, 0), 10.0 ** np.maximum(-places, 0)
-    results = (np.rint(np.where(known, values, 0.0) * up / down) / up * down).tolist()
-    return (
-        results
-        if known.all()
-        else [value if is_known else None for value, is_known in zip(results, known, strict=True)]
-    )
-
-
 def _set_json(report: Report, name: str) -> dict[str, Any]:
-    members = {
-        axis.column: [data for data in report.series[axis.column] if (data.evaluation_set or "") == name]
-        for axis in report.axes
-    }
-    first, leading = members[report.axes[0].column], lead(report, name)
+    members = {axis.column: report.members(name, axis.column) for axis in report.axes}
+    first = members[report.axes[0].column]
     return {
         "name": name,
-        "lead": None if leading is None else _lead_json(leading),
+        "lead": plain(lead(report, name)),
         "reference": reference(report, name),
         "curves": [{"name": data.name, "label": label_of(data), "problem": data.problem} for data in first],
         "points": {
@@ -116,40 +96,23 @@ def _set_json(report: Report, name: str) -> dict[str, Any]:
     }
 
 
-def _lead_json(leading: Lead) -> dict[str, Any]:
-    return {"kind": leading.kind, "name": leading.name, "tied": list(leading.tied), "num": leading.num}
-
-
 def points_json(data: Series, held_out: NDArray[np.bool_]) -> dict[str, Any]:
     """Return the points of a curve; a run with very many points is binned, so that the page stays small."""
-    labels, runs = ([""], np.zeros(len(data.compute), dtype=int))
-    if data.run is not None:
-        unique, runs = np.unique(data.run, return_inverse=True)
-        labels = [str(label) for label in unique]
-    parts: list[tuple[int, bool, Array, Array, Array | None]] = []
-    for run in range(len(labels)):
-        for held in (False, True):
-            mask = (runs == run) & (held_out == held)
-            compute, reward = data.compute[mask], data.reward[mask]
-            error = None if data.error is None else data.error[mask]
-            if error is None and draw_binned(reward):
-                bins = bin_rewards(compute, reward)
-                compute, reward, error = bins.compute, bins.reward, bins.error
-            parts.append((run, held, compute, reward, error))
-    sizes = [len(compute) for _, _, compute, _, _ in parts]
-    errors = [np.full(len(reward), np.nan) if error is None else error for _, _, _, reward, error in parts]
-    run, held = np.repeat([run for run, *_ in parts], sizes), np.repeat([held for _, held, *_ in parts], sizes)
-    compute = np.concatenate([compute for _, _, compute, _, _ in parts])
-    reward = np.concatenate([reward for _, _, _, reward, _ in parts])
+    groups = dots_by_run(data, {"fitted": ~held_out, "held out": held_out}, None)
+    together = lambda values: np.concatenate([*values, np.empty(0)])  # noqa: E731
+    compute, reward = together(dots.compute for dots in groups), together(dots.reward for dots in groups)
+    error = together(np.full(len(dots.reward), np.nan) if dots.error is None else dots.error for dots in groups)
+    run = together(np.full(len(dots.reward), dots.run) for dots in groups)
+    is_held = together(np.full(len(dots.reward), dots.role == "held out") for dots in groups)
     order = np.lexsort((compute, run))
     return {
         "compute": rounded(compute[order], 6),
-        "reward": rounded(reward[order], 5),
-        "error": rounded(np.concatenate(errors)[order], 3) if any(error is not None for *_, error in parts) else None,
-        "run": run[order].tolist(),
-        "runs": labels,
-        "held_out": np.flatnonzero(held[order]).tolist(),
-        "start": number(data.start),
+        "reward": rounded(reward[order]),
+        "error": rounded(error[order], 3) if any(dots.error is not None for dots in groups) else None,
+        "run": run[order].astype(int).tolist(),
+        "runs": list(dict.fromkeys(dots.run_label for dots in groups)) or [""],
+        "held_out": np.flatnonzero(is_held[order]).tolist(),
+        "start": plain(data.start),
         "num_points": len(data.reward),
     }
 
@@ -190,7 +153,7 @@ def _fit_json(curve: CurveResult, computes: Sequence[float]) -> dict[str, Any]:
     """Return the fit, and what it expects of new evaluations at these computes, the multiples `KNOWN`."""
     done = curve.fit
     out: dict[str, Any] = {
-        "score": score_json(curve.holdout),
+        "score": plain(curve.holdout),
         "is_known": curve.verdict == Verdict.KNOWN,
         "params": None,
         "forecast": [],
@@ -211,10 +174,7 @@ def _fit_json(curve: CurveResult, computes: Sequence[float]) -> dict[str, Any]:
 
 
 def _expected(done: Fit, computes: Sequence[float]) -> list[dict[str, float]]:
-    return [
-        {"compute": row.compute, "value": row.reward.value, "low": row.reward.low, "high": row.reward.high}
-        for row in reward_at(done, computes)
-    ]
+    return [{"compute": row.compute, **plain(row.reward)} for row in reward_at(done, computes)]
 
 
 def _line_json(done: Fit, computes: Sequence[float]) -> dict[str, Any]:
@@ -228,27 +188,10 @@ def _line_json(done: Fit, computes: Sequence[float]) -> dict[str, Any]:
 
 def _largest(report: Report, view: View) -> float:
     """Return the largest compute of the set's curves on this axis, so that all are evaluated at the same computes."""
-    series = [data for data in report.series[view.axis.column] if (data.evaluation_set or "") == view.evaluation_set]
+    series = report.members(view.evaluation_set, view.axis.column)
     return max(float(data.compute.max(initial=0.0)) for data in series)
 
 
-def _run_json(run: RunFacts) -> dict[str, Any]:
-    signals = run.signals
-    return {
-        "name": run.name,
-        "arm": run.arm,
-        "seed": run.seed,
-        "status": run.status,
-        "reason": run.reason,
-        "num_steps": run.num_steps,
-        "cost": dict(run.cost),
-        "seconds": dict(run.seconds),
-        "faults": list(run.faults),
-        "signals": None
-        if signals is None
-        else {
-            "compute": {axis: rounded(values, 4) for axis, values in signals.compute.items()},
-            "values": {key: rounded(values, 4) for key, values in signals.values.items()},
-            "last": dict(signals.last),
-        },
-    }
+def _run_json(run: RunFolder) -> dict[str, Any]:
+    shown = ("name", "arm", "seed", "status", "reason", "num_steps", "cost", "seconds")
+    return {**{key: getattr(run, key) for key in shown}, "faults": run.faults(), "signals": run.signals()}

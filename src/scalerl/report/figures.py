@@ -5,9 +5,9 @@ explodes beyond the data does not flatten everything else.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, product
 from typing import Literal
 
 import numpy as np
@@ -276,44 +276,37 @@ def draw_binned(reward: Array) -> bool:
 def curve_dots(series: Series, fit: Fit | None, usable: Fit | None) -> tuple[Dots, ...]:
     """Return the points of a series; `usable` is the fit where it has a curve."""
     left_out = _left_out(series.compute, fit)
-    runs = np.zeros(len(series.compute), dtype=int)
-    labels: list[str] | NDArray[np.str_] = [""]
-    if series.run is not None:
-        labels, runs = np.unique(series.run, return_inverse=True)
-    roles: dict[Role, NDArray[np.bool_]] = {"left out": left_out, "fitted": ~left_out}
-    groups = [
-        _dots(role, run, str(label), series, mask & (runs == run), usable)
-        for run, label in enumerate(labels)
-        for role, mask in roles.items()
-        if (mask & (runs == run)).any()
-    ]
+    groups = dots_by_run(series, {"left out": left_out, "fitted": ~left_out}, usable)
     if len(series.holdout_compute):
-        groups.append(_made("held out", 0, "", series.holdout_compute, series.holdout_reward, None, usable))
+        groups.append(_dots("held out", 0, "", series.holdout_compute, series.holdout_reward, None, usable))
     return tuple(groups)
 
 
-def _dots(role: Role, run: int, label: str, series: Series, mask: NDArray[np.bool_], fit: Fit | None) -> Dots:
-    error = None if series.error is None else series.error[mask]
-    return _made(role, run, label, series.compute[mask], series.reward[mask], error, fit)
+def dots_by_run(series: Series, roles: Mapping[Role, NDArray[np.bool_]], fit: Fit | None) -> list[Dots]:
+    """Return the points of each run that play each role; very many of them as bins."""
+    runs, labels = np.zeros(len(series.compute), dtype=int), [""]
+    if series.run is not None:
+        unique, runs = np.unique(series.run, return_inverse=True)
+        labels = [str(label) for label in unique]
+    groups = []
+    for (run, label), (role, mask) in product(enumerate(labels), roles.items()):
+        which = mask & (runs == run)
+        if which.any():
+            error = None if series.error is None else series.error[which]
+            groups.append(_dots(role, run, label, series.compute[which], series.reward[which], error, fit))
+    return groups
 
 
-def _made(
+def _dots(
     role: Role, run: int, label: str, compute: Array, reward: Array, error: Array | None, fit: Fit | None
 ) -> Dots:
     count = None
     if error is None and draw_binned(reward):
         bins = bin_rewards(compute, reward)
         compute, reward, error, count = bins.compute, bins.reward, bins.error, bins.count
-    return Dots(
-        role=role,
-        run=run,
-        run_label=label,
-        compute=compute,
-        reward=reward,
-        residual=reward - fit.predict(compute) if fit is not None else np.full(len(reward), np.nan),
-        error=error,
-        count=count,
-    )
+    residual = reward - fit.predict(compute) if fit is not None else np.full(len(reward), np.nan)
+    return Dots(role=role, run=run, run_label=label, compute=compute, reward=reward, residual=residual, error=error,
+                count=count)  # fmt: skip
 
 
 def _left_out(compute: Array, fit: Fit | None) -> NDArray[np.bool_]:

@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from scalerl.report.numbers import join_names
+
 NUM_LAST = 3  # evaluations at the end whose mean is compared with the start
 FEWEST_PAIRS = 20  # prompts from which the spread of paired differences is a good estimate
 Z = 1.96  # 95 %, two-sided
@@ -89,3 +91,20 @@ def _variance(rows: Sequence[Mapping[str, Any]]) -> float:
     successes = sum(row["reward"] * row["num_samples"] for row in rows)
     rate = (successes + 1) / (num + 2)
     return rate * (1 - rate) / (num + 2)
+
+
+def gain_text(name: str, gain: Gain) -> str:
+    """Return what a run changed on an evaluation set."""
+    change = f"{name} went from {gain.first:.3f} to {gain.last:.3f} (mean of the last {gain.num_last})"
+    interval = f"95% of the difference between {gain.low:+.3f} and {gain.high:+.3f}"
+    match gain.kind:
+        case "rose":
+            return f"Learned: {change}; {interval}."
+        case "fell":
+            return f"Got worse: {change}; {interval}."
+        case "within_noise":
+            return f"Nothing learned beyond noise: {change}; {interval}."
+        case "no_update":
+            reasons = [(gain.num_skipped, "a loss or gradient that was not finite"), (gain.num_empty, "an empty batch")]
+            why = join_names([f"{num:,} had {reason}" for num, reason in reasons if num])
+            return f"Not trained: none of {gain.num_steps:,} steps changed a weight ({why}). {change}, which is noise."

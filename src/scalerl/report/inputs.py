@@ -6,16 +6,18 @@ A run that cannot be read becomes a fault of the report; the rest of the report 
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from scalerl import store
 from scalerl.errors import InputError
 from scalerl.logs.formats import expand, read_table
 from scalerl.logs.names import file_names
-from scalerl.logs.table import Table
-from scalerl.report.changes import PER_RUN
-from scalerl.report.runs import NOT_STARTED, RunFacts, read_run
+from scalerl.logs.table import Table, with_column
+from scalerl.report.run_folder import WAITING, RunFolder, read_run
+from scalerl.report.runs import PER_RUN
+from scalerl.report.sources import planned
 
 ARM = "arm"
 _SEED = re.compile(r"[-_.]?(seed|s)[-_]?\d+$")
@@ -23,31 +25,20 @@ _SEED = re.compile(r"[-_.]?(seed|s)[-_]?\d+$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Material:
-    """Tables of evaluations, facts of their runs, and what went wrong on the way."""
+    """Tables of evaluations, the run folders they come from, and what went wrong on the way."""
 
     title: str
     tables: tuple[Table, ...]
-    runs: tuple[RunFacts, ...]
-    """Those of our own run folders, the unreadable ones too."""
+    runs: tuple[RunFolder, ...] = ()
+    """Our own run folders, the unreadable ones too."""
     has_arms: bool
     """Whether rows say which arm they belong to."""
     folder: Path | None = None
     """The study's own."""
-    description: str = ""
     base: str | None = None
     """The arm that the others change."""
-    axis: str | None = None
-    """The column of compute that the study is compared on."""
-    shared_device: bool = False
-    skip_share: float = 0.0
-    fit_share: float = 1.0
-    """The share of each arm's compute up to which the study fits it."""
-    test_share: float = 0.0
-    """The share from which evaluations test the forecast, where not all beyond the fit do."""
-    skip_compute: float | None = None
-    fit_compute: float | None = None
-    test_compute: float | None = None
-    """The same three as computes on the study's axis, equal for all arms, where it gives them so."""
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """The study's: its description, axis of compute, and what is fitted and held out."""
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -65,11 +56,7 @@ def gather(paths: Sequence[Path]) -> Material:
         raise InputError("no input was given: name a study folder, run folders or log files.")
     if len(paths) == 1 and (paths[0] / store.STUDY).is_file():
         return _study(paths[0])
-    return _from_folders(_expanded(paths), title=_title(paths))
-
-
-def _title(paths: Sequence[Path]) -> str:
-    return file_names([paths[0].resolve()])[0] if len(paths) == 1 else "report"
+    return _from_folders(_expanded(paths), title=file_names([paths[0].resolve()])[0] if len(paths) == 1 else "report")
 
 
 def _expanded(paths: Sequence[Path]) -> list[Path]:
@@ -82,125 +69,98 @@ def _expanded(paths: Sequence[Path]) -> list[Path]:
     return expanded
 
 
-# A study
+def _read_plan(folder: Path) -> store.Row:
+    try:
+        return store.read_study(folder) or {}
+    except (OSError, ValueError) as fault:
+        raise InputError(f"{fault}: run the study again with --resume, or repair it.") from None
 
 
 def _study(folder: Path) -> Material:
     plan = _read_plan(folder)
-    planned = [row for row in plan.get("runs", []) if isinstance(row, Mapping) and ARM in row]
-    if not planned:
+    rows = list(planned(plan))
+    if not rows:
         raise InputError(
             f"{folder / store.STUDY} lists no runs: give the run folders themselves, or run the study first."
         )
-    tables, runs, faults = [], [], []
-    for row in planned:
-        name = f"{row[ARM]}-seed{row.get('seed', 0)}"
-        place = folder / store.portable(str(row.get("folder") or f"runs/{name}"))
-        table, facts = _read_run_folder(place, name=name, arm=str(row[ARM]))
-        tables += [] if table is None else [_of_arm(table, str(row[ARM]))]
-        runs.append(replace(facts, seed=row.get("seed", facts.seed)))
-        faults += [f"{name}: {fault}" for fault in facts.faults]
-    if waiting := [run.name for run in runs if run.status == NOT_STARTED]:
+    runs = [
+        read_run(folder / store.portable(place), name=f"{arm}-seed{seed or 0}", arm=arm, seed=seed)
+        for arm, seed, place in rows
+    ]
+    tables, faults = _tables_of(runs)
+    if waiting := [run.name for run in runs if run.status == WAITING]:
         faults.append(f"Not started yet: {', '.join(waiting)}.")
     faults += [f"{row[ARM]} was not run: {row['skipped']}." for row in plan.get("skipped", []) if ARM in row]
     if not tables:
         raise InputError(f"no run of {folder} can be used; {faults[0] if faults else 'none has been evaluated yet.'}")
-    fit, holdout = plan.get("fit") or {}, plan.get("holdout") or {}
     return Material(
         title=str(plan.get("name") or folder.resolve().name),
         tables=tuple(tables),
         runs=tuple(runs),
         has_arms=True,
         folder=folder,
-        description=str(plan.get("description") or ""),
-        base=str(plan["base"]) if plan.get("base") in {run.arm for run in runs} else str(planned[0][ARM]),
-        axis=plan.get("compute"),
-        shared_device=bool(plan.get("shared_device")),
-        skip_share=float(fit.get("skip_before") or 0.0),
-        fit_share=float(fit.get("until") or 1.0),
-        test_share=float(holdout.get("from") or 0.0),
-        skip_compute=fit.get("skip_before_compute"),
-        fit_compute=fit.get("until_compute"),
-        test_compute=holdout.get("from_compute"),
+        base=str(plan["base"]) if plan.get("base") in {run.arm for run in runs} else runs[0].arm,
+        plan=plan,
         faults=tuple(faults),
     )
 
 
-def _read_plan(folder: Path) -> store.Row:
-    try:
-        return store.read_study(folder) or {}
-    except (OSError, ValueError) as fault:
-        raise InputError(f"{fault}: run the study again with --resume, or mend it.") from None
-
-
-def _read_run_folder(folder: Path, *, name: str, arm: str) -> tuple[Table | None, RunFacts]:
-    """Return the evaluations of a run, None where there are none that can be read, and its facts."""
-    if not store.is_run_folder(folder):
-        return None, RunFacts(name=name, arm=arm, folder=folder, status=NOT_STARTED)
-    try:
-        table = read_table(folder)
-    except InputError as fault:
-        facts = read_run(folder, name=name, arm=arm, evals=())
-        return None, replace(facts, faults=(*facts.faults, str(fault)))
-    return table, read_run(folder, name=name, arm=arm, evals=table.rows)
-
-
-def _of_arm(table: Table, arm: str) -> Table:
-    return replace(table, columns=[*table.columns, ARM], rows=[{**row, ARM: arm} for row in table.rows])
-
-
-# Folders and files
+def _tables_of(runs: Sequence[RunFolder]) -> tuple[list[Table], list[str]]:
+    """Return the evaluations of the runs that have some, with their arms, and what is wrong with any of them."""
+    tables, faults = [], []
+    for run in runs:
+        own = run.faults()
+        try:
+            table = run.table()
+            tables.append(replace(with_column(table, ARM, [run.arm] * len(table.rows)), built=table.built))
+        except InputError as fault:
+            own += [] if run.status == WAITING or str(fault) in own else [str(fault)]
+        faults += [f"{run.name}: {fault}" for fault in own]
+    return tables, faults
 
 
 def _from_folders(paths: Sequence[Path], title: str) -> Material:
-    tables: list[Table] = []
-    runs: list[RunFacts] = []
-    faults: list[str] = []
     names = file_names(paths)
-    for path, name in zip(paths, names, strict=True):
-        if store.is_run_folder(path):
-            table, facts = _read_run_folder(path, name=name, arm=name)
-            runs.append(facts)
-            faults += [f"{name}: {fault}" for fault in facts.faults]
-        else:
-            try:
-                table = read_table(path)
-            except InputError as fault:
-                if len(paths) == 1:
-                    raise
-                table = None
-                faults.append(str(fault))
-        tables += [] if table is None else [table]
+    runs = [read_run(path, name=name, arm=name) for path, name in zip(paths, names, strict=True)
+            if store.is_run_folder(path)]  # fmt: skip
+    notes = _pooled(runs)
+    tables, faults = _tables_of(runs)
+    for path in paths:
+        try:
+            tables += [] if store.is_run_folder(path) else [read_table(path)]
+        except InputError as fault:
+            if len(paths) == 1:
+                raise
+            faults.append(str(fault))
     if not tables:
         raise InputError(f"nothing of what was given can be used; {faults[0]}")
-    tables, runs, notes = _pooled(tables, runs)
     return Material(
         title=title,
         tables=tuple(tables),
         runs=tuple(runs),
         has_arms=len(runs) == len(paths),
         faults=tuple(faults),
-        notes=notes,
+        notes=tuple(notes),
     )
 
 
-def _pooled(tables: list[Table], runs: list[RunFacts]) -> tuple[list[Table], list[RunFacts], tuple[str, ...]]:
-    """Join runs whose recipes differ only in the seed into one arm."""
-    same: dict[str, list[RunFacts]] = {}
+def _pooled(runs: Sequence[RunFolder]) -> list[str]:
+    """Join runs whose recipes differ only in the seed into one arm; return a note on each."""
+    same: dict[str, list[RunFolder]] = {}
     for run in runs:
         key = {name: value for name, value in (run.settings or {"name": run.name}).items() if name not in PER_RUN}
         same.setdefault(json.dumps(key, sort_keys=True, default=str), []).append(run)
-    arm_of, notes = {}, []
+    notes: list[str] = []
     taken: set[str] = set()
     for members in same.values():
         short = {_SEED.sub("", run.name) for run in members}
         arm = short.pop() if len(members) > 1 and len(short) == 1 else members[0].name
         arm = members[0].name if arm in taken else arm
         taken.add(arm)
-        arm_of |= {run.folder: arm for run in members}
+        for run in members:
+            run.source = replace(run.source, arm=arm)
         if len(members) > 1:
-            together = ", ".join(run.name for run in members)
-            notes.append(f"{together} differ in their seed alone and are pooled as {arm}.")
-    runs = [replace(run, arm=arm_of[run.folder]) for run in runs]
-    tables = [_of_arm(table, arm_of[table.path]) if table.path in arm_of else table for table in tables]
-    return tables, runs, tuple(notes)
+            notes.append(
+                f"{', '.join(run.name for run in members)} differ in their seed alone and are pooled as {arm}."
+            )
+    return notes

@@ -1,7 +1,7 @@
-"""How numbers are written: amounts of compute, rewards, intervals, durations."""
+"""How numbers and names are written: amounts of compute, rewards, intervals, durations, lists."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -65,6 +65,16 @@ def interval_text(value: Value | None, show: Format = number_text) -> str:
     return f"{show(value.value)} [{show(value.low)}, {show(value.high)}]"
 
 
+def interval_cell(value: Mapping[str, float | None] | None, show: Format) -> str:
+    """Format a value of the JSON with its interval, as in "0.612 [0.600, 0.630]"; "-" if there is none."""
+    if value is None or value["value"] is None:
+        return "-"
+    if value["low"] is None or value["low"] == value["high"]:
+        return show(value["value"])
+    high = "unbounded" if value["high"] is None else show(value["high"])
+    return f"{show(value['value'])} [{show(value['low'])}, {high}]"
+
+
 def probability_text(probability: float) -> str:
     """Format a probability for a sentence; one near 1 is not written as 100%."""
     return "over 99%" if probability >= 0.995 else f"{probability:.0%}"
@@ -77,3 +87,8 @@ def duration(seconds: float) -> str:
     if seconds < 3600:
         return f"{int(seconds // 60)} min {int(seconds % 60)} s"
     return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Return all names in a sentence: 'a', 'a and b', 'a, b and c'."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

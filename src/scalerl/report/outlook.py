@@ -114,3 +114,19 @@ def _binomial_sd(start: _Evaluation) -> float | None:
         return None
     rate = min(max(start.reward, 0.5 / start.num_samples), 1 - 0.5 / start.num_samples)
     return float(np.sqrt(rate * (1 - rate) / start.num_samples))
+
+
+def ceiling_cell(ceiling: Ceiling) -> str:
+    """Return the cell of a table under the heading "ceiling": the numbers if it is known, else the verdict."""
+    if ceiling.verdict == Verdict.KNOWN:
+        return f"{ceiling.value:.3f} [{ceiling.low:.3f}, {ceiling.high:.3f}]"
+    return "not known yet" if ceiling.verdict == Verdict.WIDE else ceiling.verdict
+
+
+def ceiling_text(ceiling: Ceiling) -> str:
+    """Return the same for a sentence: "ceiling 0.7 [0.6, 0.8]", "ceiling not known yet" or "curve VERDICT".
+
+    Other verdicts judge the whole curve.
+    """
+    judges_ceiling = ceiling.verdict in (Verdict.KNOWN, Verdict.WIDE)
+    return f"{'ceiling' if judges_ceiling else 'curve'} {ceiling_cell(ceiling)}"

@@ -1,9 +1,9 @@
 """Analyse series: fits, and the forecasts, scores or comparisons asked for, as one value for all outputs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -34,9 +34,10 @@ from scalerl.curves import (
     score,
 )
 from scalerl.errors import InputError, NoCurveError
-from scalerl.joint.pool import LEAST_MEMBERS
+from scalerl.joint.pool import LEAST_MEMBERS, pool
+from scalerl.joint.population import Member
+from scalerl.joint.prior_file import prior_content, read_prior
 from scalerl.logs.series import Series
-from scalerl.report.pooling import Pooling
 
 Command = Literal["fit", "forecast", "backtest", "compare"]
 GRID_STEP = 0.005  # of the paper's grid of ceilings
@@ -54,6 +55,38 @@ class Advice(StrEnum):
     RISING = "rising"
     UNCLEAR = "unclear"
     """More compute may pay or not."""
+
+
+def check_one_axis(series: Iterable[Series], need: str) -> None:
+    """Raise InputError unless all series count compute in one column; `need` begins its sentence."""
+    axes = sorted({data.x_label for data in series})
+    if len(axes) > 1:
+        raise InputError(f"{need}, and these are on {' and '.join(axes)}: name one with --x COLUMN")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pooling:
+    """Whether curves are pooled with each other, and the earlier runs that they are pooled with."""
+
+    together: bool
+    earlier: tuple[Member, ...]
+
+    @classmethod
+    def of(cls, series: Sequence[Series], *, pool: bool, prior: str | None) -> Self:
+        if pool:
+            check_one_axis(series, "--pool needs curves on one axis of compute")
+        axes = sorted({data.x_label for data in series})
+        earlier = () if prior is None else read_prior(prior).on_axis(axes[0] if len(axes) == 1 else None)
+        return cls(together=pool, earlier=earlier)
+
+    def apply(self, fits: Mapping[str, Fit], groups: Mapping[str, str]) -> dict[str, Fit]:
+        """Return the fits after pooling; only curves of the same group (evaluation set) are pooled with each other."""
+        if not self.together:
+            return {name: own for name, curve in fits.items() for own in [pool({name: curve}, self.earlier)[name]]}
+        done: dict[str, Fit] = {}
+        for group in dict.fromkeys(groups[name] for name in fits):
+            done |= pool({name: curve for name, curve in fits.items() if groups[name] == group}, self.earlier)
+        return {name: done[name] for name in fits}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,7 +391,7 @@ def _some_usable(curves: Sequence[CurveResult]) -> tuple[CurveResult, ...]:
 def fitted_curves(series: Sequence[Series], options: FitOptions) -> list[CurveResult]:
     """Fit every curve; with `--pool` or `--prior` then each again with what the others say of it."""
     pooling = options.pooling(series)
-    curves = [_fitted(data, options) for data in series]
+    curves = [fitted_curve(data, options) for data in series]
     return curves if pooling is None else _pooled(curves, pooling)
 
 
@@ -388,7 +421,7 @@ def _pooled_backtest(
     rows: dict[str, list[tuple[float, Score | None]]] = {name: [] for name in whole}
     for share in fractions:
         early = [CurveResult(series=before(curve.series, share), fit=None) for curve in curves]
-        early = [_fitted(curve.series, options) if len(curve.series.compute) else curve for curve in early]
+        early = [fitted_curve(curve.series, options) if len(curve.series.compute) else curve for curve in early]
         for now, curve in zip(_pooled(early, pooling), curves, strict=True):
             rows[curve.name].append((float(share), score_held_out(now)))
     return [
@@ -415,7 +448,8 @@ def before(data: Series, share: float) -> Series:
     )
 
 
-def _fitted(data: Series, options: FitOptions) -> CurveResult:
+def fitted_curve(data: Series, options: FitOptions) -> CurveResult:
+    """Fit one series; a series with a problem has no fit."""
     if data.problem:
         return CurveResult(series=data, fit=None)
     done = fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
@@ -428,3 +462,15 @@ def param_value(fit: Fit | None, name: str) -> Value | None:
         return None
     low, high = fit.interval(name)
     return Value(value=fit.params[name], low=low, high=high)
+
+
+def curve_text(curve: CurveResult, unit: str | None = None) -> str:
+    """Return the conclusion from one curve in words, with amounts of compute in this unit."""
+    return " ".join(curve.messages_in(unit, curve.conclusions)) or curve.verdict
+
+
+def prior_of(curves: Sequence[CurveResult]) -> dict[str, Any]:
+    """Return the content of a prior file for these curves."""
+    check_one_axis([curve.series for curve in curves], "a prior needs runs on one axis of compute")
+    fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
+    return prior_content(fits, curves[0].series.x_label)

@@ -1,46 +1,139 @@
-"""The tables of a report besides its curves, as cells of text: the page and the Markdown show the same."""
+"""`Table`: cells of text that the terminal, Markdown and the page show alike; and the tables of a report."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from scalerl.report.numbers import duration, short_compute_text
-from scalerl.report.together import DECISION_HEADS, POOLED_HEADS, decision_cells, pooled_cells
+from scalerl.report.numbers import duration, fixed, short_compute_text, two_decimals
+from scalerl.report.numbers import interval_cell as interval
+
+NARROWEST = 14  # letters that a column of names keeps on a narrow terminal
+NAMES = ("curve", "a", "b")
 
 
-def tables(content: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the tables that have rows, from the JSON of a report; the last `numbers` columns are numbers."""
-    runs = content["runs"]
-    made = [
-        _table("pooled", "Pooled over arms", POOLED_HEADS, [pooled_cells(row) for row in content["pooled"]], 4),
-        _table("decisions", "Decisions", DECISION_HEADS, [decision_cells(row) for row in content["decisions"]], 1),
-        _differences(content["differences"]),
-        _signals(content["signals"], [run for run in runs if run["signals"] is not None]),
-        _cost(runs, content["hours"]),
-        _environment(content["environment"]),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    heads: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    """Cells: texts, or rich's styled ones."""
+    left: Collection[str] = ()
+    """The heads of columns of words; the others hold numbers, and are aligned to the right."""
+    title: str = ""
+    key: str = ""
+
+    def rich(self) -> Any:
+        """Return the table for the terminal."""
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        table = RichTable(
+            title=self.title or None, title_justify="left", title_style="bold", header_style="bold", pad_edge=False,
+            box=None,
+        )  # fmt: skip
+        for place, head in enumerate(self.heads):
+            is_left = head in self.left
+            longest = max((len(str(row[place])) for row in self.rows), default=0)
+            table.add_column(
+                head,
+                justify="left" if is_left else "right",
+                overflow="fold",
+                no_wrap=not is_left,
+                min_width=min(NARROWEST, longest) if head in NAMES else None,
+            )
+        for row in self.rows:
+            table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+        return table
+
+    def markdown(self) -> str:
+        line = lambda cells: f"| {' | '.join(map(shielded, cells))} |"  # noqa: E731
+        return "\n".join([line(self.heads), f"|{'---|' * len(self.heads)}", *map(line, self.rows)])
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the table for the page, whose columns of numbers are the last ones."""
+        words = max((place for place, head in enumerate(self.heads, start=1) if head in self.left), default=0)
+        return {
+            "key": self.key,
+            "title": self.title,
+            "heads": list(self.heads),
+            "rows": [list(row) for row in self.rows],
+            "numbers": len(self.heads) - words,
+        }
+
+
+def shielded(text: object) -> str:
+    """Return a text that Markdown shows as it is: no HTML, no link, no end of a table's cell."""
+    return str(text).replace("<", "&lt;").replace("](", "]\\(").replace("|", "\\|")
+
+
+# Of a report, from its JSON
+
+DECISIONS = {
+    "first_rung": "first rung of every arm",
+    "round": "a round of successive halving",
+    "continue": "the largest expected gain per compute",
+    "finish": "the choice is made, and it is trained to the end",
+    "decided": "the choice is made",
+    "not_separable": "no arm is worth more compute, and none is clearly the best",
+    "budget_spent": "the share of the budget is spent",
+}
+
+
+def report_tables(content: Mapping[str, Any]) -> list[Table]:
+    """Return the tables that have rows."""
+    makers = (_pooled, _decisions, _differences, _signals, _cost, _environment)
+    return [table for table in (make(content) for make in makers) if table.rows]
+
+
+def _pooled(content: Mapping[str, Any]) -> Table:
+    shown = [("ceiling", fixed(3)), ("exponent", two_decimals)]
+    rows = [
+        (
+            f"{row['arm']} ({row['set']})" if row["set"] else row["arm"],
+            *(interval(row[param][side], show) for param, show in shown for side in ("pooled", "alone")),
+        )
+        for row in content["pooled"]
     ]
-    return [each for each in made if each["rows"]]
+    heads = ("arm", *(f"{param}, {side}" for param, _ in shown for side in ("pooled", "alone")))
+    return Table(key="pooled", title="Pooled over arms", heads=heads, rows=rows, left=("arm",))
 
 
-def _table(key: str, title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: int) -> dict[str, Any]:
-    return {"key": key, "title": title, "heads": list(heads), "rows": [list(row) for row in rows], "numbers": numbers}
+def _decisions(content: Mapping[str, Any]) -> Table:
+    rows = [
+        (
+            str(row["decision"]),
+            str(row["time"]),
+            "end" if row["arm"] is None else f"{row['arm']} to {row['until']:.0%} of its budget",
+            DECISIONS.get(row["kind"], str(row["kind"])),
+            row["favourite"] or "",
+            "" if row["regret"] is None else f"{row['regret']:.4f}",
+        )
+        for row in content["decisions"]
+    ]
+    words = ("decision", "time", "compute goes to", "because of", "favourite then")
+    return Table(key="decisions", title="Decisions", heads=(*words, "expected loss"), rows=rows, left=words)
 
 
-def _differences(content: Mapping[str, Any]) -> dict[str, Any]:
+def _differences(content: Mapping[str, Any]) -> Table:
     text = lambda value: "-" if value is None else json.dumps(value)  # noqa: E731
-    rows = [(row["arm"], row["key"], text(row["base"]), text(row["value"])) for row in content["rows"]]
-    return _table("differences", "What differs", ("arm", "setting", str(content["base"]), "this arm"), rows, 0)
+    rows = [(row["arm"], row["key"], text(row["base"]), text(row["value"])) for row in content["differences"]["rows"]]
+    heads = ("arm", "setting", str(content["differences"]["base"]), "this arm")
+    return Table(key="differences", title="What differs", heads=heads, rows=rows, left=heads)
 
 
-def _signals(signals: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _signals(content: Mapping[str, Any]) -> Table:
     last = lambda run, key: "-" if (value := run["signals"]["last"].get(key)) is None else f"{value:.3g}"  # noqa: E731
-    rows = [(run["name"], *(last(run, signal["key"]) for signal in signals)) for run in runs]
-    heads = ("run", *(signal["label"] for signal in signals))
-    return _table("stability", "Stability over the last steps", heads, rows if signals else [], len(signals))
+    rows = [
+        (run["name"], *(last(run, signal["key"]) for signal in content["signals"]))
+        for run in content["runs"]
+        if run["signals"] is not None
+    ]
+    heads = ("run", *(signal["label"] for signal in content["signals"]))
+    return Table(key="stability", title="Stability over the last steps", heads=heads, rows=rows, left=("run",))
 
 
-def _cost(runs: Sequence[Mapping[str, Any]], hours: str) -> dict[str, Any]:
-    keys = ("gpu_hours", "flops", "tokens")
+def _cost(content: Mapping[str, Any]) -> Table:
+    keys, runs = ("gpu_hours", "flops", "tokens"), content["runs"]
     rows = []
     for run in runs:
         total = sum(run["seconds"].values())
@@ -54,17 +147,18 @@ def _cost(runs: Sequence[Mapping[str, Any]], hours: str) -> dict[str, Any]:
         seconds = sum(sum(run["seconds"].values()) for run in runs)
         spent = [_amount(sum(run["cost"].get(key, 0.0) for run in runs)) for key in keys]
         rows.append(("together", "", "", "", *spent, duration(seconds)))
-    heads = ("run", "status", "where the time went", "steps", hours, "FLOPs", "tokens", "wall time")
-    return _table("cost", "Runs and cost", heads, rows, 5)
+    words = ("run", "status", "where the time went")
+    heads = (*words, "steps", content["hours"], "FLOPs", "tokens", "wall time")
+    return Table(key="cost", title="Runs and cost", heads=heads, rows=rows, left=words)
 
 
 def _amount(value: float | None) -> str:
     return "-" if value is None else short_compute_text(value)
 
 
-def _environment(content: Mapping[str, Mapping[str, Sequence[str]]]) -> dict[str, Any]:
+def _environment(content: Mapping[str, Any]) -> Table:
     rows = []
-    for key, values in content.items():
+    for key, values in content["environment"].items():
         of = [f"{value} ({', '.join(runs)})" if len(values) > 1 else value for value, runs in values.items()]
         rows.append((key, "; ".join(of)))
-    return _table("environment", "Environment", ("", "value"), rows, 0)
+    return Table(key="environment", title="Environment", heads=("", "value"), rows=rows, left=("", "value"))

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from scalerl.curves import (
@@ -25,7 +25,10 @@ from scalerl.curves import (
 from scalerl.logs.facts import Fact, sentence
 from scalerl.logs.names import listed
 from scalerl.report.numbers import compute_text, decimals, fixed, interval_text, probability_text, two_decimals
-from scalerl.report.results import Advice, Analysis, CurveResult, FormRanking, param_value
+from scalerl.report.results import Advice, Analysis, CurveResult, param_value
+from scalerl.report.tables import Table
+
+Part = Table | Text | str
 
 GOOD, BAD = "green", "red"
 STYLES = {Verdict.KNOWN: GOOD, Verdict.AT_BOUND: GOOD, Verdict.TOO_FEW: BAD, Verdict.NO_CURVE: BAD}
@@ -37,7 +40,6 @@ ADVICE = {
     Advice.UNCLEAR: "go on to know more",
 }
 MOST_PAIRS = 15  # of more, only those with the most likely best curve are explained
-NARROWEST = 14  # letters that a column of names keeps on a narrow terminal
 LEFT = ("curve", "a", "b", "verdict", "what to do", "fitted on", "asked", "note")
 IN_FIRST_LINES = (NoteKind.LEVELS_OFF, NoteKind.DOUBLING)
 IN_PAIR_TABLE = (NoteKind.CEILING_DIFFERENCE, NoteKind.COMPUTE_RATIO, NoteKind.EXPONENT, NoteKind.RUN_SPREAD)
@@ -63,32 +65,33 @@ def render(analysis: Analysis, shown: Shown | None = None) -> Group:
     """Return the answer of a command; the decision first."""
     shown = shown or Shown(origins={})
     answers = {"fit": _fit, "forecast": _forecast, "backtest": _backtest, "compare": _compare}
-    parts = list(answers[analysis.command](analysis))
-    parts.append(Text(_columns_line(analysis, shown), style="dim"))
-    parts += _facts(analysis, every=shown.explain)
-    parts += [Text(note_text(each), style="yellow") for each in analysis.notes]
-    parts += _explained(analysis) if shown.explain else ()
-    return Group(*parts)
+    parts: list[Part] = [
+        *answers[analysis.command](analysis),
+        Text(_columns_line(analysis, shown), style="dim"),
+        *_facts(analysis, every=shown.explain),
+        *(Text(note_text(each), style="yellow") for each in analysis.notes),
+        *(_explained(analysis) if shown.explain else ()),
+    ]
+    return Group(*(part.rich() if isinstance(part, Table) else Text(part) if isinstance(part, str) else part
+                   for part in parts))  # fmt: skip
 
 
 # The answers of the commands
 
 
-def _fit(analysis: Analysis) -> Iterator[Table | Text]:
+def _fit(analysis: Analysis) -> Iterator[Part]:
     at = [row.compute for row in next((curve.at for curve in analysis.curves if curve.at), ())]
-    heads = [f"at {compute_text(compute)}" for compute in at]
     rows = []
     for curve in analysis.curves:
-        show = fixed(decimals(curve.fit))
-        answers = [interval_text(row.reward, show) for row in curve.at] or ["-"] * len(at)
-        style = STYLES.get(curve.verdict, "yellow")
+        verdict = Text(curve.verdict, style=STYLES.get(curve.verdict, "yellow"))
         gain = interval_text(curve.doubling, fixed(decimals(curve.fit), "+"))
-        rows.append((curve.name, Text(curve.verdict, style=style), ceiling_cell(curve), gain, *answers, to_do(curve)))
-    yield _table(analysis, "", ("curve", "verdict", _ceiling_head(analysis), "doubling brings", *heads, "what to do"),
-                 rows)  # fmt: skip
+        answers = [interval_text(row.reward, fixed(decimals(curve.fit))) for row in curve.at] or ["-"] * len(at)
+        rows.append((curve.name, verdict, ceiling_cell(curve), gain, *answers, to_do(curve)))
+    heads = ("verdict", _ceiling_head(analysis), "doubling brings", *(f"at {compute_text(each)}" for each in at))
+    yield _table(("curve", *heads, "what to do"), rows)
 
 
-def _forecast(analysis: Analysis) -> Iterator[Table | Text]:
+def _forecast(analysis: Analysis) -> Iterator[Part]:
     rows = []
     for curve in analysis.curves:
         for at in curve.at:
@@ -98,9 +101,9 @@ def _forecast(analysis: Analysis) -> Iterator[Table | Text]:
             rows.append((curve.name, f"compute for {reach.reward:g}", *_reach_cells(curve, reach)))
         if not curve.at and not curve.reach:
             rows.append((curve.name, "", "-", to_do(curve)))
-    notes = ("note",) if any(row[-1] for row in rows) else ()
-    level = f"new evaluation [{_level(analysis):.0%}]"
-    yield _table(analysis, "", ("curve", "asked", level, *notes), [row if notes else row[:-1] for row in rows])
+    heads = ("curve", "asked", f"new evaluation [{_level(analysis):.0%}]", "note")
+    shown = 4 if any(row[-1] for row in rows) else 3
+    yield _table(heads[:shown], [row[:shown] for row in rows])
 
 
 def _reach_cells(curve: CurveResult, row: Reach) -> tuple[str, str]:
@@ -115,59 +118,49 @@ def _reach_cells(curve: CurveResult, row: Reach) -> tuple[str, str]:
     return f"not known: P(above ceiling) {share:.2f}", ""
 
 
-def _backtest(analysis: Analysis) -> Iterator[Table | Text]:
-    rows: list[tuple[str, ...]] = []
-
-    def add(curve: CurveResult, fitted_on: str, score: Score | None) -> None:
-        if score is None:
-            rows.append((curve.name, fitted_on, "-", "-", "-", "-"))
-            return
-        digits = decimals(curve.fit) + 1
-        coverage = "-" if math.isnan(score.coverage) else f"{score.coverage:.0%} of {score.level:.0%}"
-        error, bias = fixed(digits)(score.rmse), fixed(digits, "+")(score.bias)
-        rows.append((curve.name, fitted_on, str(score.num_points), error, bias, coverage))
-
+def _backtest(analysis: Analysis) -> Iterator[Part]:
+    whole, rows = "all but held out", []
     for curve in analysis.curves:
-        if curve.holdout is not None:
-            add(curve, "all but held out", curve.holdout)
-        for share, score in curve.fractions:
-            add(curve, f"first {share:.0%}", score)
-    held = [curve.holdout for curve in analysis.curves if curve.holdout is not None]
-    if len(held) > 1:
-        num = sum(score.num_points for score in held)
-        inside = sum(score.coverage * score.num_points for score in held) / num
-        middle = sorted(score.rmse for score in held)
-        median = (middle[(len(middle) - 1) // 2] + middle[len(middle) // 2]) / 2
-        error = fixed(_finest(analysis) + 1)(median)
-        rows.append((f"median of {len(held)}", "all but held out", str(num), error, "", f"{inside:.0%} of all"))
-    yield _table(analysis, "", ("curve", "fitted on", "scored", "RMSE", "bias", "inside"), rows)
+        held = [] if curve.holdout is None else [(whole, curve.holdout)]
+        for fitted_on, score in [*held, *((f"first {share:.0%}", score) for share, score in curve.fractions)]:
+            rows.append((curve.name, fitted_on, *_score_cells(score, decimals(curve.fit) + 1)))
+    scores = [curve.holdout for curve in analysis.curves if curve.holdout is not None]
+    if len(scores) > 1:
+        num = sum(score.num_points for score in scores)
+        inside = sum(score.coverage * score.num_points for score in scores) / num
+        error = fixed(_finest(analysis) + 1)(median(score.rmse for score in scores))
+        rows.append((f"median of {len(scores)}", whole, str(num), error, "", f"{inside:.0%} of all"))
+    yield _table(("curve", "fitted on", "scored", "RMSE", "bias", "inside"), rows)
     for curve in analysis.curves:
         for share, why in curve.unscored:
             yield Text(f"{curve.name}, first {share:.0%}: not scored. {note_text(why)}", style="dim")
-    if analysis.form_ranking is not None:
-        yield Text(_forms_sentence(analysis.form_ranking, _finest(analysis)))
+    ranking = analysis.form_ranking
+    if ranking is not None and not ranking.errors:
+        yield f"Forms are not ranked: on no curve do all of them have an error on {ranking.scored_on}."
+    elif ranking is not None:
+        ranked = ", ".join(f"{name} {fixed(_finest(analysis) + 1)(rmse)}" for name, rmse in ranking.errors)
+        curves = f"{ranking.num_curves} curve{'s' if ranking.num_curves > 1 else ''}"
+        yield f"Forms by their error on {ranking.scored_on} (median RMSE over {curves}): {ranked}."
 
 
-def _forms_sentence(ranking: FormRanking, digits: int) -> str:
-    if not ranking.errors:
-        return f"Forms are not ranked: on no curve do all of them have an error on {ranking.scored_on}."
-    ranked = ", ".join(f"{name} {fixed(digits + 1)(rmse)}" for name, rmse in ranking.errors)
-    curves = f"{ranking.num_curves} curve{'s' if ranking.num_curves > 1 else ''}"
-    return f"Forms by their error on {ranking.scored_on} (median RMSE over {curves}): {ranked}."
+def _score_cells(score: Score | None, digits: int) -> tuple[str, ...]:
+    if score is None:
+        return ("-",) * 4
+    coverage = "-" if math.isnan(score.coverage) else f"{score.coverage:.0%} of {score.level:.0%}"
+    return str(score.num_points), fixed(digits)(score.rmse), fixed(digits, "+")(score.bias), coverage
 
 
-def _compare(analysis: Analysis) -> Iterator[Table | Text]:
+def _compare(analysis: Analysis) -> Iterator[Part]:
     """Yield the choice within each evaluation set, then a line per curve, the most likely best first."""
     by_name = {curve.name: curve for curve in analysis.curves}
     for name, comparison in analysis.comparisons.items():
-        within = f" in {name}" if name else ""
-        members = [each.name for each in comparison.standings]
-        paired = dict.fromkeys(side for pair in comparison.pairs for side in (pair.a, pair.b))
-        order = [*members, *(each for each in paired if each not in members)]
+        p_best = dict(comparison.ranking)
+        paired = [side for pair in comparison.pairs for side in (pair.a, pair.b)]
+        order = list(dict.fromkeys([*p_best, *paired]))
         best = order[0]
         against = {pair.b if pair.a == best else pair.a: pair for pair in comparison.pairs if best in (pair.a, pair.b)}
+        within = f" in {name}" if name else ""
         yield Text(f"{_choice(analysis, comparison, best, against)}{within}.", style="bold")
-        p_best = dict(comparison.ranking)
         rows = [
             (
                 each,
@@ -177,14 +170,13 @@ def _compare(analysis: Analysis) -> Iterator[Table | Text]:
             )
             for each in order
         ]
-        yield _table(analysis, "", ("curve", "P(best)", _ceiling_head(analysis), "verdict"), rows)
+        yield _table(("curve", "P(best)", _ceiling_head(analysis), "verdict"), rows)
 
 
 def _choice(analysis: Analysis, comparison: Comparison, best: str, against: Mapping[str, Pair]) -> str:
     """Return which curve to take, or what would decide."""
     where = "" if analysis.at is None else f" at {compute_text(analysis.at)}"
-    settled = (PairKind.HIGHER_CEILING, PairKind.AHEAD, PairKind.MORE_EFFICIENT)
-    rivals = [name for name, pair in against.items() if pair.kind not in settled and pair.kind != PairKind.NO_CURVE]
+    rivals = [name for name, pair in against.items() if pair.winner is None and pair.kind != PairKind.NO_CURVE]
     if not comparison.standings:
         return f"{best} leads"
     first = comparison.standings[0]
@@ -200,14 +192,12 @@ def _choice(analysis: Analysis, comparison: Comparison, best: str, against: Mapp
 # What explains them
 
 
-def _explained(analysis: Analysis) -> Iterator[Table | Text]:
+def _explained(analysis: Analysis) -> Iterator[Part]:
     yield _details(analysis)
+    in_first_lines = IN_FIRST_LINES if analysis.command in ("fit", "compare") else ()
     for curve in analysis.curves:
-        notes = [each for each in curve.conclusions if each.kind not in IN_FIRST_LINES]
-        if analysis.command not in ("fit", "compare"):
-            notes = list(curve.conclusions)
-        if notes:
-            yield Text(f"{curve.name}: {_texts(notes)}")
+        if texts := _texts([each for each in curve.conclusions if each.kind not in in_first_lines]):
+            yield f"{curve.name}: {texts}"
     if analysis.comparisons:
         yield from _pairs(analysis)
 
@@ -232,46 +222,39 @@ def _details(analysis: Analysis) -> Table:
                 "-" if fit is None or math.isnan(fit.noise_sd) else fixed(decimals(fit) + 1)(fit.noise_sd),
             )
         )
-    return _table(analysis, "\nFits", ("curve", "points", "runs", *alone, "exponent", "midpoint", "start", "noise"),
-                  rows)  # fmt: skip
+    heads = ("curve", "points", "runs", *alone, "exponent", "midpoint", "start", "noise")
+    return _table(heads, rows, title="\nFits")
 
 
-def _pairs(analysis: Analysis) -> Iterator[Table | Text]:
+def _pairs(analysis: Analysis) -> Iterator[Part]:
     exponents = {name: value for each in analysis.comparisons.values() for name, value in each.shared_exponents.items()}
     best = {comparison.ranking[0][0] for comparison in analysis.comparisons.values() if comparison.ranking}
     pairs = [pair for pair in analysis.pairs if len(analysis.pairs) <= MOST_PAIRS or pair.a in best or pair.b in best]
     rows = []
     for pair in pairs:
         both = [exponents[name].value for name in (pair.a, pair.b) if name in exponents]
-        rows.append(
-            (
-                pair.a,
-                pair.b,
-                _share(pair.p_higher_ceiling),
-                "-" if pair.target is None else interval_text(pair.target.ratio, compute_text),
-                "-" if pair.target is None else fixed(_finest(analysis))(pair.target.reward),
-                " / ".join(map(two_decimals, both)) if len(both) == 2 else "-",
-                _share(pair.p_larger_exponent),
-                pair.verdict,
-            )
-        )
+        target = ("-", "-")
+        if pair.target is not None:
+            reward = fixed(_finest(analysis))(pair.target.reward)
+            target = (interval_text(pair.target.ratio, compute_text), reward)
+        slopes = " / ".join(map(two_decimals, both)) if len(both) == 2 else "-"
+        steeper = (slopes, _share(pair.p_larger_exponent))
+        rows.append((pair.a, pair.b, _share(pair.p_higher_ceiling), *target, *steeper, pair.verdict))
     heads = ("a", "b", "P(higher ceiling)", "compute a / b", "for reward", "exponents", "P(larger)", "verdict")
-    yield _table(analysis, "\nPairs", heads, rows)
+    yield _table(heads, rows, title="\nPairs")
     if len(pairs) < len(analysis.pairs):
-        yield Text(f"Pairs with the most likely best curve; {len(analysis.pairs) - len(pairs)} more are in --json.")
+        yield f"Pairs with the most likely best curve; {len(analysis.pairs) - len(pairs)} more are in --json."
     for comparison in analysis.comparisons.values():
         if comparison.shared_ceiling is not None:
-            shared = ", ".join(f"{name} {interval_text(exponents[name], two_decimals)}"
-                               for name in comparison.shared_exponents)  # fmt: skip
-            yield Text(f"Exponents at one ceiling of {comparison.shared_ceiling:.3f}: {shared}.")
+            slopes = [f"{name} {interval_text(exponents[name], two_decimals)}" for name in comparison.shared_exponents]
+            yield f"Exponents at one ceiling of {comparison.shared_ceiling:.3f}: {', '.join(slopes)}."
     for pair in pairs:
-        texts = _texts([each for each in pair.notes if each.kind not in IN_PAIR_TABLE])
-        if texts:
-            yield Text(f"{pair.a} / {pair.b}: {texts}")
+        if texts := _texts([each for each in pair.notes if each.kind not in IN_PAIR_TABLE]):
+            yield f"{pair.a} / {pair.b}: {texts}"
     spreads = [spread for pair in pairs if (spread := find_note(pair.notes, NoteKind.RUN_SPREAD)) is not None]
     if spreads:
         names = list(dict.fromkeys(name for spread in spreads for name in spread.names))
-        yield Text(note_text(note(NoteKind.RUN_SPREAD, names=(listed(names),), sd=max(each.sd for each in spreads))))
+        yield note_text(note(NoteKind.RUN_SPREAD, names=(listed(names),), sd=max(each.sd for each in spreads)))
 
 
 # Cells
@@ -301,21 +284,8 @@ def ceiling_cell(curve: CurveResult) -> str:
     return f"peak {show(fit.fall.best)}" if fit.fall is not None else interval_text(param_value(fit, "ceiling"), show)
 
 
-def _table(analysis: Analysis, title: str, heads: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", pad_edge=False, box=None)
-    longest = max(len(curve.name) for curve in analysis.curves)
-    for head in heads:
-        is_name = head in ("curve", "a", "b")
-        table.add_column(
-            head,
-            justify="left" if head in LEFT else "right",
-            overflow="fold",
-            no_wrap=head not in LEFT,
-            min_width=min(NARROWEST, longest) if is_name else None,
-        )
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
-    return table
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str | Text]], title: str = "") -> Table:
+    return Table(heads=heads, rows=rows, left=LEFT, title=title)
 
 
 def _level(analysis: Analysis) -> float:
@@ -362,7 +332,7 @@ def _columns(by_curve: Mapping[str, str], origins: Mapping[str, str]) -> str:
     return " / ".join(f"{described[column]} of {listed(names)}" for column, names in curves.items())
 
 
-def _facts(analysis: Analysis, *, every: bool) -> Iterator[Text]:
+def _facts(analysis: Analysis, *, every: bool) -> Iterator[Part]:
     """Yield each fact about the logs once, with the curves that it holds for."""
     holders: dict[str, tuple[Fact, list[str]]] = {}
     for curve in analysis.curves:
@@ -371,4 +341,4 @@ def _facts(analysis: Analysis, *, every: bool) -> Iterator[Text]:
     for fact, names in holders.values():
         if every or fact.kind not in QUIET_FACTS:
             whose = "" if len(names) == len(analysis.curves) else f"{listed(names)}: "
-            yield Text(f"{whose}{sentence(fact)}")
+            yield f"{whose}{sentence(fact)}"

@@ -6,7 +6,11 @@ inputs -> Material -> Series of each axis -> a View for each evaluation set, axi
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from scalerl.curves import Comparison, Fit, NoteKind, Pair, PairKind, Score, fit, note, score
 from scalerl.errors import InputError
@@ -15,11 +19,14 @@ from scalerl.logs.axes import UNEVEN_TIME, disagreement
 from scalerl.logs.series import Selection, Series, series_from
 from scalerl.logs.table import Table
 from scalerl.report.inputs import ARM, Material, gather, num_inputs
+from scalerl.report.numbers import compute_text
 from scalerl.report.results import Analysis, CurveResult, FitOptions
 from scalerl.report.runs import hours_name, incomparable, uneven_pace
-from scalerl.report.windows import ALL, HELD_OUT, SHARES, Window, later_points, windows_of
 from scalerl.report.workers import Workers, worth
 
+SHARES = (0.25, 0.5)
+ALL = "all"
+HELD_OUT = "held-out"
 MOST_PAIRED = 8  # more curves than these are compared in the view shown first only
 NUM_AXES = 4  # GPU-hours, FLOPs, steps and tokens
 UNEVEN = 1.3  # times as long for the same work: something else used the machine
@@ -31,6 +38,31 @@ class Axis:
 
     column: str
     label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Which part of each curve is fitted; what lies after it tests the forecast."""
+
+    key: str
+    label: str
+    share: float | None = None
+    """Share of each curve's largest compute; None for all of it."""
+    test_share: float = 0.0
+    """What lies between the window and this share of the compute neither makes the forecast nor tests it."""
+    until: float | None = None
+    """Instead of `share`: a compute on the main axis, equal for all curves."""
+    test_from: float | None = None
+    """Instead of `test_share`, likewise."""
+
+    def of(self, main: Series) -> "Window":
+        """Return the window of one curve, in shares of its own compute; `main` is the curve on the main axis."""
+        largest = float(main.compute.max(initial=0.0))
+        if largest <= 0 or (self.until is None and self.test_from is None):
+            return self
+        share = self.share if self.until is None else min(self.until / largest, 1.0)
+        test_share = self.test_share if self.test_from is None else min(self.test_from / largest, 1.0)
+        return replace(self, share=share, test_share=test_share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +105,14 @@ class Report:
         wanted = (evaluation_set or self.sets[0], axis or self.axes[0].column, window or self.window.key)
         return next(view for view in self.views if (view.evaluation_set, view.axis.column, view.window.key) == wanted)
 
+    def members(self, evaluation_set: str, axis: str) -> list[Series]:
+        """Return the curves of a set on an axis."""
+        return [data for data in self.series[axis] if in_set(data, evaluation_set)]
+
+
+def in_set(series: Series, name: str) -> bool:
+    return (series.evaluation_set or "") == name
+
 
 def label_of(series: Series) -> str:
     """Return the curve's name within its evaluation set."""
@@ -97,69 +137,91 @@ def build_report(
         material = gather(inputs)
         if material.has_arms and not selection.by:
             selection = replace(selection, by=(ARM,))
-        if material.skip_share and options.skip_before is None:
-            options = replace(options, skip_before=f"{100 * material.skip_share:g}%")
-        if material.skip_compute is not None and options.skip_before is None:
-            options = replace(options, skip_before=material.skip_compute)
-        main, axis_note = _main_axis(material, selection)
+        options = _with_study_options(options, material)
+        main, axis_notes = _main_axis(material, selection)
+        notes = [*axis_notes, *material.notes]
         windows, window = windows_of(material, selection)
         windows = tuple(dict.fromkeys([window, windows[-1]])) if quick else windows
-        notes: list[str] = []
-        fitting = Fitting(workers, options, windows, window)
-        for axis, series, held_out in _on_each_axis(material, replace(selection, x=main), main, notes):
+        axes: list[Axis] = []
+        series: dict[str, list[Series]] = {}
+        jobs: list[list[_Job]] = []
+        for axis, own, held_out in _on_each_axis(material, replace(selection, x=main), main, notes):
+            axes.append(axis)
+            series[axis.column] = own
+            sets = tuple(dict.fromkeys(data.evaluation_set or "" for data in series[axes[0].column]))
+            workers.start(0 if quick else worth(len(own) * len(windows) * NUM_AXES))
+            on_main = {data.name: data for data in series[axes[0].column]}
+            jobs.append([])
             # The next axis is read while this one is fitted.
-            fitting.submit(axis, series, held_out, alone=quick)
+            for name, each in product(sets, windows):
+                members = [data for data in (held_out if each.key == HELD_OUT else own) if in_set(data, name)]
+                asked = [_asked(data, on_main.get(data.name, data), each, options) for data in members]
+                fits = [workers.submit(_fitted, *arguments) for arguments in asked]
+                # Few curves are compared in all views, many in the one that is shown first.
+                is_compared = len(members) <= MOST_PAIRED or (len(axes) == 1 and each is window)
+                jobs[-1].append(_Job(name, axis, each, members, fits, is_compared))
             if quick:
                 break
-        sets, axes = fitting.sets, tuple(fitting.axes)
-        num = len(sets) * len(windows)
         # Compared here: the workers have the other axes before them.
-        views = _views(fitting.jobs[:num], material, options, Workers())
-        shown = [view for view in views if view.window is window]
-        if window.key != ALL and not any(curve.usable for view in shown for curve in view.analysis.curves):
+        views = _views(jobs[0], material, options, Workers())
+        shown = [curve for view in views if view.window is window for curve in view.analysis.curves]
+        if window.key != ALL and not any(curve.usable for curve in shown):
             notes.append(f"Nothing can be fitted on {window.label} yet, so all points are.")
             window = windows[-1]
         report = Report(
             material=material,
             options=options,
-            axes=axes[:1],
+            axes=tuple(axes[:1]),
             windows=windows,
             window=window,
             sets=sets,
-            series=fitting.series,
+            series=series,
             views=views,
-            notes=(*([axis_note] if axis_note else []), *material.notes, *notes),
+            notes=tuple(notes),
         )
         meanwhile(report)
-        views += _views(fitting.jobs[num:], material, options, workers)
-    return replace(report, axes=axes, views=tuple(sorted(views, key=lambda view: sets.index(view.evaluation_set))))
+        views += _views([job for later in jobs[1:] for job in later], material, options, workers)
+    views = tuple(sorted(views, key=lambda view: sets.index(view.evaluation_set)))
+    return replace(report, axes=tuple(axes), views=views)
+
+
+def _with_study_options(options: FitOptions, material: Material) -> FitOptions:
+    """Skip what the study skips, unless the user says otherwise."""
+    fitted = material.plan.get("fit") or {}
+    share, compute = fitted.get("skip_before"), fitted.get("skip_before_compute")
+    if options.skip_before is not None or (not share and compute is None):
+        return options
+    return replace(options, skip_before=f"{100 * share:g}%" if share else compute)
 
 
 # Axes
 
 
-def _main_axis(material: Material, selection: Selection) -> tuple[str | None, str]:
+def _main_axis(material: Material, selection: Selection) -> tuple[str | None, list[str]]:
     """Return the column of compute to show first, and why it was chosen if the user did not choose it."""
     if selection.x is not None:
-        return selection.x, ""
+        return selection.x, []
     known = [set(table.columns) for table in material.tables]
-    uneven = uneven_pace(material.runs)
-    distorted = ""
-    if material.shared_device:
-        distorted = "Jobs shared a device, which distorts the time that each took"
-    elif uneven > UNEVEN:
-        distorted = f"One run took {uneven:.1f} times as long as another of its arm for the same FLOPs"
-    elif len(material.tables) == 1 and len(material.runs) == 1 and disagreement(material.tables[0].rows) > UNEVEN_TIME:
-        share = disagreement(material.tables[0].rows)
-        distorted = f"Time per FLOP changed during the run (by up to {share:.0%} of it)"
-    by_time = material.axis in (None, "gpu_hours")
-    if distorted and by_time and all("flops" in columns for columns in known):
+    axis, distorted = material.plan.get("compute"), _distorted(material)
+    if distorted and axis in (None, "gpu_hours") and all("flops" in columns for columns in known):
         hours = hours_name(material.runs)
-        return "flops", f"{distorted}: compute is counted in FLOPs first, and {hours} are not to be trusted."
-    if material.axis and all(material.axis in columns for columns in known):
-        return material.axis, ""
+        return "flops", [f"{distorted}: compute is counted in FLOPs first, and {hours} are not to be trusted."]
+    if axis and all(axis in columns for columns in known):
+        return axis, []
     choices = {table.x for table in material.tables}
-    return (choices.pop() if len(choices) == 1 else None), ""
+    return (choices.pop() if len(choices) == 1 else None), []
+
+
+def _distorted(material: Material) -> str:
+    """Return why the time that runs took does not measure their compute; empty where it does."""
+    if material.plan.get("shared_device"):
+        return "Jobs shared a device, which distorts the time that each took"
+    if (uneven := uneven_pace(material.runs)) > UNEVEN:
+        return f"One run took {uneven:.1f} times as long as another of its arm for the same FLOPs"
+    if len(material.tables) == len(material.runs) == 1:
+        share = disagreement(material.tables[0].rows)
+        return f"Time per FLOP changed during the run (by up to {share:.0%} of it)" if share > UNEVEN_TIME else ""
+    return ""
 
 
 def _on_each_axis(
@@ -169,33 +231,25 @@ def _on_each_axis(
 
     An axis on which some curves cannot be fitted is skipped, with a note.
     """
-
     tables, hours = material.tables, hours_name(material.runs)
-
-    def label(column: str) -> str:
-        return axis_label(column, hours)
-
-    def read(column: str | None) -> tuple[Axis, list[Series], list[Series]]:
-        series = series_from(tables, replace(selection, x=column, holdout=None))
-        column = column or series[0].x_label
-        held_out = series if selection.holdout is None else series_from(tables, replace(selection, x=column))
-        return Axis(column=column, label=label(column)), series, held_out
-
-    usable = lambda series: {data.name for data in series if not data.problem}  # noqa: E731
-    first = read(main)
-    yield first
-    for other in _candidates(tables) if main is not None else ():
-        if other == main:
-            continue
+    usable: set[str] = set()
+    others = [column for column in _candidates(tables) if column != main] if main is not None else []
+    for column in [main, *others]:
         try:
-            axis_series = read(other)
+            series = series_from(tables, replace(selection, x=column, holdout=None))
+            own = column or series[0].x_label
+            held_out = series if selection.holdout is None else series_from(tables, replace(selection, x=own))
         except InputError as fault:
-            notes.append(f"No axis of {label(other)}: {fault}")
+            if column == main:
+                raise
+            notes.append(f"No axis of {axis_label(str(column), hours)}: {fault}")
             continue
-        if usable(axis_series[1]) == usable(first[1]):
-            yield axis_series
+        fitted = {data.name for data in series if not data.problem}
+        if column == main or fitted == usable:
+            usable = usable or fitted
+            yield Axis(column=own, label=axis_label(own, hours)), series, held_out
         else:
-            notes.append(f"No axis of {label(other)}: some curves cannot be fitted on it.")
+            notes.append(f"No axis of {axis_label(own, hours)}: some curves cannot be fitted on it.")
 
 
 def _candidates(tables: Sequence[Table]) -> Iterator[str]:
@@ -206,115 +260,84 @@ def _candidates(tables: Sequence[Table]) -> Iterator[str]:
 
 
 def axis_label(column: str, hours: str = "GPU-hours") -> str:
-    for kind, label in (
-        (names.GPU_HOURS, hours),
-        (names.FLOPS, "FLOPs"),
-        (names.TOKENS, "tokens"),
-        (names.STEP, "steps"),
-    ):
-        if names.find(kind, [column]):
-            return label
-    return column
+    kinds = ((names.GPU_HOURS, hours), (names.FLOPS, "FLOPs"), (names.TOKENS, "tokens"), (names.STEP, "steps"))
+    return next((label for kind, label in kinds if names.find(kind, [column])), column)
+
+
+# Windows
+
+
+def windows_of(material: Material, selection: Selection) -> tuple[tuple[Window, ...], Window]:
+    """Return the windows to choose among, all points last, and the one to show first."""
+    shares = [Window(key=f"{share:.0%}", label=f"first {share:.0%}", share=share) for share in SHARES]
+    everything = Window(key=ALL, label="all points")
+    if selection.holdout is not None:
+        own = Window(key=HELD_OUT, label="without held-out rows")
+        return (*shares[1:], own, everything), own
+    fitted, held = material.plan.get("fit") or {}, material.plan.get("holdout") or {}
+    until = float(fitted.get("until") or 1.0)
+    least = {"test_share": float(held.get("from") or 0.0), "test_from": held.get("from_compute")}
+    if (compute := fitted.get("until_compute")) is not None:
+        own = Window(key=HELD_OUT, label=f"up to {compute_text(compute)}", until=compute, **least)
+        return (*shares, own, everything), own
+    if until >= 1:
+        return (*shares, everything), everything
+    own = Window(key=HELD_OUT, label=f"first {until:.0%}", share=until, **least)
+    others = [window for window in shares if abs((window.share or 0.0) - until) > 0.01]
+    return (*sorted([*others, own], key=lambda window: window.share or 0.0), everything), own
+
+
+def later_points(series: Series, done: Fit, window: Window) -> tuple[np.ndarray, np.ndarray]:
+    """Return the points beyond the fitted compute, which test the forecast."""
+    least = window.test_share * series.compute.max(initial=0.0)
+    later = series.compute > max(done.scale * (1 + 1e-9), least * (1 - 1e-9))
+    return (
+        np.concatenate([series.compute[later], series.holdout_compute]),
+        np.concatenate([series.reward[later], series.holdout_reward]),
+    )
 
 
 # Views
 
 
-Fitted = tuple[Fit | None, Score | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """The curves of a view while they are fitted."""
+class _Job(NamedTuple):
+    """A view whose curves are being fitted."""
 
     evaluation_set: str
     axis: Axis
     window: Window
     members: list[Series]
-    fits: list[Future[Fitted]]
+    fits: list[Future[tuple[Fit | None, Score | None]]]
     is_compared: bool
 
 
-class Fitting:
-    """The fits of a report, axis by axis, the first one first."""
-
-    def __init__(self, workers: Workers, options: FitOptions, windows: Sequence[Window], shown: Window) -> None:
-        self.workers, self.options, self.windows, self.shown = workers, options, windows, shown
-        self.jobs: list[Job] = []
-        self.axes: list[Axis] = []
-        self.series: dict[str, list[Series]] = {}
-
-    @property
-    def first(self) -> list[Series]:
-        return self.series[self.axes[0].column]
-
-    @property
-    def sets(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(data.evaluation_set or "" for data in self.first))
-
-    def submit(self, axis: Axis, series: list[Series], held_out: list[Series], *, alone: bool = False) -> None:
-        self.axes.append(axis)
-        self.series[axis.column] = series
-        self.workers.start(0 if alone else worth(len(series) * len(self.windows) * NUM_AXES))
-        for name in self.sets:
-            for window in self.windows:
-                self.jobs.append(self._job(name, axis, window, held_out if window.key == HELD_OUT else series))
-
-    def _job(self, name: str, axis: Axis, window: Window, series: list[Series]) -> Job:
-        members = [data for data in series if (data.evaluation_set or "") == name]
-        on_main = {data.name: data for data in self.first}
-        windows = [window.of(on_main.get(data.name, data)) for data in members]
-        own = [
-            _options(self.options, data, on_main.get(data.name, data), each)
-            for data, each in zip(members, windows, strict=True)
-        ]
-        is_first = axis is self.axes[0] and window is self.shown
-        return Job(
-            evaluation_set=name,
-            axis=axis,
-            window=window,
-            members=members,
-            fits=[
-                self.workers.submit(_fitted, data, given, each)
-                for data, given, each in zip(members, own, windows, strict=True)
-            ],
-            # Few curves are compared in all views, many in the one that is shown first.
-            is_compared=len(members) <= MOST_PAIRED or is_first,
-        )
-
-
-def _views(jobs: Sequence[Job], material: Material, options: FitOptions, workers: Workers) -> tuple[View, ...]:
-    curves = [
-        tuple(
-            CurveResult(series=data, fit=done, holdout=tested)
-            for data, future in zip(job.members, job.fits, strict=True)
-            for done, tested in [future.result()]
-        )
-        for job in jobs
-    ]
-    usable = [{curve.name: curve.fit for curve in results if curve.fit is not None} for results in curves]
-    compared = [
-        workers.submit(options.compare, some) if job.is_compared and len(some) > 1 else None
-        for job, some in zip(jobs, usable, strict=True)
-    ]
+def _views(jobs: Sequence[_Job], material: Material, options: FitOptions, workers: Workers) -> tuple[View, ...]:
+    compared = []
+    for job in jobs:
+        done = [CurveResult(series=data, fit=each.result()[0], holdout=each.result()[1])
+                for data, each in zip(job.members, job.fits, strict=True)]  # fmt: skip
+        fits = {curve.name: curve.fit for curve in done if curve.fit is not None}
+        is_compared = job.is_compared and len(fits) > 1
+        compared.append((job, tuple(done), workers.submit(options.compare, fits) if is_compared else None))
     views = (
         View(
             evaluation_set=job.evaluation_set,
             axis=job.axis,
             window=job.window,
             analysis=Analysis(
-                command="compare", curves=results, comparisons={} if pairs is None else {"": pairs.result()}
+                command="compare", curves=curves, comparisons={} if pairs is None else {"": pairs.result()}
             ),
         )
-        for job, results, pairs in zip(jobs, curves, compared, strict=True)
+        for job, curves, pairs in compared
     )
     return tuple(_mark_incomparable(view, material) for view in views)
 
 
-def _options(options: FitOptions, data: Series, main: Series, window: Window) -> FitOptions:
-    """Return the options for one curve: computes given on the main axis keep their share on the others."""
+def _asked(data: Series, main: Series, window: Window, options: FitOptions) -> tuple[Series, FitOptions, Window]:
+    """Return the arguments of a fit: computes given on the main axis keep their share on the others."""
+    window = window.of(main)
     if not len(data.compute):
-        return options
+        return data, options, window
     largest, on_main = float(data.compute.max()), float(main.compute.max(initial=0.0))
     until, skip = options.fit_until, options.skip_before
     if data.x_label != main.x_label and on_main > 0:
@@ -325,10 +348,10 @@ def _options(options: FitOptions, data: Series, main: Series, window: Window) ->
         skip = float(skip.removesuffix("%")) / 100 * largest
     if window.share is not None:
         until = min(window.share * largest, largest if until is None else until)
-    return replace(options, fit_until=until, skip_before=skip)
+    return data, replace(options, fit_until=until, skip_before=skip), window
 
 
-def _fitted(data: Series, options: FitOptions, window: Window) -> Fitted:
+def _fitted(data: Series, options: FitOptions, window: Window) -> tuple[Fit | None, Score | None]:
     """Return the fit of one curve, and how it did on what lies beyond the window; None where there is none."""
     if data.problem:
         return None, None

@@ -13,8 +13,7 @@ from scalerl.report.markdown import markdown
 from scalerl.report.page import page
 from scalerl.report.results import Analysis, CurveResult, FitOptions
 from scalerl.report.standing import labels
-from scalerl.report.views import Report, View, build_report
-from scalerl.report.windows import ALL, later_points
+from scalerl.report.views import ALL, Report, View, build_report, later_points
 from scalerl.store import write_text
 
 PAGE = "report.html"

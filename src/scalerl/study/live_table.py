@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scalerl.report.numbers import duration
-from scalerl.report.words import ceiling_cell, ceiling_text
+from scalerl.report.outlook import ceiling_cell, ceiling_text
 from scalerl.study.plan import PlannedRun
 from scalerl.study.runner import RunStatus
 

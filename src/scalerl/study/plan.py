@@ -13,7 +13,7 @@ from scalerl.config.parts import BudgetSettings
 from scalerl.config.secrets import secrets_in
 from scalerl.config.tree import expand, is_named, leaves, merge, nested
 from scalerl.errors import RecipeError, StudyError
-from scalerl.report.changes import changed_settings
+from scalerl.report.runs import changed_settings
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
 from scalerl.study.spec import Study
 

@@ -12,6 +12,7 @@ import hmac
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -72,11 +73,13 @@ def make_app(board: Board, *, token: str = "", hosts: tuple[str, ...] = LOOPBACK
     """Return the application. With a token all routes but the assets require it; else only `hosts` are served."""
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
+    from starlette.responses import StreamingResponse
     from starlette.routing import Route
 
     assets = read_assets()
-    page = (files("scalerl") / "assets" / "board" / "board.html").read_bytes()
-    page = page.replace(b"<!-- report -->", (files("scalerl") / "assets" / "report" / "report.html").read_bytes())
+    folder = files("scalerl") / "assets"
+    report = (folder / "report" / "report.html").read_bytes()
+    page = (folder / "board" / "board.html").read_bytes().replace(b"<!-- report -->", report)
 
     async def index(_: "Request") -> "Response":
         return _response(page, "text/html")
@@ -85,59 +88,53 @@ def make_app(board: Board, *, token: str = "", hosts: tuple[str, ...] = LOOPBACK
         content = assets.get(request.path_params["name"])
         return _missing() if content is None else _response(*content)
 
-    async def runs(_: "Request") -> "Response":
-        return _json(await asyncio.to_thread(board.listing))
-
-    async def run(request: "Request") -> "Response":
-        return _json(await asyncio.to_thread(board.detail, request.path_params["key"]))
-
-    async def study(request: "Request") -> "Response":
-        return _json(await asyncio.to_thread(board.study, request.path_params["key"]))
-
-    async def samples(request: "Request") -> "Response":
-        given = request.query_params
-        query = Query(
-            text=given.get("q", "")[:_MAX_QUERY],
-            problem=given.get("problem"),
-            verdict=given.get("verdict", ""),
-            before=_integer(given.get("before")),
-            num=min(max(_integer(given.get("num")) or PAGE, 1), MAX_PAGE),
-        )
-        number = _integer(given.get("number"))
-        content = await asyncio.to_thread(board.samples, request.path_params["key"], query, number)
-        return _json(None if content is None else json.dumps(content, allow_nan=False, default=str).encode())
-
-    async def columns(request: "Request") -> "Response":
-        names = request.query_params.get("names", "")[:_MAX_NAMES].split("\n")[:_MOST_NAMES]
-        content = await asyncio.to_thread(board.columns, request.path_params["key"], names)
-        return _json(None if content is None else json.dumps(content, allow_nan=False).encode())
-
     async def events(request: "Request") -> "Response":
-        from starlette.responses import StreamingResponse
-
         return StreamingResponse(_stream(board, request), media_type="text/event-stream", headers=HEADERS)
 
-    routes = [
-        Route("/", index),
-        Route("/assets/{name}", asset),
-        Route("/api/runs", runs),
-        Route("/api/runs/{key}", run),
-        Route("/api/runs/{key}/samples", samples),
-        Route("/api/runs/{key}/columns", columns),
-        Route("/api/studies/{key}", study),
-        Route("/api/events", events),
-    ]
+    routes = [Route("/", index), Route("/assets/{name}", asset), Route("/api/events", events)]
+    routes += [Route(path, partial(_answered, answer, board)) for path, answer in ANSWERS.items()]
     return Starlette(routes=routes, middleware=[Middleware(_Guard, token=token, hosts=hosts)])
+
+
+def _samples(board: Board, asked: "Request") -> dict[str, Any] | None:
+    given = asked.query_params
+    query = Query(
+        text=given.get("q", "")[:_MAX_QUERY],
+        problem=given.get("problem"),
+        verdict=given.get("verdict", ""),
+        before=_integer(given.get("before")),
+        num=min(max(_integer(given.get("num")) or PAGE, 1), MAX_PAGE),
+    )
+    return board.samples(asked.path_params["key"], query, _integer(given.get("number")))
+
+
+def _columns(board: Board, asked: "Request") -> dict[str, Any] | None:
+    names = asked.query_params.get("names", "")[:_MAX_NAMES].split("\n")[:_MOST_NAMES]
+    return board.columns(asked.path_params["key"], names)
+
+
+# Each returns JSON, as bytes or as a value, or None where there is no such thing.
+ANSWERS: dict[str, Callable[[Board, Any], Any]] = {
+    "/api/runs": lambda board, asked: board.listing(),
+    "/api/runs/{key}": lambda board, asked: board.detail(asked.path_params["key"]),
+    "/api/runs/{key}/samples": _samples,
+    "/api/runs/{key}/columns": _columns,
+    "/api/studies/{key}": lambda board, asked: board.study(asked.path_params["key"]),
+}
+
+
+async def _answered(answer: Callable[[Board, Any], Any], board: Board, request: "Request") -> "Response":
+    content = await asyncio.to_thread(answer, board, request)
+    if content is None:
+        return _missing()
+    content = content if isinstance(content, bytes) else json.dumps(content, allow_nan=False, default=str).encode()
+    return _response(content, "application/json")
 
 
 def _response(content: bytes, kind: str, status: int = 200) -> "Response":
     from starlette.responses import Response
 
     return Response(content, status_code=status, media_type=kind, headers=HEADERS)
-
-
-def _json(content: bytes | None) -> "Response":
-    return _missing() if content is None else _response(content, "application/json")
 
 
 def _missing() -> "Response":

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from scalerl.report.alarms import SIGNALS
-from scalerl.report.board.columns import MOST_POINTS, Array, short, thinned
+from scalerl.report.columns import Array, rounded, thinned
 
 LAST_STEPS = 200
 """Steps at the end over which times are summed up."""
@@ -27,56 +27,52 @@ LINES = {
     "curriculum/retired_frac": "Retired problems",
     "optim/grad_norm": "Gradient norm",
 }
-# Seconds of one step, by what they were spent on; the words are for people.
-STEP_PARTS = (
-    ("time/wait_s", "sampling and waiting for answers"),
-    ("time/step_s", "learning"),
-    ("time/push_s", "pushing weights"),
-)
+# Seconds of one step, by what they were spent on.
+STEP_PARTS = {
+    "time/wait_s": "sampling and waiting for answers",
+    "time/step_s": "learning",
+    "time/push_s": "pushing weights",
+}
 # Seconds since the beginning of a run.
-TOTAL_PARTS = (
-    ("time/training_s", "training"),
-    ("time/evaluation_s", "evaluation"),
-    ("time/checkpoint_s", "checkpoints"),
-    ("time/compilation_s", "compilation"),
-    ("time/stalled_s", "standing still"),
-    ("time/start_up_s", "starting up"),
-)
+TOTAL_PARTS = {
+    "time/training_s": "training",
+    "time/evaluation_s": "evaluation",
+    "time/checkpoint_s": "checkpoints",
+    "time/compilation_s": "compilation",
+    "time/stalled_s": "standing still",
+    "time/start_up_s": "starting up",
+}
 
 
-def lines_json(columns: Mapping[str, Array], num: int = MOST_POINTS) -> dict[str, Any]:
+def _known(columns: Mapping[str, Array], key: str, num: int | None = None) -> Array:
+    """Return the finite numbers of a column, or of its last `num` rows; empty where it was not logged."""
+    values = columns.get(key, np.empty(0))[-num if num else None :]
+    return values[np.isfinite(values)]
+
+
+def lines_json(columns: Mapping[str, Array]) -> dict[str, Any]:
     """Return the usual lines over the steps, and the names of all other columns, which a page may ask for."""
-    steps = columns.get("step")
-    if steps is None or not len(steps):
+    if not len(columns.get("step", ())):
         return {"step": [], "lines": [], "columns": []}
     lines = [
-        {"key": key, "label": label, "limit": _LIMITS.get(key), "values": _values(key, columns[key], num),
-         "last": _last(columns[key])}
+        {
+            "key": key,
+            "label": label,
+            "limit": _LIMITS.get(key),
+            "values": thinned(key, columns[key]),
+            "last": rounded(known[-1:])[0],
+        }
         for key, label in LINES.items()
-        if key in columns and np.isfinite(columns[key]).any()
-    ]  # fmt: skip
-    others = sorted(
-        key for key in columns if key not in (*LINES, "step", "attempt") and np.isfinite(columns[key]).any()
-    )
-    return {"step": thinned(steps, num), "lines": lines, "columns": others}
+        if len(known := _known(columns, key))
+    ]
+    others = sorted(key for key in columns if key not in (*LINES, "step", "attempt") and len(_known(columns, key)))
+    return {"step": thinned("step", columns["step"]), "lines": lines, "columns": others}
 
 
-def columns_json(columns: Mapping[str, Array], names: Sequence[str], num: int = MOST_POINTS) -> dict[str, Any]:
+def columns_json(columns: Mapping[str, Array], names: Sequence[str]) -> dict[str, Any]:
     """Return some columns over the steps, as far as they were logged."""
-    steps = columns.get("step", np.empty(0))
-    return {
-        "step": thinned(steps, num),
-        "columns": {name: _values(name, columns[name], num) for name in names if name in columns},
-    }
-
-
-def _values(key: str, values: Array, num: int) -> list[float | None]:
-    return thinned(values, num, largest=key.endswith("_max"))
-
-
-def _last(values: Array) -> float | None:
-    known = values[np.isfinite(values)]
-    return short(known[-1:])[0] if len(known) else None
+    shown = {name: thinned(name, columns[name]) for name in names if name in columns}
+    return {"step": thinned("step", columns.get("step", np.empty(0))), "columns": shown}
 
 
 def times_json(columns: Mapping[str, Array], *, per_step: bool) -> dict[str, Any]:
@@ -85,42 +81,34 @@ def times_json(columns: Mapping[str, Array], *, per_step: bool) -> dict[str, Any
     `per_step` says that columns such as time/evaluation_s hold the seconds of one step, as other trainers log them.
     """
     step_parts = [
-        {"label": label, "seconds": float(np.nanmean(columns[key][-LAST_STEPS:]))}
-        for key, label in STEP_PARTS
-        if key in columns and np.isfinite(columns[key][-LAST_STEPS:]).any()
+        {"label": label, "seconds": float(known.mean())}
+        for key, label in STEP_PARTS.items()
+        if len(known := _known(columns, key, LAST_STEPS))
     ]
-    whole = columns.get("time/whole_step_s")
-    if whole is not None and np.isfinite(whole[-LAST_STEPS:]).any():
-        rest = float(np.nanmean(whole[-LAST_STEPS:])) - sum(part["seconds"] for part in step_parts)
-        if rest > 0.005 * max(float(np.nanmean(whole[-LAST_STEPS:])), 1e-9):
+    if len(whole := _known(columns, "time/whole_step_s", LAST_STEPS)):
+        rest = float(whole.mean()) - sum(part["seconds"] for part in step_parts)
+        if rest > 0.005 * max(float(whole.mean()), 1e-9):
             step_parts.append({"label": "everything else" if step_parts else "a step", "seconds": rest})
-    totals = []
-    for key, label in TOTAL_PARTS:
-        values = columns.get(key)
-        if values is None or not np.isfinite(values).any():
-            continue
-        known = values[np.isfinite(values)]
-        seconds = float(known.sum() if per_step else known[-1])
-        if seconds > 0:
-            totals.append({"label": label, "seconds": seconds})
+    totals = [
+        {"label": label, "seconds": float(known.sum() if per_step else known[-1])}
+        for key, label in TOTAL_PARTS.items()
+        if len(known := _known(columns, key)) and (known.sum() if per_step else known[-1]) > 0
+    ]
     return {"step": step_parts, "total": totals, "throughput": _throughput(columns)}
 
 
 def _throughput(columns: Mapping[str, Array]) -> dict[str, Any] | None:
     """Return tokens per second over the steps; None where tokens or time are not logged."""
     tokens, seconds = columns.get("tokens"), columns.get("time/training_s")
-    if tokens is None:
+    if seconds is None and "time/whole_step_s" in columns:
+        seconds = np.nancumsum(columns["time/whole_step_s"])
+    if tokens is None or seconds is None or len(tokens) < 3:
         return None
-    if seconds is None:
-        whole = columns.get("time/whole_step_s")
-        seconds = None if whole is None else np.nancumsum(whole)
-    if seconds is None or len(tokens) < 3:
-        return None
-    num = min(len(tokens) - 1, 120)
-    ends = np.unique(np.linspace(0, len(tokens) - 1, num + 1).round().astype(int))
+    ends = np.unique(np.linspace(0, len(tokens) - 1, min(len(tokens), 121)).round().astype(int))
     spent, made = np.diff(seconds[ends]), np.diff(tokens[ends])
     with np.errstate(divide="ignore", invalid="ignore"):
         pace = np.where((spent > 0) & (made >= 0), made / spent, np.nan)
-    if not np.isfinite(pace).any():
+    known = pace[np.isfinite(pace)]
+    if not len(known):
         return None
-    return {"step": short(columns["step"][ends[1:]]), "values": short(pace), "last": _last(pace)}
+    return {"step": rounded(columns["step"][ends[1:]]), "values": rounded(pace), "last": rounded(known[-1:])[0]}

@@ -1,6 +1,6 @@
-"""Functions that worker processes run for the page: fit a curve, recompute its earlier forecasts, compare arms.
+"""Functions that worker processes run for the page: fit a curve, and recompute its earlier forecasts.
 
-Each function takes values and returns plain JSON types, so that the page's process neither fits nor waits.
+Each takes values and returns plain JSON types, so that the page's process neither fits nor waits.
 """
 
 from collections.abc import Sequence
@@ -9,59 +9,67 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.curves import Verdict, fit
+from scalerl.curves import Verdict
 from scalerl.logs.series import Series
-from scalerl.report.board.columns import short
-from scalerl.report.figures import figure_data
-from scalerl.report.json import value_json
+from scalerl.report.columns import rounded
+from scalerl.report.figures import Line, figure_data
+from scalerl.report.json import plain
 from scalerl.report.outlook import FIRST_FIT, forecast_end
-from scalerl.report.results import Analysis, CurveResult, FitOptions, param_value
-from scalerl.report.words import curve_text
+from scalerl.report.results import Analysis, CurveResult, FitOptions, curve_text, fitted_curve, param_value
 
-# Numbers of points after which a forecast is kept in the history: four to a doubling.
+FORECAST = ("num", "compute", "verdict", "is_ok", "ceiling", "end")
+"""What is kept of a fit in the history of forecasts."""
+# Numbers of points after which a forecast is kept: four to a doubling.
 _HISTORY = sorted({round(FIRST_FIT * 2 ** (quarter / 4)) for quarter in range(60)})
 
 
 def fit_curve(series: Series, end_compute: float | None, unit: str | None) -> dict[str, Any]:
     """Fit one curve; return its line and bands, its forecast, and the messages about it."""
-    curve = _fitted(series)
+    curve = _fitted(series, end_compute)
     done = curve.fit
-    at_end = None if done is None else forecast_end(done, end_compute)
-    curve = replace(curve, at=() if at_end is None else (at_end,))
     (drawn,) = figure_data(Analysis(command="forecast", curves=(curve,))).curves
-    fall = None if done is None else done.fall
     return {
-        "verdict": curve.verdict,
-        "is_ok": drawn.is_ok,
+        **_forecast(curve),
         "form": None if done is None else done.form,
         "num_points": len(series.compute),
         "level": None if done is None else done.level,
-        "ceiling": value_json(param_value(done, "ceiling")) if done is not None and done.usable else None,
-        "exponent": value_json(param_value(done, "exponent")) if done is not None and done.usable else None,
-        "doubling": value_json(curve.doubling),
-        "end": None if at_end is None else {"compute": at_end.compute, **(value_json(at_end.reward) or {})},
+        "exponent": plain(param_value(done, "exponent")) if curve.usable else None,
+        "doubling": plain(curve.doubling),
         "end_compute": end_compute,
         "advice": curve.advice,
         "text": curve_text(curve, unit),
-        "fall": fall,
+        "fall": None if done is None else done.fall,
         "line": None if drawn.line is None else _line_json(drawn.line),
     }
 
 
-def _fitted(series: Series) -> CurveResult:
-    if series.problem or not len(series.compute):
-        return CurveResult(series=series, fit=None)
-    return CurveResult(series=series, fit=fit(series.compute, series.reward, **FitOptions().of(series)))
+def _fitted(series: Series, end_compute: float | None) -> CurveResult:
+    """Return the curve with its forecast for the end of the budget."""
+    curve = fitted_curve(series, FitOptions()) if len(series.compute) else CurveResult(series=series, fit=None)
+    at_end = None if curve.fit is None else forecast_end(curve.fit, end_compute)
+    return replace(curve, at=() if at_end is None else (at_end,))
 
 
-def _line_json(line: Any) -> dict[str, Any]:
-    bands = {name: None if band is None else [short(edge) for edge in band]
-             for name, band in (("band", line.band), ("new_band", line.new_band))}  # fmt: skip
-    return {"compute": short(line.compute, 6), "reward": short(line.reward), "first": line.first, "last": line.last,
-            **bands}  # fmt: skip
+def _forecast(curve: CurveResult) -> dict[str, Any]:
+    return {
+        "num": len(curve.series.compute),
+        "compute": float(curve.series.compute.max(initial=0.0)),
+        "verdict": curve.verdict,
+        "is_ok": curve.verdict == Verdict.KNOWN,
+        "ceiling": plain(param_value(curve.fit, "ceiling")) if curve.usable else None,
+        "end": next(({"compute": at.compute, **plain(at.reward)} for at in curve.at), None),
+    }
 
 
-# The history of forecasts
+def _line_json(line: Line) -> dict[str, Any]:
+    bands = {"band": line.band, "new_band": line.new_band}
+    return {
+        "compute": rounded(line.compute, 6),
+        "reward": rounded(line.reward),
+        "first": line.first,
+        "last": line.last,
+        **{name: None if band is None else [rounded(edge) for edge in band] for name, band in bands.items()},
+    }
 
 
 def history_counts(num_points: int) -> list[int]:
@@ -71,35 +79,5 @@ def history_counts(num_points: int) -> list[int]:
 
 def history(series: Series, counts: Sequence[int], end_compute: float | None) -> list[dict[str, Any]]:
     """Return the forecasts that would have been made after so many points, each from those points alone."""
-    return [_forecast(_first_points(series, num), num, end_compute) for num in counts]
-
-
-def _first_points(series: Series, num: int) -> Series:
-    return series.take(np.sort(np.argsort(series.compute, kind="stable")[:num]))
-
-
-def _forecast(series: Series, num: int, end_compute: float | None) -> dict[str, Any]:
-    curve = _fitted(series)
-    at_end = None if curve.fit is None else forecast_end(curve.fit, end_compute)
-    usable = curve.fit is not None and curve.fit.usable
-    return {
-        "num": num,
-        "compute": float(series.compute.max()),
-        "verdict": curve.verdict,
-        "is_ok": curve.verdict == Verdict.KNOWN,
-        "ceiling": value_json(param_value(curve.fit, "ceiling")) if usable else None,
-        "end": None if at_end is None else value_json(at_end.reward),
-    }
-
-
-def newest_forecast(series: Series, fitted: dict[str, Any]) -> dict[str, Any]:
-    """Return the present fit as the last row of the history."""
-    end = fitted["end"]
-    return {
-        "num": fitted["num_points"],
-        "compute": float(series.compute.max(initial=0.0)),
-        "verdict": fitted["verdict"],
-        "is_ok": fitted["is_ok"],
-        "ceiling": fitted["ceiling"],
-        "end": None if end is None else {key: end[key] for key in ("value", "low", "high")},
-    }
+    order = np.argsort(series.compute, kind="stable")
+    return [_forecast(_fitted(series.take(np.sort(order[:num])), end_compute)) for num in counts]

@@ -3,35 +3,34 @@
 import hashlib
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from scalerl.logs.series import Series
-from scalerl.report.alarms import (
-    Alarm,
-    evaluation_alarms,
-    fall_alarms,
-    listed,
-    moved_alarms,
-    signal_alarms,
-    uneven_time_alarms,
-)
+from scalerl.errors import UserError
+from scalerl.logs.series import Selection, Series, series_from
+from scalerl.report.alarms import Alarm, fall_alarms, listed, moved_alarms, signal_alarms
 from scalerl.report.board.charts import lines_json, times_json
-from scalerl.report.board.columns import Array, short
-from scalerl.report.board.fits import history_counts, newest_forecast
-from scalerl.report.board.reading.foreign import LogReading
-from scalerl.report.board.reading.run_folder import RunFollower
-from scalerl.report.board.reading.sources import Source
-from scalerl.report.evaluations import Overtrained
-from scalerl.report.runs import flat
+from scalerl.report.board.fits import FORECAST, history_counts
+from scalerl.report.board.foreign import LogReading
+from scalerl.report.columns import Array, rounded
+from scalerl.report.run_folder import RunFolder
+from scalerl.report.sources import Source
 from scalerl.report.views import axis_label
 
 MOST_DOTS = 600
 """Points of a curve that are sent to the page."""
 MOST_CURVES = 40
+
+
+@dataclass(slots=True)
+class Slot:
+    """Something that one worker at a time is asked for, with a pause after each answer."""
+
+    busy: bool = False
+    next_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -48,8 +47,12 @@ class Curve:
     """Earlier forecasts by the fingerprint of their points."""
     marks: tuple[str, list[tuple[int, str]]] = ("", [])
     """The request that the history was last computed for, and its numbers of points with their marks."""
-    next_fit_at: float = 0.0
-    busy: bool = False
+    slot: Slot = field(default_factory=Slot)
+
+    def forecasts(self) -> list[dict[str, Any]]:
+        """Return all forecasts by number of points, the present one last."""
+        rows = sorted(self.history.values(), key=lambda row: row["num"])
+        return rows if self.fit is None else [*rows, {key: self.fit[key] for key in FORECAST}]
 
 
 class Followed:
@@ -57,7 +60,7 @@ class Followed:
 
     def __init__(self, source: Source, given_end: float | None) -> None:
         self.source, self._given_end = source, given_end
-        self.follower = RunFollower(source) if source.kind == "run" else None
+        self.run = RunFolder(source) if source.kind == "run" else None
         self.columns: dict[str, Array] = {}
         self.curves: dict[str, Curve] = {}
         self.problem = "Not started yet." if source.kind == "run" else "Not read yet."
@@ -69,12 +72,14 @@ class Followed:
         """Time until which a page is showing this run, so that its history is computed."""
         self.end_compute = given_end
         """Compute at the end of the budget; None where it is not known."""
+        self.slot = Slot()
+        """Of the worker that reads a log."""
+        self.files: list[tuple[str, int, int]] = []
+        """The files of a log as they were read last."""
         self._summary: tuple[Any, dict[str, Any]] | None = None
         """The inputs that the cached summary was made from, and the summary."""
-        self._uneven_time = 0.0
         self._evals_version = -1
-        self._overtrained: list[Overtrained] = []
-        self._remedies: Mapping[str, tuple[str, ...]] = {}
+        self._own_alarms: list[Alarm] = []
 
     @property
     def is_shown(self) -> bool:
@@ -85,53 +90,50 @@ class Followed:
 
     def poll(self) -> bool:
         """Read what was added to a run folder; return whether anything changed."""
-        follower = self.follower
-        if follower is None or not follower.poll():
+        run = self.run
+        if run is None or not run.poll():
             return False
-        self.columns = follower.columns()
+        self.columns = run.columns
         self.num_rows = len(self.columns.get("step", ()))
-        own_end = follower.end_compute(self.columns)
+        own_end = run.end_compute()
         self.end_compute = own_end if own_end is not None else self._given_end
-        self._uneven_time = follower.uneven_time(self.columns)
-        self.updated_at = follower.changed_at or time.time()
-        if follower.evals_version != self._evals_version or not self.curves:
-            self._evals_version = follower.evals_version
-            series, self.problem = follower.series(self.columns)
-            self._overtrained = follower.overtrained()
-            self._take(series)
-        if "rollout/truncated_frac" in self.columns and not self._remedies:
-            self._remedies = follower.remedies()
+        self.updated_at = run.changed_at or time.time()
+        self._own_alarms = run.alarms()
+        if run.evals_version != self._evals_version or not self.curves:
+            self._evals_version = run.evals_version
+            self._take_evaluations(run)
         return True
 
-    def take_log(self, reading: LogReading, changed_at: float) -> None:
-        """Store what a worker read from a log that was last written to at `changed_at`."""
+    def _take_evaluations(self, run: RunFolder) -> None:
+        try:
+            table, axis = run.table(), run.axis()
+            series = series_from([table], Selection(x=axis if axis in table.columns else None))
+            self.problem = ""
+        except UserError as fault:
+            series, self.problem = [], str(fault) if run.evals else "No evaluation yet."
+        self._take(series)
+
+    def take_log(self, reading: LogReading) -> None:
+        """Store what a worker read from a log."""
         self.columns = dict(reading.columns or {})
         self.kind = reading.kind or "log"
         self.num_rows = reading.num_rows
         self.problem = reading.problem
-        self.updated_at = changed_at
+        self.updated_at = max((changed for _, _, changed in self.files), default=0) / 1e9
+        self._own_alarms = signal_alarms(self.columns, max_lag=None)
         self._take(list(reading.series))
 
     def _take(self, series: list[Series]) -> None:
         before, self.curves = self.curves, {}
         for data in series[:MOST_CURVES]:
-            mark = fingerprint(data)
-            old = before.get(data.name)
-            if old is None:
-                self.curves[data.name] = Curve(series=data, fingerprint=mark)
-            else:
-                old.series, old.fingerprint = data, mark
-                self.curves[data.name] = old
+            curve = self.curves[data.name] = before.get(data.name) or Curve(series=data, fingerprint="")
+            curve.series, curve.fingerprint = data, fingerprint(data)
 
     # What workers are asked for
 
-    @property
-    def hours(self) -> str:
-        """What to call the hours that devices were held."""
-        return "GPU-hours" if self.follower is None else self.follower.hours
-
     def unit(self, curve: Curve) -> str:
-        return axis_label(curve.series.x_label, self.hours)
+        """Return what the compute of a curve is counted in."""
+        return axis_label(curve.series.x_label, "GPU-hours" if self.run is None else self.run.hours)
 
     def fit_mark(self, curve: Curve) -> str:
         """Return what a fit depends on: the points, and the end of the budget as far as it matters."""
@@ -150,7 +152,7 @@ class Followed:
     # JSON
 
     def status(self) -> tuple[str, str]:
-        return self.follower.status if self.follower is not None else ("log", "")
+        return ("log", "") if self.run is None else (self.run.status, self.run.reason)
 
     def main_curve(self) -> Curve | None:
         curves = list(self.curves.values())
@@ -166,7 +168,7 @@ class Followed:
     def _make_summary(self) -> dict[str, Any]:
         curve = self.main_curve()
         status, reason = self.status()
-        fit = None if curve is None else curve.fit
+        fit = (curve.fit if curve is not None else None) or {}
         steps = self.columns.get("step")
         return {
             "key": self.source.key,
@@ -184,38 +186,32 @@ class Followed:
             "updated_at": self.updated_at,
             "reward": _last_reward(curve),
             "x_label": "" if curve is None else self.unit(curve),
-            "verdict": None if fit is None else fit["verdict"],
-            "is_ok": fit is not None and fit["is_ok"],
-            "advice": None if fit is None else fit["advice"],
-            "ceiling": None if fit is None else fit["ceiling"],
-            "end": None if fit is None else fit["end"],
+            **{key: fit.get(key) for key in ("verdict", "advice", "ceiling", "end")},
+            "is_ok": bool(fit.get("is_ok")),
             "num_alarms": sum(alarm.ended is None for alarm in self._alarms([] if curve is None else [curve])),
             "points": None if curve is None else _points(curve.series, 60),
-            "line": None if fit is None or fit["line"] is None else _thin_line(fit["line"]),
+            "line": _thin_line(fit.get("line")),
         }
 
     def detail_json(self) -> dict[str, Any]:
         """Return everything the page of this run shows, besides its samples."""
-        follower = self.follower
+        run = self.run
         return {
             **self.summary_json(),
             "curves": [self._curve_json(curve) for curve in self.curves.values()],
             "end_compute": self.end_compute,
             "signals": lines_json(self.columns),
-            "times": times_json(self.columns, per_step=follower is None),
-            "passes": [] if follower is None else follower.passes(),
+            "times": times_json(self.columns, per_step=run is None),
+            "passes": [] if run is None else run.passes(),
             "alarms": listed(self._alarms(self.curves.values())),
-            "settings": {} if follower is None else flat(follower.recipe),
-            "num_samples": 0 if follower is None else len(follower.sample_offsets),
-            "num_skipped": 0 if follower is None else follower.num_skipped,
-            "reading": follower is not None and follower.more,
+            "settings": {} if run is None else run.settings,
+            "num_samples": 0 if run is None else len(run.sample_offsets),
+            "num_skipped": 0 if run is None else run.num_skipped,
+            "reading": run is not None and run.more,
         }
 
     def _curve_json(self, curve: Curve) -> dict[str, Any]:
         series = curve.series
-        rows = sorted(curve.history.values(), key=lambda row: row["num"])
-        if curve.fit is not None and len(series.compute):
-            rows.append(newest_forecast(series, curve.fit))
         return {
             "name": series.name,
             "set": series.evaluation_set or "",
@@ -223,25 +219,21 @@ class Followed:
             "y_label": series.y_label,
             "points": _points(series, MOST_DOTS),
             "num_points": len(series.compute),
-            "start": None if series.start is None else series.start,
+            "start": series.start,
             "problem": series.problem,
             "notes": list(series.notes),
             "fit": None if curve.fit is None else {key: each for key, each in curve.fit.items() if key != "fall"},
             "is_current": curve.fitted == self.fit_mark(curve),
-            "history": rows,
+            "history": curve.forecasts(),
         }
 
     def _alarms(self, curves: Iterable[Curve]) -> list[Alarm]:
-        max_lag = self.follower.max_lag if self.follower is not None else None
-        found = signal_alarms(self.columns, remedies=self._remedies, max_lag=max_lag)
-        found += uneven_time_alarms(self._uneven_time)
-        found += evaluation_alarms(self._overtrained)
+        found = list(self._own_alarms)
         for curve in curves:
             if curve.fit is not None:
-                rows = sorted(curve.history.values(), key=lambda row: row["num"])
                 name = curve.series.evaluation_set or curve.series.name
                 found += fall_alarms(name, curve.fit["fall"], self.columns, curve.series.x_label)
-                found += moved_alarms([*rows, newest_forecast(curve.series, curve.fit)])
+                found += moved_alarms(curve.forecasts())
         return found
 
 
@@ -272,16 +264,14 @@ def _points(series: Series, most: int) -> dict[str, Any]:
         order = order[np.unique(np.linspace(0, num - 1, most).round().astype(int))]
     runs = np.zeros(num, dtype=int) if series.run is None else np.unique(series.run, return_inverse=True)[1]
     return {
-        "compute": short(series.compute[order], 6),
-        "reward": short(series.reward[order]),
+        "compute": rounded(series.compute[order], 6),
+        "reward": rounded(series.reward[order]),
         "run": runs[order].tolist(),
     }
 
 
-def _thin_line(line: Mapping[str, Any]) -> dict[str, Any]:
-    places = range(0, len(line["compute"]), max(len(line["compute"]) // 40, 1))
-    return {
-        "compute": [line["compute"][place] for place in places],
-        "reward": [line["reward"][place] for place in places],
-        "last": line["last"],
-    }
+def _thin_line(line: dict[str, Any] | None) -> dict[str, Any] | None:
+    if line is None:
+        return None
+    every = max(len(line["compute"]) // 40, 1)
+    return {"compute": line["compute"][::every], "reward": line["reward"][::every], "last": line["last"]}

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalerl.report.board.reading.inside import Root, open_inside
-from scalerl.report.board.reading.tail import MAX_LINE
+from scalerl.report.files import MAX_LINE, Root, json_object, open_inside
 
 PAGE = 20
 MAX_PAGE = 100
@@ -73,11 +72,8 @@ def _rows(path: Path, root: Root, offsets: Sequence[int], end: int) -> Iterator[
             # Lines that the follower skipped may lie between two samples, so the line may end before the next offset.
             stop = offsets[place + 1] if place + 1 < len(offsets) else status.st_size
             data = os.pread(descriptor, min(stop - begin, MAX_LINE + 1), begin).partition(b"\n")[0]
-            try:
-                row = json.loads(data)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(row, dict):
+            row, fault = json_object(data)
+            if not fault:
                 yield place, row
     finally:
         os.close(descriptor)

@@ -1,28 +1,29 @@
 """The board: looks at the named paths again and again, has workers read and fit, and keeps what the page asks for.
 
 watcher thread:   discover -> poll run folders -> submit reads and fits -> collect results -> raise versions
-server threads:   listing(), detail(), samples() under the lock; wait_for_change() tells the event streams
+server threads:   listing(), detail(), samples() under the lock; listeners tell the event streams of changes
 """
 
 import json
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scalerl.errors import WorkerDied
 from scalerl.report.board import samples
 from scalerl.report.board.charts import columns_json
 from scalerl.report.board.fits import fit_curve, history
-from scalerl.report.board.followed import Curve, Followed
-from scalerl.report.board.reading.foreign import MAX_BYTES, LogReading, files_of, read_log
-from scalerl.report.board.reading.inside import Root
-from scalerl.report.board.reading.sources import Source, Study, discover
-from scalerl.report.board.study_view import StudyView
+from scalerl.report.board.followed import Followed, Slot
+from scalerl.report.board.foreign import MAX_BYTES, LogReading, files_of, read_log
+from scalerl.report.board.study_view import StudyView, study_report
+from scalerl.report.files import Root
+from scalerl.report.sources import Source, Study, discover
 from scalerl.report.workers import Workers, num_cores
 from scalerl.store import SAMPLES
 
@@ -33,21 +34,12 @@ MOST_READERS = 2
 WORKER_BYTES = 2 << 30
 """Memory of a worker: it reads files that anyone may have written."""
 MOST_FITTERS = 4
-_SHARE = 10.0  # a log, or a curve, is left alone for this many times as long as it took
 _HISTORY_CHUNK = 4
+# A log, a curve or a study is left alone for so many times as long as its answer took, and at most so many seconds.
+_LOG_PAUSE, _CURVE_PAUSE, _STUDY_PAUSE = (10.0, 30.0), (2.0, 20.0), (10.0, 60.0)
 
 
-@dataclass(slots=True)
-class _Log:
-    """When a log was read, and when it may be read again."""
-
-    files: list[tuple[str, int, int]] = field(default_factory=list)
-    next_read_at: float = 0.0
-    busy: bool = False
-
-
-@dataclass(slots=True)
-class _Job:
+class _Job(NamedTuple):
     future: Future[Any]
     finish: Callable[[Any], None]
     """Called with the result, or with None if the worker ended."""
@@ -67,7 +59,6 @@ class Board:
         """Set when a worker has finished: the next look need not wait."""
         self._end_compute = end_compute
         self._items: dict[str, Followed] = {}
-        self._logs: dict[str, _Log] = {}
         self._studies: dict[str, StudyView] = {}
         self._notes: list[str] = []
         self._next_discovery = 0.0
@@ -86,114 +77,105 @@ class Board:
 
     def look(self) -> None:
         """Take one look: read what was added, collect what workers have finished, and ask for more."""
-        now = time.monotonic()
+        now, before = time.monotonic(), self.version
         with self.lock:
-            changed = self._collect()
+            self._collect()
             if now >= self._next_discovery:
                 self._next_discovery = now + DISCOVER_EVERY_S
-                changed |= self._discover()
+                self._discover()
         for item in list(self._items.values()):
             # One at a time: a request waits for one run at most.
             with self.lock:
-                if item.follower is not None:
-                    if item.poll():
-                        changed |= self._touch(item)
-                else:
+                if item.run is None:
                     self._look_at_log(item, now)
+                elif item.poll():
+                    self._touch(item)
         with self.lock:
             for view in self._studies.values():
                 if view.poll():
-                    self.version += 1
-                    view.version = self.version
-                    changed = True
-            self._submit_fits(now)
-        if changed:
-            self._tell()
+                    self._touch(view)
+            free = self._num_fitters - sum(job.workers is self._fitters for job in self._jobs)
+            for task in islice(self._tasks(now), max(free, 0)):
+                self._fitters.start(self._num_fitters)
+                task()
+        if self.version != before:
+            for listener in list(self._listeners):
+                listener()
 
-    def _tell(self) -> None:
-        for listener in list(self._listeners):
-            listener()
-
-    def _touch(self, item: Followed) -> bool:
+    def _touch(self, item: Followed | StudyView) -> None:
+        """Give something that has changed a new version; its study has changed with it."""
         self.version += 1
         item.version = self.version
-        if (study := self._studies.get(item.source.study or "")) is not None:
+        if isinstance(item, Followed) and (study := self._studies.get(item.source.study or "")) is not None:
             study.version = self.version
             study.is_stale = True
-        return True
 
-    def _discover(self) -> bool:
+    def _discover(self) -> None:
         discovery = discover(self.roots)
-        current = {source.key: source for source in discovery.sources}
-        changed = False
-        for key in [key for key in self._items if key not in current]:
-            del self._items[key]
-            self._logs.pop(key, None)
-            changed = True
-        for key, source in current.items():
-            item = self._items.get(key)
-            if item is None or item.source.kind != source.kind:
-                self._items[key] = Followed(source, self._end_compute)
-                self._logs[key] = _Log()
-                changed = True
-            elif item.source != source:
-                item.source = source
-                changed = True
+        before = {key: item.source for key, item in self._items.items()}, self._notes, self._plans()
+        items: dict[str, Followed] = {}
         # In the order of discovery, which is the order of the list on the page.
-        self._items = {key: self._items[key] for key in current}
-        changed |= self._take_studies(discovery.studies)
-        if changed or discovery.notes != self._notes:
-            self._notes = discovery.notes
+        for source in discovery.sources:
+            item = self._items.get(source.key)
+            if item is None or item.source.kind != source.kind:
+                item = Followed(source, self._end_compute)
+            item.source = source
+            items[source.key] = item
+        self._items, self._notes = items, discovery.notes
+        self._studies = {study.key: self._studies.get(study.key) or StudyView(study) for study in discovery.studies}
+        for study in discovery.studies:
+            self._studies[study.key].study = study
+        if before != ({key: item.source for key, item in items.items()}, self._notes, self._plans()):
             self.version += 1
-            return True
-        return False
 
-    def _take_studies(self, studies: Sequence[Study]) -> bool:
-        before = {key: view.study for key, view in self._studies.items()}
-        for study in studies:
-            view = self._studies.setdefault(study.key, StudyView(study))
-            view.study = study
-        for key in self._studies.keys() - {study.key for study in studies}:
-            del self._studies[key]
-        return before != {study.key: study for study in studies}
-
-    # Logs of other trainers
+    def _plans(self) -> dict[str, Study]:
+        return {key: view.study for key, view in self._studies.items()}
 
     def _look_at_log(self, item: Followed, now: float) -> None:
-        log = self._logs[item.source.key]
-        if log.busy or now < log.next_read_at:
+        if item.slot.busy or now < item.slot.next_at:
             return
-        log.next_read_at = now + LOOK_EVERY_S
+        item.slot.next_at = now + LOOK_EVERY_S
         files = files_of(item.source.path)
-        if files == log.files:
+        if files == item.files:
             return
-        log.files = files
+        item.files = files
+
+        def take(reading: LogReading | None) -> None:
+            item.take_log(reading or LogReading(problem="The log could not be read: its reader ran out of memory."))
+            self._touch(item)
+
         if problem := _refusal(item.source, files):
-            item.take_log(LogReading(problem=problem), _changed_at(files))
-            self._touch(item)
-            self._tell()
+            take(LogReading(problem=problem))
             return
-        log.busy = True
         self._readers.start(MOST_READERS)
-
-        def finish(reading: LogReading | None) -> None:
-            log.busy = False
-            problem = "The log could not be read: its reader ran out of memory."
-            reading = reading or LogReading(problem=problem, cpu_s=3.0)
-            log.next_read_at = time.monotonic() + min(_SHARE * reading.cpu_s, 30.0)
-            item.take_log(reading, _changed_at(files))
-            self._touch(item)
-
-        self._ask(self._readers, finish, read_log, item.source.path)
+        self._ask(self._readers, item.slot, _LOG_PAUSE, take, read_log, item.source.path)
 
     # Workers
 
-    def _ask(self, workers: Workers, finish: Callable[[Any], None], function: Any, *arguments: Any) -> None:
+    def _ask(
+        self,
+        workers: Workers,
+        slot: Slot,
+        pause: tuple[float, float],
+        take: Callable[[Any], None],
+        function: Callable[..., Any],
+        *arguments: Any,
+    ) -> None:
+        """Have a worker call a function, and `take` its result, or None if the worker ended."""
+        began = time.monotonic()
+        slot.busy = True
+
+        def finish(result: Any) -> None:
+            times, most = pause
+            slot.busy = False
+            slot.next_at = time.monotonic() + min(times * (time.monotonic() - began), most)
+            take(result)
+
         future = workers.submit(function, *arguments)
         future.add_done_callback(lambda _: self.woken.set())
-        self._jobs.append(_Job(future=future, finish=finish, workers=workers))
+        self._jobs.append(_Job(future, finish, workers))
 
-    def _collect(self) -> bool:
+    def _collect(self) -> None:
         done = [job for job in self._jobs if job.future.done()]
         self._jobs = [job for job in self._jobs if not job.future.done()]
         for job in done:
@@ -202,84 +184,44 @@ class Board:
             except (WorkerDied, OSError, EOFError):
                 result = None
             job.finish(result)
-        return bool(done)
 
-    def _submit_fits(self, now: float) -> None:
-        """Keep the workers busy, with what is being looked at first."""
-        free = self._num_fitters - sum(job.workers is self._fitters for job in self._jobs)
-        if free <= 0:
-            return
+    def _tasks(self, now: float) -> Iterator[Callable[[], None]]:
+        """Yield what workers should fit: first what is being looked at, the histories and studies last."""
         items = sorted(self._items.values(), key=lambda item: (item.wanted_until < now, -item.version))
-        tasks = [self._fit_task(item, curve, now) for item in items for curve in item.curves.values()]
-        tasks += [self._history_task(item, curve) for item in items if item.wanted_until >= now
-                  for curve in item.curves.values()]  # fmt: skip
-        tasks += [self._study_task(view, now) for view in self._studies.values()]
-        for task in [task for task in tasks if task is not None][:free]:
-            self._fitters.start(self._num_fitters)
-            task()
+        curves = [(item, curve) for item in items for curve in item.curves.values() if len(curve.series.compute)]
+        for item, curve in curves:
+            mark, slot = item.fit_mark(curve), curve.slot
+            if not slot.busy and curve.fitted != mark and now >= slot.next_at:
 
-    def _fit_task(self, item: Followed, curve: Curve, now: float) -> Callable[[], None] | None:
-        mark = item.fit_mark(curve)
-        if curve.busy or curve.fitted == mark or now < curve.next_fit_at or not len(curve.series.compute):
-            return None
+                def take(result: dict[str, Any] | None, item=item, curve=curve, mark=mark) -> None:
+                    curve.fit, curve.fitted = result, mark
+                    self._touch(item)
 
-        def submit() -> None:
-            curve.busy = True
-            began = time.monotonic()
+                asked = (curve.series, item.end_compute, item.unit(curve))
+                yield partial(self._ask, self._fitters, slot, _CURVE_PAUSE, take, fit_curve, *asked)
+        for item, curve in curves:
+            if curve.slot.busy or curve.fit is None or item.wanted_until < now:
+                continue
+            # The latest ones first: they show best how much to trust the present forecast.
+            if missing := item.missing_history(curve)[-_HISTORY_CHUNK:]:
 
-            def finish(result: dict[str, Any] | None) -> None:
-                curve.busy = False
-                curve.fit, curve.fitted = result, mark
-                curve.next_fit_at = time.monotonic() + min(2.0 * (time.monotonic() - began), 20.0)
-                self._touch(item)
+                def keep(rows: list[dict[str, Any]] | None, item=item, curve=curve, missing=missing) -> None:
+                    curve.history |= {mark: row for (_, mark), row in zip(missing, rows or (), strict=False)}
+                    self._touch(item)
 
-            self._ask(self._fitters, finish, fit_curve, curve.series, item.end_compute, item.unit(curve))
+                asked = (curve.series, [num for num, _ in missing], item.end_compute)
+                yield partial(self._ask, self._fitters, curve.slot, (0.0, 0.0), keep, history, *asked)
+        for view in self._studies.values():
+            if view.is_stale and not view.slot.busy and now >= view.slot.next_at:
+                view.is_stale = False
 
-        return submit
+                def show(result: dict[str, Any] | None, view=view) -> None:
+                    view.report = result or view.report
+                    self._touch(view)
 
-    def _history_task(self, item: Followed, curve: Curve) -> Callable[[], None] | None:
-        if curve.busy or curve.fit is None or not len(curve.series.compute):
-            return None
-        missing = item.missing_history(curve)
-        if not missing:
-            return None
-        # The latest ones first: they show best how much to trust the present forecast.
-        chunk = missing[-_HISTORY_CHUNK:]
-
-        def submit() -> None:
-            curve.busy = True
-
-            def finish(rows: list[dict[str, Any]] | None) -> None:
-                curve.busy = False
-                for (_, mark), row in zip(chunk, rows or (), strict=False):
-                    curve.history[mark] = row
-                self._touch(item)
-
-            counts = [num for num, _ in chunk]
-            self._ask(self._fitters, finish, history, curve.series, counts, item.end_compute)
-
-        return submit
-
-    def _study_task(self, view: StudyView, now: float) -> Callable[[], None] | None:
-        if not view.is_due(now):
-            return None
-
-        def submit() -> None:
-            call = view.comparison()
-            if call is None:
-                return
-            function, arguments = call
-            began = time.monotonic()
-
-            def finish(result: dict[str, Any] | None) -> None:
-                view.take(result, seconds=time.monotonic() - began)
-                self.version += 1
-                view.version = self.version
-
-            view.busy = True
-            self._ask(self._fitters, finish, function, *arguments)
-
-        return submit
+                if view.is_inside():
+                    asked = (study_report, view.study.path)
+                    yield partial(self._ask, self._fitters, view.slot, _STUDY_PAUSE, show, *asked)
 
     # What the page asks for
 
@@ -351,16 +293,12 @@ class Board:
         """Return a page of samples, or one sample; None if there is no such run or sample."""
         with self.lock:
             item = self._items.get(key)
-            if item is None or item.follower is None:
+            if item is None or item.run is None:
                 return None
-            path, root, offsets = item.source.path / SAMPLES, item.source.root, item.follower.sample_offsets[:]
+            path, root, offsets = item.source.path / SAMPLES, item.source.root, item.run.sample_offsets[:]
         if number is not None:
             return samples.one_sample(path, root, offsets, number)
         return samples.search(path, root, offsets, query)
-
-
-def _changed_at(files: Sequence[tuple[str, int, int]]) -> float:
-    return max((changed for _, _, changed in files), default=0) / 1e9
 
 
 def _refusal(source: Source, files: Sequence[tuple[str, int, int]]) -> str:

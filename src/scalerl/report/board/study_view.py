@@ -1,23 +1,20 @@
 """A study on the page: compares its arms, with all seeds of an arm as one curve."""
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from scalerl import store
-from scalerl.errors import InputError, UserError
+from scalerl.errors import UserError
 from scalerl.logs.series import Selection
-from scalerl.report.board.columns import number
-from scalerl.report.board.followed import Followed
-from scalerl.report.board.reading.inside import Root
-from scalerl.report.board.reading.sources import Study
-from scalerl.report.board.reading.tail import Tail
+from scalerl.report.board.followed import Followed, Slot
+from scalerl.report.columns import number
 from scalerl.report.content import report_json
+from scalerl.report.files import Root, Tail
 from scalerl.report.results import FitOptions
+from scalerl.report.sources import Study
 from scalerl.report.views import build_report
 
-_SHARE = 10.0
 FILES = (store.RECIPE, store.ENV, store.METRICS, store.EVALS, store.STATUS)
 
 
@@ -28,83 +25,61 @@ class StudyView:
         self.study = study
         self.version = 0
         self.is_stale = True
-        self.busy = False
+        """Whether its arms should be compared again."""
+        self.slot = Slot()
         self.report: dict[str, Any] = {"report": None, "problem": ""}
         self._decisions = Tail(study.path / store.DECISIONS, study.root)
         self._decision: dict[str, Any] = {}
-        self._next_at = 0.0
 
     def poll(self) -> bool:
         """Read what the policy of the study has decided since the last look; return whether it has."""
         added = self._decisions.read()
-        if added.restarted:
-            self._decision = {}
-        if added.rows:
-            self._decision = added.rows[-1][1]
-        return bool(added.rows) or added.restarted
+        if added.changed:
+            self._decision = added.rows[-1].row if added.rows else {}
+        return added.changed
 
-    def is_due(self, now: float) -> bool:
-        """Return whether its arms should be compared again."""
-        return self.is_stale and not self.busy and now >= self._next_at
-
-    def comparison(self) -> tuple[Any, tuple[Any, ...]] | None:
-        """Return the call that compares the arms, None where a file of the study lies outside it."""
-        self.is_stale = False
+    def is_inside(self) -> bool:
+        """Return whether all files of its runs lie in its folder."""
         inside = Root(self.study.path)
         folders = [self.study.path / store.portable(str(row.get("folder"))) for row in self.study.plan.get("runs", [])]
-        files = [folder / name for folder in folders for name in FILES]
-        return (study_report, (self.study.path,)) if all(inside.holds(path) for path in files) else None
-
-    def take(self, result: dict[str, Any] | None, *, seconds: float) -> None:
-        self.busy = False
-        self._next_at = time.monotonic() + min(_SHARE * seconds, 60.0)
-        if result is not None:
-            self.report = result
+        return all(inside.holds(folder / name) for folder in folders for name in FILES)
 
     def summary_json(self, members: Sequence[Followed]) -> dict[str, Any]:
+        states = [item.status()[0] for item in members]
         return {
             "key": self.study.key,
             "version": self.version,
             "name": self.study.name,
             "num_runs": len(members),
-            "num_done": sum(item.status()[0] == "done" for item in members),
-            "num_running": sum(item.status()[0] == "running" for item in members),
+            "num_done": states.count("done"),
+            "num_running": states.count("running"),
         }
 
     def detail_json(self, members: Sequence[Followed]) -> dict[str, Any]:
         plan = self.study.plan
         description = plan.get("description")
+        arms: dict[str, list[dict[str, Any]]] = {}
+        for item in members:
+            summary = item.summary_json()
+            shown = ("key", "seed", "status", "reason", "step", "reward", "num_alarms", "updated_at")
+            arms.setdefault(item.source.arm, []).append({key: summary[key] for key in shown})
         return {
             **self.summary_json(members),
             "description": description if isinstance(description, str) else "",
             "base": str(plan.get("base") or ""),
             "faults": list(self.study.faults),
-            "arms": self._arms(members),
+            "arms": [{"arm": arm, "runs": runs} for arm, runs in arms.items()],
             **self.report,
             "planner": planner_words(self._decision),
             "decision": str(self._decision.get("kind") or ""),
         }
-
-    def _arms(self, members: Sequence[Followed]) -> list[dict[str, Any]]:
-        arms: dict[str, list[Followed]] = {}
-        for item in members:
-            arms.setdefault(item.source.arm, []).append(item)
-        return [
-            {
-                "arm": arm,
-                "runs": [
-                    {"key": item.source.key, "seed": item.source.seed, **_state_of(item)} for item in of_arm
-                ],
-            }
-            for arm, of_arm in arms.items()
-        ]  # fmt: skip
 
 
 def study_report(folder: Path) -> dict[str, Any]:
     """Return the report of a study on its own axis, without the views that only a finished page needs."""
     try:
         return {"report": report_json(build_report([folder], Selection(), FitOptions(), quick=True)), "problem": ""}
-    except (InputError, UserError) as error:
+    except UserError as error:
         return {"report": None, "problem": str(error)}
 
 
@@ -126,8 +101,3 @@ def planner_words(decision: Mapping[str, Any]) -> dict[str, str]:
             parts.append("given compute next" + (f", until {until:.0%} of its budget" if until == until else ""))
         words[row["name"]] = ", ".join(parts)
     return words
-
-
-def _state_of(item: Followed) -> dict[str, Any]:
-    summary = item.summary_json()
-    return {key: summary[key] for key in ("status", "reason", "step", "reward", "num_alarms", "updated_at")}

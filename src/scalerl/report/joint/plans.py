@@ -1,22 +1,26 @@
-"""The arms of a plan from analysed curves, and the plan as sentences, a table and JSON."""
+"""The arms of a plan from analysed curves, and the plan as sentences, a table, JSON and a figure."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from scalerl.curves import Fit, Value, Verdict
 from scalerl.errors import InputError
 from scalerl.joint.plan import Candidate, Planned
 from scalerl.joint.pool import pool
-from scalerl.report.json import value_json
-from scalerl.report.numbers import compute_text, fixed, interval_text, probability_text
-from scalerl.report.pooling import check_one_axis
-from scalerl.report.results import CurveResult
+from scalerl.report.json import picked
+from scalerl.report.numbers import compute_text, fixed, interval_text, probability_text, short_compute_text
+from scalerl.report.picture import GREY, colour, log_ticks, new_figure, write_figure
+from scalerl.report.results import CurveResult, check_one_axis
+from scalerl.report.tables import Table
 
+NUM_PLACES = 120  # of a drawn curve
+STYLES = {"continue": "green", "stop": "yellow", "done": "dim"}
 TOLERANCE = 1.01  # times the target that an arm may have spent: the last evaluation often lies a little beyond
 
 
@@ -44,7 +48,7 @@ def make_candidates(curves: Sequence[CurveResult], target: float) -> list[Candid
     ]
 
 
-# In words -------------------------------------------------------------------------------------------------------------
+# In words
 
 
 def plan_messages(planned: Planned) -> list[str]:
@@ -80,10 +84,10 @@ def _answer(planned: Planned) -> str:
     return f"{arm.name} leads at {target} with probability {probability_text(arm.p_best)}; {loss}."
 
 
-def plan_table(planned: Planned, alone: Mapping[str, Fit | None]) -> Group:
-    """Return the plan as a table for the terminal; `alone` are the fits without pooling."""
-    table = Table(title_justify="left", header_style="bold", pad_edge=False, box=None)
-    for head in (
+def plan_table(planned: Planned, candidates: Sequence[Candidate]) -> Group:
+    """Return the plan as a table for the terminal."""
+    fits = {arm.name: arm.fit for arm in candidates}
+    heads = (
         "arm",
         "spent",
         "P(best)",
@@ -92,21 +96,23 @@ def plan_table(planned: Planned, alone: Mapping[str, Fit | None]) -> Group:
         "action",
         "until",
         "value",
-    ):
-        table.add_column(head, justify="left" if head in ("arm", "action") else "right")
+    )
     show = fixed(3)
-    for arm in planned.arms:
-        table.add_row(
+    rows = [
+        (
             arm.name,
             compute_text(arm.spent),
             "-" if math.isnan(arm.p_best) else f"{arm.p_best:.2f}",
             interval_text(arm.reward_at_target, show),
-            interval_text(_alone(alone.get(arm.name), planned.target), show),
-            Text(arm.action, style={"continue": "green", "stop": "yellow"}.get(arm.action, "dim")),
+            interval_text(_alone(fits.get(arm.name), planned.target), show),
+            Text(arm.action, style=STYLES[arm.action]),
             "" if arm.until is None else compute_text(arm.until),
             f"{arm.value:.4f}" if math.isfinite(arm.value) and arm.action == "continue" else "",
         )
-    return Group(table, Text(), *(Text(line) for line in plan_messages(planned)))
+        for arm in planned.arms
+    ]
+    table = Table(heads=heads, rows=rows, left=("arm", "action"))
+    return Group(table.rich(), Text(), *map(Text, plan_messages(planned)))
 
 
 def _alone(curve: Fit | None, target: float) -> Value | None:
@@ -117,26 +123,53 @@ def _alone(curve: Fit | None, target: float) -> Value | None:
     return Value(value=float(own.predict(target)), low=float(low[0]), high=float(high[0]))
 
 
-# As JSON --------------------------------------------------------------------------------------------------------------
+# As JSON and as a figure
 
 
 def plan_json(planned: Planned) -> dict[str, Any]:
     """Return the plan as JSON types."""
+    shown = ("name", "spent", "p_best", "reward_at_target", "action", "until")
     return {
-        "arms": [
-            {
-                "name": arm.name,
-                "spent": arm.spent,
-                "p_best": None if math.isnan(arm.p_best) else arm.p_best,
-                "reward_at_target": value_json(arm.reward_at_target),
-                "action": arm.action,
-                "until": arm.until,
-            }
-            for arm in planned.arms
-        ],
-        "regret": value_json(planned.regret),
-        "kind": planned.kind,
-        "favourite": planned.favourite,
-        "target": planned.target,
-        "cost": planned.cost,
+        "arms": [picked(arm, *shown) for arm in planned.arms],
+        **picked(planned, "regret", "kind", "favourite", "target", "cost"),
     }
+
+
+def draw_plan(planned: Planned, candidates: Sequence[Candidate], path: Path) -> None:
+    """Draw the curves of all arms up to the target, and the probability of each to be the best there."""
+
+    def make() -> Any:
+        figure = new_figure(10.5, 4.2)
+        axes, bars = figure.subplots(1, 2, width_ratios=(3, 1))
+        for place, arm in enumerate(candidates):
+            _draw_arm(axes, arm, planned, colour(place))
+        axes.axvline(planned.target, color=GREY, linewidth=0.8, linestyle=":")
+        axes.set(
+            xscale="log", xlabel="compute", ylabel="reward", title=f"to the target {short_compute_text(planned.target)}"
+        )
+        log_ticks(axes.xaxis, *axes.get_xlim())
+        axes.legend(fontsize=8, frameon=False)
+        places = np.arange(len(planned.arms))
+        shades = [colour(place) for place in range(len(planned.arms))]
+        bars.barh(places, [np.nan_to_num(arm.p_best) for arm in planned.arms], color=shades)
+        bars.set_yticks(places, [f"{arm.name} ({arm.action})" for arm in planned.arms], fontsize=8)
+        bars.invert_yaxis()
+        bars.set(xlim=(0, 1), title="probability of being the best there")
+        return figure
+
+    write_figure(path, make)
+
+
+def _draw_arm(axes: Any, arm: Candidate, planned: Planned, shade: str) -> None:
+    curve = arm.fit
+    if curve is None or not curve.has_intervals:
+        return
+    axes.plot(curve.compute, curve.reward, "o", markersize=2.5, color=shade, alpha=0.6)
+    places = np.geomspace(curve.compute.min(), planned.target, NUM_PLACES)
+    low, high = curve.curve_interval(places)
+    action = planned.arm(arm.name).action
+    axes.plot(places, curve.predict(places), color=shade, linestyle="-" if action != "stop" else "--", label=arm.name)
+    axes.fill_between(places, low, high, color=shade, alpha=0.12, linewidth=0)
+    until = planned.arm(arm.name).until
+    if until is not None:
+        axes.plot([until], curve.predict([until]), marker="|", markersize=12, color=shade)

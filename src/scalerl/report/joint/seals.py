@@ -1,26 +1,29 @@
-"""Seal the forecasts of analysed curves, and score sealed files against logs."""
+"""Seal the forecasts of analysed curves, score sealed files against logs, and show how well they did."""
 
+import html
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from string import Template
 from typing import Any, Literal
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from scalerl import __version__
-from scalerl.errors import InputError, UsageError
-from scalerl.joint.seal import LEVELS, AtScore, SealScore, opened, score_sealed, seal, sealed_curve
+from scalerl.errors import InputError, StoreError, UsageError
+from scalerl.joint.seal import LEVELS, SealScore, opened, score_sealed, seal, sealed_curve
 from scalerl.logs.formats import read_tables
 from scalerl.logs.series import Selection, Series, series_from
-from scalerl.report.json import number
+from scalerl.report.json import picked, plain
 from scalerl.report.numbers import compute_text
+from scalerl.report.page import asset
 from scalerl.report.results import CurveResult, FitOptions
-from scalerl.store import write_json
+from scalerl.report.tables import Table
+from scalerl.store import write_json, write_text
 
 Kind = Literal["scored", "nothing_new"]
 DEFAULT_AT = (2.0, 4.0)  # times the data
@@ -83,7 +86,7 @@ def write_seal(
     write_json(file, sealed_content(curves, logs, asdict(selection), asdict(options), at))
 
 
-# Scores ---------------------------------------------------------------------------------------------------------------
+# Scores
 
 
 def score_file(path: Path, logs: Sequence[str]) -> FileScore:
@@ -152,7 +155,7 @@ def calibration(results: Sequence[FileScore]) -> dict[float, tuple[float, int]]:
     return coverage
 
 
-# In words -------------------------------------------------------------------------------------------------------------
+# In words
 
 
 def score_messages(result: FileScore) -> list[str]:
@@ -174,31 +177,24 @@ def score_messages(result: FileScore) -> list[str]:
 
 
 def score_table(result: FileScore) -> Group:
-    table = Table(header_style="bold", pad_edge=False, box=None)
-    for head in ("curve", "compute", "forecast", "measured", "inside"):
-        table.add_column(head, justify="left" if head == "curve" else "right")
-    for curve in result.curves:
-        for row in curve.at:
-            table.add_row(curve.name, compute_text(row.compute), _forecast(row), *_measured(row))
-    return Group(table, Text(), *(Text(line) for line in score_messages(result)))
-
-
-def _forecast(row: AtScore) -> str:
-    return f"{row.value:.3f} [{row.low:.3f}, {row.high:.3f}]"
-
-
-def _measured(row: AtScore) -> tuple[str, str]:
-    return ("not yet", "-") if row.measured is None else (f"{row.measured:.3f}", "yes" if row.inside else "no")
+    rows = [
+        (
+            curve.name,
+            compute_text(row.compute),
+            f"{row.value:.3f} [{row.low:.3f}, {row.high:.3f}]",
+            "not yet" if row.measured is None else f"{row.measured:.3f}",
+            {None: "-", True: "yes", False: "no"}[row.inside],
+        )
+        for curve in result.curves
+        for row in curve.at
+    ]
+    table = Table(heads=("curve", "compute", "forecast", "measured", "inside"), rows=rows, left=("curve",))
+    return Group(table.rich(), Text(), *map(Text, score_messages(result)))
 
 
 def folder_table(results: Sequence[FileScore]) -> Group:
-    table = Table(header_style="bold", pad_edge=False, box=None)
-    for head in FOLDER_HEADS:
-        table.add_column(head, justify="left" if head in ("file", "sealed", "curve") else "right")
-    for cells in folder_cells(results):
-        table.add_row(*cells)
-    lines = [Text(line) for line in calibration_lines(results)]
-    return Group(table, Text(), *lines)
+    table = Table(heads=FOLDER_HEADS, rows=folder_cells(results), left=FOLDER_HEADS[:3])
+    return Group(table.rich(), Text(), *map(Text, calibration_lines(results)))
 
 
 def folder_cells(results: Sequence[FileScore]) -> list[tuple[str, ...]]:
@@ -219,41 +215,55 @@ def calibration_lines(results: Sequence[FileScore]) -> list[str]:
     return lines or ["Nothing was measured since."]
 
 
-# As JSON --------------------------------------------------------------------------------------------------------------
+# As JSON and as a page
 
 
 def score_json(result: FileScore) -> dict[str, Any]:
     return {
         "file": str(result.path),
-        "date": result.date,
-        "kind": result.kind,
+        **picked(result, "date", "kind", "missing"),
         "curves": [
             {
-                "name": curve.name,
-                "num_new": curve.num_new,
+                **picked(curve, "name", "num_new", "rmse", "bias", "coverage", "data_changed"),
                 "num_scored": curve.num_new - curve.beyond,
-                "rmse": number(curve.rmse),
-                "bias": number(curve.bias),
-                "coverage": {f"{level:g}": number(share) for level, share in curve.coverage.items()},
-                "data_changed": curve.data_changed,
                 "at": [
-                    {
-                        "compute": row.compute,
-                        "reward": {"value": row.value, "low": row.low, "high": row.high},
-                        "measured": row.measured,
-                        "inside": row.inside,
-                    }
+                    {**picked(row, "compute", "measured", "inside"), "reward": picked(row, "value", "low", "high")}
                     for row in curve.at
                 ],
             }
             for curve in result.curves
         ],
-        "missing": list(result.missing),
     }
 
 
 def folder_json(results: Sequence[FileScore]) -> dict[str, Any]:
-    levels = {
-        f"{level:g}": {"covered": number(share), "num": num} for level, (share, num) in calibration(results).items()
-    }
-    return {"files": [score_json(result) for result in results], "calibration": levels}
+    levels = {level: {"covered": share, "num": num} for level, (share, num) in calibration(results).items()}
+    return {"files": [score_json(result) for result in results], "calibration": plain(levels)}
+
+
+def write_page(results: Sequence[FileScore], path: Path) -> None:
+    """Write the calibration page: one HTML file that works offline."""
+    cells = ["".join(f"<td>{html.escape(text)}</td>" for text in row) for row in folder_cells(results)]
+    page = Template(asset("calibration.html")).substitute(
+        words=" ".join(map(html.escape, calibration_lines(results))),
+        picture=_picture(results),
+        head="".join(f"<th>{text}</th>" for text in FOLDER_HEADS),
+        rows="".join(f"<tr>{row}</tr>" for row in cells),
+    )
+    try:
+        write_text(path, page)
+    except (StoreError, OSError) as error:
+        raise InputError(f"cannot write {path}: {error}") from None
+
+
+def _picture(results: Sequence[FileScore]) -> str:
+    """Return an SVG of covered shares against levels; empty if nothing was scored."""
+    points = [(level, share) for level, (share, num) in calibration(results).items() if num]
+    # A square of 260 from the left edge at 60 and the top at 10.
+    dots = [
+        f'<circle class="dot" cx="{60 + 260 * level:.0f}" cy="{270 - 260 * share:.0f}" r="5"/>'
+        f'<text x="{52 + 260 * level:.0f}" y="{262 - 260 * share:.0f}" text-anchor="end">'
+        f"{level:.0%}: {share:.0%}</text>"
+        for level, share in points
+    ]
+    return Template(asset("calibration.svg")).substitute(dots="".join(dots)) if points else ""

@@ -3,23 +3,22 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from scalerl.curves import Verdict
 from scalerl.errors import InputError
 from scalerl.joint.transfer import LEAST_SIBLINGS, Sibling, Transfer, first_reward, sibling, transfer
-from scalerl.report.json import value_json
+from scalerl.report.json import picked, plain
 from scalerl.report.numbers import compute_text, fixed, interval_text, short_compute_text, two_decimals
 from scalerl.report.picture import GREY, WARNING, colour, log_ticks, new_figure, write_figure
-from scalerl.report.pooling import check_one_axis
-from scalerl.report.results import CurveResult
+from scalerl.report.results import CurveResult, check_one_axis
+from scalerl.report.tables import Table
 
 UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 SIZE = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kmbt]?)\s*", re.IGNORECASE)
@@ -123,37 +122,30 @@ def transfer_messages(done: Transfer, left_out: Sequence[LeftOut]) -> list[str]:
 def transfer_json(done: Transfer, left_out: Sequence[LeftOut]) -> dict[str, Any]:
     """Return the forecast as JSON types."""
     return {
-        "target": {"size": done.size, "start": done.start},
-        "ceiling": value_json(done.ceiling),
-        "exponent": value_json(done.exponent),
-        "midpoint": value_json(done.midpoint),
-        "at": [{"compute": compute, "reward": value_json(value)} for compute, value in done.at],
-        "kind": done.kind,
-        "scatter": done.scatter,
+        "target": picked(done, "size", "start"),
+        **picked(done, "ceiling", "exponent", "midpoint", "kind", "scatter"),
+        "at": [{"compute": compute, "reward": plain(value)} for compute, value in done.at],
         "siblings": [own.name for own in done.siblings],
-        "left_out": [asdict(each) for each in left_out],
+        "left_out": plain(left_out),
     }
 
 
 def transfer_table(done: Transfer, left_out: Sequence[LeftOut]) -> Group:
     """Return a table of the siblings and the target for the terminal."""
-    table = Table(header_style="bold", pad_edge=False, box=None)
-    for head in ("run", "size", "start", "ceiling", "exponent", "midpoint"):
-        table.add_column(head, justify="left" if head == "run" else "right")
     show = fixed(3)
+    rows: list[tuple[Any, ...]] = []
     for own in done.siblings:
         exponent, midpoint = math.exp(own.log_exponent[0]), math.exp(own.log_midpoint[0])
         cells = (show(own.start), show(own.ceiling[0]), two_decimals(exponent), compute_text(midpoint))
-        table.add_row(own.name, size_text(own.size), *cells)
-    table.add_row(
-        Text("target", style="bold"),
-        size_text(done.size),
-        show(done.start),
+        rows.append((own.name, size_text(own.size), *cells))
+    values = (
         interval_text(done.ceiling, show),
         interval_text(done.exponent, two_decimals),
         interval_text(done.midpoint, compute_text),
     )
-    return Group(table, Text(), *(Text(line) for line in transfer_messages(done, left_out)))
+    rows.append((Text("target", style="bold"), size_text(done.size), show(done.start), *values))
+    table = Table(heads=("run", "size", "start", "ceiling", "exponent", "midpoint"), rows=rows, left=("run",))
+    return Group(table.rich(), Text(), *map(Text, transfer_messages(done, left_out)))
 
 
 def _shown_name(own: Sibling) -> str:

@@ -1,7 +1,6 @@
 """Find the run folders, studies and logs at the paths that the user named. Does not read any log."""
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,7 @@ from typing import Any, Literal
 from scalerl import store
 from scalerl.logs.names import file_names
 from scalerl.logs.source import LOG_SUFFIXES
-from scalerl.report.board.reading.inside import Root, read_inside
+from scalerl.report.files import Root, json_object, read_inside
 
 MOST_SOURCES = 300
 """Runs and logs that are followed; what comes after them is named in a note."""
@@ -141,21 +140,15 @@ def _holds_events(folder: Path) -> bool:
 
 
 def _study_plan(folder: Path, root: Root) -> dict[str, Any] | None:
-    data = read_inside(folder / store.STUDY, root, _MAX_JSON)
-    if data is None:
-        return None
-    try:
-        plan = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    return plan if isinstance(plan, dict) else None
+    plan, fault = json_object(read_inside(folder / store.STUDY, root, _MAX_JSON))
+    return None if fault else plan or None
 
 
 def _add_study(folder: Path, root: Root, plan: dict[str, Any], result: Discovery) -> None:
     faults: list[str] = []
     name = str(plan.get("name") or folder.resolve().name)
     inside = Root(folder)
-    for arm, seed, run_folder in _planned(plan):
+    for arm, seed, run_folder in planned(plan):
         path = folder / store.portable(run_folder)
         if not inside.holds(path):
             faults.append(f"{arm}, seed {seed}: its folder lies outside the study and is not read.")
@@ -174,7 +167,7 @@ def _add_study(folder: Path, root: Root, plan: dict[str, Any], result: Discovery
     result.studies.append(Study(path=folder, root=root, name=name, plan=plan, faults=tuple(faults)))
 
 
-def _planned(plan: dict[str, Any]) -> Iterator[tuple[str, int | None, str]]:
+def planned(plan: dict[str, Any]) -> Iterator[tuple[str, int | None, str]]:
     """Yield arm, seed and folder of each run of a plan."""
     runs = plan.get("runs")
     for row in runs if isinstance(runs, list) else ():

@@ -1,18 +1,20 @@
-"""The paragraph at the top of a report: which curve leads, how the others compare, and how forecasts did."""
+"""A report in words: which curve leads, how the others compare, how forecasts did, and what is not known."""
 
 import math
 from collections.abc import Mapping, Sequence
 
-from scalerl.curves import PairKind, Verdict, pair_verdict
+from scalerl.curves import NoteKind, PairKind, Verdict, note_text, pair_verdict
+from scalerl.report.alarms import alarm_text
 from scalerl.report.inputs import ARM
-from scalerl.report.numbers import decimals, fixed, probability_text
+from scalerl.report.numbers import decimals, fixed, join_names, probability_text
 from scalerl.report.results import CurveResult, param_value
-from scalerl.report.runs import NOT_STARTED
-from scalerl.report.standing import Lead, LeadKind, is_confirmed, labels, lead, pair_of
-from scalerl.report.views import ALL, Report, View
-from scalerl.report.words import join_names
+from scalerl.report.run_folder import WAITING, RunFolder
+from scalerl.report.runs import environments, incomparable
+from scalerl.report.standing import Lead, LeadKind, is_confirmed, labels, lead, pair_of, reference
+from scalerl.report.views import ALL, Report, View, label_of
 
 Labels = Mapping[str, str]
+
 
 STATES = {
     Verdict.KNOWN: "levels off at {ceiling}",
@@ -102,7 +104,7 @@ def _others(view: View, best: str, label: Labels) -> list[str]:
 def _arms_without_rows(report: Report) -> list[str]:
     """Return the arms that have started and have no readable evaluation."""
     with_rows = {table.rows[0].get(ARM) for table in report.material.tables}
-    started = [run.arm for run in report.material.runs if run.status != NOT_STARTED]
+    started = [run.arm for run in report.material.runs if run.status != WAITING]
     return [arm for arm in dict.fromkeys(started) if arm not in with_rows]
 
 
@@ -146,3 +148,111 @@ def _unconfirmed(report: Report, view: View, label: Labels) -> list[str]:
             verdict = pair_verdict(later.kind, later.winner, label)
             differences.append(f"{label[pair.a]} and {label[pair.b]} ({verdict})")
     return [f"Not borne out by all points: {'; '.join(differences)}."] if differences else []
+
+
+# What a reader must know
+
+WHY_OPEN = (NoteKind.SAME_RUN, NoteKind.DIFFERENT_PROMPTS, NoteKind.SETTLED_BY)
+"""Notes that say why a pair is not decided, and what would decide it."""
+
+
+def warnings(report: Report) -> list[str]:
+    """Return warnings: faults of the inputs, runs cut short, prompts and environments that differ, alarms."""
+    material = report.material
+    sentences = [*material.faults]
+    sentences += _equal_curves(report)
+    first_axis = report.series[report.axes[0].column]
+    sentences += [f"{label_of(series)}: {series.mixed}" for series in first_axis if series.mixed]
+    for run in material.runs:
+        # An unreadable status.json is among the faults already.
+        if run.is_cut and (run.status != "unknown" or not run.faults()):
+            sentences.append(
+                f"{run.name} did not finish ({run.ending}): its curve stands as far as it goes, and windows are shares "
+                f"of that."
+            )
+    for name, arms in incomparable(material.runs).items():
+        hashes = {arm: "+".join(sorted(prompts_hash[:8] for prompts_hash in prompts)) for arm, prompts in arms.items()}
+        shown = ", ".join(f"{arm} {short}" for arm, short in hashes.items())
+        where = f"of {name} " if name else ""
+        sentences.append(f"Not comparable: the evaluations {where}were made on different prompts ({shown}).")
+    for run in material.runs:
+        sentences += compute_caveats(run)
+    for run in material.runs:
+        sentences += [f"{run.name}: {alarm_text(alarm)}." for alarm in run.alarms() if alarm.ended is None]
+    differing = [key for key, values in environments(material.runs).items() if len(values) > 1]
+    if differing:
+        sentences.append(f"The runs' environments differ in {join_names(differing)}.")
+    return sentences
+
+
+def compute_caveats(run: RunFolder) -> list[str]:
+    """Return what is special about the compute of a run: work done twice, and time that stood still."""
+    sentences = []
+    if again := run.repeated:
+        share = again["flops"] / run.cost["flops"] if run.cost.get("flops") else 0.0
+        sentences.append(
+            f"{run.name} repeated {again['num_steps']} steps after an interruption ({again['gpu_hours']:.3g} "
+            f"{run.hours}, {share:.1%} of its FLOPs): they are counted as compute."
+        )
+    if stalled_s := run.seconds.get("stalled"):
+        sentences.append(f"{run.name} stood still for {stalled_s:.0f} s, which is not counted in its {run.hours}.")
+    return sentences
+
+
+def _equal_curves(report: Report) -> list[str]:
+    """Return the curves with the same reward everywhere: their settings had no effect yet, or a log was given twice."""
+    alike: dict[tuple[str | None, bytes], list[str]] = {}
+    for series in report.series[report.axes[0].column]:
+        if len(set(series.reward)) > 2:
+            alike.setdefault((series.evaluation_set, series.reward.tobytes()), []).append(label_of(series))
+    return [
+        f"{join_names(names)} have the same reward at every evaluation: what differs between them has had no effect."
+        for names in alike.values()
+        if len(names) > 1
+    ]
+
+
+def open_questions(report: Report, evaluation_set: str) -> list[str]:
+    """Return what these data do not settle: unknown ceilings, and pairs with the reference that are not separable."""
+    view = report.view(evaluation_set)
+    label = labels(view)
+    sentences = []
+    for curve in view.analysis.curves:
+        if curve.verdict != Verdict.KNOWN:
+            messages = " ".join(curve.messages_in(view.axis.label))
+            title = f"{label[curve.name]}, {curve.verdict}"
+            sentences.append(f"{title}: {messages}" if messages else title)
+    base = reference(report, evaluation_set)
+    for pair in view.analysis.pairs:
+        if base in (pair.a, pair.b) and pair.kind in (PairKind.NOT_SEPARABLE, PairKind.NOT_COMPARABLE):
+            verdict = pair_verdict(pair.kind, pair.winner, label)
+            why = " ".join(note_text(each, view.axis.label) for each in pair.notes if each.kind in WHY_OPEN)
+            sentences.append(f"{label[pair.a]} and {label[pair.b]}, {verdict}: {why}")
+    if not view.is_compared and len(label) > 1:
+        sentences.append("The curves were not compared with each other.")
+    return [*sentences, *_changed_verdicts(report, view, label)]
+
+
+def _changed_verdicts(report: Report, view: View, label: Mapping[str, str]) -> list[str]:
+    """Return the pairs with another verdict on other axes of compute, or with all points."""
+    name, shared = view.evaluation_set, report.material.plan.get("shared_device")
+    others = [
+        (f"by {axis.label}", report.view(name, axis.column))
+        for axis in report.axes[1:]
+        if not (shared and axis.column == "gpu_hours")
+    ]
+    others += [] if view.window.key == ALL else [("with all points", report.view(name, window=ALL))]
+    sentences = []
+    for pair in view.analysis.pairs:
+        changed: dict[tuple[PairKind, str | None], list[str]] = {}
+        for how, other in others:
+            twin = pair_of(other, pair.a, pair.b)
+            if twin is not None and (twin.kind, twin.winner) != (pair.kind, pair.winner):
+                changed.setdefault((twin.kind, twin.winner), []).append(how)
+        verdict = pair_verdict(pair.kind, pair.winner, label)
+        sentences += [
+            f"{label[pair.a]} and {label[pair.b]}: {verdict} by {view.axis.label}, but "
+            f"{pair_verdict(kind, winner, label)} {join_names(how)}."
+            for (kind, winner), how in changed.items()
+        ]
+    return sentences

@@ -2,8 +2,8 @@
 
 import math
 import os
-import time
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +12,11 @@ from scalerl.errors import InputError
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, Series, series_from
 from scalerl.logs.table import Table
-from scalerl.report.board.columns import COLUMNS, MOST_COLUMNS, Array, number, renamed
+from scalerl.report.columns import COLUMNS, MOST_COLUMNS, Array, number, renamed
 
 MAX_BYTES = 256 << 20
 """Largest log that is read: it is read as a whole whenever it grows."""
 _DEPTH, _MOST_FILES = 3, 4000
-SKIPPED = ("step", "attempt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +27,6 @@ class LogReading:
     columns: dict[str, Array] | None = None
     kind: str = ""
     num_rows: int = 0
-    cpu_s: float = 0.0
-    """CPU time that reading took: the longer, the longer until the log is read again."""
     problem: str = ""
     """Why nothing can be shown; empty where something can."""
 
@@ -39,32 +36,21 @@ def files_of(path: Path) -> list[tuple[str, int, int]]:
 
     The board reads a log again when this has changed.
     """
-    if not path.is_dir():
-        try:
-            status = path.stat()
-        except OSError:
-            return []
-        files = [(str(path), status.st_size, status.st_mtime_ns)]
-        # What SQLite has not moved into the database yet.
-        return files + (files_of(path.with_name(f"{path.name}-wal")) if path.suffix == ".db" else [])
-    files: list[tuple[str, int, int]] = []
-    pending = [(str(path), 0)]
-    while pending and len(files) < _MOST_FILES:
-        folder, depth = pending.pop()
-        try:
-            entries = list(os.scandir(folder))
-        except OSError:
-            continue
-        for entry in entries[:_MOST_FILES]:
-            try:
-                if entry.is_dir(follow_symlinks=False):
-                    if depth < _DEPTH and not entry.name.startswith("."):
-                        pending.append((entry.path, depth + 1))
-                elif is_part_of_log(entry.name):
-                    status = entry.stat()
-                    files.append((entry.path, status.st_size, status.st_mtime_ns))
-            except OSError:
-                continue
+    # Beside a database lies what SQLite has not moved into it yet.
+    names = [str(path), *([f"{path}-wal"] if path.suffix == ".db" else [])]
+    if path.is_dir():
+        names = []
+        for folder, folders, inside in os.walk(path):
+            depth = len(Path(folder).relative_to(path).parts)
+            folders[:] = [each for each in folders if depth < _DEPTH and not each.startswith(".")]
+            names += [os.path.join(folder, name) for name in inside if is_part_of_log(name)]
+            if len(names) >= _MOST_FILES:
+                break
+    files = []
+    for name in names:
+        with suppress(OSError):
+            status = os.stat(name)
+            files.append((name, status.st_size, status.st_mtime_ns))
     return sorted(files)
 
 
@@ -75,12 +61,6 @@ def is_part_of_log(name: str) -> bool:
 
 def read_log(path: Path) -> LogReading:
     """Read a log of any known format. Never raises: errors are returned in `problem`, as this runs in a worker."""
-    began = time.process_time()
-    reading = _read(path)
-    return replace(reading, cpu_s=time.process_time() - began)
-
-
-def _read(path: Path) -> LogReading:
     try:
         table = read_table(path)
         columns = _columns(table)
@@ -103,20 +83,16 @@ def _columns(table: Table) -> dict[str, Array]:
     names = renamed(table.columns)
     if "step" not in names and table.step is not None:
         names["step"] = table.step
-    taken = set(names.values())
-    others = [name for name in table.columns if name not in taken and name not in COLUMNS][:MOST_COLUMNS]
-    shown = {key: name for key, name in (names | dict(zip(others, others, strict=True))).items() if key not in SKIPPED}
-    rows = [
-        (number(row.get(names["step"])) if "step" in names else float(place), row)
-        for place, row in enumerate(table.rows)
-    ]
+    step_column = names.pop("step", None)
+    taken = {*names.values(), step_column, *COLUMNS}
+    shown = {**names, **{name: name for name in [each for each in table.columns if each not in taken][:MOST_COLUMNS]}}
+    shown.pop("attempt", None)
     by_step: dict[float, dict[str, float]] = {}
-    for step, row in rows:
-        if math.isnan(step):
-            continue
+    for place, row in enumerate(table.rows):
+        step = float(place) if step_column is None else number(row.get(step_column))
         values = {key: number(row.get(name)) for key, name in shown.items()}
         known = {key: value for key, value in values.items() if not math.isnan(value)}
-        if known:
+        if known and not math.isnan(step):
             # A trainer may write several rows for one step, such as one of the losses and one of the times.
             by_step.setdefault(step, {}).update(known)
     steps = sorted(by_step)

@@ -1,4 +1,4 @@
-"""Metrics of a run by step: the columns that the page shows, their names in other trainers, and compact storage."""
+"""Numbers over the steps of a run: compact storage, the names of columns in other trainers, and blocks of steps."""
 
 import math
 from array import array
@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 MOST_POINTS = 300
-"""Largest number of points of a line that are sent to the page; a screen cannot show more."""
-
+"""Largest number of points of a line that are sent to a page; a screen cannot show more."""
 MOST_COLUMNS = 500
 """Logged columns of one run that are kept."""
 
@@ -90,9 +89,7 @@ class Columns:
 
     def _column(self, key: str) -> "array[float]":
         """Return a column, filled with NaN up to the row that is being added."""
-        values = self._values.get(key)
-        if values is None:
-            values = self._values[key] = array("d")
+        values = self._values.setdefault(key, array("d"))
         if len(values) < self.num_rows:
             values.extend(array("d", [math.nan]) * (self.num_rows - len(values)))
         return values
@@ -101,18 +98,30 @@ class Columns:
         self._values.clear()
         self.num_rows = 0
 
-    def arrays(self, origins: Mapping[int, float] | None = None) -> dict[str, Array]:
+    def _all(self) -> dict[str, Array]:
+        return {key: np.frombuffer(self._column(key), dtype=np.float64).copy() for key in self._values}
+
+    def arrays(self, origins: Mapping[int, float]) -> dict[str, Array]:
         """Return the rows that count, by step; `origins` has the step from which each attempt of a run started."""
-        columns = {key: np.frombuffer(self._column(key), dtype=np.float64).copy() for key in self._values}
-        steps = columns.get("step")
-        if steps is None or not len(steps):
-            return columns
-        keep = _counting(steps, columns.get("attempt"), origins or {})
+        columns = self._all()
+        keep = _counting(columns, origins)
         return {key: values[keep] for key, values in columns.items()}
 
+    def replaced(self, origins: Mapping[int, float]) -> dict[str, float]:
+        """Return the number of steps that a later attempt took again, and what they cost; empty if there are none."""
+        columns = self._all()
+        lost = np.ones(self.num_rows, dtype=bool)
+        lost[_counting(columns, origins)] = False
+        if not lost.any():
+            return {}
+        spent = {key: np.diff(columns.get(key, np.zeros(self.num_rows)), prepend=0.0) for key in ("gpu_hours", "flops")}
+        return {"num_steps": int(lost.sum()), **{key: float(np.nansum(np.maximum(each, 0.0)[lost]))
+                                                 for key, each in spent.items()}}  # fmt: skip
 
-def _counting(steps: Array, attempts: Array | None, origins: Mapping[int, float]) -> NDArray[np.intp]:
+
+def _counting(columns: Mapping[str, Array], origins: Mapping[int, float]) -> NDArray[np.intp]:
     """Return the places of the rows that no later attempt has replaced, one for each step, sorted by step."""
+    steps, attempts = columns.get("step", np.empty(0)), columns.get("attempt")
     keep = np.isfinite(steps)
     if attempts is not None:
         for attempt, origin in origins.items():
@@ -126,31 +135,35 @@ def _counting(steps: Array, attempts: Array | None, origins: Mapping[int, float]
 def renamed(columns: Sequence[str]) -> dict[str, str]:
     """Return, for each of our keys, the column of another trainer's log that holds it."""
     names: dict[str, str] = {}
-    taken: set[str] = set()
     for key, others in COLUMNS.items():
+        taken = names.values()
         name = next((name for name in (key, *others) if name in columns and name not in taken), None)
         if name is not None:
             names[key] = name
-            taken.add(name)
     return names
 
 
-def thinned(values: Array, num: int = MOST_POINTS, *, largest: bool = False) -> list[float | None]:
-    """Return the means (or maxima) of at most `num` blocks of neighbouring values; None for a block without numbers."""
+def thinned(key: str, values: Array, num: int = MOST_POINTS, digits: int = 5) -> list[float | None]:
+    """Return the means of at most `num` blocks of neighbouring values, of a column `*_max` the largest."""
     if not len(values):
         return []
     num = min(num, len(values))
     begins = np.arange(num) * len(values) // num
-    if largest:
-        blocks = np.fmax.reduceat(values, begins)
-    else:
-        known = np.isfinite(values)
-        count = np.add.reduceat(known, begins, dtype=int)
-        total = np.add.reduceat(np.where(known, values, 0.0), begins)
-        blocks = np.where(count > 0, total / np.maximum(count, 1), np.nan)
-    return short(blocks)
+    if key.endswith("_max"):
+        return rounded(np.fmax.reduceat(values, begins), digits)
+    known = np.isfinite(values)
+    count = np.add.reduceat(known, begins, dtype=int)
+    total = np.add.reduceat(np.where(known, values, 0.0), begins)
+    return rounded(np.where(count > 0, total / np.maximum(count, 1), np.nan), digits)
 
 
-def short(values: Any, digits: int = 5) -> list[float | None]:
-    """Return numbers with as many digits as a screen shows; None where not finite."""
-    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in np.asarray(values, float)]
+def rounded(values: Any, digits: int = 5) -> list[float | None]:
+    """Return numbers rounded to `digits` significant digits; None where not finite."""
+    values = np.asarray(values, dtype=float)
+    known = np.isfinite(values)
+    size = np.abs(np.where(known & (values != 0), values, 1.0))
+    # Powers of ten that are exact: what is divided or multiplied by one is the float nearest to its decimals.
+    places = np.minimum(digits - 1 - np.floor(np.log10(size)), 300)
+    up, down = 10.0 ** np.maximum(places, 0), 10.0 ** np.maximum(-places, 0)
+    results = (np.rint(np.where(known, values, 0.0) * up / down) / up * down).tolist()
+    return [value if is_known else None for value, is_known in zip(results, known.tolist(), strict=True)]

@@ -1,1 +1,0 @@
-"""Read files while they are written: find runs and logs, check which files may be read, and read what was added."""
