@@ -52,7 +52,7 @@ def main() -> None:
                 runs.append({"arm": f"arm{arm:02d}", "seed": seed, "folder": name})
         (folder / "study.json").write_text(json.dumps({"name": "speed", "runs": runs}))
         begin = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "scalerl.cli", "report", str(folder)], check=True, capture_output=True)
+        subprocess.run([sys.executable, "-m", "scalerl", "report", str(folder)], check=True, capture_output=True)
         seconds = time.perf_counter() - begin
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         size = (folder / "report.html").stat().st_size / 1e6

@@ -56,7 +56,7 @@ def study(*arguments: str, exit_code: int = 0):
 def start(*arguments: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.Popen(
-        [sys.executable, "-m", "scalerl.cli", "study", *arguments],
+        [sys.executable, "-m", "scalerl", "study", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -45,7 +45,7 @@ def study(folder: Path) -> list[object]:
 
 @pytest.mark.parametrize("make", [csv, run, recipe, missing, study])
 def test_terminal_gets_no_sequence_of_a_name(tmp_path: Path, make: object) -> None:
-    command = [sys.executable, "-m", "scalerl.cli", *map(str, make(tmp_path))]  # type: ignore[operator]
+    command = [sys.executable, "-m", "scalerl", *map(str, make(tmp_path))]  # type: ignore[operator]
     ours, theirs = pty.openpty()
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "200"}
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)

@@ -105,7 +105,7 @@ def test_real_run_while_it_trains(tmp_path: Path):
     out = tmp_path / "demo"
     changes = ("budget.steps=24", "evaluation.every=2", "evaluation.num_prompts=32", "evaluation.samples_per_prompt=1")
     words = [word for change in changes for word in ("--set", change)]
-    command = [sys.executable, "-m", "scalerl.cli", "train", "tiny-cpu", "--out", str(out), "--no-plots", *words]
+    command = [sys.executable, "-m", "scalerl", "train", "tiny-cpu", "--out", str(out), "--no-plots", *words]
     with (
         ServedBoard(out, options=("--port", "0", "--wait")) as board,
         playwright.sync_playwright() as driver,

@@ -105,7 +105,7 @@ def test_run_with_a_stopped_rank_ends_and_is_resumed(tmp_path: Path):
 
     def start(*more: str) -> "subprocess.Popen[str]":
         words = [word for setting in (*settings, *more) for word in ("--set", setting)]
-        command = [sys.executable, "-m", "scalerl.cli", "train", "tiny-cpu", "--no-plots", "--out", str(folder)]
+        command = [sys.executable, "-m", "scalerl", "train", "tiny-cpu", "--no-plots", "--out", str(folder)]
         command += [*words, *["--resume"] * (folder / store.RECIPE).exists()]
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 

@@ -133,7 +133,7 @@ def test_a_vllm_that_dies_is_replaced(tmp_path: Path, number, reason: str, learn
     settings = [VLLM, "evaluation.num_prompts=4", "evaluation.samples_per_prompt=1", "evaluation.every=1000", *learner]
     settings += ["pipeline.groups_per_batch=4", "pipeline.completions_per_group=4", "budget.steps=100000"]
     arguments = [part for setting in settings for part in ("--set", setting)]
-    command = [sys.executable, "-m", "scalerl.cli", "train", "tiny-cpu", "--out", str(folder), *arguments]
+    command = [sys.executable, "-m", "scalerl", "train", "tiny-cpu", "--out", str(folder), *arguments]
 
     def losses() -> list[dict]:
         assert run.poll() is None, run.communicate()[0]
@@ -196,7 +196,7 @@ def test_under_ray_lost_generators_with_vllm_are_replaced(tmp_path: Path):
     folder, before = tmp_path / "run", set(os.listdir("/dev/shm"))
     settings = [VLLM, *FLEET, "cluster.address=local", "evaluation.every=1000", "budget.steps=100000"]
     arguments = [part for setting in settings for part in ("--set", setting)]
-    command = [sys.executable, "-m", "scalerl.cli", "train", "tiny-cpu", "--no-plots", "--out", str(folder), *arguments]
+    command = [sys.executable, "-m", "scalerl", "train", "tiny-cpu", "--no-plots", "--out", str(folder), *arguments]
 
     def wait_for_steps(num: int) -> None:
         def done() -> bool:
@@ -262,7 +262,7 @@ def test_the_8b_recipe_can_be_trained_with_a_small_model(tmp_path: Path):
     command = [
         sys.executable,
         "-m",
-        "scalerl.cli",
+        "scalerl",
         "train",
         "scalerl-8b-node",
         "--check",

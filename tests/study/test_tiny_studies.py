@@ -38,7 +38,7 @@ def test_a_tiny_study_runs_to_its_report(name: str, tmp_path: Path):
         pytest.importorskip("ray", reason="its generator is a Ray actor")
     changes = [word for change in (*SHORT, *SMALLER.get(name, ())) for word in ("--set", change)]
     ended = subprocess.run(
-        [sys.executable, "-m", "scalerl.cli", "study", name, "--out", str(tmp_path / "out"), *changes, "--json"],
+        [sys.executable, "-m", "scalerl", "study", name, "--out", str(tmp_path / "out"), *changes, "--json"],
         capture_output=True,
         text=True,
         check=False,

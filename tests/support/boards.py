@@ -16,7 +16,7 @@ class ServedBoard:
     """`scalerl watch` on some paths; ends with the block."""
 
     def __init__(self, *paths: Path, options: tuple[str, ...] = ("--port", "0")) -> None:
-        self._command = [sys.executable, "-m", "scalerl.cli", "watch", *map(str, paths), "--no-open", *options]
+        self._command = [sys.executable, "-m", "scalerl", "watch", *map(str, paths), "--no-open", *options]
         self.link = ""
         self.process: subprocess.Popen[str] | None = None
 

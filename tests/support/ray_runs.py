@@ -29,7 +29,7 @@ SETTINGS = {
 def start(folder: Path, *, resume: bool = False, **changes: object) -> subprocess.Popen[str]:
     settings = SETTINGS | {key.replace("__", "."): value for key, value in changes.items()}
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    command = [sys.executable, "-m", "scalerl.cli", "train", "tiny-cpu", "--no-plots", "--out", str(folder), *words]
+    command = [sys.executable, "-m", "scalerl", "train", "tiny-cpu", "--no-plots", "--out", str(folder), *words]
     return subprocess.Popen(
         command + ["--resume"] * resume, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

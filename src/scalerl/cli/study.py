@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from scalerl.study.probe import Cost, Pace
     from scalerl.study.runner import RunStatus
 
-TRAIN = (sys.executable, "-m", "scalerl.cli", "train", "--no-plots")
+TRAIN = (sys.executable, "-m", "scalerl", "train", "--no-plots")
 INTERRUPTED = 130
 MISTAKEN = 2
 

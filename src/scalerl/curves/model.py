@@ -27,10 +27,10 @@ from scalerl.curves.data import Blocks
 from scalerl.curves.forms import FORMS, Array, Form, sigmoid
 from scalerl.curves.priors import Prior
 
-MODEL = "scalerl-curve-3"
+MODEL = "scalerl-curve-4"
 """Name of the model in JSON, sealed forecasts and prior files. It changes with what it says of the same points."""
 NUM_DRAWS = 2000
-NODES = (np.arange(10) + 0.5) / 10
+NODES = (np.arange(8) + 0.5) / 8
 STEPS = 5
 """Gauss-Newton steps to the best exponent and midpoint of a candidate."""
 
@@ -376,6 +376,7 @@ def evidence(problem: Problem, covariances: list[Covariance], candidates: Candid
     before_mass = 0.5 * np.log(before) - log_ndtr(before_mean * np.sqrt(before) / blocks.noise)
     prior = log_shape_prior(problem, c)
     room = np.where(c.kind == Kind.late, problem.late_room, problem.room)
+    slopes = second_slopes(blocks, c.take(extra), e[:, extra])
     prior_squares = problem.noise_df * blocks.noise**2
     rows: dict[str, list[Array]] = {name: [] for name in Evidence.__slots__}
     for covariance in covariances:
@@ -428,6 +429,7 @@ def evidence(problem: Problem, covariances: list[Covariance], candidates: Candid
         if len(extra):
             mean = extra_mean[extra] - gain[:, extra] * gain_on_extra[extra]
             log_mass[:, extra] += log_ndtr(mean / np.sqrt(total[:, extra] / df / extra_precision[extra]))
+            log_mass[:, extra] += log_resolved(slopes, np.maximum(mean, 0.0) / np.sqrt(total[:, extra] / df))
         if blocks.bounds is not None and num_nodes > 1 and problem.fixed_ceiling is None:
             # A level below what is possible; by one standard error, since noise may put it there.
             error = np.sqrt(total / df / level_precision)
@@ -439,6 +441,24 @@ def evidence(problem: Problem, covariances: list[Covariance], candidates: Candid
         for name, value in zip(Evidence.__slots__, found, strict=True):
             rows[name].append(value)
     return Evidence(**{name: np.stack(values) for name, values in rows.items()})
+
+
+def second_slopes(blocks: Blocks, candidates: Candidates, e: Array) -> Array:
+    """Return how much an early rise of size 1 changes with its log place and log exponent, in units of the noise."""
+    by_place = np.exp(priors.SECOND_EXPONENT) * e * (1.0 - e) / np.sqrt(blocks.weight)[:, None]
+    by_exponent = by_place * (blocks.x[:, None] - candidates.place)
+    norms = np.sqrt(np.stack([(by_place**2).sum(axis=0), (by_exponent**2).sum(axis=0)]))
+    return np.where(candidates.kind == Kind.second, norms, 0.0)
+
+
+def log_resolved(slopes: Array, sizes: Array) -> Array:
+    """Log share of its cell that an early rise stands for: less than all where the data resolve place and exponent.
+
+    The few early rises that are tried lie far apart. One that happens to be the whole of a single rise would otherwise
+    explain it without having paid for a place and an exponent, and leave room for a main rise still to come.
+    """
+    cells = np.array(priors.SECOND_CELL)[:, None, None]
+    return -np.log(np.maximum(slopes[:, None] * sizes * cells / np.sqrt(2.0 * np.pi), 1.0)).sum(axis=0)
 
 
 # Where the mass is ----------------------------------------------------------------------------------------------------

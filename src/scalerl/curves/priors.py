@@ -35,6 +35,8 @@ LATE_ROOM = 60.0
 # An early second rise (learning the format), a slow tail, and the compute before which nothing happens.
 SECOND_PLACES = np.log([0.006, 0.02, 0.06, 0.18, 0.5])
 SECOND_EXPONENT = np.log(1.6)
+# What one of these early rises stands for: the distance to the next place, and the exponents that are likely.
+SECOND_CELL = (1.1, 2.5 * LOG_EXPONENT[1])
 TAIL_PLACES = np.log([0.4, 1.2, 4.0])
 TAIL_EXPONENT = np.log(0.9)
 LATE_PLACES = np.log([0.05, 0.12, 0.25, 0.45, 0.7, 1.4, 3.0, 7.0])

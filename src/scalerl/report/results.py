@@ -226,10 +226,17 @@ class CurveResult:
         twice = self.doubling
         if twice is None:
             return Advice.FLAT
-        matters = MATTERS * max(self.fit.gain, 0.0)
-        if twice.high < matters or (np.isnan(twice.high) and twice.value < matters):
-            return Advice.LEVELLED_OFF
-        return Advice.UNCLEAR if twice.low <= 0 or twice.value < matters else Advice.RISING
+        pays = p_doubling_pays(self.fit)
+        return Advice.LEVELLED_OFF if pays < 0.25 else Advice.RISING if pays > 0.75 else Advice.UNCLEAR
+
+
+def p_doubling_pays(curve: Fit) -> float:
+    """Return the probability that one more doubling brings a share of the gain that matters."""
+    matters = MATTERS * max(curve.gain, 0.0)
+    if not curve.has_intervals:
+        return float(doubling(curve).value > matters)
+    now, later = curve.curve_draws(curve.scale * np.array([1.0, 2.0])).T
+    return float(np.mean(later - now > matters))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

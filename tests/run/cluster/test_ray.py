@@ -112,7 +112,7 @@ def test_lost_node_costs_nothing(tmp_path, monkeypatch):
 def test_demo_recipe_rises_with_two_generators(tmp_path):
     folder = tmp_path / "run"
     words = ["--set", "rollout.generators=2", "--set", "cluster.address=local"]
-    command = [sys.executable, "-m", "scalerl.cli", "train", "tiny-cpu", "--no-plots", "--out", str(folder), *words]
+    command = [sys.executable, "-m", "scalerl", "train", "tiny-cpu", "--no-plots", "--out", str(folder), *words]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     rewards = [row["reward"] for row in store.read_evals(folder)]

@@ -19,7 +19,7 @@ class BoardBeside:
         self._reader: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-P", "-m", "scalerl.cli", "watch", *map(str, self._paths)]
+        command = [sys.executable, "-P", "-m", "scalerl", "watch", *map(str, self._paths)]
         try:
             # In a session of its own: Ctrl-C is for the run.
             self._process = subprocess.Popen(
