@@ -70,7 +70,7 @@ def module_name(path: Path) -> str:
 
 
 def room_of(module: str) -> str | None:
-    pieces = module.split(".")
+    pieces = module.replace(".__main__", ".cli").split(".")
     return pieces[1] if pieces[0] == "scalerl" and len(pieces) > 1 else None
 
 
@@ -103,7 +103,7 @@ def imported(path: Path, *, in_functions: bool = True, for_types: bool = False) 
 
 def rooms_on_disk() -> set[str]:
     folders = {path.name for path in SOURCE.iterdir() if path.is_dir()} - DATA_FOLDERS - {"__pycache__"}
-    return folders | {path.stem for path in SOURCE.glob("*.py")} - {"__init__"}
+    return folders | {path.stem for path in SOURCE.glob("*.py")} - {"__init__", "__main__"}
 
 
 def test_rooms_are_the_ones_in_the_drawing():
