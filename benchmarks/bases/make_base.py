@@ -38,7 +38,7 @@ from scalerl.run.sft.make import SftObserver, SftProgress, SftResult, SftStart, 
 from scalerl.types import derive_seed
 
 VOCABULARY = 64
-CONTEXT = 128
+CONTEXT = 192
 STUCK_LOSS = 1.5
 """A model of a task's sums with a held-out loss above this knows little more than how frequent each letter is."""
 NUM_ATTEMPTS = 3
@@ -64,7 +64,7 @@ class Size:
 
 SIZES = {
     "2m": Size(hidden=192, intermediate=512, layers=4, heads=3, kv_heads=3, steps=5000, lr=2e-3),
-    "10m": Size(hidden=384, intermediate=1024, layers=6, heads=6, kv_heads=6, steps=4000, lr=1e-3),
+    "10m": Size(hidden=384, intermediate=1024, layers=6, heads=6, kv_heads=2, steps=4000, lr=1e-3),
     # The learning rate goes with 1 / width. Deeper models get a longer warm-up, and more and smaller steps.
     "40m": Size(
         hidden=640,
@@ -96,9 +96,10 @@ def fresh_model(task: Any, folder: Path, size: Size, *, seed: int, vocabulary: i
     texts = [
         text
         for demonstration in task.demonstrations(2000, seed)
-        for text in (demonstration.problem.prompt, demonstration.completion)
+        for text in (demonstration.problem.prompt, *demonstration.earlier, demonstration.completion)
     ]
-    tokenizer: Any = build_tokenizer(iter(texts), task.answer)
+    # "!" answers a question that a tool cannot read, which no demonstration has.
+    tokenizer: Any = build_tokenizer(iter([*texts, "!"]), task.answer)
     torch.manual_seed(derive_seed("base", size.hidden, seed))
     config = LlamaConfig(
         hidden_size=size.hidden,
