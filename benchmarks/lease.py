@@ -102,7 +102,9 @@ def main() -> None:
             if process.poll() is not None:
                 del running[name]
                 row = (evaluations(arguments.out / "runs" / name) or [{}])[-1]
-                lease.say(f"{name} ended, exit code {process.returncode}: {row.get('reward')} at step {row.get('step')}")
+                lease.say(
+                    f"{name} ended, exit code {process.returncode}: {row.get('reward')} at step {row.get('step')}"
+                )
         time.sleep(0.5)
     for name, (_, process) in running.items():
         process.kill()

@@ -2,7 +2,10 @@
 
     python benchmarks/study_table.py write TABLE.csv.gz RUN [RUN ...]
     python benchmarks/study_table.py reach TABLE.csv.gz BASE 0.8 0.9     FLOPs to these rewards, by run
-    python benchmarks/study_table.py score SEALED-FOLDER TABLE.csv.gz [TABLE.csv.gz ...]
+    python benchmarks/study_table.py arms TABLE.csv.gz BASE              the table of arms, as Markdown
+    python benchmarks/study_table.py grid TABLE.csv.gz                   best and last reward by lag and learning rate
+    python benchmarks/study_table.py seals SEALED.jsonl.gz FOLDER TABLE.csv.gz    the sealed files of these runs as one
+    python benchmarks/study_table.py score SEALED.jsonl.gz TABLE.csv.gz
     scalerl compare TABLE.csv.gz --x flops
 
 A row is an evaluation, with the arm and the seed of its run, pass@k where the correct answers of each problem are
@@ -12,18 +15,21 @@ known, and a few metrics of the training step at which it was made.
 import csv
 import gzip
 import io
+import json
 import math
 import re
 import statistics
+import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from scalerl import store
-from scalerl.joint.seal import opened, score_sealed
+from scalerl.joint.seal import SealScore, opened, score_sealed
 from scalerl.loop.evaluate import pass_at
 
 EVALUATION = ("step", "set", "gpu_hours", "flops", "tokens", "reward", "num_samples", "truncated_frac", "length_mean")
@@ -39,7 +45,10 @@ TRAINING = (
     "loss/kl",
     "loss/entropy",
 )
-COLUMNS = ("arm", "seed", *EVALUATION, *(f"pass@{k}" for k in PASS), *(f"training/{name}" for name in TRAINING))
+LAG = "training/rollout/lag_mean"
+SPENT = ("completions_per_group", "groups_per_batch")
+"""What a step is spent on, of the recipe's pipeline."""
+COLUMNS = ("arm", "seed", *SPENT, *EVALUATION, *(f"pass@{k}" for k in PASS), *(f"training/{name}" for name in TRAINING))
 
 
 def write(target: str, *folders: str) -> None:
@@ -56,8 +65,10 @@ def rows_of(folder: Path) -> Iterator[dict[str, object]]:
     named = re.fullmatch(r"(.+)-seed(\d+)", folder.name)
     arm, seed = named.groups() if named else (folder.name, "0")
     steps = {row["step"]: row for row in store.read_metrics(folder)}
+    pipeline = (store.read_recipe(folder) or {})["pipeline"]
+    labels: dict[str, object] = {"arm": arm, "seed": seed} | {key: pipeline[key] for key in SPENT}
     for row in store.read_evals(folder):
-        values: dict[str, object] = {"arm": arm, "seed": seed} | {key: row[key] for key in EVALUATION if key in row}
+        values = labels | {key: row[key] for key in EVALUATION if key in row}
         if correct := row.get("num_correct"):
             num = row["num_samples"] // len(correct)
             values |= {f"pass@{k}": short(pass_at(correct, num, k)) for k in PASS if k <= num}
@@ -93,40 +104,138 @@ def reach(path: str, base: str, *targets: str) -> None:
     print(f"{'best':>8}{'end':>7}{'pass@16':>9}")
     for name, rows in sorted(runs.items()):
         ratios = (f"{flops(rows, float(target)) / needed[target]:9.2f}" for target in targets)
-        means = [
-            statistics.mean(float(row["reward"]) for row in three)
-            for three in zip(rows, rows[1:], rows[2:], strict=False)
-        ]
+        means = thirds(rows)
         print(f"{name:<24}{rows[-1]['step']:>6}{float(rows[-1]['flops']):>10.2e}", *ratios, end="")
         print(f"{max(means):>8.3f}{means[-1]:>7.3f}{float(rows[-1]['pass@16'] or 'nan'):>9.3f}")
     print(f"{base}: ", *(f"{value:.3g} FLOPs to {target}" for target, value in needed.items()), sep=" ")
 
 
-def score(sealed: str, *tables: str) -> None:
-    """Print how each sealed forecast did on the evaluations after it, and the coverage of all."""
+def arms(path: str, base: str) -> None:
+    """Print what `scalerl compare` says of every arm against the base, in FLOPs and in steps, as a Markdown table."""
+    asked = {"flops": ("--x", "flops"), "step": ("--x", "step"), "pass@16": ("--x", "flops", "--y", "pass@16")}
+    answers = {name: compared(path, *words) for name, words in asked.items()}
+    flops = answers["flops"]
+    (ranking,) = flops["rankings"]
+    ends: dict[str, list[dict[str, str]]] = defaultdict(list)
+    for rows in runs_of(path).values():
+        ends[rows[0]["arm"]].append(rows[-1])
+    print(
+        f"| arm | to | A | B at A = {ranking['shared_ceiling']:.2f} | FLOPs to a reward, ratio | steps to it, ratio |",
+        end="",
+    )
+    print(" verdict in FLOPs | in steps | A of pass@16 |\n|---|---|---|---|---|---|---|---|---|")
+    order = {curve["name"]: against(flops, curve["name"], base)[0] for curve in flops["curves"]}
+    of_pass = {curve["name"]: curve for curve in answers["pass@16"]["curves"]}
+    for curve in sorted(flops["curves"], key=lambda curve: order[curve["name"]]):
+        name = curve["name"]
+        reached = ", ".join(f"{float(row['flops']) / 1e15:.2f}" for row in ends[name])
+        cells = [
+            f"**{name}**" if name == base else name,
+            reached,
+            interval(curve["ceiling"])
+            + ("" if curve["verdict"] == "known" else f" ({curve['verdict'].replace('_', ' ')})"),
+            interval(ranking["shared_exponents"].get(name)),
+            *(against(answers[axis], name, base)[1] for axis in ("flops", "step")),
+            *(against(answers[axis], name, base)[2] for axis in ("flops", "step")),
+            interval(of_pass[name]["ceiling"]),
+        ]
+        print("|", " | ".join(cells), "|")
+
+
+def compared(path: str, *words: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "scalerl.cli", "compare", path, *words, "--by", "arm", "--json"]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def against(answer: dict[str, Any], name: str, base: str) -> tuple[float, str, str]:
+    """Return the compute that an arm needs to a reward over the base's, the same with its interval, and the verdict."""
+    if name == base:
+        return 1.0, "1", ""
+    pair = next(pair for pair in answer["pairs"] if {pair["a"], pair["b"]} == {name, base})
+    verdict = pair["kind"].replace("_", " ") + (f": {pair['winner']}" if pair["winner"] else "")
+    if pair["target"] is None or (ratio := pair["target"]["compute_ratio"])["value"] is None:
+        return math.inf, "", verdict
+    values = [ratio["value"], ratio["low"], ratio["high"]]
+    if pair["a"] == base:
+        values = [None if value is None else 1 / value for value in (values[0], values[2], values[1])]
+    value, low, high = values
+    ends = ", ".join("" if end is None else f"{end:.2f}" for end in (low, high))
+    return value, f"{value:.2f} [{ends}] to {pair['target']['reward']:.2f}", verdict
+
+
+def interval(value: dict[str, float] | None) -> str:
+    if value is None or value["value"] is None:
+        return ""
+    return f"{value['value']:.2f} [{value['low']:.2f}, {value['high']:.2f}]"
+
+
+def seals(target: str, folder: str, path: str) -> None:
+    """Write the sealed files in the folders of a folder as one file, each line with the name of its folder."""
+    names = runs_of(path)
+    found = [(file.parent.name, json.loads(file.read_text())) for file in sorted(Path(folder).glob("*/*.json"))]
+    lines = [
+        json.dumps({"from": share, "sealed": content}, separators=(",", ":"))
+        for share, content in found
+        if all(curve["name"] in names for curve in content["curves"])
+    ]
+    Path(target).write_bytes(gzip.compress("\n".join(lines).encode(), mtime=0))
+
+
+def grid(path: str) -> None:
+    """Print the best mean of three evaluations of each run, its last one and its mean lag; arms are named lagK-RATE."""
+    rows: dict[tuple[float, str], list[list[dict[str, str]]]] = defaultdict(list)
+    for run in runs_of(path).values():
+        lag, _, rate = run[0]["arm"].removeprefix("lag").partition("-")
+        rows[float(lag), rate].append(run)
+    rates = sorted({rate for _, rate in rows}, key=float)
+    print("| max_lag | mean lag |", " | ".join(rates), "|\n|---|---|" + "---|" * len(rates))
+    for lag in sorted({lag for lag, _ in rows}):
+        lags = [float(row[LAG]) for rate in rates for run in rows[lag, rate] for row in run if row[LAG]]
+        cells = [
+            ", ".join(f"{max(means):.2f} to {means[-1]:.2f}" for means in map(thirds, rows[lag, rate]))
+            for rate in rates
+        ]
+        print(f"| {lag:g} | {statistics.mean(lags):.1f} |", " | ".join(cells), "|")
+
+
+def thirds(rows: list[dict[str, str]]) -> list[float]:
+    """Return the means of three evaluations in a row."""
+    return [
+        statistics.mean(float(row["reward"]) for row in three) for three in zip(rows, rows[1:], rows[2:], strict=False)
+    ]
+
+
+def score(sealed: str, path: str) -> None:
+    """Print how each sealed forecast did on the evaluations after it, and the coverage of all, as Markdown."""
     points = {
-        name: [(float(row["flops"]), float(row["reward"])) for row in rows]
-        for path in tables
-        for name, rows in runs_of(path).items()
+        name: [(float(row["flops"]), float(row["reward"])) for row in rows] for name, rows in runs_of(path).items()
     }
-    print(f"{'sealed':<40}{'new':>5}{'RMSE':>8}{'bias':>9}{'in 90 %':>9}{'width':>8}")
-    inside: dict[float, list[float]] = defaultdict(list)
-    for path in sorted(Path(sealed).glob("*.json")):
-        for curve in opened(path.read_text(), path.name)["curves"]:
+    every: dict[str, list[tuple[SealScore, float]]] = defaultdict(list)
+    print("| sealed from | run | later | RMSE | bias | in 90 % | width |\n|---|---|---|---|---|---|---|")
+    for line in gzip.decompress(Path(sealed).read_bytes()).decode().splitlines():
+        row = json.loads(line)
+        for curve in opened(json.dumps(row["sealed"]), sealed)["curves"]:
             compute, reward = np.array(points[curve["name"]]).T
             # Rewards at compute 0 have no logarithm, and are fitted as the start.
             scored = score_sealed(curve, compute[compute > 0], reward[compute > 0])
-            if not (num := scored.num_new - scored.beyond):
+            if scored.num_new - scored.beyond <= 0:
                 continue
             ends = curve["path"]["intervals"]["0.9"]
             width = statistics.median(high - low for low, high in zip(ends["low"], ends["high"], strict=True))
-            share = scored.coverage[0.9]
-            print(f"{path.stem:<40}{num:>5}{scored.rmse:>8.3f}{scored.bias:>+9.3f}{share:>9.0%}{width:>8.3f}")
-            for level, held in scored.coverage.items():
-                inside[level] += [held] * num
-    for level, held in sorted(inside.items()):
-        print(f"{level:.0%} intervals held {statistics.mean(held):.0%} of {len(held)} evaluations")
+            every[row["from"]].append((scored, width))
+            print(f"| {row['from']} | {curve['name']} | {scored.num_new - scored.beyond} | {scored.rmse:.3f} |", end="")
+            print(f" {scored.bias:+.3f} | {scored.coverage[0.9]:.0%} | {width:.3f} |")
+    print("\n| sealed from | forecasts | later | in 90 % | in 80 % | in 50 % | median width of 90 % | median bias |")
+    print("|---|---|---|---|---|---|---|---|")
+    for share, found in every.items():
+        nums = [scored.num_new - scored.beyond for scored, _ in found]
+        held = [np.average([scored.coverage[level] for scored, _ in found], weights=nums) for level in (0.9, 0.8, 0.5)]
+        cells = [*(f"{value:.0%}" for value in held), f"{statistics.median(width for _, width in found):.3f}"]
+        bias = statistics.median(scored.bias for scored, _ in found)
+        print("|", " | ".join([share, str(len(found)), str(sum(nums)), *cells, f"{bias:+.3f}"]), "|")
 
 
 if __name__ == "__main__":
-    {"write": write, "reach": reach, "score": score}[sys.argv[1]](*sys.argv[2:])
+    {"write": write, "reach": reach, "arms": arms, "grid": grid, "seals": seals, "score": score}[sys.argv[1]](
+        *sys.argv[2:]
+    )

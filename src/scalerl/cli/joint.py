@@ -57,12 +57,22 @@ def plan(
             "Compute that all arms may spend together, what they have spent included. Unset: no limit.", metavar="C"
         ),
     ] = None,
+    allocate: Annotated[
+        str | None,
+        option(
+            "Say instead which values of these columns are best at which compute up to the target: what a step is "
+            "spent on, such as completions_per_group,groups_per_batch.",
+            metavar="COL[,COL]",
+        ),
+    ] = None,
 ) -> None:
     """Say which arms to continue, which to stop, and how probably each is the best at a target compute.
 
     Arms inform each other, as with --pool.
 
     [dim]scalerl plan runs/my-study --target 16000 --budget 60000[/dim]
+
+    [dim]scalerl plan runs/my-study --target 16000 --allocate completions_per_group,groups_per_batch[/dim]
 
     See also: study --set budget.policy=forecast, which plans and continues its arms by itself.
     """
@@ -71,6 +81,11 @@ def plan(
 
     positive([target], "--target")
     positive([] if budget is None else [budget], "--budget")
+    if allocate is not None:
+        if common.plot is not None:
+            raise UsageError("--allocate prints a table and draws nothing: leave out --plot")
+        _allocate(replace(common, by=allocate), target)
+        return
     curves = _curves(common)
     candidates = plans.make_candidates(curves, target)
     planned = planned_for(candidates, target, budget=budget, level=common.level)
@@ -81,6 +96,17 @@ def plan(
         return
     table_console().print(plans.plan_table(planned, candidates), highlight=False)
     drawn(common.plot)
+
+
+def _allocate(common: Common, target: float) -> None:
+    from scalerl.report.joint import allocations
+
+    names = [name.strip() for name in (common.by or "").split(",")]
+    found = allocations.make_allocations(_curves(common), names, target, common.level)
+    if common.as_json:
+        print_json("allocation", **allocations.allocation_json(found, names))
+        return
+    table_console().print(allocations.allocation_table(found, names), highlight=False)
 
 
 @shares_options("start")

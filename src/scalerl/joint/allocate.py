@@ -1,0 +1,66 @@
+"""How to spend a budget: which completions per problem n and problems per batch B are best at which compute.
+
+From arms that differ in n and B, as in C = n x B x steps. Every arm has joint draws of its curve; in each draw one arm
+is the best at a compute, and the shares of the arms are the posterior of the best n and B among those that were tried.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalerl.curves.fit import Fit, tails
+from scalerl.curves.forecast import Value
+from scalerl.curves.forms import Array
+from scalerl.joint.plan import draws_at
+
+Spending = tuple[float, ...]
+"""The settings of an arm, in the order of their names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """What to spend a compute on."""
+
+    compute: float
+    best: Spending
+    """The arm with the highest mean reward."""
+    p_best: float
+    settings: tuple[Value, ...]
+    """The best value of each setting: the median over draws, and an interval."""
+    reward: Value
+    """Of the best arm."""
+    lost: Value
+    """Reward that the arm which is best at the largest compute loses against it here."""
+
+
+def allocate(arms: Mapping[Spending, Fit], computes: Sequence[float], level: float) -> list[Allocation]:
+    """Return the best arm at each compute; the computes rise."""
+    settings = np.array(list(arms))
+    tables = [
+        _table([draws_at(fit, compute, stream) for stream, fit in enumerate(arms.values())]) for compute in computes
+    ]
+    last = int(tables[-1].mean(axis=1).argmax())
+    return [_at(compute, table, settings, last, level) for compute, table in zip(computes, tables, strict=True)]
+
+
+def _table(draws: Sequence[Array]) -> Array:
+    return np.stack([own[: min(map(len, draws))] for own in draws])
+
+
+def _at(compute: float, table: Array, settings: Array, last: int, level: float) -> Allocation:
+    won = table.argmax(axis=0)
+    best = int(table.mean(axis=1).argmax())
+    return Allocation(
+        compute=compute,
+        best=tuple(settings[best].tolist()),
+        p_best=float(np.mean(won == best)),
+        settings=tuple(_value(settings[won, place], level) for place in range(settings.shape[1])),
+        reward=_value(table[best], level),
+        lost=_value(table[best] - table[last], level),
+    )
+
+
+def _value(draws: Array, level: float) -> Value:
+    low, middle, high = np.quantile(draws, (tails(level)[0], 0.5, tails(level)[1]), method="inverted_cdf")
+    return Value(value=float(middle), low=float(low), high=float(high))
