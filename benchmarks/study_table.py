@@ -48,27 +48,46 @@ TRAINING = (
 LAG = "training/rollout/lag_mean"
 SPENT = ("completions_per_group", "groups_per_batch")
 """What a step is spent on, of the recipe's pipeline."""
-COLUMNS = ("arm", "seed", *SPENT, *EVALUATION, *(f"pass@{k}" for k in PASS), *(f"training/{name}" for name in TRAINING))
+COLUMNS = (
+    "arm",
+    "seed",
+    "varied",
+    *SPENT,
+    *EVALUATION,
+    *(f"pass@{k}" for k in PASS),
+    *(f"training/{name}" for name in TRAINING),
+)
 
 
 def write(target: str, *folders: str) -> None:
     text = io.StringIO()
     table = csv.DictWriter(text, COLUMNS)
     table.writeheader()
-    for folder in sorted(map(Path, folders)):
-        table.writerows(rows_of(folder))
+    runs = sorted(map(Path, folders))
+    spent, rest = zip(*map(settings_of, runs), strict=True)
+    for folder, own, others in zip(runs, spent, rest, strict=True):
+        alike = {tuple(each.values()) for each, beside in zip(spent, rest, strict=True) if beside == others}
+        labels = own | {"varied": "spending" if len(alike) > 1 else ""}
+        table.writerows(labels | row for row in rows_of(folder))
     # Without the time, so that the same runs give the same file.
     Path(target).write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
+
+
+def settings_of(folder: Path) -> tuple[dict[str, object], dict[str, object]]:
+    """Return what a step of a run is spent on, and the settings that say how it learns otherwise."""
+    recipe = dict(store.read_recipe(folder) or {})
+    pipeline = dict(recipe["pipeline"])
+    spent = {key: pipeline.pop(key) for key in SPENT}
+    left_out = ("description", "seed", "rollout", "evaluation", "pipeline")
+    return spent, {key: value for key, value in recipe.items() if key not in left_out} | {"pipeline": pipeline}
 
 
 def rows_of(folder: Path) -> Iterator[dict[str, object]]:
     named = re.fullmatch(r"(.+)-seed(\d+)", folder.name)
     arm, seed = named.groups() if named else (folder.name, "0")
     steps = {row["step"]: row for row in store.read_metrics(folder)}
-    pipeline = (store.read_recipe(folder) or {})["pipeline"]
-    labels: dict[str, object] = {"arm": arm, "seed": seed} | {key: pipeline[key] for key in SPENT}
     for row in store.read_evals(folder):
-        values = labels | {key: row[key] for key in EVALUATION if key in row}
+        values: dict[str, object] = {"arm": arm, "seed": seed} | {key: row[key] for key in EVALUATION if key in row}
         if correct := row.get("num_correct"):
             num = row["num_samples"] // len(correct)
             values |= {f"pass@{k}": short(pass_at(correct, num, k)) for k in PASS if k <= num}
@@ -93,21 +112,25 @@ def reach(path: str, base: str, *targets: str) -> None:
     runs = runs_of(path)
 
     def flops(rows: list[dict[str, str]], target: float) -> float:
-        for three in zip(rows, rows[1:], rows[2:], strict=False):
-            if statistics.mean(float(row["reward"]) for row in three) >= target:
-                return float(three[1]["flops"])
-        return math.nan
+        places = (place for place, mean in enumerate(thirds(rows)) if mean >= target)
+        return float(rows[next(places) + 1]["flops"]) if max(thirds(rows)) >= target else math.nan
 
     of_base = [rows for rows in runs.values() if rows[0]["arm"] == base]
     needed = {target: statistics.mean(flops(rows, float(target)) for rows in of_base) for target in targets}
-    print(f"{'run':<24}{'steps':>6}{'FLOPs':>10}", *(f"{'to ' + target:>9}" for target in targets), end="")
-    print(f"{'best':>8}{'end':>7}{'pass@16':>9}")
-    for name, rows in sorted(runs.items()):
-        ratios = (f"{flops(rows, float(target)) / needed[target]:9.2f}" for target in targets)
-        means = thirds(rows)
-        print(f"{name:<24}{rows[-1]['step']:>6}{float(rows[-1]['flops']):>10.2e}", *ratios, end="")
-        print(f"{max(means):>8.3f}{means[-1]:>7.3f}{float(rows[-1]['pass@16'] or 'nan'):>9.3f}")
-    print(f"{base}: ", *(f"{value:.3g} FLOPs to {target}" for target, value in needed.items()), sep=" ")
+    print(
+        "| run | steps | FLOPs |",
+        *(f"to {target} |" for target in targets),
+        "best | end | pass@16 at the start | end |",
+    )
+    print("|---" * (7 + len(targets)) + "|")
+    for name, rows in sorted(runs.items(), key=lambda item: flops(item[1], float(targets[0]))):
+        ratios = (flops(rows, float(target)) / needed[target] for target in targets)
+        means, wide = thirds(rows), thirds(rows, "pass@16")
+        cells = [name, rows[-1]["step"], f"{float(rows[-1]['flops']):.2e}"]
+        cells += ["" if math.isnan(ratio) else f"{ratio:.2f}" for ratio in ratios]
+        cells += [f"{value:.3f}" for value in (max(means), means[-1], float(rows[0]["pass@16"]), wide[-1])]
+        print("|", " | ".join(cells), "|")
+    print(f"\n{base}:", ", ".join(f"{value:.3g} FLOPs to {target}" for target, value in needed.items()))
 
 
 def arms(path: str, base: str) -> None:
@@ -198,11 +221,10 @@ def grid(path: str) -> None:
         print(f"| {lag:g} | {statistics.mean(lags):.1f} |", " | ".join(cells), "|")
 
 
-def thirds(rows: list[dict[str, str]]) -> list[float]:
+def thirds(rows: list[dict[str, str]], column: str = "reward") -> list[float]:
     """Return the means of three evaluations in a row."""
-    return [
-        statistics.mean(float(row["reward"]) for row in three) for three in zip(rows, rows[1:], rows[2:], strict=False)
-    ]
+    values = [float(row[column]) for row in rows]
+    return [statistics.mean(three) for three in zip(values, values[1:], values[2:], strict=False)]
 
 
 def score(sealed: str, path: str) -> None:

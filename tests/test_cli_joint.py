@@ -92,6 +92,24 @@ def test_arms_on_different_axes_are_refused(folder: Path):
     assert "one axis of compute" in refused("fit", *files, "--pool")
 
 
+def test_allocation_says_which_settings_are_best_at_which_compute(folder: Path):
+    rows: list[tuple] = [("n", "B", "flops", "pass_rate")]
+    # Few completions per problem learn faster and level off lower.
+    for n, ceiling, middle in ((8, 0.70, 1.0), (16, 0.80, 2.5), (32, 0.90, 6.0)):
+        noise = np.random.default_rng(n).normal(0, 0.004, 50)
+        for at, own in enumerate(noise):
+            compute = 0.6 * (at + 0.5)
+            rows.append((n, 512 // n, compute, f"{0.2 + (ceiling - 0.2) / (1 + (middle / compute) ** 1.8) + own:.5f}"))
+    words = ("plan", write(folder / "spent.csv", rows), "--x", "flops", "--y", "pass_rate", "--start", "0.2")
+    found = answer(*words, "--target", "30", "--allocate", "n,B")["allocations"]
+    assert [row["best"] for row in (found[0], found[-1])] == [{"n": 8, "B": 64}, {"n": 32, "B": 16}]
+    assert found[0]["settings"]["n"]["high"] < found[-1]["settings"]["n"]["low"]
+    assert found[0]["lost_by_last"]["low"] > 0 == found[-1]["lost_by_last"]["value"]
+    said = scalerl(*words, "--target", "30", "--allocate", "n,B").stdout
+    assert "The best n grows with compute: 8 to 32." in said
+    assert "leave out --plot" in refused(*words, "--target", "30", "--allocate", "n,B", "--plot", folder / "no.png")
+
+
 def test_transfer_gives_the_documented_object_and_a_picture(folder: Path):
     columns = ("--x", "flops", "--y", "pass_rate", "--by", "size", "--size", "size")
     options = ("--to", "14B", "--start", "0.38", "--at", "1e19,1e20", "--plot", folder / "law.svg")

@@ -242,10 +242,25 @@ def test_slots_follow_from_batch_and_lag_within_memory(monkeypatch):
 
 def test_warmup_that_outlasts_the_run_is_noticed():
     def notices_with(*overrides: str) -> list[str]:
-        return list(schedule_notices(load_recipe("tiny-cpu", overrides)))
+        return list(schedule_notices(load_recipe("tiny-cpu", overrides), 128))
 
     assert notices_with() == []
     assert notices_with("optimizer.warmup_steps=500") == [
         "optimizer.warmup_steps = 500 is not below budget.steps = 120: the learning rate is still rising when the run "
         "ends"
+    ]
+
+
+def test_lag_and_learning_rate_that_collapsed_are_noticed():
+    def notices_with(*overrides: str) -> list[str]:
+        return [line.partition(":")[0] for line in schedule_notices(load_recipe("tiny-cpu", overrides), 128)]
+
+    # The arms of the study tiny-lag-rate: what stayed up, what fell back at a large lag, and what collapsed at any lag.
+    assert notices_with("pipeline.max_lag=32") == []
+    assert notices_with("optimizer.lr=6e-4") == []
+    assert notices_with("optimizer.lr=6e-4", "pipeline.max_lag=32") == [
+        "optimizer.lr = 0.0006 x width 128 x (pipeline.max_lag = 32 + 1) = 2.5, above 0.85"
+    ]
+    assert notices_with("optimizer.lr=2e-3", "pipeline.max_lag=0") == [
+        "optimizer.lr = 0.002 x width 128 = 0.26, above 0.1"
     ]

@@ -19,6 +19,7 @@ from scalerl.logs.table import Placed, Table, flatten, make_table
 _MAX_LOGS = 64
 _MAX_LOGS_OF_A_RUN = 8
 # Of rows in which these columns are equal the latest counts.
+_BATCH = ("completions_per_group", "groups_per_batch")  # what `scalerl plan --allocate` asks about
 _RUN_KEYS = {store.EVALS: ("step", "set"), store.METRICS: ("step",)}
 
 
@@ -183,15 +184,16 @@ def _read_study(source: Source, _: object) -> Table:
 
 
 def _run_rows(folder: Path, name: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the rows that count, each with the run's seed; empty while there are none."""
+    """Return the rows that count, each with the run's seed and its batch; empty while there are none."""
     try:
         recipe = flatten(store.read_recipe(folder) or {})
     except RunFolderError:
-        recipe = {}  # only the seed is taken from it
+        recipe = {}  # only labels are taken from it
     seeds = sorted((key for key in recipe if key.split("/")[-1] == "seed"), key=lambda key: key.count("/"))
-    seed = {"seed": recipe[seeds[0]]} if seeds else {}
+    labels = {"seed": recipe[seeds[0]]} if seeds else {}
+    labels |= {key: recipe[f"pipeline/{key}"] for key in _BATCH if f"pipeline/{key}" in recipe}
     rows = store.latest_rows(folder / name, _RUN_KEYS[name])
-    return [(f"{name} line {line}", {**seed, **flatten(row)}) for line, row in rows]
+    return [(f"{name} line {line}", {**labels, **flatten(row)}) for line, row in rows]
 
 
 # Folders of others
