@@ -225,6 +225,9 @@ class Completion:
     """Where the model's turns of a conversation begin and end; empty where the completion is one turn."""
     episode: Episode | None = None
     """How a conversation ended; None without an environment."""
+    experts: NDArray[np.int16] | None = None
+    """The experts of every token that the engine computed, prompt included: [tokens, layers x experts per token]; None
+    where they are not recorded (model.router_replay)."""
 
     def __post_init__(self) -> None:
         for name, dtype in _PER_TOKEN:

@@ -1,6 +1,8 @@
 """Mixtures of experts: trained and sampled with equal log-probs, and counted by the parameters a token uses."""
 
 import copy
+import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,15 +10,18 @@ import torch
 from learners import recipe_of
 from tiny_models import MIXTURES, tiny_model
 
+from scalerl.errors import ModelError
+from scalerl.models.routers import routers_of
 from scalerl.models.shape import ModelShape
 from scalerl.rollout.torch.engine import TorchEngine
+from scalerl.run.pack import pack_groups, unpack_groups
 from scalerl.run.parts import build_learner
 from scalerl.types import Batch, Group, LengthPlan, Problem, Request
 
 
-def sampled_batch(model, version, *, num_groups=3, per_group=4, prompt=12):
+def sampled_batch(model, version, *, num_groups=3, per_group=4, prompt=12, records=False, pause=False):
     """Completions that the engine samples from the model; a completion is correct if its first token is even."""
-    engine = TorchEngine(model, slots=8, max_length=40, stop_tokens=(1,), dtype=torch.float32)
+    engine = TorchEngine(model, slots=8, max_length=40, stop_tokens=(1,), dtype=torch.float32, records_experts=records)
     engine.push_weights(dict(model.named_parameters()), version)
     rng = np.random.default_rng(version)
     requests = []
@@ -32,6 +37,13 @@ def sampled_batch(model, version, *, num_groups=3, per_group=4, prompt=12):
         ]
     engine.submit(requests)
     done = {}
+    if pause:
+        # Others take the slots for a while, and rows move between chunks.
+        done |= {completion.request.key: completion for completion in engine.poll()}
+        with engine.paused():
+            engine.submit([replace(request, group=f"aside/{request.group}") for request in requests])
+            while engine.num_pending:
+                engine.poll()
     while engine.num_pending:
         done |= {completion.request.key: completion for completion in engine.poll()}
     engine.close()
@@ -86,6 +98,91 @@ def test_gradient_of_experts_is_that_of_a_prompt_per_completion(family):
     assert row["batch/flops"] < row_alone["batch/flops"]
     for name, gradient in alone.items():
         torch.testing.assert_close(shared[name], gradient, rtol=0, atol=1e-6, msg=name)
+
+
+def chosen_experts(model, completion):
+    """The experts that transformers' own pass over prompt and completion chooses, [tokens, layers x experts]."""
+    seen = []
+    hooks = [router.register_forward_hook(lambda *call: seen.append(call[-1][2])) for router in routers_of(model)]
+    tokens = [*completion.request.prompt_tokens, *completion.tokens.tolist()][:-1]
+    with torch.no_grad():
+        model(input_ids=torch.tensor([tokens]))
+    for hook in hooks:
+        hook.remove()
+    return torch.cat(seen, dim=1).numpy()
+
+
+@pytest.mark.parametrize("pause", [False, True])
+@pytest.mark.parametrize("family", MIXTURES)
+def test_engine_records_the_experts_of_every_token(family, pause):
+    model = tiny_model(family)
+    batch = sampled_batch(model, 0, records=True, pause=pause)
+    for group in batch.groups:
+        for completion in group.completions:
+            np.testing.assert_array_equal(completion.experts, chosen_experts(model, completion))
+    arrays, meta = pack_groups(batch.groups)
+    for group, restored in zip(batch.groups, unpack_groups(arrays, json.loads(json.dumps(meta))), strict=True):
+        for one, other in zip(group.completions, restored.completions, strict=True):
+            np.testing.assert_array_equal(one.experts, other.experts)
+
+
+def other_experts(batch):
+    """The batch as if a router of the engine had chosen two other experts for every second token of a completion."""
+
+    def changed(completion):
+        experts = completion.experts.copy()
+        experts[::2, :2] = (experts[::2, :2] + 1) % 4
+        return replace(completion, experts=experts)
+
+    groups = [replace(group, completions=tuple(map(changed, group.completions))) for group in batch.groups]
+    return replace(batch, groups=groups)
+
+
+@pytest.mark.parametrize("shares", ["true", "false"])
+@pytest.mark.parametrize("family", MIXTURES)
+def test_learner_replays_the_experts_of_the_engine(family, shares):
+    settings = ("filter.drop_truncated=false", f"learner.share_prompts={shares}", "learner.micro_batch_tokens=60")
+    batch = sampled_batch(tiny_model(family), 0, records=True)
+    rows = {}
+    for name, given, replays in (
+        ("plain", batch, "false"),
+        ("equal", batch, "true"),
+        ("other", other_experts(batch), "true"),
+        ("ignored", other_experts(batch), "false"),
+    ):
+        learner = build_learner(tiny_model(family), recipe_of(*settings, f"model.router_replay={replays}"))
+        rows[name] = learner.step(given)
+    assert rows["equal"]["loss/router_disagreement"] == 0
+    assert "loss/router_disagreement" not in rows["plain"]
+    for key in ("loss/value", "optim/grad_norm", "loss/kl"):
+        assert rows["equal"][key] == pytest.approx(rows["plain"][key], rel=1e-5, abs=1e-9)
+        assert rows["ignored"][key] == rows["plain"][key]
+    # The first of two layers takes other experts for half of the tokens; the second may follow from it.
+    assert 0.1 < rows["other"]["loss/router_disagreement"] < 0.8
+    assert rows["other"]["loss/kl"] > 1e-6 > rows["equal"]["loss/kl"]
+
+
+@pytest.mark.parametrize("family", MIXTURES)
+def test_replay_brings_the_learner_nearer_to_an_engine_that_rounds(family):
+    rounded = tiny_model(family)
+    with torch.no_grad():
+        for weight in rounded.parameters():
+            weight.copy_(weight.bfloat16())
+    batch = sampled_batch(rounded, 0, num_groups=12, per_group=8, records=True)
+    rows = [
+        build_learner(tiny_model(family), recipe_of("filter.drop_truncated=false", f"model.router_replay={on}")).step(
+            batch
+        )
+        for on in ("false", "true")
+    ]
+    assert 0 < rows[1]["loss/router_disagreement"] < 0.02
+    assert rows[1]["loss/kl"] < 0.7 * rows[0]["loss/kl"]
+    assert rows[1]["loss/ratio_max"] <= rows[0]["loss/ratio_max"]
+
+
+def test_dense_models_have_nothing_to_replay():
+    with pytest.raises(ModelError, match="no routers"):
+        build_learner(tiny_model("llama"), recipe_of("model.router_replay=true"))
 
 
 def test_flops_count_the_experts_that_a_token_uses():

@@ -7,6 +7,7 @@ import datetime
 import functools
 import itertools
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,7 @@ def sharded(family, dtype, overrides, folder, shard_size=None, compiled=None, co
         dtype=settings.pop("dtype"),
         master_dtype=dtype,
         fp32_head=settings.pop("fp32_head"),
+        router_replay=settings.pop("router_replay"),
         gradient_checkpointing=settings["learner"].gradient_checkpointing is True,
         compiled=compiled,
         context=None if context == 1 else ContextGroup(rank=team.rank, num_ranks=team.size, size=context),
@@ -166,6 +168,19 @@ def check_skips(make, folder):
         assert torch.equal(weight, before[name]), name
 
 
+def routed(batch):
+    """The batch with experts for every token: any two of four, in two layers."""
+    rng = np.random.default_rng(0)
+
+    def with_experts(completion):
+        num = len(completion.request.prompt_tokens) + len(completion) - 1
+        pairs = np.array(list(itertools.combinations(range(4), 2)), dtype=np.int16)
+        return replace(completion, experts=pairs[rng.integers(0, len(pairs), (num, 2))].reshape(num, 4))
+
+    groups = [replace(group, completions=tuple(map(with_experts, group.completions))) for group in batch.groups]
+    return replace(batch, groups=groups)
+
+
 def all_checks(folder):
     """Yield the name and the function of every check."""
     many = random_batch(1, num_groups=6, temperatures=(1.0, 0.7))
@@ -190,6 +205,8 @@ def all_checks(folder):
         recomputed = ("learner.gradient_checkpointing=true",)
         yield f"{name} checkpointing", lambda r=run, o=recomputed: r("qwen3", torch.float64, o, folder, many, 1e-12)
         yield f"{name} experts", lambda r=run: r("qwen3_moe", torch.float32, small, folder, many, 1e-6)
+        replays = (*small, "model.router_replay=true")
+        yield f"{name} replay", lambda r=run, o=replays: r("qwen3_moe", torch.float32, o, folder, routed(many), 1e-6)
         clipped = ("optimizer.grad_clip=0.01",)
         yield f"{name} clipped", lambda r=run, o=clipped: r("smollm", torch.float32, o, folder, many, 1e-6)
         yield f"{name} skips", lambda m=make: check_skips(m, folder)

@@ -67,6 +67,9 @@ class ModelSettings(Settings):
     """Run Python code that comes with the model. No file sets it: it is said anew each time (--trust-remote-code)."""
     lora: LoraSettings = LoraSettings()
     """Adapters of low rank."""
+    router_replay: bool = False
+    """Mixtures of experts: train every token with the experts that the engine routed it to, and log how often the
+    learner would have chosen others. Needs the torch engine."""
 
 
 class GraderSettings(Settings):

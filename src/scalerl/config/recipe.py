@@ -202,6 +202,24 @@ RULES = (
         "set it to a divisor, or to 1",
     ),
     Rule(
+        "model.router_replay rollout.engine",
+        lambda r: r.model.router_replay and r.rollout.engine != "torch",
+        'model.router_replay needs rollout.engine = "torch": what vLLM reports about its routing '
+        "(enable_return_routed_experts) is not read yet",
+    ),
+    Rule(
+        "model.router_replay learner.context_ranks",
+        lambda r: r.model.router_replay and r.learner.context_ranks > 1,
+        "model.router_replay with learner.context_ranks = {r.learner.context_ranks}: experts of a divided pass are not "
+        "replayed; set learner.context_ranks = 1",
+    ),
+    Rule(
+        "model.router_replay task.environment",
+        lambda r: r.model.router_replay and bool(r.task.environment.name),
+        "model.router_replay with task.environment: the experts of a conversation of several turns are not recorded; "
+        "set model.router_replay = false",
+    ),
+    Rule(
         "learner.start_kl learner.sharding",
         lambda r: r.learner.sharding in ("full", "hybrid") and r.learner.start_kl,
         'learner.start_kl is {r.learner.start_kl:g} with learner.sharding = "{r.learner.sharding}", which would need a '

@@ -14,6 +14,7 @@ def torch_learner(
     dtype: Any,
     fp32_head: bool,
     compiled: bool | None = None,
+    router_replay: bool = False,
     team: "Team | None" = None,
     **settings: Any,
 ) -> "TorchLearner":
@@ -33,6 +34,7 @@ def torch_learner(
         gradient_checkpointing=learner.gradient_checkpointing is True,
         micro_batch_tokens=learner.micro_batch_tokens,
         compiled=compiled,
+        router_replay=router_replay,
     )
     start = None
     if learner.start_kl:

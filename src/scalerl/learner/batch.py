@@ -36,10 +36,13 @@ class ForwardInputs:
     targets: Tensor
     temperature: float
     """The temperature at which all its completions were sampled."""
+    experts: Tensor | None = None
+    """The experts that the engine routed each token of the row to, where they are replayed."""
 
     def to(self, device: torch.device) -> "ForwardInputs":
         moved = {name: sent(getattr(self, name), device) for name in ("ids", "place", "targets")}
-        return replace(self, packing=self.packing.to(device), **moved)
+        experts = None if self.experts is None else sent(self.experts, device)
+        return replace(self, packing=self.packing.to(device), experts=experts, **moved)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -195,11 +198,22 @@ def _packed(layout: _Layout, token_start: Rows, trained: Tensor, per_token: dict
             place=torch.from_numpy(place[kept]),
             targets=torch.from_numpy(tokens[kept].astype(np.int64)),
             temperature=layout.completions[0].request.temperature,
+            experts=_experts(layout),
         ),
         **{name: vector.index_select(0, token) for name, vector in per_token.items()},
         lengths=tuple(lengths.tolist()),
         shared=tuple(layout.shared.tolist()),
     )
+
+
+def _experts(layout: _Layout) -> Tensor | None:
+    """Return the experts of every token of the row; None unless all completions have them."""
+    parts = [
+        completion.experts[shared:]
+        for completion, shared in zip(layout.completions, layout.shared.tolist(), strict=True)
+        if completion.experts is not None
+    ]
+    return torch.from_numpy(np.concatenate(parts)) if len(parts) == len(layout.completions) else None
 
 
 def _lengths_of(completions: Sequence[Completion]) -> tuple[Rows, Rows]:

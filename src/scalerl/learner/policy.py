@@ -22,6 +22,7 @@ from scalerl.learner.share import fewest_shared_tokens
 from scalerl.learner.team import Team
 from scalerl.models.load import head
 from scalerl.models.lora import each_merged_weight
+from scalerl.models.routers import RouterReplay, counts_of
 from scalerl.models.shape import head_sizes
 from scalerl.rl.logprobs import log_probs_and_entropy
 
@@ -59,6 +60,10 @@ class Policy(Protocol):
         """Follow the weights after an update."""
         ...
 
+    def router_counts(self) -> Tensor:
+        """Return, since the last call, how many choices of routers were replaced by others, and how many there were."""
+        ...
+
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield all whole weights one by one, adapters merged in, a tied one once. All ranks iterate together."""
         ...
@@ -78,6 +83,7 @@ class LocalPolicy:
         gradient_checkpointing: bool = False,
         micro_batch_tokens: int = 32768,
         compiled: bool | None = None,
+        router_replay: bool = False,
     ) -> None:
         """By default the layers are `compiled` on a GPU: once, here, for packed rows of any number of tokens."""
         self.model = model
@@ -88,6 +94,7 @@ class LocalPolicy:
         self.device: torch.device = model.device
         self.body = make_body(model, dtype)
         self._can_share = check_body(self.body)
+        self._replay = RouterReplay(self.body) if router_replay else None
         # With an FP32 body the two settings mean the same head.
         self.fp32_head = fp32_head or dtype == torch.float32
         self._micro_batch_tokens = micro_batch_tokens
@@ -97,7 +104,7 @@ class LocalPolicy:
         if self.device.type == "cuda" if compiled is None else compiled:
             compile_layers(self.body)
             self._warm_up()
-            if not gradient_checkpointing:
+            if not gradient_checkpointing and self._replay is None:
                 self.graphs = self._pass_graphs()
 
     @property
@@ -115,6 +122,8 @@ class LocalPolicy:
     def compute(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
         """Return the log-probs and entropies of a pass without a graph."""
         inputs = inputs.to(self.device)
+        if self._replay is not None:
+            self._replay.use(inputs.experts)
         hidden = DistinctRows.apply(packed_hidden_states(self.body, inputs.ids, inputs.packing), inputs.place)
         assert isinstance(hidden, Tensor)
         return self._log_probs(hidden, inputs.targets, inputs.temperature)
@@ -124,6 +133,9 @@ class LocalPolicy:
         if self.graphs is not None:
             self.graphs.add_to_masters()
         team.add_gradients(list(self.parameters.values()))
+
+    def router_counts(self) -> Tensor:
+        return counts_of(self._replay, self.device)
 
     @torch.no_grad()
     def refresh(self) -> None:

@@ -110,15 +110,16 @@ class TorchLearner:
         if self.policy.equal_passes:
             for _ in range(prepared.num_passes - len(prepared.micro_batches)):
                 self._pad_pass()
+        routed = self.policy.router_counts()
         known = prepared.facts | {"optim/lr": self.lr, "batch/flops": self._flops(prepared)}
         norm = None
         if prepared.num_passes:
             self.policy.collect_gradients(self._team)
-            tokens = self._summed(tokens, loss)
+            tokens = self._summed(tokens, loss, routed)
             norm = self._update(loss)
         self._optimizer.zero_grad(set_to_none=True)
         timer.stop()
-        values = HostCopy(self._device_values(tokens, norm, loss))
+        values = HostCopy(self._device_values(tokens, norm, loss, routed))
         self._version += 1
         read = functools.partial(
             self._metrics, prepared, known, values, timer, has_tokens=tokens is not None, has_update=norm is not None
@@ -129,13 +130,13 @@ class TorchLearner:
         self._unread = metrics
         return metrics
 
-    def _device_values(self, tokens: TokenSums | None, norm: Tensor | None, loss: Tensor) -> Tensor:
-        """Return what the metrics need of the device: sums over tokens, the norm, the loss, the sum of KL terms."""
+    def _device_values(self, tokens: TokenSums | None, norm: Tensor | None, loss: Tensor, routed: Tensor) -> Tensor:
+        """Return what the metrics need of the device: sums over tokens, the norm, the loss, KL terms, routers."""
         nothing = torch.zeros_like(loss)
         sums = nothing.expand(5) if tokens is None else tokens.sums
         ratio_max = nothing if tokens is None else tokens.ratio_max
         norm = nothing if norm is None else norm.double()
-        return torch.cat([sums, torch.stack([ratio_max, norm, loss, self._start_kl_sum])])
+        return torch.cat([sums, torch.stack([ratio_max, norm, loss, self._start_kl_sum]), routed])
 
     def _metrics(
         self,
@@ -152,10 +153,12 @@ class TorchLearner:
         tokens = TokenSums(sums=host[:5], ratio_max=host[5]) if has_tokens else None
         metrics = {**known}
         metrics |= step_metrics(tokens, prepared.effective, lag=prepared.lag, num_nonfinite=prepared.num_nonfinite)
-        _, norm, loss, start_kl_sum = host[5:].tolist()
+        _, norm, loss, start_kl_sum, num_replaced, num_routed = host[5:].tolist()
         metrics |= self._outcome(norm, loss) if has_update else {"optim/skipped": 0.0}
         if self._start is not None and (num := prepared.facts["batch/trained_tokens"]):
             metrics["loss/start_kl"] = start_kl_sum / num
+        if num_routed:
+            metrics["loss/router_disagreement"] = num_replaced / num_routed
         metrics |= timer.metrics()
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
@@ -232,8 +235,8 @@ class TorchLearner:
         log_probs, _ = self.policy.run(inputs)
         log_probs.sum().backward()
 
-    def _summed(self, tokens: TokenSums | None, loss: Tensor) -> TokenSums | None:
-        """Add up the sums of all ranks: the loss in place, and those of tokens."""
+    def _summed(self, tokens: TokenSums | None, loss: Tensor, routed: Tensor) -> TokenSums | None:
+        """Add up the sums of all ranks: of the loss and of routers in place, and those of tokens."""
         if self._team.size == 1:
             return tokens
         device = self.policy.device
@@ -242,7 +245,7 @@ class TorchLearner:
             ratio_max=torch.full((), -torch.inf, dtype=torch.float64, device=device),
         )
         # Ranks that compute a pass together have the same sums.
-        for sums in (loss, self._start_kl_sum, tokens.sums):
+        for sums in (loss, self._start_kl_sum, tokens.sums, routed):
             self._team.add(sums.div_(self._team.context))
         return TokenSums(sums=tokens.sums, ratio_max=self._team.largest(tokens.ratio_max))
 

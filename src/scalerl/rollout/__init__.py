@@ -22,20 +22,18 @@ if TYPE_CHECKING:
     from scalerl.rollout.torch.engine import TorchEngine
 
 
-def torch_engine(
-    model: "LoadedModel", settings: "RolloutSettings", *, dtype: "torch.dtype", fp32_head: bool
-) -> "TorchEngine":
+def torch_engine(model: "LoadedModel", settings: "RolloutSettings", **others: Any) -> "TorchEngine":
     """Return the embedded engine, in this process and on the model's device."""
     from scalerl.rollout.torch.build import build_engine
 
-    return build_engine(model, settings, dtype=dtype, fp32_head=fp32_head)
+    return build_engine(model, settings, **others)
 
 
-def vllm_engine(model: "LoadedModel", settings: "RolloutSettings", *, dtype: "torch.dtype", fp32_head: bool) -> "Fleet":
+def vllm_engine(model: "LoadedModel", settings: "RolloutSettings", **others: Any) -> "Fleet":
     """Return vLLM in a child process, which is replaced if it dies; RecipeError if it is not installed."""
     from scalerl.rollout.vllm.build import build_engine
 
-    return build_engine(model, settings, dtype=dtype, fp32_head=fp32_head)
+    return build_engine(model, settings, **others)
 
 
 def most_slots(model: "LoadedModel", settings: "RolloutSettings", dtype: "torch.dtype") -> int | None:

@@ -91,6 +91,7 @@ def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
         "fp32_head": recipe.model.fp32_head in ("both", "learner"),
         "dtype": getattr(torch, body_dtype(recipe, gpu=gpu)),
         "lora": recipe.model.lora,
+        "router_replay": recipe.model.router_replay,
     }
 
 

@@ -35,12 +35,15 @@ def pack_groups(groups: Sequence[Group]) -> tuple[dict[str, NDArray[Any]], list[
         }
         for group in groups
     ]
+    experts = [completion.experts for completion in completions if completion.experts is not None]
+    if experts and len(experts) == len(completions):
+        arrays["experts"] = np.concatenate(experts)
     return arrays, meta
 
 
 def unpack_groups(arrays: Mapping[str, NDArray[Any]], meta: Sequence[Mapping[str, Any]]) -> tuple[Group, ...]:
     """Return groups equal to those that pack_groups was given."""
-    token_place, prompt_place = 0, 0
+    token_place, prompt_place, fed_place = 0, 0, 0
     groups: list[Group] = []
     for packed in meta:
         problem, completions = Problem(**packed["problem"]), []
@@ -65,6 +68,8 @@ def unpack_groups(arrays: Mapping[str, NDArray[Any]], meta: Sequence[Mapping[str
                 environment=entry.get("environment", ""),
             )
             episode = entry.get("episode")
+            # The last token of a completion was not fed to the model.
+            fed_end = fed_place + entry["num_prompt_tokens"] + entry["num_tokens"] - 1
             per_token = {name: arrays[name][token_place:token_end] for name in _PER_TOKEN}
             completions.append(
                 Completion(
@@ -74,9 +79,10 @@ def unpack_groups(arrays: Mapping[str, NDArray[Any]], meta: Sequence[Mapping[str
                     interrupted_at=entry["interrupted_at"],
                     turns=tuple((start, end) for start, end in entry.get("turns", ())),
                     episode=None if episode is None else Episode(**episode),
+                    experts=arrays["experts"][fed_place:fed_end] if "experts" in arrays else None,
                 )
             )
-            token_place, prompt_place = token_end, prompt_end
+            token_place, prompt_place, fed_place = token_end, prompt_end, fed_end
         groups.append(
             Group(
                 key=packed["key"],

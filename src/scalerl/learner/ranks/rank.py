@@ -228,6 +228,7 @@ class LearnerRank:
             dtype=dtype,
             master_dtype=master_dtype,
             fp32_head=settings.pop("fp32_head"),
+            router_replay=settings.pop("router_replay", False),
             gradient_checkpointing=learner.gradient_checkpointing is True,
             micro_batch_tokens=learner.micro_batch_tokens,
             context=context,

@@ -27,6 +27,7 @@ from scalerl.learner.state import whole
 from scalerl.learner.team import Team
 from scalerl.models.folder import FolderWeights, can_fill, empty_model, fill
 from scalerl.models.lora import each_merged_weight, num_adapter_params, wrap
+from scalerl.models.routers import RouterReplay, counts_of
 from scalerl.rl.bf16_products import use_fp32_linears_at_work
 from scalerl.rl.logprobs import log_probs_and_entropy
 
@@ -66,6 +67,7 @@ class ShardedPolicy:
         micro_batch_tokens: int = 32768,
         compiled: bool | None = None,
         context: ContextGroup | None = None,
+        router_replay: bool = False,
     ) -> None:
         """`folder` has the model's weights, of which every rank reads one layer at a time.
 
@@ -79,6 +81,7 @@ class ShardedPolicy:
         attend_packed(self.model)
         prepare_for_training(self.model, gradient_checkpointing)
         compiled = device.type == "cuda" if compiled is None else compiled
+        self._replay = RouterReplay(self.model, device) if router_replay else None
         self._root = self._shard(weights, compiled=compiled)
         self.parameters: dict[str, Tensor] = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         # Not compiled for its few tokens, which no pass has.
@@ -105,6 +108,8 @@ class ShardedPolicy:
 
     def _forward(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
         inputs = inputs.to(self.device)
+        if self._replay is not None:
+            self._replay.use(inputs.experts)
         return self._root(
             inputs.ids,
             inputs.packing,
@@ -116,6 +121,9 @@ class ShardedPolicy:
 
     def collect_gradients(self, team: Team) -> None:
         """Do nothing: every backward pass has added the gradients of all ranks."""
+
+    def router_counts(self) -> Tensor:
+        return counts_of(self._replay, self.device)
 
     def refresh(self) -> None:
         """Do nothing: layers are gathered anew in every pass."""

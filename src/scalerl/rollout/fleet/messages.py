@@ -28,6 +28,7 @@ class Sampled:
     forced: NDArray[np.bool_]
     finish: Finish
     interrupted_at: int | None
+    experts: NDArray[np.int16] | None
 
     @classmethod
     def of(cls, completion: Completion) -> "Sampled":

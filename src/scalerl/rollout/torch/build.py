@@ -28,7 +28,14 @@ def most_slots(model: LoadedModel, settings: RolloutSettings, dtype: torch.dtype
     return max(int(MEMORY_SHARE * free) // cache_bytes(model.model.config, 1, settings.context, dtype), 1)
 
 
-def build_engine(model: LoadedModel, settings: RolloutSettings, *, dtype: torch.dtype, fp32_head: bool) -> TorchEngine:
+def build_engine(
+    model: LoadedModel,
+    settings: RolloutSettings,
+    *,
+    dtype: torch.dtype,
+    fp32_head: bool,
+    records_experts: bool = False,
+) -> TorchEngine:
     """Return a TorchEngine with a copy of the model; RecipeError if its cache needs more memory than is free."""
     assert settings.slots is not None, "run/parts.py has chosen the number of slots"
     needed, free = cache_bytes(model.model.config, settings.slots, settings.context, dtype), free_bytes(model)
@@ -45,6 +52,7 @@ def build_engine(model: LoadedModel, settings: RolloutSettings, *, dtype: torch.
         stop_tokens=model.stop_tokens,
         dtype=dtype,
         fp32_head=fp32_head,
+        records_experts=records_experts,
     )
 
 

@@ -44,8 +44,12 @@ class SlotCache:
         prompt_tokens: int,
         dtype: torch.dtype,
         device: torch.device,
+        num_routed: int = 0,
     ) -> None:
-        """`prompt_tokens` is the largest number of prompt tokens computed at once, padding included."""
+        """`prompt_tokens` is the largest number of prompt tokens computed at once, padding included.
+
+        With `num_routed`, so many experts of every token are kept beside its keys and values.
+        """
         # Zeros, not uninitialised memory: a masked NaN would still give NaN.
         self._stored = torch.zeros(
             (2, num_layers, slots, num_kv_heads, max_length, head_dim), dtype=dtype, device=device
@@ -54,6 +58,9 @@ class SlotCache:
         self._computed = torch.zeros(
             2 * num_layers * num_kv_heads * head_dim * prompt_tokens, dtype=dtype, device=device
         )
+        self._experts = torch.zeros((slots, 1, max_length, num_routed), dtype=torch.int16, device=device)
+        self._computed_experts = torch.zeros((prompt_tokens, num_routed), dtype=torch.int16, device=device)
+        self._parts = [*self.keys, *self.values, *([self._experts] if num_routed else [])]
         starts = torch.arange(slots * num_kv_heads, device=device) * max_length
         self._row_starts = starts.view(slots, num_kv_heads)
         zeros = torch.zeros(max_length, dtype=dtype, device=device)
@@ -89,20 +96,41 @@ class SlotCache:
         most = max(1, self._computed.numel() * computed.shape[1] // computed.numel())
         for some, into in zip(rows.split(most), slots.split(most), strict=True):
             stored.index_copy_(1, into, computed.index_select(1, some))
+        if self._experts.shape[-1]:
+            num_rows, width = computed.shape[1], computed.shape[-2]
+            experts = self._computed_experts[: num_rows * width].view(num_rows, 1, width, -1)
+            self._experts[:, :, :width].index_copy_(0, slots, experts.index_select(0, rows))
+
+    def routed(self, position: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return where to write the experts of tokens at these positions: a buffer and its rows.
+
+        `position` is that of one token of each row, or [rows, tokens] with the numbers of the rows.
+        """
+        starts = self._row_starts[:, 0] // self._row_starts.shape[1]
+        places = starts[: len(position)] + position if rows is None else starts[rows][:, None] + position
+        return self._experts.flatten(0, 2), places.view(-1)
+
+    def computed_routed(self, num: int) -> tuple[Tensor, Tensor]:
+        """Return where to write the experts of so many tokens of prompts, padding included."""
+        return self._computed_experts, torch.arange(num, device=self._experts.device)
+
+    def experts(self, row: int, num: int) -> Tensor:
+        """Return the experts of the first tokens of a row, [tokens, layers x experts per token]."""
+        return self._experts[row, 0, :num]
 
     def move(self, source: Tensor, target: Tensor, filled: int) -> None:
         """Copy rows, up to position `filled`, to other rows, all at once: rows may be exchanged."""
-        for stored in (*self.keys, *self.values):
+        for stored in self._parts:
             held = stored[:, :, :filled]
             held.index_copy_(0, target, held.index_select(0, source))
 
     def copy_out(self, rows: Tensor, filled: int) -> list[Tensor]:
-        """Return the keys and values of rows up to position `filled`, layer by layer, in the host's memory."""
-        return [stored[:, :, :filled].index_select(0, rows).cpu() for stored in (*self.keys, *self.values)]
+        """Return what rows hold up to position `filled`, layer by layer, in the host's memory."""
+        return [stored[:, :, :filled].index_select(0, rows).cpu() for stored in self._parts]
 
     def copy_in(self, held: Sequence[Tensor], rows: Tensor) -> None:
         """Write back what copy_out returned."""
-        for stored, values in zip((*self.keys, *self.values), held, strict=True):
+        for stored, values in zip(self._parts, held, strict=True):
             stored[:, :, : values.shape[2]].index_copy_(0, rows, values.to(stored.device))
 
 

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from scalerl.models.routers import RouterRecorder
 from scalerl.models.shape import head_sizes
 from scalerl.rollout.sampling import sample
 from scalerl.rollout.torch.body import FusedBody, make_body
@@ -77,11 +78,13 @@ class Decoder:
         prefill_tokens: int,
         fused: bool,
         cuda_graphs: bool,
+        records_experts: bool = False,
     ) -> None:
         config, weight = model.config, model.get_output_embeddings().weight
         self._device, self._head = weight.device, head
         self._body = make_body(model, max_length, fused=fused)
         self._kernels = isinstance(self._body, FusedBody) and self._body.has_kernels
+        self._recorder = RouterRecorder(model) if records_experts else None
         num_kv_heads, head_dim = head_sizes(config)
         prompt_tokens = max(prefill_tokens, max_length)
         self._cache = SlotCache(
@@ -93,6 +96,7 @@ class Decoder:
             prompt_tokens=prompt_tokens,
             dtype=weight.dtype,
             device=self._device,
+            num_routed=0 if self._recorder is None else self._recorder.num_routed,
         )
         self._slots, self._chunk, self._max_length = slots, chunk, max_length
         self._layout: RowLayout | None = None
@@ -185,6 +189,8 @@ class Decoder:
         rows = slots if self._layout is None else self._layout.row[slots]
         filled = min(-(-(int(position.max()) + 1) // _GRAPH_STEP) * _GRAPH_STEP, self._max_length)
         on_device = [torch.from_numpy(part).to(self._device) for part in (tokens, position, rows)]
+        if self._recorder is not None:
+            self._recorder.into(*self._cache.routed(on_device[1], on_device[2]))
         self._body(on_device[0], on_device[1], ExtendPass(self._cache, on_device[2], on_device[1], filled))
 
     def _run_prompts(self, shape: tuple[int, int]) -> None:
@@ -201,6 +207,8 @@ class Decoder:
     def _compute_prompts(self, rows: int, width: int) -> None:
         tokens = self._prompts[: rows * width].view(rows, width)
         positions = torch.arange(width, device=self._device).expand(rows, -1)
+        if self._recorder is not None:
+            self._recorder.into(*self._cache.computed_routed(rows * width))
         self._body(tokens, positions, PrefillPass(self._cache.computed(rows, width)))
 
     def launch(self, chunk: Chunk) -> None:
@@ -240,6 +248,13 @@ class Decoder:
             return tokens[:, self._layout.row], log_probs[:, self._layout.row]
         return tokens.copy(), log_probs.copy()
 
+    def experts(self, slot: int, num: int) -> NDArray[np.int16] | None:
+        """Return the experts of the first tokens of a slot; None if they are not recorded."""
+        if self._recorder is None:
+            return None
+        row = slot if self._layout is None else int(self._layout.row[slot])
+        return self._cache.experts(row, num).cpu().numpy().copy()
+
     def _load(self, chunk: Chunk) -> None:
         greedy = chunk.temperature == 0
         self._send(chunk.token, self._token)
@@ -266,6 +281,8 @@ class Decoder:
             view = self._pass.at(position)
         else:
             view = KernelPass(self._cache, position)
+        if self._recorder is not None:
+            self._recorder.into(*self._cache.routed(position))
         logits = self._head.logits(self._body(token[:, None], position[:, None], view)[:, 0])
         if not shape.spans and not shape.top_p:
             self._sample_by_kernel(logits)

@@ -85,13 +85,14 @@ class TorchEngine:
         prefill_tokens: int | None = None,
         cuda_graphs: bool | None = None,
         fused: bool = True,
+        records_experts: bool = False,
     ) -> None:
         """Copy the model and allocate the slots.
 
         `max_length` is the context: prompt and completion together. A poll samples `chunk` tokens per slot; up to
         `prefill_tokens` tokens of padded prompts go through the model at once. dtype and device default to the model's.
         A GPU uses longer chunks by default (16, not 4) and decodes by CUDA graphs. `fused=False` uses the slower,
-        general body.
+        general body. With `records_experts`, completions have the experts that their tokens were routed to.
         """
         self._scheduler = SlotScheduler(slots)
         if min(1 if chunk is None else chunk, 1 if prefill_tokens is None else prefill_tokens, max_length) < 1:
@@ -118,6 +119,7 @@ class TorchEngine:
                 prefill_tokens=self._prefill_tokens,
                 fused=fused,
                 cuda_graphs=on_gpu if cuda_graphs is None else cuda_graphs,
+                records_experts=records_experts,
             )
         self._own = self._model.state_dict(keep_vars=True)
         self._needed = {name for name, _ in self._model.named_parameters()}
@@ -254,11 +256,14 @@ class TorchEngine:
             if entry.request.environment and result.stopped[entry.slot]:
                 num_tokens = self._prompt_length[entry.slot] + running.start[entry.slot] + result.num_kept[entry.slot]
                 self._scheduler.keep(entry, int(num_tokens))
+        # Now: the next chunk may reuse the slots. The last token of a completion was not fed to the model.
+        num_fed = self._prompt_length + running.start + result.num_kept - 1
+        experts = [self._decoder.experts(entry.slot, int(num_fed[entry.slot])) for entry in finished]
         self._running = None
         if launch_next:
             self._launch()
         self._record(tokens, log_probs, result, running)
-        return self._completions(finished, result, running)
+        return self._completions(finished, result, running, experts)
 
     def _launch(self) -> None:
         """Fill the free slots and launch a chunk, if there is anything to sample."""
@@ -330,7 +335,11 @@ class TorchEngine:
         self._forced.reshape(-1)[places] = result.forced.T
 
     def _completions(
-        self, finished: Sequence[Admitted], result: ChunkResult, running: _RunningChunk
+        self,
+        finished: Sequence[Admitted],
+        result: ChunkResult,
+        running: _RunningChunk,
+        experts: Sequence[NDArray[np.int16] | None],
     ) -> list[Completion]:
         if not finished:
             return []
@@ -356,6 +365,7 @@ class TorchEngine:
                 forced=forced[number],
                 finish="stop" if result.stopped[entry.slot] else "length",
                 interrupted_at=None if at < 0 else at,
+                experts=experts[number],
             )
             for number, (entry, at) in enumerate(zip(finished, interrupted, strict=True))
         ]

@@ -30,6 +30,8 @@ def make_engine(model: LoadedModel, recipe: Recipe, *, slots: int, gpu: bool) ->
         recipe.rollout.model_copy(update={"slots": slots}),
         dtype=getattr(torch, body_dtype(recipe, gpu=gpu)),
         fp32_head=recipe.model.fp32_head in ("both", "generator"),
+        # vLLM's cannot: config/recipe.py refuses it.
+        **({"records_experts": True} if recipe.model.router_replay else {}),
     )
 
 

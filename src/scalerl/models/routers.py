@@ -1,0 +1,123 @@
+"""The routers of a mixture of experts: record which experts an engine chose, and choose the same in the learner.
+
+Generator and learner round differently, so near ties are routed differently: another expert computes the token, and
+its log-prob differs by far more than rounding. With model.router_replay an engine returns the experts of every token
+that it computed, and the learner uses these (with its own probabilities of them, which keep their gradient).
+"""
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from scalerl.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def routers_of(model: "PreTrainedModel") -> list[nn.Module]:
+    """Return the routers, one per layer with experts; ModelError if there are none whose choice can be replaced."""
+    kind = getattr(model.config, "model_type", type(model).__name__)
+    routers = [module for module in model.modules() if type(module).__name__.endswith("TopKRouter")]
+    if not routers:
+        raise ModelError(f"model.router_replay: a {kind} model has no routers that can be replayed; set it to false")
+    for router in routers:
+        if not _can_replay(router):
+            raise ModelError(
+                f"model.router_replay: the routers of a {kind} model do not weigh experts by the softmax of their "
+                f"logits, and only such routers are supported; set it to false"
+            )
+    return routers
+
+
+def _hook(model: "PreTrainedModel", hook: Callable[..., Any]) -> int:
+    """Call the hook after every router with its columns of all experts of a token; return how many there are."""
+    start = 0
+    for router in routers_of(model):
+        end = start + int(router.top_k)  # pyright: ignore[reportArgumentType]
+        router.register_forward_hook(functools.partial(hook, columns=slice(start, end)))
+        start = end
+    return start
+
+
+class RouterRecorder:
+    """Writes the experts of every token that a model computes into a buffer, [tokens, all layers x top_k]."""
+
+    def __init__(self, model: "PreTrainedModel") -> None:
+        self._buffer: Tensor | None = None
+        self._places: Tensor | None = None
+        self.num_routed = _hook(model, self._record)
+        """Experts that are chosen for a token in all layers together."""
+
+    def into(self, buffer: Tensor, places: Tensor) -> None:
+        """Write the tokens of the next pass to these rows of the buffer."""
+        self._buffer, self._places = buffer, places
+
+    def _record(self, router: nn.Module, given: Any, returned: tuple[Tensor, ...], *, columns: slice) -> None:
+        assert self._buffer is not None
+        assert self._places is not None
+        self._buffer[:, columns].index_copy_(0, self._places, returned[2].to(self._buffer.dtype))
+
+
+class RouterReplay:
+    """Replaces the choice of a model's routers, and counts where it would have been another."""
+
+    def __init__(self, model: "PreTrainedModel", device: torch.device | None = None) -> None:
+        self._experts: Tensor | None = None
+        self._counts = torch.zeros(2, dtype=torch.float64, device=device or model.device)
+        """Choices that differed, and all of them; a choice is that of one router for one token."""
+        _hook(model, self._replace)
+
+    def use(self, experts: Tensor | None) -> None:
+        """Choose these in the next pass, [tokens, all layers x top_k], and when it is recomputed; None: as usual."""
+        self._experts = experts
+
+    def take_counts(self) -> Tensor:
+        """Return how many choices differed and how many there were since the last call."""
+        counts = self._counts.clone()
+        self._counts.zero_()
+        return counts
+
+    def _replace(
+        self, router: nn.Module, given: Any, returned: tuple[Tensor, ...], *, columns: slice
+    ) -> tuple[Tensor, ...] | None:
+        if self._experts is None:
+            return None
+        logits, _, own = returned
+        experts = self._experts[:, columns].long()
+        with torch.no_grad():
+            differs = (own.sort(dim=-1).values != experts.sort(dim=-1).values).any(dim=-1)
+            self._counts += torch.stack([differs.sum(), torch.full_like(differs.sum(), len(differs))])
+        return logits, _scores(router, logits, experts), experts
+
+
+def counts_of(replay: RouterReplay | None, device: torch.device) -> Tensor:
+    """Return the counts of a replay since the last call; zeros where nothing is replayed."""
+    return torch.zeros(2, dtype=torch.float64, device=device) if replay is None else replay.take_counts()
+
+
+def _scores(router: Any, logits: Tensor, experts: Tensor) -> Tensor:
+    """Return the weights of chosen experts, as transformers' routers compute them for their own choice."""
+    chosen = torch.softmax(logits, dim=-1, dtype=torch.float32).gather(-1, experts)
+    if getattr(router, "norm_topk_prob", True):
+        chosen = chosen / chosen.sum(dim=-1, keepdim=True)
+    return chosen.to(logits.dtype)
+
+
+@torch.no_grad()
+def _can_replay(router: Any) -> bool:
+    """Return whether the router's own choice, put back in, gives its own weights."""
+    weight = router.weight
+    if weight.is_meta:
+        return True
+    hidden = torch.randn(4, weight.shape[-1], generator=torch.Generator().manual_seed(0)).to(weight)
+    returned = router(hidden)
+    if not isinstance(returned, tuple) or len(returned) != 3:
+        return False
+    logits, scores, experts = returned
+    return scores.shape == experts.shape and torch.allclose(
+        _scores(router, logits, experts).float(), scores.float(), atol=1e-2 if weight.dtype == torch.bfloat16 else 1e-5
+    )
