@@ -10,7 +10,9 @@ import dataclasses
 import numpy as np
 import pytest
 from contracts.requests import advance, by_key, drain, make_request, mixed_requests
+from played import STOPS, Echo, played_requests, playing, turns_engine
 
+from scalerl.environments.conversation import Conversation
 from scalerl.errors import EngineError
 from scalerl.loop.seams import Engine, PausableEngine
 from scalerl.types import LengthPlan
@@ -98,6 +100,32 @@ def test_a_stop_token_ends_a_completion_and_is_part_of_it(make_engine):
         assert (completion.tokens[-1] in stops) == (completion.finish == "stop")
         assert completion.num_trained_tokens == len(completion)
     assert "stop" in finishes
+
+
+def test_turns_of_a_conversation_are_what_requests_of_their_own_give(make_engine):
+    """Whether an engine goes on from the cache of the turn before or computes the prompt again."""
+    context = 60
+    engine = turns_engine(
+        {"own": playing(Echo)}, inner=make_engine(slots=4, stop_tokens=STOPS), slots=4, context=context
+    )
+    engine.submit(played_requests(10))
+    conversations = drain(engine)
+    assert max(len(completion.turns) for completion in conversations) >= 3
+    turns, alone = {}, make_engine(slots=4, stop_tokens=STOPS)
+    for completion in conversations:
+        for number, (start, end) in enumerate(completion.turns):
+            before = Conversation(
+                completion.request, tokens=completion.tokens[:start].tolist(), turns=list(completion.turns[:number])
+            )
+            room = context - len(completion.request.prompt_tokens) - start
+            single = dataclasses.replace(before.next_request(room), environment="", index=number)
+            turns[single.key] = completion.tokens[start:end], completion.log_probs[start:end]
+            alone.submit([single])
+    for single in drain(alone):
+        tokens, log_probs = turns.pop(single.request.key)
+        assert single.tokens.tolist() == tokens.tolist()
+        np.testing.assert_allclose(single.log_probs, log_probs, atol=1e-4)
+    assert not turns
 
 
 @pytest.mark.parametrize("budget", [0, 1, 5, 8, 11])

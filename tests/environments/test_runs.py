@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from scalerl import store
 from scalerl.choose import choose
 from scalerl.config import Recipe
-from scalerl.errors import RecipeError
+from scalerl.errors import GraderError, RecipeError
 from scalerl.learner.batch import prepare
 from scalerl.learner.policy import LocalPolicy
 from scalerl.rl.advantages import BASELINES, NORMALISATIONS
@@ -25,9 +25,10 @@ from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.run.evaluate import evaluate_model
 from scalerl.run.parts import load_inputs
 from scalerl.run.run import Run
+from scalerl.run.trial import try_parts
 from scalerl.types import Batch, Completion, Group
 
-NUDGED = ("task.environment=own_environments:Nudge",)
+NUDGED = ("task.environment=own_environments:Nudge", "task.environment.in_process=true")
 
 
 def log_prob_errors(completions: list[Completion], model, recipe: Recipe) -> torch.Tensor:
@@ -108,6 +109,26 @@ def test_resumed_run_equals_an_uninterrupted_one(tmp_path):
         assert {key: row[key] for key in row.keys() - differing} == {key: again[key] for key in row.keys() - differing}
 
 
+def test_generators_in_processes_of_their_own_hold_conversations(tmp_path):
+    recipe = small("task.environment=own_environments:Nudge", "rollout.generators=1", "budget.steps=3")
+    Run(recipe, tmp_path / "run").train()
+    for row in store.read_metrics(tmp_path / "run"):
+        assert 1 < row["rollout/turns_mean"] <= 2
+        assert row["rollout/lag_max"] <= 2
+
+
+def test_a_trial_holds_a_conversation_and_shows_it(tmp_path):
+    with closing(Run(small("task.environment=own_environments:Nudge"), tmp_path / "run")) as run:
+        (trial,) = try_parts(run.parts, run.recipe)
+    text = trial.text
+    assert "own_environments:Nudge" in text
+    assert "problem | " in text
+    assert "model | " in text
+    broken = Run(small("task.environment=own_environments:Broken"), tmp_path / "run")
+    with closing(broken), pytest.raises(GraderError, match="broken on purpose"):
+        try_parts(broken.parts, broken.recipe)
+
+
 def test_tasks_with_and_without_an_environment_mix(tmp_path):
     recipe = small(
         'task=""',
@@ -131,6 +152,9 @@ def test_tasks_with_and_without_an_environment_mix(tmp_path):
 def test_evaluation_of_a_model_in_an_environment():
     (row,) = evaluate_model(small(*NUDGED))
     assert 1 < row["turns_mean"] <= 2
+    assert [len(turns) for turns in row["correct_turns"]] == row["num_correct"]
+    by_turns = row.get("pass_at_turns", {})
+    assert all(0 <= by_k["1"] <= by_k["2"] <= 1 for by_k in by_turns.values())
     assert row["num_samples"] == 12
 
 

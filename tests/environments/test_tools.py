@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from scalerl.answer_format import AnswerFormat
-from scalerl.config.parts import EnvironmentSettings
+from scalerl.config.parts import EnvironmentSettings, GradingSettings
 from scalerl.environments.build import build_playing, observer, offer_tools
 from scalerl.environments.calculator import calculator
 from scalerl.environments.chat import ChatCalls, chat_observer
@@ -241,7 +241,7 @@ def test_templates_that_cannot_be_used_are_refused_with_a_remedy(template, answe
 
 def test_template_that_strips_thinking_is_used_without_thinking():
     observer = chat_observer(byte_text(STRIPS), role="user", answer=NO_THINKING)
-    assert "An observation." in (observer.rendered("An observation.") or "")
+    assert "An observation." in (observer.rendered([("user", "An observation.")]) or "")
 
 
 def task_with(environment: str, **own: Any) -> Task:
@@ -262,7 +262,7 @@ def test_template_without_tools_gets_a_system_prompt():
     prompt = text.decode(text.encode_prompt(PROBLEM.prompt, task.prompt))
     assert prompt.startswith("<|im_start|>system\nYou may call functions:")
     assert '"name": "calculator"' in prompt
-    assert build_playing(task, text).observe("1")
+    assert build_playing(task, text, GradingSettings()).observe(Step(observation="1"))
 
 
 @pytest.mark.parametrize(
@@ -275,8 +275,9 @@ def test_template_without_tools_gets_a_system_prompt():
     ],
 )
 def test_wrong_tools_are_refused(settings, message):
+    task = task_with(**{"environment": settings.pop("name"), **settings})
     with pytest.raises(RecipeError, match=message):
-        build_playing(task_with(**{"environment": settings.pop("name"), **settings}), byte_text(CHATML))
+        build_playing(task, byte_text(CHATML), GradingSettings())
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from simulated import NUM_COMPLETIONS, AtOnce, CountingLearner, grade, make_requ
 
 from scalerl.environments.conversation import fit_plan
 from scalerl.environments.protocol import Step
+from scalerl.environments.start import Found
 from scalerl.environments.steps import LocalSteps, Stepped
 from scalerl.loop.pipeline import Pipeline
 from scalerl.rollout.fake import FakeEngine
@@ -279,7 +280,7 @@ def pipeline_over(engine, max_lag: int, curriculum, **changes) -> Pipeline:
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 4), st.integers(0, 2**16), st.sampled_from([2, 8, 64]))
 def test_lag_stays_within_its_bound_over_random_step_times(max_lag, seed, slots):
-    steps = SlowSteps("own", Echo, {})
+    steps = SlowSteps("own", Found(Echo, {}))
     inner = FakeEngine(slots=slots, stop_tokens=STOPS, seed=seed)
     engine = turns_engine({"own": replace(playing(Echo), steps=steps)}, slots=slots, inner=inner)
     curriculum = Curriculum([f"p{number}" for number in range(20)], seed=seed, retires=uniform)
@@ -324,7 +325,7 @@ def test_pause_puts_conversations_aside():
     expected = turns_engine({"own": playing(Echo)})
     expected.submit([request(number) for number in range(10)])
     undisturbed = by_key(drain(expected))
-    steps = SlowSteps("own", Echo, {})
+    steps = SlowSteps("own", Found(Echo, {}))
     engine = turns_engine({"own": replace(playing(Echo), steps=steps)})
     engine.submit([request(number) for number in range(10)])
     completions = [completion for _ in range(6) for completion in engine.poll()]

@@ -182,7 +182,7 @@ def test_odd_texts_arrive_as_they_are(pool: GraderPool, text: str):
 def test_failed_process_start_is_reported_and_cleaned_up(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LONG", "x" * 5_000_000)
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(GraderPoolError, match=r"the grading process cannot be started: .*Argument list too long"):
+    with pytest.raises(GraderPoolError, match=r"a child process cannot be started: .*Argument list too long"):
         GraderPool()
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -340,4 +340,4 @@ def test_stderr_of_graders_goes_through_the_trainers_own(capsys: pytest.CaptureF
         time.sleep(0.05)
     assert "judging item 0\n" in shown
     assert shown.count("judging") == 200
-    assert shown.endswith("graders wrote 200 lines to stderr; what follows is not shown\n")
+    assert shown.endswith("a child process wrote 200 lines to stderr; what follows is not shown\n")

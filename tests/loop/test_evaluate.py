@@ -9,7 +9,7 @@ from simulated import SimulatedEngine, complete
 
 from scalerl.errors import EngineStalled
 from scalerl.graders.pool import GraderSpec
-from scalerl.loop.evaluate import eval_requests, evaluate, hash_prompts, pass_at
+from scalerl.loop.evaluate import eval_requests, evaluate, hash_prompts, pass_at, pass_at_turns
 from scalerl.loop.grading import GraderRunner, Judge, Purpose, Verdict, WeightedGrader
 from scalerl.loop.watchdog import Watchdog, WatchedEngine
 from scalerl.types import Completion, LengthPlan, Problem
@@ -143,6 +143,15 @@ def test_pass_at_k_is_the_share_of_draws_with_a_correct_one():
         assert pass_at(counts, num, k) == pytest.approx(sum(drawn) / 4)
     with pytest.raises(ValueError, match="pass@6 needs at least 6 samples"):
         pass_at(counts, num, 6)
+
+
+def test_pass_at_turns_counts_what_was_right_within_so_many_turns():
+    by_turns = pass_at_turns([(1, 3), (3, 3, 3, 3), ()], 4)
+    assert list(by_turns) == [1, 2, 3]
+    assert by_turns[1] == {k: pass_at((1, 0, 0), 4, k) for k in (1, 2, 4)}
+    assert by_turns[2] == by_turns[1]
+    assert by_turns[3] == {k: pass_at((2, 4, 0), 4, k) for k in (1, 2, 4)}
+    assert pass_at_turns([(), ()], 4) == {}
 
 
 def test_score_is_the_mean_of_the_values():

@@ -53,6 +53,20 @@ def test_words_are_searched_in_any_case(run: GrowingRun):
     assert Searched(run)(text="nowhere")["samples"] == []
 
 
+@pytest.mark.parametrize("row", [{"conversation": 3}, {"conversation": [3]}, {}])
+def test_what_is_not_a_conversation_is_not_shown_as_one(row: dict[str, Any]):
+    assert "conversation" not in samples.sample_json(0, row, 100)
+
+
+def test_conversations_say_who_said_what():
+    said = [{"by": "model", "text": "?47*8"}, {"by": "environment", "text": "376;"}, {"by": "model", "text": "376"}]
+    sample = samples.sample_json(0, {"completion": "?47*8376;376", "conversation": said}, 100)
+    assert sample["conversation"] == said
+    assert sample["words"] == {}
+    cut = samples.sample_json(0, {"conversation": said}, 7)["conversation"]
+    assert [part["text"] for part in cut] == ["?47*8", "37"]
+
+
 def test_one_prompt_over_training(run: GrowingRun):
     found = Searched(run)(problem="3+2", num=100)["samples"]
     assert [sample["step"] for sample in found] == [49, 44, 39, 34, 29, 24, 19, 14, 9, 4]

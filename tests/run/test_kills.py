@@ -42,10 +42,15 @@ PROGRAMS = (
 CHILDREN = ("rollout.generators=2", "rollout.max_replacements=100")
 RANKS = ("learner.ranks=2", "learner.sharding=full")
 RAY = ("cluster.address=local",)
+TALKING = ('task.environment="own_environments:Nudge"',)
+"""A process per conversation."""
+SUPPORT = Path(__file__).parents[1] / "support"
 LAYOUTS: Mapping[str, tuple[str, ...]] = {
     "one device": (),
     "sandboxes": PROGRAMS,
+    "conversations": TALKING,
     "generators": CHILDREN,
+    "generators with conversations": CHILDREN + TALKING,
     "generators on ray": CHILDREN + RAY,
     "ranks": RANKS,
     "ranks and generators": RANKS + CHILDREN,
@@ -70,6 +75,7 @@ class Killed:
         name, _, value = self._mark.partition("=")
         # A cache of torch that is meant to stay is elsewhere.
         own = {"TMPDIR": str(self.temporary), "TORCHINDUCTOR_CACHE_DIR": f"{self.folder}-cache", name: value}
+        own["PYTHONPATH"] = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(SUPPORT)])
         command += [*words, *["--resume"] * self.folder.exists()]
         with (
             self.log.open("ab") as log,

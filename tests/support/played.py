@@ -6,6 +6,8 @@ from typing import Any
 
 from contracts.requests import make_request
 
+from scalerl.environments.protocol import Step
+from scalerl.environments.start import Found
 from scalerl.environments.steps import LocalSteps
 from scalerl.environments.turns import Playing, TurnsEngine
 from scalerl.rollout.fake import FakeEngine
@@ -23,8 +25,12 @@ def decode(tokens: Sequence[int]) -> str:
     return " ".join(map(str, tokens))
 
 
-def opened(request: Request, opening: str) -> list[int]:
-    return [*request.prompt_tokens, *encode(opening)]
+def observe(step: Step) -> list[int]:
+    return encode(step.observation + " ".join(content for _, content in step.messages))
+
+
+def opened(request: Request, step: Step) -> list[int]:
+    return encode(step.messages[-1][1]) if step.messages else [*request.prompt_tokens, *encode(step.observation)]
 
 
 class Echo:
@@ -74,7 +80,7 @@ class Scripted:
 
 
 def playing(start: Any, settings: Mapping[str, Any] | None = None, **rules: Any) -> Playing:
-    return Playing(steps=LocalSteps("own", start, settings or {}), observe=encode, opened=opened, **rules)
+    return Playing(steps=LocalSteps("own", Found(start, settings or {})), observe=observe, opened=opened, **rules)
 
 
 def turns_engine(

@@ -3,6 +3,8 @@ import random
 import pytest
 
 from scalerl.environments.calculator import calculator
+from scalerl.environments.chat import ChatCalls
+from scalerl.errors import TaskError
 from scalerl.graders.rules import exact
 from scalerl.tasks.arithmetic import Expression, arithmetic, calls, demonstrate, draw_expression, solve, value
 
@@ -85,6 +87,14 @@ def test_slips_make_demonstrations_wrong_at_the_set_rate():
 )
 def test_conversations_call_the_calculator_for_each_step(text: str, said: tuple[str, ...]):
     assert calls(expression(text), random.Random(0)) == said
+
+
+def test_conversations_in_the_format_of_chat_models():
+    said = calls(expression("47*8-52"), random.Random(0), tool_format="chat")
+    read = [call for turn in said[::2] for call in ChatCalls().calls(turn, {"calculator": calculator})]
+    assert [calculator(**call.arguments) for call in read] == list(said[1::2]) == ["376", "324"]
+    with pytest.raises(TaskError, match="tool_format"):
+        arithmetic(1, 0, num_problems=10, tool_format="chats")
 
 
 def test_conversations_are_what_the_calculator_answers():

@@ -32,7 +32,7 @@ def train(
     out: Annotated[Path, option("Run folder to write.", metavar="DIR", show_default=True)] = Path("runs/run"),
     resume: Annotated[bool, flag("--resume", "Continue from the newest checkpoint in --out.")] = False,
     check: Annotated[
-        bool, flag("--check", "Load everything, try each grader and one step, then exit. Writes nothing.")
+        bool, flag("--check", "Load everything, try graders, environments and one step, then exit. Writes nothing.")
     ] = False,
     gpus: Annotated[
         str | None,
@@ -106,7 +106,7 @@ def _report_end(end: "RunEnd", run: "Run", terminal: "Terminal", *, plots: bool)
 
 
 def _try(recipe: str, run: "Run") -> None:
-    """Give every grader an answer, take one step, and print what would be trained."""
+    """Give every grader an answer, talk to each environment, take one step, and print what would be trained."""
     from scalerl.run.trial import try_parts
 
     with setting_up(), closing(run):
@@ -157,11 +157,23 @@ def evaluate(
             largest = max(row["pass_at"], key=int)
             words += f"; mean@{num}, and pass@{largest} is {row['pass_at'][largest]:.3f}"
         typer.echo(words)
+        if conversations := conversation_words(row):
+            typer.echo(f"  {conversations}")
         if outcomes := outcome_words(row):
             typer.echo(f"  {outcomes}")
         if unjudged := row["without_verdict"]:
             reasons = ", ".join(f"{num} x {reason}" for reason, num in unjudged.items())
             typer.echo(f"  {sum(unjudged.values()):,} of them could not be judged and count as wrong: {reasons}")
+
+
+def conversation_words(row: Mapping[str, Any]) -> str:
+    """Return what an evaluation says of conversations, such as turns, calls and pass@(1, T); "" without any."""
+    if "turns_mean" not in row:
+        return ""
+    words = f"{row['turns_mean']:.2f} turns and {row['tool_calls_mean']:.2f} tool calls in the mean"
+    words += f", {row['tool_errors_frac']:.0%} of them failed" if row["tool_calls_mean"] else ""
+    within = {turns: by_k["1"] for turns, by_k in row.get("pass_at_turns", {}).items()}
+    return words + "".join(f"; {value:.3f} within {turns}" for turns, value in within.items())
 
 
 def export(

@@ -99,6 +99,9 @@ class EnvironmentSettings(Settings):
     """How a conversation's value comes from the rewards of its turns."""
     reward_range: Annotated[tuple[float, float], Field(strict=False)] = (0.0, 1.0)
     """What is worth 0, and what is worth 1; the value is linear in between and stays within 0 to 1."""
+    in_process: bool = False
+    """Run an environment or tool of your own in the process that trains instead of a process per conversation: faster
+    and repeatable to the last digit, but a step that hangs or crashes stops the run. [grading] has the limits."""
 
     @property
     def own(self) -> dict[str, Any]:

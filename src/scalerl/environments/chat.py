@@ -10,11 +10,12 @@ the context.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from scalerl.answer_format import AnswerFormat
+from scalerl.environments.protocol import Message
 from scalerl.environments.tools import Call, Result, Tool
 from scalerl.errors import RecipeError
 from scalerl.loop.requests import Text
@@ -29,7 +30,7 @@ def chat_observer(text: Text, *, role: str, answer: AnswerFormat, schemas: Seque
     name = getattr(text.tokenizer, "name_or_path", "") or "the model"
     observer = ChatObserver(text, role, _answer(answer), tuple(schemas), _special_tokens(text))
     try:
-        after = observer.rendered("An observation.")
+        after = observer.rendered([(role, "An observation.")])
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
         raise RecipeError(
@@ -74,20 +75,23 @@ class ChatObserver:
     schemas: tuple[Any, ...]
     special_tokens: tuple[str, ...]
 
-    def __call__(self, observation: str) -> list[int]:
-        rendered = self.rendered(self._without_special_tokens(observation))
+    def __call__(self, observation: str | Sequence[Message]) -> list[int]:
+        """Return the tokens of an observation, which is a turn of `role`, or of several turns."""
+        turns = [(self.role, observation)] if isinstance(observation, str) else observation
+        rendered = self.rendered([(role, self._without_special_tokens(content)) for role, content in turns])
         assert rendered is not None, "checked before the run"
         # The turn's own stop token was sampled.
         return self.text.encode(rendered)[1:]
 
-    def rendered(self, observation: str) -> str | None:
+    def rendered(self, observed: Sequence[Message]) -> str | None:
         """Return what follows an answer; None if the template has changed what came before."""
         question = {"role": "user", "content": _QUESTION}
         before = self.text.chat([question], tools=self.schemas)
         # A template that opens thinking writes its tag before the answer.
         opened = next((tag for tag in (self.answer.partition("\n")[0],) if before.rstrip().endswith(tag)), "")
         answered = before.rstrip().removesuffix(opened) + self.answer if opened else before + self.answer
-        turns = [question, {"role": "assistant", "content": self.answer}, {"role": self.role, "content": observation}]
+        turns = [question, {"role": "assistant", "content": self.answer}]
+        turns += [{"role": role, "content": content} for role, content in observed]
         whole = self.text.chat(turns, tools=self.schemas)
         return whole[len(answered) :] if whole.startswith(answered) else None
 
@@ -157,6 +161,3 @@ def offers_tools(text: Text, schemas: Sequence[Any]) -> bool:
     """Return whether the chat template writes the tools into a prompt."""
     question = [{"role": "user", "content": _QUESTION}]
     return text.chat(question, tools=schemas) != text.chat(question)
-
-
-Observe = Callable[[str], Sequence[int]]

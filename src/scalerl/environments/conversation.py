@@ -28,10 +28,15 @@ class Conversation:
     forced: list[bool] = field(default_factory=list)
     turns: list[tuple[int, int]] = field(default_factory=list)
     interrupted_at: int | None = None
+    num_left_out: int = 0
+    """Turns before the last time it began again."""
 
     def open(self, prompt_tokens: Sequence[int]) -> None:
-        """Begin with another prompt, which has what the environment says before the model's first turn."""
-        assert not self.tokens, "an opening comes before the first turn"
+        """Begin, or begin again, with another prompt. What was sampled before is left out."""
+        self.num_left_out += len(self.turns)
+        for part in (self.tokens, self.log_probs, self.versions, self.forced, self.turns):
+            part.clear()
+        self.interrupted_at = None
         self.request = replace(self.request, prompt_tokens=tuple(prompt_tokens))
 
     def take(self, turn: Completion) -> None:
@@ -62,8 +67,8 @@ class Conversation:
 
     def next_request(self, room: int) -> Request:
         """Return the request for the next turn, of at most `room` tokens."""
-        first, number = self.request, len(self.turns)
-        prompt = (*first.prompt_tokens, *self.tokens) if number else first.prompt_tokens
+        first, number = self.request, self.num_left_out + len(self.turns)
+        prompt = (*first.prompt_tokens, *self.tokens)
         # Noise is keyed by the seed and the index within a request: with one seed every turn would repeat it.
         seed = derive_seed("turn", first.seed, number) if number else first.seed
         return replace(first, prompt_tokens=prompt, seed=seed, length=fit_plan(first.length, room))

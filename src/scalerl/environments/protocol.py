@@ -11,10 +11,12 @@ class Guess:
 
 None ends a conversation without a verdict; a Step says everything that can be said. A class with `reset` is used in the
 manner of gymnasium: it is made with its settings alone, `reset(seed=...)` returns the opening observation, and `step`
-returns (observation, reward, terminated, truncated, info).
+returns (observation, reward, terminated, truncated, info). Another class may have a method `begin`, which returns what
+it says first.
 
 The seed is the same for all conversations of a group, which are compared with each other. An environment repeats itself
-for a seed and the same turns: a run that was killed plays conversations again. It runs in the process that trains.
+for a seed and the same turns: a run that was killed plays conversations again. Each conversation has a process of its
+own (forked.py), unless the recipe says in_process.
 """
 
 import inspect
@@ -30,12 +32,22 @@ LONGEST_OBSERVATION = 100_000
 """Characters; more than any context holds. An environment that prints more has failed."""
 
 
+Message = tuple[str, str]
+"""Role and content of a turn of a chat."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """What came of one turn."""
 
     observation: str = ""
     """What the model reads next; unused where the conversation is done."""
+    messages: tuple[Message, ...] = ()
+    """What the model reads next as turns of a chat, instead of an observation."""
+    tools: str = ""
+    """JSON of the schemas of tools that are offered; only of the first messages, or after a restart."""
+    restart: bool = False
+    """Whether `messages` are a new prompt: what was said before is left out and not trained on."""
     reward: float | None = None
     """Reward of this turn; the recipe says how the rewards of a conversation are added up."""
     done: bool = False
@@ -70,8 +82,11 @@ class Session:
         self._environment: Any = start(**settings) if has_reset else cast(Start, start)(problem, seed, **settings)
         self._done = False
         reset = getattr(self._environment, "reset", None)
-        self.opening = "" if reset is None else _text(_first(_call_reset(reset, problem, seed)))
+        begin = getattr(self._environment, "begin", None)
+        opening = "" if reset is None else _text(_first(_call_reset(reset, problem, seed)))
+        self.opening = Step(observation=opening) if begin is None else read_step(begin())
         """What the environment says before the model's first turn."""
+        self._done = self.opening.done
 
     def step(self, text: str) -> Step:
         if self._done:
@@ -80,10 +95,14 @@ class Session:
         self._done = step.done
         return step
 
+    @property
+    def closes(self) -> bool:
+        """Whether the environment wants to be closed."""
+        return callable(getattr(self._environment, "close", None))
+
     def close(self) -> None:
-        close = getattr(self._environment, "close", None)
-        if close is not None:
-            close()
+        if self.closes:
+            self._environment.close()
 
 
 def read_step(returned: Any) -> Step:
@@ -103,8 +122,9 @@ def read_step(returned: Any) -> Step:
 
 
 def _checked(step: Step) -> Step:
-    if len(step.observation) > LONGEST_OBSERVATION:
-        raise ValueError(f"the environment returned {len(step.observation):,} characters: at most 100,000 are read")
+    num_characters = len(step.observation) + sum(len(content) for _, content in step.messages)
+    if num_characters > LONGEST_OBSERVATION:
+        raise ValueError(f"the environment returned {num_characters:,} characters: at most 100,000 are read")
     if step.reward is not None and not math.isfinite(step.reward):
         raise ValueError(f"the environment returned the reward {step.reward}")
     return step

@@ -1,11 +1,12 @@
-"""Where environments run: in this process, each step at once."""
+"""Where environments run: here, in this process, each step at once; forked.py has processes of their own."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
-from scalerl.environments.protocol import Session, Start, Step
+from scalerl.environments.protocol import Session, Step
+from scalerl.environments.start import Found
 from scalerl.import_path import one_line
 from scalerl.types import Request, derive_seed
 
@@ -60,8 +61,7 @@ class LocalSteps:
     """An environment in this process. What it raises costs one conversation its verdict."""
 
     name: str
-    start: Start
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    found: Found
     clock: Callable[[], float] = time.monotonic
     first_errors: dict[str, str] = field(default_factory=dict)
     _sessions: dict[str, Session] = field(default_factory=dict)
@@ -77,9 +77,8 @@ class LocalSteps:
             if texts:
                 step = self._sessions[key].step(texts[-1])
             else:
-                seed = environment_seed(request)
-                session = self._sessions[key] = Session(self.start, request.problem, seed, self.settings)
-                step = Step(observation=session.opening)
+                session = self._sessions[key] = self.found.session(request.problem, environment_seed(request))
+                step = session.opening
         except Exception as error:
             self.first_errors.setdefault(self.name, one_line(error))
             step, reason = Step(done=True), "error"

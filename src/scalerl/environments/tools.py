@@ -3,8 +3,8 @@
     turn -> calls in the model's own format -> functions -> results or errors -> observation -> turn -> answer
 
 A tool is a function with type hints, or a class whose instances are such functions: then each conversation has an
-instance of its own, which may remember its earlier calls. How calls and results are written is a CallFormat; `Plain` is
-the one of models without a chat template.
+instance of its own, which may remember its earlier calls and have a method `close`. How calls and results are written
+is a CallFormat; `Plain` is the one of models without a chat template.
 """
 
 import inspect
@@ -167,6 +167,11 @@ class Tools:
         num_errors = sum(result.failed for result in results)
         observation = self._format.observation(results)
         return Step(observation=observation, num_calls=len(results), num_errors=num_errors)
+
+    def close(self) -> None:
+        for tool in self._tools.values():
+            if callable(close := getattr(tool, "close", None)):
+                close()
 
     def _carried_out(self, call: Call) -> Result:
         if call.error:

@@ -32,10 +32,10 @@ class Playing:
     """An environment, and how conversations with it are held."""
 
     steps: Steps
-    observe: Callable[[str], Sequence[int]]
-    """An observation as the tokens that follow a turn of the model."""
-    opened: Callable[[Request, str], Sequence[int]]
-    """The prompt of a conversation that the environment opens with a text."""
+    observe: Callable[[Step], Sequence[int]]
+    """What a step says as the tokens that follow a turn of the model."""
+    opened: Callable[[Request, Step], Sequence[int]]
+    """The prompt of a conversation that the environment opens."""
     max_turns: int = 8
     max_tokens: int | None = None
     """Tokens that the model may write in all turns together."""
@@ -70,6 +70,7 @@ class _Open:
     rewards: list[float] = field(default_factory=list)
     num_calls: int = 0
     num_errors: int = 0
+    num_branches: int = 0
 
     @property
     def key(self) -> str:
@@ -78,6 +79,7 @@ class _Open:
     def take(self, step: Step) -> None:
         self.num_calls += step.num_calls
         self.num_errors += step.num_errors
+        self.num_branches += step.restart
 
     def episode(self, reward: float | None, *, answer: str | None = None, reason: str | None = None) -> Episode:
         """Return how the conversation ended: with a last reward, an answer for graders, or without a verdict."""
@@ -94,6 +96,7 @@ class _Open:
             reason=reason,
             num_calls=self.num_calls,
             num_errors=self.num_errors,
+            num_branches=self.num_branches,
         )
 
 
@@ -278,24 +281,28 @@ class TurnsEngine:
         if stepped.reason is not None:
             self._now.num_starting -= not each.texts
             return [self._failed(each, stepped.reason)]
+        if step.done and not each.texts:
+            # Nothing was sampled, so nothing can be learned from it.
+            self._now.num_starting -= 1
+            return [self._failed(each, "no_answer")]
         if step.done:
             truncated = step.truncated
             reward = 0.0 if truncated and step.reward is None and step.answer is None else step.reward
             return [self._ended(each, each.episode(reward, answer=step.answer), truncated=truncated)]
         if not each.texts:
-            return self._begun(each, step.observation)
+            self._now.num_starting -= 1
+            return self._begun(each, step)
         if len(each.texts) >= playing.max_turns:
             return [self._ended(each, each.episode(step.reward or 0.0), truncated=True)]
         if step.reward is not None:
             each.rewards.append(step.reward)
-        return self._continued(each, step.observation)
+        return self._begun(each, step) if step.restart else self._continued(each, step)
 
-    def _begun(self, each: _Open, opening: str) -> list[Completion]:
-        """Submit the first turn, after what the environment opens with."""
+    def _begun(self, each: _Open, opening: Step) -> list[Completion]:
+        """Submit the first turn, after what the environment opens with; or that of a branch."""
         playing, conversation = each.playing, each.conversation
         assert playing is not None
-        self._now.num_starting -= 1
-        if opening:
+        if opening.observation or opening.messages:
             prompt = playing.opened(conversation.request, opening)
             if len(prompt) >= self._context:
                 self._no_room.setdefault(
@@ -307,11 +314,11 @@ class TurnsEngine:
         self._submit_turn(each, conversation.room(0, context=self._context, max_tokens=playing.max_tokens))
         return []
 
-    def _continued(self, each: _Open, observation: str) -> list[Completion]:
+    def _continued(self, each: _Open, step: Step) -> list[Completion]:
         """Add an observation and submit the turn after it; end the conversation where there is no room for both."""
         playing, conversation = each.playing, each.conversation
         assert playing is not None
-        tokens = playing.observe(observation)
+        tokens = playing.observe(step)
         room = conversation.room(len(tokens), context=self._context, max_tokens=playing.max_tokens)
         if room < 1:
             return [self._ended(each, each.episode(0.0), truncated=True)]
@@ -326,7 +333,7 @@ class TurnsEngine:
 
     def _failed(self, each: _Open, reason: str) -> Completion:
         """End a conversation whose environment failed. A completion has at least one token: here one never trained."""
-        if not each.texts:
+        if not each.conversation.tokens:
             each.conversation.observe([each.conversation.request.prompt_tokens[-1]], version=self.version)
         return self._ended(each, each.episode(None, reason=reason))
 

@@ -20,7 +20,8 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import IO, Any, Self
@@ -37,6 +38,7 @@ _LOAD_TIMEOUT_S = 120.0
 _CLOSE_TIMEOUT_S = 5.0
 _MOST_LINES = 200
 """Lines on stderr that are shown; a grader that reports every answer would bury everything else."""
+_LONGEST_LINE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,13 +229,25 @@ def _default_num_workers() -> int:
 
 
 def _start(limits: Limits) -> tuple[subprocess.Popen[bytes], Connection, News]:
+    process, ours = start_server("scalerl.graders.workers:serve", limits)
+    end, news = Connection(ours.detach()), News()
+    threading.Thread(target=_read, args=(end, news), name="grader news", daemon=True).start()
+    return process, end, news
+
+
+def start_server(serve: str, *arguments: Any) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a Python process that calls the function at the import path `serve`; return it and a socket to it.
+
+    The function gets the number of its end of the socket, the id of this process, and the arguments.
+    """
+    module, _, function = serve.partition(":")
     ours, theirs = socket.socketpair()
     with theirs:
         # Not multiprocessing: its children import the main module again, which breaks scripts without a main guard.
         code = (
-            f"import sys; sys.path[:] = {[str(path) for path in sys.path]!r}\n"
-            "from scalerl.graders.workers import Limits, serve\n"
-            f"serve({theirs.fileno()}, {os.getpid()}, {limits!r})"
+            f"import pickle, sys; sys.path[:] = {[str(path) for path in sys.path]!r}\n"
+            f"from {module} import {function} as serve\n"
+            f"serve({theirs.fileno()}, {os.getpid()}, *pickle.loads({pickle.dumps(arguments)!r}))"
         )
         try:
             process = subprocess.Popen(
@@ -249,11 +263,9 @@ def _start(limits: Limits) -> tuple[subprocess.Popen[bytes], Connection, News]:
             )
         except OSError as error:
             ours.close()
-            raise GraderPoolError(f"the grading process cannot be started: {error}") from error
-    end, news = Connection(ours.detach()), News()
-    threading.Thread(target=_show_stderr, args=(process.stderr,), name="grader stderr", daemon=True).start()
-    threading.Thread(target=_read, args=(end, news), name="grader news", daemon=True).start()
-    return process, end, news
+            raise GraderPoolError(f"a child process cannot be started: {error}") from error
+    threading.Thread(target=_show_stderr, args=(process.stderr,), name="child's stderr", daemon=True).start()
+    return process, ours
 
 
 def _read(end: Connection, news: News) -> None:
@@ -266,13 +278,26 @@ def _read(end: Connection, news: News) -> None:
 
 
 def _show_stderr(stream: IO[bytes]) -> None:
-    """Pass on what graders write to stderr, line by line, through sys.stderr: a progress bar stays whole then."""
+    """Pass on what is written to stderr, line by line, through sys.stderr: a progress bar stays whole then."""
     with stream:
-        for number, line in enumerate(stream):
-            if number < _MOST_LINES:
-                sys.stderr.write(redact(line.decode(errors="replace")))
-            elif number == _MOST_LINES:
-                sys.stderr.write(f"graders wrote {_MOST_LINES} lines to stderr; what follows is not shown\n")
+        for number, line in enumerate(_lines(stream)):
+            # At the end of a process its stderr may be closed before a child's.
+            with suppress(ValueError):
+                if number < _MOST_LINES:
+                    sys.stderr.write(line)
+                elif number == _MOST_LINES:
+                    sys.stderr.write(f"a child process wrote {number} lines to stderr; what follows is not shown\n")
+
+
+def _lines(stream: IO[bytes]) -> Iterator[str]:
+    """Yield lines without secrets. One may have a gigabyte: what is beyond the longest that is shown is dropped."""
+    while line := stream.readline(2 * _LONGEST_LINE):
+        is_whole = line.endswith(b"\n")
+        while not is_whole and (rest := stream.readline(1 << 20)):
+            is_whole = rest.endswith(b"\n")
+        shown = redact(line.decode(errors="replace"))
+        # A secret that the cut divides would not be recognised, so half as much is shown as was read.
+        yield shown if len(line) < 2 * _LONGEST_LINE else f"{shown[:_LONGEST_LINE]} ...\n"
 
 
 def _stop(process: subprocess.Popen[bytes], end: Connection, owner: int) -> None:
@@ -283,6 +308,11 @@ def _stop(process: subprocess.Popen[bytes], end: Connection, owner: int) -> None
     # Not closed at once: a thread reads from it until the supervisor has ended.
     with socket.socket(fileno=os.dup(end.fileno())) as both:
         both.shutdown(socket.SHUT_WR)
+    end_server(process)
+
+
+def end_server(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a server whose socket is closed to end, and kill it if it does not."""
     try:
         process.wait(_CLOSE_TIMEOUT_S)
     except subprocess.TimeoutExpired:

@@ -49,7 +49,7 @@ _LONGEST_ERROR = 2000
 
 # Options of Linux's prctl(2).
 _DIE_WITH_PARENT = 1
-_ADOPT_ORPHANS = 36
+ADOPT_ORPHANS = 36
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +173,7 @@ class _Supervisor:
             return
         finally:
             for worker in self._workers.values():
-                _kill(worker.pid)
+                kill_group(worker.pid)
 
     def _obey(self, order: str, *what: Any) -> None:
         if order == "grade":
@@ -253,7 +253,7 @@ class _Supervisor:
     def _end(self, worker: _Worker, reason: Reason = "crash") -> None:
         """End a worker and report the reason for what it was grading."""
         del self._workers[worker.end.fileno()]
-        status = _kill(worker.pid)
+        status = kill_group(worker.pid)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
             reason = "timeout"
         # Between the deadline and its end it may have reported.
@@ -270,7 +270,7 @@ class _Supervisor:
         return min(_CHECK_S, max(min(deadlines, default=float("inf")) - time.monotonic(), 0.0))
 
 
-def _kill(pid: int) -> int:
+def kill_group(pid: int) -> int:
     """Kill a worker and its child processes, reap them, and return the worker's wait status."""
     for kill in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):
@@ -286,7 +286,7 @@ def serve(file: int, parent: int, limits: Limits) -> None:
     """Run the supervisor's process; orders come over the socket `file`, from the process `parent`."""
     pool = Connection(file)
     # So that child processes of a dead worker can be reaped here.
-    _set_option(_ADOPT_ORPHANS, 1)
+    set_option(ADOPT_ORPHANS, 1)
     try:
         _Supervisor(pool, limits).run(parent)
     except Exception as error:
@@ -295,7 +295,7 @@ def serve(file: int, parent: int, limits: Limits) -> None:
 
 def _work(end: Connection, graders: dict[int, Grade], limits: Limits) -> NoReturn:
     """Grade items until the supervisor closes the connection or half the memory is used; never return."""
-    base_bytes = _limit_process(limits)
+    base_bytes = limit_process(limits.memory_limit_mb)
     most_bytes = None if base_bytes is None else base_bytes + limits.memory_limit_mb * 2**20 // 2
     with suppress(EOFError):
         while True:
@@ -371,10 +371,10 @@ def _failed(error: BaseException) -> Ended:
 def _lead_group() -> None:
     """Lead a process group, so that a grader's child processes can be ended with it, and die with the parent."""
     os.setpgid(0, 0)
-    _set_option(_DIE_WITH_PARENT, signal.SIGKILL)
+    set_option(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
-def _limit_process(limits: Limits) -> int | None:
+def limit_process(memory_limit_mb: int) -> int | None:
     """Set the limits that the system enforces. Return the size so far on Linux, where memory is limited, else None."""
     _lead_group()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -382,14 +382,14 @@ def _limit_process(limits: Limits) -> int | None:
         return None
     base_bytes = _data_bytes()
     # Not RLIMIT_AS, which also counts memory that threads and libraries reserve and never use.
-    most = base_bytes + limits.memory_limit_mb * 2**20
+    most = base_bytes + memory_limit_mb * 2**20
     _, ceiling = resource.getrlimit(resource.RLIMIT_DATA)
     most = most if ceiling == resource.RLIM_INFINITY else min(most, ceiling)
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     return base_bytes
 
 
-def _set_option(option: int, value: int) -> None:
+def set_option(option: int, value: int) -> None:
     """Set an option of this process by prctl(2) on Linux; do nothing on other systems."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value)

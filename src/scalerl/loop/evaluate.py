@@ -42,6 +42,8 @@ class EvalResult:
     """The newest version of the policy that sampled a token."""
     conversations: Mapping[str, float] = field(default_factory=dict)
     """Means over conversations with an environment: turns, tool calls, failed ones; empty without any."""
+    correct_turns: tuple[tuple[int, ...], ...] = ()
+    """The turns of each correct conversation, for each prompt, in rising order; empty without conversations."""
 
     @property
     def num_samples(self) -> int:
@@ -58,6 +60,15 @@ class EvalResult:
         counts = [2**power for power in range(self.samples_per_prompt.bit_length())]
         return {k: pass_at(self.num_correct, self.samples_per_prompt, k) for k in counts}
 
+    @property
+    def pass_at_turns(self) -> dict[int, dict[int, float]]:
+        """pass@(k, T) by T and k: a sample counts only if it was correct within T turns; empty without conversations.
+
+        A conversation with fewer turns at hand might have gone otherwise, so this is a lower bound of what a limit of T
+        turns would give.
+        """
+        return pass_at_turns(self.correct_turns, self.samples_per_prompt)
+
 
 def pass_at(num_correct: Sequence[int], num_samples: int, k: int) -> float:
     """Return the unbiased estimate of pass@k: the mean over prompts of 1 - C(n - c, k) / C(n, k).
@@ -69,6 +80,17 @@ def pass_at(num_correct: Sequence[int], num_samples: int, k: int) -> float:
         raise ValueError(f"pass@{k} needs at least {k} samples of a prompt, and there are {num_samples}")
     failures = [math.comb(num_samples - correct, k) / math.comb(num_samples, k) for correct in num_correct]
     return 1.0 - sum(failures) / len(failures) if failures else 0.0
+
+
+def pass_at_turns(correct_turns: Sequence[Sequence[int]], num_samples: int) -> dict[int, dict[int, float]]:
+    """Return pass@(k, T) by T, from one to the most turns of a correct conversation, and by k."""
+    ks = [2**power for power in range(num_samples.bit_length())]
+    most = max((turns for of_prompt in correct_turns for turns in of_prompt), default=0)
+    within = {
+        limit: [sum(turns <= limit for turns in of_prompt) for of_prompt in correct_turns]
+        for limit in range(1, most + 1)
+    }
+    return {limit: {k: pass_at(counts, num_samples, k) for k in ks} for limit, counts in within.items()}
 
 
 def eval_requests(
@@ -119,6 +141,7 @@ def conversation_sums(completions: Sequence[Completion]) -> Counter[str]:
             sums["turns"] += len(completion.turns)
             sums["calls"] += completion.episode.num_calls
             sums["errors"] += completion.episode.num_errors
+            sums["branches"] += completion.episode.num_branches
             sums["tokens"] += len(completion)
             sums["observed"] += len(completion) - completion.num_written
     return sums
@@ -133,6 +156,7 @@ def conversation_means(sums: Mapping[str, float]) -> dict[str, float]:
         "observed_frac": sums["observed"] / sums["tokens"],
         "tool_calls_mean": sums["calls"] / sums["num"],
         "tool_errors_frac": sums["errors"] / max(sums["calls"], 1),
+        **({"branches_mean": sums["branches"] / sums["num"]} if sums["branches"] else {}),
     }
 
 
@@ -156,6 +180,7 @@ class Evaluation:
         self._score_sums: defaultdict[str, float] = defaultdict(float)
         self._num_sampled = self._num_graded = self._num_truncated = self._num_tokens = 0
         self._conversations: Counter[str] = Counter()
+        self._correct_turns: list[list[int]] = [[] for _ in self._order]
 
     @property
     def all_sampled(self) -> bool:
@@ -183,7 +208,10 @@ class Evaluation:
             self._num_without_verdict[verdict.reason] += 1
         if verdict.outcome:
             self._num_outcomes[verdict.outcome] += 1
-        self._num_correct[self._order[verdict.completion.request.group]] += verdict.correct is True
+        place = self._order[verdict.completion.request.group]
+        self._num_correct[place] += verdict.correct is True
+        if verdict.correct:
+            self._correct_turns[place].append(len(verdict.completion.turns))
         self._value_sum += verdict.value or 0.0
         self._has_shares |= verdict.value not in (None, 0.0, 1.0)
         for name, value in verdict.scores.items():
@@ -205,6 +233,9 @@ class Evaluation:
             prompts_hash=self._prompts_hash,
             last_version=self.last_version,
             conversations=conversation_means(self._conversations),
+            correct_turns=tuple(tuple(sorted(of_prompt)) for of_prompt in self._correct_turns)
+            if self._conversations
+            else (),
         )
 
 

@@ -137,7 +137,10 @@ class EngineView:
 
 
 def estimated_work(completion: Completion) -> Work:
-    """Return the work of one completion if its prompt was computed for it alone."""
+    """Return the work of one completion if its prompt was computed for it alone, and each turn went on from its cache.
+
+    What an environment said is read like a prompt.
+    """
     prompt, num = len(completion.request.prompt_tokens), len(completion)
-    context = prompt + num - 1
-    return Work(prefilled=prompt - 1, decoded=num, attended=context * (context + 1) // 2)
+    context, written = prompt + num - 1, completion.num_written
+    return Work(prefilled=prompt - 1 + num - written, decoded=written, attended=context * (context + 1) // 2)

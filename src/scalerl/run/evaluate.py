@@ -182,10 +182,19 @@ def evaluate_model(recipe: Recipe, sets: Collection[str] = ()) -> list[dict[str,
                     "samples_per_prompt": result.samples_per_prompt,
                     "num_correct": list(result.num_correct),
                     "pass_at": {str(k): value for k, value in result.pass_at.items()},
+                    **_pass_at_turns(result),
                     "without_verdict": dict(result.num_without_verdict),
                 }
             )
         return rows
+
+
+def _pass_at_turns(result: EvalResult) -> dict[str, Any]:
+    """Return pass@(k, T) as JSON has it, by T and k; nothing without conversations."""
+    by_turns = {
+        str(turns): {str(k): value for k, value in by_k.items()} for turns, by_k in result.pass_at_turns.items()
+    }
+    return {"pass_at_turns": by_turns} if by_turns else {}
 
 
 def no_verdicts(eval_set: EvalSet, result: EvalResult, inputs: Inputs) -> GraderError:
@@ -213,6 +222,7 @@ def counts(result: EvalResult) -> dict[str, Any]:
         **{f"grader/{reason}": num for reason, num in result.num_without_verdict.items()},
         **outcome_columns(result.num_outcomes),
         **result.conversations,
+        **({"correct_turns": [list(turns) for turns in result.correct_turns]} if result.correct_turns else {}),
     }
 
 

@@ -242,7 +242,9 @@ def load_inputs(recipe: Recipe, *, sets: Collection[str] = (), device: torch.dev
     graders = GraderRunner(recipe.grading)
     wanted = {name: task for name, task in {**tasks, **others}.items() if not sets or name in sets}
     try:
-        environments = {name: build_playing(task, text) for name, task in wanted.items() if task.environment.name}
+        environments = {
+            name: build_playing(task, text, recipe.grading) for name, task in wanted.items() if task.environment.name
+        }
         max_tokens = recipe.rollout.max_prompt_tokens
         eval_sets = tuple(
             eval_set(name, task, text=text, graders=graders, max_tokens=max_tokens, threshold=recipe.reward.threshold)

@@ -1,6 +1,7 @@
-"""Try what can fail in a run before it starts: every grader on one answer, and one step on made-up completions.
+"""Try what can fail in a run before it starts: graders, environments, and one step on made-up completions.
 
     try_graders   a reference answer and nonsense -> each grader -> its values           (a user's grader may raise)
+    try_talking   one conversation of each set with its environment -> who said what     (a user's tool may hang)
     try_step      made-up completions -> filters, advantages, loss, backward, AdamW      (so may a user's loss)
 
 A trial changes the weights of the run it is given, so that run must not be trained afterwards. It writes nothing.
@@ -14,6 +15,7 @@ from scalerl.errors import GraderError, RecipeError
 from scalerl.import_path import one_line, own_place
 from scalerl.loop.grading import GraderRunner, Judge, Judged, WeightedGrader, reward_of
 from scalerl.rollout.fake import FakeEngine
+from scalerl.run.evaluate import conversation_row, set_requests
 from scalerl.run.parts import Parts, request_maker
 from scalerl.run.prompts import EvalSet
 from scalerl.tasks.curriculum import Issued
@@ -52,11 +54,62 @@ class GraderTrial:
         return line
 
 
-def try_parts(parts: Parts, recipe: Recipe) -> tuple[GraderTrial, ...]:
-    """Try the graders and a step; an error is one sentence. Return what users' own graders made of an answer."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationTrial:
+    """One conversation with the environment of a set."""
+
+    environment: str
+    set_name: str
+    completion: Completion
+    said: tuple[tuple[str, str], ...]
+    """Who spoke, "model" or "environment", and the text; the prompt first, as "problem"."""
+
+    @property
+    def text(self) -> str:
+        """Return the conversation as lines for people."""
+        episode = self.completion.episode
+        assert episode is not None
+        end = "it was cut by a limit" if self.completion.truncated else f"worth {_value(episode.value)}"
+        if episode.answer is not None and not self.completion.truncated:
+            end = "its last turn goes to the graders"
+        head = f"A conversation of {self.set_name} with {self.environment}, by the model as it is; {end}:"
+        width = max(len(by) for by, _ in self.said)
+        return "\n".join([head, *(f"  {by:>{width}} | {line}" for by, text in self.said for line in _lines(text))])
+
+
+def try_parts(parts: Parts, recipe: Recipe) -> tuple[GraderTrial | ConversationTrial, ...]:
+    """Try the graders, the environments and a step; an error is one sentence.
+
+    Return what users' own graders made of an answer, and a conversation with each environment.
+    """
     trials = try_graders(parts)
+    conversations = try_talking(parts, recipe)
     try_step(parts, recipe)
-    return tuple(trial for trial in trials if ":" in trial.grader)
+    return (*(trial for trial in trials if ":" in trial.grader), *conversations)
+
+
+def try_talking(parts: Parts, recipe: Recipe) -> list[ConversationTrial]:
+    """Hold one conversation of each set that has an environment; GraderError if the environment fails."""
+    trials = []
+    for eval_set in parts.inputs.eval_sets:
+        if not eval_set.environment:
+            continue
+        requests = set_requests(eval_set, parts.inputs, recipe.evaluation, step=0)
+        engine = parts.engine.evaluation
+        engine.submit(requests[:1])
+        while not (completions := engine.poll()):
+            pass
+        (completion,) = completions
+        name, episode = eval_set.task.environment.name, completion.episode
+        if episode is not None and episode.reason not in (None, "no_answer"):
+            errors = parts.inputs.environments[eval_set.name].steps.first_errors
+            error = errors.get(name, f"it ended by {episode.reason}")
+            raise GraderError(f'the environment "{name}" fails in a conversation of {eval_set.name}: {error}')
+        turns = conversation_row(completion, parts.inputs.text)["conversation"]
+        prompt = parts.inputs.text.decode(completion.request.prompt_tokens)
+        said = (("problem", prompt), *((part["by"], part["text"]) for part in turns))
+        trials.append(ConversationTrial(environment=name, set_name=eval_set.name, completion=completion, said=said))
+    return trials
 
 
 def try_graders(parts: Parts) -> list[GraderTrial]:
@@ -159,6 +212,10 @@ def _function_names(recipe: Recipe) -> tuple[str, ...]:
     """Return the names of the functions that a step calls."""
     advantage = recipe.advantage
     return recipe.loss.name, recipe.weights.name, advantage.baseline.name, advantage.normalisation.name
+
+
+def _lines(text: str) -> list[str]:
+    return text.strip().splitlines() or [""]
 
 
 def _value(value: float | None) -> str:

@@ -18,6 +18,12 @@ from scalerl.types import Problem
 
 OPERATIONS = "+-*"
 
+_CALLS = {
+    "plain": ("?%s", "%s;"),
+    "chat": ('<tool_call>\n{"name": "calculator", "arguments": {"expression": "%s"}}\n</tool_call>', "%s"),
+}
+"""How a call of the calculator is written, and what it is answered by."""
+
 _SLIPS = (-10, -1, 1, 10)
 _GUESS_RANGE = 9
 
@@ -37,13 +43,17 @@ def arithmetic(
     guess_growth: float = 0.0,
     slip_rate: float = 0.0,
     tool_share: float = 0.0,
+    tool_format: str = "plain",
 ) -> Task:
     """Sums with written-out reasoning, graded exactly.
 
-    `num_problems` are drawn for training from `seed`. The last four settings affect only the demonstrations: a share of
-    tool_share call a calculator for each step; of the others, guess_share + guess_growth x (terms - min_terms) are
-    guesses. A written step, or an operand of a call, is wrong with probability slip_rate.
+    `num_problems` are drawn for training from `seed`. The last five settings affect only the demonstrations: a share of
+    tool_share call a calculator for each step, in the format of environments/tools.py ("plain") or of chat models
+    ("chat"); of the others, guess_share + guess_growth x (terms - min_terms) are guesses. A written step, or an operand
+    of a call, is wrong with probability slip_rate.
     """
+    if tool_format not in _CALLS:
+        raise TaskError(f'arithmetic: tool_format is "{tool_format}" but must be one of {", ".join(_CALLS)}')
     if not 0 <= tool_share <= 1:
         raise TaskError(f"arithmetic: tool_share is {tool_share} but must be in [0, 1]")
     _check_settings(min_terms, max_terms, max_number, operations, slip_rate)
@@ -59,7 +69,7 @@ def arithmetic(
 
     def demonstration(expression: Expression, stream: random.Random) -> str | tuple[str, ...]:
         if tool_share and stream.random() < tool_share:
-            return calls(expression, stream, slip_rate=slip_rate)
+            return calls(expression, stream, slip_rate=slip_rate, tool_format=tool_format)
         guesses = guess_share + guess_growth * (len(expression.numbers) - min_terms)
         return demonstrate(expression, stream, guess_share=guesses, slip_rate=slip_rate)
 
@@ -152,7 +162,9 @@ def demonstrate(
     return f"{THINKING_START}{';'.join(map(str, steps))}{THINKING_END}{steps[-1].result}"
 
 
-def calls(expression: Expression, stream: random.Random, *, slip_rate: float = 0.0) -> tuple[str, ...]:
+def calls(
+    expression: Expression, stream: random.Random, *, slip_rate: float = 0.0, tool_format: str = "plain"
+) -> tuple[str, ...]:
     """Return a conversation to imitate: a call for each step, its result, and at the end the last result.
 
     With probability slip_rate a call has a wrong second operand.
@@ -166,7 +178,8 @@ def calls(expression: Expression, stream: random.Random, *, slip_rate: float = 0
             right = max(right + stream.choice(_SLIPS), 0)
         result = _apply(left, operation, right)
         numbers[place : place + 2] = [result]
-        said += [f"?{left}{operation}{right}", f"{result};"]
+        call, answer = _CALLS[tool_format]
+        said += [call % f"{left}{operation}{right}", answer % result]
     return (*said, str(numbers[0]))
 
 

@@ -75,7 +75,7 @@ class Runner:
         program_box, test_box = self._boxes
         programs_end, tests_end = socket.socketpair()
         with programs_end, tests_end:
-            program_box.start(_job("calls", limits, program), [programs_end.fileno()])
+            program_box.start(job_of("calls", limits, program), [programs_end.fileno()])
             test_box.start(_tests_job(tests, program, limits), [tests_end.fileno()])
         program_box.begun()
         test_box.begun()
@@ -105,7 +105,7 @@ class Runner:
         return Outcome(kind=faults[0] if faults else "passed", num_passed=kinds.count("passed"), num_checks=len(kinds))
 
 
-def _job(kind: str, limits: RunLimits, program: Program) -> dict[str, Any]:
+def job_of(kind: str, limits: RunLimits, program: Program) -> dict[str, Any]:
     return {"kind": kind, "limits": _fields(limits), **_fields(program)}
 
 
@@ -160,7 +160,7 @@ def _run_script(
     with os.fdopen(ours, "rb", buffering=0) as stdout:
         stdin = _read_only(given)
         try:
-            box.start(_job("script", limits, program), [stdin, theirs])
+            box.start(job_of("script", limits, program), [stdin, theirs])
         finally:
             os.close(stdin)
             os.close(theirs)

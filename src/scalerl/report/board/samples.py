@@ -17,7 +17,7 @@ MAX_TEXT = 6000
 MAX_WHOLE = 400_000
 SECONDS = 1.5
 """Time after which a search returns what it has, and where to go on."""
-_KNOWN = ("step", "attempt", "problem", "prompt", "completion", "answer", "correct", "reward")
+_KNOWN = ("step", "attempt", "problem", "prompt", "completion", "answer", "correct", "reward", "conversation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,4 +113,19 @@ def sample_json(place: int, row: Mapping[str, Any], most: int) -> dict[str, Any]
         "verdict": _verdict(row),
         "reward": reward if isinstance(reward, int | float) and not isinstance(reward, bool) else None,
         "words": words,
+        **_conversation(row.get("conversation"), most),
     }
+
+
+def _conversation(parts: Any, most: int) -> dict[str, Any]:
+    """Return who said what in a conversation, in order, up to `most` characters in all; nothing if it is not one."""
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        return {}
+    said, left = [], most
+    for part in parts:
+        text = _text(part.get("text", ""))
+        said.append({"by": "model" if part.get("by") == "model" else "environment", "text": text[:left]})
+        left -= len(text[:left])
+        if not left:
+            break
+    return {"conversation": said}

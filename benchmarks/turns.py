@@ -1,0 +1,155 @@
+"""Sampling in several turns against the same tokens in one: what turns, tools and their processes cost.
+
+    python benchmarks/turns.py                      the table of docs/environments.md, some minutes on two cores
+    python benchmarks/turns.py --turns 1,4 --tool-ms 0 --conversations 32
+
+Conversations have 64 sampled tokens in the mean, however many turns they have: a random model whose stop tokens are so
+many that turns are as long. After each turn but the last the environment waits and says four tokens. It runs in a
+process per conversation, as an environment of a user's does; "in process" is the same one without. Tokens per second of
+CPU time, with the environments' processes counted, are what to compare where other programs keep the machine busy.
+`prefill saved` is the share of prompt tokens that follow-up turns found in the cache.
+"""
+
+import argparse
+import resource
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+sys.path.append(str(Path(__file__).parent))
+
+from scalerl.config.parts import EnvironmentSettings, GradingSettings
+from scalerl.environments.build import build_steps
+from scalerl.environments.protocol import Step
+from scalerl.environments.start import EnvironmentSpec
+from scalerl.environments.turns import Playing, TurnsEngine
+from scalerl.rollout.torch.engine import TorchEngine
+from scalerl.types import LengthPlan, Problem, Request, derive_seed
+
+VOCABULARY = 512
+SAMPLED = 64
+PROMPT = 16
+OBSERVED = 4
+CONTEXT = 512
+
+
+class Wait:
+    """Ends after some turns; each step takes some time."""
+
+    def __init__(self, problem: Problem, seed: int, *, turns: int, tool_s: float) -> None:
+        self._turns_left, self._tool_s = turns, tool_s
+
+    def step(self, text: str) -> str | float:
+        time.sleep(self._tool_s)
+        self._turns_left -= 1
+        return "1 2 3 4" if self._turns_left else 1.0
+
+
+def make_model() -> Any:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def make_requests(num: int, *, environment: str) -> list[Request]:
+    problem = Problem(id="0", prompt="", answer="", task="benchmark")
+    return [
+        Request(
+            group=str(number),
+            index=0,
+            problem=problem,
+            prompt_tokens=tuple((number * 31 + place * 7) % VOCABULARY for place in range(PROMPT)),
+            seed=derive_seed("turns", number),
+            length=LengthPlan(answer_budget=CONTEXT - PROMPT),
+            environment=environment,
+        )
+        for number in range(num)
+    ]
+
+
+def observe(step: Step) -> list[int]:
+    return [int(word) for word in step.observation.split()]
+
+
+def cpu_s() -> float:
+    return sum(
+        used.ru_utime + used.ru_stime
+        for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
+
+
+def measure(
+    model: Any, turns: int, tool_s: float | None, *, num: int, slots: int, in_process: bool
+) -> dict[str, float]:
+    """Return speeds of `num` conversations; without a tool, of single completions."""
+    inner = TorchEngine(
+        model, slots=slots, max_length=CONTEXT, stop_tokens=tuple(range(turns * VOCABULARY // SAMPLED)), chunk=8
+    )
+    environments = {}
+    if tool_s is not None:
+        own: dict[str, Any] = {"turns": turns, "tool_s": tool_s}
+        spec = EnvironmentSpec(settings=EnvironmentSettings(name="turns:Wait", in_process=in_process, **own))
+        steps = build_steps(spec, GradingSettings(timeout_s=120.0))
+        environments["own"] = Playing(steps=steps, observe=observe, opened=lambda request, step: (), max_turns=turns)
+    engine = TurnsEngine(inner, environments, decode=lambda tokens: "", context=CONTEXT, slots=slots, pausable=inner)
+    cpu_before, begun = cpu_s(), time.perf_counter()
+    with closing(engine):
+        engine.submit(make_requests(num, environment="own" if environments else ""))
+        completions = []
+        while engine.num_pending:
+            completions += engine.poll()
+        seconds, prefilled = time.perf_counter() - begun, engine.work.prefilled
+    used_s = cpu_s() - cpu_before
+    sampled = sum(completion.num_written for completion in completions)
+    prompts = sum(PROMPT + start for completion in completions for start, _ in completion.turns or ((0, 0),))
+    return {
+        "per_s": sampled / seconds,
+        "per_cpu_s": sampled / used_s,
+        "turns": sum(len(completion.turns) or 1 for completion in completions) / num,
+        "saved": 1 - prefilled / prompts,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", default="1,2,4,8")
+    parser.add_argument("--tool-ms", default="0,10,100")
+    parser.add_argument("--conversations", type=int, default=256)
+    parser.add_argument("--slots", type=int, default=64)
+    parser.add_argument("--in-process", action="store_true", help="environments in the process that samples")
+    arguments = parser.parse_args()
+    model = make_model()
+    sizes = {"num": arguments.conversations, "slots": arguments.slots, "in_process": arguments.in_process}
+    measure(model, 1, None, **{**sizes, "num": arguments.slots})
+    alone = measure(model, 1, None, **sizes)
+    print("| turns | tool, ms | tokens per s | tokens per CPU s | against one completion | prefill saved |")
+    print("|---|---|---|---|---|---|")
+    print(f"| one completion | | {alone['per_s']:,.0f} | {alone['per_cpu_s']:,.0f} | 1 | |")
+    for turns in map(int, arguments.turns.split(",")):
+        for tool_ms in map(float, arguments.tool_ms.split(",")):
+            made = measure(model, turns, tool_ms / 1e3, **sizes)
+            print(
+                f"| {made['turns']:.1f} | {tool_ms:g} | {made['per_s']:,.0f} | {made['per_cpu_s']:,.0f} | "
+                f"{made['per_cpu_s'] / alone['per_cpu_s']:.2f} | {made['saved']:.0%} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

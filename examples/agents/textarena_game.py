@@ -1,0 +1,28 @@
+"""A game of textarena for one player: task.environment = {name = "textarena_game:Game", game = "FrozenLake-v0-raw"}."""
+
+from typing import Any
+
+import textarena
+
+
+class Game:
+    """Play until the game ends; its reward, from -1 to 1, is worth 0 to 1."""
+
+    def __init__(self, problem: Any, seed: int, *, game: str = "GuessTheNumber-v0-raw") -> None:
+        self._game = textarena.make(game)
+        self._game.reset(num_players=1, seed=seed % 2**31)
+
+    def begin(self) -> str:
+        return self._observation()
+
+    def step(self, text: str) -> str | float:
+        done, _ = self._game.step(action=text)
+        if not done:
+            return self._observation()
+        rewards, _ = self._game.close()
+        return min(max((rewards[0] + 1) / 2, 0.0), 1.0)
+
+    def _observation(self) -> str:
+        """Return what the player was told since the last turn."""
+        _, observed = self._game.get_observation()
+        return observed if isinstance(observed, str) else "\n".join(str(each[1]) for each in observed)

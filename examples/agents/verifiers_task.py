@@ -1,0 +1,53 @@
+"""A task and a harness of verifiers 0.4: task.environment = {name = "harness", program = "verifiers_task:play"}.
+
+They know nothing of the trainer. verifiers' client for evaluation relays the chats of the harness to the endpoint that
+OPENAI_BASE_URL names, and the task's own rewards are the conversation's.
+"""
+
+import os
+from typing import Any
+
+import verifiers.v1 as vf
+from openai import AsyncOpenAI
+
+__all__ = ["AskTwice"]
+
+
+class Sum(vf.TaskData):
+    answer: str
+
+
+class SumTask(vf.Task[Sum]):
+    @vf.reward
+    async def exact(self, trace: vf.Trace) -> float:
+        return float(str(trace.branches[-1].messages[-1].content).strip() == self.data.answer)
+
+
+class AskTwiceConfig(vf.HarnessConfig):
+    id: str = "verifiers_task"
+    question: str = "Are you sure? Answer again."
+
+
+class AskTwice(vf.Harness[AskTwiceConfig]):
+    APPENDS_SYSTEM_PROMPT = True
+    SUPPORTS_RESUME = False
+    EXECUTES_CODE = False
+    NEEDS_CONTAINER = False
+
+    async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data, tool_interception_url=None):
+        client = AsyncOpenAI(base_url=endpoint, api_key=secret, max_retries=0)
+        messages: Any = [{"role": "user", "content": data.prompt}]
+        for _ in range(2):
+            reply = await client.chat.completions.create(model=ctx.model, messages=messages)
+            messages.append({"role": "assistant", "content": reply.choices[0].message.content or ""})
+            messages.append({"role": "user", "content": self.config.question})
+        return vf.ProgramResult(exit_code=0, stdout="", stderr="")
+
+
+async def play(problem: Any, *, question: str = "Are you sure? Answer again.") -> float | None:
+    """Run the task once; None if verifiers reports an error."""
+    client = vf.EvalClientConfig(base_url=os.environ["OPENAI_BASE_URL"], api_key_var="OPENAI_API_KEY")
+    harness: Any = {"id": "verifiers_task", "question": question}
+    config = vf.AgentConfig(harness=harness, model="policy", client=client, runtime=vf.SubprocessConfig())
+    trace = await vf.Agent(config).run(SumTask(Sum(prompt=problem.prompt, answer=problem.answer)))
+    return trace.reward if trace.ok else None

@@ -1,0 +1,244 @@
+"""Any agent program as an environment: it calls an OpenAI-compatible endpoint, and each call is a turn of the model.
+
+    program --POST /v1/chat/completions--> endpoint --messages--> conversation --tokens--> engine
+    program <------- the answer ---------- endpoint <-- the model's turn, as text -------- engine
+
+The program runs in the process of its conversation, and so does its endpoint: on this machine only, with a key of its
+own. A call whose messages begin with those of the call before and its answer, word for word, continues the
+conversation: only what is new becomes tokens. Any other call is a branch: the conversation begins again with all of its
+messages as the prompt, and what was said before is not trained on. So no sampled token is ever encoded again.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import json
+import os
+import queue
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from scalerl.environments.protocol import Message, Step, read_step
+from scalerl.environments.tools import Call, CallFormat
+from scalerl.types import Problem
+
+_MODEL = "policy"
+_MOST_BYTES = 20_000_000
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call that waits for its answer."""
+
+    messages: tuple[Message, ...]
+    tools: str
+    answered: "queue.Queue[dict[str, Any]]" = field(default_factory=queue.Queue)
+
+
+@dataclass(slots=True, kw_only=True)
+class _End:
+    """How the program ended."""
+
+    returned: Any = None
+    error: BaseException | None = None
+
+
+class Harness:
+    """One run of a program, as an environment."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        seed: int,
+        *,
+        program: Callable[..., Any],
+        call_format: CallFormat | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`program(problem, **settings)` returns a value from 0 to 1, an answer for the task's graders, or None.
+
+        With a `call_format`, calls of tools in the model's turns become those of the API, where a call offers tools.
+        OPENAI_BASE_URL and OPENAI_API_KEY are set for it, which the SDK reads by itself.
+        """
+        self._format = call_format
+        self._events: queue.Queue[_Call | _End] = queue.Queue()
+        self._call: _Call | None = None
+        self._told: tuple[Message, ...] = ()
+        """All messages so far, the model's answers included."""
+        self._written: dict[Message, str] = {}
+        """What the model wrote, by the message that it was given to the program as."""
+        self._num_calls = 0
+        self._key = secrets.token_urlsafe(24)
+        self._server = _Server(("127.0.0.1", 0), _handler(self._key, self._events))
+        os.environ["OPENAI_BASE_URL"] = f"http://127.0.0.1:{self._server.server_port}/v1"
+        os.environ["OPENAI_API_KEY"] = self._key
+        os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        arguments = (program, problem, dict(settings or {}))
+        threading.Thread(target=self._run, args=arguments, daemon=True).start()
+
+    def begin(self) -> Step:
+        """Return the messages of the first call."""
+        return self._next()
+
+    def step(self, text: str) -> Step:
+        """Answer the call that waits; return what the next one adds, or how the program ended."""
+        call, self._call = self._call, None
+        assert call is not None
+        calls = self._format.calls(text, _NAMED) if call.tools and self._format else []
+        answer = _answer(text, calls, self._num_calls)
+        self._num_calls += len(calls)
+        self._told = (*call.messages, _plain(answer))
+        self._written[_plain(answer)] = text
+        call.answered.put(_completion(answer))
+        return self._next(num_calls=len(calls), num_errors=sum(bool(each.error) for each in calls))
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _run(self, program: Callable[..., Any], problem: Problem, settings: Mapping[str, Any]) -> None:
+        try:
+            returned = program(problem, **settings)
+            self._events.put(_End(returned=asyncio.run(returned) if inspect.iscoroutine(returned) else returned))
+        except BaseException as error:
+            self._events.put(_End(error=error))
+
+    def _next(self, **counts: int) -> Step:
+        event = self._events.get()
+        if isinstance(event, _End):
+            if event.error is not None:
+                raise event.error
+            if isinstance(event.returned, str):
+                return Step(done=True, answer=event.returned, **counts)
+            step = read_step(event.returned)
+            return Step(done=True, reward=step.reward, answer=step.answer, **counts)
+        self._call, known = event, len(self._told)
+        if known and event.messages[:known] == self._told and len(event.messages) > known:
+            return Step(messages=event.messages[known:], **counts)
+        messages = tuple((each[0], self._written.get(each, each[1])) for each in event.messages)
+        return Step(messages=messages, tools=event.tools, restart=known > 0, **counts)
+
+
+class _AnyTool(Mapping[str, Any]):
+    """Every name is a tool: the program knows which there are."""
+
+    def __getitem__(self, name: str) -> Any:
+        return None
+
+    def __iter__(self) -> Any:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+_NAMED = _AnyTool()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128  # the usual 5 resets connections of a program that calls in parallel
+
+
+def _handler(key: str, events: "queue.Queue[_Call | _End]") -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            try:
+                length = int(self.headers["content-length"])
+                body = json.loads(self.rfile.read(length)) if length <= _MOST_BYTES else None
+                call = None if body is None else _read_call(body)
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                return self._send(400, _error(f"the call cannot be read: {error}"))
+            if not secrets.compare_digest(self.headers.get("authorization", ""), f"Bearer {key}"):
+                return self._send(401, _error("the key is not that of this conversation"))
+            if not self.path.endswith("/chat/completions"):
+                return self._send(404, _error("only /v1/chat/completions is served"))
+            if isinstance(call, str) or call is None:
+                return self._send(400, _error(call or "the call is too long"))
+            events.put(call)
+            return self._send(200, call.answered.get())
+
+        def do_GET(self) -> None:
+            self._send(200, {"object": "list", "data": [{"id": _MODEL, "object": "model"}]})
+
+        def _send(self, status: int, body: Mapping[str, Any]) -> None:
+            data = json.dumps(body).encode()
+            # A program that has gone away needs no answer.
+            with contextlib.suppress(OSError):
+                self.send_response(status)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    return Handler
+
+
+def _read_call(body: Mapping[str, Any]) -> _Call | str:
+    """Return the call that a body describes, or why it is refused."""
+    # Parameters of sampling are ignored: they are the recipe's.
+    if body.get("stream"):
+        return "answers are not streamed"
+    if body.get("n") not in (None, 1):
+        return "a call has one answer"
+    if not body["messages"]:
+        return "there are no messages"
+    tools = json.dumps(body["tools"]) if body.get("tools") else ""
+    return _Call(tuple(map(_plain, body["messages"])), tools)
+
+
+def _plain(message: Mapping[str, Any]) -> Message:
+    """Return role and text of a message; SDKs add fields to the answers that they send back.
+
+    The ids of tool calls stand for the text that the model wrote.
+    """
+    content = message.get("content") or ""
+    if not isinstance(content, str):
+        content = "".join(part.get("text", "") for part in content)
+    ids = " ".join(call["id"] for call in message.get("tool_calls") or ())
+    return str(message["role"]), ids or content
+
+
+def _answer(text: str, calls: Sequence[Call], num_before: int) -> dict[str, Any]:
+    """Return the model's turn as a message of the API."""
+    if not calls:
+        return {"role": "assistant", "content": text}
+    written = [
+        {
+            "id": f"call_{num_before + number}",
+            "type": "function",
+            "function": {"name": call.name or "unknown", "arguments": json.dumps(dict(call.arguments))},
+        }
+        for number, call in enumerate(calls)
+    ]
+    return {"role": "assistant", "content": None, "tool_calls": written}
+
+
+def _completion(message: Mapping[str, Any]) -> dict[str, Any]:
+    reason = "tool_calls" if message.get("tool_calls") else "stop"
+    return {
+        "id": "chatcmpl-" + secrets.token_hex(8),
+        "object": "chat.completion",
+        "created": 0,
+        "model": _MODEL,
+        "choices": [{"index": 0, "message": message, "finish_reason": reason, "logprobs": None}],
+        # Tokens are counted where they are sampled.
+        "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+    }
+
+
+def _error(message: str) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "invalid_request_error"}}

@@ -1,0 +1,108 @@
+"""A Python interpreter as a tool: code runs in the sandbox of code rewards, and names stay defined over the turns.
+
+A conversation that calls it has a sandbox of its own. What is served in there is a program like any other, with one
+function that runs code.
+"""
+
+import functools
+import socket
+
+from scalerl.environments.tools import Tool
+from scalerl.graders.code import prepare
+from scalerl.graders.sandbox.box import Box
+from scalerl.graders.sandbox.job import Program, RunLimits
+from scalerl.graders.sandbox.runner import job_of
+from scalerl.graders.sandbox.test_side import Program as Served
+from scalerl.graders.sandbox.test_side import ProgramGone
+
+_LONGEST = 2000
+"""Characters of what code printed that are shown."""
+
+_INTERPRETER = f"""
+import ast, contextlib, io
+
+NAMES = {{"__name__": "__main__"}}
+
+
+class Output(io.StringIO):
+    def write(self, text):
+        # Enough to see that there was more.
+        return super().write(text[: max(0, {_LONGEST} + 1 - self.tell())])
+
+
+def run(code):
+    output = Output()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        try:
+            tree = ast.parse(code)
+            last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+            exec(compile(tree, "<code>", "exec"), NAMES)
+            if last is not None:
+                value = eval(compile(ast.Expression(last.value), "<code>", "eval"), NAMES)
+                if value is not None:
+                    print(repr(value))
+            failed = False
+        except BaseException as error:
+            print(f"{{type(error).__name__}}: {{error}}")
+            failed = True
+    return [failed, output.getvalue()]
+"""
+
+
+def python_tool(sandbox: str = "bubblewrap", timeout_s: float = 5.0, memory_limit_mb: int = 512) -> Tool:
+    """Return a tool that runs Python; `timeout_s` bounds each call, and the CPU time of all calls of a conversation."""
+    _check_once(sandbox)
+    limits = RunLimits(timeout_s=timeout_s, cpu_limit_s=timeout_s, memory_limit_mb=memory_limit_mb)
+
+    class Python:
+        """Run Python code. Returns what it prints, and the value of a last expression. Names stay defined.
+
+        Args:
+            code: The code to run, such as "x = 47 * 83; print(x - 52)".
+        """
+
+        def __init__(self) -> None:
+            self._box: Box | None = None
+
+        def __call__(self, code: str) -> str:
+            served = self._served()
+            try:
+                failed, printed = served.call("run", (code,), {})
+            except ProgramGone:
+                self.close()
+                reason = f"the code took more than {limits.timeout_s:g} s or too much memory, or ended its process"
+                raise RuntimeError(f"{reason}; names are lost") from None
+            shown = str(printed)[:_LONGEST] + (" ..." if len(str(printed)) > _LONGEST else "")
+            if failed:
+                raise CodeFailed(shown)
+            return shown.strip() or "nothing was printed"
+
+        def close(self) -> None:
+            if self._box is not None:
+                self._box.close()
+                self._channel.close()
+            self._box = None
+
+        def _served(self) -> Served:
+            """Return the interpreter of this conversation; begin it with the first call."""
+            if self._box is None:
+                self._box = Box(sandbox)
+                self._channel, theirs = socket.socketpair()
+                self._channel.settimeout(limits.timeout_s)
+                with theirs:
+                    self._box.start(job_of("calls", limits, Program(code=_INTERPRETER)), [theirs.fileno()])
+                self._box.begun()
+                self._program = Served(self._channel)
+                self._program.wait_until_ready()
+            return self._program
+
+    return Python
+
+
+class CodeFailed(Exception):
+    """Code of the model's raised something; the message is what it printed before, and the exception."""
+
+
+@functools.cache
+def _check_once(sandbox: str) -> None:
+    prepare(sandbox=sandbox)

@@ -1,0 +1,167 @@
+"""Environments in processes of their own: limits, hostile ones, and that nothing is left behind."""
+
+import os
+import signal
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from contracts.requests import drain
+from hostile_environments import HARMS
+from played import observe, opened, request, turns_engine
+
+from scalerl.config.parts import EnvironmentSettings, GradingSettings
+from scalerl.environments.build import build_steps
+from scalerl.environments.forked import ForkedSteps
+from scalerl.environments.start import EnvironmentSpec
+from scalerl.environments.steps import LocalSteps
+from scalerl.environments.turns import Playing, TurnsEngine
+from scalerl.errors import GraderPoolError
+from scalerl.types import Completion, Problem, Request
+
+LIMITS = GradingSettings(timeout_s=20.0, cpu_limit_s=3.0, memory_limit_mb=256)
+
+
+def forked(name: str, limits: GradingSettings = LIMITS, **settings: object) -> ForkedSteps:
+    spec = EnvironmentSpec(settings=EnvironmentSettings(name=f"hostile_environments:{name}", **settings))  # type: ignore[arg-type]
+    steps = build_steps(spec, limits)
+    assert isinstance(steps, ForkedSteps)
+    return steps
+
+
+def engine_of(steps: ForkedSteps) -> TurnsEngine:
+    return turns_engine({"own": Playing(steps=steps, observe=observe, opened=opened)}, slots=8)
+
+
+def played(steps: ForkedSteps, requests: list[Request]) -> list[Completion]:
+    with closing(engine_of(steps)) as engine:
+        engine.submit(requests)
+        return drain(engine)
+
+
+def processes_of(session: int) -> list[int]:
+    """Return the processes of a session that are not dead."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == session and fields[0] != "Z":
+                found.append(int(folder.name))
+    return found
+
+
+def gone(session: int, timeout_s: float = 20.0) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while processes_of(session):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+EXPECTED = {
+    "hang": "timeout",
+    "hang_deaf": "timeout",
+    "spin": "timeout",
+    "crash": "crash",
+    "leave": "crash",
+    "leave_by_exception": "error",
+    "fork_bomb": "timeout",
+    "come_back_twice": None,
+    "leave_a_child": None,
+    "print_a_gigabyte": None,  # or "timeout" where the machine is slow
+    "eat_memory": "memory",
+    "say_much": "error",
+    "return_nan": "error",
+    "return_nonsense": "error",
+    "reward_infinity": "error",
+    "write_to_the_trainer": "crash",
+    "flood_the_trainer": "crash",
+    "kill_the_family": "crash",
+}
+
+
+def test_harm_costs_one_verdict_and_nobody_elses(capfd: pytest.CaptureFixture[str]):
+    steps = forked("Hostile")
+    requests = []
+    for number, harm in enumerate([*HARMS, *["none"] * len(HARMS)]):
+        problem = Problem(id=str(number), prompt="1", answer=harm, task="own")
+        requests.append(request(number, budget=200, problem=problem))
+    completions = played(steps, requests)
+    endings = {completion.request.problem.id: completion.episode for completion in completions}
+    assert len(endings) == len(requests)
+    reasons = {harm: getattr(endings[str(number)], "reason", "") for number, harm in enumerate(HARMS)}
+    assert reasons["print_a_gigabyte"] in (None, "timeout")
+    assert reasons == {**EXPECTED, "print_a_gigabyte": reasons["print_a_gigabyte"]}
+    for number, each in enumerate(requests):
+        expected = 1.0 if reasons.get(each.problem.answer) is None else None
+        assert getattr(endings[str(number)], "value", "") == expected, each.problem.answer
+    assert steps.first_errors
+    assert gone(steps.pid)
+    left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"sleep(1000.5)" in read_bytes(path)]
+    assert not left
+    # What was printed is not passed on without bound.
+    assert len(capfd.readouterr().err) < 3_000_000
+
+
+def read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def test_each_conversation_keeps_its_process():
+    steps = forked("Pid")
+    completions = played(steps, [request(number, budget=200) for number in range(12)])
+    for completion in completions:
+        observed = [
+            completion.tokens[end : end + 2].tolist() for (_, end), _ in zip(completion.turns, range(2), strict=False)
+        ]
+        assert [first for first, _ in observed] == [1, 2]
+        assert len({pid for _, pid in observed}) == 1
+    assert not steps.first_errors
+
+
+def test_environment_is_closed_after_its_conversation(tmp_path: Path):
+    path = tmp_path / "closed"
+    steps = forked("Closing", path=str(path))
+    completions = played(steps, [request(number) for number in range(4)])
+    assert [completion.episode.value for completion in completions if completion.episode] == [1.0] * 4
+    assert path.read_text() == "closed\n" * 4
+    assert gone(steps.pid)
+
+
+def submit_and_drain(engine: TurnsEngine) -> None:
+    engine.submit([request(1)])
+    drain(engine)
+
+
+def test_death_of_the_forker_ends_the_run():
+    steps = forked("Pid")
+    with closing(engine_of(steps)) as engine:
+        engine.submit([request()])
+        drain(engine)
+        os.kill(steps.pid, signal.SIGKILL)
+        # Noticed when the next conversation begins, or when it does not.
+        with pytest.raises(GraderPoolError, match="hostile_environments:Pid"):
+            submit_and_drain(engine)
+    assert gone(steps.pid)
+
+
+@pytest.mark.parametrize(
+    ("name", "in_process", "apart"),
+    [
+        ("calculator", False, False),
+        ("hostile_environments:Pid", False, True),
+        ("hostile_environments:Pid", True, False),
+    ],
+)
+def test_code_of_the_users_runs_apart(name: str, in_process: bool, apart: bool):
+    spec = EnvironmentSpec(settings=EnvironmentSettings(name=name, in_process=in_process))
+    with closing(build_steps(spec, LIMITS)) as steps:
+        assert isinstance(steps, ForkedSteps if apart else LocalSteps)
