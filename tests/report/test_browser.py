@@ -15,7 +15,7 @@ from scalerl.logs.series import Selection
 from scalerl.report import views as report_views
 from scalerl.report.page import page as page_of
 from scalerl.report.results import FitOptions
-from scalerl.report.write import build_report, report_json
+from scalerl.report.write import build_report, page_json
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -30,7 +30,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
         patch.setattr(report_views, "_candidates", lambda tables: ["tokens"])
         built = build_report([write_study(folder / "study", num=14)], Selection(), FitOptions())
     path = folder / "report.html"
-    path.write_text(page_of(report_json(built)), encoding="utf-8")
+    path.write_text(page_of(page_json(built)), encoding="utf-8")
     return path, built
 
 
@@ -50,7 +50,7 @@ def held_out_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [f"{hours:.2f},{reward:.4f},{'test' if held else 'fit'}" for hours, reward, held in rows]
     (folder / "log.csv").write_text("\n".join(["gpu_hours,reward,split", *lines]))
     built = build_report([folder / "log.csv"], Selection(holdout=("split", "test")), FitOptions())
-    (folder / "report.html").write_text(page_of(report_json(built)), encoding="utf-8")
+    (folder / "report.html").write_text(page_of(page_json(built)), encoding="utf-8")
     return folder / "report.html"
 
 
@@ -228,7 +228,7 @@ def long_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report_views, "SHARES", (0.5,))
         built = build_report([folder / "log.csv"], Selection(by=("arm",)), FitOptions())
-    (folder / "report.html").write_text(page_of(report_json(built)), encoding="utf-8")
+    (folder / "report.html").write_text(page_of(page_json(built)), encoding="utf-8")
     return folder / "report.html"
 
 

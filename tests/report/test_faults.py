@@ -30,12 +30,10 @@ def test_truncated_evals_are_reported(tmp_path: Path):
     evals.write_text("\n".join([*evals.read_text().splitlines()[:6], '{"step": 60, "atte']))
     (folder / "runs/lower-seed0/metrics.jsonl").unlink()
     content = content_of(folder)
-    assert content["warnings"] == [
-        f"base-seed0: {evals} ends at step 50 of a run of 100: the evaluations after that are lost, and its curve ends "
-        f"there.",
-        f"lower-seed0: {folder / 'runs/lower-seed0'} has no rows in metrics.jsonl: whether it stayed stable is not "
-        f"known.",
-    ]
+    assert [fact["kind"] for fact in content["warnings"]] == ["fault", "fault"]
+    first, second = (fact["problem"] for fact in content["warnings"])
+    assert first.startswith(f"base-seed0: {evals} ends at step 50 of a run of 100: ")
+    assert second.startswith(f"lower-seed0: {folder / 'runs/lower-seed0'} has no rows in metrics.jsonl: ")
 
 
 def test_arm_without_evaluations_is_named(tmp_path: Path):
@@ -44,8 +42,8 @@ def test_arm_without_evaluations_is_named(tmp_path: Path):
     (folder / "runs/lower-seed0/evals.jsonl").write_text("")
     content = content_of(folder)
     assert len(content["warnings"]) == 2
-    assert "has no rows in evals.jsonl yet" in content["warnings"][1]
-    assert "Without a curve: lower." in content["summary"][""]
+    assert "has no rows in evals.jsonl yet" in content["warnings"][1]["problem"]
+    assert {"kind": "without_curve", "names": ["lower"]} in content["summary"][""]
 
 
 def test_end_of_a_run_is_reported_with_other_files_broken(tmp_path: Path):
@@ -53,9 +51,10 @@ def test_end_of_a_run_is_reported_with_other_files_broken(tmp_path: Path):
     (folder / "runs/lower-seed0/metrics.jsonl").unlink()
     (folder / "runs/lower-seed0/status.json").write_text('{"status": "failed", "reason": "the disk is full"}')
     (folder / "runs/base-seed0/status.json").write_text('{"status": "do')
-    text = content_of(folder)["warnings"]
-    assert "lower-seed0 did not finish (failed: the disk is full)" in text[-1]
-    assert ["base-seed0" in one for one in text] == [True, False, False]
+    faults, cut = content_of(folder)["warnings"][:2], content_of(folder)["warnings"][-1]
+    failed = {"kind": "not_finished", "run": "lower-seed0", "status": "failed", "reason": "the disk is full"}
+    assert cut == failed
+    assert ["base-seed0" in fact["problem"] for fact in faults] == [True, False]
 
 
 def test_a_run_with_a_damaged_recipe_keeps_its_curve(tmp_path: Path):
@@ -63,7 +62,7 @@ def test_a_run_with_a_damaged_recipe_keeps_its_curve(tmp_path: Path):
     (folder / "runs/lower-seed0/recipe.json").write_text('{"seed": 1, "lo')
     content = content_of(folder)
     assert [curve["label"] for curve in content["views"][0]["curves"]] == ["base", "lower"]
-    assert "lower-seed0" in content["warnings"][0]
+    assert "lower-seed0" in content["warnings"][0]["problem"]
 
 
 def test_base_leads_if_the_best_had_other_prompts(tmp_path: Path):
@@ -79,16 +78,15 @@ def test_arms_that_never_differ_are_pointed_out(tmp_path: Path):
     folder = write_study(tmp_path / "s", num=8)
     same = (folder / "runs/base-seed0/evals.jsonl").read_text()
     (folder / "runs/lower-seed0/evals.jsonl").write_text(same)
-    assert content_of(folder)["warnings"] == [
-        "base and lower have the same reward at every evaluation: what differs between them has had no effect."
-    ]
+    assert content_of(folder)["warnings"] == [{"kind": "equal_curves", "names": ["base", "lower"]}]
 
 
 def test_curves_that_were_taken_as_one_are_warned_of(tmp_path: Path):
     lines = [f"{size},{step},{0.3 + 0.01 * step:.3f}" for size in ("0.5B", "7B") for step in range(1, 13)]
     (tmp_path / "log.csv").write_text("\n".join(["size,gpu_hours,pass_rate", *lines]))
-    (text,) = content_of(tmp_path / "log.csv")["warnings"]
-    assert text.startswith("log: Rows over the same compute differ in size but are taken as one curve: name")
+    (fact,) = content_of(tmp_path / "log.csv")["warnings"]
+    assert (fact["kind"], fact["name"]) == ("mixed", "log")
+    assert fact["problem"].startswith("Rows over the same compute differ in size but are taken as one curve: name")
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,15 @@ from typer.testing import CliRunner
 from scalerl.cli import app
 from scalerl.curves import Pair, PairKind, Value
 from scalerl.errors import InputError
+from scalerl.logs.facts import Fact
 from scalerl.logs.series import Selection
+from scalerl.report import conclusions
 from scalerl.report import views as report_views
-from scalerl.report.conclusions import warnings
 from scalerl.report.inputs import gather
 from scalerl.report.page import page
 from scalerl.report.results import FitOptions
 from scalerl.report.standing import LeadKind, is_confirmed
-from scalerl.report.write import build_report, report_json, write_report
+from scalerl.report.write import build_report, page_json, report_json, write_report
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def test_every_axis_and_window_is_fitted_separately(written: dict[str, Any]):
 
 def test_fits_in_worker_processes_change_nothing(written: dict[str, Any], study: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(report_views, "worth", lambda num_calls: 2)
-    assert content_of(study) == written["content"]
+    assert page_json(build_report([study], Selection(), FitOptions())) == written["content"]
 
 
 def test_pictures_are_drawn_while_other_axes_are_fitted(study: Path):
@@ -177,7 +178,9 @@ def test_study_windows_decide_what_is_fitted_and_scored(tmp_path: Path):
     assert (own["first"], own["last"]) == pytest.approx((0.4, 1.0))
     assert (whole["first"], whole["last"]) == pytest.approx((0.4, 2.0))
     assert own["score"]["num_points"] == 5
-    assert content["summary"][""][-1].startswith("Fitted on: first 50%. The 10 evaluations held out lie 0.00")
+    score = content["summary"][""][-1]
+    assert (score["kind"], score["window"], score["num"]) == ("forecast_score", "first 50%", 10)
+    assert score["rmse"] < 0.01
 
 
 @pytest.mark.usefixtures("quick")
@@ -195,14 +198,14 @@ def test_absolute_windows_cut_all_arms_at_equal_compute(tmp_path: Path):
     curves = view(content, window="held-out")["curves"]
     assert [(curve["first"], curve["last"]) for curve in curves] == [pytest.approx((0.4, 1.0))] * 2
     assert [curve["score"]["num_points"] for curve in curves] == [5, 25]
-    assert "Fitted on: up to 1. " in content["summary"][""][-1]
+    assert content["summary"][""][-1]["window"] == "up to 1"
 
 
 @pytest.mark.usefixtures("quick")
 def test_all_points_are_fitted_if_the_window_has_too_few(tmp_path: Path):
     content = content_of(write_study(tmp_path / "s", num=8, plan={"fit": {"until": 0.3}}))
     assert content["window"] == "all"
-    assert content["notes"] == ["Nothing can be fitted on first 30% yet, so all points are."]
+    assert content["notes"] == [{"kind": "window_too_short", "window": "first 30%"}]
     assert view(content, window="held-out")["curves"][0]["verdict"] == "too_few"
     assert content["sets"][0]["lead"] is not None
 
@@ -211,7 +214,7 @@ def test_all_points_are_fitted_if_the_window_has_too_few(tmp_path: Path):
 def test_name_that_begins_with_another_keeps_its_verdict(tmp_path: Path):
     content = told_of_curves(tmp_path, {"a": [0.5] * 24, "a plus": [0.65] * 24})
     assert (content["sets"][0]["lead"]["kind"], content["sets"][0]["lead"]["name"]) == ("highest_ceiling", "a plus")
-    assert "The ceiling of a plus is above that of a." in content["summary"][""]
+    assert {"kind": "higher_ceiling", "best": "a plus", "names": ["a"]} in content["summary"][""]
 
 
 @pytest.mark.usefixtures("quick")
@@ -221,7 +224,7 @@ def test_collapsed_curve_does_not_lead(tmp_path: Path):
     assert verdicts["broken"] == "fallen"
     assert content["sets"][0]["lead"]["name"] == "steady"
     assert [row["name"] for row in view(content)["standings"]] == ["steady", "broken"]
-    assert "Past the peak: broken." in content["summary"][""]
+    assert {"kind": "past_peak", "names": ["broken"]} in content["summary"][""]
 
 
 def told_of_curves(folder: Path, ceilings: dict[str, list[float]]) -> dict[str, Any]:
@@ -257,6 +260,22 @@ def test_a_name_cannot_end_the_script_or_become_markup(written: dict[str, Any]):
     assert "<b>x" not in html
 
 
+def test_json_has_kinds_and_the_page_adds_sentences(written: dict[str, Any], study: Path):
+    content = content_of(study)
+    told = written["content"]
+    assert set(told) - set(content) == {"tables"}
+    assert content["summary"][""][0]["kind"] == "lead_highest_ceiling"
+    assert [len(facts) for facts in content["summary"].values()] == [len(texts) for texts in told["summary"].values()]
+    assert not {"text", "verdict_text"} & {key for one in content["views"] for curve in one["curves"] for key in curve}
+
+
+def test_every_kind_has_a_sentence():
+    made = set(re.findall(r"""(?:said\(\s*|Fact\(kind=)"(\w+)\"""", "".join(
+        path.read_text() for path in Path(conclusions.__file__).parent.glob("*.py"))))  # fmt: skip
+    made |= {*conclusions.GROUPS.values(), *conclusions.RELATIONS.values(), *(f"lead_{kind}" for kind in LeadKind)}
+    assert made == set(conclusions.SENTENCES)
+
+
 # What is broken or missing
 
 
@@ -267,11 +286,12 @@ def test_truncated_run_folder_is_reported(tmp_path: Path):
     (folder / "runs/lower-seed1/recipe.json").write_text('{"seed": 1, "lo')
     (folder / "runs/lower-seed0/status.json").write_text('{"status": "failed", "reason": "the disk is full"}')
     content = content_of(folder)
-    text = " ".join(content["warnings"])
-    assert "base-seed1: " in text
-    assert "recipe.json, line 1: not JSON" in text
-    assert "lower-seed0 did not finish (failed: the disk is full)" in text
-    assert content["summary"][""][-1] == "Failed: lower-seed0."
+    faults = " ".join(fact["problem"] for fact in content["warnings"] if fact["kind"] == "fault")
+    assert "base-seed1: " in faults
+    assert "recipe.json, line 1: not JSON" in faults
+    cut = {"kind": "not_finished", "run": "lower-seed0", "status": "failed", "reason": "the disk is full"}
+    assert cut in content["warnings"]
+    assert content["summary"][""][-1] == {"kind": "failed", "names": ["lower-seed0"]}
     assert [curve["label"] for curve in view(content)["curves"]] == ["base", "lower"]
 
 
@@ -282,8 +302,8 @@ def test_arms_evaluated_on_different_prompts_are_not_comparable(tmp_path: Path):
     content = content_of(*runs)
     assert [pair["kind"] for pair in view(content)["pairs"]] == [PairKind.NOT_COMPARABLE]
     assert (view(content)["straight"], view(content)["standings"]) == ({}, [])
-    assert content["open"][""][-1].startswith("a and b, not comparable: ")
-    assert any(text.startswith("Not comparable: the evaluations of main were made") for text in content["warnings"])
+    assert [content["open"][""][-1][key] for key in ("kind", "a", "b")] == ["open_pair", "a", "b"]
+    assert [fact["set"] for fact in content["warnings"] if fact["kind"] == "different_prompts"] == ["main"]
 
 
 def test_lost_recipe_is_a_warning_in_the_terminal(tmp_path: Path):
@@ -313,7 +333,7 @@ def test_held_out_rows_are_found_by_compute_and_reward(tmp_path: Path):
 def test_jobs_on_a_shared_device_are_compared_by_flops(tmp_path: Path):
     content = content_of(write_study(tmp_path / "s", shared_device=True, num=8))
     assert content["axes"][0]["label"] == "FLOPs"
-    assert content["notes"][0].startswith("Jobs shared a device")
+    assert content["notes"][0]["cause"] == "shared_device"
 
 
 @pytest.mark.usefixtures("quick")
@@ -322,7 +342,8 @@ def test_seeds_of_unequal_speed_are_compared_by_flops_too(tmp_path: Path):
         write_run(tmp_path / f"a-seed{seed}", seed=seed, num=8, pace=pace)
     content = content_of(tmp_path)
     assert content["axes"][0]["label"] == "FLOPs"
-    assert content["notes"][0].startswith("One run took 2.0 times as long as another of its arm for the same FLOPs")
+    assert content["notes"][0]["cause"] == "uneven_pace"
+    assert content["notes"][0]["size"] == pytest.approx(2.0)
 
 
 @pytest.mark.usefixtures("quick")
@@ -347,7 +368,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_arm(tmp_path: Path):
     write_run(tmp_path / "b", settings={"loss": {"name": "dapo"}})
     material = gather([tmp_path])
     assert [run.arm for run in material.runs] == ["a", "a", "b"]
-    assert material.notes == ("a-seed0, a-seed1 differ in their seed alone and are pooled as a.",)
+    assert material.notes == (Fact(kind="seeds_pooled", values={"runs": ("a-seed0", "a-seed1"), "arm": "a"}),)
     assert [table.rows[0]["arm"] for table in material.tables] == ["a", "a", "b"]
 
 
@@ -365,8 +386,9 @@ def test_signals_that_end_where_runs_break_are_warned_of(tmp_path: Path):
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     lines = [json.dumps({**row, "rollout/truncated_frac": 0.2}) for row in rows]
     (run / "metrics.jsonl").write_text("\n".join(lines))
-    report = build_report([run], Selection(), FitOptions())
-    assert [text.partition(" of completions")[0] for text in warnings(report)] == ["a: 20%"]
+    (fact,) = content_of(run)["warnings"]
+    assert (fact["kind"], fact["run"], fact["alarm"]["kind"]) == ("alarm", "a", "truncated")
+    assert fact["alarm"]["value"] == pytest.approx(0.2)
 
 
 def test_nothing_to_report_on_is_one_sentence(tmp_path: Path):

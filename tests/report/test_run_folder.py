@@ -10,7 +10,7 @@ from run_folders import write_run
 
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
-from scalerl.report.conclusions import compute_caveats
+from scalerl.report.conclusions import compute_caveats, sentence
 from scalerl.report.files import Root
 from scalerl.report.run_folder import RunFolder, read_run
 from scalerl.report.runs import hours_name
@@ -115,7 +115,7 @@ def test_repeated_and_stalled_work_is_reported(tmp_path: Path):
     write_rows(folder / "metrics.jsonl", [*first, *again])
     run = read_run(folder, name="a", arm="a")
     assert (run.repeated["num_steps"], run.repeated["gpu_hours"]) == (3, pytest.approx(0.3))
-    text = " ".join(compute_caveats(run))
+    text = " ".join(map(sentence, compute_caveats(run)))
     assert "a repeated 3 steps after an interruption (0.3 CPU-hours" in text
     assert "a stood still for 68 s" in text
     assert read_run(write_run(tmp_path / "b"), name="b", arm="b").repeated == {}

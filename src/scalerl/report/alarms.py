@@ -124,16 +124,9 @@ class Alarm:
     def as_json(self) -> dict[str, Any]:
         """Return what a page shows."""
         text = alarm_text(self)
-        return {
-            "kind": self.kind,
-            "title": TITLES[self.kind],
-            "began": self.began,
-            "ended": self.ended,
-            "value": self.value,
-            "limit": self.limit,
-            "text": text[:1].upper() + text[1:],
-            "began_compute": self.began_compute,
-        }
+        shown = ("kind", "began", "ended", "value", "limit", "began_compute")
+        words = {"title": TITLES[self.kind], "text": text[:1].upper() + text[1:]}
+        return {**{name: getattr(self, name) for name in shown}, **words}
 
 
 # The rules
@@ -294,23 +287,18 @@ def _rose_since(columns: Columns, step: float) -> bool:
 
 def moved_alarms(history: Sequence[Row]) -> list[Alarm]:
     """Return the alarm of a forecast that has left the interval which an earlier one gave itself."""
-    rows = [row for row in history if _forecast_of(row) is not None]
-    for at, earlier in enumerate(rows[:-1]):
-        ends = _forecast_of(earlier)
-        if ends is None or not _is_outside(rows[-1], ends):
+    rows = [(row, told) for row in history if (told := _forecast_of(row)) is not None]
+    for at, (earlier, ends) in enumerate(rows[:-1]):
+        low, high = ends["low"], ends["high"]
+        if low is None or high is None or low <= rows[-1][1]["value"] <= high:
             continue
-        later = rows[at + 1 :]
         # It began after the last forecast that was still inside.
-        inside = [place for place, row in enumerate(later) if not _is_outside(row, ends)]
-        first = later[inside[-1] + 1 if inside else 0]
-        now = _forecast_of(first)
-        assert now is not None
+        inside = [place for place in range(at, len(rows)) if low <= rows[place][1]["value"] <= high]
+        first, now = rows[max(inside, default=at) + 1]
         subject = "the end of the budget" if first["end"] is not None else "the ceiling"
-        detail = f"{ends['low']:.3f} to {ends['high']:.3f} after {earlier['num']} evaluations"
-        return [
-            Alarm(kind=AlarmKind.FORECAST_MOVED, subject=subject, value=now["value"], detail=detail,
-                  began_compute=first["compute"])
-        ]  # fmt: skip
+        detail = f"{low:.3f} to {high:.3f} after {earlier['num']} evaluations"
+        values = {"value": now["value"], "began_compute": first["compute"]}
+        return [Alarm(kind=AlarmKind.FORECAST_MOVED, subject=subject, detail=detail, **values)]
     return []
 
 
@@ -319,13 +307,6 @@ def _forecast_of(row: Row) -> Mapping[str, float] | None:
     if row.get("end") is not None:
         return row["end"]
     return row.get("ceiling") if row.get("is_ok") else None
-
-
-def _is_outside(row: Row, ends: Mapping[str, float]) -> bool:
-    value = _forecast_of(row)
-    if value is None or None in (ends["low"], ends["high"]):
-        return False
-    return not ends["low"] <= value["value"] <= ends["high"]
 
 
 def rolling_means(values: Array) -> Array:

@@ -1,4 +1,4 @@
-"""A report as plain JSON types: what `--json` prints, and what the page holds and draws."""
+"""A report as plain JSON types: kinds and numbers for `--json`, and the words that the page adds to them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ from scalerl.curves import (
 )
 from scalerl.logs.series import Series
 from scalerl.report.columns import rounded
-from scalerl.report.conclusions import open_questions, summary, warnings
+from scalerl.report.conclusions import open_questions, sentence, summary, warnings
 from scalerl.report.decisions import decisions_json, pooled_json
 from scalerl.report.figures import curve_and_band, dots_by_run
 from scalerl.report.json import plain, ranking_json, to_json
@@ -39,12 +39,7 @@ KNOWN = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, *TARGETS, 8.0, 16.0)
 
 
 def report_json(report: Report) -> dict[str, Any]:
-    """Return everything that the page shows."""
-    content = _report_json(report)
-    return {**content, "tables": [table.as_json() for table in report_tables(content)]}
-
-
-def _report_json(report: Report) -> dict[str, Any]:
+    """Return kinds and numbers: what `--json` prints."""
     material = report.material
     runs = [_run_json(run) for run in material.runs]
     drawn = {key for run in runs if run["signals"] for key in run["signals"]["values"]}
@@ -55,10 +50,10 @@ def _report_json(report: Report) -> dict[str, Any]:
         "formula": FORMS[report.options.form].formula,
         "level": report.options.level,
         "y_label": report.series[report.axes[0].column][0].y_label,
-        "summary": {name: summary(report, name) for name in report.sets},
-        "warnings": warnings(report),
-        "notes": list(report.notes),
-        "open": {name: open_questions(report, name) for name in report.sets},
+        "summary": {name: plain(summary(report, name)) for name in report.sets},
+        "warnings": plain(warnings(report)),
+        "notes": plain(report.notes),
+        "open": {name: plain(open_questions(report, name)) for name in report.sets},
         "axes": [{"key": axis.column, "label": axis.label} for axis in report.axes],
         "windows": [{"key": window.key, "label": window.label} for window in report.windows],
         "window": report.window.key,
@@ -78,6 +73,26 @@ def _report_json(report: Report) -> dict[str, Any]:
         "environment": environments(material.runs),
         "pooled": pooled_json(report),
         "decisions": decisions_json(report),
+    }
+
+
+def page_json(report: Report) -> dict[str, Any]:
+    """Return the same in words where people read it: what the page and the Markdown show."""
+    content = report_json(report)
+    for row, view in zip(content["views"], report.views, strict=True):
+        for curve_row, curve in zip(row["curves"], view.analysis.curves, strict=True):
+            curve_row |= {"verdict_text": curve.verdict, "text": " ".join(curve.messages)}
+        for pair_row, pair in zip(row["pairs"], view.analysis.pairs, strict=True):
+            wanted = find_note(pair.notes, NoteKind.SETTLED_BY)
+            pair_row["text"] = pair_verdict(pair.kind, pair.winner, labels(view))
+            pair_row["to_decide"] = None if wanted is None else note_text(wanted)
+    return {
+        **content,
+        "summary": {name: [sentence(fact) for fact in summary(report, name)] for name in report.sets},
+        "warnings": [sentence(fact) for fact in warnings(report)],
+        "notes": [sentence(fact) for fact in report.notes],
+        "open": {name: [sentence(fact) for fact in open_questions(report, name)] for name in report.sets},
+        "tables": [table.as_json() for table in report_tables(content)],
     }
 
 
@@ -131,15 +146,10 @@ def _held_out(report: Report, column: str, data: Series) -> NDArray[np.bool_]:
 
 
 def _view_json(report: Report, view: View) -> dict[str, Any]:
-    analysis, label = to_json(view.analysis), labels(view)
+    analysis = to_json(view.analysis)
     computes = [times * _largest(report, view) for times in KNOWN]
     for row, curve in zip(analysis["curves"], view.analysis.curves, strict=True):
-        texts = {"verdict_text": curve.verdict, "text": " ".join(curve.messages)}
-        row |= {"label": label_of(curve.series), **texts, **_fit_json(curve, computes)}
-    for row, pair in zip(analysis["pairs"], view.analysis.pairs, strict=True):
-        wanted = find_note(pair.notes, NoteKind.SETTLED_BY)
-        row["text"] = pair_verdict(pair.kind, pair.winner, label)
-        row["to_decide"] = None if wanted is None else note_text(wanted)
+        row |= {"label": label_of(curve.series), **_fit_json(curve, computes)}
     straight = {
         name: {**refitted.params, "first": float(refitted.compute.min()), "last": refitted.scale}
         for name, refitted in view.straight.items()

@@ -12,6 +12,7 @@ from typing import Any
 
 from scalerl import store
 from scalerl.errors import InputError
+from scalerl.logs.facts import Fact
 from scalerl.logs.formats import expand, read_table
 from scalerl.logs.names import file_names
 from scalerl.logs.table import Table, with_column
@@ -40,7 +41,7 @@ class Material:
     plan: Mapping[str, Any] = field(default_factory=dict)
     """The study's: its description, axis of compute, and what is fitted and held out."""
     faults: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Fact, ...] = ()
 
 
 def num_inputs(paths: Sequence[Path]) -> int:
@@ -144,13 +145,13 @@ def _from_folders(paths: Sequence[Path], title: str) -> Material:
     )
 
 
-def _pooled(runs: Sequence[RunFolder]) -> list[str]:
+def _pooled(runs: Sequence[RunFolder]) -> list[Fact]:
     """Join runs whose recipes differ only in the seed into one arm; return a note on each."""
     same: dict[str, list[RunFolder]] = {}
     for run in runs:
         key = {name: value for name, value in (run.settings or {"name": run.name}).items() if name not in PER_RUN}
         same.setdefault(json.dumps(key, sort_keys=True, default=str), []).append(run)
-    notes: list[str] = []
+    notes: list[Fact] = []
     taken: set[str] = set()
     for members in same.values():
         short = {_SEED.sub("", run.name) for run in members}
@@ -160,7 +161,5 @@ def _pooled(runs: Sequence[RunFolder]) -> list[str]:
         for run in members:
             run.source = replace(run.source, arm=arm)
         if len(members) > 1:
-            notes.append(
-                f"{', '.join(run.name for run in members)} differ in their seed alone and are pooled as {arm}."
-            )
+            notes.append(Fact(kind="seeds_pooled", values={"runs": tuple(run.name for run in members), "arm": arm}))
     return notes

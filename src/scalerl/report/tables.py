@@ -22,8 +22,9 @@ class Table:
     title: str = ""
     key: str = ""
 
-    def rich(self) -> Any:
-        """Return the table for the terminal."""
+    def rich(self, lines: Sequence[str] = ()) -> Any:
+        """Return the table for the terminal, with lines below it."""
+        from rich.console import Group
         from rich.table import Table as RichTable
         from rich.text import Text
 
@@ -43,7 +44,7 @@ class Table:
             )
         for row in self.rows:
             table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
-        return table
+        return Group(table, Text(), *map(Text, lines)) if lines else table
 
     def markdown(self) -> str:
         line = lambda cells: f"| {' | '.join(map(shielded, cells))} |"  # noqa: E731

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from scalerl.curves import Comparison, Fit, NoteKind, Pair, PairKind, Score, fit
 from scalerl.errors import InputError
 from scalerl.logs import columns as names
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
+from scalerl.logs.facts import Fact
 from scalerl.logs.series import Selection, Series, series_from
 from scalerl.logs.table import Table
 from scalerl.report.inputs import ARM, Material, gather, num_inputs
@@ -99,7 +100,7 @@ class Report:
     series: dict[str, list[Series]]
     """By axis: every curve with all its points."""
     views: tuple[View, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Fact, ...]
 
     def view(self, evaluation_set: str | None = None, axis: str | None = None, window: str | None = None) -> View:
         wanted = (evaluation_set or self.sets[0], axis or self.axes[0].column, window or self.window.key)
@@ -166,7 +167,7 @@ def build_report(
         views = _views(jobs[0], material, options, Workers())
         shown = [curve for view in views if view.window is window for curve in view.analysis.curves]
         if window.key != ALL and not any(curve.usable for curve in shown):
-            notes.append(f"Nothing can be fitted on {window.label} yet, so all points are.")
+            notes.append(Fact(kind="window_too_short", values={"window": window.label}))
             window = windows[-1]
         report = Report(
             material=material,
@@ -197,35 +198,33 @@ def _with_study_options(options: FitOptions, material: Material) -> FitOptions:
 # Axes
 
 
-def _main_axis(material: Material, selection: Selection) -> tuple[str | None, list[str]]:
+def _main_axis(material: Material, selection: Selection) -> tuple[str | None, list[Fact]]:
     """Return the column of compute to show first, and why it was chosen if the user did not choose it."""
     if selection.x is not None:
         return selection.x, []
     known = [set(table.columns) for table in material.tables]
     axis, distorted = material.plan.get("compute"), _distorted(material)
     if distorted and axis in (None, "gpu_hours") and all("flops" in columns for columns in known):
-        hours = hours_name(material.runs)
-        return "flops", [f"{distorted}: compute is counted in FLOPs first, and {hours} are not to be trusted."]
+        return "flops", [Fact(kind="time_distorted", values={**distorted, "hours": hours_name(material.runs)})]
     if axis and all(axis in columns for columns in known):
         return axis, []
     choices = {table.x for table in material.tables}
     return (choices.pop() if len(choices) == 1 else None), []
 
 
-def _distorted(material: Material) -> str:
+def _distorted(material: Material) -> dict[str, Any]:
     """Return why the time that runs took does not measure their compute; empty where it does."""
     if material.plan.get("shared_device"):
-        return "Jobs shared a device, which distorts the time that each took"
+        return {"cause": "shared_device"}
     if (uneven := uneven_pace(material.runs)) > UNEVEN:
-        return f"One run took {uneven:.1f} times as long as another of its arm for the same FLOPs"
-    if len(material.tables) == len(material.runs) == 1:
-        share = disagreement(material.tables[0].rows)
-        return f"Time per FLOP changed during the run (by up to {share:.0%} of it)" if share > UNEVEN_TIME else ""
-    return ""
+        return {"cause": "uneven_pace", "size": uneven}
+    is_alone = len(material.tables) == len(material.runs) == 1
+    share = disagreement(material.tables[0].rows) if is_alone else 0.0
+    return {"cause": "uneven_time", "size": share} if share > UNEVEN_TIME else {}
 
 
 def _on_each_axis(
-    material: Material, selection: Selection, main: str | None, notes: list[str]
+    material: Material, selection: Selection, main: str | None, notes: list[Fact]
 ) -> Iterator[tuple[Axis, list[Series], list[Series]]]:
     """Yield each axis, the main one first, with its series, and the same series with the rows of --holdout held out.
 
@@ -242,14 +241,16 @@ def _on_each_axis(
         except InputError as fault:
             if column == main:
                 raise
-            notes.append(f"No axis of {axis_label(str(column), hours)}: {fault}")
+            values = {"axis": axis_label(str(column), hours), "problem": str(fault)}
+            notes.append(Fact(kind="axis_left_out", values=values))
             continue
         fitted = {data.name for data in series if not data.problem}
         if column == main or fitted == usable:
             usable = usable or fitted
             yield Axis(column=own, label=axis_label(own, hours)), series, held_out
         else:
-            notes.append(f"No axis of {axis_label(own, hours)}: some curves cannot be fitted on it.")
+            problem = "some curves cannot be fitted on it."
+            notes.append(Fact(kind="axis_left_out", values={"axis": axis_label(own, hours), "problem": problem}))
 
 
 def _candidates(tables: Sequence[Table]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from scalerl.errors import InputError, StoreError
 from scalerl.logs.series import Selection
-from scalerl.report.content import report_json
+from scalerl.report.content import page_json, report_json
 from scalerl.report.figures import FigureData, figure_data
 from scalerl.report.markdown import markdown
 from scalerl.report.page import page
@@ -19,7 +19,7 @@ from scalerl.store import write_text
 PAGE = "report.html"
 MARKDOWN = "report.md"
 
-__all__ = ["Written", "build_report", "report_json", "write_report"]
+__all__ = ["Written", "build_report", "page_json", "report_json", "write_report"]
 
 
 class Written(NamedTuple):
@@ -46,7 +46,7 @@ def write_report(
     report = build_report(inputs, selection or Selection(), options or FitOptions(), meanwhile=draw)
     folder = _folder(report, out)
     try:
-        content = report_json(report)
+        content = page_json(report)
         write_text(folder / PAGE, page(content))
         write_text(folder / MARKDOWN, markdown(content, pictures))
     except StoreError as error:

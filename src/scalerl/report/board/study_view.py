@@ -9,7 +9,7 @@ from scalerl.errors import UserError
 from scalerl.logs.series import Selection
 from scalerl.report.board.followed import Followed, Slot
 from scalerl.report.columns import number
-from scalerl.report.content import report_json
+from scalerl.report.content import page_json
 from scalerl.report.files import Root, Tail
 from scalerl.report.results import FitOptions
 from scalerl.report.sources import Study
@@ -78,7 +78,7 @@ class StudyView:
 def study_report(folder: Path) -> dict[str, Any]:
     """Return the report of a study on its own axis, without the views that only a finished page needs."""
     try:
-        return {"report": report_json(build_report([folder], Selection(), FitOptions(), quick=True)), "problem": ""}
+        return {"report": page_json(build_report([folder], Selection(), FitOptions(), quick=True)), "problem": ""}
     except UserError as error:
         return {"report": None, "problem": str(error)}
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Group
 from rich.text import Text
 
 from scalerl.curves import Fit, Value, Verdict
@@ -84,7 +83,7 @@ def _answer(planned: Planned) -> str:
     return f"{arm.name} leads at {target} with probability {probability_text(arm.p_best)}; {loss}."
 
 
-def plan_table(planned: Planned, candidates: Sequence[Candidate]) -> Group:
+def plan_table(planned: Planned, candidates: Sequence[Candidate]) -> Any:
     """Return the plan as a table for the terminal."""
     fits = {arm.name: arm.fit for arm in candidates}
     heads = (
@@ -111,8 +110,7 @@ def plan_table(planned: Planned, candidates: Sequence[Candidate]) -> Group:
         )
         for arm in planned.arms
     ]
-    table = Table(heads=heads, rows=rows, left=("arm", "action"))
-    return Group(table.rich(), Text(), *map(Text, plan_messages(planned)))
+    return Table(heads=heads, rows=rows, left=("arm", "action")).rich(plan_messages(planned))
 
 
 def _alone(curve: Fit | None, target: float) -> Value | None:

@@ -10,9 +10,6 @@ from pathlib import Path
 from string import Template
 from typing import Any, Literal
 
-from rich.console import Group
-from rich.text import Text
-
 from scalerl import __version__
 from scalerl.errors import InputError, StoreError, UsageError
 from scalerl.joint.seal import LEVELS, SealScore, opened, score_sealed, seal, sealed_curve
@@ -176,7 +173,7 @@ def score_messages(result: FileScore) -> list[str]:
     return lines
 
 
-def score_table(result: FileScore) -> Group:
+def score_table(result: FileScore) -> Any:
     rows = [
         (
             curve.name,
@@ -189,12 +186,12 @@ def score_table(result: FileScore) -> Group:
         for row in curve.at
     ]
     table = Table(heads=("curve", "compute", "forecast", "measured", "inside"), rows=rows, left=("curve",))
-    return Group(table.rich(), Text(), *map(Text, score_messages(result)))
+    return table.rich(score_messages(result))
 
 
-def folder_table(results: Sequence[FileScore]) -> Group:
+def folder_table(results: Sequence[FileScore]) -> Any:
     table = Table(heads=FOLDER_HEADS, rows=folder_cells(results), left=FOLDER_HEADS[:3])
-    return Group(table.rich(), Text(), *map(Text, calibration_lines(results)))
+    return table.rich(calibration_lines(results))
 
 
 def folder_cells(results: Sequence[FileScore]) -> list[tuple[str, ...]]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from rich.console import Group
 from rich.text import Text
 
 from scalerl.curves import Verdict
@@ -130,7 +129,7 @@ def transfer_json(done: Transfer, left_out: Sequence[LeftOut]) -> dict[str, Any]
     }
 
 
-def transfer_table(done: Transfer, left_out: Sequence[LeftOut]) -> Group:
+def transfer_table(done: Transfer, left_out: Sequence[LeftOut]) -> Any:
     """Return a table of the siblings and the target for the terminal."""
     show = fixed(3)
     rows: list[tuple[Any, ...]] = []
@@ -145,7 +144,7 @@ def transfer_table(done: Transfer, left_out: Sequence[LeftOut]) -> Group:
     )
     rows.append((Text("target", style="bold"), size_text(done.size), show(done.start), *values))
     table = Table(heads=("run", "size", "start", "ceiling", "exponent", "midpoint"), rows=rows, left=("run",))
-    return Group(table.rich(), Text(), *map(Text, transfer_messages(done, left_out)))
+    return table.rich(transfer_messages(done, left_out))
 
 
 def _shown_name(own: Sibling) -> str:
