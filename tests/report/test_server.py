@@ -61,6 +61,10 @@ def test_every_kind_of_input_is_listed(board: ServedBoard):
     names = {row["name"] for row in listing["runs"]}
     assert {"two-arms/base-seed0", "two-arms/lower-seed0"} <= names
     assert [study["name"] for study in listing["studies"]] == ["two-arms"]
+    runs, rows = listing["settings"]["runs"], listing["settings"]["rows"]
+    of_lower = next(row["key"] for row in listing["runs"] if row["name"] == "two-arms/lower-seed0")
+    assert rows["loss.name"][runs.index(of_lower)] == "dapo"
+    assert "budget.steps" in rows
 
 
 def _listed(board: ServedBoard, names: set[str]) -> Any:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 
@@ -35,7 +35,6 @@ from scalerl.curves import (
 )
 from scalerl.errors import InputError, NoCurveError
 from scalerl.joint.pool import LEAST_MEMBERS, pool
-from scalerl.joint.population import Member
 from scalerl.joint.prior_file import prior_content, read_prior
 from scalerl.logs.series import Series
 
@@ -65,31 +64,6 @@ def check_one_axis(series: Iterable[Series], need: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pooling:
-    """Whether curves are pooled with each other, and the earlier runs that they are pooled with."""
-
-    together: bool
-    earlier: tuple[Member, ...]
-
-    @classmethod
-    def of(cls, series: Sequence[Series], *, pool: bool, prior: str | None) -> Self:
-        if pool:
-            check_one_axis(series, "--pool needs curves on one axis of compute")
-        axes = sorted({data.x_label for data in series})
-        earlier = () if prior is None else read_prior(prior).on_axis(axes[0] if len(axes) == 1 else None)
-        return cls(together=pool, earlier=earlier)
-
-    def apply(self, fits: Mapping[str, Fit], groups: Mapping[str, str]) -> dict[str, Fit]:
-        """Return the fits after pooling; only curves of the same group (evaluation set) are pooled with each other."""
-        if not self.together:
-            return {name: own for name, curve in fits.items() for own in [pool({name: curve}, self.earlier)[name]]}
-        done: dict[str, Fit] = {}
-        for group in dict.fromkeys(groups[name] for name in fits):
-            done |= pool({name: curve for name, curve in fits.items() if groups[name] == group}, self.earlier)
-        return {name: done[name] for name in fits}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FitOptions:
     """Options of a fit that the commands share."""
 
@@ -109,6 +83,10 @@ class FitOptions:
     """Whether curves inform each other."""
     prior: str | None = None
     """File of earlier runs that inform each curve, or `published`."""
+
+    @property
+    def is_pooled(self) -> bool:
+        return self.pool or self.prior is not None
 
     def of(self, series: Series) -> dict[str, Any]:
         """Return the keyword arguments of `fit` for one series."""
@@ -148,12 +126,6 @@ class FitOptions:
         if self.method == "paper":
             return compare_by_paper(fits) if self.margin is None else compare_by_paper(fits, margin=self.margin)
         return compare(fits, at=at, margin=self.margin, run_sd=self.run_sd)
-
-    def pooling(self, series: Sequence[Series]) -> Pooling | None:
-        """Return how curves are pooled; None if they are not. Raise InputError if they cannot be."""
-        if not self.pool and self.prior is None:
-            return None
-        return Pooling.of(series, pool=self.pool, prior=self.prior)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,7 +277,7 @@ def _forecast(curve: CurveResult, at: Sequence[float], reach: Sequence[float]) -
 def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: Sequence[float]) -> Analysis:
     """Score each curve's forecast on its held-out points and on what lies after each fraction; rank the forms."""
     curves = []
-    pooling = options.pooling(series)
+    check_pool(series, options)
     for data in series:
         if data.problem:
             curves.append(CurveResult(series=data, fit=None, fractions=tuple((share, None) for share in fractions)))
@@ -313,8 +285,8 @@ def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: S
             done = _backtest(data, options, fractions)
             scores = {"holdout": done.holdout, "fractions": done.fractions, "unscored": done.unscored}
             curves.append(CurveResult(series=data, fit=done.fit, **scores))
-    if pooling is not None:
-        curves = _pooled_backtest(curves, options, fractions, pooling)
+    if options.is_pooled:
+        curves = _pooled_backtest(curves, options, fractions)
     return Analysis(
         command="backtest", curves=_some_usable(curves), form_ranking=_rank_forms(curves, options, fractions)
     )
@@ -397,14 +369,21 @@ def _some_usable(curves: Sequence[CurveResult]) -> tuple[CurveResult, ...]:
 
 def fitted_curves(series: Sequence[Series], options: FitOptions) -> list[CurveResult]:
     """Fit every curve; with `--pool` or `--prior` then each again with what the others say of it."""
-    pooling = options.pooling(series)
-    curves = [fitted_curve(data, options) for data in series]
-    return curves if pooling is None else _pooled(curves, pooling)
+    check_pool(series, options)
+    return _pooled([fitted_curve(data, options) for data in series], options)
+
+
+def check_pool(series: Iterable[Series], options: FitOptions) -> None:
+    """Raise InputError, before any fit, if curves cannot be pooled."""
+    if options.pool:
+        check_one_axis(series, "--pool needs curves on one axis of compute")
+    if options.prior is not None:
+        read_prior(options.prior)
 
 
 def _pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[Note, ...]:
     """Return which curves `--pool` or `--prior` left as they are."""
-    if not options.pool and options.prior is None:
+    if not options.is_pooled:
         return ()
     alone = tuple(curve.name for curve in curves if curve.fit is not None and curve.fit.unpooled is None)
     if len(alone) == len(curves) and options.pool:
@@ -412,24 +391,32 @@ def _pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[Not
     return (note(NoteKind.NOT_POOLED, names=alone),) if alone else ()
 
 
-def _pooled(curves: Sequence[CurveResult], pooling: Pooling) -> list[CurveResult]:
-    fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
-    sets = {curve.name: str(curve.series.evaluation_set) for curve in curves}
-    pooled = pooling.apply(fits, sets)
+def _pooled(curves: Sequence[CurveResult], options: FitOptions) -> list[CurveResult]:
+    """Return the curves pooled with those of their evaluation set (--pool) and with earlier runs (--prior)."""
+    if not options.is_pooled:
+        return list(curves)
+    axes = {curve.series.x_label for curve in curves}
+    earlier = () if options.prior is None else read_prior(options.prior).on_axis(axes.pop() if len(axes) == 1 else None)
+    groups: dict[str, dict[str, Fit]] = {}
+    for curve in curves:
+        if curve.fit is not None:
+            group = str(curve.series.evaluation_set) if options.pool else curve.name
+            groups.setdefault(group, {})[curve.name] = curve.fit
+    pooled = {name: fit for fits in groups.values() for name, fit in pool(fits, earlier).items()}
     return [replace(curve, fit=pooled.get(curve.name)) for curve in curves]
 
 
 def _pooled_backtest(
-    curves: Sequence[CurveResult], options: FitOptions, fractions: Sequence[float], pooling: Pooling
+    curves: Sequence[CurveResult], options: FitOptions, fractions: Sequence[float]
 ) -> list[CurveResult]:
     """Back-test pooled fits: at each share, curves are pooled using only the points measured before it."""
-    whole = {curve.name: curve for curve in _pooled(curves, pooling)}
+    whole = {curve.name: curve for curve in _pooled(curves, options)}
     scored = {curve.name: score_held_out(whole[curve.name]) for curve in curves}
     rows: dict[str, list[tuple[float, Score | None]]] = {name: [] for name in whole}
     for share in fractions:
         early = [CurveResult(series=before(curve.series, share), fit=None) for curve in curves]
         early = [fitted_curve(curve.series, options) if len(curve.series.compute) else curve for curve in early]
-        for now, curve in zip(_pooled(early, pooling), curves, strict=True):
+        for now, curve in zip(_pooled(early, options), curves, strict=True):
             rows[curve.name].append((float(share), score_held_out(now)))
     return [
         replace(whole[curve.name], holdout=scored[curve.name], fractions=tuple(rows[curve.name])) for curve in curves

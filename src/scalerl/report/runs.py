@@ -18,6 +18,12 @@ def changed_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> dic
     return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
 
 
+def settings_that_differ(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the settings that are not the same in all recipes, by dotted key: the value in each, None without one."""
+    rows = {key: [own.get(key) for own in settings] for key in dict.fromkeys(key for own in settings for key in own)}
+    return {key: values for key, values in rows.items() if any(value != values[0] for value in values)}
+
+
 def hours_name(runs: Sequence[RunFolder]) -> str:
     """Return what to call the hours that devices were held: no GPU-hours where all of them are CPUs."""
     return "CPU-hours" if {run.hours for run in runs} == {"CPU-hours"} else "GPU-hours"

@@ -30,7 +30,7 @@ class StudyPage {
 
 class Overview {
   constructor() {
-    this.node = element("article", {}, element("h1", {}, "Everything watched"), element("p", { className: "sub", id: "watched" }), element("div", { className: "segments", id: "units", role: "group", "aria-label": "Compute in", hidden: true }), element("figure", { id: "together" }), element("p", { className: "caption" }, "Each run over its own compute; dashed lines are forecasts up to twice the compute."), this.search = element("input", { type: "search", id: "run-filter", placeholder: "Filter the runs", autocomplete: "off", "aria-label": "Filter the runs" }), element("div", { id: "overview" }));
+    this.node = element("article", {}, element("h1", {}, "Everything watched"), element("p", { className: "sub", id: "watched" }), element("div", { className: "segments", id: "units", role: "group", "aria-label": "Compute in", hidden: true }), element("figure", { id: "together" }), element("p", { className: "caption" }, "Each run over its own compute; dashed lines are forecasts up to twice the compute."), this.search = element("input", { type: "search", id: "run-filter", placeholder: "Filter the runs", autocomplete: "off", "aria-label": "Filter the runs" }), element("div", { id: "overview" }), element("details", { id: "differing", hidden: true }, element("summary", {}, "Settings that differ between the runs"), element("div", {})));
     this.search.addEventListener("input", () => this.show(this.list));
     this.sort = [0, 0];
   }
@@ -61,5 +61,9 @@ class Overview {
     this.search.hidden = list.runs.length < 8 && !wanted;
     const sortBy = (column) => { this.sort = [column, this.sort[0] === column && this.sort[1] === 1 ? -1 : 1]; this.show(this.list); };
     this.node.querySelector("#overview").replaceChildren(list.runs.length ? tableOf(heads, shown, "stacks", sortBy) : element("p", { className: "sub" }, "No run or log yet: the page shows them as they appear."));
+    const { runs, rows: differing } = list.settings, host = this.node.querySelector("#differing"), nameOf = (key) => names[list.runs.findIndex((run) => run.key === key)] || key;
+    const cell = (value) => element("code", {}, value === null ? "\u2013" : typeof value === "string" ? value : JSON.stringify(value));
+    host.hidden = !Object.keys(differing).length;
+    if (!host.hidden) host.lastChild.replaceChildren(tableOf([{ text: "setting" }, ...runs.map((key) => ({ text: nameOf(key) }))], Object.entries(differing).map(([key, values]) => [element("code", {}, key), ...values.map(cell)])));
   }
 }

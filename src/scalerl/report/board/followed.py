@@ -16,6 +16,7 @@ from scalerl.report.board.charts import lines_json, times_json
 from scalerl.report.board.fits import FORECAST, history_counts
 from scalerl.report.board.foreign import LogReading
 from scalerl.report.columns import Array, rounded
+from scalerl.report.json import plain
 from scalerl.report.run_folder import RunFolder
 from scalerl.report.sources import Source
 from scalerl.report.views import axis_label
@@ -204,7 +205,7 @@ class Followed:
             "times": times_json(self.columns, per_step=run is None),
             "passes": [] if run is None else run.passes(),
             "alarms": listed(self._alarms(self.curves.values())),
-            "settings": {} if run is None else run.settings,
+            "settings": {} if run is None else plain(run.settings),
             "num_samples": 0 if run is None else len(run.sample_offsets),
             "num_skipped": 0 if run is None else run.num_skipped,
             "reading": run is not None and run.more,

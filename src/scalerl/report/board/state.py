@@ -23,6 +23,8 @@ from scalerl.report.board.followed import Followed, Slot
 from scalerl.report.board.foreign import MAX_BYTES, LogReading, files_of, read_log
 from scalerl.report.board.study_view import StudyView, study_report
 from scalerl.report.files import Root
+from scalerl.report.json import plain
+from scalerl.report.runs import settings_that_differ
 from scalerl.report.sources import Source, Study, discover
 from scalerl.report.workers import Workers, num_cores
 from scalerl.store import SAMPLES
@@ -246,6 +248,7 @@ class Board:
 
     def _listing_json(self) -> dict[str, Any]:
         items = [item for item in self._items.values() if item.is_shown]
+        recipes = {item.source.key: item.run.settings for item in items if item.run is not None and item.run.recipe}
         return {
             "epoch": self.epoch,
             "version": self.version,
@@ -257,6 +260,7 @@ class Board:
                 view.summary_json([item for item in items if item.source.study == key])
                 for key, view in self._studies.items()
             ],
+            "settings": {"runs": list(recipes), "rows": plain(settings_that_differ(list(recipes.values())))},
         }
 
     def detail(self, key: str) -> bytes | None:

@@ -4,18 +4,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 
 from scalerl.curves import Value
 from scalerl.errors import InputError
 from scalerl.joint.allocate import Allocation, Spending, allocate
 from scalerl.report.joint.transfers import parse_size
-from scalerl.report.json import value_json
+from scalerl.report.json import plain
 from scalerl.report.numbers import compute_text, fixed, interval_text, probability_text
-from scalerl.report.pooling import check_one_axis
-from scalerl.report.results import CurveResult
+from scalerl.report.results import CurveResult, check_one_axis
+from scalerl.report.tables import Table
 
 NUM_COMPUTES = 5
 FIRST = 1 / 16
@@ -44,20 +41,20 @@ def _spending(name: str, names: Sequence[str]) -> Spending:
     )
 
 
-def allocation_table(found: Sequence[Allocation], names: Sequence[str]) -> Group:
-    table = Table(title_justify="left", header_style="bold", pad_edge=False, box=None)
-    for head in ("compute", *names, "best arm", "P(best)", "its reward", "more than the last arm has"):
-        table.add_column(head, justify="right")
-    for row in found:
-        table.add_row(
+def allocation_table(found: Sequence[Allocation], names: Sequence[str]) -> Any:
+    rows = [
+        (
             compute_text(row.compute),
             *(interval_text(value, _whole) for value in row.settings),
-            _arm(row.best),
+            " x ".join(map(_whole, row.best)),
             probability_text(row.p_best),
             interval_text(row.reward, fixed(3)),
             interval_text(row.lost, fixed(3)),
         )
-    return Group(table, Text(), *(Text(line) for line in allocation_messages(found, names)))
+        for row in found
+    ]
+    heads = ("compute", *names, "best arm", "P(best)", "its reward", "more than the last arm has")
+    return Table(heads=heads, rows=rows).rich(allocation_messages(found, names))
 
 
 def allocation_messages(found: Sequence[Allocation], names: Sequence[str]) -> list[str]:
@@ -87,17 +84,13 @@ def allocation_json(found: Sequence[Allocation], names: Sequence[str]) -> dict[s
                 "compute": row.compute,
                 "best": dict(zip(names, row.best, strict=True)),
                 "p_best": row.p_best,
-                "settings": {name: value_json(value) for name, value in zip(names, row.settings, strict=True)},
-                "reward": value_json(row.reward),
-                "lost_by_last": value_json(row.lost),
+                "settings": {name: plain(value) for name, value in zip(names, row.settings, strict=True)},
+                "reward": plain(row.reward),
+                "lost_by_last": plain(row.lost),
             }
             for row in found
         ]
     }
-
-
-def _arm(best: Spending) -> str:
-    return " x ".join(map(_whole, best))
 
 
 def _whole(value: float) -> str:
