@@ -358,8 +358,8 @@ def test_checked_layout_recomputes_activations_by_need():
         own = memory_of_model(settings, dense(), Gpus.parse(gpus))
         assert own.fits
         assert own.recipe.learner.gradient_checkpointing is expected
-    # Where it would not be enough either, the recipe is refused as it is.
-    assert memory_of_model(settings, dense(), Gpus.parse("8x80")).recipe is settings
+    # Where recomputing is not enough either, the recipe is refused.
+    assert not memory_of_model(settings, dense(), Gpus.parse("8x80")).fits
 
 
 def test_check_says_whether_activations_are_recomputed(tmp_path):

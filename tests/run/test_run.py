@@ -137,7 +137,7 @@ def test_checkpoints_come_by_minutes_too(tmp_path: Path):
         "step-00000002",
         "step-00000003",
     ]
-    assert run.recipe.checkpoint.every_minutes < 1e-6 < load_recipe("scalerl").checkpoint.every_minutes == 10
+    assert run.recipe.checkpoint.every_minutes < 1e-6 < load_recipe("scalerl").checkpoint.every_minutes == 5
 
 
 def test_stopped_run_has_a_checkpoint_and_resumes(tmp_path: Path):

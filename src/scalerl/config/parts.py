@@ -513,7 +513,7 @@ class BudgetSettings(Settings):
 class CheckpointSettings(Settings):
     every: int = Field(default=100, ge=1)
     """Steps between two checkpoints."""
-    every_minutes: float = Field(default=10.0, gt=0)
+    every_minutes: float = Field(default=5.0, gt=0)
     """Minutes after which a checkpoint is written between two of them, so that a kill costs no more than that."""
     keep: int = Field(default=2, ge=1)
     """How many of the latest checkpoints are kept."""

@@ -116,8 +116,8 @@ class LocalPolicy:
         return fewest if self.graphs is None else max(fewest, self.graphs.most_tokens)
 
     def run(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
-        """Return the log-probs and entropies of a pass, by a CUDA graph where there is one."""
-        return self.compute(inputs) if self.graphs is None else self.graphs(inputs)
+        """Return the log-probs and entropies of a pass, by a CUDA graph where there is one; graphs have a gradient."""
+        return self.compute(inputs) if self.graphs is None or not torch.is_grad_enabled() else self.graphs(inputs)
 
     def compute(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
         """Return the log-probs and entropies of a pass without a graph."""

@@ -4,7 +4,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 from scalerl.config import Recipe
@@ -59,12 +58,15 @@ class EvaluationRound:
         settings: EvaluationSettings,
         *,
         step: int,
-        on_progress: Callable[[int, int], None],
+        on_progress: Callable[[int, int], None] = lambda finished, total: None,
         on_result: Callable[[EvalSet, EvalResult], None],
+        spent: Mapping[str, float] | None = None,
+        groups: Sequence[Group] = (),
     ) -> None:
         """`engine` returns only what this submits. `on_progress` gets the number of finished completions and of all,
-        `on_result` the result of each set; it may raise."""
-        self.step = step
+        `on_result` the result of each set; it may raise. `spent` is what the run had spent when it began, and `groups`
+        are training groups to show beside it."""
+        self.step, self.groups, self._spent = step, tuple(groups), spent or {}
         self.results: list[tuple[EvalSet, EvalResult]] = []
         self._engine, self._inputs, self._settings = engine, inputs, settings
         self._on_progress, self._on_result = on_progress, on_result
@@ -95,6 +97,22 @@ class EvaluationRound:
             if self._left:
                 self._current = self._begin()
 
+    def rows(self, attempt: int) -> list[Row]:
+        """Return the rows of evals.jsonl; `last_version` is there where later weights have sampled too."""
+        return [
+            {
+                "step": self.step,
+                "attempt": attempt,
+                "set": eval_set.name,
+                **{key: self._spent[key] for key in ("gpu_hours", "flops", "tokens")},
+                "reward": result.reward,
+                "num_correct": list(result.num_correct),
+                **counts(result),
+                **({"last_version": result.last_version} if result.last_version > self.step else {}),
+            }
+            for eval_set, result in self.results
+        ]
+
     def _begin(self) -> Evaluation:
         """Submit the requests of the next set."""
         eval_set = self._left[0]
@@ -103,34 +121,6 @@ class EvaluationRound:
         return Evaluation(
             requests, graders=self._inputs.graders, judge=eval_set.judge, prompts_hash=eval_set.prompts_hash
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepEvaluation:
-    """The evaluation of one step of a run."""
-
-    round: EvaluationRound
-    spent: Mapping[str, float]
-    """What the run had spent when it began."""
-    groups: tuple[Group, ...]
-    """Training groups to show beside it."""
-
-    def rows(self, attempt: int) -> list[Row]:
-        """Return the rows of evals.jsonl; `last_version` is there where later weights have sampled too."""
-        step = self.round.step
-        return [
-            {
-                "step": step,
-                "attempt": attempt,
-                "set": eval_set.name,
-                **{key: self.spent[key] for key in ("gpu_hours", "flops", "tokens")},
-                "reward": result.reward,
-                "num_correct": list(result.num_correct),
-                **counts(result),
-                **({"last_version": result.last_version} if result.last_version > step else {}),
-            }
-            for eval_set, result in self.round.results
-        ]
 
 
 def sample_rows(groups: Sequence[Group], text: Text) -> list[dict[str, Any]]:
@@ -165,28 +155,29 @@ def conversation_row(completion: Completion, text: Text) -> dict[str, Any]:
 def evaluate_model(recipe: Recipe, sets: Collection[str] = ()) -> list[dict[str, Any]]:
     """Measure the recipe's model, untrained, on evaluation sets, all of them or `sets`; return one row per set."""
     inputs = load_inputs(recipe, sets=sets)
+
+    def check(eval_set: EvalSet, result: EvalResult) -> None:
+        if result.num_graded == 0:
+            raise no_verdicts(eval_set, result, inputs)
+
     with closing(inputs.graders), closing(eval_engine(inputs, recipe)) as engine:
-        rows = []
-        for eval_set in inputs.eval_sets:
-            result = evaluate_set(eval_set, engine, inputs, recipe.evaluation, step=0)
-            if result.num_graded == 0:
-                raise no_verdicts(eval_set, result, inputs)
-            interval = wilson(sum(result.num_correct), result.num_samples)
-            rows.append(
-                {
-                    "set": eval_set.name,
-                    "reward": result.reward,
-                    "interval": list(interval),
-                    **counts(result),
-                    "num_prompts": len(result.num_correct),
-                    "samples_per_prompt": result.samples_per_prompt,
-                    "num_correct": list(result.num_correct),
-                    "pass_at": {str(k): value for k, value in result.pass_at.items()},
-                    **_pass_at_turns(result),
-                    "without_verdict": dict(result.num_without_verdict),
-                }
-            )
-        return rows
+        measured = EvaluationRound(engine, inputs, recipe.evaluation, step=0, on_result=check)
+        measured.finish()
+        return [
+            {
+                "set": eval_set.name,
+                "reward": result.reward,
+                "interval": list(wilson(sum(result.num_correct), result.num_samples)),
+                **counts(result),
+                "num_prompts": len(result.num_correct),
+                "samples_per_prompt": result.samples_per_prompt,
+                "num_correct": list(result.num_correct),
+                "pass_at": {str(k): value for k, value in result.pass_at.items()},
+                **_pass_at_turns(result),
+                "without_verdict": dict(result.num_without_verdict),
+            }
+            for eval_set, result in measured.results
+        ]
 
 
 def _pass_at_turns(result: EvalResult) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from scalerl.report.alarms import Alarm
 from scalerl.report.outlook import Axis, Outlook
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.clock import Clock, devices_held, larger, step_times
-from scalerl.run.evaluate import EvaluationRound, StepEvaluation, no_verdicts, outcome_columns, sample_rows
+from scalerl.run.evaluate import EvaluationRound, no_verdicts, outcome_columns, sample_rows
 from scalerl.run.health import Health
 from scalerl.run.host import environment, frozen_objects, run_devices
 from scalerl.run.pack import pack_groups
@@ -124,7 +124,7 @@ class Run:
         self._saves = checkpoints.BackgroundSaves()
         self._work, self._eval_work = Work(), Work()
         self._unwritten: Callable[[], dict[str, Any]] | None = None
-        self._evaluation: StepEvaluation | None = None
+        self._evaluation: EvaluationRound | None = None
         """The evaluation that goes on beside training, if any."""
         self._num_without_verdict: Counter[Reason] = Counter()
         self._num_outcomes: Counter[str] = Counter()
@@ -337,7 +337,7 @@ class Run:
             engine.push_weights(self.learner.weights(), step)
             evaluation = self._begin_evaluation(groups)
             with self._watchdog.watching("the grader"):
-                stopped = not evaluation.round.finish(lambda: bool(self.observer.stopping()))
+                stopped = not evaluation.finish(lambda: bool(self.observer.stopping()))
             if stopped:
                 # A resumed run evaluates this step again.
                 self._last_evaluated = -1
@@ -348,7 +348,7 @@ class Run:
             # What environments took here is time of the evaluation.
             self.parts.turns.take_seconds()
 
-    def _begin_evaluation(self, groups: Sequence[Group]) -> StepEvaluation:
+    def _begin_evaluation(self, groups: Sequence[Group]) -> EvaluationRound:
         inputs, step = self.parts.inputs, self.pipeline.version
 
         def check(eval_set: EvalSet, result: EvalResult) -> None:
@@ -356,22 +356,23 @@ class Run:
                 # Training may make answers readable; a grader that fails on every answer stays broken.
                 raise no_verdicts(eval_set, result, inputs)
 
-        round_ = EvaluationRound(
+        return EvaluationRound(
             self.parts.engine.evaluation,
             inputs,
             self.recipe.evaluation,
             step=step,
             on_progress=self._on_progress,
             on_result=check,
+            spent=self.clock.row(),
+            groups=groups[:SAMPLES_KEPT],
         )
-        return StepEvaluation(round=round_, spent=self.clock.row(), groups=tuple(groups[:SAMPLES_KEPT]))
 
     def _advance_evaluation(self) -> None:
         """Take what has been sampled for the evaluation beside training."""
         if self._evaluation is not None:
             with self._watchdog.watching("the grader"):
-                self._evaluation.round.take(self.parts.engine.received("evaluation"))
-            if self._evaluation.round.done:
+                self._evaluation.take(self.parts.engine.received("evaluation"))
+            if self._evaluation.done:
                 self._record(self._evaluation)
                 self._evaluation = None
 
@@ -381,7 +382,7 @@ class Run:
             return
         started = time.monotonic()
         with self._watchdog.watching("the grader"):
-            stopped = not self._evaluation.round.finish(self._stops_now)
+            stopped = not self._evaluation.finish(self._stops_now)
         self._count_evaluation(time.monotonic() - started)
         if not stopped:
             self._record(self._evaluation)
@@ -396,11 +397,10 @@ class Run:
             self.clock.add(evaluation_flops=evaluated)
             self.clock.recount("evaluation", seconds * evaluated / (evaluated + trained))
 
-    def _record(self, evaluation: StepEvaluation) -> None:
+    def _record(self, evaluation: EvaluationRound) -> None:
         """Write the rows of an evaluation and report them."""
         self._write_row()
-        step = evaluation.round.step
-        rows = evaluation.rows(self.attempt)
+        step, rows = evaluation.step, evaluation.rows(self.attempt)
         for row in rows:
             store.append_row(self.folder / store.EVALS, row)
             self._sinks.log(row, "eval")
