@@ -8,98 +8,74 @@ from scalerl.models.shape import ModelShape, forward_flops, training_flops, work
 from scalerl.run.clock import Clock, Pace, devices_held, larger
 from scalerl.types import Work
 
-
-def llama(**settings):
-    sizes: dict[str, Any] = {
-        "vocab_size": 11,
-        "hidden_size": 8,
-        "intermediate_size": 12,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-    }
-    return LlamaConfig(**(sizes | settings))
+SIZES: dict[str, Any] = {
+    "vocab_size": 11,
+    "hidden_size": 8,
+    "intermediate_size": 12,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+EXPERTS = {"moe_intermediate_size": 12, "num_attention_heads": 2, "head_dim": 4, "num_experts": 6}
 
 
-def test_the_shape_of_a_tiny_llama_by_hand():
-    # A layer: q and o are 8 x 8, k and v 8 x 4 (two of four heads), gate, up and down 8 x 12.
-    layer = 2 * 8 * 8 + 2 * 8 * 4 + 3 * 8 * 12
-    shape = ModelShape.from_config(llama())
-    assert shape == ModelShape(body_params=3 * layer, head_params=8 * 11, layers=3, attention_width=8)
-    # Biases are no products; a tied head is multiplied by all the same.
-    assert ModelShape.from_config(llama(attention_bias=True, tie_word_embeddings=True)) == shape
+@pytest.mark.parametrize(
+    "config, body, layers, width",
+    [
+        # A layer: q and o are 8 x 8, k and v 8 x 4 (two of four heads), gate, up and down 8 x 12.
+        (LlamaConfig(**SIZES | {"num_hidden_layers": 3}), 3 * (2 * 8 * 8 + 2 * 8 * 4 + 3 * 8 * 12), 3, 8),
+        # Biases are no products; a tied head is multiplied by all the same.
+        (
+            LlamaConfig(**SIZES, attention_bias=True, tie_word_embeddings=True),
+            2 * 8 * 8 + 2 * 8 * 4 + 3 * 8 * 12,
+            1,
+            8,
+        ),
+        (Qwen3Config(**SIZES, head_dim=6), 2 * 8 * 24 + 2 * 8 * 12 + 3 * 8 * 12, 1, 24),
+        # Only the experts of a token count.
+        (Qwen3MoeConfig(**SIZES | EXPERTS, num_experts_per_tok=2), 4 * 8 * 8 + 6 * 8 + 2 * 3 * 8 * 12, 1, 8),
+        # Other families need no formula of their own: q, k, v and o are 8 x 8, the two matrices of the MLP 8 x 32.
+        (GPT2Config(vocab_size=11, n_embd=8, n_layer=2, n_head=2, n_positions=32), 2 * (4 * 64 + 2 * 256), 2, 8),
+    ],
+)
+def test_the_shape_of_a_model_by_hand(config, body, layers, width):
+    expected = ModelShape(body_params=body, head_params=8 * 11, layers=layers, attention_width=width)
+    assert ModelShape.from_config(config) == expected
 
 
-def test_a_head_size_of_its_own_counts():
-    config = Qwen3Config(
-        vocab_size=11,
-        hidden_size=8,
-        intermediate_size=12,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=6,
-    )
-    shape = ModelShape.from_config(config)
-    assert shape.attention_width == 24
-    assert shape.body_params == 2 * 8 * 24 + 2 * 8 * 12 + 3 * 8 * 12
-
-
-def test_only_the_experts_of_a_token_count():
-    sizes: dict[str, Any] = {
-        "vocab_size": 11,
-        "hidden_size": 8,
-        "moe_intermediate_size": 12,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "head_dim": 4,
-        "num_experts": 6,
-        "num_experts_per_tok": 2,
-    }
-    config = Qwen3MoeConfig(**sizes)
-    assert ModelShape.from_config(config).body_params == 4 * 8 * 8 + 6 * 8 + 2 * 3 * 8 * 12
-
-
-def test_other_families_need_no_formula_of_their_own():
-    config = GPT2Config(vocab_size=11, n_embd=8, n_layer=2, n_head=2, n_positions=32)
-    shape = ModelShape.from_config(config)
-    # q, k, v and o are 8 x 8, the two matrices of the MLP 8 x 32.
-    assert shape == ModelShape(body_params=2 * (4 * 64 + 2 * 256), head_params=88, layers=2, attention_width=8)
+SHAPE = ModelShape(body_params=1000, head_params=50, layers=2, attention_width=8)
 
 
 def test_flops_by_hand():
-    shape = ModelShape(body_params=1000, head_params=50, layers=2, attention_width=8)
     # Three tokens attend to 1 + 2 + 3, two to 1 + 2; four logits.
     expected = 2 * 1000 * 5 + 4 * 2 * 8 * (6 + 3) + 2 * 50 * 4
-    assert forward_flops(shape, [3, 2], 4) == expected
-    assert training_flops(shape, [3, 2], 4) == 3 * expected
-    assert forward_flops(shape, [], 0) == 0
+    assert forward_flops(SHAPE, [3, 2], 4) == expected
+    assert training_flops(SHAPE, [3, 2], 4) == 3 * expected
+    assert forward_flops(SHAPE, [], 0) == 0
     # Of 30 adapter parameters alone: two products with every frozen matrix, three with theirs, attention as before.
     frozen = 4 * 1000 * 5 + 3 * 4 * 2 * 8 * (6 + 3) + 4 * 50 * 4
-    assert training_flops(shape, [3, 2], 4, adapters=30) == frozen + 6 * 30 * 5
+    assert training_flops(SHAPE, [3, 2], 4, adapters=30) == frozen + 6 * 30 * 5
 
 
 def test_parts_of_a_sequence_cost_what_the_whole_costs():
-    shape = ModelShape(body_params=1000, head_params=50, layers=2, attention_width=8)
     # Two sequences of 7 and 4 tokens that share their first 3, which are computed once.
-    parts = forward_flops(shape, [3], 0) + forward_flops(shape, [4, 1], 4, shared=[3, 3])
-    whole = forward_flops(shape, [7, 4], 4) - forward_flops(shape, [3], 0)
+    parts = forward_flops(SHAPE, [3], 0) + forward_flops(SHAPE, [4, 1], 4, shared=[3, 3])
+    whole = forward_flops(SHAPE, [7, 4], 4) - forward_flops(SHAPE, [3], 0)
     assert parts == whole
-    assert training_flops(shape, [4, 1], 4, shared=3) == 3 * forward_flops(shape, [4, 1], 4, shared=3)
+    assert training_flops(SHAPE, [4, 1], 4, shared=3) == 3 * forward_flops(SHAPE, [4, 1], 4, shared=3)
 
 
 def test_engine_and_learner_count_equal_flops():
-    shape = ModelShape(body_params=1000, head_params=50, layers=2, attention_width=8)
     # A prompt of 5 tokens and an answer of 3: 7 tokens are computed, the last 3 of them with logits.
     before = Work(prefilled=100, decoded=30, attended=700)
     after = before + Work(prefilled=4, decoded=3, attended=7 * 8 // 2)
-    assert work_flops(shape, before, after) == forward_flops(shape, [7], 3)
+    assert work_flops(SHAPE, before, after) == forward_flops(SHAPE, [7], 3)
 
 
 def test_a_real_model_is_near_six_times_its_parameters_a_token():
     """The rule of thumb, 6 N D, where attention is short and the head is counted."""
-    config = llama(hidden_size=128, intermediate_size=352, vocab_size=64, num_hidden_layers=4)
+    big = {"hidden_size": 128, "intermediate_size": 352, "vocab_size": 64, "num_hidden_layers": 4}
+    config = LlamaConfig(**SIZES | big)
     shape = ModelShape.from_config(config)
     total = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
     flops = training_flops(shape, [8] * 100, 800)
@@ -107,8 +83,7 @@ def test_a_real_model_is_near_six_times_its_parameters_a_token():
 
 
 def test_a_long_sequence_is_not_the_same_as_many_short_ones():
-    shape = ModelShape(body_params=1000, head_params=50, layers=2, attention_width=8)
-    assert forward_flops(shape, [1000], 0) > 10 * forward_flops(shape, [10] * 100, 0)
+    assert forward_flops(SHAPE, [1000], 0) > 10 * forward_flops(SHAPE, [10] * 100, 0)
 
 
 def test_devices():
@@ -118,11 +93,17 @@ def test_devices():
 
 
 class Time:
-    def __init__(self):
-        self.seconds = 1000.0
+    seconds = 1000.0
 
     def __call__(self):
         return self.seconds
+
+
+def started(devices: int = 1, **more: Any) -> tuple[Clock, Time]:
+    now = Time()
+    clock = Clock(devices=devices, now=now, **more)
+    clock.start_training()
+    return clock, now
 
 
 def test_only_training_is_on_the_axis():
@@ -170,9 +151,7 @@ def test_start_up_may_begin_before_the_clock():
 
 
 def test_recount_moves_training_seconds_to_another_kind():
-    now = Time()
-    clock = Clock(devices=2, now=now)
-    clock.start_training()
+    clock, now = started(devices=2)
     now.seconds += 3600
     clock.recount("compilation", 900)
     assert clock.gpu_hours == 1.5
@@ -185,9 +164,7 @@ def test_recount_moves_training_seconds_to_another_kind():
 
 
 def test_the_clock_never_runs_backwards():
-    now = Time()
-    clock = Clock(now=now)
-    clock.start_training()
+    clock, now = started()
     now.seconds += 100
     before = clock.row()
     now.seconds -= 50
@@ -197,9 +174,7 @@ def test_the_clock_never_runs_backwards():
 
 
 def test_an_aside_that_fails_still_ends():
-    now = Time()
-    clock = Clock(now=now)
-    clock.start_training()
+    clock, now = started()
 
     def fail():
         with clock.aside("evaluation"):
@@ -213,9 +188,7 @@ def test_an_aside_that_fails_still_ends():
 
 
 def test_resume_starts_from_the_largest_amount_spent():
-    now = Time()
-    clock = Clock(devices=2, now=now)
-    clock.start_training()
+    clock, now = started(devices=2)
     now.seconds += 3600
     clock.add(learner_flops=5.0)
     saved = json.loads(json.dumps(clock.row()))
@@ -246,21 +219,21 @@ def test_wrong_use_is_refused():
         clock.add(learner_flops=float("nan"))
 
 
-def test_a_suspended_step_is_a_stall():
-    pace = Pace()
-    assert [pace.stalled_s(seconds) for seconds in [0.5] * 8] == [0.0] * 8
-    assert pace.stalled_s(69.0) == pytest.approx(68.5)
-    assert pace.stalled_s(0.6) == 0
-    # Not far beyond the usual: a garbage collection, or a long answer.
-    assert pace.stalled_s(4.0) == 0
-
-
-def test_sampling_for_a_whole_round_is_not_a_stall():
-    pace = Pace(round_steps=4)
-    rounds = [40.0, 1.0, 1.0, 1.0] * 6
-    assert [pace.stalled_s(seconds) for seconds in rounds] == [0.0] * len(rounds)
-    assert pace.stalled_s(240.0) == pytest.approx(200.0)
-    assert pace.stalled_s(40.0) == pytest.approx(39.0)
+@pytest.mark.parametrize(
+    "round_steps, usual, more",
+    [
+        # Not far beyond the usual is a garbage collection, or a long answer.
+        (1, [0.5] * 8, [(69.0, 68.5), (0.6, 0.0), (4.0, 0.0)]),
+        # Sampling for a whole round is not a stall.
+        (4, [40.0, 1.0, 1.0, 1.0] * 6, [(240.0, 200.0), (40.0, 39.0)]),
+        # The first steps have no usual time.
+        (1, [60.0, 0.5, 0.5, 50.0], []),
+    ],
+)
+def test_a_suspended_step_is_a_stall(round_steps, usual, more):
+    pace = Pace(round_steps=round_steps)
+    assert [pace.stalled_s(seconds) for seconds in usual] == [0.0] * len(usual)
+    assert [pace.stalled_s(seconds) for seconds, _ in more] == pytest.approx([stall for _, stall in more])
 
 
 def test_a_lasting_change_of_pace_is_not_a_stall():
@@ -268,17 +241,3 @@ def test_a_lasting_change_of_pace_is_not_a_stall():
     stalls = [pace.stalled_s(seconds) for seconds in [1.0] * 20 + [30.0] * 40]
     assert sum(stall > 0 for stall in stalls) <= 11
     assert stalls[-1] == 0
-
-
-def test_first_steps_have_no_usual_time():
-    pace = Pace()
-    assert [pace.stalled_s(seconds) for seconds in (60.0, 0.5, 0.5, 50.0)] == [0.0] * 4
-
-
-def test_stalled_time_is_off_the_compute_axis():
-    clock = Clock(devices=2, now=iter([0.0, 0.0, 70.0, 70.0, 70.0]).__next__)
-    clock.start_training()
-    clock.recount("stalled", 68.0)
-    row = clock.row()
-    assert (row["time/stalled_s"], row["time/training_s"]) == (68.0, 2.0)
-    assert row["gpu_hours"] == pytest.approx(2 * 2.0 / 3600)

@@ -47,10 +47,18 @@ Outlooks = Mapping[str, Outlook | None]
 class RunObserver(Protocol):
     """Is told what happens in a run, and may ask it to stop; what is not overridden does nothing."""
 
-    def started(self, run: "Run") -> None: ...
-    def stepped(self, row: Mapping[str, Any]) -> None: ...
-    def evaluating(self, finished: int, total: int) -> None: ...
-    def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: Outlooks, alarms: Sequence[Alarm]) -> None: ...
+    def started(self, run: "Run") -> None:
+        """Called when everything is loaded, before the folder is written."""
+
+    def stepped(self, row: Mapping[str, Any]) -> None:
+        """Called with each row of metrics.jsonl."""
+
+    def evaluating(self, finished: int, total: int) -> None:
+        """Called with the number of completions that are graded, and of all of a set."""
+
+    def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: Outlooks, alarms: Sequence[Alarm]) -> None:
+        """Called with the rows of an evaluation, its forecasts, and the alarms that are new."""
+
     def hung(self, reason: str) -> None:
         """Called from another thread, immediately before the process ends."""
 

@@ -95,10 +95,18 @@ class SftResult:
 class SftObserver(Protocol):
     """Sees a run of SFT, and may ask it to stop; what is not overridden does nothing."""
 
-    def drawing(self, num: int) -> None: ...
-    def started(self, plan: SftPlan) -> None: ...
-    def stepped(self, step: int) -> None: ...
-    def measured(self, progress: SftProgress) -> None: ...
+    def drawing(self, num: int) -> None:
+        """Called before so many demonstrations are drawn."""
+
+    def started(self, plan: SftPlan) -> None:
+        """Called before the first step."""
+
+    def stepped(self, step: int) -> None:
+        """Called after each step."""
+
+    def measured(self, progress: SftProgress) -> None:
+        """Called after each measurement of the held-out loss."""
+
     def stopping(self) -> object:
         return False
 
