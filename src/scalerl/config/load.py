@@ -46,7 +46,7 @@ def load_layers(name_or_path: str | Path, layers: Sequence[Layer]) -> Recipe:
     for label, layer in _file_layers(name_or_path):
         tree = merge(tree, layer)
         origins.add(label, [key for key, _ in leaves(layer)])
-    origins.otherwise = label
+        origins.otherwise = label
     return _with_layers(tree, layers, origins)
 
 
