@@ -209,13 +209,7 @@ class TorchLearner:
         """Add one micro-batch's share to the gradient."""
         log_probs, entropy = self.policy.run(micro.inputs)
         micro = micro.to(self.policy.device)
-        loss_inputs = LossInputs(
-            log_probs=log_probs,
-            generator_log_probs=micro.generator_log_probs,
-            advantages=micro.advantages,
-            completion_of_token=micro.completion_of_token,
-            trained=torch.ones_like(micro.weights, dtype=torch.bool),
-        )
+        loss_inputs = _loss_inputs(micro, log_probs)
         token_loss = self._loss(loss_inputs)
         per_token = token_loss.loss
         if self._start is not None:
@@ -226,13 +220,25 @@ class TorchLearner:
         loss.backward()
         return token_sums(token_loss, loss_inputs, entropy), loss.detach()
 
+    @torch.no_grad()
+    def mean_loss(self, batch: Batch) -> float:
+        """Return the loss of a batch without training on it."""
+        prepared = self._prepare(batch)
+        loss = torch.zeros((), dtype=torch.float64, device=self.policy.device)
+        for micro in prepared.micro_batches:
+            log_probs, _ = self.policy.run(micro.inputs)
+            micro = micro.to(self.policy.device)
+            loss += (micro.weights * self._loss(_loss_inputs(micro, log_probs)).loss).sum()
+        if self.policy.equal_passes:
+            for _ in range(prepared.num_passes - len(prepared.micro_batches)):
+                self.policy.run(_no_targets())
+        if self._team.size > 1:
+            self._team.add(loss.div_(self._team.context))
+        return loss.item()
+
     def _pad_pass(self) -> None:
         """Run a pass without targets, since the weights of a layer are gathered by all ranks or by none."""
-        none = torch.zeros(0, dtype=torch.long)
-        inputs = ForwardInputs(
-            ids=torch.zeros(1, dtype=torch.long), packing=pack([1]), place=none, targets=none, temperature=1.0
-        )
-        log_probs, _ = self.policy.run(inputs)
+        log_probs, _ = self.policy.run(_no_targets())
         log_probs.sum().backward()
 
     def _summed(self, tokens: TokenSums | None, loss: Tensor, routed: Tensor) -> TokenSums | None:
@@ -278,6 +284,23 @@ class TorchLearner:
         sizes = self._shape, prepared.lengths, num_logits
         training = training_flops(*sizes, shared=prepared.shared, adapters=self._num_adapter_params)
         return training + (forward_flops(*sizes, shared=prepared.shared) if self._start is not None else 0.0)
+
+
+def _loss_inputs(micro: MicroBatch, log_probs: Tensor) -> LossInputs:
+    return LossInputs(
+        log_probs=log_probs,
+        generator_log_probs=micro.generator_log_probs,
+        advantages=micro.advantages,
+        completion_of_token=micro.completion_of_token,
+        trained=torch.ones_like(micro.weights, dtype=torch.bool),
+    )
+
+
+def _no_targets() -> ForwardInputs:
+    none = torch.zeros(0, dtype=torch.long)
+    return ForwardInputs(
+        ids=torch.zeros(1, dtype=torch.long), packing=pack([1]), place=none, targets=none, temperature=1.0
+    )
 
 
 def compilation_s() -> float:

@@ -8,7 +8,7 @@ import torch
 
 from scalerl.choose import choose
 from scalerl.config import Recipe, body_dtype
-from scalerl.config.parts import OptimizerSettings
+from scalerl.config.parts import LearnerSettings, OptimizerSettings
 from scalerl.errors import RecipeError
 from scalerl.learner import torch_learner
 from scalerl.models.load import name_elsewhere
@@ -49,9 +49,14 @@ def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0,
         from scalerl.run.cluster.ranks import ray_learner
 
         return ray_learner(placed, learner=recipe.learner, **common)
+    return child_learner(recipe.learner, device, **common)
+
+
+def child_learner(learner: LearnerSettings, device: torch.device, **fields: Any) -> Any:
+    """Return a learner over ranks that are processes of this machine; `fields` are those of RankSpec."""
     from scalerl.learner.ranks.driver import child_ranks, ranked_learner
 
-    ranks, num_gpus = recipe.learner.ranks, torch.cuda.device_count()
+    ranks, num_gpus, gpu = learner.ranks, torch.cuda.device_count(), device.type == "cuda"
     if gpu and ranks > num_gpus:
         raise RecipeError(
             f"learner.ranks is {ranks}, one GPU each, but this machine has {num_gpus}: set learner.ranks to {num_gpus} "
@@ -59,7 +64,7 @@ def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0,
         )
     # On the host of a GPU one thread is the fastest.
     threads = (0 if "OMP_NUM_THREADS" in os.environ else 1) if gpu else max(torch.get_num_threads() // ranks, 1)
-    return ranked_learner(child_ranks, recipe.learner, device=device.type, threads=threads, **common)
+    return ranked_learner(child_ranks, learner, device=device.type, threads=threads, **fields)
 
 
 def _gpus(device: torch.device, recipe: Recipe) -> Gpus | None:

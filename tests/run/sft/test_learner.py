@@ -1,8 +1,10 @@
 """Steps of supervised fine-tuning against a reference without packing, chunks or caches of any kind."""
 
+import contextlib
 import copy
 import math
 
+import forked
 import pytest
 import torch
 from unpacked_sft import examples, reference_loss
@@ -10,7 +12,7 @@ from unpacked_sft import examples, reference_loss
 from scalerl.answer_format import AnswerFormat
 from scalerl.config.parts import LearnerSettings, SftSettings
 from scalerl.models.tiny import TinyShape, build_model, build_tokenizer
-from scalerl.run.sft.learner import batch_of, mean_loss, sft_learner
+from scalerl.run.sft.learner import batch_of, sft_learner, take_weights
 
 SETTINGS = SftSettings(lr=3e-3, warmup_frac=0.25)
 
@@ -48,9 +50,30 @@ def test_packed_training_equals_an_unpacked_reference(tiny_model):
     for name, weight in reference.named_parameters():
         assert torch.allclose(tiny_model.get_parameter(name), weight, rtol=0, atol=1e-5), name
     heldout = examples(20, vocabulary, seed=99)
-    assert mean_loss(learner, heldout, row_tokens=100) == pytest.approx(
+    assert learner.mean_loss(batch_of(heldout, num_steps)) == pytest.approx(
         reference_loss(reference, heldout).item(), abs=1e-5
     )
+
+
+@pytest.mark.parametrize("sharding", ["full", "replicate"])
+def test_ranks_imitate_as_one_process(tiny_model, monkeypatch, sharding):
+    forked.children(monkeypatch)
+    alone, vocabulary = copy.deepcopy(tiny_model), tiny_model.config.vocab_size
+    like = {"lr": 3e-3, "num_steps": 6, "dtype": torch.float32}
+    expected = sft_learner(alone, SETTINGS, LearnerSettings(micro_batch_tokens=100), **like)
+    settings = LearnerSettings(micro_batch_tokens=100, ranks=2, sharding=sharding)
+    ranked = sft_learner(tiny_model, SETTINGS, settings, **like)
+    with contextlib.closing(ranked):
+        heldout = batch_of(examples(20, vocabulary, seed=99))
+        for step in range(6):
+            # One example: a rank has nothing to train on.
+            batch = batch_of(examples(1 if step == 3 else 9, vocabulary, seed=step), step)
+            loss = expected.step(batch)["loss/value"]
+            assert ranked.step(batch)["loss/value"] == pytest.approx(loss, abs=1e-5)
+            assert ranked.mean_loss(heldout) == pytest.approx(expected.mean_loss(heldout), abs=1e-5)
+        take_weights(ranked, tiny_model)
+    for name, weight in alone.named_parameters():
+        torch.testing.assert_close(tiny_model.get_parameter(name), weight, rtol=0, atol=1e-5)
 
 
 def test_learning_rate_rises_and_then_falls_along_a_cosine(tiny_model):

@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
+import forked
 import pytest
 import torch
 from sandbox_support import needs_bubblewrap
@@ -16,7 +17,7 @@ from scalerl.answer_format import AnswerFormat
 from scalerl.choose import choose
 from scalerl.cli.sft import reached
 from scalerl.config import load_recipe
-from scalerl.config.parts import GradingSettings, SftSettings
+from scalerl.config.parts import GradingSettings, LearnerSettings, SftSettings
 from scalerl.errors import LearnerError, ModelError, RunFolderError, TaskError
 from scalerl.loop.requests import Text
 from scalerl.models.load import EMBEDDED
@@ -73,6 +74,19 @@ def test_the_heldout_loss_falls(made: SftResult):
     assert losses[0] == pytest.approx(math.log(20), abs=0.3)
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < 0.7 * losses[0]
+
+
+def test_ranks_make_the_same_model(made: SftResult, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    forked.children(monkeypatch)
+    ranks = LearnerSettings(ranks=2, sharding="full")
+    result = sft(task, tmp_path / "model", MICRO, start=START, learner=ranks)
+    assert result is not None
+    losses = [point.heldout_loss for point in result.curve]
+    assert losses == pytest.approx([point.heldout_loss for point in made.curve], rel=1e-3)
+    trained, expected = (AutoModelForCausalLM.from_pretrained(each.folder).state_dict() for each in (result, made))
+    for name, weight in expected.items():
+        torch.testing.assert_close(trained[name], weight, rtol=0, atol=1e-2)
+    assert not (tmp_path / "model.checkpoints").exists()
 
 
 def test_the_folder_is_an_ordinary_one(made: SftResult):

@@ -133,6 +133,10 @@ class RankedLearner:
         self._version += 1
         return metrics
 
+    def mean_loss(self, batch: Batch) -> float:
+        """Return the loss of a batch without training on it."""
+        return self._call("mean_loss", batch)[0]
+
     def weights(self) -> Mapping[str, Any]:
         """Return all weights, adapters merged in, those of the body in its dtype; they are where rank 0 put them."""
         return self._call("publish")[0]

@@ -107,6 +107,10 @@ class LearnerRank:
         """Train on this rank's share of the batch; the metrics are those of the whole."""
         return dict(self._learner.step(batch))
 
+    def mean_loss(self, batch: Batch) -> float:
+        """Return the loss of the whole batch, without training on it."""
+        return self._learner.mean_loss(batch)
+
     def publish(self) -> Parcel | None:
         """Gather the weights on all ranks; rank 0 puts them where engines in other processes find them."""
         named = self.named_weights()

@@ -102,9 +102,13 @@ class ShardedPolicy:
     def run(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
         """Return log-probs and entropies of all targets of inputs that are on the host."""
         if self._context is None:
-            return self._forward(inputs)
-        part, own = self._context.sliced(inputs)
-        return self._context.gather(*self._forward(part), sent(own, self.device), len(inputs.targets))
+            values = self._forward(inputs)
+        else:
+            part, own = self._context.sliced(inputs)
+            values = self._context.gather(*self._forward(part), sent(own, self.device), len(inputs.targets))
+        if not torch.is_grad_enabled():
+            self._divide_again()
+        return values
 
     def _forward(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
         inputs = inputs.to(self.device)

@@ -6,8 +6,11 @@ The loss of a step is the mean negative log-prob over the imitated tokens of its
 says are context, as in RL.
 """
 
+import functools
 import math
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +19,11 @@ from torch import Tensor
 
 from scalerl.config.parts import LearnerSettings, OptimizerSettings, SftSettings
 from scalerl.learner import torch_learner
-from scalerl.learner.batch import prepare
-from scalerl.learner.step import TorchLearner
+from scalerl.learner.saved import SavedTensors
 from scalerl.rl.filters import EffectiveBatch
 from scalerl.rl.losses import LossInputs, TokenLoss
 from scalerl.rl.weights import token
+from scalerl.run.learners import child_learner
 from scalerl.run.sft.demonstrations import Example
 from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request
 
@@ -39,8 +42,13 @@ def sft_learner(
     lr: float,
     num_steps: int,
     dtype: torch.dtype,
-) -> TorchLearner:
-    """Return a learner that trains the model in place, with a warm-up and then a cosine to a fiftieth of `lr`."""
+    device: torch.device | None = None,
+) -> Any:
+    """Return a learner with a warm-up and then a cosine to a fiftieth of `lr`.
+
+    It trains the model in place; with learner.sharding, ranks on this kind of device train copies of it, and
+    `take_weights` brings back what they made of it.
+    """
     optimizer = OptimizerSettings(
         lr=lr,
         schedule="cosine",
@@ -51,23 +59,29 @@ def sft_learner(
         eps=1e-8,
     )
     plain = learner.model_copy(update={"start_kl": 0.0, "share_prompts": False})
-    common: dict[str, Any] = {"effective": _all_kept, "weigh": token, "loss": _imitation}
-    return torch_learner(model, learner=plain, optimizer=optimizer, dtype=dtype, fp32_head=True, **common)
+    step: dict[str, Any] = {"effective": _all_kept, "weigh": token, "loss": _imitation}
+    step |= {"learner": plain, "optimizer": optimizer, "dtype": dtype, "fp32_head": True}
+    if learner.sharding == "none":
+        return torch_learner(model, **step)
+    with tempfile.TemporaryDirectory(prefix="scalerl-sft-") as folder:
+        # Ranks have read it when they are ready.
+        model.save_pretrained(folder)
+        return child_learner(learner, device or model.device, model=folder, settings=functools.partial(dict, **step))
+
+
+@torch.no_grad()
+def take_weights(learner: Any, model: "PreTrainedModel") -> None:
+    """Copy what ranks have trained into the model, unrounded, by the files of a checkpoint."""
+    with tempfile.TemporaryDirectory(prefix="scalerl-sft-") as folder:
+        learner.state_dict().write(Path(folder))
+        weights = SavedTensors(Path(folder))["weights"]
+        for name, parameter in model.named_parameters():
+            parameter.copy_(weights[name])
 
 
 def batch_of(examples: Sequence[Example], version: int = 0) -> Batch:
     """Return demonstrations as the groups of a step, each with one completion."""
     return Batch(version=version, groups=[_group(example) for example in examples])
-
-
-@torch.no_grad()
-def mean_loss(learner: TorchLearner, examples: Sequence[Example], *, row_tokens: int) -> float:
-    """Return the mean negative log-prob of the imitated tokens, in nats; no weight changes."""
-    prepared = prepare(
-        batch_of(examples), effective=_all_kept, weigh=token, micro_batch_tokens=row_tokens, share_from=None
-    )
-    sums = [learner.policy.run(micro.inputs)[0].double().sum() for micro in prepared.micro_batches]
-    return -torch.stack(sums).sum().item() / prepared.facts["batch/trained_tokens"]
 
 
 def _group(example: Example) -> Group:

@@ -13,6 +13,7 @@ import platform
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -25,13 +26,12 @@ from scalerl.atomic_files import new_folder
 from scalerl.config.parts import GradingSettings, LearnerSettings, SftSettings
 from scalerl.config.secrets import hidden
 from scalerl.errors import LearnerError, RunFolderError
-from scalerl.learner.step import TorchLearner
 from scalerl.loop.requests import Text
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.resume import lock_folder
 from scalerl.run.sft.demonstrations import Examples, plan_batches
 from scalerl.run.sft.inputs import SftStart, load_inputs
-from scalerl.run.sft.learner import batch_of, mean_loss, sft_learner
+from scalerl.run.sft.learner import batch_of, sft_learner, take_weights
 from scalerl.run.sft.measure import measure
 from scalerl.store import check_place
 from scalerl.tasks.task import Task
@@ -140,19 +140,29 @@ def sft(
     _check_folders(out, folder, resume=resume)
     device = start.device or ("cuda" if torch.cuda.is_available() else "cpu")
     tasks = {task.name: task} if isinstance(task, Task) else task
-    model, text, examples = load_inputs(tasks, settings, start, device, observer.drawing, weights=weights)
+    learner = learner or LearnerSettings()
+    # Ranks have the model on devices of their own.
+    has_ranks = learner.sharding != "none"
+    here = "cpu" if has_ranks else device
+    model, text, examples = load_inputs(tasks, settings, start, here, observer.drawing, weights=weights)
     batches = plan_batches(examples, settings, seed=start.seed, new=start.new)
     identity = {"settings": settings.model_dump(mode="json"), "seed": start.seed, "examples": examples.content_hash}
     lr = settings.lr or (NEW_LR if start.new else LR)
-    learner = learner or LearnerSettings()
-    trained = sft_learner(model, settings, learner, lr=lr, num_steps=len(batches), dtype=start.dtype)
-    folder.mkdir(parents=True, exist_ok=True)
-    with lock_folder(folder):
+    run: dict[str, Any] = {"lr": lr, "num_steps": len(batches), "dtype": start.dtype, "device": torch.device(device)}
+    trained = sft_learner(model, settings, learner, **run)
+    with ExitStack() as opened:
+        if has_ranks:
+            opened.callback(trained.close)
+        folder.mkdir(parents=True, exist_ok=True)
+        opened.enter_context(lock_folder(folder))
         curve = _restore(trained, folder, identity)
         plan = _plan(examples, batches, lr=lr, first_step=trained.version)
         observer.started(plan)
-        if not _train(trained, examples, batches, settings, learner, curve, observer, folder, identity):
+        if not _train(trained, examples, batches, settings, curve, observer, folder, identity):
             return None
+        if has_ranks:
+            take_weights(trained, model)
+    model.to(device)  # pyright: ignore[reportArgumentType]
     # Half as long again as any demonstration: what has not ended by then never will.
     max_new_tokens = max(example.num_targets for example in examples.training) * 3 // 2
     rates = {
@@ -203,7 +213,7 @@ def _check_folders(out: Path, checkpoint_folder: Path, *, resume: bool) -> None:
         raise RunFolderError(f"there is nothing to resume: {checkpoint_folder} has no checkpoint")
 
 
-def _restore(learner: TorchLearner, folder: Path, identity: Mapping[str, Any]) -> list[SftProgress]:
+def _restore(learner: Any, folder: Path, identity: Mapping[str, Any]) -> list[SftProgress]:
     """Load the newest checkpoint, if there is one; return the loss curve up to it."""
     path = checkpoints.latest(folder)
     if path is None:
@@ -223,11 +233,10 @@ def _restore(learner: TorchLearner, folder: Path, identity: Mapping[str, Any]) -
 
 
 def _train(
-    learner: TorchLearner,
+    learner: Any,
     examples: Examples,
     batches: list[list[int]],
     settings: SftSettings,
-    rows: LearnerSettings,
     curve: list[SftProgress],
     observer: SftObserver,
     folder: Path,
@@ -251,7 +260,7 @@ def _train(
         if due and (not curve or curve[-1].step < step):
             train_loss = fmean(each.get("loss/value", math.nan) for each in losses) if losses else math.nan
             losses.clear()
-            heldout_loss = mean_loss(learner, examples.heldout, row_tokens=rows.micro_batch_tokens)
+            heldout_loss = learner.mean_loss(batch_of(examples.heldout, step))
             if not math.isfinite(heldout_loss):
                 # Before it is saved: the checkpoint of an earlier step stays.
                 raise LearnerError(
