@@ -71,7 +71,7 @@ class Killed:
     @contextmanager
     def started(self, steps: int) -> Iterator["subprocess.Popen[bytes]"]:
         words = [word for setting in (*self._settings, f"budget.steps={steps}") for word in ("--set", setting)]
-        command = [sys.executable, "-m", "scalerl.cli", "train", "tiny-cpu", "--no-plots", "--out", str(self.folder)]
+        command = [sys.executable, "-m", "scalerl", "train", "tiny-cpu", "--no-plots", "--out", str(self.folder)]
         name, _, value = self._mark.partition("=")
         # A cache of torch that is meant to stay is elsewhere.
         own = {"TMPDIR": str(self.temporary), "TORCHINDUCTOR_CACHE_DIR": f"{self.folder}-cache", name: value}

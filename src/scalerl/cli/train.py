@@ -116,9 +116,7 @@ def _try(recipe: str, run: "Run") -> None:
 
 
 def evaluate(
-    model: Annotated[
-        str, argument("MODEL", "Model folder, hub name, .gguf file, tiny-base, tiny-code-base or smollm2-135m.")
-    ],
+    model: Annotated[str, argument("MODEL", "Model folder, hub name, .gguf file, or the name of an embedded base.")],
     recipe: Annotated[
         str, option("Recipe with the task and the evaluation settings.", metavar="RECIPE", show_default=True)
     ] = "tiny-cpu",

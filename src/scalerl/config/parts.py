@@ -56,8 +56,8 @@ class LoraSettings(Settings):
 
 class ModelSettings(Settings):
     path: str | None = None
-    """Folder or hub name of the base model, a .gguf file, "tiny-base", "tiny-code-base" or "smollm2-135m"; required for
-    training."""
+    """Folder or hub name of the base model, a .gguf file, "tiny-base", "tiny-code-base", "tiny-tools-base" or
+    "smollm2-135m"; required for training."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     """Precision of the body; auto means bfloat16 on a GPU and float32 on a CPU. Master weights are always float32."""
     fp32_head: Literal["both", "generator", "learner", "none"] = "both"

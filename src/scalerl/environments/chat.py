@@ -110,7 +110,8 @@ class ChatCalls:
 
     thinking_end: str = ""
 
-    def calls(self, text: str, tools: Mapping[str, Tool]) -> list[Call]:
+    def calls(self, text: str, tools: Mapping[str, Tool] | None) -> list[Call]:
+        """Return the calls of a turn; without `tools`, of whatever name."""
         said = text.rpartition(self.thinking_end)[2] if self.thinking_end else text
         if "<tool_call>" in said:
             return [call for match in _CALL.finditer(said) for call in _read(match[1], tools, closed=bool(match[2]))]
@@ -127,7 +128,7 @@ class ChatCalls:
         return "\n".join(f"error: {result.text}" if result.failed else result.text for result in results)
 
 
-def _read(written: str, tools: Mapping[str, Tool], *, closed: bool = True) -> list[Call]:
+def _read(written: str, tools: Mapping[str, Tool] | None, *, closed: bool = True) -> list[Call]:
     if not closed:
         return [Call(name="", error="<tool_call> was not closed by </tool_call>")]
     try:
@@ -137,11 +138,11 @@ def _read(written: str, tools: Mapping[str, Tool], *, closed: bool = True) -> li
     return [_call(each, tools) for each in (given if isinstance(given, list) else [given])]
 
 
-def _call(given: Any, tools: Mapping[str, Tool]) -> Call:
+def _call(given: Any, tools: Mapping[str, Tool] | None) -> Call:
     if not isinstance(given, dict) or not isinstance(given.get("name"), str):
         return Call(name="", error='a call is a JSON object with "name" and "arguments"')
     name, arguments = given["name"], given.get("arguments", given.get("parameters", {}))
-    if name not in tools:
+    if tools is not None and name not in tools:
         return Call(name=name, error=f'no tool is called "{name[:40]}"; there are {", ".join(tools)}')
     if not isinstance(arguments, dict):
         return Call(name=name, error="the arguments are not a JSON object")

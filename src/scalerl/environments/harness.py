@@ -22,8 +22,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from scalerl.environments.chat import ChatCalls
 from scalerl.environments.protocol import Message, Step, read_step
-from scalerl.environments.tools import Call, CallFormat
+from scalerl.environments.tools import Call
 from scalerl.types import Problem
 
 _MODEL = "policy"
@@ -56,7 +57,7 @@ class Harness:
         seed: int,
         *,
         program: Callable[..., Any],
-        call_format: CallFormat | None = None,
+        call_format: ChatCalls | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         """`program(problem, **settings)` returns a value from 0 to 1, an answer for the task's graders, or None.
@@ -89,7 +90,7 @@ class Harness:
         """Answer the call that waits; return what the next one adds, or how the program ended."""
         call, self._call = self._call, None
         assert call is not None
-        calls = self._format.calls(text, _NAMED) if call.tools and self._format else []
+        calls = self._format.calls(text, None) if call.tools and self._format else []
         answer = _answer(text, calls, self._num_calls)
         self._num_calls += len(calls)
         self._told = (*call.messages, _plain(answer))
@@ -122,25 +123,6 @@ class Harness:
             return Step(messages=event.messages[known:], **counts)
         messages = tuple((each[0], self._written.get(each, each[1])) for each in event.messages)
         return Step(messages=messages, tools=event.tools, restart=known > 0, **counts)
-
-
-class _AnyTool(Mapping[str, Any]):
-    """Every name is a tool: the program knows which there are."""
-
-    def __getitem__(self, name: str) -> Any:
-        return None
-
-    def __iter__(self) -> Any:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-
-_NAMED = _AnyTool()
 
 
 class _Server(ThreadingHTTPServer):

@@ -1,9 +1,10 @@
 """Load and save causal language models, and split them into body and head.
 
-A name is a Hugging Face folder, a hub name, a GGUF file, or a model that does not need the hub: "tiny-base" (sums) and
-"tiny-code-base" (sums and small programs), which are embedded, and "smollm2-135m", from a package. Only safetensors and
-GGUF weights are read, because loading a pickle runs code. Nothing here depends on the model family; the one assumption
-(logits = hidden states x head) is checked on loading.
+A name is a Hugging Face folder, a hub name, a GGUF file, or a model that does not need the hub: "tiny-base" (sums),
+"tiny-code-base" (sums and small programs) and "tiny-tools-base" (sums, now and then with a calculator), which are
+embedded, and "smollm2-135m", from a package. Only safetensors and GGUF weights are read, because loading a pickle runs
+code. Nothing here depends on the model family; the one assumption (logits = hidden states x head) is checked on
+loading.
 """
 
 import json
@@ -28,7 +29,7 @@ from scalerl.store import RECIPE
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-EMBEDDED = ("tiny-base", "tiny-code-base")
+EMBEDDED = ("tiny-base", "tiny-code-base", "tiny-tools-base")
 ATTENTION_PATTERNS = frozenset({"full_attention", "sliding_attention"})
 """Kinds of layers, as config.json names them, that engines and learner compute rightly."""
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")

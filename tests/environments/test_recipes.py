@@ -1,0 +1,26 @@
+"""The shipped recipes with tools: they load, and hold a conversation before the run."""
+
+from contextlib import closing
+from pathlib import Path
+
+from scalerl.config import load_recipe
+from scalerl.run.run import Run
+from scalerl.run.trial import ConversationTrial, try_parts
+from scalerl.study.plan import make_plan
+from scalerl.study.spec import load_study
+
+SMALL = ("pipeline.groups_per_batch=4", "evaluation.num_prompts=4", "rollout.slots=16", "task.num_problems=40")
+
+
+def test_tiny_tools_is_checked_with_a_conversation(tmp_path: Path):
+    with closing(Run(load_recipe("tiny-tools", SMALL), tmp_path / "run")) as run:
+        (trial,) = try_parts(run.parts, run.recipe)
+    assert isinstance(trial, ConversationTrial)
+    assert trial.environment == "calculator"
+    assert trial.text.startswith("A conversation of main with calculator")
+
+
+def test_the_arms_of_the_study_differ_in_the_tool_alone():
+    plan = make_plan(*load_study("tiny-tools-or-none"), gpu=False)
+    environments = {arm.name: arm.recipe.task.environment.name for arm in plan.arms}
+    assert environments == {"calculator": "calculator", "none": ""}
