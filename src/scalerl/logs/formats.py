@@ -268,9 +268,8 @@ def _read_csv(source: Source, _: object) -> Table:
     return _of_text(source, "csv", rows, decimal_comma=decimal_comma)
 
 
-def _read_json(source: Source, _: object) -> Table:
-    kind = "trainer_state" if '"log_history"' in source.body else "jsonl"
-    return _of_text(source, kind, *text.json_rows(source.path, source.text))
+def _read_json(source: Source, found: tuple[list[Placed], tuple[Fact, ...]]) -> Table:
+    return _of_text(source, "trainer_state" if '"log_history"' in source.body else "jsonl", *found)
 
 
 def _named_as_table(source: Source) -> bool:
@@ -336,7 +335,7 @@ FORMATS = (
         "a row of a list, of `log_history` or of columns; `[step, value]`, `[wall time, step, value]`; lists or "
         "columns per run, or of `train` and `eval`",
         _read_json,
-        lambda source: source.data and text.is_json_document(source.body),
+        lambda source: source.data and text.json_document(source.path, source.body),
     ),
     Format(
         "jsonl",

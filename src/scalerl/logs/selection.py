@@ -1,25 +1,28 @@
-"""Which rows of which tables make which curve: `Selection`, the shared options, and `Point`, a row of a curve.
+"""Which rows of which tables make which curve: `Selection`, the shared options, and `Points`, the rows of a curve.
 
 A fault found here is one of a file as a whole, and raises InputError.
 """
 
 import difflib
-import math
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from scalerl.errors import InputError
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
 from scalerl.logs.columns import ARM, RUN, STEP_TIME, Reward, choose_y, fill_from_step, find, label, plain
 from scalerl.logs.facts import Fact
 from scalerl.logs.names import ATTEMPT, FILE, CurveKey, file_names, listed
-from scalerl.logs.runs import Span, chains
+from scalerl.logs.runs import Span, chains, span_of
 from scalerl.logs.table import Table, make_table, with_column, with_gpus, with_runs
 from scalerl.logs.text import SPLIT
-from scalerl.logs.units import YScale, is_number
+from scalerl.logs.units import YScale, is_nan, number, numbers
 
 _MAX_PLACES = 5
 # A column with more values than these, or hardly a row for each, does not name runs.
@@ -65,42 +68,56 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """A row of a curve that has both compute and reward, as the file has them."""
+class Points:
+    """The rows of a curve that have both compute and reward, as the files have them."""
 
-    table: Table
-    row: dict[str, Any]
-    place: str
-    x: Any
-    y: Any
-    run: str
-    seed: str | None
-    """Value of the column that is recognised as seed; None where an option names one."""
-    is_held_out: bool
-    step: float
-    """The step of a log that may have been resumed; NaN in our run folders, whose rows are known to count."""
+    tables: list[Table]
+    """The table of each row."""
+    rows: list[dict[str, Any]]
+    places: list[str]
+    run: NDArray[np.str_]
+    held: NDArray[np.bool_]
+    """Rows that `--holdout` names."""
+    is_run_named: bool
+    """Whether an option names the column of runs."""
 
+    def take(self, which: Any) -> "Points":
+        """Return some of the points, by mask or index, in the order given."""
+        at = np.arange(len(self.rows))[which]
+        picked = {name: [getattr(self, name)[n] for n in at] for name in ("tables", "rows", "places")}
+        return replace(self, **picked, run=self.run[at], held=self.held[at])
 
-def places(points: Sequence[Point]) -> str:
-    """Return the places of points for a message: 'lines 3, 5 and 2 more of a.csv'."""
-    shown = [(*point.place.rpartition(" ")[::2], point.table.path.name) for point in points[:_MAX_PLACES]]
-    more = f" and {len(points) - len(shown)} more" if len(points) > len(shown) else ""
-    units = {(unit, file) for unit, _, file in shown}
-    if len(shown) == 1 or len(units) > 1:
-        return ", ".join(f"{unit} {at} of {file}" for unit, at, file in shown) + more
-    [(unit, file)] = units
-    return f"{unit}s {', '.join(at for _, at, _ in shown)}{more} of {file}"
+    @property
+    def table(self) -> Table:
+        return self.tables[0]
+
+    def distinct_tables(self) -> list[Table]:
+        return list({id(table): table for table in self.tables}.values())
+
+    def cells(self, role: str) -> list[Any]:
+        """Return what each row has in its table's column of x, y, step, seed or num_samples; None for nothing."""
+        return [row.get(getattr(table, role) or "") for row, table in zip(self.rows, self.tables, strict=True)]
+
+    def where(self, mask: Any) -> str:
+        """Return the places of points for a message: 'lines 3, 5 and 2 more of a.csv'."""
+        found = np.flatnonzero(mask)
+        shown = [(*self.places[at].rpartition(" ")[::2], self.tables[at].path.name) for at in found[:_MAX_PLACES]]
+        more = f" and {len(found) - len(shown)} more" if len(found) > len(shown) else ""
+        units = {(unit, file) for unit, _, file in shown}
+        if len(shown) == 1 or len(units) > 1:
+            return ", ".join(f"{unit} {at} of {file}" for unit, at, file in shown) + more
+        [(unit, file)] = units
+        return f"{unit}s {', '.join(at for _, at, _ in shown)}{more} of {file}"
 
 
 def same(value: object, wanted: str) -> bool:
     """Return whether a value is the one written on the command line: 1 is "1.0", true is "True", NaN is "nan"."""
     if value is None or isinstance(value, bool):
         return value is not None and str(value).lower() == str(wanted).lower()
-    try:
-        number, other = float(str(value)), float(wanted)
-    except ValueError:
-        return str(value) == str(wanted)
-    return number == other or (math.isnan(number) and math.isnan(other))
+    one, other = number(value), number(wanted)
+    return (
+        str(value) == str(wanted) if one is None or other is None else one == other or (is_nan(one) and is_nan(other))
+    )
 
 
 def words_of(table: Table) -> list[str]:
@@ -109,38 +126,42 @@ def words_of(table: Table) -> list[str]:
     return [column for column in columns if all(isinstance(row.get(column), str | None) for row in table.rows)]
 
 
-def curves_from(tables: Sequence[Table], selection: Selection) -> dict[CurveKey, list[Point]]:
+def curves_from(tables: Sequence[Table], selection: Selection) -> dict[CurveKey, Points]:
     """Return the points of each curve; at least one curve with a point."""
     if not tables:
         raise InputError("no file was given: name at least one log file or run folder.")
     if len(tables) > 1 and not selection.by and not selection.seed:
         tables = _with_joined_files(tables)
     files = file_names([table.path for table in tables])
-    tables = [_prepared(table, file, selection, len(files)) for table, file in zip(tables, files, strict=True)]
-    kept = _filtered(tables, selection)
-    tables, columns = _split(tables, kept, selection)
-    curves: dict[CurveKey, list[Point]] = {}
-    for table, file, rows, own in zip(tables, files, kept, columns, strict=True):
-        for row, place in ((table.rows[at], table.places[at]) for at in rows):
-            if row.get(table.x or "") is None or row.get(table.y or "") is None:
-                continue
-            step = row.get(table.step or "") if table.kind != "run" else None
-            point = Point(
-                table=table,
-                row=row,
-                place=place,
-                x=row[table.x or ""],
-                y=row[table.y or ""],
-                # Files pooled into one curve are different runs, unless the user names the column of runs.
-                run=label(row.get(selection.seed)) if selection.seed else file,
-                seed=label(row.get(table.seed)) if table.seed and not selection.seed else None,
-                is_held_out=selection.holds_out(row),
-                step=step if is_number(step) and math.isfinite(step) else math.nan,
-            )
-            curves.setdefault(tuple((column, label(row.get(column))) for column in own), []).append(point)
+    tables = _filtered(
+        [_prepared(table, file, selection, len(files)) for table, file in zip(tables, files, strict=True)], selection
+    )
+    tables = [_with_named_runs(table, selection) for table in tables]
+    found: dict[str, set[str]] = {}
+    for table in tables:
+        for column in table.apart:
+            found.setdefault(column, set()).update(label(row.get(column)) for row in table.rows)
+    several = {name for name, values in found.items() if len(values) > 1 and name not in selection.mentioned}
+    curves: dict[CurveKey, list[tuple[Table, dict[str, Any], str]]] = {}
+    for table in tables:
+        if ATTEMPT not in several:
+            table = replace(table, facts=tuple(fact for fact in table.facts if fact.kind != "attempts"))
+        columns = [*(selection.by or (FILE,)), *(column for column in table.apart if column in several)]
+        for row, place in zip(table.rows, table.places, strict=True):
+            if row.get(table.x or "") is not None and row.get(table.y or "") is not None:
+                key = tuple((column, label(row.get(column))) for column in columns)
+                curves.setdefault(key, []).append((table, row, place))
     if not curves:
-        raise InputError(_nothing_left(tables[0], kept[0]))
-    return curves
+        raise InputError(_nothing_left(tables[0]))
+    return {key: _points(own, selection) for key, own in curves.items()}
+
+
+def _points(found: Sequence[tuple[Table, dict[str, Any], str]], selection: Selection) -> Points:
+    tables, rows, places = map(list, zip(*found, strict=True))
+    # Files pooled into one curve are different runs, unless the user names the column of runs.
+    run = np.array([label(row.get(selection.seed or FILE)) for row in rows])
+    held = np.array([selection.holds_out(row) for row in rows])
+    return Points(tables=tables, rows=rows, places=places, run=run, held=held, is_run_named=bool(selection.seed))
 
 
 # Files and columns that name runs
@@ -148,46 +169,29 @@ def curves_from(tables: Sequence[Table], selection: Selection) -> dict[CurveKey,
 
 def _with_joined_files(tables: Sequence[Table]) -> list[Table]:
     """Join files of one folder that are attempts of one run: each begins in the later half of the one before it."""
-    spans: dict[tuple[Any, ...], dict[int, Span]] = {}
+    families: dict[tuple[Any, ...], dict[int, Span]] = {}
     num = Counter(table.path.name for table in tables)
     for at, table in enumerate(tables):
-        steps = [row[table.step] for row in table.rows if table.step and is_number(row.get(table.step))]
-        if table.kind != "run" and steps and ATTEMPT not in table.apart:
+        span = span_of(numbers(table.rows, table.step))
+        if table.kind != "run" and span and ATTEMPT not in table.apart:
             # Files of one name lie in folders of one folder.
             folder = table.path.parents[num[table.path.name] > 1]
-            own = (folder, table.kind, table.step, table.y)
-            spans.setdefault(own, {})[at] = (min(steps), max(steps))
+            families.setdefault((folder, table.kind, table.step, table.y), {})[at] = span
     joined: dict[int, Table | None] = dict(enumerate(tables))
-    for run in (run for own in spans.values() for run in chains(own) if len(run) > 1):
+    for run in (run for spans in families.values() for run in chains(spans) if len(run) > 1):
         joined |= dict.fromkeys(run) | {run[0]: _as_one([tables[at] for at in run])}
     return [table for table in joined.values() if table is not None]
 
 
 def _as_one(tables: Sequence[Table]) -> Table:
-    parts = [(table.path.name, *(table.raw or (table,))) for table in tables]
     rows = [
-        (f"{file} {place}", {name: value for name, value in row.items() if name not in table.built})
-        for file, table in parts
-        for place, row in zip(table.places, table.rows, strict=True)
+        (f"{table.path.name} {place}", {name: value for name, value in row.items() if name not in raw.built})
+        for table in tables
+        for raw in table.raw or (table,)
+        for place, row in zip(raw.places, raw.rows, strict=True)
     ]
-    fact = Fact(kind="files_joined", values={"files": tuple(file for file, _ in parts)})
+    fact = Fact(kind="files_joined", values={"files": tuple(table.path.name for table in tables)})
     return make_table(tables[0].path, tables[0].kind, rows, apart=tables[0].apart, facts=(fact,))
-
-
-def _split(
-    tables: Sequence[Table], kept: Sequence[Sequence[int]], selection: Selection
-) -> tuple[list[Table], list[list[str]]]:
-    """Return the tables with what they know of their curves, and for each the columns whose values are curves."""
-    tables = [_with_named_runs(table, selection) for table in tables]
-    values: dict[str, set[str]] = {}
-    for table, rows in zip(tables, kept, strict=True):
-        for column in table.apart:
-            values.setdefault(column, set()).update(label(table.rows[at].get(column)) for at in rows)
-    several = [name for name, found in values.items() if len(found) > 1 and name not in selection.mentioned]
-    if ATTEMPT not in several:
-        tables = [replace(table, facts=tuple(f for f in table.facts if f.kind != "attempts")) for table in tables]
-    base = list(selection.by or (FILE,))
-    return tables, [[*base, *(column for column in several if column in table.apart)] for table in tables]
 
 
 def _with_named_runs(table: Table, selection: Selection) -> Table:
@@ -200,26 +204,29 @@ def _with_named_runs(table: Table, selection: Selection) -> Table:
         return table
     rows = [row for row in table.rows if row.get(table.x or "") is not None and row.get(table.y or "") is not None]
     free = [column for column in table.columns if column not in {*selection.mentioned, *table.apart}]
-    arms = [arm for arm in (find((name,), free) for name in ARM) if arm is not None and _names_runs(rows, arm)]
+    counts = {
+        name: Counter(label(row.get(name)) for row in rows)
+        for name in (find((each,), free) for each in (*ARM, *RUN))
+        if name
+    }
+    # Every row has a value there, and most values have several rows.
+    named = [
+        name
+        for name, own in counts.items()
+        if 2 <= len(own) <= _MAX_RUNS and "None" not in own and median(own.values()) >= _MIN_ROWS_PER_RUN
+    ]
     run = find(RUN, free)
+    arms = [name for name in named if plain(name) in ARM]
     if arms:
         table = replace(table, seed=table.seed or run)
-    elif run is None or selection.seed or not _names_runs(rows, run):
+    elif run not in named or selection.seed:
         return table
-    else:
-        pairs = {(label(row[run]), label(row.get(table.seed or ""))) for row in rows}
-        if table.seed is not None and len(pairs) == len({seed for _, seed in pairs}):
+    elif table.seed:
+        pairs = {(label(row[run]), label(row.get(table.seed))) for row in rows}
+        if len(pairs) == len({seed for _, seed in pairs}):
             return table
-    named = arms or [str(run)]
-    counts = {name: len({label(row.get(name)) for row in rows}) for name in named}
-    facts = [Fact(kind="runs_apart", values={"column": name, "num": num}) for name, num in counts.items()]
-    return replace(table, apart=(*table.apart, *named), facts=(*table.facts, *facts))
-
-
-def _names_runs(rows: Sequence[dict[str, Any]], column: str) -> bool:
-    """Return whether every row has a value here, most values with several rows."""
-    counts = Counter(label(row.get(column)) for row in rows)
-    return 2 <= len(counts) <= _MAX_RUNS and "None" not in counts and median(counts.values()) >= _MIN_ROWS_PER_RUN
+    facts = [Fact(kind="runs_apart", values={"column": name, "num": len(counts[name])}) for name in arms or [run]]
+    return replace(table, apart=(*table.apart, *(arms or [run])), facts=(*table.facts, *facts))
 
 
 # A table as a whole
@@ -229,8 +236,8 @@ def _prepared(table: Table, file: str, selection: Selection, num_files: int) -> 
     """Add the file name as a column and compute to every row that can have it; check the columns asked for."""
     if table.raw and (named := [name for name in table.raw[0].columns if name in selection.mentioned]):
         table = with_runs(table, named)
-    x = None
-    if selection.x is None and table.kind == "run" and table.x == "gpu_hours" and "arm" not in table.columns:
+    x = selection.x
+    if x is None and table.kind == "run" and table.x == "gpu_hours" and "arm" not in table.columns:
         share = disagreement(table.rows)
         if share > UNEVEN_TIME:
             x = "flops" if num_files == 1 else "gpu_hours"
@@ -239,18 +246,19 @@ def _prepared(table: Table, file: str, selection: Selection, num_files: int) -> 
         table = with_gpus(table, selection.gpus)
     if FILE not in table.columns:
         table = replace(with_column(table, FILE, [file] * len(table.rows)), built=table.built)
+    table = replace(table, x=x or table.x)
+    if selection.y is not None:
+        table = replace(table, reward=Reward(column=selection.y, kind="evaluation"))
+    elif table.y in table.built and any(plain(name) in SPLIT for name in selection.mentioned):
+        logged = choose_y([name for name in table.columns if name not in table.built], table.rows)
+        facts = tuple(fact for fact in table.facts if fact.kind != "evaluations_apart")
+        table = replace(table, reward=logged, facts=facts)
     _check_columns(table, selection)
-    x = selection.x or x or table.x
-    assert x is not None
-    if x != table.step:
+    if table.x and table.x != table.step:
         # Before any filter: the row of the same step that holds the compute may be one the filter drops.
-        computes = fill_from_step(table.rows, x, table.step)
-        table = replace(table, rows=[{**row, x: value} for row, value in zip(table.rows, computes, strict=True)])
-    reward = Reward(column=selection.y, kind="evaluation") if selection.y is not None else table.reward
-    if selection.y is None and table.y in table.built and any(plain(name) in SPLIT for name in selection.mentioned):
-        reward = choose_y([name for name in table.columns if name not in table.built], table.rows)
-        table = replace(table, facts=tuple(fact for fact in table.facts if fact.kind != "evaluations_apart"))
-    return replace(table, x=x, reward=reward)
+        computes = fill_from_step(table.rows, table.x, table.step)
+        table = replace(table, rows=[{**row, table.x: value} for row, value in zip(table.rows, computes, strict=True)])
+    return table
 
 
 def _check_columns(table: Table, selection: Selection) -> None:
@@ -267,7 +275,7 @@ def _check_columns(table: Table, selection: Selection) -> None:
             f"({', '.join(STEP_TIME[:2])}, step_time, timestamp ...): choose the compute column with --x among "
             f"{listed(table.columns)}."
         )
-    for option, column, what in (("--x", selection.x or table.x, "compute"), ("--y", selection.y or table.y, "reward")):
+    for option, column, what in (("--x", table.x, "compute"), ("--y", table.y, "reward")):
         if column is None:
             raise InputError(
                 f"{table.path} has no column recognised as {what}: choose one with {option} among "
@@ -285,34 +293,34 @@ def _no_column(table: Table, option: str, column: str) -> str:
     return f"{table.path} has no column {column!r} ({option}): {hint} has {listed([*close, *rest])}."
 
 
-def _filtered(tables: Sequence[Table], selection: Selection) -> list[list[int]]:
-    """Return the rows of each table that the filters keep."""
-    kept = [list(range(len(table.rows))) for table in tables]
+def _filtered(tables: Sequence[Table], selection: Selection) -> list[Table]:
+    """Return the tables with the rows that the filters keep."""
     for column, sign, wanted in selection.filters:
-        before = kept
-        kept = [
-            [at for at in rows if same(table.rows[at].get(column), wanted) == (sign == "=")]
-            for table, rows in zip(tables, kept, strict=True)
-        ]
-        if not any(kept):
-            raise InputError(_matches_nothing(tables, before, f"--where {column}{sign}{wanted}", column))
-    rows = (table.rows[at] for table, own in zip(tables, kept, strict=True) for at in own)
-    if selection.holdout and not any(map(selection.holds_out, rows)):
-        option = f"--holdout {'='.join(selection.holdout)}"
-        raise InputError(_matches_nothing(tables, kept, option, selection.holdout[0]))
-    return kept
+        kept = [_rows_where(table, column, sign, wanted) for table in tables]
+        if not any(table.rows for table in kept):
+            raise InputError(_matches_nothing(tables, f"--where {column}{sign}{wanted}", column))
+        tables = kept
+    if selection.holdout and not any(selection.holds_out(row) for table in tables for row in table.rows):
+        raise InputError(_matches_nothing(tables, f"--holdout {'='.join(selection.holdout)}", selection.holdout[0]))
+    return list(tables)
 
 
-def _matches_nothing(tables: Sequence[Table], kept: Sequence[Sequence[int]], option: str, column: str) -> str:
-    cells = (table.rows[at].get(column) for table, rows in zip(tables, kept, strict=True) for at in rows)
+def _rows_where(table: Table, column: str, sign: str, wanted: str) -> Table:
+    keep = [same(row.get(column), wanted) == (sign == "=") for row in table.rows]
+    rows, places = (list(itertools.compress(values, keep)) for values in (table.rows, table.places))
+    return replace(table, rows=rows, places=places)
+
+
+def _matches_nothing(tables: Sequence[Table], option: str, column: str) -> str:
+    cells = (row.get(column) for table in tables for row in table.rows)
     values = dict.fromkeys(label(cell) for cell in cells if cell is not None)
     held = f"the values there are {listed(list(values))}" if values else "that column holds no values"
     return f"{option} matches no row of {listed([str(table.path) for table in tables])}: {held}."
 
 
-def _nothing_left(table: Table, rows: Sequence[int]) -> str:
-    with_x, with_y = (sum(table.rows[at].get(column or "") is not None for at in rows) for column in (table.x, table.y))
+def _nothing_left(table: Table) -> str:
+    with_x, with_y = (sum(row.get(column or "") is not None for row in table.rows) for column in (table.x, table.y))
     return (
-        f"no usable curve: of the {len(rows)} rows selected from {table.path}, {with_x} have {table.x!r}, "
+        f"no usable curve: of the {len(table.rows)} rows selected from {table.path}, {with_x} have {table.x!r}, "
         f"{with_y} have {table.y!r} and none has both; choose other columns with --x and --y."
     )

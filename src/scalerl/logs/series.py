@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from scalerl.errors import InputError
 from scalerl.logs.binning import bin_runs
 from scalerl.logs.clock import time_of_day
-from scalerl.logs.columns import FLOPS, STEP, TOKENS, is_rate, label, plain
+from scalerl.logs.columns import FLOPS, STEP, TOKENS, grouped, is_rate, label, plain
 from scalerl.logs.facts import Fact, sentence
 from scalerl.logs.names import curve_names, listed
-from scalerl.logs.selection import Point, Selection, curves_from, places, words_of
+from scalerl.logs.selection import Points, Selection, curves_from, words_of
 from scalerl.logs.table import Table
-from scalerl.logs.units import SCALES, Bounds, YScale, fitting_scale, is_nan, is_number, number
+from scalerl.logs.units import SCALES, Bounds, YScale, fitting_scale, is_nan, number, numbers
 
 __all__ = ["InputError", "Selection", "Series", "series_from"]
 
@@ -100,19 +100,19 @@ class Series:
 def series_from(tables: Sequence[Table], selection: Selection) -> list[Series]:
     """Return one series for each value of `by`; without it for each file, and in it each set, run or attempt."""
     curves = curves_from(tables, selection)
-    built = []
+    built: list[Series] = []
     for name, (key, points) in zip(curve_names(list(curves), selection.labels), curves.items(), strict=True):
-        table = points[0].table
-        labels = {"x_label": table.x, "y_label": table.y}
+        table = points.table
+        labels = {"name": name, "x_label": table.x, "y_label": table.y}
         labels["evaluation_set"] = dict(key).get("set") if "set" in table.apart else None
         try:
-            built.append(_series(name, points, selection, labels))
+            built.append(_series(points, selection, labels))
         except InputError as fault:
             if len(curves) == 1:
                 raise
             values: dict[str, Any] = dict.fromkeys(("run", "num_samples", "start", "evaluation"))
             values |= dict.fromkeys(("compute", "reward", "holdout_compute", "holdout_reward"), np.empty(0))
-            built.append(Series(name=name, start_sd=0.0, problem=str(fault), **labels, **values))
+            built.append(Series(start_sd=0.0, problem=str(fault), **labels, **values))
     if all(series.problem for series in built):
         raise InputError(f"no usable curve among {len(built)}; the first, {built[0].name}: {built[0].problem}")
     # What is put side by side has one unit.
@@ -122,51 +122,47 @@ def series_from(tables: Sequence[Table], selection: Selection) -> list[Series]:
 
 def _in_shares(series: Series) -> Series:
     """Return a curve in per cent as shares."""
-    names = ("reward", "holdout_reward", "start", "start_sd", "error")
-    values = {name: getattr(series, name) for name in names}
+    values = {name: getattr(series, name) for name in ("reward", "holdout_reward", "start", "start_sd", "error")}
     return replace(series, y_scale="1", **{name: None if v is None else v / 100 for name, v in values.items()})
 
 
-def _series(name: str, points: list[Point], selection: Selection, labels: dict[str, Any]) -> Series:
-    tables = _tables(points)
-    for option, columns in (("--x", {str(table.x) for table in tables}), ("--y", {str(table.y) for table in tables})):
+def _series(points: Points, selection: Selection, labels: dict[str, Any]) -> Series:
+    name, table, tables = labels["name"], points.table, points.distinct_tables()
+    for option, columns in (("--x", {str(each.x) for each in tables}), ("--y", {str(each.y) for each in tables})):
         if len(columns) > 1:
             raise InputError(
                 f"the files of {name} use different columns ({listed(sorted(columns))}): choose one with {option}."
             )
-    facts = list({repr(fact): fact for table in tables for fact in table.facts}.values())
+    facts = list({repr(fact): fact for each in tables for fact in each.facts}.values())
     for rule in (_without_nan, _named_by_seed, _without_repeated, _without_held):
         points = rule(points, facts)
-    points.sort(key=lambda point: point.run)
-    table = points[0].table
-    x = _numbers(points, [point.x for point in points], table.x or "", "--x")
+    points = points.take(np.argsort(points.run, kind="stable"))
+    run, held = points.run, points.held
+    x = _numbers(points, points.cells("x"), table.x or "", "--x")
     y, y_scale = _rewards(points, selection.y_scale, facts)
-    held = np.array([point.is_held_out for point in points])
     _check_clock(points, x)
     if held.all():
         wanted = "=".join(selection.holdout or ())
         raise InputError(f"every row of {name} matches --holdout {wanted}: none is left to fit.")
-    run = np.array([point.run for point in points])
-    is_start = _before_training(run, held, x, table, selection)
+    is_start = _before_training(points, x, selection)
     _check_positive(points, np.where(is_start, math.inf, x), selection)
     if (held | is_start).all():
-        raise InputError(f"{name} has no row left to fit besides its start, at {places(_where(points, is_start))}.")
-    counts = [number(point.row.get(table.num_samples or "num_samples")) or math.nan for point in points]
-    samples = np.array([num if 1 <= num < math.inf and y_scale != "none" else math.nan for num in counts])
-    start, start_sd = _start(y[is_start], samples[is_start], selection, y_scale)
-    facts += _start_facts(start, _where(points, is_start), x, held, selection)
-    if start is None and selection.start is None and (before := _evaluated_before(points, y_scale)) is not None:
+        raise InputError(f"{name} has no row left to fit besides its start, at {points.where(is_start)}.")
+    samples = numbers(points.rows, table.num_samples or "num_samples")
+    samples = np.where((samples >= 1) & np.isfinite(samples) & (y_scale != "none"), samples, np.nan)
+    start, start_sd = _start(y[is_start], samples[is_start], selection, SCALES[y_scale])
+    facts += _start_facts(start, points.take(is_start), x[~held], selection)
+    if start is None and selection.start is None and y_scale == "1" and (before := _evaluated_before(points)):
         start, start_sd = before.values["start"], None
         facts.append(before)
     facts += _mixed(points, x, selection)
     # Prompts and step of each row, for rows that can be compared answer by answer; empty for others.
-    pairs = [(point.row.get("prompts_hash"), point.row.get(table.step or "step")) for point in points]
+    pairs = [(row.get("prompts_hash"), row.get(table.step or "step")) for row in points.rows]
     evaluation = np.array(["" if None in pair else "@".join(map(label, pair)) for pair in pairs])
     order = np.lexsort((evaluation, y, x, run))
     fitted, late = order[~(held | is_start)[order]], order[held[order]]
     late = late[np.lexsort((y[late], x[late]))]
     series = Series(
-        name=name,
         compute=x[fitted],
         reward=y[fitted],
         run=run[fitted] if len(set(run[fitted])) > 1 else None,
@@ -187,100 +183,100 @@ def _series(name: str, points: list[Point], selection: Selection, labels: dict[s
     return replace(series, num_samples=None, evaluation=None, facts=(*series.facts, bins[1]), **bins[0])
 
 
-def _tables(points: Sequence[Point]) -> list[Table]:
-    return list({id(point.table): point.table for point in points}.values())
-
-
-def _where(points: Sequence[Point], mask: Mask) -> list[Point]:
-    return [point for point, flag in zip(points, mask, strict=True) if flag]
-
-
 # Which rows count: each rule returns the rows it keeps and appends what it did to the facts
 
 
-def _without_nan(points: list[Point], facts: list[Fact]) -> list[Point]:
+def _without_nan(points: Points, facts: list[Fact]) -> Points:
     """Drop the rows whose compute or reward is NaN, unless that leaves none.
 
     NaN is how pandas and wandb write that a value was not logged in a row, such as an evaluation's in most rows.
     """
-    missing = [point for point in points if is_nan(point.x) or is_nan(point.y)]
-    kept = [point for point in points if not (is_nan(point.x) or is_nan(point.y))]
-    if not missing or not any(math.isfinite(number(point.y) or 0.0) for point in kept):
+    no_x, no_y = (np.array([is_nan(cell) for cell in points.cells(role)]) for role in ("x", "y"))
+    missing = no_x | no_y
+    kept = points.take(~missing)
+    if not missing.any() or not any(math.isfinite(number(cell) or 0.0) for cell in kept.cells("y")):
         return points
-    columns = {str(point.table.x if is_nan(point.x) else point.table.y) for point in missing}
-    values = {"columns": tuple(sorted(columns)), "num": len(missing), "num_rows": len(points)}
-    facts.append(Fact(kind="nan_rows", values=values | {"place": places(missing)}))
+    columns = [str(name) for name, gone in ((points.table.x, no_x), (points.table.y, no_y & ~no_x)) if gone.any()]
+    values = {"columns": tuple(sorted(columns)), "num": int(missing.sum()), "num_rows": len(missing)}
+    facts.append(Fact(kind="nan_rows", values=values | {"place": points.where(missing)}))
     return kept
 
 
-def _named_by_seed(points: list[Point], facts: list[Fact]) -> list[Point]:
-    """Put the seed into the name of each run where a file holds several."""
-    num_files, num_runs = len({point.run for point in points}), len({(point.run, point.seed) for point in points})
-    if num_runs == num_files:
+def _named_by_seed(points: Points, facts: list[Fact]) -> Points:
+    """Put the seed into the name of each run where a file holds several, unless an option names the runs."""
+    seeds = ["" if cell is None else label(cell) for cell in points.cells("seed")]
+    num_files, num_runs = len(set(points.run)), len(set(zip(points.run, seeds, strict=True)))
+    if num_runs == num_files or points.is_run_named:
         return points
-    columns = {"columns": tuple(sorted({str(table.seed) for table in _tables(points) if table.seed}))}
-    if 2 * num_runs > len(points):
+    columns = {"columns": tuple(sorted({str(table.seed) for table in points.distinct_tables() if table.seed}))}
+    if 2 * num_runs > len(seeds):
         facts.append(Fact(kind="seed_has_too_many_values", values=columns))
         return points
     facts.append(Fact(kind="runs_by_column", values=columns))
-    names = [f"{point.run}/{point.seed}" if num_files > 1 else str(point.seed) for point in points]
-    return [replace(p, run=p.run if p.seed is None else name) for p, name in zip(points, names, strict=True)]
+    named = [
+        (f"{run}/{seed}" if num_files > 1 else seed) if seed else run
+        for run, seed in zip(points.run, seeds, strict=True)
+    ]
+    return replace(points, run=np.array(named))
 
 
-def _without_repeated(points: list[Point], facts: list[Fact]) -> list[Point]:
+def _without_repeated(points: Points, facts: list[Fact]) -> Points:
     """Drop the rows that a log holds twice; note several evaluations per compute.
 
     Rewards with few different values, such as 0 and 1 of single answers, are equal without being the same row.
     """
-    num, num_computes = len(points), len({(point.run, str(point.x)) for point in points})
-    if num_computes == num or 2 * len({str(point.y) for point in points}) < num_computes:
+    computes = list(zip(points.run, map(str, points.cells("x")), strict=True))
+    rewards, num = list(map(str, points.cells("y"))), len(computes)
+    if len(set(computes)) == num or 2 * len(set(rewards)) < len(set(computes)):
         return points
-    words = list(dict.fromkeys(column for table in _tables(points) for column in words_of(table)))
-    texts = [tuple(str(point.row.get(column)) for column in words) for point in points]
-    once: dict[tuple[Any, ...], Point] = {}
-    for point, text in zip(points, texts, strict=True):
-        samples = str(point.row.get(point.table.num_samples or "num_samples"))
-        once[point.run, str(point.x), str(point.y), samples, point.is_held_out, text] = point
+    words = list(dict.fromkeys(column for table in points.distinct_tables() for column in words_of(table)))
+    texts = [tuple(str(row.get(column)) for column in words) for row in points.rows]
+    samples = [
+        str(row.get(table.num_samples or "num_samples")) for row, table in zip(points.rows, points.tables, strict=True)
+    ]
+    once = [rows[-1] for rows in grouped(zip(computes, rewards, samples, points.held, texts, strict=True)).values()]
+    is_kept = np.ones(num, dtype=bool)
     if num - len(once) > _MANY * num:
         facts.append(Fact(kind="repeated_rows", values={"num": num - len(once), "num_rows": num}))
-        points = list(once.values())
-    counts = Counter((point.run, str(point.x)) for point in points if not point.is_held_out)
+        is_kept = np.isin(np.arange(num), once)
+    counts = Counter(computes[at] for at in np.flatnonzero(is_kept & ~points.held))
     usual = median(counts.values()) if counts else 0
     # Words that differ have a fact of their own.
     if usual >= 2 and len(set(texts)) == 1:
-        facts.append(Fact(kind="several_per_compute", values={"x": points[0].table.x, "num": usual}))
-    return points
+        facts.append(Fact(kind="several_per_compute", values={"x": points.table.x, "num": usual}))
+    return points.take(is_kept)
 
 
-def _without_held(points: list[Point], facts: list[Fact]) -> list[Point]:
+def _without_held(points: Points, facts: list[Fact]) -> Points:
     """Keep the first of rows that only repeat the value of the row before them, as loggers do between two values.
 
     Most values must stand several times in a row, and hardly one may come again later: counts of right answers do.
     """
-    if len({(point.run, str(point.x)) for point in points}) < len(points):
+    x, y = points.cells("x"), np.array(list(map(str, points.cells("y"))))
+    if len(set(zip(points.run, map(str, x), strict=True))) < len(x):
         return points  # several rows per compute, of which some agree
-    ordered = sorted(points, key=lambda point: (point.run, point.is_held_out, number(point.x) or 0.0))
-    texts = [(point.run, point.is_held_out, str(point.y)) for point in ordered]
-    begins = [at for at, text in enumerate(texts) if at == 0 or text != texts[at - 1]]
-    lengths = np.diff([*begins, len(texts)])
-    if len(begins) < 6 or np.median(lengths) < 2 or len(set(texts)) < 0.8 * len(begins):
+    order = np.lexsort(([number(cell) or 0.0 for cell in x], points.held, points.run))
+    run, held, y = points.run[order], points.held[order], y[order]
+    is_new = np.append(True, (run[1:] != run[:-1]) | (held[1:] != held[:-1]) | (y[1:] != y[:-1]))
+    begins = np.flatnonzero(is_new)
+    distinct = len(set(zip(run, held, y, strict=True)))
+    if len(begins) < 6 or np.median(np.diff([*begins, len(y)])) < 2 or distinct < 0.8 * len(begins):
         return points
-    facts.append(Fact(kind="held_values", values={"num": len(begins), "num_rows": len(texts)}))
-    return [ordered[at] for at in begins]
+    facts.append(Fact(kind="held_values", values={"num": len(begins), "num_rows": len(y)}))
+    return points.take(order[begins])
 
 
-def _mixed(points: Sequence[Point], x: Floats, selection: Selection) -> list[Fact]:
+def _mixed(points: Points, x: Floats, selection: Selection) -> list[Fact]:
     """Warn where rows over the same compute differ in words: several curves, most likely, fitted as one."""
-    tables = _tables(points)
+    tables = points.distinct_tables()
     known = selection.mentioned.union(*(table.apart for table in tables))
     differing = []
     for column in dict.fromkeys(column for table in tables for column in words_of(table) if column not in known):
-        spans: dict[tuple[str, str], list[float]] = {}
-        for point, compute in zip(points, x, strict=True):
-            if (word := point.row.get(column)) is not None:
-                spans.setdefault((point.run, word), []).append(compute)
+        spans = grouped((run, row.get(column)) for run, row in zip(points.run, points.rows, strict=True))
         # A word with hardly more than one row, such as a date, does not separate curves; nor do phases of a run.
-        ends = sorted((run, min(own), max(own)) for (run, _), own in spans.items() if len(own) > 2)
+        ends = sorted(
+            (run, x[own].min(), x[own].max()) for (run, word), own in spans.items() if word is not None and len(own) > 2
+        )
         if any(run == other and begin < last for (run, _, last), (other, begin, _) in itertools.pairwise(ends)):
             differing.append(column)
     return [Fact(kind="mixed", values={"columns": tuple(differing)})] if differing else []
@@ -289,10 +285,10 @@ def _mixed(points: Sequence[Point], x: Floats, selection: Selection) -> list[Fac
 # Numbers
 
 
-def _rewards(points: Sequence[Point], asked: YScale, facts: list[Fact]) -> tuple[Floats, YScale]:
+def _rewards(points: Points, asked: YScale, facts: list[Fact]) -> tuple[Floats, YScale]:
     """Return the rewards, and their scale."""
-    column = points[0].table.y or ""
-    rewards = _numbers(points, [point.y for point in points], column, "--y")
+    column = points.table.y or ""
+    rewards = _numbers(points, points.cells("y"), column, "--y")
     low, high = float(rewards.min()), float(rewards.max())
     scale = asked
     if asked == "auto":
@@ -309,7 +305,7 @@ def _rewards(points: Sequence[Point], asked: YScale, facts: list[Fact]) -> tuple
     if outside.any():
         raise InputError(
             f"{column!r} runs from {low:g} to {high:g}, outside {_span(bounds)} of --y-scale {scale} at "
-            f"{places(_where(points, outside))}: leave --y-scale out, and it is read as it is."
+            f"{points.where(outside)}: leave --y-scale out, and it is read as it is."
         )
     return fitted, scale
 
@@ -318,65 +314,64 @@ def _span(bounds: tuple[float, float]) -> str:
     return f"[{bounds[0]:g}, {bounds[1]:g}]"
 
 
-def _numbers(points: Sequence[Point], values: Sequence[Any], column: str, option: str) -> Floats:
-    numbers = [number(value) for value in values]
-    bad = [point for point, value in zip(points, numbers, strict=True) if value is None]
-    if bad:
-        shown = repr(values[numbers.index(None)])
+def _numbers(points: Points, cells: Sequence[Any], column: str, option: str) -> Floats:
+    found = [number(cell) for cell in cells]
+    if None in found:
+        shown = repr(cells[found.index(None)])
         raise InputError(
             f"{column!r} holds {shown if len(shown) <= 40 else shown[:40] + '...'} where a number is needed, at "
-            f"{places(bad)}: write plain numbers such as {'0.25' if option == '--y' else '1000.5'} there, or choose "
-            f"another column with {option}."
+            f"{points.where([value is None for value in found])}: write plain numbers such as "
+            f"{'0.25' if option == '--y' else '1000.5'} there, or choose another column with {option}."
         )
-    known = np.array(numbers, dtype=np.float64)
-    if not np.isfinite(known).all():
-        words = sorted({str(value) for value in known[~np.isfinite(known)]})
+    known = np.array(found, dtype=np.float64)
+    is_odd = ~np.isfinite(known)
+    if is_odd.any():
+        words = sorted(set(map(str, known[is_odd])))
         what = " or ".join(sorted({"NaN" if word == "nan" else "infinite" for word in words}))
         options = " ".join(f"--where '{column}!={word}'" for word in words)
         raise InputError(
-            f"{column!r} is {what} at {places(_where(points, ~np.isfinite(known)))}: remove those rows, or leave them "
-            f"out with {options}."
+            f"{column!r} is {what} at {points.where(is_odd)}: remove those rows, or leave them out with {options}."
         )
     return known
 
 
-def _check_clock(points: Sequence[Point], x: Floats) -> None:
+def _check_clock(points: Points, x: Floats) -> None:
     """Raise InputError for a time of day, and where compute falls while the step of a run rises.
 
     Seconds (or milli-, micro- or nanoseconds) since 1970 only grow by a little. A clock that falls began anew, and what
     was spent before is missing from it.
     """
-    table, low, high = points[0].table, x.min(), x.max()
+    table, low, high = points.table, x.min(), x.max()
     is_clock = time_of_day(low) is not None and time_of_day(high) is not None
     if is_clock and 0 < high - low < _A_LITTLE * low and plain(table.x or "") not in (*FLOPS, *TOKENS):
         raise InputError(
             f"{table.x!r} runs from {low:.0f} to {high:.0f}, which is a time of day and not an amount spent: leave --x "
             "out, and --gpus N builds GPU-hours from it, or choose another column with --x."
         )
-    runs: dict[tuple[Any, ...], list[tuple[float, float, Point]]] = {}
-    for point, spent in zip(points, x, strict=True):
-        runs.setdefault((id(point.table), point.is_held_out, point.run), []).append((point.step, spent, point))
-    for run in runs.values() if table.x != table.step else ():
-        ordered = list(itertools.pairwise(sorted(run, key=lambda item: item[0])))
+    if table.kind == "run" or table.x == table.step:
+        return
+    steps = numbers(points.rows, table.step)
+    for own in grouped(zip(map(id, points.tables), points.held, points.run, strict=True)).values():
+        own = own[np.argsort(steps[own], kind="stable")]
+        rises, gains = np.diff(steps[own]) > 0, np.diff(x[own])
+        falls = np.flatnonzero((x[own[1:]] > 0) & (x[own[1:]] < (1 - _MIN_FALL) * x[own[:-1]]))
         # A step without a number, or with two clocks as of runs side by side, proves nothing.
-        if any(not a[0] < b[0] and a[1] != b[1] for a, b in ordered) or any(math.isnan(step) for step, _, _ in run):
-            continue
-        for (step, spent, _), (next_step, now, point) in ordered:
-            if 0 < now < (1 - _MIN_FALL) * spent:
-                raise InputError(
-                    f"compute {table.x!r} falls from {spent:g} to {now:g} at {places([point])} while the step rises "
-                    f"from {step:g} to {next_step:g}: the clock of a resumed run began anew. Add what was spent "
-                    f"before, or choose a column that goes on, such as --x {table.step}."
-                )
+        if len(falls) and (rises | (gains == 0)).all() and not np.isnan(steps[own]).any():
+            before, after = own[falls[0]], own[falls[0] + 1]
+            raise InputError(
+                f"compute {table.x!r} falls from {x[before]:g} to {x[after]:g} at {points.take([after]).where([True])} "
+                f"while the step rises from {steps[before]:g} to {steps[after]:g}: the clock of a resumed run began "
+                f"anew. Add what was spent before, or choose a column that goes on, such as --x {table.step}."
+            )
 
 
-def _check_positive(points: Sequence[Point], x: Floats, selection: Selection) -> None:
+def _check_positive(points: Points, x: Floats, selection: Selection) -> None:
     """Raise InputError for compute at or below 0 that is not the start."""
-    column = points[0].table.x
+    column = points.table.x
     if (x < 0).any():
         raise InputError(
-            f"compute {column!r} is negative ({x[x < 0][0]:g}) at {places(_where(points, x < 0))}: remove those rows, "
-            "or choose another column with --x."
+            f"compute {column!r} is negative ({x[x < 0][0]:g}) at {points.where(x < 0)}: remove those rows, or choose "
+            "another column with --x."
         )
     if (x == 0).any():
         advice = (
@@ -384,28 +379,29 @@ def _check_positive(points: Sequence[Point], x: Floats, selection: Selection) ->
             if selection.start == "first"
             else "rows that are held out lie after the start; choose another column with --x or another --holdout"
         )
-        raise InputError(f"compute {column!r} is zero at {places(_where(points, x == 0))}: {advice}.")
+        raise InputError(f"compute {column!r} is zero at {points.where(x == 0)}: {advice}.")
 
 
 # The start
 
 
-def _before_training(run: NDArray[np.str_], held: Mask, x: Floats, table: Table, selection: Selection) -> Mask:
+def _before_training(points: Points, x: Floats, selection: Selection) -> Mask:
     """Return which rows are of the model before training: at compute 0, or at a step below 0 as some loggers write it.
 
     With 'first' they are each run's first row, if it is early.
     """
+    run, held = points.run, points.held
     if selection.start != "first":
-        return ~held & ((x == 0) | ((x < 0) & (plain(table.x or "") in STEP)))
+        return ~held & ((x == 0) | ((x < 0) & (plain(points.table.x or "") in STEP)))
     to_fit = np.where(held, math.inf, x)
     least = {name: to_fit[run == name].min() for name in set(run)}
     is_first = to_fit == np.array([least[name] for name in run])
     return is_first & (x >= 0) & (x <= max(_BEFORE_TRAINING * x[~held].max(), 0.0))
 
 
-def _start(y: Floats, samples: Floats, selection: Selection, y_scale: YScale) -> tuple[float | None, float | None]:
+def _start(y: Floats, samples: Floats, selection: Selection, bounds: Bounds) -> tuple[float | None, float | None]:
     """Return the start and its sd: the value given, else the mean over the rows that are the start."""
-    given, bounds = selection.start, SCALES[y_scale]
+    given = selection.start
     if isinstance(given, float | int):
         if not math.isfinite(given) or (bounds and not bounds[0] <= given <= bounds[1]):
             scale = "not a number" if bounds is None else f"outside {_span(bounds)}, the scale of the rewards"
@@ -425,30 +421,33 @@ def _start(y: Floats, samples: Floats, selection: Selection, y_scale: YScale) ->
     return mean, float(np.std(y, ddof=1)) / math.sqrt(y.size)
 
 
-def _start_facts(start: float | None, rows: Sequence[Point], x: Floats, held: Mask, selection: Selection) -> list[Fact]:
+def _start_facts(start: float | None, first: Points, x: Floats, selection: Selection) -> list[Fact]:
     """Return which rows became the start where that is not plain from the options."""
-    if selection.start == "first" and not rows:
-        return [Fact(kind="start_is_late", values={"compute": float(x[~held].min())})]
-    if selection.start == "first" and len({point.run for point in rows}) < len(rows):
-        return [Fact(kind="start_is_a_mean", values={"start": start, "num": len(rows)})]
-    if selection.start is None and rows and rows[0].table.kind != "run":
-        values = {"start": start, "num": len(rows), "x": rows[0].table.x, "compute": float(x[~held].min())}
-        return [Fact(kind="start_at_zero", values=values)]
+    values = {"start": start, "num": len(first.rows), "compute": float(x.min())}
+    if selection.start == "first" and not first.rows:
+        return [Fact(kind="start_is_late", values={"compute": values["compute"]})]
+    if selection.start == "first" and len(set(first.run)) < len(first.rows):
+        return [Fact(kind="start_is_a_mean", values={"start": start, "num": len(first.rows)})]
+    if selection.start is None and first.rows and first.table.kind != "run":
+        return [Fact(kind="start_at_zero", values=values | {"x": first.table.x})]
     return []
 
 
-def _evaluated_before(points: Sequence[Point], y_scale: YScale) -> Fact | None:
+def _evaluated_before(points: Points) -> Fact | None:
     """Return an evaluation that was made before the first training reward, as verl's of step 0: it is the start."""
-    table, reward = points[0].table, points[0].table.reward
-    steps = [point.step for point in points if not math.isnan(point.step)]
-    if reward is None or reward.kind != "training" or y_scale != "1" or not steps or len(_tables(points)) > 1:
+    table, reward = points.table, points.table.reward
+    steps = numbers(points.rows, table.step)
+    steps = steps[np.isfinite(steps)]
+    few = [column for column, _ in reward.too_few] if reward is not None and reward.kind == "training" else []
+    if not few or not steps.size or len(points.distinct_tables()) > 1 or table.kind == "run":
         return None
-    early = min(min(steps), _FIRST_STEPS * max(steps) + 1e-9)
-    own = {column: label(points[0].row.get(column)) for column in table.apart}
-    for row in table.rows:
-        step = row.get(table.step or "")
-        if is_number(step) and step < early and all(label(row.get(name)) == value for name, value in own.items()):
-            for column in (column for column, _ in reward.too_few if is_number(row.get(column))):
-                if 0 <= row[column] <= 1:
-                    return Fact(kind="start_from_evaluation", values={"start": float(row[column]), "column": column})
+    early = min(steps.min(), _FIRST_STEPS * steps.max() + 1e-9)
+    own = {column: label(points.rows[0].get(column)) for column in table.apart}
+    rows = [row for row in table.rows if all(label(row.get(name)) == value for name, value in own.items())]
+    before = numbers(rows, table.step) < early
+    for column in few:
+        values = numbers(rows, column)[before]
+        values = values[(values >= 0) & (values <= 1)]
+        if values.size:
+            return Fact(kind="start_from_evaluation", values={"start": float(values[0]), "column": column})
     return None
