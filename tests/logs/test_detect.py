@@ -9,7 +9,7 @@ from log_texts import rising, verl
 
 from scalerl.errors import InputError
 from scalerl.logs.columns import ARM, RUN
-from scalerl.logs.formats import FORMATS, expand, read_table, read_tables
+from scalerl.logs.formats import FILES, FOLDERS, expand, read_table, read_tables
 from scalerl.logs.series import Selection, series_from
 
 
@@ -100,6 +100,5 @@ def test_file_that_begins_with_zeros_is_read(tmp_path: Path) -> None:
 
 def test_docs_list_every_format() -> None:
     text = (Path(__file__).parents[2] / "docs/logs.md").read_text()
-    rows = [f"| {known.name} | {known.recognised_by} | {known.row} |" for known in FORMATS if known.row]
-    assert "\n".join(rows) in text
+    assert all(f"\n| {name.partition(',')[0]} |" in text for name in (*FOLDERS, *FILES))
     assert all(name in text for name in (*ARM[:7], *RUN[:3]))

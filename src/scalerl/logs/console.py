@@ -92,43 +92,34 @@ class Record:
         return any(map(is_evaluation, self.values))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Console:
-    """The records of a text, of the styles that are taken."""
+def console_rows(text: str, budget: Budget) -> tuple[list[Placed], tuple[Fact, ...]] | None:
+    """Return one row per record, with its step, and how the records were found.
 
-    records: list[Record]
-    lines: list[Line]
-    num_lines: int
-
-
-def find_records(text: str, budget: Budget) -> Console | None:
-    """Return the lines that record steps, None for a text with none: one dict or line of verl's, or two others."""
+    None for a text that records nothing: it needs one dict or line of verl's, or two other records.
+    """
     lines = list(_lines(text, budget))
     is_open = not text.rstrip("\0").endswith(("\n", "\r"))
     for part in (_fenced(lines), lines):
         records = list(_records(part, is_open and part is lines, budget))
         if len(records) > 1 or any(record.style in ("verl", "dict") for record in records):
-            return Console(records=_one_style(records), lines=part, num_lines=lines[-1][0])
+            return _as_rows(_one_counter(_one_style(records)), part, num_lines=lines[-1][0])
     return None
 
 
-def console_rows(console: Console) -> tuple[list[Placed], tuple[Fact, ...]]:
-    """Return one row per record, with its step, and how the records were found."""
-    records = _one_counter(console.records)
-    steps, origin = _steps(records, console.lines)
+def _as_rows(records: Sequence[Record], lines: Sequence[Line], num_lines: int) -> tuple[list[Placed], tuple[Fact, ...]]:
+    steps, origin = _steps(records, lines)
     tags = Counter(record.tag for record in records)
     has_runs = len(tags) > 1 and min(tags.values()) >= _MIN_RECORDS_PER_TAG
     rows: list[dict[str, Any]] = []
     for record, step in zip(records, steps, strict=True):
-        values = {name: value for name, value in record.values.items() if name != "step"}
-        rows.append({"step": step, **({"run": record.tag} if has_runs else {}), **values})
+        run = {"run": record.tag} if has_runs else {}
+        rows.append({**run, **record.values, "step": step})
     _name_times(rows)
-    values = {"num": len(records), "num_lines": console.num_lines, "origin": origin}
-    values |= {"styles": tuple(dict.fromkeys(record.style for record in records))}
-    facts = [Fact(kind="lines_taken", values=values)]
-    if origin == "counted":
-        facts.append(Fact(kind="rows_counted", values={"num": max(steps)}))
-    return [(f"line {record.line}", row) for record, row in zip(records, rows, strict=True)], tuple(facts)
+    styles = tuple(dict.fromkeys(record.style for record in records))
+    values = {"num": len(records), "num_lines": num_lines, "origin": origin, "styles": styles}
+    counted = [Fact(kind="rows_counted", values={"num": max(steps)})] if origin == "counted" else []
+    placed = [(f"line {record.line}", row) for record, row in zip(records, rows, strict=True)]
+    return placed, (Fact(kind="lines_taken", values=values), *counted)
 
 
 # Which records are taken, and their steps
@@ -248,8 +239,8 @@ def _fenced(lines: Sequence[Line]) -> list[Line]:
 class _Block:
     """The lines under a heading 'Step N', or between the rules of a box, that give one value each."""
 
-    def __init__(self, line: int, step: int | None = None) -> None:
-        self.line, self.step, self.group = line, step, ""
+    def __init__(self, line: int, step: int | None = None, context: int | None = None) -> None:
+        self.line, self.step, self.context, self.group = line, step, context, ""
         self.values: Values = {}
 
     def add(self, line: str, evaluates: bool) -> None:
@@ -259,8 +250,8 @@ class _Block:
             self.values.setdefault(f"eval/{name}" if evaluates else f"{self.group}{name}", value)
 
     def records(self) -> Iterator[Record]:
-        own = find(TRAINER_STEP, list(self.values))
-        step = self.step if self.step is not None else _whole(self.values.get(own or ""))
+        own = _whole(self.values.get(find(TRAINER_STEP, list(self.values)) or ""))
+        step = next((step for step in (self.step, own, self.context) if step is not None), None)
         if self.values and step is not None:
             yield Record(line=self.line, style="block", step=step, values=self.values)
 
@@ -282,7 +273,7 @@ def _records(lines: Sequence[Line], is_open: bool, budget: Budget) -> Iterator[R
         is_rule = len(line) <= _MAX_PROSE and _RULE.fullmatch(line) and block.step is None
         if record or heading or is_rule:
             yield from block.records()
-            block = _Block(number, heading[1] if heading else None)
+            block = _Block(number, heading[1] if heading else None, context)
         if record is not None:
             if record.step is None:
                 values = _as_evaluation(record.values) if evaluates else record.values

@@ -1,46 +1,31 @@
-"""The formats of logs: one table of how each is recognised and how its rows are found.
+"""The formats of logs: two tables, of folders and of files, of how each is recognised and how its rows are found.
 
 Content decides, not the name of a file; the first format that recognises it reads it. docs/logs.md lists what is read.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from scalerl import store
 from scalerl.errors import InputError, RunFolderError, UserError
 from scalerl.logs import binary, text
-from scalerl.logs.console import console_rows, find_records
+from scalerl.logs.console import console_rows
 from scalerl.logs.facts import Fact
 from scalerl.logs.source import LOG_SUFFIXES, Source, matches, no_such_file, nothing_to_read
 from scalerl.logs.table import Placed, Table, flatten, make_table
+
+Recognise = Callable[[Source], Any]
+"""Returns what the reader needs, or something false."""
+Read = Callable[[Source, Any], Table]
 
 _MAX_LOGS = 64
 _MAX_LOGS_OF_A_RUN = 8
 # Of rows in which these columns are equal the latest counts.
 _BATCH = ("completions_per_group", "groups_per_batch")  # what `scalerl plan --allocate` asks about
 _RUN_KEYS = {store.EVALS: ("step", "set"), store.METRICS: ("step",)}
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """One format. A folder has files that match `inside`; a file is what `recognise` returns something true for.
-
-    `read` gets these files, or what `recognise` returned.
-    """
-
-    name: str
-    recognised_by: str
-    """For docs/logs.md, and so `row`."""
-    row: str
-    """What becomes a row."""
-    read: Callable[[Source, Any], Table]
-    recognise: Callable[[Source], Any] = lambda _: None
-    inside: tuple[str, ...] = ()
-
-    def found_in(self, source: Source) -> Any:
-        return source.files(*self.inside) if source.is_folder and self.inside else self.recognise(source)
 
 
 def read_table(path: str | Path) -> Table:
@@ -90,8 +75,8 @@ def _read(path: Path) -> Table:
     if not path.exists():
         raise InputError(no_such_file(path))
     source = Source(path)
-    if (found := _recognised(source)) is not None:
-        return found[0].read(source, found[1])
+    if (read := _reader(source)) is not None:
+        return read()
     if not source.is_folder:
         raise InputError(
             f"{path} is text in which no line records a training step: give CSV, JSON lines, or console output with "
@@ -104,27 +89,28 @@ def _read(path: Path) -> Table:
     return tables[0]
 
 
-def _recognised(source: Source) -> tuple[Format, Any] | None:
-    for known in FORMATS:
-        if found := known.found_in(source):
-            if source.bad_byte is not None and known.name != "console":
+def _reader(source: Source) -> Callable[[], Table] | None:
+    """Return what reads a path, None for what no format recognises."""
+    for name, (recognise, read) in (FOLDERS if source.is_folder else FILES).items():
+        if found := recognise(source):
+            if source.bad_byte is not None and name != "console":
                 line = source.data.count(b"\n", 0, source.bad_byte) + 1
                 raise InputError(
                     f"{source.path} is not UTF-8 text (byte {source.bad_byte}, line {line}): save it as UTF-8."
                 )
-            return known, found
+            return partial(read, source, found)
     return None
 
 
 def _logs_of(path: Path) -> list[Path]:
-    if not path.is_dir() or _recognised(Source(path)) is not None:
+    if not path.is_dir() or _reader(Source(path)) is not None:
         return [path]
     return logs_inside(path) or [path]
 
 
 def _is_log(path: Path) -> bool:
     try:
-        return _recognised(Source(path)) is not None
+        return _reader(Source(path)) is not None
     except (InputError, OSError):
         return False
 
@@ -217,13 +203,12 @@ def _read_trainer_folder(source: Source, files: Sequence[Path]) -> Table:
 
 def _file_inside(source: Source) -> Path | None:
     """Return the file that a trainer or wandb is known to write into its folder."""
-    files = [source.path / name for name in (store.METRICS, "files/output.log", "output.log") if source.is_folder]
+    files = [source.path / name for name in (store.METRICS, "files/output.log", "output.log")]
     return next((file for file in files if file.is_file() and (file.name == store.METRICS or _is_log(file))), None)
 
 
-def _read_wandb(source: Source, _: object) -> Table:
-    files = source.files(*("*.wandb", "*run-*/*.wandb", "wandb/*run-*/*.wandb")) or [source.path]
-    files = sorted({file.resolve() for file in files})
+def _read_wandb(source: Source, found: Sequence[Path]) -> Table:
+    files = sorted({file.resolve() for file in found})
     placed = list(binary.wandb_rows(files, source.budget))
     printed = files[0].parent / "files" / "output.log"
     if not placed and len(files) == 1 and printed.is_file():
@@ -231,10 +216,17 @@ def _read_wandb(source: Source, _: object) -> Table:
     return _of_runs(source, "wandb", placed)
 
 
-def _read_events(source: Source, _: object) -> Table:
+def _read_events(source: Source, files: Sequence[Path]) -> Table:
     folder = source.path if source.is_folder else source.path.parent
-    files = source.files("**/*tfevents*") or [source.path]
     return _of_runs(source, "tensorboard", list(binary.event_rows(folder, files, source.budget)))
+
+
+def _read_mlflow(source: Source, files: Sequence[Path]) -> Table:
+    return _of_runs(source, "mlflow", list(binary.mlflow_rows(files, source.budget)))
+
+
+def _read_sqlite(source: Source, _: object) -> Table:
+    return _of_runs(source, "sqlite", binary.sqlite_rows(source.path, source.data, source.budget))
 
 
 def _of_runs(source: Source, kind: str, rows: Iterable[Placed]) -> Table:
@@ -251,119 +243,63 @@ def _of_runs(source: Source, kind: str, rows: Iterable[Placed]) -> Table:
 # Text
 
 
-def _of_text(source: Source, kind: str, rows: Sequence[Placed], facts: Sequence[Fact] = (), **more: Any) -> Table:
+def _of_text(kind: str, source: Source, found: tuple[Sequence[Placed], Sequence[Fact]], **more: Any) -> Table:
     """Return a table of rows that may have one metric per row, or one column per run."""
-    rows, built = text.with_evaluations(rows)
+    rows, built = text.with_evaluations(found[0])
     rows, only, wide = text.reshaped(rows)
     apart = ("run",) if wide or (kind == "console" and any("run" in row for _, row in rows)) else ()
     kind = "wandb" if wide and kind == "csv" else kind
     apart_facts = [Fact(kind="evaluations_apart", values={"columns": built})] if built else []
-    facts = (*facts, *wide, *apart_facts)
-    more |= {"y": only, "apart": apart, "facts": facts, "budget": source.budget, "built": built}
-    return make_table(source.path, kind, rows, **more)
+    more |= {"y": only, "apart": apart, "facts": (*found[1], *wide, *apart_facts), "built": built}
+    return make_table(source.path, kind, rows, budget=source.budget, **more)
 
 
 def _read_csv(source: Source, _: object) -> Table:
     rows, decimal_comma = text.csv_rows(source.path, source.text)
-    return _of_text(source, "csv", rows, decimal_comma=decimal_comma)
+    return _of_text("csv", source, (rows, ()), decimal_comma=decimal_comma)
 
 
 def _read_json(source: Source, found: tuple[list[Placed], tuple[Fact, ...]]) -> Table:
-    return _of_text(source, "trainer_state" if '"log_history"' in source.body else "jsonl", *found)
+    return _of_text("trainer_state" if '"log_history"' in source.text else "jsonl", source, found)
+
+
+def _read_json_lines(source: Source, _: object) -> Table:
+    return _of_text("jsonl", source, text.jsonl_rows(source.path, source.text))
 
 
 def _named_as_table(source: Source) -> bool:
-    return not source.is_folder and source.path.suffix.lower() in (".csv", ".tsv", ".gz")
+    return source.path.suffix.lower() in (".csv", ".tsv", ".gz")
 
 
-FORMATS = (
-    Format(
-        "run",
-        "`recipe.json` or `evals.jsonl` in a folder",
-        "an evaluation; the last attempt of a step counts",
-        _read_run,
-        _is_run,
+def _has(*patterns: str) -> Recognise:
+    return lambda source: source.files(*patterns)
+
+
+def _begins(head: bytes) -> Recognise:
+    return lambda source: source.data.startswith(head) and [source.path]
+
+
+FOLDERS: dict[str, tuple[Recognise, Read]] = {
+    "run": (_is_run, _read_run),
+    "study": (_has(store.STUDY), _read_study),
+    "trainer folder": (_has("trainer_state.json", "checkpoint-*/trainer_state.json"), _read_trainer_folder),
+    "wandb": (_has("*.wandb", "*run-*/*.wandb", "wandb/*run-*/*.wandb"), _read_wandb),
+    "mlflow": (binary.mlflow_files, _read_mlflow),
+    "file inside": (_file_inside, lambda _, file: read_table(file)),
+    "tensorboard": (_has("**/*tfevents*"), _read_events),
+}
+FILES: dict[str, tuple[Recognise, Read]] = {
+    "run": (_is_run, _read_run),
+    "wandb": (_begins(binary.WANDB_HEAD), _read_wandb),
+    "tensorboard": (lambda source: binary.is_event_file(source.data[:12]) and [source.path], _read_events),
+    "sqlite": (_begins(binary.SQLITE_HEAD), _read_sqlite),
+    "json": (lambda source: text.json_document(source.path, source.text.lstrip()), _read_json),
+    "jsonl": (lambda source: text.is_json_lines(source.text.lstrip()), _read_json_lines),
+    "csv": (lambda source: text.is_table(source.text), _read_csv),
+    "console": (lambda source: console_rows(source.text, source.budget), partial(_of_text, "console")),
+    "drawn table": (
+        lambda source: not _named_as_table(source) and (rows := text.drawn_rows(source.text)) and (rows, ()),
+        partial(_of_text, "csv"),
     ),
-    Format("study", "`study.json` in a folder", "an evaluation of one of its runs", _read_study, inside=(store.STUDY,)),
-    Format(
-        "trainer folder",
-        "`trainer_state.json`, also in `checkpoint-*`: transformers, TRL",
-        "an entry of the longest `log_history`",
-        _read_trainer_folder,
-        inside=("trainer_state.json", "checkpoint-*/trainer_state.json"),
-    ),
-    Format(
-        "wandb",
-        "`run-*.wandb`, alone or in a folder of runs",
-        "what was given to `wandb.log`; `output.log` where there is none",
-        _read_wandb,
-        lambda source: source.data[:4] == binary.WANDB_HEAD,
-        inside=("*.wandb", "*run-*/*.wandb", "wandb/*run-*/*.wandb"),
-    ),
-    Format(
-        "mlflow",
-        "a folder of runs with `meta.yaml` and a folder `metrics`",
-        "a step of a run",
-        lambda source, files: _of_runs(source, "mlflow", list(binary.mlflow_rows(files, source.budget))),
-        binary.mlflow_files,
-    ),
-    Format(
-        "file inside",
-        "a folder with `metrics.jsonl` or an `output.log` that is read",
-        "as in that file",
-        lambda _, file: read_table(file),
-        _file_inside,
-    ),
-    Format(
-        "tensorboard",
-        "event files in a folder and below it",
-        "a step; sub-folders are runs or `train` and `eval`, files of one folder follow each other",
-        _read_events,
-        lambda source: binary.is_event_file(source.data[:12]),
-        inside=("**/*tfevents*",),
-    ),
-    Format(
-        "sqlite",
-        "an SQLite database with a table `metrics`: trackio, MLflow",
-        "what was logged",
-        lambda source, _: _of_runs(source, "sqlite", binary.sqlite_rows(source.path, source.data, source.budget)),
-        lambda source: source.data.startswith(binary.SQLITE_HEAD),
-    ),
-    Format(
-        "json",
-        "one document",
-        "a row of a list, of `log_history` or of columns; `[step, value]`, `[wall time, step, value]`; lists or "
-        "columns per run, or of `train` and `eval`",
-        _read_json,
-        lambda source: source.data and text.json_document(source.path, source.body),
-    ),
-    Format(
-        "jsonl",
-        "one object per line",
-        "a line; `data`, `metrics`, `payload` and `values` are unwrapped, other objects become `outer/inner`",
-        lambda source, _: _of_text(source, "jsonl", *text.jsonl_rows(source.path, source.text)),
-        lambda source: source.data and text.is_json_lines(source.body),
-    ),
-    Format(
-        "csv",
-        "a header and rows of as many cells, with `,` `;` or tabs",
-        "a row; a run and row where a table has one column per run; a step where it has one metric per row",
-        _read_csv,
-        lambda source: source.data and text.is_table(source.text),
-    ),
-    Format(
-        "console",
-        "lines such as those below, also between the fences of a Markdown file",
-        "a line, or the lines under a heading `Step N` or in a box",
-        lambda source, found: _of_text(source, "console", *console_rows(found)),
-        lambda source: source.data and find_records(source.text, source.budget),
-    ),
-    Format(
-        "drawn table",
-        "cells between pipes or blanks, with a column of steps",
-        "a row",
-        lambda source, rows: _of_text(source, "csv", rows),
-        lambda source: source.data and not _named_as_table(source) and text.drawn_rows(source.text),
-    ),
-    Format("csv", "the suffix of its name", "", _read_csv, _named_as_table),
-)
+    "csv, by its suffix": (_named_as_table, _read_csv),
+}

@@ -46,14 +46,8 @@ class Source:
         text, self.bad_byte = _decoded(self.path, self.data)
         return text
 
-    @cached_property
-    def body(self) -> str:
-        return self.text.lstrip()
-
     def files(self, *patterns: str) -> list[Path]:
         """Return the files of a folder that match, each once, sorted."""
-        if not self.is_folder:
-            return []
         found = {file for pattern in patterns for file in self.path.glob(pattern) if file.is_file()}
         return sorted(found, key=lambda path: (len(str(path)), path))
 
