@@ -74,9 +74,9 @@ _CRC_BYTES = 4
 _TENSOR_FLOATS = {1: ("f", 4, 5), 2: ("d", 8, 6)}
 
 
-def is_event_file(head: bytes) -> bool:
-    """Return whether these first bytes open a TFRecord file."""
-    return len(head) >= _RECORD.size and _RECORD.unpack_from(head)[1] == _masked_crc32c(head[:8])
+def is_event_file(data: bytes) -> bool:
+    """Return whether these bytes open a TFRecord file."""
+    return len(data) >= _RECORD.size and _RECORD.unpack_from(data)[1] == _masked_crc32c(data[:8])
 
 
 def event_rows(path: Path, files: Sequence[Path], budget: Budget) -> Iterator[Placed]:

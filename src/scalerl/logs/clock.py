@@ -52,15 +52,15 @@ def duration(value: Any) -> float | None:
     return sum(part * unit for part, unit in zip(parts, (86400, 3600, 60, 1, 3600, 60, 1), strict=True))
 
 
-def _seconds(rows: Sequence[Row], column: str | None, read: Callable[[Any], float | None]) -> Floats:
+def _seconds(rows: Sequence[Row], column: str, read: Callable[[Any], float | None]) -> Floats:
     """Return a clock in seconds, NaN where it has none."""
-    seconds = np.array([read(row.get(column or "")) for row in rows], dtype=float)
+    seconds = np.array([read(row.get(column)) for row in rows], dtype=float)
     return np.where(np.isfinite(seconds), seconds, np.nan)
 
 
-def wall_times(rows: Sequence[Row], columns: Sequence[str]) -> Floats:
+def wall_times(rows: Sequence[Row], column: str) -> Floats:
     """Return the time of day of each row, NaN where it has none."""
-    return _seconds(rows, find(WALL_CLOCK, columns), time_of_day)
+    return _seconds(rows, column, time_of_day)
 
 
 def hours_of_training(
@@ -69,8 +69,10 @@ def hours_of_training(
     """Return the hours until each row, counted in each run, and the pauses left out; None without a clock."""
     step, step_time, elapsed = (find(names, columns) for names in (STEP, STEP_TIME, ELAPSED))
     clock = step_time or elapsed or find(WALL_CLOCK, columns)
+    if clock is None:
+        return None, []
     seconds = _seconds(rows, clock, {step_time: number, elapsed: duration}.get(clock, time_of_day))
-    if clock is None or (clock not in (step_time, elapsed) and np.isnan(seconds).all()):
+    if clock not in (step_time, elapsed) and np.isnan(seconds).all():
         return None, []
     steps, hours, pauses = numbers(rows, step), np.full(len(rows), np.nan), np.zeros(len(rows))
     for run in grouped(run_keys(rows, run_labels(rows, clock))).values():

@@ -32,12 +32,10 @@ def sentence(fact: Fact) -> str:
 def _attempts(values: Mapping[str, Any]) -> str:
     differ = ",".join(values["differ"])
     advice = (
-        f"they differ in {differ}: name the curves with --by {differ}"
-        if differ
-        else "keep one with --where attempt=N, or make them runs of one curve with --seed attempt"
+        f"name them with --by {differ}" if differ else "keep one with --where attempt=N, or pool with --seed attempt"
     )
     return (
-        f"{values['place']} holds {values['num']} attempts that each begin anew; they are separate curves ({advice})."
+        f"{values['place']} holds {values['num']} attempts that each begin anew: they are separate curves ({advice})."
     )
 
 
@@ -46,10 +44,8 @@ def _uneven_time(values: Mapping[str, Any]) -> str:
         "flops": "Compute is counted in FLOPs (give --x gpu_hours for time).",
         "gpu_hours": "A run's own curve is better fitted over FLOPs (--x flops).",
     }
-    return (
-        f"Time per FLOP changed during the run: hours and FLOPs differ by up to {values['share']:.0%} of it. "
-        + advice[values["used"]]
-    )
+    share = f"hours and FLOPs differ by up to {values['share']:.0%} of it"
+    return f"Time per FLOP changed during the run: {share}. {advice[values['used']]}"
 
 
 _SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
@@ -57,34 +53,22 @@ _SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "lines_taken": "{num} of {num_lines} lines record a step ({styles}); the step is {origin}.",
     "cut_lines": "{num} lines (the first is line {line}) were cut while they were written and are left out.",
     "rows_counted": "The log does not name its steps: compute is the number of the record, 1 to {num}.",
-    "longest_history": (
-        "Of {num_files} trainer_state.json files the one with the longest history is read: {file}, {num_rows} rows "
-        "({num_unreadable} files cannot be read)."
-    ),
+    "longest_history": "{file} is read: the longest of {num_files} histories ({num_unreadable} cannot be read).",
     "other_logs": "The folder holds one run in several logs: {file} is read, with {num} values of {y}; not {others}.",
     "evaluations_apart": "Training and evaluations share a column: the evaluations are read as {columns}.",
     "one_column_per_run": "The table has one column per run: {columns}.",
     # what is a run
     "attempts": _attempts,
-    "short_attempts": (
-        "{num} short attempts ({num_rows} rows in all) of {place} are left out: the run began anew after them."
-    ),
+    "short_attempts": "{num} short attempts ({num_rows} rows) of {place} are left out: the run began anew after them.",
     "first_step_again": "The resumed run evaluated step {step:g} again: {num} repeated rows are left out.",
     "superseded": (
         "The step falls from {from_step:g} to {to_step:g} at {place}, as where a run is resumed (restarts: {times}): "
-        "{num} earlier rows of the steps from there on are left out. If they are of another run, name the column of "
-        "runs with --seed or --by."
+        "{num} earlier rows are left out. If they are of another run, name the column of runs with --seed or --by."
     ),
-    "files_joined": (
-        "{files} are read as one run: each begins at a later step, before the one before it ends (--by file makes "
-        "them separate curves)."
-    ),
+    "files_joined": "{files} are one run: each goes on from a step of the one before (--by file keeps them apart).",
     "steps_per_epoch": "{step} begins anew in each of {num} values of {coarse}: the steps are counted through.",
-    "runs_joined": "{names} of column {column} are read as one run: each begins at a later step of the one before it.",
-    "runs_apart": (
-        "Column {column} names {num} runs: they are separate curves (make them repeats of one curve with --seed "
-        "{column}, or name curves with --by)."
-    ),
+    "runs_joined": "{names} of column {column} are one run: each begins at a later step of the one before it.",
+    "runs_apart": "Column {column} names {num} runs: they are separate curves (--seed {column} makes them one).",
     "runs_by_column": "Column {columns} names the runs of the curve.",
     "seed_has_too_many_values": "Column {columns} has too many values to name runs: all rows count as one run.",
     "mixed": (
@@ -97,10 +81,7 @@ _SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
         "NaN there, the run has diverged and the rest says little."
     ),
     "repeated_rows": "{num} of {num_rows} rows repeat another one, compute and reward: each counts once.",
-    "held_values": (
-        "{num_rows} rows hold {num} values, each written several times in a row: a value counts once, where it first "
-        "stands."
-    ),
+    "held_values": "{num_rows} rows hold {num} values, each written several times in a row: a value counts once.",
     "several_per_compute": (
         "Most values of {x} have {num:g} rows or more, taken as evaluations of one run: if they are of several runs, "
         "name the column of runs with --seed or --by."
@@ -111,12 +92,9 @@ _SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     ),
     "start_is_a_mean": "The start, {start:g}, is the mean of {num} rows: a run has several at its least compute.",
     "start_is_late": (
-        "The first row lies at compute {compute:g}, not before training: it is fitted as a point, and the start is "
-        "fitted too."
+        "The first row lies at compute {compute:g}, not before training: it is a point, and the start is fitted."
     ),
-    "start_from_evaluation": (
-        "The start, {start:g}, is {column} before the first training step (leave it out with --start fit)."
-    ),
+    "start_from_evaluation": "The start, {start:g}, is {column} before training (--start fit leaves it out).",
     "binned": (
         "{num_points:,} rewards are averaged in {num_bins} bins along compute: the standard error of a mean is "
         "{error:.2g}, with an autocorrelation of {autocorrelation:.2f} between neighbouring rewards."
@@ -124,8 +102,6 @@ _SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     # in which unit
     "percent": "{y} runs from {low:g} to {high:g} and is read as per cent.",
     "own_scale": "{y} runs from {low:g} to {high:g}: it is not a pass rate, and is fitted as it is.",
-    "clock_gaps": (
-        "{num} pauses of the clock ({hours:.3g} hours in all, the first before {place}) are left out of the hours."
-    ),
+    "clock_gaps": "{num} pauses of the clock ({hours:.3g} hours, the first before {place}) are left out of the hours.",
     "uneven_time": _uneven_time,
 }

@@ -291,7 +291,10 @@ FOLDERS: dict[str, tuple[Recognise, Read]] = {
 FILES: dict[str, tuple[Recognise, Read]] = {
     "run": (_is_run, _read_run),
     "wandb": (_begins(binary.WANDB_HEAD), _read_wandb),
-    "tensorboard": (lambda source: binary.is_event_file(source.data[:12]) and [source.path], _read_events),
+    "tensorboard": (
+        lambda source: b"\0" in source.data[:12] and binary.is_event_file(source.data) and [source.path],
+        _read_events,
+    ),
     "sqlite": (_begins(binary.SQLITE_HEAD), _read_sqlite),
     "json": (lambda source: text.json_document(source.path, source.text.lstrip()), _read_json),
     "jsonl": (lambda source: text.is_json_lines(source.text.lstrip()), _read_json_lines),

@@ -1,6 +1,8 @@
 """Names of curves, made safe where they enter and as short as keeps them distinct."""
 
+import itertools
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,7 +25,7 @@ _LONG = 32
 _MAX_NAMES = 12
 _MAX_LENGTH = 200
 # Separators between the parts of a run's name; a dot between digits is a decimal point.
-_TOKENS = re.compile(r"[-_/\s]+|(?<!\d)\.|\.(?!\d)")
+_WORDS = re.compile(r"([-_/\s]+|(?<!\d)\.|\.(?!\d))")
 
 
 def clean(text: str) -> str:
@@ -45,16 +47,13 @@ def file_names(paths: Sequence[Path]) -> list[str]:
     Where these are equal, as many folders come before them as it takes to tell the paths apart.
     """
     absolute = [path.absolute() for path in paths]
-    distinct = list(dict.fromkeys(absolute))
-    places = {path: _telling_path(path) for path in distinct}
-    taken = list(places.values())
+    telling = {path: _telling_path(path) for path in absolute}
+    num = Counter(telling.values())
     # Two generic files of one folder go by their own names.
-    places = {path: path if taken.count(place) > 1 else place for path, place in places.items()}
+    places = {path: path if num[place] > 1 else place for path, place in telling.items()}
     names = dict(zip(places, _short_paths(list(places.values())), strict=True))
     repeats = [absolute[:at].count(path) for at, path in enumerate(absolute)]
-    return [
-        clean(f"{names[path]} ({nth + 1})" if nth else names[path]) for path, nth in zip(absolute, repeats, strict=True)
-    ]
+    return [clean(names[path] + f" ({nth + 1})" * bool(nth)) for path, nth in zip(absolute, repeats, strict=True)]
 
 
 def curve_names(keys: Sequence[CurveKey], labels: Sequence[str] = ()) -> list[str]:
@@ -92,20 +91,22 @@ def _part(column: str, value: str) -> str:
 
 
 def _shortened(names: Sequence[str]) -> list[str]:
-    """Cut what all names begin and end with, where they are long; at least one word stays."""
+    """Cut what all names begin and end with, in whole words, where they are long; at least one word stays."""
+    parts = [_WORDS.split(name) for name in names]  # words and the separators between them, in turn
+    num = {len(own) for own in parts}
     if len(set(names)) < 2 or max(map(len, names)) <= _LONG:
         return list(names)
-    begin, end = _shared(names), _shared([name[::-1] for name in names])
-    short = [name[begin : len(name) - end] for name in names]
+    begin, end = (_num_shared([own[::turn] for own in parts], min(num)) for turn in (1, -1))
+    short = ["".join(own[begin : len(own) - end]) for own in parts]
     is_clear = len(set(short)) == len(set(names)) and all(re.search(r"[A-Za-z]", name) for name in short)
     return short if is_clear else list(names)
 
 
-def _shared(names: Sequence[str]) -> int:
-    """Return how many characters all names share at the beginning, up to the end of a separator; case is ignored."""
-    names = [name.lower() for name in names]
-    ends = [{0, *(match.end() for match in _TOKENS.finditer(name))} for name in names]
-    return max(at for at in set.intersection(*ends) if len({name[:at] for name in names}) == 1)
+def _num_shared(parts: Sequence[Sequence[str]], most: int) -> int:
+    """Return how many leading parts are equal in all, up to a separator; case is ignored."""
+    alike = (len({own[at].lower() for own in parts}) == 1 for at in range(most))
+    num = sum(1 for _ in itertools.takewhile(bool, alike))
+    return num - num % 2
 
 
 # Paths

@@ -133,6 +133,8 @@ def with_runs(table: Table, labels: Sequence[str] = ()) -> Table:
         return with_gpus(_with_hours(raw), None)
     places, rows = _in_order(raw, step)
     runs = list(dict.fromkeys((*names.run_labels(rows, step), *labels)))
+    if not runs and (np.diff(numbers(rows, step)) > 0).all():
+        return with_gpus(_with_hours(replace(raw, rows=rows, places=places)), None)  # one run, never interrupted
     rows, counted = count_through_epochs(rows, step, names.find(names.COARSE, raw.columns))
     rows, facts = join_named_runs(rows, step, [run for run in runs if run not in labels])
     joined = join_attempts(rows, step, runs, places, raw.path.name)
@@ -202,10 +204,9 @@ def _read_numbers(rows: Sequence[dict[str, Any]], *, decimal_comma: bool) -> Non
 
 def _in_order(table: Table, step: str) -> tuple[list[str], list[dict[str, Any]]]:
     """Return places and rows by their time of day, if every row has one; rows with the newest first are turned."""
-    times, steps = wall_times(table.rows, table.columns), numbers(table.rows, step)
-    steps = steps[~np.isnan(steps)]
-    order = np.arange(len(table.rows))
-    if not np.isnan(times).any():
+    clock, steps = names.find(names.WALL_CLOCK, table.columns), numbers(table.rows, step)
+    steps, order = steps[~np.isnan(steps)], np.arange(len(table.rows))
+    if clock and not np.isnan(times := wall_times(table.rows, clock)).any():
         order = np.argsort(times, kind="stable")
     elif len(np.unique(steps)) > 3 and (np.diff(steps) <= 0).all():
         order = order[::-1]
