@@ -46,104 +46,67 @@ def _run_folder(folder: Path, **recipe: Any) -> Path:
     return folder
 
 
-def test_step_of_ms_swift_is_read_from_its_text(tmp_path: Path) -> None:
-    rows = [{"reward": 0.1, "global_step/max_steps": f"{step}/400", "elapsed_time": "3m 20s"} for step in (5, 10)]
-    table = read_table(_lines(tmp_path / "logging.jsonl", rows))
-    assert (table.x, _column(table, table.x or "")) == ("global_step/max_steps", [5, 10])
+LONG = [
+    f"{run},{tag},{step},{step / 10}" for run in "ab" for step in (1, 2, 3) for tag in ("train/loss", "eval/accuracy")
+]
+SEEDED = [
+    f"{s},{t},{at},{(1 + s) * at * n}"
+    for t, n in (("reward", 0.1), ("tokens", 100))
+    for s in (0, 1)
+    for at in (1, 2, 3)
+]
+NAMED = [f"{run},{step},{0.1 * step}" for run in ("base", "new") for step in (1, 2, 3)]
+COLUMNS = {"step": [1, 2, 3], "reward": [0.1, None, 0.3]}
+BY_ROW = {name: {str(at): cell for at, cell in enumerate(column)} for name, column in COLUMNS.items()}
+HISTORY = {"config": {"lr": 1}, "history": [{"step": 1, "reward": 0.1}, {"step": 2, "reward": 0.2}]}
+NESTED = [{"step": 1, "loss": {"pg": 0.5, "kl": {"mean": 1}}}, {"step": 1, "eval/reward": 0.5, "num_correct": [1, 0]}]
+
+# What is written -> columns of the table
+TABLES: dict[str, tuple[str, dict[str, list[Any]]]] = {
+    "comma": ("arm,gpu_hours,reward\r\na,1,0.5\r\n\r\nb,2e3,\r\n", {"gpu_hours": [1, 2000], "reward": [0.5, None]}),
+    "delimiter ;": ("arm;gpu_hours;pass_rate\na;1;0.5\n\nb;2e3;\n", {"arm": ["a", "b"], "gpu_hours": [1, 2000]}),
+    "delimiter tab": ("\ufeffarm\tgpu_hours\tpass_rate\na\t1\t0.5\n", {"arm": ["a"], "pass_rate": [0.5]}),
+    "excel": ("sep=;\nstep;reward\n1;0,1\n2;0,2\n", {"reward": [0.1, 0.2]}),
+    "excel, quoted": ('"sep=;"\r\nstep;reward\n1;0,5\n2;0,75\n', {"reward": [0.5, 0.75]}),
+    "comments": ("# exported\n# from a tracker, run 7\nstep;reward\n1;0,1\n2;0,2\n", {"reward": [0.1, 0.2]}),
+    "quoted": ('name,step,reward\n"a, b",1,0.5\n', {"name": ["a, b"], "step": [1], "reward": [0.5]}),
+    "labels": ("sha,reward,step\n3e7,0.5,1\nabc,0.5,2\n1_2,0.5,3\n", {"sha": ["3e7", "abc", "1_2"]}),
+    "a bad cell": ("step,reward\n1,0.5\n2,oops\n3,0.6\n", {"reward": [0.5, "oops", 0.6]}),
+    "repeated column": ("step,reward,reward,\n1,0.5,0.7,x\n", {"reward": [0.5], "reward.3": [0.7], "column 4": ["x"]}),
+    "one metric per row": (
+        "\n".join(["run,tag,step,value", *LONG]),
+        {"run": [*"aaabbb"], "eval/accuracy": [0.1, 0.2, 0.3] * 2},
+    ),
+    "metrics of seeds": ("\n".join(["seed,tag,step,value", *SEEDED]), {"tokens": [100, 200, 300, 200, 400, 600]}),
+    "names of runs": ("\n".join(["name,step,value", *NAMED]), {"name": ["base"] * 3 + ["new"] * 3}),
+    "json columns": (json.dumps(COLUMNS), COLUMNS),
+    "json columns, indented": (json.dumps(COLUMNS, indent=1), COLUMNS),
+    "json by row": (json.dumps(BY_ROW), COLUMNS),
+    "json history": (json.dumps(HISTORY), {"step": [1, 2], "reward": [0.1, 0.2]}),
+    "json history, indented": (json.dumps(HISTORY, indent=1), {"step": [1, 2], "reward": [0.1, 0.2]}),
+    "json list": ('[\n {"step": 1, "reward": 0.5}\n]', {"step": [1], "reward": [0.5]}),
+    "json lines": (
+        "".join(json.dumps(row) + "\n" for row in NESTED),
+        {"step": [1, 1], "loss/pg": [0.5, None], "loss/kl/mean": [1, None], "eval/reward": [None, 0.5]},
+    ),
+    "cut last line": ('{"step": 1, "reward": 0.5}\n{"step": 2, "rew', {"step": [1], "reward": [0.5]}),
+    "ms-swift": ('{"reward": 0.1, "global_step/max_steps": "5/400"}\n', {"global_step/max_steps": [5]}),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("indent", [None, 1])
-@pytest.mark.parametrize("by_row", [False, True])
-def test_json_of_columns(tmp_path: Path, indent: int | None, by_row: bool) -> None:
-    columns: dict[str, Any] = {"step": [1, 2, 3], "reward": [0.1, None, 0.3]}
-    if by_row:
-        columns = {name: {str(at): cell for at, cell in enumerate(cells)} for name, cells in columns.items()}
-    table = read_table(_file(tmp_path / "a.json", json.dumps(columns, indent=indent)))
-    assert (table.x, table.y, _column(table, "reward")) == ("step", "reward", [0.1, None, 0.3])
-
-
-@pytest.mark.parametrize("indent", [None, 1])
-def test_json_with_one_list_of_rows(tmp_path: Path, indent: int | None) -> None:
-    value = {"config": {"lr": 1}, "history": [{"step": 1, "reward": 0.1}, {"step": 2, "reward": 0.2}]}
-    table = read_table(_file(tmp_path / "a.json", json.dumps(value, indent=indent)))
-    assert (table.x, table.y, _column(table, "reward")) == ("step", "reward", [0.1, 0.2])
-
-
-@pytest.mark.parametrize("preamble", ["sep=;\n", '"sep=;"\r\n', "# exported\n# from a tracker, run 7\n"])
-def test_lines_before_the_header_are_skipped(tmp_path: Path, preamble: str) -> None:
-    table = read_table(_file(tmp_path / "a.csv", preamble + "step;reward\n1;0,1\n2;0,2\n"))
-    assert (table.x, table.y, _column(table, "reward")) == ("step", "reward", [0.1, 0.2])
-
-
-def test_one_metric_per_row_becomes_columns(tmp_path: Path) -> None:
-    rows = [
-        f"{run},{tag},{step},{value}"
-        for run in ("a", "b")
-        for step, value in ((1, 0.2), (2, 0.3), (3, 0.4))
-        for tag in ("train/loss", "eval/accuracy")
-    ]
-    table = read_table(_file(tmp_path / "a.csv", "\n".join(["run,tag,step,value", *rows]) + "\n"))
-    assert (table.x, table.y, len(table.rows)) == ("step", "eval/accuracy", 6)
-    assert _column(table, "run") == ["a"] * 3 + ["b"] * 3
-    series = series_from([table], Selection())
-    assert [(curve.name, curve.reward.tolist()) for curve in series] == [("a", [0.2, 0.3, 0.4]), ("b", [0.2, 0.3, 0.4])]
-
-
-def test_one_metric_per_row_keeps_numbered_seeds_apart(tmp_path: Path) -> None:
-    rows = [
-        f"{seed},{tag},{step},{value}"
-        for tag, values in (("reward", (0.1, 0.2, 0.3)), ("tokens", (100, 200, 300)))
-        for seed in (0, 1)
-        for step, value in enumerate((1 + seed) * number for number in values)
-    ]
-    table = read_table(_file(tmp_path / "a.csv", "\n".join(["seed,tag,step,value", *rows]) + "\n"))
-    assert _column(table, "tokens") == [100, 200, 300, 200, 400, 600]
-
-
-def test_names_of_runs_are_not_metrics(tmp_path: Path) -> None:
-    rows = [f"{run},{step},{0.1 * step}" for run in ("base", "new") for step in (1, 2, 3)]
-    table = read_table(_file(tmp_path / "a.csv", "\n".join(["name,step,value", *rows]) + "\n"))
-    assert set(table.columns) >= {"name", "value"}
-
-
-# CSV
-
-
-@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-@pytest.mark.parametrize("opening", ["", "\ufeff"])
-def test_csv_of_any_delimiter(tmp_path: Path, delimiter: str, opening: str) -> None:
-    lines = ["arm,gpu_hours,pass_rate", "a,1,0.5", "", "b,2e3,"]
-    table = read_table(_file(tmp_path / "a.csv", opening + "\r\n".join(lines).replace(",", delimiter) + "\r\n"))
-    assert (table.kind, table.columns, table.x, table.y) == (
-        "csv",
-        ["arm", "gpu_hours", "pass_rate"],
-        "gpu_hours",
-        "pass_rate",
-    )
-    assert table.rows == [{"arm": "a", "gpu_hours": 1.0, "pass_rate": 0.5}, {"arm": "b", "gpu_hours": 2000.0}]
-    assert table.places == ["line 2", "line 4"]
-
-
-def test_quoted_cells_may_hold_the_delimiter(tmp_path: Path) -> None:
-    table = read_table(_file(tmp_path / "a.csv", 'name,step,reward\n"a, b",1,0.5\n'))
-    assert table.rows == [{"name": "a, b", "step": 1.0, "reward": 0.5}]
-
-
-def test_decimal_commas_are_numbers(tmp_path: Path) -> None:
-    assert read_table(_file(tmp_path / "a.csv", "step;reward\n1;0,5\n2;0,75\n")).rows[1] == {
-        "step": 2.0,
-        "reward": 0.75,
+@pytest.mark.parametrize("name", TABLES)
+def test_columns_are_read_as_written(tmp_path: Path, name: str) -> None:
+    text, expected = TABLES[name]
+    table = read_table(_file(tmp_path / "log", text))
+    assert {column: _column(table, column) for column in expected} == {
+        column: [pytest.approx(cell) if isinstance(cell, float) else cell for cell in cells]
+        for column, cells in expected.items()
     }
 
 
-def test_column_of_labels_stays_text(tmp_path: Path) -> None:
-    table = read_table(_file(tmp_path / "a.csv", "sha,reward,step\n3e7,0.5,1\nabc,0.5,2\n1_2,0.5,3\n"))
-    assert _column(table, "sha") == ["3e7", "abc", "1_2"]
-
-
-def test_repeated_column_keeps_the_first(tmp_path: Path) -> None:
-    table = read_table(_file(tmp_path / "a.csv", "step,reward,reward,\n1,0.5,0.75,x\n"))
-    assert table.rows == [{"step": 1.0, "reward": 0.5, "reward.3": 0.75, "column 4": "x"}]
+def test_rows_know_their_places(tmp_path: Path) -> None:
+    assert read_table(_file(tmp_path / "a.csv", "step,reward\n1,0.5\n\n2,0.6\n")).places == ["line 2", "line 4"]
+    assert read_table(_file(tmp_path / "a.json", '[{"step": 1, "reward": 0.5}]')).places == ["row 1"]
 
 
 def test_gzipped_text_is_read(tmp_path: Path) -> None:
@@ -182,23 +145,6 @@ def test_wandb_export_on_relative_time_has_hours(tmp_path: Path) -> None:
 
 
 # JSON
-
-
-def test_json_lines_are_separate_flat_rows(tmp_path: Path) -> None:
-    rows = [{"step": 1, "loss": {"pg": 0.5, "kl": {"mean": 1}}}, {"step": 1, "eval/reward": 0.5, "num_correct": [1, 0]}]
-    table = read_table(_lines(tmp_path / "a.jsonl", rows))
-    assert table.rows == [{"step": 1, "loss/pg": 0.5, "loss/kl/mean": 1}, rows[1]]
-    assert (table.kind, table.x, table.y) == ("jsonl", "step", "eval/reward")
-
-
-def test_json_list_of_rows_is_read(tmp_path: Path) -> None:
-    table = read_table(_file(tmp_path / "a.json", json.dumps([{"step": 1, "reward": 0.5}], indent=1)))
-    assert (table.rows, table.places) == ([{"step": 1, "reward": 0.5}], ["row 1"])
-
-
-def test_cut_last_line_is_left_out(tmp_path: Path) -> None:
-    path = _file(tmp_path / "a.jsonl", '{"step": 1, "reward": 0.5}\n{"step": 2, "rew')
-    assert read_table(path).rows == [{"step": 1, "reward": 0.5}]
 
 
 def test_verl_file_logger_is_unwrapped(tmp_path: Path) -> None:

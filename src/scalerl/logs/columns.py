@@ -33,7 +33,7 @@ STEP = (
     *("train/step", "training/step", "trainer/step", "train/iteration", "training_iteration", "iterations", "updates"),
     # RLlib, LLaMA-Factory, ms-swift, Stable-Baselines3
     *("timesteps_total", "timesteps", "current_steps", "global_step/max_steps", "time/total_timesteps"),
-    *("total_timesteps", "time/iterations"),
+    *("total_timesteps", "time/iterations", "checkpoint", "ckpt"),
 )
 COARSE = ("episode", "episodes", "epoch")
 # wandb's own _step counts rows and never falls, the trainer's does when a run is resumed.
@@ -76,7 +76,7 @@ def _part(words: str, after: str = "") -> re.Pattern[str]:
 
 _EVALUATION = _part(r"evals?|evaluation|val|valid|validation|test|held_?out")
 _BARE_EVALUATION = re.compile(r"(eval|val|test|validation)/[^/]+")
-_RATES = tuple(map(_part, RATES))
+_RATES = tuple(_part(words, after="@") for words in RATES)
 _PLAIN_RATE = re.compile(rf"(mean_|avg_)?({'|'.join(RATES[:3])})")
 _ANY_RATE = _part("|".join(RATES))
 _NAMED_RATE = _part("|".join((*RATES[:3], "percent", "pct")), after="@")
@@ -84,7 +84,7 @@ _NAMED_RATE = _part("|".join((*RATES[:3], "percent", "pct")), after="@")
 # the format was kept, and what was chosen from several answers (verl's best@8/mean beside mean@8, SkyRL's pass_at_8).
 _PART = re.compile(
     r"(^|[/_.])(rewards/[^/]+/mean$|(format|formatting|penalty|bonus|best|worst|maj|majority|oracle|chosen|rejected"
-    r"|pass(@|_at_)([2-9]|\d\d+))(@\d+)?([/_.]|$))"
+    r"|(pass|acc)(@|_at_)([2-9]|\d\d+))(@\d+)?([/_.]|$))"
 )
 _WHOLE = _part("total|overall|sum")
 _NEVER = _part(

@@ -54,7 +54,7 @@ _BEFORE_DICT = re.compile(
 )
 _PROGRESS_BAR = re.compile(r"\d+%\|[^|]*\|")
 _TRAINER_BAR = re.compile(r"^\s*\d+%\|[^|]*\|\s*(\d+)/(\d+)\s*\[")
-_BAR_VALUES = re.compile(r"\d+%\|[^|]*\|()\s*(\d+)/\d+\s*\[[^\],]*,[^\],]*,([^\]]*=[^\]]*)")
+_BAR_VALUES = re.compile(r"\d+%\|[^|]*\|()\s*(\d+)/\d+\s*\[[^\],]*(?:,[^\],]*,([^\]]*=[^\]]*))?")
 _RULE = re.compile(r"\W*")
 _EVALUATING = re.compile(r"\b(evaluat\w+|validat\w+|testing)\b", re.IGNORECASE)
 _TRAINING = re.compile(r"\btraining (results|metrics)\b", re.IGNORECASE)
@@ -118,7 +118,7 @@ def _as_rows(records: Sequence[Record], lines: Sequence[Line], num_lines: int) -
     styles = tuple(dict.fromkeys(record.style for record in records))
     values = {"num": len(records), "num_lines": num_lines, "origin": origin, "styles": styles}
     counted = [Fact(kind="rows_counted", values={"num": max(steps)})] if origin == "counted" else []
-    placed = [(f"line {record.line}", row) for record, row in zip(records, rows, strict=True)]
+    placed: list[Placed] = [(f"line {record.line}", row) for record, row in zip(records, rows, strict=True)]
     return placed, (Fact(kind="lines_taken", values=values), *counted)
 
 
@@ -326,7 +326,8 @@ def _record(number: int, line: str, *, is_cut: bool) -> Record | None:
             counter, step = "", whole
         return Record(line=number, style="dict", step=step, counter=counter, values=values, tag=tag) if values else None
     if bar := _BAR_VALUES.search(line):
-        values = _values(bar[3].replace(", ", "\n")) | _epoch(line[: bar.start()])
+        values = _values(_SEPARATOR.sub("\n", line[: bar.start()])) | _values((bar[3] or "").replace(", ", "\n"))
+        values |= _epoch(line[: bar.start()]) if values else {}
         return Record(line=number, style="bar", step=_count(bar[2]), values=values, tag=tag) if values else None
     named = _VERL.search(line)
     style = "verl" if named else "line"

@@ -64,11 +64,14 @@ def expand(paths: Sequence[str | Path]) -> list[Path]:
 
 def logs_inside(folder: Path) -> list[Path]:
     """Return the logs directly inside a folder that is not a log itself: run folders, else folders, else files."""
-    entries = sorted(item for item in folder.iterdir() if not item.name.startswith("."))
+    entries = sorted(item for item in folder.iterdir() if item.is_dir() and not item.name.startswith("."))
     runs = [item for item in entries if store.is_run_folder(item)]
-    folders = [item for item in entries if item.is_dir() and _is_log(item)] if not runs else []
-    files = [item for item in entries if item.is_file() and item.suffix in LOG_SUFFIXES][:_MAX_LOGS]
-    return runs or folders or [file for file in files if _is_log(file)]
+    return runs or [item for item in entries if _is_log(item) or len(_log_files(item)) == 1] or _log_files(folder)
+
+
+def _log_files(folder: Path) -> list[Path]:
+    files = [item for item in folder.iterdir() if item.suffix in LOG_SUFFIXES and not item.name.startswith(".")]
+    return [file for file in sorted(files)[:_MAX_LOGS] if file.is_file() and _is_log(file)]
 
 
 def _read(path: Path) -> Table:

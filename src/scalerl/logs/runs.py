@@ -181,10 +181,10 @@ def join_attempts(rows: Sequence[Row], step: str, labels: Sequence[str], places:
         values = {"num": int(attempt[kept].max()), "place": file, "differ": differ}
         facts.append(Fact(kind="attempts", values=values))
     return Joined(
-        rows=[rows[at] for at in kept],
+        rows=[rows[at] for at in kept.tolist()],
         attempt=attempt[kept].tolist(),
         superseded=done[kept].tolist(),
-        places=[places[at] for at in kept],
+        places=[places[at] for at in kept.tolist()],
         facts=facts,
     )
 

@@ -215,18 +215,15 @@ def _with_named_runs(table: Table, selection: Selection) -> Table:
         for name, own in counts.items()
         if 2 <= len(own) <= _MAX_RUNS and "None" not in own and median(own.values()) >= _MIN_ROWS_PER_RUN
     ]
-    run = find(RUN, free)
+    run = find(RUN, free) or ""
     arms = [name for name in named if plain(name) in ARM]
-    if arms:
-        table = replace(table, seed=table.seed or run)
-    elif run not in named or selection.seed:
+    apart = arms or [name for name in named if name == run and not selection.seed]
+    pairs = {(label(row.get(run)), label(row.get(table.seed or ""))) for row in rows}
+    if not apart or (not arms and table.seed and len(pairs) == len({seed for _, seed in pairs})):
         return table
-    elif table.seed:
-        pairs = {(label(row[run]), label(row.get(table.seed))) for row in rows}
-        if len(pairs) == len({seed for _, seed in pairs}):
-            return table
-    facts = [Fact(kind="runs_apart", values={"column": name, "num": len(counts[name])}) for name in arms or [run]]
-    return replace(table, apart=(*table.apart, *(arms or [run])), facts=(*table.facts, *facts))
+    facts = [Fact(kind="runs_apart", values={"column": name, "num": len(counts[name])}) for name in apart]
+    seed = table.seed or (run if arms and run else None)
+    return replace(table, seed=seed, apart=(*table.apart, *apart), facts=(*table.facts, *facts))
 
 
 # A table as a whole

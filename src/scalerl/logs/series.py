@@ -255,12 +255,12 @@ def _without_held(points: Points, facts: list[Fact]) -> Points:
     x, y = points.cells("x"), np.array(list(map(str, points.cells("y"))))
     if len(set(zip(points.run, map(str, x), strict=True))) < len(x):
         return points  # several rows per compute, of which some agree
-    order = np.lexsort(([number(cell) or 0.0 for cell in x], points.held, points.run))
+    order = np.lexsort((np.array([number(cell) or 0.0 for cell in x]), points.held, points.run))
     run, held, y = points.run[order], points.held[order], y[order]
     is_new = np.append(True, (run[1:] != run[:-1]) | (held[1:] != held[:-1]) | (y[1:] != y[:-1]))
     begins = np.flatnonzero(is_new)
     distinct = len(set(zip(run, held, y, strict=True)))
-    if len(begins) < 6 or np.median(np.diff([*begins, len(y)])) < 2 or distinct < 0.8 * len(begins):
+    if len(begins) < 6 or np.median(np.diff(np.append(begins, len(y)))) < 2 or distinct < 0.8 * len(begins):
         return points
     facts.append(Fact(kind="held_values", values={"num": len(begins), "num_rows": len(y)}))
     return points.take(order[begins])

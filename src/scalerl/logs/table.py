@@ -27,8 +27,8 @@ _MAX_SECONDS = 60.0
 _MAX_DEPTH = 8
 # Larger integers are beyond floats, and become infinite.
 _MAX_BITS = 1000
-# A step as ms-swift writes it: '5/400'.
-_STEP_OF = re.compile(r"\d+\s*/\s*\d+")
+# A step as ms-swift writes it, '5/400', and as folders are named, 'checkpoint-5'.
+_STEP_OF = re.compile(r"(?:[A-Za-z][A-Za-z_ -]*)?(\d+)(?:\s*/\s*\d+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,8 +193,8 @@ def _read_numbers(rows: Sequence[dict[str, Any]], *, decimal_comma: bool) -> Non
                 del row[column]
         present = [row for row in rows if row.get(column) is not None]
         texts = [str(row[column]).strip() for row in present]
-        if names.plain(column) in names.STEP and all(map(_STEP_OF.fullmatch, texts)):
-            texts = [text.partition("/")[0] for text in texts]
+        steps = [_STEP_OF.fullmatch(text) for text in texts] if names.plain(column) in names.STEP else [None]
+        texts = [step[1] for step in steps if step] if all(steps) else texts
         values = as_numbers(texts, decimal_comma=decimal_comma)
         # 3e7 may be a label beside 'base'.
         if 2 * values.count(None) < len(values) and not any(isinstance(row[column], list | bool) for row in present):

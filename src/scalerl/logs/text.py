@@ -175,10 +175,23 @@ def _rows_in(value: Any) -> list[dict[str, Any]] | None:
     found = {name: _rows_in(part) for name, part in value.items() if isinstance(part, list | dict)}
     parts = {name: rows for name, rows in found.items() if rows and set(rows[0]) != {"value"}}
     if len(parts) < 2:
-        return next(iter(parts.values()), None)
+        return next(iter(parts.values()), None) or _rows_by_step(value)
     if are_splits(parts):
         return [of_split(name, row) for name, rows in parts.items() for row in rows]
     return [{"run": name, **row} for name, rows in parts.items() for row in rows] if len(parts) == len(value) else None
+
+
+def _rows_by_step(value: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the rows of an object whose keys are steps, as {"step_10": {"acc": 0.5}, ...}; None for any other."""
+    steps = [re.fullmatch(r"(?:[A-Za-z][A-Za-z_ -]*)?(\d+)", key) for key in value]
+    if (
+        len(steps) < 3
+        or not all(steps)
+        or not all(isinstance(part, dict) or is_number(part) for part in value.values())
+    ):
+        return None
+    rows = (part if isinstance(part, dict) else {"value": part} for part in value.values())
+    return [{"step": int(step[1][:12]), **row} for step, row in zip(steps, rows, strict=True) if step]
 
 
 def _columns_in(value: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -338,7 +351,9 @@ def _one_row_per_step(columns: Sequence[str], placed: Sequence[Placed]) -> list[
     if not (step and value and metric) or 2 * len(words) > len(placed) or {str} != set(map(type, words)):
         return list(placed)
     # A "name" may be that of a run.
-    if plain(metric) == "name" and not choose_y(list(words), [{row[metric]: row.get(value)} for _, row in placed]):
+    if plain(metric) == "name" and not choose_y(
+        list(map(str, words)), [{row[metric]: row.get(value)} for _, row in placed]
+    ):
         return list(placed)
     labels = [column for column in columns if column not in (metric, value, step) and _is_label(column, placed)]
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
