@@ -78,7 +78,7 @@ _EVALUATION = _part(r"evals?|evaluation|val|valid|validation|test|held_?out")
 _BARE_EVALUATION = re.compile(r"(eval|val|test|validation)/[^/]+")
 _RATES = tuple(_part(words, after="@") for words in RATES)
 _PLAIN_RATE = re.compile(rf"(mean_|avg_)?({'|'.join(RATES[:3])})")
-_ANY_RATE = _part("|".join(RATES))
+_ANY_RATE = _part("|".join(RATES), after="@")
 _NAMED_RATE = _part("|".join((*RATES[:3], "percent", "pct")), after="@")
 # TRL logs every reward function apart from their sum: the parts come after the whole. So does what only says how well
 # the format was kept, and what was chosen from several answers (verl's best@8/mean beside mean@8, SkyRL's pass_at_8).
