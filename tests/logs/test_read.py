@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from scalerl.logs import columns
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
 from scalerl.logs.table import Table, with_gpus
-from scalerl.report.inputs import gather
 
 
 def _file(path: Path, text: str) -> Path:
@@ -237,10 +235,7 @@ def test_study_is_the_evaluations_of_its_runs(tmp_path: Path) -> None:
     assert sorted(series[0].reward) == sorted(value for one in alone for value in one.reward)
 
 
-@pytest.mark.parametrize("read", [read_table, lambda folder: gather([folder])], ids=["as a log", "for a report"])
-def test_evaluations_of_a_study_are_parsed_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], Any]
-) -> None:
+def test_evaluations_of_a_study_are_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, parsed, parse = write_study(tmp_path / "study", seeds=(0, 1), num=6), [], store.parse_lines
 
     def counted(text: str, path: Path) -> list[tuple[int, store.Row]]:
@@ -248,7 +243,7 @@ def test_evaluations_of_a_study_are_parsed_once(
         return parse(text, path)
 
     monkeypatch.setattr(store, "parse_lines", counted)
-    read(folder)
+    read_table(folder)
     evals = [path for path in parsed if path.name == store.EVALS]
     assert sorted(evals) == sorted(folder.glob(f"runs/*/{store.EVALS}"))
 

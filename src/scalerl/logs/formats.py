@@ -23,8 +23,8 @@ Read = Callable[[Source, Any], Table]
 
 _MAX_LOGS = 64
 _MAX_LOGS_OF_A_RUN = 8
-# Of rows in which these columns are equal the latest counts.
 _BATCH = ("completions_per_group", "groups_per_batch")  # what `scalerl plan --allocate` asks about
+# Of rows in which these columns are equal the latest counts.
 _RUN_KEYS = {store.EVALS: ("step", "set"), store.METRICS: ("step",)}
 
 
