@@ -24,7 +24,7 @@ from scalerl.study.spec import divided, load_study
 
 SHARES = {"tenth": 0.1, "quarter": 0.25}
 """Of the budget, at which a forecast is sealed."""
-SCALERL = (sys.executable, "-m", "scalerl.cli")
+SCALERL = (sys.executable, "-m", "scalerl")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -4,6 +4,7 @@ A source is a group of curves of one kind; within a `group` curves may be compar
 """
 
 import csv
+import gzip
 import json
 import re
 from collections import defaultdict
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from populations import Array, Case, Pair, Run
@@ -165,13 +167,26 @@ def training_rewards(logs: Path) -> Iterator[tuple[str, str, list[tuple[float, f
 
 def own_curves() -> Iterator[Curve]:
     """Single runs of our studies."""
-    for path in sorted(OWN.glob("**/evals.jsonl")):
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        study = path.parents[2].name if path.parents[1].name == "runs" else path.parent.name
+    for study, run, rows in own_runs():
         for name in dict.fromkeys(row["set"] for row in rows):
             last = {row["step"]: row for row in rows if row["set"] == name}.values()
-            run = make(*([row[key] for row in last] for key in ("flops", "reward", "num_samples")))
-            yield Curve(source="our runs", group=f"{study} {name}", name=path.parent.name, run=run)
+            compute, reward = ([float(row[key]) for row in last] for key in ("flops", "reward"))
+            made = make(compute, reward, [int(row["num_samples"]) for row in last])
+            yield Curve(source="our runs", group=f"{study} {name}", name=run, run=made)
+
+
+def own_runs() -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
+    """Yield study, run and evaluations: of run folders, and of tables of studies (study_table.py)."""
+    for path in sorted((*OWN.glob("**/evals.jsonl"), *(OWN / "principles").glob("*.csv.gz"))):
+        if path.suffix == ".gz":
+            runs: dict[str, list[dict[str, Any]]] = defaultdict(list)
+            with gzip.open(path, "rt", newline="") as file:
+                for row in csv.DictReader(file):
+                    runs[f"{row['arm']}-seed{row['seed']}"].append(row)
+            yield from ((path.name.removesuffix(".csv.gz"), name, rows) for name, rows in runs.items())
+        else:
+            study = path.parents[2].name if path.parents[1].name == "runs" else path.parent.name
+            yield study, path.parent.name, [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @cache

@@ -4,8 +4,9 @@
     python benchmarks/study_table.py reach TABLE.csv.gz BASE 0.8 0.9     FLOPs to these rewards, by run
     python benchmarks/study_table.py arms TABLE.csv.gz BASE              the table of arms, as Markdown
     python benchmarks/study_table.py grid TABLE.csv.gz                   best and last reward by lag and learning rate
-    python benchmarks/study_table.py seals SEALED.jsonl.gz FOLDER TABLE.csv.gz    the sealed files of these runs as one
-    python benchmarks/study_table.py score SEALED.jsonl.gz TABLE.csv.gz
+    python benchmarks/study_table.py column TABLE.csv.gz NAME            first, largest and last values, by run
+    python benchmarks/study_table.py seals SEALED.jsonl.gz FOLDER TABLE.csv.gz [...]     sealed files as one
+    python benchmarks/study_table.py score SEALED.jsonl.gz TABLE.csv.gz [...]
     scalerl compare TABLE.csv.gz --x flops
 
 A row is an evaluation, with the arm and the seed of its run, pass@k where the correct answers of each problem are
@@ -32,7 +33,10 @@ from scalerl import store
 from scalerl.joint.seal import SealScore, opened, score_sealed
 from scalerl.loop.evaluate import pass_at
 
-EVALUATION = ("step", "set", "gpu_hours", "flops", "tokens", "reward", "num_samples", "truncated_frac", "length_mean")
+EVALUATION = (
+    *("step", "set", "gpu_hours", "flops", "tokens", "reward", "num_samples", "prompts_hash", "truncated_frac"),
+    "length_mean",
+)
 PASS = (2, 4, 8, 16)
 TRAINING = (
     "reward/mean",
@@ -100,10 +104,13 @@ def short(value: object) -> object:
 
 
 def runs_of(path: str) -> dict[str, list[dict[str, str]]]:
-    runs: dict[str, list[dict[str, str]]] = defaultdict(list)
+    """Return the rows of every run, as its folder was called; of a study with several sets, of every set."""
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            runs[f"{row['arm']}-seed{row['seed']}"].append(row)
+        rows = list(csv.DictReader(file))
+    several = len({row["set"] for row in rows}) > 1
+    runs: dict[str, list[dict[str, str]]] = defaultdict(list)
+    for row in rows:
+        runs[f"{row['arm']}-seed{row['seed']}" + (f"/{row['set']}" if several else "")].append(row)
     return runs
 
 
@@ -117,57 +124,62 @@ def reach(path: str, base: str, *targets: str) -> None:
 
     of_base = [rows for rows in runs.values() if rows[0]["arm"] == base]
     needed = {target: statistics.mean(flops(rows, float(target)) for rows in of_base) for target in targets}
-    print(
-        "| run | steps | FLOPs |",
-        *(f"to {target} |" for target in targets),
-        "best | end | pass@16 at the start | end |",
-    )
-    print("|---" * (7 + len(targets)) + "|")
+    has_wide = all(rows[0]["pass@16"] for rows in runs.values())
+    heads = ["run", "steps", "FLOPs", *(f"to {target}" for target in targets), "best", "end"]
+    heads += ["pass@16 at the start", "end"] if has_wide else []
+    print("|", " | ".join(heads), "|\n" + "|---" * len(heads) + "|")
     for name, rows in sorted(runs.items(), key=lambda item: flops(item[1], float(targets[0]))):
         ratios = (flops(rows, float(target)) / needed[target] for target in targets)
-        means, wide = thirds(rows), thirds(rows, "pass@16")
+        values = [max(thirds(rows)), thirds(rows)[-1]]
+        values += [float(rows[0]["pass@16"]), thirds(rows, "pass@16")[-1]] if has_wide else []
         cells = [name, rows[-1]["step"], f"{float(rows[-1]['flops']):.2e}"]
         cells += ["" if math.isnan(ratio) else f"{ratio:.2f}" for ratio in ratios]
-        cells += [f"{value:.3f}" for value in (max(means), means[-1], float(rows[0]["pass@16"]), wide[-1])]
-        print("|", " | ".join(cells), "|")
+        print("|", " | ".join([*cells, *(f"{value:.3f}" for value in values)]), "|")
     print(f"\n{base}:", ", ".join(f"{value:.3g} FLOPs to {target}" for target, value in needed.items()))
 
 
 def arms(path: str, base: str) -> None:
     """Print what `scalerl compare` says of every arm against the base, in FLOPs and in steps, as a Markdown table."""
-    asked = {"flops": ("--x", "flops"), "step": ("--x", "step"), "pass@16": ("--x", "flops", "--y", "pass@16")}
-    answers = {name: compared(path, *words) for name, words in asked.items()}
-    flops = answers["flops"]
-    (ranking,) = flops["rankings"]
     ends: dict[str, list[dict[str, str]]] = defaultdict(list)
-    for rows in runs_of(path).values():
-        ends[rows[0]["arm"]].append(rows[-1])
-    print(
-        f"| arm | to | A | B at A = {ranking['shared_ceiling']:.2f} | FLOPs to a reward, ratio | steps to it, ratio |",
-        end="",
-    )
-    print(" verdict in FLOPs | in steps | A of pass@16 |\n|---|---|---|---|---|---|---|---|---|")
-    order = {curve["name"]: against(flops, curve["name"], base)[0] for curve in flops["curves"]}
-    of_pass = {curve["name"]: curve for curve in answers["pass@16"]["curves"]}
+    for name, rows in runs_of(path).items():
+        ends[re.sub(r"-seed\d+", "", name)].append(rows[-1])
+    asked = {"flops": ("--x", "flops"), "step": ("--x", "step")}
+    if any(row["pass@16"] for rows in ends.values() for row in rows):
+        asked["pass@16"] = ("--x", "flops", "--y", "pass@16")
+    several = any("/" in name for name in ends)
+    by = ("--by", "arm,set" if several else "arm")
+    answers = {name: compared(path, *words, *by) for name, words in asked.items()}
+    flops = answers["flops"]
+    heads = ["arm", "to", "A", "B at a shared A", "FLOPs to a reward, ratio", "steps to it, ratio"]
+    heads += ["verdict in FLOPs", "in steps", *(["A of pass@16"] if "pass@16" in answers else [])]
+    print("|", " | ".join(heads), "|\n" + "|---" * len(heads) + "|")
+    exponents = {name: value for one in flops["rankings"] for name, value in one["shared_exponents"].items()}
+    bases = {name: base + name.partition("/")[1] + name.partition("/")[2] for name in ends}
+    order = {name: against(flops, name, bases[name])[0] for name in ends}
     for curve in sorted(flops["curves"], key=lambda curve: order[curve["name"]]):
         name = curve["name"]
-        reached = ", ".join(f"{float(row['flops']) / 1e15:.2f}" for row in ends[name])
+        unknown = "" if curve["verdict"] == "known" else f" ({curve['verdict'].replace('_', ' ')})"
         cells = [
-            f"**{name}**" if name == base else name,
-            reached,
-            interval(curve["ceiling"])
-            + ("" if curve["verdict"] == "known" else f" ({curve['verdict'].replace('_', ' ')})"),
-            interval(ranking["shared_exponents"].get(name)),
-            *(against(answers[axis], name, base)[1] for axis in ("flops", "step")),
-            *(against(answers[axis], name, base)[2] for axis in ("flops", "step")),
-            interval(of_pass[name]["ceiling"]),
+            f"**{name}**" if name == bases[name] else name,
+            ", ".join(f"{float(row['flops']) / 1e15:.2f}" for row in ends[name]),
+            interval(curve["ceiling"]) + unknown,
+            interval(exponents.get(name)),
+            *(against(answers[axis], name, bases[name])[1] for axis in ("flops", "step")),
+            *(against(answers[axis], name, bases[name])[2] for axis in ("flops", "step")),
         ]
+        if "pass@16" in answers:
+            cells.append(next(interval(one["ceiling"]) for one in answers["pass@16"]["curves"] if one["name"] == name))
         print("|", " | ".join(cells), "|")
+    print(
+        "\nShared A:", ", ".join(f"{one['shared_ceiling']:.3f}" for one in flops["rankings"] if one["shared_ceiling"])
+    )
 
 
 def compared(path: str, *words: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "scalerl.cli", "compare", path, *words, "--by", "arm", "--json"]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    command = [sys.executable, "-m", "scalerl", "compare", path, *words, "--json"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    # Curves are named arm=10m where an arm's name might be a number.
+    return json.loads(printed.replace('"arm=', '"'))
 
 
 def against(answer: dict[str, Any], name: str, base: str) -> tuple[float, str, str]:
@@ -176,30 +188,38 @@ def against(answer: dict[str, Any], name: str, base: str) -> tuple[float, str, s
         return 1.0, "1", ""
     pair = next(pair for pair in answer["pairs"] if {pair["a"], pair["b"]} == {name, base})
     verdict = pair["kind"].replace("_", " ") + (f": {pair['winner']}" if pair["winner"] else "")
-    if pair["target"] is None or (ratio := pair["target"]["compute_ratio"])["value"] is None:
+    if pair["target"] is None or not (ratio := pair["target"]["compute_ratio"])["value"]:
         return math.inf, "", verdict
     values = [ratio["value"], ratio["low"], ratio["high"]]
     if pair["a"] == base:
-        values = [None if value is None else 1 / value for value in (values[0], values[2], values[1])]
+        values = [1 / value if value else None for value in (values[0], values[2], values[1])]
     value, low, high = values
     ends = ", ".join("" if end is None else f"{end:.2f}" for end in (low, high))
     return value, f"{value:.2f} [{ends}] to {pair['target']['reward']:.2f}", verdict
 
 
 def interval(value: dict[str, float] | None) -> str:
-    if value is None or value["value"] is None:
+    if value is None or None in (numbers := [value["value"], value["low"], value["high"]]):
         return ""
-    return f"{value['value']:.2f} [{value['low']:.2f}, {value['high']:.2f}]"
+    return "{:.2f} [{:.2f}, {:.2f}]".format(*numbers)
 
 
-def seals(target: str, folder: str, path: str) -> None:
+def column(path: str, name: str) -> None:
+    """Print a column of every run: the means of its first three, its largest three in a row and its last three."""
+    print(f"| run | {name}: first | largest | last |\n|---|---|---|---|")
+    for run, rows in sorted(runs_of(path).items()):
+        means = thirds([row for row in rows if row[name]], name)
+        print(f"| {run} |", " | ".join(f"{mean:.3f}" for mean in (means[0], max(means), means[-1])), "|")
+
+
+def seals(target: str, folder: str, *tables: str) -> None:
     """Write the sealed files in the folders of a folder as one file, each line with the name of its folder."""
-    names = runs_of(path)
+    names = {name for path in tables for name in runs_of(path)}
     found = [(file.parent.name, json.loads(file.read_text())) for file in sorted(Path(folder).glob("*/*.json"))]
     lines = [
         json.dumps({"from": share, "sealed": content}, separators=(",", ":"))
         for share, content in found
-        if all(curve["name"] in names for curve in content["curves"])
+        if "curves" in content and all(curve["name"] in names for curve in content["curves"])
     ]
     Path(target).write_bytes(gzip.compress("\n".join(lines).encode(), mtime=0))
 
@@ -227,19 +247,22 @@ def thirds(rows: list[dict[str, str]], column: str = "reward") -> list[float]:
     return [statistics.mean(three) for three in zip(values, values[1:], values[2:], strict=False)]
 
 
-def score(sealed: str, path: str) -> None:
+def score(sealed: str, *tables: str) -> None:
     """Print how each sealed forecast did on the evaluations after it, and the coverage of all, as Markdown."""
-    points = {
-        name: [(float(row["flops"]), float(row["reward"])) for row in rows] for name, rows in runs_of(path).items()
-    }
+    runs: dict[str, list[Any]] = defaultdict(list)
+    for path in tables:
+        for name, rows in runs_of(path).items():
+            # Rewards at compute 0 have no logarithm, and are fitted as the start.
+            points = [(float(row["flops"]), float(row["reward"])) for row in rows if float(row["flops"]) > 0]
+            runs[name].append(np.array(points).T)
     every: dict[str, list[tuple[SealScore, float]]] = defaultdict(list)
     print("| sealed from | run | later | RMSE | bias | in 90 % | width |\n|---|---|---|---|---|---|---|")
     for line in gzip.decompress(Path(sealed).read_bytes()).decode().splitlines():
         row = json.loads(line)
         for curve in opened(json.dumps(row["sealed"]), sealed)["curves"]:
-            compute, reward = np.array(points[curve["name"]]).T
-            # Rewards at compute 0 have no logarithm, and are fitted as the start.
-            scored = score_sealed(curve, compute[compute > 0], reward[compute > 0])
+            scores = [score_sealed(curve, *points) for points in runs[curve["name"]]]
+            # Two runs may have one name: the forecast is of the one that has the evaluations it was made from.
+            scored = next(scored for scored in scores if not scored.data_changed)
             if scored.num_new - scored.beyond <= 0:
                 continue
             ends = curve["path"]["intervals"]["0.9"]
@@ -258,6 +281,6 @@ def score(sealed: str, path: str) -> None:
 
 
 if __name__ == "__main__":
-    {"write": write, "reach": reach, "arms": arms, "grid": grid, "seals": seals, "score": score}[sys.argv[1]](
-        *sys.argv[2:]
-    )
+    {"write": write, "reach": reach, "arms": arms, "grid": grid, "column": column, "seals": seals, "score": score}[
+        sys.argv[1]
+    ](*sys.argv[2:])
