@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from contracts.requests import by_key, drain
+from fake_engine import FakeEngine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from played import STOPS, Counting, Echo, decode, encode, playing, request, scripted, turns_engine
@@ -19,7 +20,6 @@ from scalerl.environments.protocol import Step
 from scalerl.environments.start import Found
 from scalerl.environments.steps import LocalSteps, Stepped
 from scalerl.loop.pipeline import Pipeline
-from scalerl.rollout.fake import FakeEngine
 from scalerl.run.pack import pack_groups, unpack_groups
 from scalerl.tasks.curriculum import Curriculum, uniform
 from scalerl.types import Completion, Episode, Group, LengthPlan

@@ -1,10 +1,10 @@
 """One engine for training and evaluation: whose requests are served, and whose work is counted."""
 
 from contracts.requests import make_request
+from fake_engine import FakeEngine
 
 from scalerl.loop.seams import PausableEngine
 from scalerl.loop.shared import SharedEngine, estimated_work
-from scalerl.rollout.fake import FakeEngine
 from scalerl.types import Completion, LengthPlan, Work
 
 

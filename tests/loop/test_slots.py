@@ -8,13 +8,13 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
+from fake_engine import FakeEngine
 from simulated import AtOnce, CountingLearner
 
 from scalerl.config import list_recipes, load_recipe
 from scalerl.config.parts import PipelineSettings
 from scalerl.loop.pipeline import Pipeline
 from scalerl.loop.slots import expected_lag, full_slots, lag_words
-from scalerl.rollout.fake import FakeEngine
 from scalerl.tasks.curriculum import Curriculum, Issued, uniform
 from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request, derive_seed
 

@@ -3,9 +3,9 @@
 import pytest
 from contracts.engine import *  # noqa: F403
 from contracts.requests import drain, make_request
+from fake_engine import FakeEngine, random_polls
 
 from scalerl.errors import EngineError
-from scalerl.rollout.fake import FakeEngine, random_polls
 from scalerl.types import LengthPlan
 
 

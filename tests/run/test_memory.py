@@ -249,7 +249,7 @@ def test_check_of_more_gpus_than_there_are(tmp_path):
 def test_layout_of_a_cluster_is_not_priced_on_this_machine(monkeypatch):
     from scalerl.cli import layout
 
-    monkeypatch.setattr(layout, "_here", lambda: Gpus.parse("1x1"))
+    monkeypatch.setattr(Gpus, "here", lambda: Gpus.parse("1x1"))
     more = ["rollout.generators=2", "learner.ranks=4", "learner.sharding=full"]
     for address in ("auto", "head:6379"):
         settings = load_recipe("tiny-cpu", [f"cluster.address={address}", *more])

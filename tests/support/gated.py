@@ -3,8 +3,9 @@
 import threading
 from typing import Any
 
+from fake_engine import FakeEngine
+
 from scalerl.errors import EngineError
-from scalerl.rollout.fake import FakeEngine
 from scalerl.types import Completion
 
 _PATIENCE_S = 20.0

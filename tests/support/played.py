@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from contracts.requests import make_request
+from fake_engine import FakeEngine
 
 from scalerl.environments.protocol import Step
 from scalerl.environments.start import Found
 from scalerl.environments.steps import LocalSteps
 from scalerl.environments.turns import Playing, TurnsEngine
-from scalerl.rollout.fake import FakeEngine
 from scalerl.types import LengthPlan, Problem, Request, derive_seed
 
 STOPS = tuple(range(0, 64, 7))

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from fake_engine import FakeEngine, random_polls
 
-from scalerl.rollout.fake import FakeEngine, random_polls
 from scalerl.tasks.curriculum import Issued
 from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request, derive_seed
 

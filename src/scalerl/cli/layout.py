@@ -1,7 +1,7 @@
 """train --check: the memory of a recipe on every GPU, before anything starts."""
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -9,7 +9,7 @@ from scalerl.errors import ClusterError, RecipeError, UsageError
 
 if TYPE_CHECKING:
     from scalerl.config import Recipe
-    from scalerl.run.memory import Gpus, Memory
+    from scalerl.run.memory import Memory
 
 
 def check_layout(name: str, recipe: "Recipe", gpus: str | None, *, check: bool) -> bool:
@@ -30,7 +30,7 @@ def check_layout(name: str, recipe: "Recipe", gpus: str | None, *, check: bool) 
     if recipe.learner.context_ranks > 1:
         check_context_ranks(recipe, load())
     elsewhere = recipe.cluster.address not in ("", "local")
-    devices = Gpus.parse(gpus) if gpus is not None else None if elsewhere else _here()
+    devices = Gpus.parse(gpus) if gpus is not None else None if elsewhere else Gpus.here()
     if devices is None:
         return False
     memory = memory_of_model(recipe, load(), devices)
@@ -48,31 +48,14 @@ def check_layout(name: str, recipe: "Recipe", gpus: str | None, *, check: bool) 
     return gpus is not None
 
 
-def _here() -> "Gpus | None":
-    import torch
-
-    from scalerl.run.memory import Gpus
-
-    if not torch.cuda.is_available():
-        return None
-    memory = torch.cuda.get_device_properties(0).total_memory
-    return Gpus(num=torch.cuda.device_count(), bytes_each=float(memory))
-
-
 def _print(memory: "Memory") -> None:
-    from rich import box
-    from rich.table import Table
+    from scalerl.cli.recipe import print_table
 
-    from scalerl.cli.console import table_console
-
-    table: Any = Table(box=box.SIMPLE_HEAD)
-    for header in ("GPUs", "number", "part", "GB each"):
-        table.add_column(header, justify="right" if header in ("number", "GB each") else "left")
+    rows = []
     for role, parts in memory.parts.items():
-        for place, (part, value) in enumerate(parts.items()):
-            shown = (role, str(memory.num[role])) if place == 0 else ("", "")
-            table.add_row(*shown, part, f"{value / 1e9:.1f}")
-        table.add_row("", "", "in all", f"{memory.total(role) / 1e9:.1f} of {memory.gpus.bytes_each / 1e9:g}")
-    table_console().print(table)
+        names = [(role, str(memory.num[role])), *[("", "")] * len(parts)]
+        values = [*parts.items(), ("in all", memory.total(role))]
+        rows += [(*name, part, f"{value / 1e9:.1f}") for name, (part, value) in zip(names, values, strict=True)]
+    print_table(("GPUs", "number", "part", f"GB each, of {memory.gpus.bytes_each / 1e9:g}"), rows)
     if memory.num["generator"]:
         typer.echo(f"{memory.slots} completions at a time in each generator")

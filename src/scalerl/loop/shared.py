@@ -87,10 +87,6 @@ class SharedEngine:
         completions, self._received[purpose] = self._received[purpose], []
         return completions
 
-    def drop_evaluation(self) -> None:
-        """Forget the evaluation requests that the engine has not been given yet."""
-        self._backlog.clear()
-
     def push_weights(self, weights: Mapping[str, Any], version: int) -> None:
         self._engine.push_weights(weights, version)
 

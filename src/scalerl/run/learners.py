@@ -32,7 +32,9 @@ def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0,
     check_context_ranks(recipe, model.config)
     placed = None if place is None else place.ranks
     device = model.device if place is None else place.computes_on
-    gpus = _gpus(device, recipe) if place is None or place.gpus is None else place.gpus
+    gpus = place.gpus if place is not None and place.gpus is not None else None
+    if gpus is None and device.type == "cuda":
+        gpus = Gpus.here(recipe.learner.ranks, device=device)
     recipe = decide_checkpointing(recipe, model.config, gpus)
     gpu = device.type == "cuda"
     if recipe.learner.sharding == "none":
@@ -65,14 +67,6 @@ def child_learner(learner: LearnerSettings, device: torch.device, **fields: Any)
     # On the host of a GPU one thread is the fastest.
     threads = (0 if "OMP_NUM_THREADS" in os.environ else 1) if gpu else max(torch.get_num_threads() // ranks, 1)
     return ranked_learner(child_ranks, learner, device=device.type, threads=threads, **fields)
-
-
-def _gpus(device: torch.device, recipe: Recipe) -> Gpus | None:
-    """Return the GPUs of the learner's ranks, with the memory that is free or already this process's; None on a CPU."""
-    if device.type != "cuda":
-        return None
-    usable = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
-    return Gpus(num=recipe.learner.ranks, bytes_each=float(usable))
 
 
 def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:

@@ -59,6 +59,16 @@ class Gpus(NamedTuple):
             raise UsageError(f"--gpus {text} is not a number of GPUs and the memory of each, such as 8x80 (GB)")
         return cls(num=int(match[1]), bytes_each=1e9 * float(match[2]))
 
+    @classmethod
+    def here(cls, num: int | None = None, *, device: Any = 0) -> Self | None:
+        """Return GPUs of this machine, all or `num`, with the memory of `device` that others do not use; or None."""
+        import torch
+
+        if not torch.cuda.is_available():
+            return None
+        usable = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+        return cls(num=num or torch.cuda.device_count(), bytes_each=float(usable))
+
 
 class ModelSizes(NamedTuple):
     """The sizes of a model that its memory depends on."""

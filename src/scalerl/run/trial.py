@@ -8,18 +8,20 @@ A trial changes the weights of the run it is given, so that run must not be trai
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass
+
+import numpy as np
 
 from scalerl.config import Recipe
 from scalerl.errors import GraderError, RecipeError
 from scalerl.import_path import one_line, own_place
 from scalerl.loop.grading import GraderRunner, Judge, Judged, WeightedGrader, reward_of
-from scalerl.rollout.fake import FakeEngine
 from scalerl.run.evaluate import conversation_row, set_requests
 from scalerl.run.parts import Parts, request_maker
 from scalerl.run.prompts import EvalSet
 from scalerl.tasks.curriculum import Issued
-from scalerl.types import Batch, Completion, Group, LengthPlan, Request
+from scalerl.types import Batch, Completion, Group
 
 NUM_GROUPS = 2
 NUM_TOKENS = 8
@@ -170,26 +172,35 @@ def try_step(parts: Parts, recipe: Recipe) -> None:
 
 
 def made_up_groups(parts: Parts, recipe: Recipe) -> tuple[Group, ...]:
-    """Return groups of random tokens after the shortest prompts; in each one completion is right and one wrong."""
-    inputs = parts.inputs
+    """Return groups of random tokens after the shortest prompts; in each one completion is right and one wrong.
+
+    All have ended by themselves, so that no filter on truncated ones drops them.
+    """
+    inputs, version = parts.inputs, parts.learner.version
     tokens = {problem: ids for of_task in parts.prompts.values() for problem, ids in of_task.tokens.items()}
     shortest = sorted(tokens, key=lambda problem: len(tokens[problem]))[:NUM_GROUPS]
     make = request_maker(parts.prompts, inputs, recipe)
-    engine = FakeEngine(
-        vocabulary=inputs.model.model.config.vocab_size, polls=lambda _: 1, version=parts.learner.version
-    )
+    vocabulary, rng = inputs.model.model.config.vocab_size, np.random.default_rng(0)
     groups = []
     for problem in shortest:
-        requests = make.requests(Issued(problem_id=problem.id, epoch=0))[:2]
-        engine.submit([_short(request) for request in requests])
-        completions = [_ended(completion) for completion in engine.poll()]
+        completions = [
+            Completion(
+                request=request,
+                tokens=rng.integers(vocabulary, size=NUM_TOKENS).astype(np.int32),
+                log_probs=np.full(NUM_TOKENS, -math.log(vocabulary), np.float32),
+                versions=np.full(NUM_TOKENS, version, np.int32),
+                forced=np.zeros(NUM_TOKENS, np.bool_),
+                finish="stop",
+            )
+            for request in make.requests(Issued(problem_id=problem.id, epoch=0))[:2]
+        ]
         rewards = [
             reward_of(value, recipe.reward) + inputs.length.adjust(len(completion), value == 1.0)
             for completion, value in zip(completions, (1.0, 0.0), strict=True)
         ]
         groups.append(
             Group(
-                key=requests[0].group,
+                key=completions[0].request.group,
                 problem=problem,
                 completions=tuple(completions),
                 correct=(True, False),
@@ -197,15 +208,6 @@ def made_up_groups(parts: Parts, recipe: Recipe) -> tuple[Group, ...]:
             )
         )
     return tuple(groups)
-
-
-def _short(request: Request) -> Request:
-    return dataclasses.replace(request, length=LengthPlan(answer_budget=NUM_TOKENS))
-
-
-def _ended(completion: Completion) -> Completion:
-    """Return the completion as if it had ended by itself, so that no filter on truncated ones drops it."""
-    return dataclasses.replace(completion, finish="stop")
 
 
 def _function_names(recipe: Recipe) -> tuple[str, ...]:

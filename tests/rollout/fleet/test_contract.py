@@ -3,10 +3,10 @@
 import pytest
 from contracts.engine import *  # noqa: F403
 from contracts.requests import by_key, drain, make_request
+from fake_engine import FakeEngine
 from fleets import make_fleet, wait_for
 from gated import GatedEngine
 
-from scalerl.rollout.fake import FakeEngine
 from scalerl.types import LengthPlan
 
 # A fleet is not told the slots of its generators.

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 
+from fake_engine import FakeEngine
 from fleets import make_fleet
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +14,6 @@ from simulated import NUM_COMPLETIONS, AtOnce, CountingLearner, grade, make_requ
 
 from scalerl.errors import EngineError
 from scalerl.loop.pipeline import Pipeline
-from scalerl.rollout.fake import FakeEngine
 from scalerl.rollout.fleet.fleet import Limits
 from scalerl.tasks.curriculum import Curriculum, uniform
 

@@ -6,13 +6,13 @@ from collections import Counter
 
 import pytest
 from contracts.requests import drain, make_request
+from fake_engine import FakeEngine
 from fleets import make_fleet, wait_for
 from gated import GatedEngine
 
 from scalerl.errors import EngineError, RecipeError
 from scalerl.loop.seams import PausableEngine
 from scalerl.remote import peer as peer_module
-from scalerl.rollout.fake import FakeEngine
 from scalerl.rollout.fleet.fleet import Fleet, Limits
 from scalerl.rollout.fleet.messages import Report
 from scalerl.types import LengthPlan

@@ -61,9 +61,7 @@ def enter_cluster(recipe: Recipe, opened: ExitStack, on_lost: Callable[[str], No
             device=torch.device("cpu") if has_ranks else here,
             computes_on=here,
             names=tuple(f"{socket.gethostname()}/{device}" for device in devices),
-            gpus=Gpus(num=len(devices), bytes_each=float(torch.cuda.mem_get_info(0)[0]))
-            if has_ranks and on_gpu
-            else None,
+            gpus=Gpus.here(len(devices)) if has_ranks else None,
         )
     from scalerl.run.cluster.connect import check_gpus, connect, node_id, reserved_gpu
 

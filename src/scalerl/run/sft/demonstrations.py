@@ -70,10 +70,6 @@ class Examples:
     num_too_long: int = 0
 
     @property
-    def tokens_per_epoch(self) -> int:
-        return sum(example.num_inputs for example in self.training)
-
-    @property
     def content_hash(self) -> str:
         """A hash of every token and of what is held out."""
         digest = hashlib.sha256()

@@ -9,7 +9,6 @@ run that was stopped or killed continues from the newest, to the same weights.
 import dataclasses
 import json
 import math
-import platform
 import shutil
 import time
 from collections.abc import Mapping
@@ -28,6 +27,7 @@ from scalerl.config.secrets import hidden
 from scalerl.errors import LearnerError, RunFolderError
 from scalerl.loop.requests import Text
 from scalerl.run import checkpoint as checkpoints
+from scalerl.run.host import environment
 from scalerl.run.resume import lock_folder
 from scalerl.run.sft.demonstrations import Examples, plan_batches
 from scalerl.run.sft.inputs import SftStart, load_inputs
@@ -289,8 +289,6 @@ def _write(result: SftResult, model: "PreTrainedModel", text: Text, made_by: Map
 
 
 def _record(result: SftResult, settings: SftSettings, start: SftStart, device: str, num_tokens: int) -> dict[str, Any]:
-    import transformers
-
     return {
         "made_by": "scalerl sft",
         "settings": settings.model_dump(mode="json"),
@@ -303,12 +301,7 @@ def _record(result: SftResult, settings: SftSettings, start: SftStart, device: s
         "gain_last_fifth": round(result.gain_last_fifth, 5),
         "curve": [{key: value and round(value, 5) for key, value in _finite(asdict(p)).items()} for p in result.curve],
         "pass_rates": dict(result.pass_rates),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
-        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
+        "environment": environment(torch.device(device)),
     }
 
 
