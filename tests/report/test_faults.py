@@ -24,45 +24,60 @@ def content_of(folder: Path) -> dict[str, Any]:
     return report_json(build_report([folder], Selection(), FitOptions()))
 
 
-def test_truncated_evals_are_reported(tmp_path: Path):
-    folder = write_study(tmp_path / "s", seeds=(0, 1), num=10)
-    evals = folder / "runs/base-seed0/evals.jsonl"
-    evals.write_text("\n".join([*evals.read_text().splitlines()[:6], '{"step": 60, "atte']))
-    (folder / "runs/lower-seed0/metrics.jsonl").unlink()
-    content = content_of(folder)
-    assert [fact["kind"] for fact in content["warnings"]] == ["fault", "fault"]
-    first, second = (fact["problem"] for fact in content["warnings"])
-    assert first.startswith(f"base-seed0: {evals} ends at step 50 of a run of 100: ")
-    assert second.startswith(f"lower-seed0: {folder / 'runs/lower-seed0'} has no rows in metrics.jsonl: ")
+DAMAGE = {
+    # What is written to files below runs/ (None: removed), then faults as (run, part of the problem), then other facts.
+    "evaluations are cut": (
+        {"base-seed0/evals.jsonl": "six rows and a cut one", "lower-seed0/metrics.jsonl": None},
+        [("base-seed0", "ends at step 50 of a run of 100"), ("lower-seed0", "has no rows in metrics.jsonl")],
+        [],
+    ),
+    "an arm has no evaluation": (
+        {"lower-seed0/env.json": "[]", "lower-seed0/evals.jsonl": ""},
+        [("lower-seed0", "env.json: a JSON object is needed"), ("lower-seed0", "has no rows in evals.jsonl yet")],
+        [],
+    ),
+    "runs ended badly": (
+        {
+            "lower-seed0/metrics.jsonl": None,
+            "lower-seed0/status.json": '{"status": "failed", "reason": "the disk is full"}',
+            "base-seed0/status.json": '{"status": "do',
+        },
+        [("base-seed0", "status.json, line 1: not JSON"), ("lower-seed0", "has no rows in metrics.jsonl")],
+        [{"kind": "not_finished", "run": "lower-seed0", "status": "failed", "reason": "the disk is full"}],
+    ),
+    "recipes are damaged or lost": (
+        {"lower-seed0/recipe.json": '{"seed": 1, "lo', "base-seed0/recipe.json": None},
+        [("base-seed0", "has no recipe.json"), ("lower-seed0", "recipe.json, line 1: not JSON")],
+        [],
+    ),
+}
 
 
-def test_arm_without_evaluations_is_named(tmp_path: Path):
+@pytest.mark.parametrize(("files", "faults", "others"), DAMAGE.values(), ids=DAMAGE)
+def test_damage_is_reported_and_the_rest_is_shown(
+    tmp_path: Path, files: dict[str, str | None], faults: list[tuple[str, str]], others: list[dict[str, Any]]
+):
     folder = write_study(tmp_path / "s", num=10)
-    (folder / "runs/lower-seed0/env.json").write_text("[]")
-    (folder / "runs/lower-seed0/evals.jsonl").write_text("")
+    for name, text in files.items():
+        path = folder / "runs" / name
+        if text is None:
+            path.unlink()
+        else:
+            rows = path.read_text().splitlines()
+            path.write_text("\n".join([*rows[:6], '{"step": 60, "atte']) if text.startswith("six rows") else text)
     content = content_of(folder)
-    assert len(content["warnings"]) == 2
-    assert "has no rows in evals.jsonl yet" in content["warnings"][1]["problem"]
-    assert {"kind": "without_curve", "names": ["lower"]} in content["summary"][""]
-
-
-def test_end_of_a_run_is_reported_with_other_files_broken(tmp_path: Path):
-    folder = write_study(tmp_path / "s", num=10)
-    (folder / "runs/lower-seed0/metrics.jsonl").unlink()
-    (folder / "runs/lower-seed0/status.json").write_text('{"status": "failed", "reason": "the disk is full"}')
-    (folder / "runs/base-seed0/status.json").write_text('{"status": "do')
-    faults, cut = content_of(folder)["warnings"][:2], content_of(folder)["warnings"][-1]
-    failed = {"kind": "not_finished", "run": "lower-seed0", "status": "failed", "reason": "the disk is full"}
-    assert cut == failed
-    assert ["base-seed0" in fact["problem"] for fact in faults] == [True, False]
-
-
-def test_a_run_with_a_damaged_recipe_keeps_its_curve(tmp_path: Path):
-    folder = write_study(tmp_path / "s", num=10)
-    (folder / "runs/lower-seed0/recipe.json").write_text('{"seed": 1, "lo')
-    content = content_of(folder)
-    assert [curve["label"] for curve in content["views"][0]["curves"]] == ["base", "lower"]
-    assert "lower-seed0" in content["warnings"][0]["problem"]
+    found = [fact["problem"] for fact in content["warnings"] if fact["kind"] == "fault"]
+    assert len(found) == len(faults)
+    for problem, (run, part) in zip(found, faults, strict=True):
+        assert problem.startswith(f"{run}: ")
+        assert part in problem
+    assert [fact for fact in content["warnings"] if fact["kind"] != "fault"] == others
+    arms = ["base"] if "lower-seed0/evals.jsonl" in files else ["base", "lower"]
+    assert [curve["label"] for curve in content["views"][0]["curves"]] == arms
+    failed = [fact["names"] for fact in content["summary"][""] if fact["kind"] == "failed"]
+    assert failed == [[fact["run"]] for fact in others]
+    lost = [fact["names"] for fact in content["summary"][""] if fact["kind"] == "without_curve"]
+    assert lost == ([] if len(arms) == 2 else [["lower"]])
 
 
 def test_base_leads_if_the_best_had_other_prompts(tmp_path: Path):

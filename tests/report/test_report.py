@@ -280,22 +280,6 @@ def test_every_kind_has_a_sentence():
 
 
 @pytest.mark.usefixtures("quick")
-def test_truncated_run_folder_is_reported(tmp_path: Path):
-    folder = write_study(tmp_path / "s", seeds=(0, 1), num=10)
-    (folder / "runs/base-seed1/evals.jsonl").write_text('{"step": 0, "set"')
-    (folder / "runs/lower-seed1/recipe.json").write_text('{"seed": 1, "lo')
-    (folder / "runs/lower-seed0/status.json").write_text('{"status": "failed", "reason": "the disk is full"}')
-    content = content_of(folder)
-    faults = " ".join(fact["problem"] for fact in content["warnings"] if fact["kind"] == "fault")
-    assert "base-seed1: " in faults
-    assert "recipe.json, line 1: not JSON" in faults
-    cut = {"kind": "not_finished", "run": "lower-seed0", "status": "failed", "reason": "the disk is full"}
-    assert cut in content["warnings"]
-    assert content["summary"][""][-1] == {"kind": "failed", "names": ["lower-seed0"]}
-    assert [curve["label"] for curve in view(content)["curves"]] == ["base", "lower"]
-
-
-@pytest.mark.usefixtures("quick")
 def test_arms_evaluated_on_different_prompts_are_not_comparable(tmp_path: Path):
     runs = [write_run(tmp_path / name, ceiling=ceiling, prompts=name) for name, ceiling in (("a", 0.6), ("b", 0.5))]
     (tmp_path / "b" / "recipe.json").write_text('{"seed": 0, "loss": {"name": "dapo"}}')

@@ -56,6 +56,7 @@ class RunFolder:
         """Counts the changes of the evaluations: a new value calls for a new fit."""
         self.more = False
         """Whether a file has not been read to its end yet."""
+        self._variety_alarms: list[Alarm] = []
 
     def poll(self, *, is_whole: bool = False) -> bool:
         """Read what was added; return whether anything changed."""
@@ -72,16 +73,20 @@ class RunFolder:
         for line in metrics.rows:
             if self._counts(line.row, steps_before=1):
                 self._columns.append(line.row)
-        self._eval_rows += [(line.number, line.row) for line in evals.rows if self._counts(line.row, steps_before=0)]
+        self._eval_rows += [
+            (line.number, _checked(line.row)) for line in evals.rows if self._counts(line.row, steps_before=0)
+        ]
         self.sample_offsets.extend(line.offset for line in samples.rows)
         replaced = [file.poll() for file in self._objects.values()]
         # It changes without its file when the run's process is killed.
         before, self._status = self._status, store.current_status(self._objects[store.STATUS].value)
-        if metrics.changed:
+        if metrics.changed or evals.changed:
             self.columns = self._columns.arrays(self._origins)
-        if evals.changed or metrics.changed:
             self.evals = store.counting_rows(self._eval_rows, ("step", "set"), self._origins)
-        self.evals_version += evals.changed
+        if evals.changed:
+            self.evals_version += 1
+            varieties = [overtrained(rows, name) for name, rows in self._counted().items()]
+            self._variety_alarms = evaluation_alarms([each for each in varieties if each is not None])
         changes = (metrics.changed, evals.changed, samples.changed, *replaced, self._status != before)
         return any(changes)
 
@@ -256,8 +261,7 @@ class RunFolder:
         """Return the evaluations with right answers per problem, by set."""
         sets: dict[str, list[store.Row]] = {}
         for _, row in self.evals:
-            counts = row.get("num_correct")
-            if isinstance(counts, list) and len(counts) <= _MOST_PROMPTS and all(number(each) >= 0 for each in counts):
+            if "num_correct" in row:
                 sets.setdefault(str(row.get("set", "")), []).append(row)
         return sets
 
@@ -315,12 +319,8 @@ class RunFolder:
     def alarms(self) -> list[Alarm]:
         """Return the alarms of its metrics and evaluations, those that are over too."""
         signals = signal_alarms(self.columns, max_lag=self.max_lag)
-        varieties = [overtrained(rows, name) for name, rows in self._counted().items()]
-        return [
-            *(alarm.with_remedies(self._remedies) for alarm in signals),
-            *uneven_time_alarms(self.uneven_time),
-            *evaluation_alarms([each for each in varieties if each is not None]),
-        ]
+        shown = [alarm.with_remedies(self._remedies) for alarm in signals]
+        return [*shown, *uneven_time_alarms(self.uneven_time), *self._variety_alarms]
 
     @cached_property
     def _remedies(self) -> Mapping[str, tuple[str, ...]]:
@@ -331,6 +331,13 @@ class RunFolder:
             return remedies(Recipe.model_validate_json(json.dumps(dict(self.recipe))))
         except (UserError, ValueError):
             return {}
+
+
+def _checked(row: store.Row) -> store.Row:
+    """Return an evaluation without right answers per problem, where these are not counts."""
+    counts = row.get("num_correct")
+    is_valid = isinstance(counts, list) and len(counts) <= _MOST_PROMPTS and all(number(each) >= 0 for each in counts)
+    return row if is_valid else {key: value for key, value in row.items() if key != "num_correct"}
 
 
 def read_run(folder: Path, *, name: str, arm: str, seed: int | None = None) -> RunFolder:
