@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from boards import GrowingRun
 
-from scalerl.report.board import samples
-from scalerl.report.board.samples import Query
+from scalerl.report import samples
 from scalerl.report.files import Root
-from scalerl.report.run_folder import RunFolder
+from scalerl.report.run_folder import RunFolder, read_run
+from scalerl.report.samples import Query
 from scalerl.report.sources import Source
+from scalerl.report.write import newest_samples
 
 
 class Searched:
@@ -115,3 +116,10 @@ def test_lines_that_are_not_samples_do_no_harm(run: GrowingRun):
     (sample, *_) = Searched(run)()["samples"]
     assert (sample["step"], sample["prompt"], sample["reward"]) == (None, "7", None)
     json.dumps(sample, allow_nan=False)
+
+
+def test_report_shows_the_newest_of_each_run(run: GrowingRun, tmp_path: Path):
+    other = GrowingRun(tmp_path / "other")
+    runs = [read_run(folder, name=folder.name, arm="a") for folder in (run.folder, other.folder)]
+    shown = newest_samples(runs)
+    assert [(sample["run"], sample["step"]) for sample in shown] == [("run", step) for step in range(50, 44, -1)]

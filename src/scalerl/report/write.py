@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scalerl.errors import InputError, StoreError
 from scalerl.logs.series import Selection
@@ -12,12 +12,15 @@ from scalerl.report.figures import FigureData, figure_data
 from scalerl.report.markdown import markdown
 from scalerl.report.page import page
 from scalerl.report.results import Analysis, CurveResult, FitOptions
+from scalerl.report.run_folder import RunFolder
+from scalerl.report.samples import Query, search
 from scalerl.report.standing import labels
 from scalerl.report.views import ALL, Report, View, build_report, later_points
-from scalerl.store import write_text
+from scalerl.store import SAMPLES, write_text
 
 PAGE = "report.html"
 MARKDOWN = "report.md"
+SAMPLES_OF_A_RUN = 6
 
 __all__ = ["Written", "build_report", "page_json", "report_json", "write_report"]
 
@@ -46,12 +49,22 @@ def write_report(
     report = build_report(inputs, selection or Selection(), options or FitOptions(), meanwhile=draw)
     folder = _folder(report, out)
     try:
-        content = page_json(report)
+        content = {**page_json(report), "samples": newest_samples(report.material.runs)}
         write_text(folder / PAGE, page(content))
         write_text(folder / MARKDOWN, markdown(content, pictures))
     except StoreError as error:
         raise InputError(f"the report is not written: {error}.") from None
     return Written(page=folder / PAGE, warnings=tuple(content["warnings"]))
+
+
+def newest_samples(runs: Sequence[RunFolder]) -> list[dict[str, Any]]:
+    """Return the last samples of each run, to be read on the page."""
+    query = Query(num=SAMPLES_OF_A_RUN)
+    return [
+        {"run": run.name, **sample}
+        for run in runs
+        for sample in search(run.source.path / SAMPLES, run.source.root, run.sample_offsets, query)["samples"]
+    ]
 
 
 def _folder(report: Report, out: Path | None) -> Path:

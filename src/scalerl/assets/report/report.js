@@ -344,12 +344,21 @@ function drawFacts() {
   $("level").textContent = `${Math.round(100 * report.level)}%`;
   $("formula").textContent = `${report.formula}.`;
   $("signals-section").hidden = !report.signals.length;
+  const samples = report.samples || [];
+  $("samples-section").hidden = !samples.length;
+  $("samples").replaceChildren(...samples.map(sampleCard));
   $("tables").replaceChildren(...report.tables.map((each) => {
     const isNumber = (at) => at >= each.heads.length - each.numbers;
     const rows = each.rows.map((row) => element("tr", {}, ...row.map((cell, at) => plain(at && !isNumber(at) && ["differences", "environment"].includes(each.key) ? element("code", {}, cell) : cell, isNumber(at)))));
     const drawn = each.key === "decisions" ? timeline() : null;
     return element("section", { id: `table-${each.key}` }, element("h2", {}, each.title), drawn, table(each.heads.map((head, at) => [head, isNumber(at)]), rows));
   }));
+}
+function sampleCard(sample) {
+  const verdict = { correct: "correct", wrong: "wrong", none: "no verdict" }[sample.verdict], parts = sample.conversation ? sample.conversation.map(({ by, text }) => [by, text]) : [["Prompt", sample.prompt], ["Answer", sample.completion]];
+  const expected = sample.answer === undefined ? "" : `, expected ${clip(sample.answer, 60)}`, cut = sample.cut ? `, ${computeText(sample.cut)} characters left out` : "";
+  return element("details", { className: "sample" }, element("summary", {}, `${sample.run}, step ${sample.step === null ? "?" : sample.step}: ${verdict}${expected}${cut}`),
+    ...[...parts, ...Object.entries(sample.words)].filter(([, text]) => text).flatMap(([name, text]) => [element("h4", {}, name), element("pre", {}, text)]));
 }
 // One bar for each arm, divided where it was paused; parts show the numbers of the decisions.
 function timeline() {

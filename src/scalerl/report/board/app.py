@@ -16,8 +16,8 @@ from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from scalerl.report.board.samples import MAX_PAGE, PAGE, Query
 from scalerl.report.board.state import Board
+from scalerl.report.samples import MAX_PAGE, PAGE, Query
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

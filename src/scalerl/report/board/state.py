@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scalerl.errors import WorkerDied
-from scalerl.report.board import samples
+from scalerl.report import samples
 from scalerl.report.board.charts import columns_json
 from scalerl.report.board.fits import fit_curve, history
 from scalerl.report.board.followed import Followed, Slot
