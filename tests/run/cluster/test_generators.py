@@ -5,7 +5,9 @@ import signal
 import socket
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import forked
 import pytest
@@ -15,12 +17,15 @@ from small_runs import SHORT
 from scalerl import store
 from scalerl.config import load_recipe
 from scalerl.errors import ClusterError, RecipeError
+from scalerl.models.load import load_model
 from scalerl.remote.child import ChildLink
 from scalerl.remote.session import session_members
+from scalerl.rollout.fleet.messages import Pace
 from scalerl.run.clock import Clock, devices_held
 from scalerl.run.cluster import connect as connect_module
 from scalerl.run.cluster import generators
 from scalerl.run.cluster.connect import Connection, check_address, check_gpus, connect
+from scalerl.run.cluster.place import enter_cluster
 from scalerl.run.run import Run
 
 SMALL = (
@@ -201,6 +206,33 @@ def test_devices_are_counted_by_node_and_number():
     assert devices_held(["a/gpu:0", "b/gpu:0", "b/gpu:1", "a/gpu:0", "a/cpu"]) == 3
     assert devices_held(["a/cpu", "a/cpu"]) == 1
     assert devices_held(["a/cpu", "b/cpu"]) == 2
+
+
+@pytest.mark.parametrize("num_ready", [0, 2, 5])
+def test_recipe_for_a_node_counts_its_eight_gpus(monkeypatch, num_ready):
+    """Three of the learner and five of vLLM, whether those have reported or not: eight GPU-hours an hour."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (80e9, 80e9))
+    given = {}
+
+    def fleet(model, settings, *, gpus, devices, **others):
+        given.update(gpus=[list(each) for each in gpus])
+        held = [name for each in devices[:num_ready] for name in each]
+        return SimpleNamespace(pace=Pace(), devices=held, num_generators=len(gpus), num_ready=num_ready)
+
+    monkeypatch.setattr("scalerl.rollout.vllm.build.vllm_fleet", fleet)
+    recipe = load_recipe("scalerl-8b-node", ["model.path=tiny-base", "task.name=arithmetic"])
+    with ExitStack() as opened:
+        place = enter_cluster(recipe, opened, on_lost=print)
+    model = load_model("tiny-base", dtype=torch.float32, device="cpu")
+    _, meter = generators.build_fleet(recipe, model, slots=40, place=place, weights=dict)
+    assert given["gpus"] == [[3], [4], [5], [6], [7]]
+    now = [0.0]
+    clock = Clock(devices=devices_held(meter.devices), now=lambda: now[0])
+    clock.start_training()
+    now[0] = 3600.0
+    assert clock.gpu_hours == pytest.approx(8)
 
 
 def test_clock_follows_the_devices():
