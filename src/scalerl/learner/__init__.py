@@ -1,5 +1,6 @@
 """Learners: a batch in, new weights and metrics out. Heavy packages are imported inside the function."""
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ def torch_learner(
     `dtype` is that of the body.
     """
     from scalerl.learner.policy import LocalPolicy
-    from scalerl.learner.start import StartPolicy
     from scalerl.learner.step import TorchLearner
 
     policy = LocalPolicy(
@@ -38,5 +38,7 @@ def torch_learner(
     )
     start = None
     if learner.start_kl:
-        start = StartPolicy(model, dtype=dtype, fp32_head=policy.fp32_head)
+        # A frozen copy, as it is now.
+        frozen = copy.deepcopy(model).requires_grad_(False)
+        start = LocalPolicy(frozen, dtype=dtype, fp32_head=policy.fp32_head, compiled=False)
     return TorchLearner(policy, learner=learner, start=start, team=team, **settings)

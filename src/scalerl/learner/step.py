@@ -24,7 +24,7 @@ from scalerl.learner.late import HostCopy, LateMetrics, StepTimer
 from scalerl.learner.packed_attention import pack
 from scalerl.learner.policy import Policy
 from scalerl.learner.schedules import rate
-from scalerl.learner.start import StartPolicy, kl_terms
+from scalerl.learner.start import kl_terms
 from scalerl.learner.state import load_state, state_of, whole
 from scalerl.learner.team import Team
 from scalerl.models.lora import num_adapter_params
@@ -47,7 +47,7 @@ class TorchLearner:
         weigh: Callable[[Tensor, Tensor, Tensor], Tensor],
         optimizer: OptimizerSettings,
         learner: LearnerSettings,
-        start: StartPolicy | None = None,
+        start: Policy | None = None,
         team: Team | None = None,
         version: int = 0,
     ) -> None:
@@ -213,7 +213,9 @@ class TorchLearner:
         token_loss = self._loss(loss_inputs)
         per_token = token_loss.loss
         if self._start is not None:
-            terms = kl_terms(log_probs, self._start.log_probs(micro.inputs))
+            with torch.no_grad():
+                start, _ = self._start.run(micro.inputs)
+            terms = kl_terms(log_probs, start)
             self._start_kl_sum += terms.detach().double().sum()
             per_token = per_token + self._learner.start_kl * terms
         loss = (micro.weights * per_token).sum()
