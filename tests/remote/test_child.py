@@ -127,7 +127,7 @@ def test_time_of_a_call_comes_with_the_signs_of_life(start):
     peer = start()
     answer(peer)
     peer.send("wait", 1.5)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while peer.busy_s < 0.3:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -169,7 +169,7 @@ def test_child_of_a_killed_driver_ends_with_all_that_it_started(temporary):
         assert len(session_members(pid)) >= 2
         assert list(temporary.iterdir())
         driver.kill()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 100
     while session_members(pid):
         assert time.monotonic() < deadline
         time.sleep(0.05)
