@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from ray_processes import command_line, new_shared_memory, processes_with, shared_memory, wait_until
+from ray_processes import command_line, processes_with, shared_memory, shared_memory_of, wait_until
 from small_runs import SHORT, SMALL, check_lineage
 
 from scalerl import store
@@ -66,7 +66,7 @@ class Killed:
         self.folder, self.temporary, self.log = folder, temporary, folder.with_suffix(".log")
         self._settings = (*SMALL, *SHORT, *LAYOUTS[layout])
         self._mark = f"{MARK}={folder}"
-        self._memory = shared_memory()
+        self._memory: set[str] = set()
 
     @contextmanager
     def started(self, steps: int) -> Iterator["subprocess.Popen[bytes]"]:
@@ -91,14 +91,17 @@ class Killed:
         return path.read_bytes().count(b"\n") if path.is_file() else 0
 
     def processes(self) -> set[int]:
-        return processes_with(self._mark)
+        """Return the processes of the run, and note the shared memory that they have."""
+        found = processes_with(self._mark)
+        self._memory |= shared_memory_of(found)
+        return found
 
     def check_nothing_left(self) -> float:
         """Wait until no process, file or shared memory of the run is left; return the seconds that it took."""
         begun = time.monotonic()
         wait_until(lambda: not self.processes(), PATIENCE_S, "the end of all processes")
         wait_until(lambda: not list(self.temporary.iterdir()), PATIENCE_S, "the end of temporary files")
-        wait_until(lambda: not new_shared_memory(self._memory), PATIENCE_S, "the end of shared memory")
+        wait_until(lambda: not self._memory & shared_memory(), PATIENCE_S, "the end of shared memory")
         return time.monotonic() - begun
 
 
@@ -121,9 +124,9 @@ def test_killed_runs_lose_nothing_and_leave_nothing(tmp_path: Path, temporary: P
         before, begun = run.num_rows(), time.monotonic()
         with run.started(steps=100_000) as driver:
             moment = when_to_kill(run, driver, draw, before)
-            victim = driver.pid
+            victim, processes = driver.pid, sorted(run.processes())
             if moment != "starting" and draw.random() < 0.5:
-                victim = draw.choice(sorted(run.processes()))
+                victim = draw.choice(processes)
             what = "driver" if victim == driver.pid else command_line(victim)[:60] or "a process that had ended"
             at_s, rows = time.monotonic() - begun, run.num_rows() - before
             try:

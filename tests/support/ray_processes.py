@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -82,23 +82,24 @@ def shared_memory() -> set[str]:
     return set(os.listdir("/dev/shm"))
 
 
-def new_shared_memory(before: set[str]) -> set[str]:
-    """Return the blocks that were not there before and that no process has mapped or open: those that were left."""
-    new = {}
-    for name in shared_memory() - before:
+def shared_memory_of(pids: Iterable[int]) -> set[str]:
+    """Return the blocks that these processes have mapped or open."""
+    numbers = set()
+    for pid in pids:
         with suppress(OSError):
-            new[os.stat(f"/dev/shm/{name}").st_ino] = name
+            lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+            numbers |= {int(line.split()[4]) for line in lines if "/dev/shm/" in line}
+        for link in Path(f"/proc/{pid}/fd").glob("*"):
+            with suppress(OSError):
+                if os.readlink(link).startswith("/dev/shm/"):
+                    numbers.add(os.stat(link).st_ino)
     # By number: a semaphore is mapped under the name that it had first.
-    for maps in Path("/proc").glob("[0-9]*/maps") if new else ():
+    blocks = set()
+    for name in shared_memory():
         with suppress(OSError):
-            for line in maps.read_text().splitlines():
-                if "/dev/shm/" in line:
-                    new.pop(int(line.split()[4]), None)
-    for link in Path("/proc").glob("[0-9]*/fd/*") if new else ():
-        with suppress(OSError):
-            if os.readlink(link).startswith("/dev/shm/"):
-                new.pop(os.stat(link).st_ino, None)
-    return set(new.values())
+            if os.stat(f"/dev/shm/{name}").st_ino in numbers:
+                blocks.add(name)
+    return blocks
 
 
 def processes_with(variable: str) -> set[int]:
