@@ -11,7 +11,7 @@ from scalerl import store
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
-scheme, pack_runs = map(importlib.import_module, ("scheme", "pack_runs"))
+scheme = importlib.import_module("scheme")
 
 
 def write_run(folder: Path, *, drain: bool, step_s: float, seed: int) -> Path:
@@ -43,15 +43,3 @@ def test_time_to_the_same_reward_is_the_ratio_of_paces(tmp_path):
         assert rows[-1].drained == pytest.approx(160 if axis == "step" else 160 / 3600)
     with pytest.raises(scheme.SchemeError, match="not the folder of a run"):
         scheme.read_arm(pipeline, drain=True)
-
-
-def test_compact_folders_give_the_same_ratios(tmp_path):
-    runs = [write_run(tmp_path / name, drain=name == "d", step_s=1.0, seed=0) for name in ("p", "d")]
-    packed = [pack_runs.pack(folder, tmp_path / "packed", every=10) for folder in runs]
-    assert [row["step"] for row in store.read_metrics(packed[0])] == [*range(1, 160, 10), 160]
-    assert "num_correct" not in next(iter(store.read_evals(packed[0])))
-    pairs = [
-        scheme.compare(scheme.read_arm(first, drain=False), scheme.read_arm(second, drain=True), "gpu_hours")
-        for first, second in ((runs[:1], runs[1:]), (packed[:1], packed[1:]))
-    ]
-    assert pairs[0] == pairs[1]
