@@ -239,8 +239,8 @@ def _backend_alarm(columns: Columns) -> list[Alarm]:
     value, ratio = (columns[key][known][-ALARM_STEPS:] for key in (BACKEND_KL, BACKEND_RATIO))
     if value.mean() <= BACKEND_LIMIT:
         return []
-    shown = {"value": float(value.mean()), "limit": BACKEND_LIMIT, "ratio": float(np.nanmax(ratio))}
-    return [Alarm(kind=AlarmKind.BACKEND, **shown)]
+    mean, largest = float(value.mean()), float(np.nanmax(ratio))
+    return [Alarm(kind=AlarmKind.BACKEND, value=mean, limit=BACKEND_LIMIT, ratio=largest)]
 
 
 def uneven_time_alarms(share: float) -> list[Alarm]:

@@ -69,7 +69,8 @@ def discover(roots: Sequence[Root]) -> Discovery:
     """Look at every named path again: runs may have appeared, grown into studies, or vanished."""
     result = Discovery()
     for root in roots:
-        _look(root.path, root, result, depth=0)
+        if root.path is not None:
+            _look(root.path, root, result, depth=0)
     result.sources = list({source.key: source for source in result.sources}.values())
     if len(result.sources) > MOST_SOURCES:
         left_out = len(result.sources) - MOST_SOURCES

@@ -144,12 +144,13 @@ def build_report(
         windows, window = windows_of(material, selection)
         windows = tuple(dict.fromkeys([window, windows[-1]])) if quick else windows
         axes: list[Axis] = []
+        sets: tuple[str, ...] = ()
         series: dict[str, list[Series]] = {}
         jobs: list[list[_Job]] = []
         for axis, own, held_out in _on_each_axis(material, replace(selection, x=main), main, notes):
             axes.append(axis)
             series[axis.column] = own
-            sets = tuple(dict.fromkeys(data.evaluation_set or "" for data in series[axes[0].column]))
+            sets = sets or tuple(dict.fromkeys(data.evaluation_set or "" for data in own))
             workers.start(0 if quick else worth(len(own) * len(windows) * NUM_AXES))
             on_main = {data.name: data for data in series[axes[0].column]}
             jobs.append([])
