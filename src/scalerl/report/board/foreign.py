@@ -2,8 +2,9 @@
 
 import math
 import os
+import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,8 @@ class LogReading:
     columns: dict[str, Array] | None = None
     kind: str = ""
     num_rows: int = 0
+    cpu_s: float = 0.0
+    """CPU time that reading took: the longer, the longer until the log is read again."""
     problem: str = ""
     """Why nothing can be shown; empty where something can."""
 
@@ -61,6 +64,11 @@ def is_part_of_log(name: str) -> bool:
 
 def read_log(path: Path) -> LogReading:
     """Read a log of any known format. Never raises: errors are returned in `problem`, as this runs in a worker."""
+    began = time.process_time()
+    return replace(_read(path), cpu_s=time.process_time() - began)
+
+
+def _read(path: Path) -> LogReading:
     try:
         table = read_table(path)
         columns = _columns(table)

@@ -142,9 +142,12 @@ class Board:
             return
         item.files = files
 
-        def take(reading: LogReading | None) -> None:
-            item.take_log(reading or LogReading(problem="The log could not be read: its reader ran out of memory."))
+        def take(reading: LogReading | None) -> float:
+            problem = "The log could not be read: its reader ran out of memory."
+            reading = reading or LogReading(problem=problem, cpu_s=3.0)
+            item.take_log(reading)
             self._touch(item)
+            return reading.cpu_s
 
         if problem := _refusal(item.source, files):
             take(LogReading(problem=problem))
@@ -159,19 +162,23 @@ class Board:
         workers: Workers,
         slot: Slot,
         pause: tuple[float, float],
-        take: Callable[[Any], None],
+        take: Callable[[Any], float | None],
         function: Callable[..., Any],
         *arguments: Any,
     ) -> None:
-        """Have a worker call a function, and `take` its result, or None if the worker ended."""
+        """Have a worker call a function, and `take` its result, or None if the worker ended.
+
+        `take` may return how long the answer took; otherwise that is the time until it came.
+        """
         began = time.monotonic()
         slot.busy = True
 
         def finish(result: Any) -> None:
             times, most = pause
             slot.busy = False
-            slot.next_at = time.monotonic() + min(times * (time.monotonic() - began), most)
-            take(result)
+            seconds = take(result)
+            seconds = time.monotonic() - began if seconds is None else seconds
+            slot.next_at = time.monotonic() + min(times * seconds, most)
 
         future = workers.submit(function, *arguments)
         future.add_done_callback(lambda _: self.woken.set())
