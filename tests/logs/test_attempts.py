@@ -39,9 +39,41 @@ def _expected(rows: Rows) -> list[tuple[float, float]]:
     return sorted((compute, reward) for _, compute, reward in rows)
 
 
-def test_newest_rows_first_are_one_run(tmp_path: Path) -> None:
-    series = _series(tmp_path, FIRST[::-1])
-    assert (_points(series), series.facts) == (_expected(FIRST), ())
+def _twice(rows: Rows) -> Rows:
+    return [row for one in rows for row in (one, (*one[:2], round(one[2] + 0.1, 4)))]
+
+
+def _shuffled(rows: Rows) -> Rows:
+    return random.Random(0).sample(rows, len(rows))
+
+
+THIRD, LOST = _rows(range(11, 15), shift=0.002), _rows(range(16, 21), spent=-1000)
+LATE, AGAIN = _rows([5, 6, 7, 4, 8, 9, 10, 11]), _rows(range(2, 40, 2)) + _rows([20], shift=0.002)
+BETWEEN = _rows([1, 11, 21, 31, 26, 36, 46, 56, 66])
+SIDE_BY_SIDE = [row for step in range(1, 11) for row in ((step, 100 * step, 0.5), (step, 300 * step, 0.6))]
+
+# Rows as they are written -> rows that count, and the kinds of facts
+ATTEMPTS: dict[str, tuple[Rows, Rows, set[str]]] = {
+    "newest first": (FIRST[::-1], FIRST, set()),
+    "resumed twice": (FIRST + SECOND + THIRD, FIRST[:10] + THIRD, {"superseded"}),
+    "several rows per step": (
+        _twice(FIRST + SECOND), _twice(FIRST[:15] + SECOND), {"superseded", "several_per_compute"},
+    ),
+    "no order": (_shuffled(FIRST + SECOND), FIRST + SECOND, set()),
+    "one row late": (LATE, LATE, set()),
+    "the best step evaluated again": (AGAIN, AGAIN, set()),
+    "lost work counts as compute": (FIRST + LOST, FIRST[:15] + LOST, {"superseded"}),
+    "runs side by side": (SIDE_BY_SIDE, SIDE_BY_SIDE, set()),
+    "short attempts": (_rows([1, 2, 1, 2]) + FIRST, FIRST, {"short_attempts"}),
+    "resumed between logged steps": (BETWEEN, BETWEEN[:3] + BETWEEN[4:], {"superseded"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ATTEMPTS)
+def test_rows_of_the_model_that_is_gone_are_left_out(tmp_path: Path, name: str) -> None:
+    written, counted, kinds = ATTEMPTS[name]
+    series = _series(tmp_path, written)
+    assert (_points(series), {fact.kind for fact in series.facts}) == (_expected(counted), kinds)
 
 
 def test_superseded_rows_are_dropped_and_noted(tmp_path: Path) -> None:
@@ -50,22 +82,6 @@ def test_superseded_rows_are_dropped_and_noted(tmp_path: Path) -> None:
     [fact] = series.facts
     expected = {"from_step": 25, "to_step": 16, "place": "line 27 of log.csv", "times": 1, "num": 10}
     assert (fact.kind, fact.values) == ("superseded", expected)
-
-
-def test_each_attempt_ends_where_the_next_continued(tmp_path: Path) -> None:
-    third = _rows(range(11, 15), shift=0.002)
-    series = _series(tmp_path, FIRST + SECOND + third)
-    assert _points(series) == _expected(FIRST[:10] + third)
-    [fact] = series.facts
-    assert (fact.values["place"], fact.values["times"], fact.values["num"]) == ("line 27 of log.csv", 2, 40)
-
-
-def test_several_rows_per_step_stay_together(tmp_path: Path) -> None:
-    def twice(rows: Rows) -> Rows:
-        return [row for one in rows for row in (one, (*one[:2], round(one[2] + 0.1, 4)))]
-
-    series = _series(tmp_path, twice(FIRST) + twice(SECOND))
-    assert _points(series) == _expected(twice(FIRST[:15]) + twice(SECOND))
 
 
 def test_trainer_step_shows_a_resumed_run_beside_wandb_step(tmp_path: Path) -> None:
@@ -83,15 +99,9 @@ def test_resumed_verl_log(tmp_path: Path) -> None:
     assert series.reward.tolist() == [n / 100 for n in (*range(15), *range(25, 50))]
 
 
-def _shuffled(rows: Rows) -> Rows:
-    return random.Random(0).sample(rows, len(rows))
-
-
 @pytest.mark.parametrize(
     "rows, header, options",
     [
-        pytest.param(_shuffled(FIRST + SECOND), "step,gpu_hours,reward", {}, id="no order"),
-        pytest.param(_rows([5, 6, 7, 4, 8, 9, 10, 11]), "step,gpu_hours,reward", {}, id="one row late"),
         pytest.param([row[::-1] for row in FIRST + SECOND], "reward,gpu_hours,step", {"x": "step"}, id="control"),
         pytest.param([row[1:] for row in FIRST + SECOND], "gpu_hours,reward", {}, id="no step"),
         pytest.param(
@@ -138,24 +148,6 @@ def test_restarted_clock_is_refused_with_advice(tmp_path: Path, later: Rows, lin
     assert _series(tmp_path, FIRST + later, x="step").compute.tolist() == list(range(1, 41))
 
 
-def test_lost_work_may_count_as_compute(tmp_path: Path) -> None:
-    again = _rows(range(16, 21), spent=-1000)
-    assert _points(_series(tmp_path, FIRST + again)) == _expected(FIRST[:15] + again)
-
-
-def test_interleaved_runs_have_separate_clocks(tmp_path: Path) -> None:
-    rows = [row for step in range(1, 11) for row in ((step, 100 * step, 0.5), (step, 300 * step, 0.6))]
-    assert len(_series(tmp_path, rows).compute) == 20
-
-
-def test_step_evaluated_again_supersedes_nothing(tmp_path: Path) -> None:
-    """As the best checkpoint is, after the last one."""
-    rows = _rows(range(2, 40, 2)) + _rows([20], shift=0.002)
-    series = _series(tmp_path, rows)
-    assert _points(series) == _expected(rows)
-    assert not series.notes
-
-
 def test_held_out_rows_are_not_an_attempt(tmp_path: Path) -> None:
     kept = [(*row, "fit") for row in _rows(range(1, 40))]
     tested = [(*row, "test") for row in _rows(range(20, 40))]
@@ -196,28 +188,11 @@ def test_attempts_from_the_beginning_are_separate_curves(tmp_path: Path) -> None
     assert sorted(set(pooled.run.tolist())) == ["1", "2"]
 
 
-def test_short_attempts_are_left_out(tmp_path: Path) -> None:
-    [series] = _all(_write_lines(tmp_path / "log.jsonl", [1, 2, 1, 2, *range(1, 21)]))
-    assert series.compute.tolist() == list(range(1, 21))
-    [fact] = series.facts
-    assert (fact.kind, fact.values["num"], fact.values["num_rows"]) == ("short_attempts", 2, 4)
-
-
 def test_resumed_run_that_evaluates_step_0_again_is_one_curve(tmp_path: Path) -> None:
     [series] = _all(_write_lines(tmp_path / "log.jsonl", [*range(26), 0, *range(16, 41)]))
     assert series.compute.tolist() == list(range(1, 41))
     assert series.reward[15:].tolist() == [round(0.3 + at / 1000, 4) for at in range(27, 52)]
     assert {fact.kind for fact in series.facts} == {"first_step_again", "superseded", "start_at_zero"}
-
-
-def test_resumed_run_may_continue_between_logged_steps(tmp_path: Path) -> None:
-    [series] = _all(_write_lines(tmp_path / "log.jsonl", [1, 11, 21, 31, 26, 36, 46, 56, 66]))
-    assert series.compute.tolist() == [1, 11, 21, 26, 36, 46, 56, 66]
-
-
-def test_one_late_row_supersedes_nothing(tmp_path: Path) -> None:
-    [series] = _all(_write_lines(tmp_path / "log.jsonl", [1, 2, 3, 5, 4, 6, 7, 8, 9]))
-    assert (series.compute.tolist(), series.facts) == (list(range(1, 10)), ())
 
 
 def test_stacked_runs_that_differ_in_a_number_name_it(tmp_path: Path) -> None:

@@ -23,11 +23,30 @@ def _rising(seed: int, computes: Sequence[float] = (0, 1, 2, 3)) -> list[tuple[i
 # The start
 
 
-def test_start_from_one_row_has_unknown_noise(tmp_path: Path) -> None:
-    series = _series(tmp_path / "a.csv", "gpu_hours,reward", [(0, 0.2), (1, 0.3), (2, 0.4)], start="first")
-    assert (series.start, series.start_sd, series.compute.tolist()) == (0.2, None, [1, 2])
-    given = _series(tmp_path / "a.csv", "gpu_hours,reward", [(1, 0.3), (2, 0.4)], start=0.2)
-    assert (given.start, given.start_sd) == (0.2, 0.0)
+ROWS, EARLY, LATE = [(0, 0.2), (1, 0.3), (2, 0.4)], [(0.1, 0.3), (2, 0.4), (10, 0.6)], [(1, 0.3), (2, 0.4), (10, 0.6)]
+COUNTED = [(0, 0, 50), (1, 0.1, 50), (2, 0.2, 50)]
+BINOMIAL = (0.02 * 0.98 / 50) ** 0.5
+
+# header, rows, options -> start, its sd, the compute that is fitted, kinds of facts
+STARTS: dict[str, tuple[str, list[Any], dict[str, Any], tuple[Any, ...]]] = {
+    "at compute 0": ("gpu_hours", ROWS, {}, (0.2, None, [1, 2], ["start_at_zero"])),
+    "first row": ("gpu_hours", ROWS, {"start": "first"}, (0.2, None, [1, 2], [])),
+    "given": ("gpu_hours", ROWS[1:], {"start": 0.2}, (0.2, 0.0, [1, 2], [])),
+    "given beside compute 0": ("gpu_hours", ROWS, {"start": 0.25}, (0.25, 0.0, [1, 2], [])),
+    "step below 0": ("step", [(-1, 0.2), *ROWS[1:]], {}, (0.2, None, [1, 2], ["start_at_zero"])),
+    "zero with a count": ("gpu_hours", COUNTED, {"start": "first"}, (0, pytest.approx(BINOMIAL), [1, 2], [])),
+    "twice": ("gpu_hours", [(0, 0.3), *ROWS], {"start": "first"}, (0.25, None, [1, 2], ["start_is_a_mean"])),
+    "late": ("gpu_hours", LATE, {"start": "first"}, (None, 0.0, [1, 2, 10], ["start_is_late"])),
+    "within a hundredth": ("gpu_hours", EARLY, {"start": "first"}, (0.3, None, [2, 10], [])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_start_is_found(tmp_path: Path, name: str) -> None:
+    x, rows, options, expected = STARTS[name]
+    series = _series(tmp_path / "a.csv", f"{x},reward" + ",num_samples" * (len(rows[0]) > 2), rows, **options)
+    kinds = [fact.kind for fact in series.facts]
+    assert (series.start, series.start_sd, series.compute.tolist(), kinds) == expected
 
 
 def test_start_without_sample_counts_is_noisy(tmp_path: Path) -> None:
@@ -49,34 +68,6 @@ def test_spread_of_the_start_needs_many_starts(tmp_path: Path) -> None:
 def test_evaluation_copied_into_every_run_counts_once(tmp_path: Path) -> None:
     rows = [(seed, compute, 0.1 + 0.1 * compute) for seed in range(5) for compute in range(4)]
     assert _series(tmp_path / "a.csv", "seed,gpu_hours,reward", rows, start="first").start_sd is None
-
-
-def test_start_of_zero_is_not_exact(tmp_path: Path) -> None:
-    rows = [(0, 0, 50), (1, 0.1, 50), (2, 0.2, 50)]
-    series = _series(tmp_path / "a.csv", "gpu_hours,reward,num_samples", rows, start="first")
-    assert series.start == 0
-    assert series.start_sd == pytest.approx((0.02 * 0.98 / 50) ** 0.5)
-
-
-def test_start_of_a_run_evaluated_twice_is_the_mean(tmp_path: Path) -> None:
-    rows = [(0, 0.2), (0, 0.3), (1, 0.35), (2, 0.4)]
-    series = _series(tmp_path / "a.csv", "gpu_hours,reward", rows, start="first")
-    assert (series.start, series.start_sd, series.compute.tolist()) == (0.25, None, [1, 2])
-    [note] = series.notes
-    assert note == "The start, 0.25, is the mean of 2 rows: a run has several at its least compute."
-
-
-def test_late_first_row_is_a_point_and_noted(tmp_path: Path) -> None:
-    series = _series(tmp_path / "a.csv", "gpu_hours,reward", [(1, 0.3), (2, 0.4), (10, 0.6)], start="first")
-    assert (series.start, series.compute.tolist()) == (None, [1, 2, 10])
-    [note] = series.notes
-    assert "first row lies at compute 1, not before training" in note
-    assert "the start is fitted" in note
-
-
-def test_first_row_within_a_hundredth_is_the_start(tmp_path: Path) -> None:
-    series = _series(tmp_path / "a.csv", "gpu_hours,reward", [(0.1, 0.3), (2, 0.4), (10, 0.6)], start="first")
-    assert (series.start, series.start_sd, series.compute.tolist(), series.notes) == (0.3, None, [2, 10], ())
 
 
 # Seeds
@@ -119,32 +110,6 @@ def test_same_seed_in_two_files_is_two_runs(tmp_path: Path) -> None:
     [series] = series_from([read_table(tmp_path / f"{name}.csv") for name in ("one", "two")], Selection(by=("arm",)))
     assert series.run is not None
     assert sorted(set(series.run.tolist())) == ["one/0", "two/0", "two/1"]
-
-
-# Compute at or below 0
-
-
-def test_row_at_compute_0_is_the_start(tmp_path: Path) -> None:
-    series = _series(tmp_path / "a.csv", "gpu_hours,reward", [(0, 0.2), (1, 0.3), (2, 0.4)])
-    assert (series.start, series.start_sd, series.compute.tolist()) == (0.2, None, [1, 2])
-    [fact] = series.facts
-    assert (fact.kind, fact.values["start"], fact.values["num"], fact.values["x"]) == (
-        "start_at_zero",
-        0.2,
-        1,
-        "gpu_hours",
-    )
-    assert "--start" in series.notes[0]
-
-
-def test_step_below_0_is_the_start(tmp_path: Path) -> None:
-    series = _series(tmp_path / "a.csv", "step,reward", [(-1, 0.2), (1, 0.3), (2, 0.4)])
-    assert (series.start, series.compute.tolist()) == (0.2, [1, 2])
-
-
-def test_given_start_stands_before_a_row_at_compute_0(tmp_path: Path) -> None:
-    series = _series(tmp_path / "a.csv", "gpu_hours,reward", [(0, 0.2), (1, 0.3), (2, 0.4)], start=0.25)
-    assert (series.start, series.compute.tolist(), series.facts) == (0.25, [1, 2], ())
 
 
 def test_clock_that_begins_with_the_first_row_is_completed(tmp_path: Path) -> None:
