@@ -212,14 +212,8 @@ def _superseded(steps: NDArray[np.float64], gone: NDArray[np.intp], places: Sequ
 
 def _settings(rows: Sequence[Row], attempt: Sequence[int]) -> tuple[str, ...]:
     """Return the columns that have one value in each attempt and not the same in all: settings, most likely."""
-    values: dict[str, dict[int, set[str]]] = {}
-    for row, number in zip(rows, attempt, strict=True):
-        for column, value in row.items():
-            if column != ATTEMPT and value is not None:
-                values.setdefault(column, {}).setdefault(number, set()).add(str(value))
-    constant = {
-        column: set.union(*own.values())
-        for column, own in values.items()
-        if len(own) == len(set(attempt)) and all(len(seen) == 1 for seen in own.values())
-    }
-    return tuple(column for column, seen in constant.items() if len(seen) > 1)
+    numbered = list(zip(attempt, rows, strict=True))
+    names = dict.fromkeys(name for row in rows for name in row if name != ATTEMPT)
+    values = {name: {(number, str(row.get(name))) for number, row in numbered} for name in names}
+    constant = [name for name, pairs in values.items() if len(pairs) == len(set(attempt))]
+    return tuple(name for name in constant if len({value for _, value in values[name]} - {"None"}) > 1)
