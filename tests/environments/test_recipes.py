@@ -1,8 +1,11 @@
-"""The shipped recipes with tools: they load, and hold a conversation before the run."""
+"""The shipped recipes with tools: they load, hold a conversation before the run, and learn."""
 
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
+from scalerl import store
 from scalerl.config import load_recipe
 from scalerl.run.run import Run
 from scalerl.run.trial import ConversationTrial, try_parts
@@ -24,3 +27,13 @@ def test_the_arms_of_the_study_differ_in_the_tool_alone():
     plan = make_plan(*load_study("tiny-tools-or-none"), gpu=False)
     environments = {arm.name: arm.recipe.task.environment.name for arm in plan.arms}
     assert environments == {"calculator": "calculator", "none": ""}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_tiny_tools_learns_to_ask(tmp_path: Path):
+    small = ["evaluation.num_prompts=100", "evaluation.samples_per_prompt=2", "evaluation.every=30", "budget.steps=30"]
+    Run(load_recipe("tiny-tools", small), tmp_path / "run").train()
+    first, last = store.read_evals(tmp_path / "run")
+    assert last["reward"] > first["reward"] + 0.2
+    assert last["tool_calls_mean"] > first["tool_calls_mean"]

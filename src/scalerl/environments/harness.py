@@ -11,6 +11,7 @@ messages as the prompt, and what was said before is not trained on. So no sample
 
 import asyncio
 import contextlib
+import dataclasses
 import inspect
 import json
 import os
@@ -96,7 +97,8 @@ class Harness:
         self._told = (*call.messages, _plain(answer))
         self._written[_plain(answer)] = text
         call.answered.put(_completion(answer))
-        return self._next(num_calls=len(calls), num_errors=sum(bool(each.error) for each in calls))
+        num_errors = sum(bool(each.error) for each in calls)
+        return dataclasses.replace(self._next(), num_calls=len(calls), num_errors=num_errors)
 
     def close(self) -> None:
         self._server.shutdown()
@@ -109,20 +111,19 @@ class Harness:
         except BaseException as error:
             self._events.put(_End(error=error))
 
-    def _next(self, **counts: int) -> Step:
+    def _next(self) -> Step:
         event = self._events.get()
         if isinstance(event, _End):
             if event.error is not None:
                 raise event.error
             if isinstance(event.returned, str):
-                return Step(done=True, answer=event.returned, **counts)
-            step = read_step(event.returned)
-            return Step(done=True, reward=step.reward, answer=step.answer, **counts)
+                return Step(done=True, answer=event.returned)
+            return dataclasses.replace(read_step(event.returned), done=True)
         self._call, known = event, len(self._told)
         if known and event.messages[:known] == self._told and len(event.messages) > known:
-            return Step(messages=event.messages[known:], **counts)
+            return Step(messages=event.messages[known:])
         messages = tuple((each[0], self._written.get(each, each[1])) for each in event.messages)
-        return Step(messages=messages, tools=event.tools, restart=known > 0, **counts)
+        return Step(messages=messages, tools=event.tools, restart=known > 0)
 
 
 class _Server(ThreadingHTTPServer):
@@ -163,7 +164,7 @@ def _handler(key: str, events: "queue.Queue[_Call | _End]") -> type[BaseHTTPRequ
                 self.end_headers()
                 self.wfile.write(data)
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
             pass
 
     return Handler
