@@ -23,6 +23,8 @@ class Game:
         return min(max((rewards[0] + 1) / 2, 0.0), 1.0)
 
     def _observation(self) -> str:
-        """Return what the player was told since the last turn."""
-        _, observed = self._game.get_observation()
-        return observed if isinstance(observed, str) else "\n".join(str(each[1]) for each in observed)
+        """Return what the player was told since the last turn, without what he said himself."""
+        player, observed = self._game.get_observation()
+        if isinstance(observed, str):
+            return observed
+        return "\n".join(str(text) for by, text, *_ in observed if by != player)
