@@ -612,7 +612,7 @@ def mistakes(folder: Path, finished: Path) -> dict[str, tuple[list[object], tupl
             ('"of_ones_own:grade"', "none of 4 answers of main", "4 x error: LookupError: the shelf is empty"),
         ),
         "a grader without time": (setting("grading.timeout_s=0"), ("grading.timeout_s is 0", "above 0")),
-        "no such grader": (setting('task.grader="exactly"'), ('"exactly"', "exact, numeric, math")),
+        "no such grader": (setting('task.grader="exactly"'), ('"exactly"', "exact, numeric, choice, math")),
         "no such grader to import": (
             setting('task.grader="no_such_module:grade"'),
             ("no_such_module:grade", "cannot be imported"),
