@@ -9,7 +9,7 @@ from simulated import SimulatedEngine, complete
 
 from scalerl.errors import EngineStalled
 from scalerl.graders.pool import GraderSpec
-from scalerl.loop.evaluate import eval_requests, evaluate, hash_prompts, pass_at, pass_at_turns
+from scalerl.loop.evaluate import EvalResult, Evaluation, eval_requests, hash_prompts, pass_at, pass_at_turns
 from scalerl.loop.grading import GraderRunner, Judge, Purpose, Verdict, WeightedGrader
 from scalerl.loop.watchdog import Watchdog, WatchedEngine
 from scalerl.types import Completion, LengthPlan, Problem
@@ -34,6 +34,17 @@ JUDGE = Judge(
     graders=(WeightedGrader(column="exact", spec=GraderSpec(name="exact")),),
     decode_all=lambda completions: [""] * len(completions),
 )
+
+
+def evaluate(engine, asked, *, graders, prompts_hash="h", seen: list[int] | None = None) -> EvalResult:
+    """Sample all requests on an idle engine, and grade them."""
+    engine.submit(asked)
+    evaluation = Evaluation(asked, graders=graders, judge=JUDGE, prompts_hash=prompts_hash)
+    while not evaluation.done:
+        evaluation.take([] if evaluation.all_sampled else engine.poll())
+        if seen is not None:
+            seen.append(evaluation.num_finished)
+    return evaluation.result()
 
 
 class Given(GraderRunner):
@@ -79,7 +90,7 @@ def test_what_cannot_be_judged_counts_as_wrong():
 
     seen: list[int] = []
     graders = Given(verdict)
-    result = evaluate(engine, requests(), graders=graders, judge=JUDGE, prompts_hash="h", on_progress=seen.append)
+    result = evaluate(engine, requests(), graders=graders, seen=seen)
     assert result.num_correct == (0, 1, 2, 3, 0)
     assert (result.num_graded, result.num_samples) == (12, 15)
     assert result.num_without_verdict == {"timeout": 3}
@@ -92,7 +103,7 @@ def test_what_cannot_be_judged_counts_as_wrong():
 def test_without_a_verdict_there_is_no_rate():
     engine = SimulatedEngine(slots=4)
     engine.push_weights({"version": 0}, 0)
-    result = evaluate(engine, requests(), graders=Given(lambda _: None), judge=JUDGE, prompts_hash="")
+    result = evaluate(engine, requests(), graders=Given(lambda _: None))
     assert result.reward is None
 
 
@@ -105,7 +116,7 @@ def test_an_engine_that_loses_a_request_ends_the_evaluation():
     engine = WatchedEngine(Forgetful(slots=4), Watchdog(pytest.fail))
     engine.push_weights({"version": 0}, 0)
     with pytest.raises(EngineStalled, match="lost 5 requests"):
-        evaluate(engine, requests(), graders=Given(lambda _: True), judge=JUDGE, prompts_hash="")
+        evaluate(engine, requests(), graders=Given(lambda _: True))
 
 
 def test_truncated_completions_are_counted():
@@ -114,7 +125,7 @@ def test_truncated_completions_are_counted():
             done = [complete(request, [0, 0]) for request in self.drop_pending()]
             return [one if one.request.index else replace(one, finish="length") for one in done]
 
-    result = evaluate(Cutting(slots=1), requests(), graders=Given(lambda _: True), judge=JUDGE, prompts_hash="")
+    result = evaluate(Cutting(slots=1), requests(), graders=Given(lambda _: True))
     assert (result.num_truncated, result.num_samples, result.reward) == (5, 15, 1.0)
 
 
@@ -162,6 +173,6 @@ def test_score_is_the_mean_of_the_values():
         def poll(self, purpose: Purpose, *, wait: bool = False) -> list[Verdict]:
             return [replace(made, value=0.5, correct=False) for made in super().poll(purpose, wait=wait)]
 
-    result = evaluate(engine, requests(), graders=Halves(lambda _: True), judge=JUDGE, prompts_hash="h")
+    result = evaluate(engine, requests(), graders=Halves(lambda _: True))
     assert (result.reward, result.score) == (0.0, 0.5)
-    assert evaluate(engine, requests(), graders=Given(lambda _: True), judge=JUDGE, prompts_hash="h").score is None
+    assert evaluate(engine, requests(), graders=Given(lambda _: True)).score is None

@@ -8,14 +8,10 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from scalerl.graders.workers import Reason
 from scalerl.loop.grading import GraderRunner, Judge, Verdict
 from scalerl.types import Completion, LengthPlan, Problem, Request, derive_seed
-
-if TYPE_CHECKING:
-    from scalerl.loop.seams import Engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,24 +233,6 @@ class Evaluation:
             if self._conversations
             else (),
         )
-
-
-def evaluate(
-    engine: "Engine",
-    requests: Sequence[Request],
-    *,
-    graders: GraderRunner,
-    judge: Judge,
-    prompts_hash: str,
-    on_progress: Callable[[int], None] = lambda finished: None,
-) -> EvalResult:
-    """Sample all requests on an otherwise idle engine, and grade them."""
-    engine.submit(requests)
-    evaluation = Evaluation(requests, graders=graders, judge=judge, prompts_hash=prompts_hash)
-    while not evaluation.done:
-        evaluation.take([] if evaluation.all_sampled else engine.poll())
-        on_progress(evaluation.num_finished)
-    return evaluation.result()
 
 
 def hash_prompts(problems: Sequence[Problem]) -> str:

@@ -4,13 +4,14 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from scalerl.config import Recipe
 from scalerl.config.parts import EvaluationSettings
 from scalerl.errors import GraderError
 from scalerl.graders.sandbox.job import KINDS, STOPPED
-from scalerl.loop.evaluate import EvalResult, Evaluation, eval_requests, evaluate
+from scalerl.loop.evaluate import EvalResult, Evaluation, eval_requests
 from scalerl.loop.requests import Text
 from scalerl.loop.seams import Engine
 from scalerl.run.parts import Inputs, eval_engine, load_inputs
@@ -39,13 +40,9 @@ def evaluate_set(
     eval_set: EvalSet, engine: Engine, inputs: Inputs, settings: EvaluationSettings, *, step: int
 ) -> EvalResult:
     """Sample and grade every prompt of a set on an otherwise idle engine."""
-    return evaluate(
-        engine,
-        set_requests(eval_set, inputs, settings, step=step),
-        graders=inputs.graders,
-        judge=eval_set.judge,
-        prompts_hash=eval_set.prompts_hash,
-    )
+    measured = EvaluationRound(engine, replace(inputs, eval_sets=(eval_set,)), settings, step=step)
+    measured.finish()
+    return measured.results[0][1]
 
 
 class EvaluationRound:
@@ -59,7 +56,7 @@ class EvaluationRound:
         *,
         step: int,
         on_progress: Callable[[int, int], None] = lambda finished, total: None,
-        on_result: Callable[[EvalSet, EvalResult], None],
+        on_result: Callable[[EvalSet, EvalResult], None] = lambda eval_set, result: None,
         spent: Mapping[str, float] | None = None,
         groups: Sequence[Group] = (),
     ) -> None:
