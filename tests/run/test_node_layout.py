@@ -16,7 +16,7 @@ from scalerl.config import Recipe, load_recipe
 from scalerl.errors import RankLost
 from scalerl.models.load import load_model, model_folder
 from scalerl.run.resume import export
-from scalerl.run.run import NullObserver, Run
+from scalerl.run.run import Run, RunObserver
 
 STEPS, GENERATOR_AT, RANK_AT = 100, 20, 53
 
@@ -76,7 +76,7 @@ def node(model: Path) -> Recipe:
     return load_recipe("scalerl-8b-node", [f"{key}={value}" for key, value in settings.items()])
 
 
-class Killer(NullObserver):
+class Killer(RunObserver):
     """Kills a generator after one step and a rank after another."""
 
     def __init__(self, **at: int) -> None:
