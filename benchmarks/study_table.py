@@ -77,7 +77,7 @@ def write(target: str, *folders: str) -> None:
     Path(target).write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
 
 
-def settings_of(folder: Path) -> tuple[dict[str, object], dict[str, object]]:
+def settings_of(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what a step of a run is spent on, and the settings that say how it learns otherwise."""
     recipe = dict(store.read_recipe(folder) or {})
     pipeline = dict(recipe["pipeline"])
@@ -143,7 +143,7 @@ def arms(path: str, base: str) -> None:
     ends: dict[str, list[dict[str, str]]] = defaultdict(list)
     for name, rows in runs_of(path).items():
         ends[re.sub(r"-seed\d+", "", name)].append(rows[-1])
-    asked = {"flops": ("--x", "flops"), "step": ("--x", "step")}
+    asked: dict[str, tuple[str, ...]] = {"flops": ("--x", "flops"), "step": ("--x", "step")}
     if any(row["pass@16"] for rows in ends.values() for row in rows):
         asked["pass@16"] = ("--x", "flops", "--y", "pass@16")
     several = any("/" in name for name in ends)
@@ -190,7 +190,7 @@ def against(answer: dict[str, Any], name: str, base: str) -> tuple[float, str, s
     verdict = pair["kind"].replace("_", " ") + (f": {pair['winner']}" if pair["winner"] else "")
     if pair["target"] is None or not (ratio := pair["target"]["compute_ratio"])["value"]:
         return math.inf, "", verdict
-    values = [ratio["value"], ratio["low"], ratio["high"]]
+    values: list[Any] = [ratio["value"], ratio["low"], ratio["high"]]
     if pair["a"] == base:
         values = [1 / value if value else None for value in (values[0], values[2], values[1])]
     value, low, high = values
