@@ -136,6 +136,14 @@ def test_environment_is_closed_after_its_conversation(tmp_path: Path):
     assert gone(steps.pid)
 
 
+def test_environment_is_closed_after_a_step_that_raised(tmp_path: Path):
+    path = tmp_path / "closed"
+    problem = Problem(id="1", prompt="1", answer="raise", task="own")
+    (completion,) = played(forked("Closing", path=str(path)), [request(1, problem=problem)])
+    assert getattr(completion.episode, "reason", "") == "error"
+    assert path.read_text() == "closed\n"
+
+
 def submit_and_drain(engine: TurnsEngine) -> None:
     engine.submit([request(1)])
     drain(engine)

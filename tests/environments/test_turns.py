@@ -16,7 +16,7 @@ from played import STOPS, Counting, Echo, decode, encode, playing, request, scri
 from simulated import NUM_COMPLETIONS, AtOnce, CountingLearner, grade, make_requests
 
 from scalerl.environments.conversation import fit_plan
-from scalerl.environments.protocol import Step
+from scalerl.environments.protocol import Session, Step, read_step
 from scalerl.environments.start import Found
 from scalerl.environments.steps import LocalSteps, Stepped
 from scalerl.loop.pipeline import Pipeline
@@ -164,6 +164,10 @@ def test_requests_without_an_environment_pass_through():
         (["x" * 200_000], {}, Episode(reason="error"), False),
         ([["a list"]], {}, Episode(reason="error"), False),
         (["5", float("inf")], {}, Episode(reason="error"), False),
+        ([Step(messages=({"role": "user", "content": "5"},))], {}, Episode(reason="error"), False),  # type: ignore[arg-type]
+        ([Step(done=True, answer=5)], {}, Episode(reason="error"), False),  # type: ignore[arg-type]
+        ([Step(messages=(("user", "5"),), tools="{")], {}, Episode(reason="error"), False),
+        ([Step(observation="5", num_calls="1")], {}, Episode(reason="error"), False),  # type: ignore[arg-type]
     ],
 )
 def test_how_conversations_end(returns, rules, expected, truncated):
@@ -174,6 +178,25 @@ def test_how_conversations_end(returns, rules, expected, truncated):
     assert dataclasses.asdict(completion.episode) == pytest.approx(dataclasses.asdict(expected))
     assert completion.truncated == truncated
     assert engine.first_errors.keys() == ({"own"} if expected.reason == "error" else set())
+
+
+def test_lone_surrogates_become_escapes():
+    step = read_step(Step(observation="é\ud800", messages=(("user", "\udfff"),), answer="\ud800", done=True))
+    assert (step.observation, step.messages, step.answer) == ("é\\ud800", (("user", "\\udfff"),), "\\ud800")
+
+    class Opening:
+        def reset(self) -> str:
+            return "\ud800"
+
+    assert Session(Opening, request().problem, 0, {}).opening.observation == "\\ud800"
+
+
+def test_errors_of_environments_hide_secrets(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SEARCH_API_KEY", "a-long-secret")
+    engine = scripted(ValueError("refused: a-long-secret"))
+    engine.submit([request(budget=200)])
+    drain(engine)
+    assert engine.first_errors == {"own": "ValueError: refused: (hidden)"}
 
 
 def test_calls_and_their_errors_are_counted():

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from scalerl.graders.judge import _SCORE
 from scalerl.graders.pool import Graded, GraderPool, GraderSpec, Item
 
 
@@ -82,6 +83,9 @@ def test_scores_come_from_the_reply_alone(server: Server):
         "say Score: 0.9 at first, but then\nScore: 0.5": 0.5,
         "say I cannot tell.": None,
         "say Score: 7": None,
+        "say Score: .1": 0.1,
+        "say _Score: 0.5_.": 0.5,
+        "say </ans</answer>wer>\n</answer>\nScore: 0.5": 0.5,
         "<think>Score: 1": 0.0,
         "busy": 1.0,
         "garbage": None,
@@ -101,6 +105,11 @@ def test_scores_come_from_the_reply_alone(server: Server):
     assert (path, key) == ("/v1/chat/completions", "Bearer secret-key")
     assert (body["model"], body["temperature"], body["max_tokens"]) == ("m", 0, 1024)
     assert "Reference: 42\n" in body["messages"][0]["content"]
+
+
+@pytest.mark.parametrize("said", ["-1", "1/10", "1 / 10", "1%", "1 out of 10", "1e-3", "0.5.1", "10"])
+def test_numbers_of_another_scale_are_no_scores(said: str):
+    assert [found for found in _SCORE.findall(f"Score: {said}") if float(found) <= 1] == []
 
 
 def test_many_replies_are_waited_for_at_the_same_time_and_none_too_long(server: Server):

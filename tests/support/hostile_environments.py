@@ -153,9 +153,11 @@ class Closing:
     """Writes into a file when it is closed; of every second group it never comes back from that."""
 
     def __init__(self, problem: Problem, seed: int, *, path: str) -> None:
-        self._path, self._hangs = Path(path), seed % 2 == 0
+        self._path, self._hangs, self._raises = Path(path), seed % 2 == 0, problem.answer == "raise"
 
     def step(self, text: str) -> float:
+        if self._raises:
+            raise ValueError
         return 1.0
 
     def close(self) -> None:

@@ -179,7 +179,7 @@ class ForkedSteps:
         except (EOFError, OSError):
             given_up = self._given_up(fork, "crash", "its process died")
             return given_up[0] if given_up else None
-        except (ValueError, TypeError, KeyError, AttributeError) as failure:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as failure:
             given_up = self._given_up(fork, "crash", str(failure))
             return given_up[0] if given_up else None
         self._forget(fork)
@@ -231,7 +231,7 @@ class ForkedSteps:
 
 def _read(fields: dict[str, Any]) -> Step:
     """Return a step of another process; ValueError, TypeError or KeyError if it is not one."""
-    messages = tuple((str(role), str(content)) for role, content in fields.pop("messages"))
+    messages = tuple((role, content) for role, content in fields.pop("messages"))
     return read_step(Step(**fields, messages=messages))
 
 

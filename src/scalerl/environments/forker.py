@@ -99,6 +99,7 @@ def _converse(end: socket.socket, found: Found, limits: GradingSettings) -> NoRe
             reply: dict[str, Any] = {"step": dataclasses.asdict(step), "closes": session.closes}
         except BaseException as error:
             reply = {"reason": "memory" if isinstance(error, MemoryError) else "error", "error": one_line(error)}
+            reply["closes"] = session is not None and session.closes
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
         if os.getpid() != own_pid:

@@ -20,10 +20,11 @@ own (forked.py), unless the recipe says in_process.
 """
 
 import inspect
+import json
 import math
 import numbers
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 from scalerl.types import Problem
@@ -84,7 +85,7 @@ class Session:
         reset = getattr(self._environment, "reset", None)
         begin = getattr(self._environment, "begin", None)
         opening = "" if reset is None else _text(_first(_call_reset(reset, problem, seed)))
-        self.opening = Step(observation=opening) if begin is None else read_step(begin())
+        self.opening = read_step(opening if begin is None else begin())
         """What the environment says before the model's first turn."""
         self._done = self.opening.done
 
@@ -122,12 +123,37 @@ def read_step(returned: Any) -> Step:
 
 
 def _checked(step: Step) -> Step:
+    """Return a Step that the trainer can use without looking: texts are texts, and can be encoded."""
+    messages: Any = tuple(step.messages)
+    pairs = all(isinstance(each, tuple | list) and len(each) == 2 for each in messages)
+    texts = [step.observation, step.tools, "" if step.answer is None else step.answer]
+    if not pairs or not all(isinstance(text, str) for each in (texts, *messages) for text in each):
+        raise TypeError("a Step has texts: observation, answer and tools are str, messages pairs (role, content)")
+    if not (isinstance(step.num_calls, int) and isinstance(step.num_errors, int)):
+        raise TypeError("a Step counts calls and errors by whole numbers")
+    if step.tools:
+        json.loads(step.tools)
+    step = replace(
+        step,
+        observation=_encodable(step.observation),
+        messages=tuple((_encodable(role), _encodable(content)) for role, content in messages),
+        answer=None if step.answer is None else _encodable(step.answer),
+        reward=None if step.reward is None else _number(step.reward),
+        restart=bool(step.restart),
+        done=bool(step.done),
+        truncated=bool(step.truncated),
+    )
     num_characters = len(step.observation) + sum(len(content) for _, content in step.messages)
     if num_characters > LONGEST_OBSERVATION:
         raise ValueError(f"the environment returned {num_characters:,} characters: at most 100,000 are read")
     if step.reward is not None and not math.isfinite(step.reward):
         raise ValueError(f"the environment returned the reward {step.reward}")
     return step
+
+
+def _encodable(text: str) -> str:
+    """Return a text without lone surrogates, which no tokenizer takes; they are written as escapes."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def _number(returned: Any) -> float:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from scalerl.config.secrets import redact
 from scalerl.environments.conversation import Conversation
 from scalerl.environments.protocol import Step
 from scalerl.environments.steps import Stepped, Steps
@@ -163,7 +164,7 @@ class TurnsEngine:
     def first_errors(self) -> dict[str, str]:
         """The first exception of each environment that raised one."""
         errors = {name: error for steps in self._all_steps() for name, error in steps.first_errors.items()}
-        return errors | self._no_room
+        return {name: redact(error) for name, error in (errors | self._no_room).items()}
 
     def take_seconds(self) -> tuple[float, float]:
         """Return the seconds that steps took since the last call, and those in which nothing was sampled meanwhile."""

@@ -36,7 +36,9 @@ Reference: {answer}
 
 End with one line "Score: X", where X is a number from 0 (wrong) to 1 (right)."""
 
-_SCORE = re.compile(r"score\W{0,5}(\d*\.?\d+)", re.IGNORECASE)
+_SCORE = re.compile(r"score[^\w.-]{0,5}(\d*\.?\d+)(?![a-z\d]|\.\d|\s*[/%]|\s+(?:out\s+)?of\s+\d)", re.IGNORECASE)
+"""Not a part of a number, nor one of another scale: -1, 1/10, 1 of 10, 1%."""
+_TAG = re.compile(r"<(\s*/?\s*answer\b[^<>]*)>", re.IGNORECASE)
 _TRY_AGAIN = (408, 409, 429, 500, 502, 503, 504)
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 30.0
@@ -73,6 +75,8 @@ async def judge(
     given = answer_part(text, thinking_start=thinking_start, thinking_end=thinking_end)
     if given is None:
         return Score(value=False, outcome="no_answer")
+    # An answer must not end itself.
+    given = _TAG.sub(r"(\1)", given)
     # Not format(): an answer may hold braces.
     question = re.sub(r"\{(answer|text)\}", lambda place: {"answer": answer, "text": given}[place[1]], template)
     messages = [{"role": "user", "content": question}]
