@@ -125,6 +125,32 @@ def test_transfer_needs_three_smaller_sizes(folder: Path):
     assert "too few siblings: 2 sizes below 3e+09" in refused("transfer", folder / "sizes.csv", *words)
 
 
+def test_transfer_of_a_log_in_per_cent_is_that_of_shares(folder: Path):
+    header, *rows = (folder / "sizes.csv").read_text().splitlines()
+    place = header.split(",").index("pass_rate")
+    lines = [line.split(",") for line in rows]
+    scaled = [[*line[:place], str(100 * float(line[place])), *line[place + 1 :]] for line in lines]
+    (folder / "percent.csv").write_text("\n".join([header, *map(",".join, scaled)]) + "\n")
+    words = ("--x", "flops", "--y", "pass_rate", "--size", "size", "--to", "14B")
+    done = answer("transfer", folder / "percent.csv", *words, "--start", "38")
+    shares = answer("transfer", folder / "sizes.csv", *words, "--start", "0.38")
+    assert done["ceiling"] == pytest.approx(shares["ceiling"], rel=0.02)
+    message = refused("transfer", folder / "percent.csv", *words, "--start", "138")
+    assert "--start 138 is not between 0 and 100" in message
+
+
+def test_allocation_takes_a_setting_that_all_arms_share(folder: Path):
+    rows = [
+        (4 * 2**arm, 16, step, 0.2 + 0.5 / (1 + ((40 + 20 * arm) / step) ** 1.8) + 0.004 * (-1) ** (step // 10))
+        for arm in range(3)
+        for step in range(10, 400, 10)
+    ]
+    path = write(folder / "group.csv", [("group", "batch", "step", "pass_rate"), *rows])
+    words = ("--x", "step", "--allocate", "group,batch", "--target", "800")
+    first = answer("plan", path, *words)["allocations"][0]
+    assert first["best"] == {"group": 4, "batch": 16}
+
+
 def test_sealed_forecast_is_scored_later(folder: Path):
     sealed = folder / "seals" / "may.json"
     sealed.parent.mkdir()

@@ -155,7 +155,7 @@ def test_progress_is_short_lines_in_a_log(scalerl: Command, tmp_path: Path):
     lines = [line for line in left.out.splitlines() if line.startswith("step ")]
     assert [line.split("  ")[0] for line in lines] == [f"step {step}" for step in range(0, 11, 2)]
     assert all(len(line) <= 80 for line in lines)
-    assert lines[0].startswith("step 0  0 device-h  ")
+    assert lines[0].startswith("step 0  0 CPU-h  ")
     # Ten steps and four samples prove nothing, and so it says.
     assert {"Nothing learned beyond noise", "How sure", "Next"} <= {
         line.split(":")[0] for line in left.out.splitlines()

@@ -72,3 +72,20 @@ def test_start_has_the_unit_of_the_log(tmp_path: Path) -> None:
     assert (series.start, series.start_sd) == (15.0, 0.0)
     with pytest.raises(InputError, match=r"--start 150 is outside \[0, 100\], the scale of the rewards"):
         series_from([read_table(path)], Selection(start=150.0))
+
+
+def test_column_has_one_unit_for_all_its_arms(tmp_path: Path):
+    rows = [(arm, step, top * step / 20) for arm, top in (("good", 58.0), ("bad", 0.9)) for step in range(1, 21)]
+    path = tmp_path / "arms.csv"
+    path.write_text("arm,step,pass_rate\n" + "".join(f"{arm},{step},{rate}\n" for arm, step, rate in rows))
+    scales = {series.name: series.y_scale for series in series_from([read_table(str(path))], Selection())}
+    assert set(scales.values()) == {"100"}
+    assert len(scales) == 2
+
+
+def test_one_start_for_shares_and_per_cent_is_a_share(tmp_path: Path):
+    for name, unit in (("share.csv", 1), ("percent.csv", 100)):
+        lines = [f"{step},{unit * 0.6 * step / 20}" for step in range(1, 21)]
+        (tmp_path / name).write_text("step,pass_rate\n" + "\n".join(lines) + "\n")
+    tables = [read_table(str(tmp_path / name)) for name in ("share.csv", "percent.csv")]
+    assert [series.start for series in series_from(tables, Selection(start=0.02))] == [0.02, 0.02]

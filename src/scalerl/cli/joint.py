@@ -12,17 +12,22 @@ from scalerl.cli.options import Json, argument, numbers, option, positive
 from scalerl.errors import InputError, UsageError
 
 if TYPE_CHECKING:
+    from scalerl.logs.series import Series
     from scalerl.report.results import CurveResult
 
 
 def _curves(common: Common) -> "list[CurveResult]":
     """Fit the curves that the shared options select: each alone, or with `--prior` and `--pool`."""
-    from scalerl.logs.formats import read_tables
-    from scalerl.logs.series import series_from
     from scalerl.report.results import fitted_curves
 
-    selection, options = chosen(common)
-    return fitted_curves(series_from(read_tables(common.files), selection), options)
+    return fitted_curves(_series(common), chosen(common)[1])
+
+
+def _series(common: Common) -> "list[Series]":
+    from scalerl.logs.formats import read_tables
+    from scalerl.logs.series import series_from
+
+    return series_from(read_tables(common.files), chosen(common)[0])
 
 
 @shares_options("plot")
@@ -124,14 +129,15 @@ def transfer(
     [dim]scalerl more transfer runs.csv --x flops --y pass_rate --size size --to 72B --start 0.31 --at 2e20[/dim]
     """
     from scalerl.report.joint import transfers
+    from scalerl.report.results import fitted_curves
 
-    if not 0 < start < 1:
-        raise UsageError(f"--start must be a pass rate between 0 and 1, not {start:g}")
     target = transfers.parse_size(to, "--to")
     computes = positive(numbers(at, "--at"), "--at")
     # The size last, so that it ends each curve's name.
     columns = [name.strip() for name in (common.by or "").split(",") if name.strip() and name.strip() != size]
-    curves = _curves(replace(common, by=",".join([*columns, size])))
+    common = replace(common, by=",".join([*columns, size]))
+    start, series = transfers.in_one_scale(start, _series(common))
+    curves = fitted_curves(series, chosen(common)[1])
     done, notes = transfers.make_transfer(curves, size, target, start, computes, common.level)
     if common.plot is not None:
         transfers.draw_transfer(done, Path(common.plot))

@@ -21,7 +21,7 @@ def simulate(
     rates: Annotated[Path, option("Rates: a TOML file, or a run folder of at least 8 steps.", metavar="FILE|RUN")],
     overrides: Overrides = None,
     generators: Annotated[
-        int | None, option("This number of generators only. Unset: every split.", metavar="N")
+        int | None, option("This number of generators only. Unset: every split.", metavar="N", min=0)
     ] = None,
     curve: Annotated[
         Path | None,

@@ -279,8 +279,7 @@ def _show_plan(
     from scalerl.study.plan import check_runnable
     from scalerl.study.probe import Cost, cost, probe, runs_left
 
-    if resume:
-        check_asked(out, resume)
+    check_asked(out, resume)
     console = new_console(stderr=as_json)
     _print_plan(console, plan)
     num_left = len(runs_left(plan, out))

@@ -320,7 +320,7 @@ class Terminal(RunTerminal):
         self._reward = rows[0]["reward"]
         for row in rows:
             name = f"{row['set']} " if len(rows) > 1 else ""
-            hours = f"{row['gpu_hours']:.4g} {'GPU-h' if self._run.device.type == 'cuda' else 'device-h'}"
+            hours = f"{row['gpu_hours']:.4g} {'GPU-h' if self._run.device.type == 'cuda' else 'CPU-h'}"
             words = f"step {row['step']}  {hours}  {name}{_number(row['reward'])}"
             self.print(words + forecast_words(outlooks[row["set"]]))
             if outcomes := outcome_words(row):

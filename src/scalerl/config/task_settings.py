@@ -27,6 +27,7 @@ TASK_SETTINGS: Mapping[str, Mapping[str, str]] = {
         "guess_growth": "By how much that share grows with each further number.",
         "slip_rate": "Share of the steps of a demonstration that are wrong, and of the calls that miscopy a number.",
         "tool_share": "Share of the demonstrations that call the calculator for each step.",
+        "tool_format": '"plain": a call is "?1+2"; "chat": a call of a tool in the format of Qwen and SmolLM2.',
     },
     "countdown": {
         "num_problems": _NUM_PROBLEMS,

@@ -81,7 +81,8 @@ def make_points(
         num_samples = np.broadcast_to(np.asarray(num_samples), compute.shape)
         if num_samples.size and not (num_samples > 0).all():
             raise ValueError(f"num_samples must be positive, but {num_samples.min():g} was given")
-        num_samples = num_samples.astype(float)
+        # Counts say nothing of the noise of a reward without limits.
+        num_samples = None if bounds is None else num_samples.astype(float)
     if error is not None:
         error = np.broadcast_to(np.asarray(error, dtype=float), compute.shape)
         if num_samples is not None:
@@ -110,7 +111,8 @@ def noise_variance(reward: Array, num_samples: Array | None, error: Array | None
         return np.maximum(error, 1e-9) ** 2
     if num_samples is None:
         return np.ones(len(reward))
-    low, high = (0.0, 1.0) if bounds is None else bounds
+    assert bounds is not None
+    low, high = bounds
     share = np.clip((reward - low) / (high - low), 0.0, 1.0)
     # One right and one wrong answer more: an evaluation with none right is not without noise.
     share = (share * num_samples + 1.0) / (num_samples + 2.0)

@@ -280,7 +280,7 @@ def make_problem(blocks: Blocks, form: Form, prior: Prior, fixed_ceiling: float 
         low, high = blocks.bounds
         from_here = float(np.quantile(blocks.y, 0.1)) if blocks.start is None else blocks.start
         room = late_room = max(high - from_here, 0.02 * (high - low))
-        least = priors.LEAST_SHARE * room
+        least = priors.LEAST_SHARE * min(room, priors.ROOM * blocks.span)
     if fixed_ceiling is not None:
         room = late_room = max(fixed_ceiling - (blocks.bounds[0] if blocks.bounds else fixed_ceiling - room), least * 2)
     rewards = blocks.y if blocks.start is None else np.append(blocks.y, blocks.start)

@@ -68,6 +68,8 @@ class Series:
     """Why this curve cannot be fitted, None where it can."""
     error: Floats | None = None
     """Standard error of each reward, where rewards are means of several."""
+    key: tuple[tuple[str, str], ...] = ()
+    """What sets it apart: columns and their values."""
     evaluation_set: str | None = None
     """The set of a run folder with several: curves of different sets are not compared."""
     y_scale: YScale = "1"
@@ -103,7 +105,7 @@ def series_from(tables: Sequence[Table], selection: Selection) -> list[Series]:
     built: list[Series] = []
     for name, (key, points) in zip(curve_names(list(curves), selection.labels), curves.items(), strict=True):
         table = points.table
-        labels = {"name": name, "x_label": table.x, "y_label": table.y}
+        labels: dict[str, Any] = {"name": name, "key": key, "x_label": table.x, "y_label": table.y}
         labels["evaluation_set"] = dict(key).get("set") if "set" in table.apart else None
         try:
             built.append(_series(points, selection, labels))
@@ -117,13 +119,27 @@ def series_from(tables: Sequence[Table], selection: Selection) -> list[Series]:
         raise InputError(f"no usable curve among {len(built)}; the first, {built[0].name}: {built[0].problem}")
     # What is put side by side has one unit.
     is_mixed = {"1", "100"} <= {series.y_scale for series in built if not series.problem}
-    return [_in_shares(series) if is_mixed and series.y_scale == "100" else series for series in built]
+    if not is_mixed:
+        return built
+    shares = [in_shares(series) if series.y_scale == "100" else series for series in built]
+    if isinstance(selection.start, float):  # it is one number for all of them, so it is given in shares
+        shares = [replace(each, start=selection.start) if each.start is not None else each for each in shares]
+    return shares
 
 
-def _in_shares(series: Series) -> Series:
-    """Return a curve in per cent as shares."""
-    values = {name: getattr(series, name) for name in ("reward", "holdout_reward", "start", "start_sd", "error")}
-    return replace(series, y_scale="1", **{name: None if v is None else v / 100 for name, v in values.items()})
+def in_shares(series: Series) -> Series:
+    """Return a curve with limits as shares of what lies between them."""
+    if series.bounds is None or series.y_scale == "1":
+        return series
+    low, width = series.bounds[0], series.bounds[1] - series.bounds[0]
+    places = {name: getattr(series, name) for name in ("reward", "holdout_reward", "start")}
+    widths = {name: getattr(series, name) for name in ("start_sd", "error")}
+    return replace(
+        series,
+        y_scale="1",
+        **{name: None if value is None else (value - low) / width for name, value in places.items()},
+        **{name: None if value is None else value / width for name, value in widths.items()},
+    )
 
 
 def _series(points: Points, selection: Selection, labels: dict[str, Any]) -> Series:
@@ -292,6 +308,10 @@ def _rewards(points: Points, asked: YScale, facts: list[Fact]) -> tuple[Floats, 
     low, high = float(rewards.min()), float(rewards.max())
     scale = asked
     if asked == "auto":
+        # A column has one unit: an arm that stays below 1 % is not a share.
+        every = np.concatenate([rewards, *(numbers(table.rows, table.y or "") for table in points.distinct_tables())])
+        every = every[np.isfinite(every)]
+        low, high = float(every.min()), float(every.max())
         is_unit = low >= -_ROUNDING and high <= 1 + _ROUNDING
         scale = "1" if is_unit else fitting_scale(low, high, is_rate=is_rate(column))
         if scale != "1":

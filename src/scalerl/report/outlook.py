@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from scalerl.curves import At, Fit, Verdict, fit, reward_at
+from scalerl.curves.data import Bounds
 from scalerl.curves.fit import LEAST_POINTS
 from scalerl.logs.axes import Axis, preferred_axis
 
@@ -95,7 +96,7 @@ class LiveForecast:
             [row.reward for row in later],
             num_samples=None if None in num_samples else num_samples,
             start=None if start is None else start.reward,
-            start_sd=0.0 if start is None else _binomial_sd(start),
+            start_sd=0.0 if start is None else _binomial_sd(start, self._options.get("bounds", (0.0, 1.0))),
             **self._options,
         )
         return Outlook(fit=curve, axis=self._axis, at_end=forecast_end(curve, self.end_compute))
@@ -108,12 +109,13 @@ def forecast_end(curve: Fit, end_compute: float | None) -> At | None:
     return reward_at(curve, [end_compute])[0]
 
 
-def _binomial_sd(start: _Evaluation) -> float | None:
+def _binomial_sd(start: _Evaluation, bounds: Bounds) -> float | None:
     """Return the noise of the start's reward; None, meaning that of one evaluation, if its samples are not known."""
-    if start.num_samples is None:
+    if start.num_samples is None or bounds is None:
         return None
-    rate = min(max(start.reward, 0.5 / start.num_samples), 1 - 0.5 / start.num_samples)
-    return float(np.sqrt(rate * (1 - rate) / start.num_samples))
+    low, width = bounds[0], bounds[1] - bounds[0]
+    rate = min(max((start.reward - low) / width, 0.5 / start.num_samples), 1 - 0.5 / start.num_samples)
+    return width * float(np.sqrt(rate * (1 - rate) / start.num_samples))
 
 
 def ceiling_cell(ceiling: Ceiling) -> str:

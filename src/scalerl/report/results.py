@@ -9,6 +9,7 @@ import numpy as np
 
 from scalerl.curves import (
     FORMS,
+    PAPER_MARGIN,
     At,
     Backtest,
     Comparison,
@@ -90,6 +91,14 @@ class FitOptions:
 
     def of(self, series: Series) -> dict[str, Any]:
         """Return the keyword arguments of `fit` for one series."""
+        if series.bounds is None and FORMS[self.form].ceiling is not None:
+            raise InputError(f"--form {self.form} needs rewards with limits, and those of {series.name} have none")
+        low, high = series.bounds or (-np.inf, np.inf)
+        for ceiling in self.ceiling:
+            if not low <= ceiling <= high:
+                raise InputError(
+                    f"--ceiling {ceiling:g} is not between {low:g} and {high:g}: give it in the unit of {series.name}"
+                )
         given = {
             "form": self.form,
             "level": self.level,
@@ -124,7 +133,8 @@ class FitOptions:
     def compare(self, fits: Mapping[str, Fit], at: float | None = None) -> Comparison:
         """Compare fits made with these options."""
         if self.method == "paper":
-            return compare_by_paper(fits) if self.margin is None else compare_by_paper(fits, margin=self.margin)
+            low, high = next((each.bounds for each in fits.values() if each.bounds), (0.0, 1.0))
+            return compare_by_paper(fits, margin=PAPER_MARGIN * (high - low) if self.margin is None else self.margin)
         return compare(fits, at=at, margin=self.margin, run_sd=self.run_sd)
 
 

@@ -1,6 +1,7 @@
 """An analysis for the terminal: what to know first, one line per curve; with `explain` the rest, each thing once."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -156,7 +157,9 @@ def _compare(analysis: Analysis) -> Iterator[Part]:
     for name, comparison in analysis.comparisons.items():
         p_best = dict(comparison.ranking)
         paired = [side for pair in comparison.pairs for side in (pair.a, pair.b)]
-        order = list(dict.fromkeys([*p_best, *paired]))
+        # The paper's procedure has no probabilities: the curve that wins most pairs comes first.
+        wins = Counter(pair.winner for pair in comparison.pairs)
+        order = list(dict.fromkeys([*p_best, *sorted(paired, key=lambda each: -wins[each])]))
         best = order[0]
         against = {pair.b if pair.a == best else pair.a: pair for pair in comparison.pairs if best in (pair.a, pair.b)}
         within = f" in {name}" if name else ""

@@ -10,6 +10,7 @@ from contracts.sampling import full_forward
 from families import make_model
 from played import STOPS, Echo, played_requests, playing, request, turns_engine
 
+from scalerl.environments.start import Found
 from scalerl.environments.steps import LocalSteps, Stepped
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.rollout.torch.scheduler import SlotScheduler, plan_extend, plan_prefill
@@ -57,7 +58,7 @@ def test_a_turn_computes_only_what_is_new(fused):
 @pytest.mark.parametrize("slots", [2, 5, 16])
 def test_slots_that_others_took_are_computed_again(slots):
     inner = torch_engine(slots)
-    steps = SlowSteps("own", Echo, {})
+    steps = SlowSteps("own", Found(Echo, {}))
     engine = turns_engine({"own": replace(playing(Echo), steps=steps)}, inner=inner, slots=slots, context=64)
     singles = [request(number + 100, environment="", budget=30) for number in range(10)]
     engine.submit([*played_requests(20), *singles])

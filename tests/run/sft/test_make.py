@@ -46,7 +46,7 @@ MICRO = SftSettings(
 )
 SMALL = TinyShape(hidden=32, intermediate=64, layers=1, heads=2, context=64)
 START = SftStart(shape=SMALL, device="cpu")
-TINY_BASE, TINY_CODE_BASE = (str(files("scalerl") / "assets" / name) for name in EMBEDDED)
+TINY_BASE, TINY_CODE_BASE = (str(files("scalerl") / "assets" / name) for name in EMBEDDED[:2])
 
 
 def text_of(folder: str | Path) -> Text:

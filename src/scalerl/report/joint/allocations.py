@@ -8,6 +8,8 @@ import numpy as np
 from scalerl.curves import Value
 from scalerl.errors import InputError
 from scalerl.joint.allocate import Allocation, Spending, allocate
+from scalerl.logs.names import listed
+from scalerl.logs.series import Series
 from scalerl.report.joint.transfers import parse_size
 from scalerl.report.json import plain
 from scalerl.report.numbers import compute_text, fixed, interval_text, probability_text
@@ -24,8 +26,14 @@ def make_allocations(
 ) -> list[Allocation]:
     """Return the best settings from a sixteenth of the target up to it."""
     check_one_axis([curve.series for curve in curves], "arms must be on one axis of compute to be compared")
+    sets = {curve.series.evaluation_set for curve in curves}
+    if len(sets) > 1:
+        sets = listed(sorted(map(str, sets)))
+        raise InputError(f"arms are compared on one evaluation set: keep one of {sets} with --where set=NAME")
     arms = {
-        _spending(curve.name, names): curve.fit for curve in curves if curve.fit is not None and curve.fit.has_intervals
+        _spending(curve.series, names): curve.fit
+        for curve in curves
+        if curve.fit is not None and curve.fit.has_intervals
     }
     if len(arms) < 2:
         raise InputError(f"{len(arms)} of {len(curves)} arms have a curve, and two or more are needed to compare")
@@ -33,12 +41,9 @@ def make_allocations(
     return allocate(arms, np.geomspace(min(first, target / 2), target, NUM_COMPUTES).tolist(), level)
 
 
-def _spending(name: str, names: Sequence[str]) -> Spending:
-    """Return the settings of a curve, which is named by them."""
-    return tuple(
-        parse_size(text.rpartition("=")[2], f"--allocate {column}")
-        for column, text in zip(names, name.split("/")[-len(names) :], strict=True)
-    )
+def _spending(series: Series, names: Sequence[str]) -> Spending:
+    key = dict(series.key)
+    return tuple(parse_size(key[name], f"--allocate {name}") for name in names)
 
 
 def allocation_table(found: Sequence[Allocation], names: Sequence[str]) -> Any:

@@ -14,7 +14,7 @@ from scalerl import __version__
 from scalerl.errors import InputError, StoreError, UsageError
 from scalerl.joint.seal import LEVELS, SealScore, opened, score_sealed, seal, sealed_curve
 from scalerl.logs.formats import read_tables
-from scalerl.logs.series import Selection, Series, series_from
+from scalerl.logs.series import Selection, Series, in_shares, series_from
 from scalerl.report.json import picked, plain
 from scalerl.report.numbers import compute_text
 from scalerl.report.page import asset
@@ -131,7 +131,12 @@ def _selection(row: Mapping[str, Any]) -> Selection:
 def _score(curve: Mapping[str, Any], data: Series) -> SealScore:
     if data.problem:
         raise InputError(f"{data.name}: {data.problem}")
-    return score_sealed(curve, data.compute, data.reward)
+    scored = score_sealed(curve, data.compute, data.reward)
+    if not scored.data_changed or data.bounds is None:
+        return scored
+    # A forecast may have been sealed in shares of a log in another scale.
+    shares = score_sealed(curve, data.compute, in_shares(data).reward)
+    return scored if shares.data_changed else shares
 
 
 def score_folder(folder: Path, logs: Sequence[str]) -> list[FileScore]:

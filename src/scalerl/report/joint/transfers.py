@@ -13,6 +13,7 @@ from rich.text import Text
 from scalerl.curves import Verdict
 from scalerl.errors import InputError
 from scalerl.joint.transfer import LEAST_SIBLINGS, Sibling, Transfer, first_reward, sibling, transfer
+from scalerl.logs.series import Series, in_shares
 from scalerl.report.json import picked, plain
 from scalerl.report.numbers import compute_text, fixed, interval_text, short_compute_text, two_decimals
 from scalerl.report.picture import GREY, WARNING, colour, log_ticks, new_figure, write_figure
@@ -68,12 +69,23 @@ def left_out_text(note: LeftOut) -> str:
     return f"{note.name} is left out: {why}."
 
 
+def in_one_scale(start: float, series: Sequence[Series]) -> tuple[float, list[Series]]:
+    """Return the start and the curves as shares: the law is one of shares."""
+    scales = {each.bounds for each in series if not each.problem}
+    if len(scales) > 1 or None in scales:
+        raise InputError("a transfer needs rewards with limits, all of one scale: name it with --y-scale")
+    ((low, high),) = scales
+    if not low < start < high:
+        raise InputError(f"--start {start:g} is not between {low:g} and {high:g}: give it in the unit of the log")
+    return (start - low) / (high - low), [in_shares(each) for each in series]
+
+
 def find_siblings(curves: Sequence[CurveResult], column: str, size: float) -> tuple[list[Sibling], list[LeftOut]]:
-    """Return the usable smaller siblings, and the curves left out. A curve's name ends with its size."""
+    """Return the usable smaller siblings, and the curves left out."""
     check_one_axis([curve.series for curve in curves], "siblings must be on one axis of compute")
     members, left_out = [], []
     for curve in curves:
-        own = parse_size(curve.name.rpartition("/")[2].rpartition("=")[2], f"--size {column}")
+        own = parse_size(dict(curve.series.key)[column], f"--size {column}")
         if own >= size * (1 - 1e-9):
             left_out.append(LeftOut(name=curve.name, reason="not_smaller"))
         elif curve.fit is not None and curve.fit.form != "sigmoid":
