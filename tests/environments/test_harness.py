@@ -1,7 +1,9 @@
 """Agent programs over the endpoint: tokens, branches, keys, and the packages that speak to it."""
 
+import os
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,8 +85,9 @@ def test_program_that_fails_or_never_calls_has_no_verdict():
 
 
 def test_tool_calls_of_the_api_are_what_the_model_wrote(monkeypatch: pytest.MonkeyPatch):
-    for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "NO_PROXY", "no_proxy"):
+    for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "no_proxy"):
         monkeypatch.setenv(name, "")
+    monkeypatch.setenv("NO_PROXY", "example.org")
 
     def program(problem: Problem) -> float:
         from own_programs import ask
@@ -102,6 +105,7 @@ def test_tool_calls_of_the_api_are_what_the_model_wrote(monkeypatch: pytest.Monk
         return 1.0
 
     harness = Harness(PROBLEM, 0, program=program, call_format=ChatCalls())
+    assert os.environ["NO_PROXY"] == os.environ["no_proxy"] == "example.org,127.0.0.1"
     opening = harness.begin()
     assert opening.messages == (("user", "where?"),)
     assert '"look"' in opening.tools
@@ -127,6 +131,12 @@ def test_tool_calls_of_the_api_are_what_the_model_wrote(monkeypatch: pytest.Monk
 def test_program_that_cannot_be_used_is_refused(settings: dict[str, object], message: str):
     with pytest.raises(RecipeError, match=message):
         find(EnvironmentSpec(settings=EnvironmentSettings(name="harness", **settings)))  # type: ignore[arg-type]
+
+
+def test_harness_needs_processes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("scalerl.environments.start.os", SimpleNamespace(name="nt"))
+    with pytest.raises(RecipeError, match="needs Linux or macOS"):
+        played("talk")
 
 
 # -- the examples, with their packages where these are installed -------------------------------------------------------

@@ -6,6 +6,7 @@ import pytest
 
 from scalerl.environments.python import python_tool
 from scalerl.environments.tools import Plain, Tools, schema_of
+from scalerl.graders.sandbox.box import Box, NotBegun
 from scalerl.types import Problem
 
 SANDBOXES = ["none", pytest.param("bubblewrap", marks=pytest.mark.skipif(not shutil.which("bwrap"), reason="no bwrap"))]
@@ -33,6 +34,20 @@ def test_names_stay_defined_over_turns_and_a_conversation_has_its_own(sandbox: s
     finally:
         first.close()
         second.close()
+
+
+def test_a_start_that_fails_costs_one_call(monkeypatch: pytest.MonkeyPatch):
+    def fail(box: Box) -> None:
+        raise NotBegun("on purpose")
+
+    tools = session("none")
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(Box, "begun", fail)
+            assert tools.step("?1 + 1").num_errors == 1
+        assert tools.step("?1 + 1").observation == "2;"
+    finally:
+        tools.close()
 
 
 def test_errors_say_what_was_printed_before():

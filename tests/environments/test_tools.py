@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from played import request
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -245,6 +246,13 @@ def test_template_that_strips_thinking_is_used_without_thinking():
     assert "An observation." in (observer.rendered([("user", "An observation.")]) or "")
 
 
+def test_turns_that_change_earlier_ones_are_an_error():
+    template = "{% if messages[-1]['role'] == 'system' %}!{% endif %}" + CHATML
+    observer = chat_observer(byte_text(template), role="user", answer=NO_THINKING)
+    with pytest.raises(ValueError, match="writes earlier turns differently"):
+        observer([("system", "x")])
+
+
 def task_with(environment: str, **own: Any) -> Task:
     return Task(
         name="t",
@@ -264,6 +272,18 @@ def test_template_without_tools_gets_a_system_prompt():
     assert prompt.startswith("<|im_start|>system\nYou may call functions:")
     assert '"name": "calculator"' in prompt
     assert build_playing(task, text, GradingSettings()).observe(Step(observation="1"))
+
+
+@pytest.mark.parametrize("before", [(), (("system", "Be brief."),)])
+def test_template_without_tools_gets_those_of_a_program_in_a_system_prompt(before):
+    text = byte_text(CHATML)
+    step = Step(messages=(*before, ("user", "Where?")), tools=json.dumps([schema_of("calculator", calculator)]))
+    playing = build_playing(task_with("calculator"), text, GradingSettings())
+    prompt = text.decode(list(playing.opened(request(), step)))
+    said = "Be brief.\n\n" if before else ""
+    assert prompt.startswith(f"<|im_start|>system\n{said}You may call functions:")
+    assert '"name": "calculator"' in prompt
+    assert prompt.count("<|im_start|>") == 3
 
 
 @pytest.mark.parametrize(

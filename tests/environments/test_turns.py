@@ -165,6 +165,8 @@ def test_requests_without_an_environment_pass_through():
         ([["a list"]], {}, Episode(reason="error"), False),
         (["5", float("inf")], {}, Episode(reason="error"), False),
         ([Step(messages=({"role": "user", "content": "5"},))], {}, Episode(reason="error"), False),  # type: ignore[arg-type]
+        (["not what can be encoded"], {}, Episode(reason="error"), False),
+        ([Step(messages=(("user", "neither"),), restart=True)], {}, Episode(reason="error", num_branches=1), False),
         ([Step(done=True, answer=5)], {}, Episode(reason="error"), False),  # type: ignore[arg-type]
         ([Step(messages=(("user", "5"),), tools="{")], {}, Episode(reason="error"), False),
         ([Step(observation="5", num_calls="1")], {}, Episode(reason="error"), False),  # type: ignore[arg-type]
@@ -268,6 +270,24 @@ def test_follow_up_turns_come_before_new_conversations():
     drain(engine)
     order = [each.group for each in inner.submitted]
     assert order[:4] * 3 + order[12:16] * 3 + order[24:28] * 3 == order
+
+
+class StuckSteps(LocalSteps):
+    """Steps that never come back, but for the start of a conversation."""
+
+    def submit(self, key, request, texts) -> None:
+        if not texts:
+            LocalSteps.submit(self, key, request, texts)
+
+
+def test_conversations_that_wait_for_steps_are_bounded():
+    steps = StuckSteps("own", Found(Echo, {}))
+    engine = turns_engine({"own": replace(playing(Echo), steps=steps)}, slots=4)
+    engine.submit([request(number, budget=200) for number in range(40)])
+    for _ in range(400):
+        engine.poll()
+    assert len(steps._sessions) == 8
+    assert engine.num_pending == 40
 
 
 class SlowSteps(LocalSteps):

@@ -18,6 +18,8 @@ from scalerl.graders.pool import Graded, GraderPool, GraderSpec, Item
 class Server(ThreadingHTTPServer):
     """Does what the answer asks for."""
 
+    request_queue_size = 128  # with the usual 5, of many calls at once some wait for a second connection attempt
+
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.asked: Counter[str] = Counter()
@@ -120,6 +122,17 @@ def test_many_replies_are_waited_for_at_the_same_time_and_none_too_long(server: 
         assert {result.value for result in results[:-1]} == {1.0}
         assert (results[-1].value, results[-1].reason) == (None, "timeout")
     assert 20 <= server.most <= 40
+
+
+def test_a_reply_that_comes_too_late_is_kept(server: Server, tmp_path: Path):
+    cache = tmp_path / "judged.jsonl"
+    with GraderPool(timeout_s=1) as pool:
+        assert judged(pool, server, ["nap 2"], cache=str(cache))[0].reason == "timeout"
+        deadline = time.monotonic() + 20
+        while not cache.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert judged(pool, server, ["nap 2"], cache=str(cache))[0].value == 1
+    assert server.asked == {"nap 2": 1}
 
 
 def test_a_server_that_refuses_or_is_gone_is_one_sentence(server: Server):

@@ -75,10 +75,10 @@ def in_parallel(problem: Problem) -> float:
 def refused(problem: Problem) -> float:
     """Try what must not be answered."""
     messages = [{"role": "user", "content": "1"}]
-    statuses = [ask(messages, key=key)[0] for key in ("", "another")]
+    statuses = [ask(messages, key=key)[0] for key in ("", "another", "é")]
     statuses += [ask(messages, path="/v1/embeddings")[0], ask(messages, stream=True)[0], ask(messages, n=2)[0]]
     statuses += [ask([])[0], ask(["nonsense"])[0]]  # type: ignore[list-item]
-    assert statuses == [401, 401, 404, 400, 400, 400, 400], statuses
+    assert statuses == [401, 401, 401, 404, 400, 400, 400, 400], statuses
     answered(messages)
     return 1.0
 

@@ -82,7 +82,11 @@ def _opened(task: Task, text: Text, request: Request, step: Step) -> tuple[int, 
     opening = step.observation
     if step.messages and task.prompt.chat:
         turns = [{"role": role, "content": content} for role, content in step.messages]
-        return tuple(text.encode(text.chat(turns, tools=json.loads(step.tools or "[]"))))
+        tools = json.loads(step.tools or "[]")
+        if tools and not offers_tools(text, tools):
+            system = turns.pop(0)["content"] if turns[0]["role"] == "system" else ""
+            turns.insert(0, {"role": "system", "content": f"{system}\n\n{described(tools)}".strip()})
+        return tuple(text.encode(text.chat(turns, tools=tools)))
     if step.messages:
         return tuple(text.encode_prompt("".join(content for _, content in step.messages), PromptFormat()))
     if not task.prompt.chat:

@@ -79,7 +79,8 @@ class ChatObserver:
         """Return the tokens of an observation, which is a turn of `role`, or of several turns."""
         turns = [(self.role, observation)] if isinstance(observation, str) else observation
         rendered = self.rendered([(role, self._without_special_tokens(content)) for role, content in turns])
-        assert rendered is not None, "checked before the run"
+        if rendered is None:
+            raise ValueError("the chat template writes earlier turns differently once these follow")
         # The turn's own stop token was sampled.
         return self.text.encode(rendered)[1:]
 

@@ -33,6 +33,7 @@ _CLOSE_S = 5.0
 """For the environment's own `close`, after the conversation."""
 _LOAD_S = 120.0
 """For importing the environment and its packages on a busy machine."""
+_MOST_DESCRIPTORS = 65536
 _END_S = 60.0
 """For the system to end a process that was killed."""
 
@@ -90,6 +91,7 @@ class ForkedSteps:
         self._poller = select.poll()
         self._num_begun = 0
         self._process, self._control = start_server("scalerl.environments.forker:serve", spec, limits)
+        _allow_descriptors()
         self._close = weakref.finalize(self, _stop, self._process, self._control, os.getpid())
 
     @property
@@ -227,6 +229,17 @@ class ForkedSteps:
         if len(heard) < num_bytes:
             raise self._gone()
         return heard
+
+
+def _allow_descriptors() -> None:
+    """Raise this process's own limit of open files, as far as it may: each conversation has a socket."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _read(fields: dict[str, Any]) -> Step:

@@ -78,7 +78,9 @@ class Harness:
         self._server = _Server(("127.0.0.1", 0), _handler(self._key, self._events))
         os.environ["OPENAI_BASE_URL"] = f"http://127.0.0.1:{self._server.server_port}/v1"
         os.environ["OPENAI_API_KEY"] = self._key
-        os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
+        direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "127.0.0.1"
+        direct = direct if direct == "*" or "127.0.0.1" in direct.split(",") else f"{direct},127.0.0.1"
+        os.environ["NO_PROXY"] = os.environ["no_proxy"] = direct
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         arguments = (program, problem, dict(settings or {}))
         threading.Thread(target=self._run, args=arguments, daemon=True).start()
@@ -136,18 +138,20 @@ def _handler(key: str, events: "queue.Queue[_Call | _End]") -> type[BaseHTTPRequ
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            try:
-                length = int(self.headers["content-length"])
-                body = json.loads(self.rfile.read(length)) if length <= _MOST_BYTES else None
-                call = None if body is None else _read_call(body)
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
-                return self._send(400, _error(f"the call cannot be read: {error}"))
-            if not secrets.compare_digest(self.headers.get("authorization", ""), f"Bearer {key}"):
+            given = self.headers.get("authorization", "").encode(errors="replace")
+            if not secrets.compare_digest(given, f"Bearer {key}".encode()):
                 return self._send(401, _error("the key is not that of this conversation"))
             if not self.path.endswith("/chat/completions"):
                 return self._send(404, _error("only /v1/chat/completions is served"))
-            if isinstance(call, str) or call is None:
-                return self._send(400, _error(call or "the call is too long"))
+            try:
+                length = int(self.headers["content-length"])
+                if not 0 <= length <= _MOST_BYTES:
+                    return self._send(400, _error("the call is too long"))
+                call = _read_call(json.loads(self.rfile.read(length)))
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+                return self._send(400, _error(f"the call cannot be read: {error}"))
+            if isinstance(call, str):
+                return self._send(400, _error(call))
             events.put(call)
             return self._send(200, call.answered.get())
 
@@ -161,6 +165,9 @@ def _handler(key: str, events: "queue.Queue[_Call | _End]") -> type[BaseHTTPRequ
                 self.send_response(status)
                 self.send_header("content-type", "application/json")
                 self.send_header("content-length", str(len(data)))
+                if status != 200:
+                    # The rest of a call that was not read is not another one. This also sets close_connection.
+                    self.send_header("connection", "close")
                 self.end_headers()
                 self.wfile.write(data)
 

@@ -86,14 +86,20 @@ def python_tool(sandbox: str = "bubblewrap", timeout_s: float = 5.0, memory_limi
         def _served(self) -> Served:
             """Return the interpreter of this conversation; begin it with the first call."""
             if self._box is None:
-                self._box = Box(sandbox)
+                box = Box(sandbox)
                 self._channel, theirs = socket.socketpair()
                 self._channel.settimeout(limits.timeout_s)
-                with theirs:
-                    self._box.start(job_of("calls", limits, Program(code=_INTERPRETER)), [theirs.fileno()])
-                self._box.begun()
-                self._program = Served(self._channel)
-                self._program.wait_until_ready()
+                self._box = box
+                try:
+                    with theirs:
+                        box.start(job_of("calls", limits, Program(code=_INTERPRETER)), [theirs.fileno()])
+                    box.begun()
+                    self._program = Served(self._channel)
+                    self._program.wait_until_ready()
+                except BaseException:
+                    # The next call begins anew.
+                    self.close()
+                    raise
             return self._program
 
     return Python

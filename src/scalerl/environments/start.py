@@ -4,6 +4,7 @@ An environment is a tool or several (TOOLS), or a class or function at an import
 """
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -103,6 +104,8 @@ def find(spec: EnvironmentSpec) -> Found:
 
 def _harness(spec: EnvironmentSpec) -> Found:
     """Return a program of the user's that speaks to an OpenAI-compatible endpoint, as an environment."""
+    if os.name != "posix":
+        raise RecipeError("a harness needs Linux or macOS: each conversation has a process")
     own = spec.settings.own
     path = own.pop("program", "")
     if not isinstance(path, str) or ":" not in path or spec.settings.in_process:

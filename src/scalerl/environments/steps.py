@@ -1,7 +1,7 @@
 """Where environments run: here, in this process, each step at once; forked.py has processes of their own."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -44,7 +44,7 @@ class Steps(Protocol):
         ...
 
     @property
-    def first_errors(self) -> Mapping[str, str]:
+    def first_errors(self) -> dict[str, str]:
         """The first exception of each environment that raised one, by its name."""
         ...
 

@@ -20,6 +20,7 @@ from scalerl.config.secrets import redact
 from scalerl.environments.conversation import Conversation
 from scalerl.environments.protocol import Step
 from scalerl.environments.steps import Stepped, Steps
+from scalerl.import_path import one_line
 from scalerl.loop.seams import Engine, PausableEngine
 from scalerl.types import Completion, Episode, Purpose, Request, Work
 
@@ -140,7 +141,6 @@ class TurnsEngine:
         self._context, self._slots, self._clock = context, slots, clock
         self._numbers = itertools.count()
         self._now, self._held = _Underway(), _Underway()
-        self._no_room: dict[str, str] = {}
         self._tool_s = self._waited_s = 0.0
 
     @property
@@ -164,7 +164,7 @@ class TurnsEngine:
     def first_errors(self) -> dict[str, str]:
         """The first exception of each environment that raised one."""
         errors = {name: error for steps in self._all_steps() for name, error in steps.first_errors.items()}
-        return {name: redact(error) for name, error in (errors | self._no_room).items()}
+        return {name: redact(error) for name, error in errors.items()}
 
     def take_seconds(self) -> tuple[float, float]:
         """Return the seconds that steps took since the last call, and those in which nothing was sampled meanwhile."""
@@ -216,7 +216,12 @@ class TurnsEngine:
     def _feed(self) -> None:
         """Give the engine what it has slots for: turns that are ready, then the first turns of new conversations."""
         now = self._now
-        while now.backlog and now.num_sampling + len(now.ready) + now.num_starting < self._slots:
+        while (
+            now.backlog
+            and now.num_sampling + len(now.ready) + now.num_starting < self._slots
+            # Each may have a process: as many as are sampled may wait for slow steps, and no more.
+            and len(now.open) < 2 * self._slots
+        ):
             self._begin(now.backlog.popleft())
         num = min(self._slots - now.num_sampling, len(now.ready))
         if num > 0:
@@ -304,13 +309,13 @@ class TurnsEngine:
         playing, conversation = each.playing, each.conversation
         assert playing is not None
         if opening.observation or opening.messages:
-            prompt = playing.opened(conversation.request, opening)
+            try:
+                prompt = playing.opened(conversation.request, opening)
+            except Exception as error:
+                return [self._unusable(each, one_line(error))]
             if len(prompt) >= self._context:
-                self._no_room.setdefault(
-                    conversation.request.environment,
-                    f"its opening leaves no room in rollout.context = {self._context:,} tokens",
-                )
-                return [self._failed(each, "error")]
+                reason = f"its opening leaves no room in rollout.context = {self._context:,} tokens"
+                return [self._unusable(each, reason)]
             conversation.open(prompt)
         self._submit_turn(each, conversation.room(0, context=self._context, max_tokens=playing.max_tokens))
         return []
@@ -319,7 +324,10 @@ class TurnsEngine:
         """Add an observation and submit the turn after it; end the conversation where there is no room for both."""
         playing, conversation = each.playing, each.conversation
         assert playing is not None
-        tokens = playing.observe(step)
+        try:
+            tokens = playing.observe(step)
+        except Exception as error:
+            return [self._unusable(each, one_line(error))]
         room = conversation.room(len(tokens), context=self._context, max_tokens=playing.max_tokens)
         if room < 1:
             return [self._ended(each, each.episode(0.0), truncated=True)]
@@ -331,6 +339,12 @@ class TurnsEngine:
         request = each.conversation.next_request(room)
         self._now.key_of[request.purpose, request.key] = each.key
         self._now.ready.append(request)
+
+    def _unusable(self, each: _Open, reason: str) -> Completion:
+        """End a conversation that cannot go on with what its environment said: a chat template may refuse it."""
+        assert each.playing is not None
+        each.playing.steps.first_errors.setdefault(each.conversation.request.environment, reason)
+        return self._failed(each, "error")
 
     def _failed(self, each: _Open, reason: str) -> Completion:
         """End a conversation whose environment failed. A completion has at least one token: here one never trained."""

@@ -16,6 +16,7 @@ import functools
 import hashlib
 import json
 import re
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -83,11 +84,14 @@ async def judge(
     body = {"model": model, "temperature": 0, "max_tokens": max_tokens, "messages": messages}
     replies = _replies(cache)
     key = hashlib.sha256(json.dumps([url, body]).encode()).hexdigest()
-    async with replies.asking.setdefault(key, asyncio.Lock()):
-        if key not in replies.texts:
+    if key not in replies.texts:
+        if key not in replies.asking:
             if most_cost and (cost := replies.cost(price_in, price_out)) >= most_cost:
                 raise GraderError(f"the judge has cost {cost:.2f}, and most_cost is {most_cost:g}: raise it to go on")
-            replies.add(key, await _asked(f"{url.rstrip('/')}/chat/completions", body, api_key, most_tries))
+            asked = _asked(f"{url.rstrip('/')}/chat/completions", body, api_key, most_tries)
+            replies.ask(key, asked)
+        # A reply is paid for, and kept, even if it comes after grading.timeout_s.
+        await asyncio.shield(replies.asking[key])
     found = _SCORE.findall(replies.texts[key])
     if not found or float(found[-1]) > 1:
         return Score(value=None, outcome="unclear")
@@ -99,7 +103,7 @@ class _Replies:
 
     def __init__(self, path: str) -> None:
         self.texts: dict[str, str] = {}
-        self.asking: dict[str, asyncio.Lock] = {}
+        self.asking: dict[str, asyncio.Task[None]] = {}
         self._num_tokens, self._path = [0, 0], Path(path) if path else None
         if self._path is not None and self._path.exists():
             for line in self._path.read_text().splitlines():
@@ -107,6 +111,20 @@ class _Replies:
                     self._note(**json.loads(line))
                 except (ValueError, TypeError):  # A line that was cut off, or is not ours.
                     continue
+
+    def ask(self, key: str, asked: Coroutine[Any, Any, Any]) -> None:
+        """Keep a reply once it comes, whether or not anyone waits for it then."""
+
+        async def keep() -> None:
+            self.add(key, await asked)
+
+        def forget(task: asyncio.Task[None]) -> None:
+            del self.asking[key]
+            # Looked at, so that an error that nobody waits for is not printed.
+            _ = task.cancelled() or task.exception()
+
+        self.asking[key] = asyncio.create_task(keep())
+        self.asking[key].add_done_callback(forget)
 
     def add(self, key: str, reply: Any) -> None:
         """Keep a server's reply. ValueError if it is not one."""

@@ -241,18 +241,19 @@ def start_server(serve: str, *arguments: Any) -> tuple[subprocess.Popen[bytes], 
     The function gets the number of its end of the socket, the id of this process, and the arguments.
     """
     module, _, function = serve.partition(":")
+    given = pickle.dumps(arguments)
     ours, theirs = socket.socketpair()
     with theirs:
         # Not multiprocessing: its children import the main module again, which breaks scripts without a main guard.
         code = (
             f"import pickle, sys; sys.path[:] = {[str(path) for path in sys.path]!r}\n"
             f"from {module} import {function} as serve\n"
-            f"serve({theirs.fileno()}, {os.getpid()}, *pickle.loads({pickle.dumps(arguments)!r}))"
+            f"serve({theirs.fileno()}, {os.getpid()}, *pickle.load(sys.stdin.buffer))"
         )
         try:
             process = subprocess.Popen(
                 [sys.executable, "-c", code],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
@@ -264,6 +265,11 @@ def start_server(serve: str, *arguments: Any) -> tuple[subprocess.Popen[bytes], 
         except OSError as error:
             ours.close()
             raise GraderPoolError(f"a child process cannot be started: {error}") from error
+    assert process.stdin is not None
+    # Not in the command line, which everyone on the machine can read: settings may hold keys. A child that is gone is
+    # noticed at its socket.
+    with suppress(OSError), process.stdin as stdin:
+        stdin.write(given)
     threading.Thread(target=_show_stderr, args=(process.stderr,), name="child's stderr", daemon=True).start()
     return process, ours
 

@@ -105,7 +105,7 @@ def try_talking(parts: Parts, recipe: Recipe) -> list[ConversationTrial]:
         name, episode = eval_set.task.environment.name, completion.episode
         if episode is not None and episode.reason not in (None, "no_answer"):
             errors = parts.inputs.environments[eval_set.name].steps.first_errors
-            error = errors.get(name, f"it ended by {episode.reason}")
+            error = next(iter(errors.values()), f"it ended by {episode.reason}")
             raise GraderError(f'the environment "{name}" fails in a conversation of {eval_set.name}: {error}')
         turns = conversation_row(completion, parts.inputs.text)["conversation"]
         prompt = parts.inputs.text.decode(completion.request.prompt_tokens)
