@@ -65,8 +65,9 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
         reason = next((KINDS[name] for name in KINDS if item.get_closest_marker(name)), "not asked for")
         config = item.config
         config.stash.setdefault(LEFT_OUT, Counter())[reason] += 1
-        if hasattr(config, "workeroutput"):
-            config.workeroutput["left_out"] = dict(config.stash[LEFT_OUT])
+        output: dict[str, Any] | None = getattr(config, "workeroutput", None)
+        if output is not None:
+            output["left_out"] = dict(config.stash[LEFT_OUT])
 
 
 @pytest.hookimpl(optionalhook=True)

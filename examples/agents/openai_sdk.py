@@ -5,7 +5,7 @@ OPENAI_BASE_URL and OPENAI_API_KEY, which the SDK reads, lead to the model that 
 
 from typing import Any
 
-from openai import OpenAI
+from openai import OpenAI  # pyright: ignore[reportMissingImports]
 
 
 def sure(problem: Any, *, rounds: int = 2, question: str = "Are you sure? Answer again.") -> str:

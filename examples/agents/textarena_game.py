@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import textarena
+import textarena  # pyright: ignore[reportMissingImports]
 
 
 class Game:

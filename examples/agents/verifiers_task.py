@@ -7,8 +7,8 @@ OPENAI_BASE_URL names, and the task's own rewards are the conversation's.
 import os
 from typing import Any
 
-import verifiers.v1 as vf
-from openai import AsyncOpenAI
+import verifiers.v1 as vf  # pyright: ignore[reportMissingImports]
+from openai import AsyncOpenAI  # pyright: ignore[reportMissingImports]
 
 __all__ = ["AskTwice"]
 

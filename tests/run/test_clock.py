@@ -16,14 +16,14 @@ SIZES: dict[str, Any] = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
 }
-EXPERTS = {"moe_intermediate_size": 12, "num_attention_heads": 2, "head_dim": 4, "num_experts": 6}
+EXPERTS: dict[str, Any] = {"moe_intermediate_size": 12, "num_attention_heads": 2, "head_dim": 4, "num_experts": 6}
 
 
 @pytest.mark.parametrize(
     "config, body, layers, width",
     [
         # A layer: q and o are 8 x 8, k and v 8 x 4 (two of four heads), gate, up and down 8 x 12.
-        (LlamaConfig(**SIZES | {"num_hidden_layers": 3}), 3 * (2 * 8 * 8 + 2 * 8 * 4 + 3 * 8 * 12), 3, 8),
+        (LlamaConfig(**{**SIZES, "num_hidden_layers": 3}), 3 * (2 * 8 * 8 + 2 * 8 * 4 + 3 * 8 * 12), 3, 8),
         # Biases are no products; a tied head is multiplied by all the same.
         (
             LlamaConfig(**SIZES, attention_bias=True, tie_word_embeddings=True),
@@ -74,7 +74,7 @@ def test_engine_and_learner_count_equal_flops():
 
 def test_a_real_model_is_near_six_times_its_parameters_a_token():
     """The rule of thumb, 6 N D, where attention is short and the head is counted."""
-    big = {"hidden_size": 128, "intermediate_size": 352, "vocab_size": 64, "num_hidden_layers": 4}
+    big: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 352, "vocab_size": 64, "num_hidden_layers": 4}
     config = LlamaConfig(**SIZES | big)
     shape = ModelShape.from_config(config)
     total = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())

@@ -218,8 +218,11 @@ class GraderPool:
                 raise GraderPoolError(f"the grading process failed: {reason}")
             case _:
                 self._news.put(None)
-                remedy = "; --resume continues from the last checkpoint" if self._pending else ""
-                raise GraderPoolError(f"the grading process died, with exit status {self._process.wait()}{remedy}")
+                status = self._process.wait()
+                raise GraderPoolError(
+                    f"the grading process died, with exit status {status}: a run continues from its last checkpoint "
+                    "with --resume"
+                )
 
 
 def _default_num_workers() -> int:

@@ -72,9 +72,10 @@ def left_out_text(note: LeftOut) -> str:
 def in_one_scale(start: float, series: Sequence[Series]) -> tuple[float, list[Series]]:
     """Return the start and the curves as shares: the law is one of shares."""
     scales = {each.bounds for each in series if not each.problem}
-    if len(scales) > 1 or None in scales:
+    limits = next(iter(scales))
+    if len(scales) > 1 or limits is None:
         raise InputError("a transfer needs rewards with limits, all of one scale: name it with --y-scale")
-    ((low, high),) = scales
+    low, high = limits
     if not low < start < high:
         raise InputError(f"--start {start:g} is not between {low:g} and {high:g}: give it in the unit of the log")
     return (start - low) / (high - low), [in_shares(each) for each in series]
