@@ -89,7 +89,10 @@ def shared_memory_of(pids: Iterable[int]) -> set[str]:
         with suppress(OSError):
             lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
             numbers |= {int(line.split()[4]) for line in lines if "/dev/shm/" in line}
-        for link in Path(f"/proc/{pid}/fd").glob("*"):
+        links: list[Path] = []
+        with suppress(OSError):  # the process may end at any moment
+            links = list(Path(f"/proc/{pid}/fd").iterdir())
+        for link in links:
             with suppress(OSError):
                 if os.readlink(link).startswith("/dev/shm/"):
                     numbers.add(os.stat(link).st_ino)
