@@ -23,7 +23,7 @@ def make_fleet(make_engine: Callable[[int], Any], num_generators: int, *, slots:
     return Fleet(start, num_generators, check=check, **settings)
 
 
-def wait_for(condition: Callable[[], Any], *, timeout_s: float = 20.0) -> Any:
+def wait_for(condition: Callable[[], Any], *, timeout_s: float = 120.0) -> Any:
     """Wait until the condition holds, and return its value."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):

@@ -29,7 +29,9 @@ def gated():
             made.setdefault(number, []).append(GatedEngine(polls=lambda request: 1, slots=64))
             return made[number][-1]
 
-        fleet = make_fleet(engine, num_members, slots=settings.pop("slots", 64), **settings)
+        # A gated engine is silent until it is allowed to go on: on a busy machine for seconds.
+        patient = {"slots": 64, "limits": Limits(silent_s=300.0, stuck_s=300.0)}
+        fleet = make_fleet(engine, num_members, **(patient | settings))
         fleets.append(fleet)
         wait_for(lambda: (fleet.poll(), fleet.num_ready == num_members)[1])
         return fleet, made
