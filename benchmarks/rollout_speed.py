@@ -38,16 +38,16 @@ LENGTHS = (8, 96)
 VOCABULARY = 64
 
 
-def make_model() -> Any:
+def make_model(*, vocabulary: int = VOCABULARY, context: int = 256) -> Any:
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         hidden_size=128,
         intermediate_size=384,
         num_hidden_layers=4,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=256,
+        max_position_embeddings=context,
         bos_token_id=None,
         eos_token_id=None,
         pad_token_id=0,

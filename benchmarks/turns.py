@@ -18,8 +18,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from rollout_speed import make_model
 
 sys.path.append(str(Path(__file__).parent))
 
@@ -37,23 +36,6 @@ SAMPLED = 64
 PROMPT = 16
 OBSERVED = 4
 CONTEXT = 512
-
-
-def make_model() -> Any:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
-    return LlamaForCausalLM(config).eval()
 
 
 def make_requests(num: int, *, environment: str) -> list[Request]:
@@ -128,7 +110,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=64)
     parser.add_argument("--in-process", action="store_true", help="environments in the process that samples")
     arguments = parser.parse_args()
-    model = make_model()
+    model = make_model(vocabulary=VOCABULARY, context=CONTEXT)
     sizes = {"num": arguments.conversations, "slots": arguments.slots, "in_process": arguments.in_process}
     measure(model, 1, None, **{**sizes, "num": arguments.slots})
     alone = measure(model, 1, None, **sizes)

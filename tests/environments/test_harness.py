@@ -51,7 +51,7 @@ def test_noise_of_calls_is_repeatable():
     assert first == again
 
 
-def test_calls_that_do_not_extend_the_one_before_are_branches_and_the_last_is_trained():
+def test_only_the_last_branch_is_trained():
     (completion,), errors = played("branch")
     assert not errors
     assert completion.episode is not None

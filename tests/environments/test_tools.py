@@ -275,7 +275,7 @@ def test_template_without_tools_gets_a_system_prompt():
 
 
 @pytest.mark.parametrize("before", [(), (("system", "Be brief."),)])
-def test_template_without_tools_gets_those_of_a_program_in_a_system_prompt(before):
+def test_harness_tools_go_into_the_system_prompt(before):
     text = byte_text(CHATML)
     step = Step(messages=(*before, ("user", "Where?")), tools=json.dumps([schema_of("calculator", calculator)]))
     playing = build_playing(task_with("calculator"), text, GradingSettings())

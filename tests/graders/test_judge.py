@@ -114,7 +114,7 @@ def test_numbers_of_another_scale_are_no_scores(said: str):
     assert [found for found in _SCORE.findall(f"Score: {said}") if float(found) <= 1] == []
 
 
-def test_many_replies_are_waited_for_at_the_same_time_and_none_too_long(server: Server):
+def test_replies_are_awaited_together_up_to_the_time_limit(server: Server):
     with GraderPool(timeout_s=2, max_calls=40) as pool:
         results = judged(
             pool, server, [*(f"nap 0.5 {number}".replace(" 0.5 ", " 0.5") for number in range(40)), "nap 8"]

@@ -264,7 +264,7 @@ RULES = (
         "sft.epochs is {r.sft.epochs:g} and sft.steps is {r.sft.steps}: set one of the two",
     ),
 )
-"""Of a whole recipe, which is `r` in a sentence."""
+"""Rules of a whole recipe, which is `r` in a sentence."""
 
 TASK_RULES = (
     Rule(
@@ -290,7 +290,7 @@ TASK_RULES = (
         "worth 0",
     ),
 )
-"""Of each table of a task."""
+"""Rules of each table of a task."""
 
 
 def conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -21,14 +21,14 @@ from scalerl.curves.words import note_text, pair_verdict
 SURE = 0.95
 """Probability from which a difference decides."""
 SAME = 0.05
-"""Of the gain: ceilings closer than this are the same for every purpose."""
+"""Ceilings closer than this share of the gain are the same for every purpose."""
 RUN_SD = 0.03
-"""Of the gain: spread of the ceiling between runs of a recipe, where only one was run. It lies between that of the
-paper's three repeats (0.01 at a gain of 0.2) and of our own seeds (0.01 at 0.6)."""
+"""Spread of the ceiling between runs of a recipe where only one was run, as a share of the gain. It lies between
+that of the paper's three repeats (0.01 at a gain of 0.2) and of our own seeds (0.01 at 0.6)."""
 HORIZON = 4.0
 """Times the larger compute: how far curves are compared where their ceilings are not known."""
 SHARES = (0.5, 0.8, 0.95)
-"""Of the way to the lower ceiling: targets that the compute of two recipes is compared at."""
+"""Targets at which the compute of two recipes is compared, as shares of the way to the lower ceiling."""
 DECIDING = 1
 """The target that decides: past the midpoint, and not so near the ceiling that noise decides."""
 

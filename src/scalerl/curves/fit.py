@@ -17,7 +17,7 @@ from scalerl.curves.words import note_text
 
 LEVEL = 0.9
 MARGIN = 0.12
-"""Of the gain: how far a ceiling may lie from the middle of its interval and still be known. About the paper's
+"""How far a known ceiling may lie from the middle of its interval, as a share of the gain. About the paper's
 +-0.02 at a gain of 0.2."""
 LEAST_POINTS = 6
 """The start counts as one, where it is known."""

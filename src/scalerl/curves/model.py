@@ -159,7 +159,7 @@ class Covariance:
     misfit: float
     spread: float
     log_weight: float
-    """Of the prior, and of the normalisation under it."""
+    """Logarithm of the prior probability, and of the normalisation under it."""
     whiten: Array
 
     def between(self, blocks: Blocks, here, there, shared_shape) -> Array:
@@ -244,7 +244,7 @@ class Problem:
     least: float
     """... and the smallest that counts as one."""
     level_precision: float
-    """Of the level's prior about the centre, in units of the noise."""
+    """Precision of the level's prior about the centre, in units of the noise."""
     extra_mean: Array
     """Prior mean of the extra part by kind ..."""
     extra_precision: Array

@@ -29,7 +29,7 @@ class Allocation:
     settings: tuple[Value, ...]
     """The best value of each setting: the median over draws, and an interval."""
     reward: Value
-    """Of the best arm."""
+    """Reward of the best arm."""
     lost: Value
     """Reward that the arm which is best at the largest compute loses against it here."""
 

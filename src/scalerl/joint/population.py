@@ -25,7 +25,7 @@ from scalerl.curves.priors import Prior
 SCATTERS = np.geomspace(0.125, 16.0, 15)
 """In units of a typical scatter."""
 DF = 3.0
-"""Of the Student-t: one arm in twenty lies beyond three scales."""
+"""Degrees of freedom of the Student-t: one arm in twenty lies beyond three scales."""
 T_QUANTILE = 1.6377
 """Of such a Student-t: half the width of its central 80 %."""
 PLAIN = (Kind.rise, Kind.second, Kind.tail)

@@ -24,7 +24,7 @@ from scalerl.logs.selection import Points, Selection, curves_from, words_of
 from scalerl.logs.table import Table
 from scalerl.logs.units import SCALES, Bounds, YScale, fitting_scale, is_nan, number, numbers
 
-__all__ = ["InputError", "Selection", "Series", "series_from"]
+__all__ = ["InputError", "Selection", "Series", "in_shares", "series_from"]
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -122,8 +122,8 @@ def series_from(tables: Sequence[Table], selection: Selection) -> list[Series]:
     if not is_mixed:
         return built
     shares = [in_shares(series) if series.y_scale == "100" else series for series in built]
-    if isinstance(selection.start, float):  # it is one number for all of them, so it is given in shares
-        shares = [replace(each, start=selection.start) if each.start is not None else each for each in shares]
+    if isinstance(selection.start, float | int):  # it is one number for all of them, so it is given in shares
+        shares = [replace(each, start=float(selection.start)) if each.start is not None else each for each in shares]
     return shares
 
 

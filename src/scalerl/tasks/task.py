@@ -28,7 +28,7 @@ class Demonstration:
 
     problem: Problem
     completion: str
-    """Of a conversation, its last turn."""
+    """In a conversation, its last turn."""
     earlier: tuple[str, ...] = ()
     """What was said before it in a conversation: the model and the environment in turn, the model first. What the
     environment says is context and is not imitated."""
