@@ -261,7 +261,10 @@ def test_shared_task_settings_are_those_of_with_settings():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (f"{TWO_TASKS}[task]\nname = 'words'", 'task.name is "words" and there are also tables [tasks.NAME]: a run'),
+        (
+            f"{TWO_TASKS}[task]\nname = 'words'",
+            'task.name is "words" and there are also tables [tasks.sums], [tasks.gsm8k]: a run',
+        ),
         (f"{TWO_TASKS}['tasks'.'a/b']\nname = 'words'", 'tasks holds "a/b", but the name of a task may only have'),
         (f"{TWO_TASKS}[tasks.third]\nmax_number = 3", "tasks.third.name is not set"),
         (f"{TWO_TASKS}[evaluation.sets.sums]\nname = 'words'", "evaluation.sets.sums has the name of tasks.sums"),

@@ -8,7 +8,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from scalerl.config.parts import Settings
-from scalerl.config.recipe import Recipe
+from scalerl.config.recipe import Recipe, settings_in
 from scalerl.config.suggest import closest, did_you_mean, quoted
 from scalerl.config.tree import AXES, dotted, known_keys, table_class
 from scalerl.errors import RecipeProblem
@@ -123,8 +123,8 @@ def wrong_names(tree: Mapping[str, Any], origins: Origins) -> Iterator[RecipePro
 def problems_of(error: ErrorDetails, tree: Mapping[str, Any], origins: Origins) -> Iterator[RecipeProblem]:
     """Yield the problems that one pydantic error reports; several when it holds several conflicts."""
     if error["type"] == "conflict":
-        for fields, message in error.get("ctx", {})["conflicts"]:
-            yield RecipeProblem(origin=origins.label(*fields), statement=message)
+        for sentence in error.get("ctx", {})["sentences"]:
+            yield RecipeProblem(origin=origins.label(*settings_in(sentence)), statement=sentence)
         return
     key = _dotted_key(error["loc"])
     statement, suggestion = (_HINTS[key], "") if key in _HINTS else _described(error, key, tree)

@@ -1,6 +1,6 @@
 """Recipes of other frameworks (`scalerl recipe check`) in our terms, and where they differ from ScaleRL.
 
-    file -> settings by dotted key -> FRAMEWORKS: facts in our terms -> DIFFERENCES: one table for all frameworks
+    file -> settings by dotted key -> FRAMEWORKS: facts in our terms -> differences: the same for all frameworks
 
 Each framework has a function that returns facts in our terms, such as the cap of its loss or what happens to groups
 without variance. What differs from ScaleRL is decided from those alone. Written for TRL 1.16, verl's ppo_trainer and
@@ -8,9 +8,10 @@ prime-rl's rl.toml. Nothing of a file is run.
 """
 
 import ast
+import math
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,7 +39,7 @@ class Difference:
     """One difference between a recipe and ScaleRL."""
 
     kind: str
-    """A kind of DIFFERENCES."""
+    """As `differences` calls it."""
     ours: str
     """The axis of our recipe."""
     statement: str
@@ -82,17 +83,46 @@ class Reader:
         return value.strip().lower() in ("true", "1", "yes") if isinstance(value, str) else bool(value)
 
 
-Facts = dict[str, Any]
-"""loss, loss_words, cap, relative, floor, average, norm, baseline, head, groups, easy, truncated, cut_at, round (steps
-on one batch of completions; None if it streams), anchor, lag, lag_words, deepest, in_flight, start_kl."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """A recipe in our terms. Defaults are what a framework has that says nothing of it."""
 
-_NO_FACTS: Facts = {
-    "baseline": "mean", "cap": None, "relative": False, "floor": 0.0, "easy": "return", "truncated": "", "round": None,
-    "anchor": "generator", "lag": None, "lag_words": "", "deepest": None, "in_flight": None, "discards": False,
-    "start_kl": 0.0,
-}  # fmt: skip
+    loss: str
+    loss_words: str
+    """What happens to tokens that are clipped, as the beginning of a sentence."""
+    cap: float | None = None
+    relative: bool = False
+    """Whether their setting of the cap is relative to 1."""
+    floor: float = 0.0
+    clip_low: float | None = None
+    clip_high: float | None = None
+    average: str
+    norm: str
+    baseline: str = "mean"
+    head: str
+    groups: str
+    """What happens to groups without variance: "kept", "dropped" or "refilled"."""
+    easy_return: bool = True
+    truncated_kept: bool = False
+    cut_at: str
+    """The setting at which thinking is cut off."""
+    round: int | None = None
+    """Steps on one batch of completions; None if it streams."""
+    anchor: str = "generator"
+    """Whose log-probs the ratio is against."""
+    lag: int | None = None
+    lag_words: str = ""
+    discards: bool = False
+    in_flight: float = 0.0
+    """Batches of rollouts that are sampled at a time."""
+    deepest: float = math.inf
+    """The age of groups at an even pace."""
+    bindable: int = 0
+    """Rollouts in flight with which the bound on the lag can be reached."""
+    start_kl: float
+
+
 _HEADS = {(True, True): "both", (True, False): "learner", (False, True): "generator", (False, False): "none"}
-_DIVIDED_BY = {"prompt": "each group's standard deviation", "none": "nothing"}
 
 
 def _trl(given: Reader) -> Facts:
@@ -103,22 +133,22 @@ def _trl(given: Reader) -> Facts:
     cast, vllm = given.flag("cast_lm_head_to_fp32"), given.flag("use_vllm")
     accumulation = given.number("gradient_accumulation_steps", 1) or 1
     per_generation = given.number("steps_per_generation") or accumulation
-    return {
-        "loss": "cispo" if name == "cispo" else "gspo" if sequence else "dapo",
-        "loss_words": f"{name} clips tokens, which then",
-        "cap": high if name == "cispo" else None,
-        "clip_low": low,
-        "clip_high": high,
-        "average": {"grpo": "sample", "dr_grpo": "constant"}.get(name, "token"),
-        "norm": {"batch": "batch", "none": "none", "False": "none"}.get(str(given.get("scale_rewards")), "prompt"),
-        "head": _HEADS[cast, cast and not vllm],
-        "groups": "kept",
-        "truncated": "dropped" if given.flag("mask_truncated_completions") else "kept",
-        "cut_at": "max_completion_length",
-        "round": max(round(given.number("num_iterations", 1) * per_generation / accumulation), 1),
-        "anchor": "learner",
-        "start_kl": given.number("beta"),
-    }
+    return Facts(
+        loss="cispo" if name == "cispo" else "gspo" if sequence else "dapo",
+        loss_words=f"{name} clips tokens, which then",
+        cap=high if name == "cispo" else None,
+        clip_low=low,
+        clip_high=high,
+        average={"grpo": "sample", "dr_grpo": "constant"}.get(name, "token"),
+        norm={"batch": "batch", "none": "none", "False": "none"}.get(str(given.get("scale_rewards")), "prompt"),
+        head=_HEADS[cast, cast and not vllm],
+        groups="kept",
+        truncated_kept=not given.flag("mask_truncated_completions"),
+        cut_at="max_completion_length",
+        round=max(round(given.number("num_iterations", 1) * per_generation / accumulation), 1),
+        anchor="learner",
+        start_kl=given.number("beta"),
+    )
 
 
 _ACTOR, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
@@ -134,27 +164,30 @@ def _verl(given: Reader) -> Facts:
     stale = given.get(_STALE)
     averages = {"token-mean": "token", "seq-mean-token-mean": "sample"}
     coefficient, uses_kl = given.number(f"{_ACTOR}.kl_loss_coef"), given.flag(f"{_ACTOR}.use_kl_loss")
-    return {
-        "loss": name if name in ("cispo", "gspo") else "dapo",
-        "loss_words": f"{name} clips tokens, which then",
-        "cap": 1 + high if name == "cispo" else None,
-        "relative": True,
-        "floor": max(1 - low, 0.0) if name == "cispo" else 0.0,
-        "clip_low": low,
-        "clip_high": high,
-        "average": averages.get(str(given.get(f"{_ACTOR}.loss_agg_mode")), "constant"),
-        "norm": "batch" if advantage.startswith("reinforce_plus_plus")
-        else "prompt" if advantage == "grpo" and by_std else "none",
-        "baseline": "leave_one_out" if advantage == "rloo" else "mean",
-        "head": "none",
-        "groups": "refilled" if given.flag("algorithm.filter_groups.enable") else "kept",
-        "cut_at": "data.max_response_length",
-        "round": max(round(batch / mini * given.number(f"{_ACTOR}.ppo_epochs", 1)), 1) if stale is None else None,
-        "anchor": "generator" if given.flag("algorithm.rollout_correction.bypass_mode") else "learner",
-        "lag": None if stale is None else max(round(given.number(_STALE)), 0),
-        "lag_words": f"staleness_threshold = {stale} limits the share of stale samples, not how old one may be",
-        "start_kl": coefficient if uses_kl else 0.0,
-    }  # fmt: skip
+    return Facts(
+        loss=name if name in ("cispo", "gspo") else "dapo",
+        loss_words=f"{name} clips tokens, which then",
+        cap=1 + high if name == "cispo" else None,
+        relative=True,
+        floor=max(1 - low, 0.0) if name == "cispo" else 0.0,
+        clip_low=low,
+        clip_high=high,
+        average=averages.get(str(given.get(f"{_ACTOR}.loss_agg_mode")), "constant"),
+        norm="batch"
+        if advantage.startswith("reinforce_plus_plus")
+        else "prompt"
+        if advantage == "grpo" and by_std
+        else "none",
+        baseline="leave_one_out" if advantage == "rloo" else "mean",
+        head="none",
+        groups="refilled" if given.flag("algorithm.filter_groups.enable") else "kept",
+        cut_at="data.max_response_length",
+        round=max(round(batch / mini * given.number(f"{_ACTOR}.ppo_epochs", 1)), 1) if stale is None else None,
+        anchor="generator" if given.flag("algorithm.rollout_correction.bypass_mode") else "learner",
+        lag=None if stale is None else max(round(given.number(_STALE)), 0),
+        lag_words=f"staleness_threshold = {stale} limits the share of stale samples, not how old one may be",
+        start_kl=coefficient if uses_kl else 0.0,
+    )
 
 
 _MOST, _BATCH = "orchestrator.max_off_policy_steps", "orchestrator.batch_size"
@@ -177,32 +210,32 @@ def _prime_rl(given: Reader) -> Facts:
     ahead = given.number("orchestrator.max_inflight_rollouts") or batch * (
         given.number("orchestrator.oversampling_factor", 1) or 1
     )
-    return {
-        "loss": "cispo" if name == "cispo" else "-",
-        "loss_words": f"tokens whose probability moved by more than {low} or {high} are masked and",
-        "average": "token",
-        "norm": "none",
-        "head": _HEADS[fp32_head("trainer"), fp32_head("inference")],
-        "groups": "dropped" if filtered else "kept",
-        "easy": "leave" if easy else "return",
-        "cut_at": "the length limit",
-        "lag": int(most),
-        "lag_words": f"groups may be {most:g} steps old",
-        "discards": True,
-        "in_flight": ahead / batch,
-        "deepest": ahead / batch + given.number("max_async_level"),
-        "bindable": round(batch * (most + 1)),
-        "start_kl": given.number("trainer.loss.kl_tau"),
-    }
+    return Facts(
+        loss="cispo" if name == "cispo" else "-",
+        loss_words=f"tokens whose probability moved by more than {low} or {high} are masked and",
+        average="token",
+        norm="none",
+        head=_HEADS[fp32_head("trainer"), fp32_head("inference")],
+        groups="dropped" if filtered else "kept",
+        easy_return=not easy,
+        cut_at="the length limit",
+        lag=int(most),
+        lag_words=f"groups may be {most:g} steps old",
+        discards=True,
+        in_flight=ahead / batch,
+        deepest=ahead / batch + given.number("max_async_level"),
+        bindable=round(batch * (most + 1)),
+        start_kl=given.number("trainer.loss.kl_tau"),
+    )
 
 
 class Framework(NamedTuple):
     facts: Callable[[Reader], Facts]
     known_by: tuple[str, ...]
     """Keys, or tables, that only this framework has."""
-    defaults: Mapping[str, Any]
-    translations: Mapping[str, str]
-    """Their key -> ours; "=NAME" after ours takes that fact as the value, or else the value is taken as it is."""
+    settings: Mapping[str, tuple[Any, str]]
+    """Their key -> its default, and our keys; "=NAME" after ours takes that fact as the value, or else the value is
+    taken as it is."""
     changes: Mapping[str, str]
     """What to set against each kind of difference; facts in braces."""
 
@@ -212,24 +245,22 @@ FRAMEWORKS: dict[str, Framework] = {
         _trl,
         ("loss_type", "num_generations", "scale_rewards", "epsilon_high", "max_completion_length", "num_iterations"),
         {
-            "loss_type": "dapo", "epsilon": 0.2, "importance_sampling_level": "token", "scale_rewards": "group",
-            "cast_lm_head_to_fp32": False, "use_vllm": False, "num_iterations": 1, "steps_per_generation": None,
-            "gradient_accumulation_steps": 1, "mask_truncated_completions": False, "beta": 0.0, "num_generations": 8,
-            "temperature": 1.0, "learning_rate": 1e-6, "max_completion_length": 256,
-        },
-        {
-            "loss_type": "loss.name=loss weights.name=average",
-            "epsilon": "loss.clip_low=clip_low",
-            "epsilon_high": "loss.clip_high=clip_high loss.cap=cap",
-            "scale_rewards": "advantage.normalisation.name=norm",
-            "cast_lm_head_to_fp32": "model.fp32_head=head",
-            "num_iterations": "pipeline.push_every=round",
-            "mask_truncated_completions": "filter.drop_truncated",
-            "max_completion_length": "length.max_length",
-            "beta": "learner.start_kl=start_kl",
-            "num_generations": "pipeline.completions_per_group",
-            "temperature": "rollout.temperature",
-            "learning_rate": "optimizer.lr",
+            "loss_type": ("dapo", "loss.name=loss weights.name=average"),
+            "epsilon": (0.2, "loss.clip_low=clip_low"),
+            "epsilon_high": (None, "loss.clip_high=clip_high loss.cap=cap"),
+            "scale_rewards": ("group", "advantage.normalisation.name=norm"),
+            "cast_lm_head_to_fp32": (False, "model.fp32_head=head"),
+            "num_iterations": (1, "pipeline.push_every=round"),
+            "mask_truncated_completions": (False, "filter.drop_truncated"),
+            "max_completion_length": (256, "length.max_length"),
+            "beta": (0.0, "learner.start_kl=start_kl"),
+            "num_generations": (8, "pipeline.completions_per_group"),
+            "temperature": (1.0, "rollout.temperature"),
+            "learning_rate": (1e-06, "optimizer.lr"),
+            "importance_sampling_level": ("token", ""),
+            "use_vllm": (False, ""),
+            "steps_per_generation": (None, ""),
+            "gradient_accumulation_steps": (1, ""),
         },
         {
             "loss": 'loss_type="cispo", epsilon_high=5.0', "cap": "epsilon_high=5.0", "cap_too_low": "epsilon_high=5.0",
@@ -244,28 +275,24 @@ FRAMEWORKS: dict[str, Framework] = {
         _verl,
         ("actor_rollout_ref", "algorithm.adv_estimator", "data.train_batch_size", "async_training"),
         {
-            f"{_ACTOR}.policy_loss.loss_mode": "vanilla", f"{_ACTOR}.loss_agg_mode": "token-mean",
-            f"{_ACTOR}.clip_ratio_low": 0.2, f"{_ACTOR}.clip_ratio_high": 0.2, f"{_ACTOR}.ppo_epochs": 1,
-            f"{_ACTOR}.ppo_mini_batch_size": 256, f"{_ACTOR}.use_kl_loss": False, f"{_ACTOR}.kl_loss_coef": 0.001,
-            f"{_ACTOR}.optim.lr": 1e-6, f"{_ROLLOUT}.n": 1, f"{_ROLLOUT}.temperature": 1.0,
-            "algorithm.adv_estimator": "gae", "algorithm.norm_adv_by_std_in_grpo": True,
-            "algorithm.rollout_correction.bypass_mode": False, "algorithm.filter_groups.enable": False,
-            "data.train_batch_size": 1024, "data.max_response_length": 512,
-        },
-        {
-            f"{_ACTOR}.policy_loss.loss_mode": "loss.name=loss",
-            f"{_ACTOR}.clip_ratio_low": "loss.clip_low=clip_low",
-            f"{_ACTOR}.clip_ratio_high": "loss.clip_high=clip_high loss.cap=cap",
-            f"{_ACTOR}.loss_agg_mode": "weights.name=average",
-            "algorithm.adv_estimator": "advantage.baseline.name=baseline advantage.normalisation.name=norm",
-            "algorithm.filter_groups.enable": "filter.zero_variance",
-            f"{_ACTOR}.ppo_mini_batch_size": "pipeline.push_every=round",
-            _STALE: "pipeline.max_lag=lag",
-            "data.max_response_length": "length.max_length",
-            f"{_ACTOR}.kl_loss_coef": "learner.start_kl=start_kl",
-            f"{_ROLLOUT}.n": "pipeline.completions_per_group",
-            f"{_ROLLOUT}.temperature": "rollout.temperature",
-            f"{_ACTOR}.optim.lr": "optimizer.lr",
+            f"{_ACTOR}.policy_loss.loss_mode": ("vanilla", "loss.name=loss"),
+            f"{_ACTOR}.clip_ratio_low": (0.2, "loss.clip_low=clip_low"),
+            f"{_ACTOR}.clip_ratio_high": (0.2, "loss.clip_high=clip_high loss.cap=cap"),
+            f"{_ACTOR}.loss_agg_mode": ("token-mean", "weights.name=average"),
+            "algorithm.adv_estimator": ("gae", "advantage.baseline.name=baseline advantage.normalisation.name=norm"),
+            "algorithm.filter_groups.enable": (False, "filter.zero_variance"),
+            f"{_ACTOR}.ppo_mini_batch_size": (256, "pipeline.push_every=round"),
+            _STALE: (None, "pipeline.max_lag=lag"),
+            "data.max_response_length": (512, "length.max_length"),
+            f"{_ACTOR}.kl_loss_coef": (0.001, "learner.start_kl=start_kl"),
+            f"{_ROLLOUT}.n": (1, "pipeline.completions_per_group"),
+            f"{_ROLLOUT}.temperature": (1.0, "rollout.temperature"),
+            f"{_ACTOR}.optim.lr": (1e-06, "optimizer.lr"),
+            f"{_ACTOR}.ppo_epochs": (1, ""),
+            f"{_ACTOR}.use_kl_loss": (False, ""),
+            "algorithm.norm_adv_by_std_in_grpo": (True, ""),
+            "algorithm.rollout_correction.bypass_mode": (False, ""),
+            "data.train_batch_size": (1024, ""),
         },
         {
             "loss": f"{_ACTOR}.policy_loss.loss_mode=cispo {_ACTOR}.clip_ratio_high=4 {_ACTOR}.clip_ratio_low=1",
@@ -283,19 +310,19 @@ FRAMEWORKS: dict[str, Framework] = {
         _prime_rl,
         ("orchestrator", "trainer.loss", "inference.model", "trainer.model"),
         {
-            "trainer.loss.type": "default", "trainer.loss.dppo_mask_low": 0.2, "trainer.loss.dppo_mask_high": 0.2,
-            "trainer.loss.kl_tau": 1e-3, "trainer.optim.lr": 1e-6, _MOST: 8, "max_async_level": 1, _BATCH: 128,
-            "orchestrator.group_size": 8, "orchestrator.oversampling_factor": 1.0,
-            "orchestrator.sampling.temperature": 1.0,
-        },
-        {
-            "trainer.loss.type": "loss.name=loss",
-            "trainer.model.fp32_lm_head": "model.fp32_head=head",
-            "trainer.optim.lr": "optimizer.lr",
-            _MOST: "pipeline.max_lag=lag",
-            "orchestrator.group_size": "pipeline.completions_per_group",
-            "orchestrator.rollouts_per_example": "pipeline.completions_per_group",
-            "orchestrator.sampling.temperature": "rollout.temperature",
+            "trainer.loss.type": ("default", "loss.name=loss"),
+            "trainer.model.fp32_lm_head": (None, "model.fp32_head=head"),
+            "trainer.optim.lr": (1e-06, "optimizer.lr"),
+            _MOST: (8, "pipeline.max_lag=lag"),
+            "orchestrator.group_size": (8, "pipeline.completions_per_group"),
+            "orchestrator.rollouts_per_example": (None, "pipeline.completions_per_group"),
+            "orchestrator.sampling.temperature": (1.0, "rollout.temperature"),
+            "trainer.loss.dppo_mask_low": (0.2, ""),
+            "trainer.loss.dppo_mask_high": (0.2, ""),
+            "trainer.loss.kl_tau": (0.001, ""),
+            "max_async_level": (1, ""),
+            _BATCH: (128, ""),
+            "orchestrator.oversampling_factor": (1.0, ""),
         },
         {
             "loss": 'trainer.loss.type = "custom" with a CISPO of your own', "start_kl": "trainer.loss.kl_tau = 0",
@@ -308,111 +335,64 @@ FRAMEWORKS: dict[str, Framework] = {
 }  # fmt: skip
 
 
-class _Kind(NamedTuple):
-    ours: str
-    differs: Callable[[Facts], bool]
-    sentence: str
-
-
-DIFFERENCES: dict[str, _Kind] = {
-    "loss": _Kind(
-        "loss",
-        lambda f: f["loss"] != "cispo",
-        "{loss_words} lose their gradient; ScaleRL's CISPO caps their ratio at 5 and keeps it",
-    ),
-    "cap_relative": _Kind(
-        "loss.cap",
-        lambda f: f["cap"] is not None and f["relative"] and f["cap"] != 5,
-        "the cap is 1 + clip_ratio_high = {cap:g}; ScaleRL's absolute cap of 5 is clip_ratio_high = 4",
-    ),
-    "cap_too_low": _Kind(
-        "loss.cap",
-        lambda f: f["cap"] is not None and not f["relative"] and f["cap"] < 1,
-        "the cap is absolute here, and {cap:g} lies below 1: every ratio is cut to {cap:g}, which only scales the "
-        "learning rate",
-    ),
-    "cap": _Kind(
-        "loss.cap",
-        lambda f: f["cap"] is not None and (f["floor"] > 0 or (not f["relative"] and f["cap"] >= 1 and f["cap"] != 5)),
-        "ratios are kept between {floor:g} and {cap:g}; ScaleRL's CISPO has no floor, and 4 to 8 did alike as caps",
-    ),
-    "average": _Kind(
-        "weights",
-        lambda f: f["average"] != "prompt",
-        'the loss is averaged as weights = "{average}"; ScaleRL averages over the tokens of each prompt, then over '
-        "prompts",
-    ),
-    "normalisation": _Kind(
-        "advantage.normalisation",
-        lambda f: f["norm"] != "batch",
-        "advantages are divided by {divided_by}, not by the batch's standard deviation",
-    ),
-    "fp32_head": _Kind(
-        "model.fp32_head",
-        lambda f: f["head"] == "none",
-        "the head is computed in the body's precision at both ends",
-    ),
-    "fp32_one_side": _Kind(
-        "model.fp32_head",
-        lambda f: f["head"] in ("learner", "generator"),
-        "the head is in FP32 at the {head} only: one side alone can be worse than none",
-    ),
-    "no_zero_variance_filter": _Kind(
-        "filter.zero_variance",
-        lambda f: f["groups"] == "kept",
-        "groups whose rewards are all equal stay in the batch and in the loss's denominator",
-    ),
-    "refills": _Kind(
-        "filter.zero_variance",
-        lambda f: f["groups"] == "refilled",
-        "groups without variance are replaced by sampling more, which costs compute; ScaleRL drops them",
-    ),
-    "no_curriculum": _Kind(
-        "curriculum",
-        lambda f: f["easy"] == "return",
-        "problems that are solved nearly always keep returning (no-positive-resampling)",
-    ),
-    "no_interruption": _Kind("length", lambda f: True, "thinking is cut off at {cut_at}, not interrupted"),
-    "truncated_kept": _Kind(
-        "filter.drop_truncated", lambda f: f["truncated"] == "kept", "answers that were cut off are trained on"
-    ),
-    "not_streaming": _Kind(
-        "pipeline",
-        lambda f: f["round"] is not None,
-        "generation and training take turns, {round} steps on each batch of completions; ScaleRL streams "
-        "(PipelineRL-8)",
-    ),
-    "clip_never_acts": _Kind(
-        "loss",
-        lambda f: f["anchor"] == "learner" and f["round"] == 1,
-        "with one step per generation the ratio is against the learner's own log-probs and always 1: neither clip nor "
-        "cap ever acts",
-    ),
-    "anchor": _Kind(
-        "loss",
-        lambda f: f["anchor"] == "learner" and f["round"] != 1,
-        "the ratio is against log-probs that the learner recomputed, not those that the generator sampled with",
-    ),
-    "lag": _Kind(
-        "pipeline.max_lag",
-        lambda f: f["lag"] is not None and (f["lag"] != 8 or not f["discards"]),
-        "{lag_words}; ScaleRL bounds each group's age by 8 steps",
-    ),
-    "discards": _Kind(
-        "pipeline",
-        lambda f: f["discards"],
-        "groups that would become too old are thrown away, long answers most often; ScaleRL paces generation instead",
-    ),
-    "lag_cannot_bind": _Kind(
-        "pipeline.max_lag",
-        lambda f: f["deepest"] is not None and f["lag"] > 0 and f["deepest"] < f["lag"],
-        "rollouts in flight are {in_flight:.2g} batches: at an even pace no group gets older than about {deepest:.2g} "
-        "steps, so that a bound of {lag} hardly ever acts",
-    ),
-    "start_kl": _Kind(
-        "learner.start_kl", lambda f: f["start_kl"] > 0, "a KL term of {start_kl:g} holds the policy back"
-    ),
-}
+def differences(f: Facts) -> Iterator[tuple[str, str, str]]:
+    """Yield the kind of each difference from ScaleRL, the axis of our recipe, and a sentence."""
+    if f.loss != "cispo":
+        words = f"{f.loss_words} lose their gradient; ScaleRL's CISPO caps their ratio at 5 and keeps it"
+        yield "loss", "loss", words
+    if f.cap is not None and f.relative and f.cap != 5:
+        words = f"the cap is 1 + clip_ratio_high = {f.cap:g}; ScaleRL's absolute cap of 5 is clip_ratio_high = 4"
+        yield "cap_relative", "loss.cap", words
+    if f.cap is not None and not f.relative and f.cap < 1:
+        words = f"the cap is absolute here, and {f.cap:g} lies below 1: every ratio is cut to {f.cap:g}, which only "
+        yield "cap_too_low", "loss.cap", f"{words}scales the learning rate"
+    elif f.cap is not None and (f.floor > 0 or (not f.relative and f.cap != 5)):
+        words = f"ratios are kept between {f.floor:g} and {f.cap:g}; ScaleRL's CISPO has no floor, and 4 to 8 did "
+        yield "cap", "loss.cap", f"{words}alike as caps"
+    if f.average != "prompt":
+        words = f'the loss is averaged as weights = "{f.average}"; ScaleRL averages over the tokens of each prompt, '
+        yield "average", "weights", f"{words}then over prompts"
+    if f.norm != "batch":
+        by = "each group's standard deviation" if f.norm == "prompt" else "nothing"
+        words = f"advantages are divided by {by}, not by the batch's standard deviation"
+        yield "normalisation", "advantage.normalisation", words
+    if f.head == "none":
+        yield "fp32_head", "model.fp32_head", "the head is computed in the body's precision at both ends"
+    elif f.head != "both":
+        words = f"the head is in FP32 at the {f.head} only: one side alone can be worse than none"
+        yield "fp32_one_side", "model.fp32_head", words
+    if f.groups == "kept":
+        words = "groups whose rewards are all equal stay in the batch and in the loss's denominator"
+        yield "no_zero_variance_filter", "filter.zero_variance", words
+    if f.groups == "refilled":
+        words = "groups without variance are replaced by sampling more, which costs compute; ScaleRL drops them"
+        yield "refills", "filter.zero_variance", words
+    if f.easy_return:
+        words = "problems that are solved nearly always keep returning (no-positive-resampling)"
+        yield "no_curriculum", "curriculum", words
+    yield "no_interruption", "length", f"thinking is cut off at {f.cut_at}, not interrupted"
+    if f.truncated_kept:
+        yield "truncated_kept", "filter.drop_truncated", "answers that were cut off are trained on"
+    if f.round is not None:
+        words = f"generation and training take turns, {f.round} steps on each batch of completions; ScaleRL streams "
+        yield "not_streaming", "pipeline", f"{words}(PipelineRL-8)"
+    if f.anchor == "learner" and f.round == 1:
+        words = "with one step per generation the ratio is against the learner's own log-probs and always 1: neither "
+        yield "clip_never_acts", "loss", f"{words}clip nor cap ever acts"
+    elif f.anchor == "learner":
+        words = "the ratio is against log-probs that the learner recomputed, not those that the generator sampled with"
+        yield "anchor", "loss", words
+    if f.lag is not None and (f.lag != 8 or not f.discards):
+        yield "lag", "pipeline.max_lag", f"{f.lag_words}; ScaleRL bounds each group's age by 8 steps"
+    if f.discards:
+        words = "groups that would become too old are thrown away, long answers most often; ScaleRL paces generation "
+        yield "discards", "pipeline", f"{words}instead"
+    if f.lag is not None and f.lag > 0 and f.deepest < f.lag:
+        words = f"rollouts in flight are {f.in_flight:.2g} batches: at an even pace no group gets older than about "
+        words += f"{f.deepest:.2g} steps, so that a bound of {f.lag} hardly ever acts"
+        yield "lag_cannot_bind", "pipeline.max_lag", words
+    if f.start_kl > 0:
+        yield "start_kl", "learner.start_kl", f"a KL term of {f.start_kl:g} holds the policy back"
 
 
 def check_recipe(path: Path, framework: str | None = None) -> Checked:
@@ -420,32 +400,25 @@ def check_recipe(path: Path, framework: str | None = None) -> Checked:
     settings = read_settings(path)
     name = framework or _recognised(settings, path)
     chosen = FRAMEWORKS[name]
-    given = Reader(settings, chosen.defaults)
-    facts = _NO_FACTS | chosen.facts(given)
-    facts["divided_by"] = _DIVIDED_BY.get(facts["norm"], "")
+    given = Reader(settings, {key: default for key, (default, _) in chosen.settings.items()})
+    facts = chosen.facts(given)
     translations = [
         Translation(
             theirs=theirs, value=given.get(theirs), is_default=settings.get(theirs) is None, ours=key,
-            our_value=facts[fact] if fact else given.get(theirs),
+            our_value=getattr(facts, fact) if fact else given.get(theirs),
         )
-        for theirs, ours in chosen.translations.items()
+        for theirs, (_, ours) in chosen.settings.items()
         for key, _, fact in (text.partition("=") for text in ours.split())
     ]  # fmt: skip
-    differences = [
-        Difference(
-            kind=kind,
-            ours=row.ours,
-            statement=row.sentence.format(**facts),
-            change=chosen.changes.get(kind, "").format(**facts),
-        )
-        for kind, row in DIFFERENCES.items()
-        if row.differs(facts)
-    ]
+    changes = {kind: text.format(bindable=facts.bindable) for kind, text in chosen.changes.items()}
     return Checked(
         framework=name,
         # What a framework does not have, or its loss does not take, corresponds to nothing.
         translations=tuple(row for row in translations if row.our_value is not None),
-        differences=tuple(differences),
+        differences=tuple(
+            Difference(kind=kind, ours=ours, statement=words, change=changes.get(kind, ""))
+            for kind, ours, words in differences(facts)
+        ),
         not_read=tuple(key for key in settings if key not in given.read),
     )
 
