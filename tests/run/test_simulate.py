@@ -139,8 +139,11 @@ def test_rates_of_runs(tmp_path):
 @pytest.mark.parametrize(
     "content, message",
     [
-        (RATES.replace("slots = 32", ""), "slots: field required"),
-        (RATES.replace("push_s = 0.1", "pushes = 1"), "pushes: extra inputs"),
+        (RATES.replace("slots = 32", ""), "slots is not set, and the table needs it"),
+        (
+            RATES.replace("push_s = 0.1", "pushes = 1"),
+            "pushes is not a setting of the table, which has description, slots",
+        ),
         (RATES.replace("slots = 32", "slots ="), "is not valid TOML"),
         (RATES + "# \udce9", r"is not UTF-8 text \(byte 0xe9 in line \d+\): save it as UTF-8"),
         (None, "cannot be read: No such file or directory"),

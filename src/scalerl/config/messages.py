@@ -4,13 +4,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
-from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from scalerl.config.parts import Settings
 from scalerl.config.recipe import Recipe, settings_in
 from scalerl.config.suggest import closest, did_you_mean, quoted
-from scalerl.config.tree import AXES, dotted, known_keys, table_class
+from scalerl.config.tree import AXES, dotted, known_keys, names_of, table_class
 from scalerl.errors import RecipeProblem
 
 # Settings that people look for and that are left out deliberately.
@@ -42,7 +41,7 @@ _ALIASES = {
     "max_tokens": "length.max_length",
 }
 
-KINDS = {
+_KINDS = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
     "float_type": "a number",
@@ -53,10 +52,11 @@ KINDS = {
     "tuple_type": "a list",
     "list_type": "a list",
     "too_short": "a list that is not empty",
+    "string_pattern_mismatch": 'an import path "package.module:function"',
 }
 """What a setting must be, by the type of pydantic's error."""
 
-TABLE_ERRORS = ("model_type", "model_attributes_type")
+_TABLE_ERRORS = ("model_type", "model_attributes_type")
 
 _BOUNDS = {
     "greater_than_equal": ("ge", "at least"),
@@ -126,8 +126,9 @@ def problems_of(error: ErrorDetails, tree: Mapping[str, Any], origins: Origins) 
         for sentence in error.get("ctx", {})["sentences"]:
             yield RecipeProblem(origin=origins.label(*settings_in(sentence)), statement=sentence)
         return
-    key = _dotted_key(error["loc"])
-    statement, suggestion = (_HINTS[key], "") if key in _HINTS else _described(error, key, tree)
+    key, statement, suggestion = described(error, tree)
+    if key in _HINTS:
+        statement, suggestion = _HINTS[key], ""
     yield RecipeProblem(origin=origins.label(key), statement=statement, suggestion=suggestion)
 
 
@@ -143,38 +144,35 @@ def _dotted_key(loc: Sequence[int | str]) -> str:
     return key
 
 
-def _described(error: ErrorDetails, key: str, tree: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what is wrong with one key of a recipe, and a suggestion (empty where there is none)."""
+def described(error: ErrorDetails, tree: Mapping[str, Any], root: type[Settings] = Recipe) -> tuple[str, str, str]:
+    """Return a key of `tree`, what is wrong with its value, and a suggestion (empty where there is none)."""
+    key = _dotted_key(error["loc"])
+    return key, *_described(error, key, tree, root)
+
+
+def _described(error: ErrorDetails, key: str, tree: Mapping[str, Any], root: type[Settings]) -> tuple[str, str]:
     kind, value = error["type"], show(error["input"])
+    table, _, name = key.rpartition(".")
     if kind == "extra_forbidden":
-        return _unknown_key(key, tree)
-    if key in AXES and kind in TABLE_ERRORS:
+        return _unknown_key(key, tree, root)
+    if kind in _TABLE_ERRORS and key in AXES:
         return f"{key} is {value} but must be a name or a table with one; the names are {quoted(AXES[key])}", ""
-    if kind in TABLE_ERRORS:
-        fields, suggestion = _fields(key, error["input"])
+    if kind in _TABLE_ERRORS:
+        fields, suggestion = _fields(key, error["input"], root)
         return f"{key} is {value} but must be a table{fields}", suggestion
-    # The place of an entry in a list is not part of the setting's name.
-    names = [part for part in key.split(".") if not (part.isdigit() and int(part) in error["loc"])]
-    part = _class_at(".".join(names[:-1]), tree) if kind == "literal_error" else Recipe
-    return described(error, key, part.model_fields.get(names[-1]), _owner(key, tree) if kind == "missing" else "")
-
-
-def described(error: ErrorDetails, key: str, field: FieldInfo | None, owner: str) -> tuple[str, str]:
-    """Return what is wrong with the value of one key, and a suggestion (empty where there is none)."""
-    kind, value = error["type"], show(error["input"])
     if kind == "missing":
-        return f"{key} is not set, and {owner} needs it", ""
-    if kind == "literal_error" and field is not None:
-        choices = list(_literals(field.annotation))
+        return f"{key} is not set, and {_owner(table, tree, root)} needs it", ""
+    if kind == "literal_error":
+        # The place of an entry in a list is not part of the setting's name.
+        *tables, name = [part for part in key.split(".") if not (part.isdigit() and int(part) in error["loc"])]
+        choices = list(_literals(_class_at(".".join(tables), tree, root).model_fields[name].annotation))
         statement = f"{key} is {value} but must be one of {', '.join(map(show, choices))}"
         return statement, did_you_mean(str(error["input"]), [choice for choice in choices if isinstance(choice, str)])
     if kind in _BOUNDS:
         bound, words = _BOUNDS[kind]
         return f"{key} is {value} but must be {words} {error.get('ctx', {})[bound]}", ""
-    if kind in KINDS:
-        return f"{key} is {value} but must be {KINDS[kind]}", ""
-    if kind == "string_pattern_mismatch":
-        return f'{key} is {value} but must be an import path "package.module:function"', ""
+    if kind in _KINDS:
+        return f"{key} is {value} but must be {_KINDS[kind]}", ""
     return f"{key} is {value}: {error['msg'][0].lower()}{error['msg'][1:]}", ""
 
 
@@ -186,59 +184,51 @@ def _literals(annotation: Any) -> Iterator[str | bool]:
             yield from _literals(argument)
 
 
-def _class_at(table: str, tree: Mapping[str, Any]) -> type[Settings]:
+def _class_at(table: str, tree: Mapping[str, Any], root: type[Settings]) -> type[Settings]:
     """Return the class of the table at this key, by the names its axes have in `tree`."""
-    part: type[Settings] = Recipe
-    value: Any = tree
-    key = ""
+    part, value, key = root, tree, ""
     for name in table.split(".") if table else []:
         key, value = dotted(key, name), value[name]
         part = AXES[key][value["name"]] if key in AXES else (table_class(part.model_fields[name]) or part)
     return part
 
 
-def _fields(key: str, value: Any) -> tuple[str, str]:
+def _fields(key: str, value: Any, root: type[Settings]) -> tuple[str, str]:
     """Return what the table at this key holds, and which of its settings the given value may have been meant for."""
-    part: type[Settings] | None = Recipe
+    part: type[Settings] | None = root
     for name in key.split("."):
         part = table_class(part.model_fields[name]) if part and name in part.model_fields else None
     if part is None:
         return "", ""
-    choices = {name: AXES.get(dotted(key, name), {}) for name in part.model_fields}
+    choices = {name: AXES.get(dotted(key, name), {}) for name in names_of(part)}
     fields = [f"{name} ({quoted(names)})" if names else name for name, names in choices.items()]
     meant = [name for name, names in choices.items() if isinstance(value, str) and value in names]
     return f" with {', '.join(fields)}", f'; did you mean {key}.{meant[0]} = "{value}"?' if meant else ""
 
 
-def _chosen_name(table: str, tree: Mapping[str, Any]) -> str:
-    return _class_at(table, tree).model_fields["name"].default
+def _owner(table: str, tree: Mapping[str, Any], root: type[Settings]) -> str:
+    if table not in AXES:
+        return table or {"Recipe": "a recipe", "Study": "a study"}.get(root.__name__, "the table")
+    return f'{table}.name = "{_class_at(table, tree, root).model_fields["name"].default}"'
 
 
-def _owner(key: str, tree: Mapping[str, Any]) -> str:
-    table = key.rpartition(".")[0]
-    return f'{table}.name = "{_chosen_name(table, tree)}"' if table in AXES else table or "a recipe"
-
-
-def _unknown_key(key: str, tree: Mapping[str, Any]) -> tuple[str, str]:
+def _unknown_key(key: str, tree: Mapping[str, Any], root: type[Settings]) -> tuple[str, str]:
     table, _, name = key.rpartition(".")
-    settings = [setting for setting in _class_at(table, tree).model_fields if setting != "name" or table not in AXES]
-    has = f"which has {', '.join(settings)}" if settings else "which has no settings"
-    if table in AXES:
-        owners = [choice for choice, part in AXES[table].items() if name in part.model_fields]
-        if owners:
-            chosen = f'{table}.name is "{_chosen_name(table, tree)}"'
-            return f"{key} is a setting of {quoted(owners)}, but {chosen}, {has}", ""
-        settings = [*settings, "name"]
-    return f"{key} is not a setting of {_owner(key, tree)}, {has}", _meant(name, settings)
+    owner, settings = _owner(table, tree, root), names_of(_class_at(table, tree, root))
+    own = [setting for setting in settings if setting != "name" or table not in AXES]
+    has = f"which has {', '.join(own)}" if own else "which has no settings"
+    if owners := [choice for choice, part in AXES.get(table, {}).items() if name in part.model_fields]:
+        return f"{key} is a setting of {quoted(owners)}, but {owner.replace(' = ', ' is ')}, {has}", ""
+    return f"{key} is not a setting of {owner}, {has}", _meant(name, settings, root)
 
 
-def _meant(name: str, settings: Sequence[str]) -> str:
+def _meant(name: str, settings: Sequence[str], root: type[Settings]) -> str:
     """Suggest what an unknown name stands for: a setting of the same table, a known alias, or another table's."""
-    if name not in _ALIASES and (own := did_you_mean(name, settings)):
+    aliases = _ALIASES if root is Recipe else {}
+    if name not in aliases and (own := did_you_mean(name, settings)):
         return own
     # Of settings with the same name the first counts. The cutoff is higher than within a table: there are many keys.
-    keys = {key.rpartition(".")[2]: key for key in reversed(list(known_keys()))}
-    del keys["name"]
+    keys = {key.rpartition(".")[2]: key for key in reversed(list(known_keys(root))) if not key.endswith("name")}
     close = closest(name, keys, cutoff=0.75)
-    key = _ALIASES.get(name) or (keys[close] if close else None)
+    key = aliases.get(name) or (keys[close] if close else None)
     return f'; did you mean "{key}"?' if key else ""

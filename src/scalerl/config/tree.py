@@ -52,8 +52,9 @@ def axis_choices(field: FieldInfo) -> dict[str, type[Settings]]:
 
 
 def table_class(field: FieldInfo) -> type[Settings] | None:
-    """Return the class of a field that is a plain table."""
-    annotation = field.annotation
+    """Return the class of a field that is a plain table, or that may be one."""
+    tables = {*(get_args(field.annotation) or [field.annotation])} - {type(None)}
+    (annotation,) = tables if len(tables) == 1 else (None,)
     return annotation if isinstance(annotation, type) and issubclass(annotation, Settings) else None
 
 
@@ -114,6 +115,11 @@ def leaves(tree: Mapping[str, Any], table: str = "") -> Iterator[tuple[str, Any]
 def _written(part: type[Settings]) -> dict[str, FieldInfo]:
     """Return the fields that a recipe can hold."""
     return {name: field for name, field in part.model_fields.items() if not field.exclude}
+
+
+def names_of(part: type[Settings]) -> list[str]:
+    """Return the settings of a table, as a file names them."""
+    return [field.alias or name for name, field in part.model_fields.items()]
 
 
 def settings_of(part: Settings, table: str = "", doc: str = "") -> dict[str, Setting]:

@@ -31,6 +31,7 @@ from pydantic import Field, ValidationError
 from scalerl import store
 from scalerl.config import Recipe, Settings, mode_name
 from scalerl.config.load import read_table
+from scalerl.config.messages import described
 from scalerl.config.parts import PipelineSettings
 from scalerl.errors import UsageError
 from scalerl.loop.slots import expected_lag
@@ -100,11 +101,12 @@ def read_rates(path: Path) -> Rates:
     """Read rates from a TOML table or from a run folder; UsageError says what is wrong with it."""
     if path.is_dir():
         return _rates_of_run(path)
+    tree = read_table(f"--rates {path}", path, UsageError)
     try:
-        return Rates.model_validate(read_table(f"--rates {path}", path, UsageError))
+        return Rates.model_validate(tree)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise UsageError(f"--rates {path}: {'.'.join(map(str, first['loc']))}: {first['msg'].lower()}") from None
+        _, statement, suggestion = described(error.errors()[0], tree, Rates)
+        raise UsageError(f"--rates {path}: {statement}{suggestion}") from None
 
 
 def _rates_of_run(folder: Path) -> Rates:

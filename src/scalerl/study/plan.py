@@ -83,9 +83,7 @@ def make_plan(name: str, study: Study, overrides: Sequence[str] = (), *, gpu: bo
     if base is None:
         raise StudyError(*resolve.problems)
     wanted = {arm: (changes, f"arms.{arm}") for arm, changes in study.arms.items() if changes}
-    left_out = study.leave_one_out if isinstance(study.leave_one_out, list) else list(LEAVE_ONE_OUT)
-    if study.leave_one_out:
-        wanted |= {arm: (LEAVE_ONE_OUT[arm](base), _DERIVED) for arm in left_out}
+    wanted |= {arm: (LEAVE_ONE_OUT[arm](base), _DERIVED) for arm in study.leave_one_out}
     if base_name in wanted:
         raise StudyError(
             f"study {name}: the arm {base_name} has the name of the base recipe: call it something else, or name the "

@@ -6,12 +6,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from scalerl.config import Settings
 from scalerl.config.load import read_override, read_table
-from scalerl.config.messages import TABLE_ERRORS, described, show
+from scalerl.config.messages import described, show
 from scalerl.config.suggest import did_you_mean
 from scalerl.config.tree import expand, merge, nested
 from scalerl.errors import StudyError
@@ -28,6 +28,10 @@ _OWN_BUDGET = ("budget.policy", "budget.rungs", "budget.share")
 Changes = dict[str, Any]
 Axis = Literal["gpu_hours", "flops", "tokens", "step"]
 Policy = Literal["uniform", "halving", "forecast"]
+
+
+def _all_components(given: Any) -> Any:
+    return list(LEAVE_ONE_OUT) * given if isinstance(given, bool) else given
 
 
 class FitWindowSettings(Settings):
@@ -81,8 +85,8 @@ class Study(Settings):
     """Changes that all arms share, the base included."""
     arms: dict[str, Changes] = Field(default_factory=dict)
     """What each arm changes; an empty table gives the base a name. `recipe` starts an arm from another recipe."""
-    leave_one_out: bool | list[str] = False
-    """Add an arm for each component of the base, or for those named, put back to the paper's baseline."""
+    leave_one_out: Annotated[list[str], BeforeValidator(_all_components)] = Field(default_factory=list)
+    """Add an arm for each of these components of the base, put back to the paper's baseline; true for all."""
     seeds: list[int] = Field(default=[0], min_length=1)
     """Every arm is run once for each."""
     budget: StudyBudgetSettings | None = None
@@ -127,7 +131,7 @@ def load_study(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple
     try:
         study = Study.model_validate(tree)
     except ValidationError as error:
-        raise StudyError(*(f"{label}: {_sentence(detail)}" for detail in _unions_once(error))) from None
+        raise StudyError(*(f"{label}: {_sentence(detail, tree)}" for detail in error.errors())) from None
     if problems := list(_conflicts(study)):
         raise StudyError(*(f"{label}: {problem}" for problem in problems))
     return name, study if folder is None else _beside(study, folder)
@@ -194,12 +198,10 @@ def _conflicts(study: Study) -> Iterator[str]:
         yield f"the arms {', '.join(named)} change nothing, so all are the base: keep one to name it"
     if not study.arms and not study.leave_one_out:
         yield "it has no arms: add [arms.NAME] tables of changes, or leave_one_out = true"
-    for name in study.leave_one_out if isinstance(study.leave_one_out, list) else []:
+    for name in study.leave_one_out:
         if name not in LEAVE_ONE_OUT:
-            yield (
-                f'leave_one_out names "{name}", which is none of {", ".join(LEAVE_ONE_OUT)}'
-                f"{did_you_mean(name, LEAVE_ONE_OUT)}"
-            )
+            meant = did_you_mean(name, LEAVE_ONE_OUT)
+            yield f'leave_one_out names "{name}", which is none of {", ".join(LEAVE_ONE_OUT)}{meant}'
     if both := [name for name in study.arms if study.leave_one_out and name in LEAVE_ONE_OUT]:
         yield f"the arm {both[0]} has the name of one that leave_one_out makes: call it something else"
     for table, changes in {"set": study.set, **{f"arms.{name}": own for name, own in study.arms.items()}}.items():
@@ -241,37 +243,14 @@ def _window_conflicts(fit: FitWindowSettings, holdout: HoldoutSettings | None) -
         )
 
 
-def _unions_once(error: ValidationError) -> Iterator[ErrorDetails]:
-    """Yield one error per field: pydantic reports one for each type that the value could have had."""
-    seen: set[str] = set()
-    for detail in error.errors(include_url=False):
-        key = _key(detail)
-        if key not in seen:
-            seen.add(key)
-            yield detail
+_HINTS = {
+    "base": '; give the recipe that arms change, as in base = "scalerl"',
+    "leave_one_out": f" of names, true or false; the names are {', '.join(LEAVE_ONE_OUT)}",
+}
 
 
-def _key(error: ErrorDetails) -> str:
-    loc = error["loc"]
-    return "leave_one_out" if loc[0] == "leave_one_out" else ".".join(str(part) for part in loc)
-
-
-_TABLES: dict[str, type[Settings]] = {"": Study, "fit": FitWindowSettings, "holdout": HoldoutSettings}
-_TABLES["budget"] = StudyBudgetSettings
-
-
-def _sentence(error: ErrorDetails) -> str:
-    key, value = _key(error), show(error["input"])
-    if key == "leave_one_out":
-        return f"{key} is {value} but must be true, false or a list of names: {', '.join(LEAVE_ONE_OUT)}"
-    table, _, name = key.rpartition(".")
-    known = {field.alias or own: field for own, field in _TABLES.get(table, Settings).model_fields.items()}
-    if error["type"] == "extra_forbidden":
-        # Settings of a recipe stand in `set` or in an arm, never at the top of a study.
-        elsewhere = "" if table else "; a setting of the recipe belongs into [set] or an arm"
-        meant = did_you_mean(name, known) or elsewhere
-        return f"{key} is not a field of {table or 'a study'}, which has {', '.join(known)}{meant}"
-    if key in _TABLES and error["type"] in TABLE_ERRORS:
-        return f"{key} is {value} but must be a table"
-    hint = '; give the recipe that arms change, as in base = "scalerl"' if key == "base" else ""
-    return "".join(described(error, key, known.get(name), "a study")) + hint
+def _sentence(error: ErrorDetails, tree: Mapping[str, Any]) -> str:
+    key, statement, suggestion = described(error, tree, Study)
+    if error["type"] == "extra_forbidden" and "." not in key:
+        suggestion = suggestion or "; a setting of the recipe belongs into [set] or an arm"
+    return statement + _HINTS.get(key, suggestion)
