@@ -318,7 +318,7 @@ def test_missing_settings_are_reported_before_any_run():
         (ONE_ARM + "[fit]\nuntil = 0.6\n[holdout]\nfrom = 0.5\n", "a point that is fitted cannot test the fit"),
         (ONE_ARM + "[budget]\n", "budget is empty: give it steps, gpu_hours or flops"),
         (ONE_ARM + "[budget]\nsteps = 0\n", "budget.steps is 0 but must be at least 1"),
-        (ONE_ARM + "[budget]\nhours = 1\n", "budget.hours is not a setting of budget, which has steps, gpu_hours, flops"),
+        (ONE_ARM + "[budget]\nhours = 1\n", "budget.hours is not a setting of budget, which has steps, gpu_hours"),
         (ONE_ARM + "[arms.'a/b']\nweights = 'token'\n", 'arms."a/b" cannot name a folder'),
         (ONE_ARM + "[arms.a]\n[arms.b]\n", "the arms a, b change nothing, so all are the base: keep one to name it"),
         ("leave_one_out = true\n" + ONE_ARM.replace("arms.dapo", "arms.dapo-loss"), "call it something else"),
