@@ -13,7 +13,7 @@ from played import STOPS, Echo, played_requests, playing, request, turns_engine
 from scalerl.environments.start import Found
 from scalerl.environments.steps import LocalSteps, Stepped
 from scalerl.rollout.torch.engine import TorchEngine
-from scalerl.rollout.torch.scheduler import SlotScheduler, plan_extend, plan_prefill
+from scalerl.rollout.torch.scheduler import SlotScheduler, plan_prompts
 from scalerl.types import Completion
 
 
@@ -98,9 +98,9 @@ def test_scheduler_prefers_slots_that_hold_nothing():
     admitted = scheduler.admit()
     assert [(entry.slot, entry.num_held) for entry in admitted] == [(2, 0), (0, 4), (1, 0)]
     assert not scheduler.kept
-    assert [batch.tokens for batch in plan_extend(admitted, batch_tokens=64, max_length=64)] == [((9, 10),)]
-    (batch,) = plan_prefill(admitted, batch_tokens=64, max_length=64)
-    assert {slot for _, slot in batch.places} == {1, 2}
+    whole, follows = plan_prompts(admitted, batch_tokens=64, max_length=64)
+    assert (whole.starts, {slot for _, slot in whole.places}) == ((0,), {1, 2})
+    assert (follows.starts, follows.tokens, follows.places) == ((4,), ((9, 10),), ((0, 0),))
 
 
 @pytest.mark.parametrize("change", [(4, 8, 9, 10), (1, 2, 3, 8, 7, 10), (1, 2, 3, 8, 9)])

@@ -2,6 +2,7 @@
 
 import copy
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -257,16 +258,9 @@ def test_a_prompt_goes_where_its_slot_lies():
 
 
 def make_cache(*, layers: int, slots: int, max_length: int, head_dim: int, prompt_tokens: int) -> SlotCache:
-    return SlotCache(
-        num_layers=layers,
-        slots=slots,
-        num_kv_heads=1,
-        max_length=max_length,
-        head_dim=head_dim,
-        prompt_tokens=prompt_tokens,
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-    )
+    config = SimpleNamespace(num_hidden_layers=layers, num_attention_heads=1, head_dim=head_dim)
+    sizes = {"slots": slots, "max_length": max_length, "prompt_tokens": prompt_tokens}
+    return SlotCache(config, **sizes, dtype=torch.float32, device=torch.device("cpu"))
 
 
 def test_masks_of_a_long_context_need_little_memory():

@@ -5,7 +5,7 @@ from contracts.requests import make_request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalerl.rollout.torch.scheduler import FINEST_WIDTH, Admitted, SlotScheduler, padded_width, plan_prefill
+from scalerl.rollout.torch.scheduler import FINEST_WIDTH, Admitted, SlotScheduler, padded_width, plan_prompts
 
 
 def test_first_come_first_served_into_the_lowest_free_slot():
@@ -15,7 +15,7 @@ def test_first_come_first_served_into_the_lowest_free_slot():
     assert scheduler.admit() == []
     assert [entry.order for entry in scheduler.release([2, 0])] == [0, 2]
     assert [(entry.slot, entry.order) for entry in scheduler.admit()] == [(0, 3), (2, 4)]
-    assert (scheduler.num_waiting, scheduler.num_running, scheduler.num_pending) == (0, 3, 3)
+    assert (scheduler.num_pending, scheduler.admit()) == (3, [])
 
 
 def test_an_engine_without_slots_is_refused():
@@ -30,8 +30,8 @@ def test_requests_run_once_in_order_without_idle_slots(slots, events):
         scheduler.submit([make_request(submitted + number) for number in range(arrivals)])
         submitted += arrivals
         started += [entry.order for entry in scheduler.admit()]
-        assert scheduler.num_running == slots or not scheduler.num_waiting
         running = [slot for slot in range(slots) if scheduler.running(slot) is not None]
+        assert len(running) == slots or scheduler.num_pending == len(running)
         finished += [entry.order for entry in scheduler.release([slot for slot in running if slot in ready])]
         assert scheduler.num_pending == submitted - len(finished)
     assert started == list(range(len(started)))
@@ -57,23 +57,23 @@ def test_every_prompt_reaches_its_slots(prompts, batch_tokens):
         Admitted(slot=slot, order=slot, request=make_request(slot, prompt=prompt))
         for slot, prompt in enumerate(prompts)
     ]
-    batches = plan_prefill(admitted, batch_tokens=batch_tokens, max_length=48)
-    filled = {slot: batch.prompts[row] for batch in batches for row, slot in batch.places}
+    batches = plan_prompts(admitted, batch_tokens=batch_tokens, max_length=48)
+    filled = {slot: batch.tokens[row] for batch in batches for row, slot in batch.places}
     assert filled == {slot: tuple(prompt[:-1]) for slot, prompt in enumerate(prompts) if len(prompt) > 1}
-    counts = Counter(prompt for batch in batches for prompt in batch.prompts)
+    counts = Counter(prompt for batch in batches for prompt in batch.tokens)
     assert set(counts.values()) <= {1}, "a shared prompt is computed once"
     for batch in batches:
         assert batch.rows == max(1, batch_tokens // batch.width)
-        assert len(batch.prompts) <= batch.rows
-        assert all(padded_width(len(prompt)) == batch.width for prompt in batch.prompts)
-        assert sorted({row for row, _ in batch.places}) == list(range(len(batch.prompts)))
+        assert len(batch.tokens) <= batch.rows
+        assert all(padded_width(len(prompt)) == batch.width for prompt in batch.tokens)
+        assert sorted({row for row, _ in batch.places}) == list(range(len(batch.tokens)))
     # All but the last batch of a width are full.
     for width in {batch.width for batch in batches}:
         same = [batch for batch in batches if batch.width == width]
-        assert all(len(batch.prompts) == batch.rows for batch in same[:-1])
+        assert all(len(batch.tokens) == batch.rows for batch in same[:-1])
 
 
 def test_a_width_never_exceeds_the_context():
     admitted = [Admitted(slot=0, order=0, request=make_request(prompt=range(46)))]
-    (batch,) = plan_prefill(admitted, batch_tokens=128, max_length=47)
-    assert (batch.width, batch.num_tokens) == (47, 45)
+    (batch,) = plan_prompts(admitted, batch_tokens=128, max_length=47)
+    assert (batch.width, len(batch.tokens[0])) == (47, 45)

@@ -35,12 +35,10 @@ class SlotCache:
 
     def __init__(
         self,
+        config: Any,
         *,
-        num_layers: int,
         slots: int,
-        num_kv_heads: int,
         max_length: int,
-        head_dim: int,
         prompt_tokens: int,
         dtype: torch.dtype,
         device: torch.device,
@@ -50,6 +48,7 @@ class SlotCache:
 
         With `num_routed`, so many experts of every token are kept beside its keys and values.
         """
+        num_layers, (num_kv_heads, head_dim) = config.num_hidden_layers, head_sizes(config)
         # Zeros, not uninitialised memory: a masked NaN would still give NaN.
         self._stored = torch.zeros(
             (2, num_layers, slots, num_kv_heads, max_length, head_dim), dtype=dtype, device=device
@@ -67,13 +66,16 @@ class SlotCache:
         # Row i is the mask of position max_length - 1 - i. All are views of one vector: a long context needs little.
         self._masks = torch.cat([zeros, torch.full_like(zeros, float("-inf"))]).unfold(0, max_length, 1)
 
-    def places(self, position: Tensor) -> Tensor:
-        """Return the index of position[row] for every row and head, in the cache viewed as [-1, head_dim]."""
-        return (self._row_starts[: len(position)] + position[:, None]).view(-1)
-
-    def row_places(self, rows: Tensor, position: Tensor) -> Tensor:
+    def places(self, rows: Tensor | slice, position: Tensor) -> Tensor:
         """Return the index of position[i, j] of row rows[i], for every head, in the cache viewed as [-1, head_dim]."""
         return (self._row_starts[rows][:, :, None] + position[:, None]).view(-1)
+
+    def write(self, places: Tensor, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Write new keys and values of a layer to these places, and return all of that layer."""
+        width, stored = keys.shape[-1], (self.keys[layer], self.values[layer])
+        for kept, new in zip(stored, (keys, values), strict=True):
+            kept.view(-1, width).index_copy_(0, places, new.reshape(-1, width))
+        return stored
 
     def mask(self, position: Tensor, filled: int) -> Tensor:
         """Return [rows, 1, 1, filled]: 0 up to each row's position and -inf after it."""
@@ -101,14 +103,10 @@ class SlotCache:
             experts = self._computed_experts[: num_rows * width].view(num_rows, 1, width, -1)
             self._experts[:, :, :width].index_copy_(0, slots, experts.index_select(0, rows))
 
-    def routed(self, position: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return where to write the experts of tokens at these positions: a buffer and its rows.
-
-        `position` is that of one token of each row, or [rows, tokens] with the numbers of the rows.
-        """
+    def routed(self, rows: Tensor | slice, position: Tensor) -> tuple[Tensor, Tensor]:
+        """Return where to write the experts of tokens at position[i, j] of row rows[i]: a buffer and its rows."""
         starts = self._row_starts[:, 0] // self._row_starts.shape[1]
-        places = starts[: len(position)] + position if rows is None else starts[rows][:, None] + position
-        return self._experts.flatten(0, 2), places.view(-1)
+        return self._experts.flatten(0, 2), (starts[rows][:, None] + position).view(-1)
 
     def computed_routed(self, num: int) -> tuple[Tensor, Tensor]:
         """Return where to write the experts of so many tokens of prompts, padding included."""
@@ -142,7 +140,7 @@ class DecodePass:
     def __init__(self, cache: SlotCache, spans: Sequence[Span]) -> None:
         self.spans = spans
         self._cache, self._parts = cache, [(slice(span.start, span.stop), span.filled) for span in spans]
-        self._num_rows, self._filled = spans[-1].stop, spans[0].filled
+        self._rows, self._filled = slice(spans[-1].stop), spans[0].filled
         self._seen = [
             [(keys[rows, :, :filled], values[rows, :, :filled]) for rows, filled in self._parts]
             for keys, values in zip(cache.keys, cache.values, strict=True)
@@ -150,29 +148,24 @@ class DecodePass:
 
     def at(self, position: Tensor) -> "DecodePass":
         """Set the positions of the next step of the same rows."""
-        self._places, self.mask = self._cache.places(position), self._cache.mask(position, self._filled)
+        self._places = self._cache.places(self._rows, position[:, None])
+        self.mask = self._cache.mask(position, self._filled)
         self._masks = [self.mask[rows, ..., :filled] for rows, filled in self._parts]
         return self
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """Write the new keys and values, and return all that are attended to. Called by transformers."""
-        self._write(keys, values, layer_idx)
-        stored = (self._cache.keys[layer_idx], self._cache.values[layer_idx])
-        return stored[0][: self._num_rows, :, : self._filled], stored[1][: self._num_rows, :, : self._filled]
+        keys, values = self._cache.write(self._places, keys, values, layer_idx)
+        return keys[self._rows, :, : self._filled], values[self._rows, :, : self._filled]
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, layer: int, scale: float) -> Tensor:
         """Write the new keys and values, and attend span by span."""
-        self._write(keys, values, layer)
+        self._cache.write(self._places, keys, values, layer)
         parts = [
             attend(query[rows], *seen, mask, scale)
             for (rows, _), seen, mask in zip(self._parts, self._seen[layer], self._masks, strict=True)
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def _write(self, keys: Tensor, values: Tensor, layer: int) -> None:
-        width = keys.shape[-1]
-        for stored, new in ((self._cache.keys[layer], keys), (self._cache.values[layer], values)):
-            stored.view(-1, width).index_copy_(0, self._places, new.reshape(-1, width))
 
 
 class KernelPass:
@@ -201,14 +194,11 @@ class ExtendPass:
     def __init__(self, cache: SlotCache, rows: Tensor, position: Tensor, filled: int) -> None:
         """`position` is [rows, width]; no token attends beyond the first `filled` positions."""
         self._cache, self._rows, self._filled = cache, rows, filled
-        self._places = cache.row_places(rows, position)
+        self._places = cache.places(rows, position)
         self.mask: Tensor | None = cache.mask(position.reshape(-1), filled).view(len(rows), 1, -1, filled)
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        width = keys.shape[-1]
-        stored = (self._cache.keys[layer_idx], self._cache.values[layer_idx])
-        for kept, new in zip(stored, (keys, values), strict=True):
-            kept.view(-1, width).index_copy_(0, self._places, new.reshape(-1, width))
+        stored = self._cache.write(self._places, keys, values, layer_idx)
         keys, values = (kept[:, :, : self._filled].index_select(0, self._rows) for kept in stored)
         return keys, values
 

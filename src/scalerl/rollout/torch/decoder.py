@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scalerl.models.routers import RouterRecorder
-from scalerl.models.shape import head_sizes
 from scalerl.rollout.sampling import sample
 from scalerl.rollout.torch.body import FusedBody, make_body
 from scalerl.rollout.torch.cache import DecodePass, ExtendPass, KernelPass, PrefillPass, SlotCache
 from scalerl.rollout.torch.head import Head
 from scalerl.rollout.torch.layout import ROW_STEP, RowLayout, Span
-from scalerl.rollout.torch.scheduler import ExtendBatch, PrefillBatch
+from scalerl.rollout.torch.scheduler import PromptBatch
 
 _GRAPH_STEP = 64
 """Without the attention kernel, one graph is recorded per this many filled positions."""
@@ -85,14 +84,11 @@ class Decoder:
         self._body = make_body(model, max_length, fused=fused)
         self._kernels = isinstance(self._body, FusedBody) and self._body.has_kernels
         self._recorder = RouterRecorder(model) if records_experts else None
-        num_kv_heads, head_dim = head_sizes(config)
         prompt_tokens = max(prefill_tokens, max_length)
         self._cache = SlotCache(
-            num_layers=config.num_hidden_layers,
+            config,
             slots=slots,
-            num_kv_heads=num_kv_heads,
             max_length=max_length,
-            head_dim=head_dim,
             prompt_tokens=prompt_tokens,
             dtype=weight.dtype,
             device=self._device,
@@ -164,34 +160,32 @@ class Decoder:
             self._layout.row = held.row
         self._cache.copy_in(held.cache, held.places)
 
-    def prefill(self, batch: PrefillBatch, pad_token: int) -> None:
-        """Write the keys and values of the batch's prompts into their slots."""
-        tokens = np.full((batch.rows, batch.width), pad_token, dtype=np.int64)
-        for row, prompt in enumerate(batch.prompts):
-            tokens[row, : len(prompt)] = prompt
+    def prefill(self, batch: PromptBatch, pad_token: int) -> None:
+        """Write the keys and values of the batch's tokens into their slots."""
+        follows = any(batch.starts)
+        tokens = np.full((len(batch.tokens) if follows else batch.rows, batch.width), pad_token, dtype=np.int64)
+        for row, some in enumerate(batch.tokens):
+            tokens[row, : len(some)] = some
         places = np.array(batch.places, dtype=np.int64)
         if self._layout is not None:
             places[:, 1] = self._layout.row[places[:, 1]]
+        if follows:
+            self._extend(tokens, np.array(batch.starts), places[:, 1])
+            return
         self._send(tokens.reshape(-1), self._prompts[: tokens.size])
         self._run_prompts((batch.rows, batch.width))
         rows, slots = self._send(places.T.copy(), torch.empty(2, len(places), dtype=torch.int64, device=self._device))
         self._cache.keep(self._cache.computed(batch.rows, batch.width), rows, slots)
 
-    def extend(self, batch: ExtendBatch, pad_token: int) -> None:
-        """Write the keys and values of tokens that follow what slots hold."""
-        num = len(batch.slots)
-        tokens = np.full((num, batch.width), pad_token, dtype=np.int64)
-        for row, some in enumerate(batch.tokens):
-            tokens[row, : len(some)] = some
+    def _extend(self, tokens: NDArray[np.int64], starts: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+        """Write the keys and values of tokens that follow what rows hold."""
         # Padding is written beyond the prompt, where the mask hides it until it is overwritten.
-        position = np.minimum(np.array(batch.starts)[:, None] + np.arange(batch.width), self._max_length - 1)
-        slots = np.array(batch.slots, dtype=np.int64)
-        rows = slots if self._layout is None else self._layout.row[slots]
+        position = np.minimum(starts[:, None] + np.arange(tokens.shape[1]), self._max_length - 1)
         filled = min(-(-(int(position.max()) + 1) // _GRAPH_STEP) * _GRAPH_STEP, self._max_length)
-        on_device = [torch.from_numpy(part).to(self._device) for part in (tokens, position, rows)]
+        given, at, into = (torch.from_numpy(part).to(self._device) for part in (tokens, position, rows))
         if self._recorder is not None:
-            self._recorder.into(*self._cache.routed(on_device[1], on_device[2]))
-        self._body(on_device[0], on_device[1], ExtendPass(self._cache, on_device[2], on_device[1], filled))
+            self._recorder.into(*self._cache.routed(into, at))
+        self._body(given, at, ExtendPass(self._cache, into, at, filled))
 
     def _run_prompts(self, shape: tuple[int, int]) -> None:
         """Compute the prompts, by a CUDA graph from the second time on: recording takes as long as several passes."""
@@ -273,7 +267,7 @@ class Decoder:
 
     def _advance(self, shape: _Shape) -> None:
         """Sample one token for every row in use."""
-        rows = slice(shape.spans[-1].stop if shape.spans else None)
+        rows = slice(shape.spans[-1].stop if shape.spans else self._slots)
         token, position = self._token[rows], self._position[rows]
         if shape.spans:
             if self._pass is None or self._pass.spans != shape.spans:
@@ -282,7 +276,7 @@ class Decoder:
         else:
             view = KernelPass(self._cache, position)
         if self._recorder is not None:
-            self._recorder.into(*self._cache.routed(position))
+            self._recorder.into(*self._cache.routed(rows, position[:, None]))
         logits = self._head.logits(self._body(token[:, None], position[:, None], view)[:, 0])
         if not shape.spans and not shape.top_p:
             self._sample_by_kernel(logits)
@@ -346,11 +340,4 @@ class Decoder:
 
 def _by_row(chunk: Chunk, slot: NDArray[np.int64]) -> Chunk:
     """Return the chunk with its slots in row order."""
-    return Chunk(
-        token=chunk.token[slot],
-        position=chunk.position[slot],
-        temperature=chunk.temperature[slot],
-        top_p=chunk.top_p[slot],
-        noise=chunk.noise[:, slot],
-        forced=chunk.forced[:, slot],
-    )
+    return Chunk(**{name: getattr(chunk, name)[..., slot] for name in Chunk.__slots__})

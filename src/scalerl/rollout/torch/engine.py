@@ -33,14 +33,7 @@ from scalerl.rollout.requests import check_request
 from scalerl.rollout.torch.body import check_model, own_copy
 from scalerl.rollout.torch.decoder import Chunk, Decoder
 from scalerl.rollout.torch.head import Head
-from scalerl.rollout.torch.scheduler import (
-    Admitted,
-    ExtendBatch,
-    PrefillBatch,
-    SlotScheduler,
-    plan_extend,
-    plan_prefill,
-)
+from scalerl.rollout.torch.scheduler import Admitted, PromptBatch, SlotScheduler, plan_prompts
 from scalerl.types import Completion, Request, Work
 
 _CLOSED = "the engine is closed"
@@ -279,13 +272,9 @@ class TorchEngine:
             # A slot that is not in use is computed along with the others, and must not write over what it holds.
             position[slot], held[slot] = kept.num_tokens - 1, True
         self._decoder.arrange(position, progress.active, held)
-        sizes = {"batch_tokens": self._prefill_tokens, "max_length": self._max_length}
-        for batch in plan_prefill(admitted, **sizes):
+        for batch in plan_prompts(admitted, batch_tokens=self._prefill_tokens, max_length=self._max_length):
             self._decoder.prefill(batch, self._pad_token)
             self._count_prefill(batch)
-        for batch in plan_extend(admitted, **sizes):
-            self._decoder.extend(batch, self._pad_token)
-            self._count_extend(batch)
         self._decoder.launch(self._next_chunk(position))
         self._running = _RunningChunk(self._version, progress.count.copy())
 
@@ -370,19 +359,13 @@ class TorchEngine:
             for number, (entry, at) in enumerate(zip(finished, interrupted, strict=True))
         ]
 
-    def _count_prefill(self, batch: PrefillBatch) -> None:
+    def _count_prefill(self, batch: PromptBatch) -> None:
         # A prompt that requests of both kinds share counts for the one that comes last; evaluation's are withheld.
         evaluates = {row: bool(self._evaluates[slot]) for row, slot in batch.places}
-        for row, prompt in enumerate(batch.prompts):
-            work = Work(prefilled=len(prompt), attended=len(prompt) * (len(prompt) + 1) // 2)
-            self._add_work(work, for_evaluation=evaluates[row])
-
-    def _count_extend(self, batch: ExtendBatch) -> None:
-        for start, tokens, slot in zip(batch.starts, batch.tokens, batch.slots, strict=True):
+        for row, (start, tokens) in enumerate(zip(batch.starts, batch.tokens, strict=True)):
             end = start + len(tokens)
             attended = end * (end + 1) // 2 - start * (start + 1) // 2
-            work = Work(prefilled=len(tokens), attended=attended)
-            self._add_work(work, for_evaluation=bool(self._evaluates[slot]))
+            self._add_work(Work(prefilled=len(tokens), attended=attended), for_evaluation=evaluates[row])
 
     def _count_decode(self, result: ChunkResult, start: np.ndarray) -> None:
         kept = result.num_kept

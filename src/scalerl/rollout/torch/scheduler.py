@@ -42,31 +42,18 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExtendBatch:
-    """One forward pass over what follows the tokens that slots hold: `rows` x `width` tokens."""
+class PromptBatch:
+    """One forward pass: `rows` x `width` tokens, of whole prompts or of what follows the tokens that slots hold."""
 
     width: int
     rows: int
-    starts: tuple[int, ...]
-    """Position of the first of the tokens of each row in use."""
+    """Rows beyond `tokens` are padding."""
     tokens: tuple[tuple[int, ...], ...]
-    slots: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefillBatch:
-    """One forward pass: `rows` x `width` tokens. Rows beyond the prompts are padding."""
-
-    width: int
-    rows: int
-    prompts: tuple[tuple[int, ...], ...]
-    """Distinct prompts, each without its last token, which is decoded."""
+    """Distinct where nothing is held. The last token of a prompt is not among them: it is decoded."""
+    starts: tuple[int, ...]
+    """Position of the first token of each row: 0 in all rows, or in none."""
     places: tuple[tuple[int, int], ...]
-    """Pairs of row and slot: a row's cache is copied to every slot whose request has that prompt."""
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(len(prompt) for prompt in self.prompts)
+    """Pairs of row and slot: a row's cache goes to every slot whose request has that prompt."""
 
 
 class SlotScheduler:
@@ -84,16 +71,8 @@ class SlotScheduler:
         """By slot, the one that ended first at the front; only free slots are in it."""
 
     @property
-    def num_waiting(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def num_running(self) -> int:
-        return len(self._running) - len(self._free)
-
-    @property
     def num_pending(self) -> int:
-        return self.num_waiting + self.num_running
+        return len(self._waiting) + len(self._running) - len(self._free)
 
     def submit(self, requests: Iterable[Request]) -> None:
         for request in requests:
@@ -155,55 +134,38 @@ def _key(request: Request) -> tuple[str, str]:
     return request.purpose, request.key
 
 
-def plan_extend(admitted: Sequence[Admitted], *, batch_tokens: int, max_length: int) -> list[ExtendBatch]:
-    """Group by padded width what follows the tokens that slots hold, but for the last token, which is decoded."""
-    by_width: dict[int, list[Admitted]] = {}
-    for entry in admitted:
-        num = len(entry.request.prompt_tokens) - 1 - entry.num_held
-        if entry.num_held and num:
-            by_width.setdefault(min(padded_width(num), max_length), []).append(entry)
-    batches = []
-    for width, entries in by_width.items():
-        rows = max(1, batch_tokens // width)
-        for start in range(0, len(entries), rows):
-            part = entries[start : start + rows]
-            batches.append(
-                ExtendBatch(
-                    width=width,
-                    rows=rows,
-                    starts=tuple(entry.num_held for entry in part),
-                    tokens=tuple(entry.request.prompt_tokens[entry.num_held : -1] for entry in part),
-                    slots=tuple(entry.slot for entry in part),
-                )
-            )
-    return batches
-
-
 def padded_width(length: int) -> int:
     """Return the padded width of a prompt; the padding is less than FINEST_WIDTH or a quarter of its length."""
     step = max(FINEST_WIDTH, 1 << max(length.bit_length() - 3, 0))
     return -(-length // step) * step
 
 
-def plan_prefill(admitted: Sequence[Admitted], *, batch_tokens: int, max_length: int) -> list[PrefillBatch]:
-    """Group prompts by padded width, in order of arrival; a batch has up to `batch_tokens` tokens, at least one row."""
-    slots_of_prompt: dict[tuple[int, ...], list[int]] = {}
+def plan_prompts(admitted: Sequence[Admitted], *, batch_tokens: int, max_length: int) -> list[PromptBatch]:
+    """Group what slots lack of their prompts by padded width, in order of arrival.
+
+    A batch has up to `batch_tokens` tokens, at least one row.
+    """
+    slots_of: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
     for entry in admitted:
-        if entry.num_held:
-            continue
-        slots_of_prompt.setdefault(entry.request.prompt_tokens, []).append(entry.slot)
-    slots_of_prefix: dict[tuple[int, ...], list[int]] = {}
-    for prompt, slots in slots_of_prompt.items():
-        if len(prompt) > 1:
-            slots_of_prefix.setdefault(prompt[:-1], []).extend(slots)
-    by_width: dict[int, list[tuple[int, ...]]] = {}
-    for prompt in slots_of_prefix:
-        by_width.setdefault(min(padded_width(len(prompt)), max_length), []).append(prompt)
+        held = entry.num_held
+        if tokens := entry.request.prompt_tokens[held:-1]:
+            # A prompt is shared by all that have it; what follows the tokens of a slot is for that slot alone.
+            slots_of.setdefault((held, entry.slot if held else -1, tokens), []).append(entry.slot)
+    by_width: dict[tuple[bool, int], list[tuple[int, int, tuple[int, ...]]]] = {}
+    for each in slots_of:
+        by_width.setdefault((each[0] > 0, min(padded_width(len(each[2])), max_length)), []).append(each)
     batches = []
-    for width, prompts in by_width.items():
+    for (_, width), prompts in by_width.items():
         rows = max(1, batch_tokens // width)
         for start in range(0, len(prompts), rows):
-            part = tuple(prompts[start : start + rows])
-            places = tuple((row, slot) for row, prompt in enumerate(part) for slot in slots_of_prefix[prompt])
-            batches.append(PrefillBatch(width=width, rows=rows, prompts=part, places=places))
+            part = prompts[start : start + rows]
+            batches.append(
+                PromptBatch(
+                    width=width,
+                    rows=rows,
+                    tokens=tuple(tokens for _, _, tokens in part),
+                    starts=tuple(held for held, _, _ in part),
+                    places=tuple((row, slot) for row, each in enumerate(part) for slot in slots_of[each]),
+                )
+            )
     return batches
