@@ -85,13 +85,6 @@ def test_a_backtest_has_the_same_keys_for_every_curve():
     assert set(out["curves"][0]) == set(out["curves"][2])
 
 
-def test_pooled_backtest_keeps_the_errors_of_bins():
-    curves = [series(name, seed=seed, error=np.linspace(0.002, 0.006, 24)) for seed, name in enumerate("abc")]
-    done = analyse_backtest(curves, FitOptions(pool=True), [0.5])
-    scores = [score for curve in done.curves for _, score in curve.fractions]
-    assert [score is not None and score.num_points for score in scores] == [13, 13, 13]
-
-
 # Columns
 
 

@@ -15,7 +15,6 @@ from scalerl.cli.options import (
     HelpAll,
     Json,
     argument,
-    bin_rule,
     column_value,
     condition,
     flag,
@@ -84,10 +83,6 @@ class Common:
     ] = "auto"
     skip_before: Annotated[
         str | None, rare("Do not fit points before this compute: a value or a share ('10%').", metavar="C|SHARE")
-    ] = None
-    bin: Annotated[
-        str | None,
-        rare("Average noisy rewards in N bins along compute before the fit; 'auto': about 60.", metavar="N|auto"),
     ] = None
     fit_until: Annotated[float | None, rare("Do not fit points beyond this compute.", metavar="C")] = None
     level: Annotated[float, rare("Probability of the intervals.", show_default=True)] = 0.9
@@ -366,7 +361,6 @@ def chosen(common: Common, *, holdout: str | None = None, method: str = "posteri
         holdout=column_value(holdout, "--holdout") if holdout is not None else None,
         gpus=common.gpus,
         labels=tuple(common.label or ()),
-        bins=bin_rule(common.bin),
     )
     options = FitOptions(
         form=common.form,

@@ -7,8 +7,6 @@ import typer
 
 from scalerl.errors import UsageError
 
-MIN_BINS = 6  # fewer cannot be fitted
-
 
 def option(text: str, *names: str, rare: bool = False, **more: Any) -> Any:
     """Declare an option; a rare one is shown by --help-all only."""
@@ -102,12 +100,3 @@ def skip_before_value(text: str | None) -> float | str | None:
     if value < 0:
         raise UsageError(f"--skip-before must not be negative, but is {text}")
     return text if text.endswith("%") else value
-
-
-def bin_rule(text: str | None) -> Any:
-    """Return the number of bins; 'auto' and None unchanged."""
-    if text is None or text == "auto":
-        return text
-    if not (text.isascii() and text.isdigit() and int(text) >= MIN_BINS):
-        raise UsageError(f"--bin takes a whole number from {MIN_BINS} on, or 'auto', not {text!r}")
-    return int(text)

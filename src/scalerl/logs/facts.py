@@ -95,10 +95,6 @@ _SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
         "The first row lies at compute {compute:g}, not before training: it is a point, and the start is fitted."
     ),
     "start_from_evaluation": "The start, {start:g}, is {column} before training (--start fit leaves it out).",
-    "binned": (
-        "{num_points:,} rewards are averaged in {num_bins} bins along compute: the standard error of a mean is "
-        "{error:.2g}, with an autocorrelation of {autocorrelation:.2f} between neighbouring rewards."
-    ),
     # in which unit
     "percent": "{y} runs from {low:g} to {high:g} and is read as per cent.",
     "own_scale": "{y} runs from {low:g} to {high:g}: it is not a pass rate, and is fitted as it is.",

@@ -49,8 +49,6 @@ class Selection:
     gpus: float | None = None
     labels: tuple[str, ...] = ()
     """Names of the curves, or of the files, in their order."""
-    bins: int | Literal["auto"] | None = None
-    """Number of bins along compute in which the rewards of each run are averaged."""
 
     @property
     def mentioned(self) -> set[str]:

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalerl.errors import InputError
-from scalerl.logs.binning import bin_runs
 from scalerl.logs.clock import time_of_day
 from scalerl.logs.columns import FLOPS, STEP, TOKENS, grouped, is_rate, label, plain
 from scalerl.logs.facts import Fact, sentence
@@ -66,8 +65,6 @@ class Series:
     y_label: str
     problem: str | None
     """Why this curve cannot be fitted, None where it can."""
-    error: Floats | None = None
-    """Standard error of each reward, where rewards are means of several."""
     key: tuple[tuple[str, str], ...] = ()
     """What sets it apart: columns and their values."""
     evaluation_set: str | None = None
@@ -94,7 +91,7 @@ class Series:
 
     def take(self, which: Mask | NDArray[np.intp]) -> "Series":
         """Return the series with only these points, by mask or index; held-out points stay."""
-        optional = {name: getattr(self, name) for name in ("run", "num_samples", "evaluation", "error")}
+        optional = {name: getattr(self, name) for name in ("run", "num_samples", "evaluation")}
         picked = {name: None if values is None else values[which] for name, values in optional.items()}
         return replace(self, compute=self.compute[which], reward=self.reward[which], **picked)
 
@@ -133,12 +130,11 @@ def in_shares(series: Series) -> Series:
         return series
     low, width = series.bounds[0], series.bounds[1] - series.bounds[0]
     places = {name: getattr(series, name) for name in ("reward", "holdout_reward", "start")}
-    widths = {name: getattr(series, name) for name in ("start_sd", "error")}
     return replace(
         series,
         y_scale="1",
         **{name: None if value is None else (value - low) / width for name, value in places.items()},
-        **{name: None if value is None else value / width for name, value in widths.items()},
+        start_sd=None if series.start_sd is None else series.start_sd / width,
     )
 
 
@@ -178,7 +174,7 @@ def _series(points: Points, selection: Selection, labels: dict[str, Any]) -> Ser
     order = np.lexsort((evaluation, y, x, run))
     fitted, late = order[~(held | is_start)[order]], order[held[order]]
     late = late[np.lexsort((y[late], x[late]))]
-    series = Series(
+    return Series(
         compute=x[fitted],
         reward=y[fitted],
         run=run[fitted] if len(set(run[fitted])) > 1 else None,
@@ -193,10 +189,6 @@ def _series(points: Points, selection: Selection, labels: dict[str, Any]) -> Ser
         facts=tuple(facts),
         **labels,
     )
-    bins = None if selection.bins is None else bin_runs(series.compute, series.reward, series.run, selection.bins)
-    if bins is None:
-        return series
-    return replace(series, num_samples=None, evaluation=None, facts=(*series.facts, bins[1]), **bins[0])
 
 
 # Which rows count: each rule returns the rows it keeps and appends what it did to the facts

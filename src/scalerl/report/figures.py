@@ -278,7 +278,7 @@ def curve_dots(series: Series, fit: Fit | None, usable: Fit | None) -> tuple[Dot
     left_out = _left_out(series.compute, fit)
     groups = dots_by_run(series, {"left out": left_out, "fitted": ~left_out}, usable)
     if len(series.holdout_compute):
-        groups.append(_dots("held out", 0, "", series.holdout_compute, series.holdout_reward, None, usable))
+        groups.append(_dots("held out", 0, "", series.holdout_compute, series.holdout_reward, usable))
     return tuple(groups)
 
 
@@ -292,16 +292,13 @@ def dots_by_run(series: Series, roles: Mapping[Role, NDArray[np.bool_]], fit: Fi
     for (run, label), (role, mask) in product(enumerate(labels), roles.items()):
         which = mask & (runs == run)
         if which.any():
-            error = None if series.error is None else series.error[which]
-            groups.append(_dots(role, run, label, series.compute[which], series.reward[which], error, fit))
+            groups.append(_dots(role, run, label, series.compute[which], series.reward[which], fit))
     return groups
 
 
-def _dots(
-    role: Role, run: int, label: str, compute: Array, reward: Array, error: Array | None, fit: Fit | None
-) -> Dots:
-    count = None
-    if error is None and draw_binned(reward):
+def _dots(role: Role, run: int, label: str, compute: Array, reward: Array, fit: Fit | None) -> Dots:
+    error = count = None
+    if draw_binned(reward):
         bins = bin_rewards(compute, reward)
         compute, reward, error, count = bins.compute, bins.reward, bins.error, bins.count
     residual = reward - fit.predict(compute) if fit is not None else np.full(len(reward), np.nan)

@@ -110,7 +110,6 @@ class FitOptions:
             "start_sd": series.start_sd,
             "run": series.run,
             "num_samples": series.num_samples,
-            "error": series.error,
         }
         if self.method == "paper":
             if series.start is None:
