@@ -30,14 +30,14 @@ from scalerl.curves.compare import (
     compare_by_paper,
     linearise,
 )
-from scalerl.curves.fit import Fit, fit, refit, tails
+from scalerl.curves.draws import Value, tails
+from scalerl.curves.fit import Fit, fit, refit
 from scalerl.curves.forecast import (
     At,
     Backtest,
     Reach,
     Score,
     Stopping,
-    Value,
     backtest,
     compute_for,
     conclusions,

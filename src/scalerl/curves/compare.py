@@ -5,14 +5,15 @@ differ by; otherwise the recipe that needs less compute, by the exponent at one 
 probability from the draws of both posteriors. All evaluations count, also those after the other run ended.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
 import numpy as np
 
+from scalerl.curves.draws import Value, summary, who_is_best
 from scalerl.curves.fit import Fit, compute_to_know, fit, refit
-from scalerl.curves.forecast import Value, reach_draws, summary
+from scalerl.curves.forecast import reach_draws
 from scalerl.curves.forms import Array
 from scalerl.curves.notes import Note, NoteKind, PairKind, Verdict, find_note, note
 from scalerl.curves.paper import Grid
@@ -136,15 +137,14 @@ def compare(
     was run once; both in units of the reward, by default shares of the gain.
     """
     usable = {name: curve for name, curve in fits.items() if curve.usable and curve.has_intervals}
-    tops = {name: _top(curve, run_sd, stream) for stream, (name, curve) in enumerate(usable.items())}
-    shared_ceiling, shared = _shared(usable, tops)
+    recipes = {name: _recipe(name, curve, run_sd, stream) for stream, (name, curve) in enumerate(usable.items())}
+    shared_ceiling, shared = _shared([*recipes.values()])
     pairs = tuple(
-        _pair(a, b, usable, tops, shared, margin, run_sd) if a in usable and b in usable else no_pair(a, b, fits)
+        _pair(recipes[a], recipes[b], shared, margin) if a in usable and b in usable else no_pair(a, b, fits)
         for a, b in combinations(fits, 2)
     )
-    return Comparison(
-        pairs=pairs, standings=_standings(usable, tops, at), shared_ceiling=shared_ceiling, shared_fits=shared
-    )
+    standings = _standings([*recipes.values()], at)
+    return Comparison(pairs=pairs, standings=standings, shared_ceiling=shared_ceiling, shared_fits=shared)
 
 
 def no_pair(a: str, b: str, fits: Mapping[str, Fit]) -> Pair:
@@ -169,84 +169,80 @@ def no_pair(a: str, b: str, fits: Mapping[str, Fit]) -> Pair:
     )
 
 
-def _spread(curve: Fit, run_sd: float | None) -> float:
-    """Return how far the mean of the runs of a recipe lies from the recipe itself: assumed where there is one run."""
-    if curve.run_sd is not None:
-        return curve.run_sd / np.sqrt(curve.num_runs)
-    return RUN_SD * max(curve.gain, 0.0) if run_sd is None else run_sd
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """One of the recipes that are compared."""
+
+    name: str
+    fit: Fit
+    spread: float
+    """How far the mean of its runs lies from the recipe itself: assumed where there is one run."""
+    top: Array
+    """Draws of where it ends up, in an order of its own."""
 
 
-def _top(curve: Fit, run_sd: float | None, stream: int) -> Array:
-    """Return draws of where a recipe ends up, in an order of its own."""
+def _recipe(name: str, curve: Fit, run_sd: float | None, stream: int) -> Recipe:
     rng = np.random.default_rng(stream + 10)
+    if curve.run_sd is not None:
+        spread = curve.run_sd / np.sqrt(curve.num_runs)
+    else:
+        spread = RUN_SD * max(curve.gain, 0.0) if run_sd is None else run_sd
     draws = rng.permutation(curve.standing_draws)
-    return draws + _spread(curve, run_sd) * rng.standard_normal(len(draws))
+    return Recipe(name=name, fit=curve, spread=spread, top=draws + spread * rng.standard_normal(len(draws)))
 
 
-def _standings(fits: Mapping[str, Fit], tops: Mapping[str, Array], at: float | None) -> tuple[Standing, ...]:
-    if not fits:
+def _standings(recipes: Sequence[Recipe], at: float | None) -> tuple[Standing, ...]:
+    if not recipes:
         return ()
-    columns = []
-    for stream, (name, curve) in enumerate(fits.items()):
-        if at is None:
-            columns.append(tops[name])
-        else:
-            columns.append(np.random.default_rng(stream + 500).permutation(curve.curve_draws([at])[:, 0]))
-    table = np.stack(columns)
-    shares = np.bincount(table.argmax(axis=0), minlength=len(table)) / table.shape[1]
-    regrets = (table.max(axis=0) - table).mean(axis=1)
+    if at is None:
+        table = [each.top for each in recipes]
+    else:
+        table = [
+            np.random.default_rng(stream + 500).permutation(each.fit.curve_draws([at])[:, 0])
+            for stream, each in enumerate(recipes)
+        ]
+    shares, losses = who_is_best(np.stack(table))
     rows = [
-        Standing(name=name, p_best=float(share), regret=float(regret))
-        for name, share, regret in zip(fits, shares, regrets, strict=True)
+        Standing(name=each.name, p_best=float(share), regret=float(loss.mean()))
+        for each, share, loss in zip(recipes, shares, losses, strict=True)
     ]
     return tuple(sorted(rows, key=lambda row: -row.p_best))
 
 
-def _shared(fits: Mapping[str, Fit], tops: Mapping[str, Array]) -> tuple[float | None, dict[str, Fit]]:
+def _shared(recipes: Sequence[Recipe]) -> tuple[float | None, dict[str, Fit]]:
     """Fit the recipes whose ceiling may be the best one's again, with one ceiling for all."""
     rising = [
-        name
-        for name, curve in fits.items()
-        if curve.form == "sigmoid" and curve.verdict not in (Verdict.FLAT, Verdict.FALLEN)
+        each
+        for each in recipes
+        if each.fit.form == "sigmoid" and each.fit.verdict not in (Verdict.FLAT, Verdict.FALLEN)
     ]
-    if len(rising) < 2:
-        return None, {}
-    best = max(rising, key=lambda name: float(np.median(tops[name])))
-    members = [name for name in rising if name == best or np.mean(tops[name] > tops[best]) > 1 - SURE]
+    best = max(rising, key=lambda each: float(np.median(each.top)), default=None)
+    members = [each for each in rising if best is each or (best and np.mean(each.top > best.top) > 1 - SURE)]
     if len(members) < 2:
         return None, {}
-    precision = [1.0 / max(float(np.var(tops[name])), 1e-12) for name in members]
-    ceiling = float(np.average([fits[name].params["ceiling"] for name in members], weights=precision))
-    return ceiling, {name: refit(fits[name], ceiling=ceiling) for name in members}
+    precision = [1.0 / max(float(np.var(each.top)), 1e-12) for each in members]
+    ceiling = float(np.average([each.fit.params["ceiling"] for each in members], weights=precision))
+    return ceiling, {each.name: refit(each.fit, ceiling=ceiling) for each in members}
 
 
-def _pair(
-    name_a: str,
-    name_b: str,
-    fits: Mapping[str, Fit],
-    tops: Mapping[str, Array],
-    shared: Mapping[str, Fit],
-    margin: float | None,
-    run_sd: float | None,
-) -> Pair:
-    a, b = fits[name_a], fits[name_b]
+def _pair(one: Recipe, other: Recipe, shared: Mapping[str, Fit], margin: float | None) -> Pair:
+    a, b = one.fit, other.fit
     correlation = paired_correlation(a, b)
-    difference = _paired(tops[name_a] - tops[name_b], correlation)
+    difference = _paired(one.top - other.top, correlation)
     margin = SAME * max(min(a.gain, b.gain), 0.0) if margin is None else margin
     p_higher = float(np.mean(difference > 0))
     horizon = HORIZON * max(a.scale, b.scale)
     ahead = np.random.default_rng(1).permutation(a.curve_draws([horizon])[:, 0]) - b.curve_draws([horizon])[:, 0]
     ahead = _paired(ahead, correlation)
-    spread = np.hypot(_spread(a, run_sd), _spread(b, run_sd))
-    ahead = ahead + spread * np.random.default_rng(2).standard_normal(len(ahead))
-    targets = _targets(a, b, run_sd)
+    ahead = ahead + np.hypot(one.spread, other.spread) * np.random.default_rng(2).standard_normal(len(ahead))
+    targets = _targets(one, other)
     p_larger = float("nan")
-    if name_a in shared and name_b in shared:
-        mine = np.random.default_rng(3).permutation(shared[name_a].param_draws("exponent"))
-        p_larger = float(np.mean(mine > shared[name_b].param_draws("exponent")))
+    if one.name in shared and other.name in shared:
+        mine = np.random.default_rng(3).permutation(shared[one.name].param_draws("exponent"))
+        p_larger = float(np.mean(mine > shared[other.name].param_draws("exponent")))
     pair = Pair(
-        a=name_a,
-        b=name_b,
+        a=one.name,
+        b=other.name,
         kind=PairKind.NOT_SEPARABLE,
         winner=None,
         p_higher_ceiling=p_higher,
@@ -261,9 +257,9 @@ def _pair(
         notes=(),
     )
     kind, sign = _decide(pair, a, b)
-    winner = {1: name_a, -1: name_b, 0: None}[sign]
+    winner = {1: one.name, -1: other.name, 0: None}[sign]
     pair = replace(pair, kind=kind, winner=winner)
-    return replace(pair, notes=_reasons(pair, a, b, run_sd))
+    return replace(pair, notes=_reasons(pair, one, other))
 
 
 def _sign(probability: float) -> int:
@@ -288,19 +284,23 @@ def _decide(pair: Pair, a: Fit, b: Fit) -> tuple[PairKind, int]:
     return PairKind.NOT_SEPARABLE, 0
 
 
-def _targets(a: Fit, b: Fit, run_sd: float | None) -> tuple[Target, ...]:
+def _targets(one: Recipe, other: Recipe) -> tuple[Target, ...]:
     """Return the compute ratio at targets on the way from the higher start to the lower ceiling.
 
     Another run of the recipe would be higher or lower by a share of the spread, and so reach it sooner or later.
     """
-    low = max(_first_reward(a), _first_reward(b))
-    high = min(float(np.median(curve.standing_draws)) for curve in (a, b))
+    low = max(_first_reward(each.fit) for each in (one, other))
+    high = min(float(np.median(each.fit.standing_draws)) for each in (one, other))
     if high <= low:
         return ()
     rewards = [low + share * (high - low) for share in SHARES]
     mine, theirs = (
-        reach_draws(curve, np.array(rewards) - np.outer(_normal(stream, curve) * _spread(curve, run_sd), SHARES))
-        for stream, curve in ((4, a), (5, b))
+        reach_draws(
+            each.fit,
+            np.array(rewards)
+            - np.outer(np.random.default_rng(stream).standard_normal(len(each.top)) * each.spread, SHARES),
+        )
+        for stream, each in ((4, one), (5, other))
     )
     mine = np.random.default_rng(6).permutation(mine)
     rows = []
@@ -310,12 +310,8 @@ def _targets(a: Fit, b: Fit, run_sd: float | None) -> tuple[Target, ...]:
         # Where neither ever reaches it, or both had it before training, nothing is said for either.
         ratio = np.where(np.isnan(ratio), 1.0, ratio)
         p_less = float(np.mean(ratio < 1.0) + 0.5 * np.mean(ratio == 1.0))
-        rows.append(Target(reward=reward, ratio=summary(ratio, a.level), p_less=p_less))
+        rows.append(Target(reward=reward, ratio=summary(ratio, one.fit.level), p_less=p_less))
     return tuple(rows)
-
-
-def _normal(stream: int, curve: Fit) -> Array:
-    return np.random.default_rng(stream).standard_normal(len(curve.standing_draws))
 
 
 def _first_reward(curve: Fit) -> float:
@@ -354,40 +350,28 @@ def same_run(a: Fit, b: Fit) -> bool:
     return pairs[0] <= pairs[1] or pairs[1] <= pairs[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """How far a was measured above b, where both were evaluated, over the last half of that compute."""
-
-    difference: float
-    error: float
-    num: int
-    low: float
-    high: float
-
-
-def measured(a: Fit, b: Fit) -> Measured | None:
+def measured(pair: Pair, a: Fit, b: Fit) -> Note | None:
+    """Return how far a was measured above b, where both were evaluated, over the last half of that compute."""
     low, high = max(a.compute.min(), b.compute.min()), min(a.compute.max(), b.compute.max())
     low = max(low, 0.5 * high)
-    mine, theirs = ((curve.compute >= low) & (curve.compute <= high) for curve in (a, b))
-    if min(mine.sum(), theirs.sum()) < 2:
+    here = [(curve, (curve.compute >= low) & (curve.compute <= high)) for curve in (a, b)]
+    num = min(int(mine.sum()) for _, mine in here)
+    if num < 2:
         return None
     # Each about its own curve, so that evaluations at other places compare too.
     middle = np.array([np.sqrt(low * high)])
-    means, variances = [], []
-    for curve, here in ((a, mine), (b, theirs)):
-        left = curve.reward[here] - curve.predict(curve.compute[here])
-        means.append(float(curve.predict(middle)[0] + left.mean()))
-        variances.append(curve.noise_sd**2 / here.sum())
-    return Measured(
-        difference=means[0] - means[1],
-        error=float(np.sqrt(sum(variances))),
-        num=int(min(mine.sum(), theirs.sum())),
-        low=float(low),
-        high=float(high),
-    )
+    means = [
+        curve.predict(middle)[0] + np.mean(curve.reward[mine] - curve.predict(curve.compute[mine]))
+        for curve, mine in here
+    ]
+    error = float(np.sqrt(sum(curve.noise_sd**2 / mine.sum() for curve, mine in here)))
+    difference = float(means[0] - means[1])
+    ends = {"low": float(low), "high": float(high)}
+    return note(NoteKind.MEASURED, a=pair.a, b=pair.b, difference=difference, error=error, num=num, **ends)
 
 
-def _reasons(pair: Pair, a: Fit, b: Fit, run_sd: float | None) -> tuple[Note, ...]:
+def _reasons(pair: Pair, one: Recipe, other: Recipe) -> tuple[Note, ...]:
+    a, b = one.fit, other.fit
     if same_run(a, b):
         return (note(NoteKind.SAME_RUN),)
     d = pair.ceiling_difference
@@ -418,25 +402,14 @@ def _reasons(pair: Pair, a: Fit, b: Fit, run_sd: float | None) -> tuple[Note, ..
         )
     if not np.isnan(pair.p_larger_exponent):
         notes.append(note(NoteKind.EXPONENT, a=pair.a, b=pair.b, p_larger=pair.p_larger_exponent))
-    found = measured(a, b)
+    found = measured(pair, a, b)
     if found is not None:
-        notes.append(
-            note(
-                NoteKind.MEASURED,
-                a=pair.a,
-                b=pair.b,
-                difference=found.difference,
-                error=found.error,
-                num=found.num,
-                low=found.low,
-                high=found.high,
-            )
-        )
+        notes.append(found)
     if pair.kind == PairKind.NOT_SEPARABLE:
-        notes.append(_settled_by(pair, a, b, run_sd))
-    single = [name for name, curve in ((pair.a, a), (pair.b, b)) if curve.run_sd is None]
+        notes.append(_settled_by(pair, one, other))
+    single = tuple(each.name for each in (one, other) if each.fit.run_sd is None)
     if single:
-        notes.append(note(NoteKind.RUN_SPREAD, names=tuple(single), sd=max(_spread(a, run_sd), _spread(b, run_sd))))
+        notes.append(note(NoteKind.RUN_SPREAD, names=single, sd=max(one.spread, other.spread)))
     if pair.correlation > 0:
         notes.append(note(NoteKind.SAME_PROMPTS, correlation=pair.correlation))
     crossing = crossing_compute(a, b)
@@ -445,18 +418,18 @@ def _reasons(pair: Pair, a: Fit, b: Fit, run_sd: float | None) -> tuple[Note, ..
     return tuple(notes)
 
 
-def _settled_by(pair: Pair, a: Fit, b: Fit, run_sd: float | None) -> Note:
+def _settled_by(pair: Pair, one: Recipe, other: Recipe) -> Note:
     """Return what would decide: so many seeds each, if the spread between runs is in the way, else more compute.
 
     Both are None where the ceilings are too alike for either.
     """
     wanted = max(abs(pair.ceiling_difference.value), pair.margin) / 1.6449
-    between = float(np.hypot(_spread(a, run_sd) * np.sqrt(a.num_runs), _spread(b, run_sd) * np.sqrt(b.num_runs)))
-    inside = float(np.hypot(np.std(a.standing_draws), np.std(b.standing_draws)))
+    between = float(np.hypot(*(each.spread * np.sqrt(each.fit.num_runs) for each in (one, other))))
+    inside = float(np.hypot(*(np.std(each.fit.standing_draws) for each in (one, other))))
     seeds = int(np.ceil((between / wanted) ** 2 * 2)) if wanted > 0 and between > 0.5 * wanted else None
     times = None
     if inside > 0.5 * wanted:
-        needed = [compute_to_know(replace(curve, margin=max(wanted, 1e-9))) for curve in (a, b)]
+        needed = [compute_to_know(replace(curve, margin=max(wanted, 1e-9))) for curve in (one.fit, other.fit)]
         times = None if None in needed else max(each for each in needed if each is not None)
     return note(NoteKind.SETTLED_BY, seeds=seeds if seeds is not None and seeds <= 32 else None, times=times)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from scalerl.curves import priors
 from scalerl.curves.data import Bounds, Points, make_blocks, make_points
+from scalerl.curves.draws import explained_share, tails
 from scalerl.curves.forms import FORMS, Array, Form
 from scalerl.curves.model import Kind, Posterior, posterior
 from scalerl.curves.notes import Note, NoteKind, Verdict, find_note, note
@@ -170,12 +171,6 @@ class Fit:
         return self.posterior
 
 
-def tails(level: float) -> tuple[float, float]:
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1, not {level:g}")
-    return (0.5 - level / 2, 0.5 + level / 2)
-
-
 def fit(
     compute,
     reward,
@@ -331,22 +326,17 @@ def _shape_notes(curve: Fit) -> tuple[Note, ...]:
 def compute_to_know(curve: Fit) -> float | None:
     """Return how many times the present compute should make the ceiling known, if the run is evaluated as often.
 
-    The draws are an ensemble: evaluations further on that are correlated with the ceiling explain a part of its spread.
     None: not even 16 times the compute.
     """
     found = curve._posterior
     found = replace(found, draws=found.draws.take(slice(None, None, 4)))
-    ceiling = found.ceiling - found.ceiling.mean()
     low, high = curve.interval("ceiling")
     narrower = 2 * curve.margin / max(high - low, 1e-12)
     for times in (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0):
         per_place = max((times - 1.0) * curve.scale / found.blocks.spacing / NUM_LATER, 1.0)
         later = found.curve(curve.scale * np.linspace(1.0, times, NUM_LATER + 1)[1:])
-        later = later - later.mean(axis=0)
-        cross = later.T @ ceiling / len(ceiling)
-        gram = later.T @ later / len(ceiling) + curve.noise_sd**2 / per_place * np.eye(NUM_LATER)
-        left = 1.0 - float(cross @ np.linalg.solve(gram, cross)) / max(float(np.mean(ceiling**2)), 1e-300)
-        if np.sqrt(max(left, 0.0)) <= narrower:
+        explained = explained_share(found.ceiling, later, curve.noise_sd**2 / per_place)
+        if np.sqrt(max(1.0 - explained, 0.0)) <= narrower:
             return times
     return None
 

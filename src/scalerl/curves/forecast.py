@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.curves.fit import Fit, fit, tails
+from scalerl.curves.draws import Value, summary, tails
+from scalerl.curves.fit import Fit, fit
 from scalerl.curves.forms import FORMS, Array
 from scalerl.curves.notes import Note, NoteKind, Verdict, note
 
@@ -14,21 +15,6 @@ MOST = 0.95
 """Share of the gain that counts as most of it."""
 MANY_PLACES = 40
 """Different computes from which an interval, which is smooth, is interpolated."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
-    """A number and the ends of its interval. `high` may be infinite."""
-
-    value: float
-    low: float
-    high: float
-
-
-def summary(draws: Array, level: float) -> Value:
-    """Return the median and the central interval of draws; these may be infinite."""
-    low, middle, high = np.quantile(draws, [tails(level)[0], 0.5, tails(level)[1]], method="nearest")
-    return Value(value=float(middle), low=float(low), high=float(high))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalerl.curves.fit import Fit, tails
-from scalerl.curves.forecast import Value
+from scalerl.curves.draws import Value, summary
+from scalerl.curves.fit import Fit
 from scalerl.curves.forms import Array
-from scalerl.joint.plan import draws_at
+from scalerl.joint.plan import draws_at, table_of
 
 Spending = tuple[float, ...]
 """The settings of an arm, in the order of their names."""
@@ -38,29 +38,19 @@ def allocate(arms: Mapping[Spending, Fit], computes: Sequence[float], level: flo
     """Return the best arm at each compute; the computes rise."""
     settings = np.array(list(arms))
     tables = [
-        _table([draws_at(fit, compute, stream) for stream, fit in enumerate(arms.values())]) for compute in computes
+        table_of([draws_at(fit, compute, stream) for stream, fit in enumerate(arms.values())]) for compute in computes
     ]
     last = int(tables[-1].mean(axis=1).argmax())
     return [_at(compute, table, settings, last, level) for compute, table in zip(computes, tables, strict=True)]
 
 
-def _table(draws: Sequence[Array]) -> Array:
-    return np.stack([own[: min(map(len, draws))] for own in draws])
-
-
 def _at(compute: float, table: Array, settings: Array, last: int, level: float) -> Allocation:
-    won = table.argmax(axis=0)
-    best = int(table.mean(axis=1).argmax())
+    won, best = table.argmax(axis=0), int(table.mean(axis=1).argmax())
     return Allocation(
         compute=compute,
         best=tuple(settings[best].tolist()),
         p_best=float(np.mean(won == best)),
-        settings=tuple(_value(settings[won, place], level) for place in range(settings.shape[1])),
-        reward=_value(table[best], level),
-        lost=_value(table[best] - table[last], level),
+        settings=tuple(summary(settings[won, place], level) for place in range(settings.shape[1])),
+        reward=summary(table[best], level),
+        lost=summary(table[best] - table[last], level),
     )
-
-
-def _value(draws: Array, level: float) -> Value:
-    low, middle, high = np.quantile(draws, (tails(level)[0], 0.5, tails(level)[1]), method="inverted_cdf")
-    return Value(value=float(middle), low=float(low), high=float(high))

@@ -18,8 +18,8 @@ from typing import Literal
 import numpy as np
 from scipy.special import ndtr
 
-from scalerl.curves.fit import Fit, tails
-from scalerl.curves.forecast import Value
+from scalerl.curves.draws import Value, explained_share, tails, who_is_best
+from scalerl.curves.fit import Fit
 from scalerl.curves.forms import Array
 
 Action = Literal["continue", "stop", "done"]
@@ -132,16 +132,22 @@ def _standing(at_target: Mapping[str, Array], level: float) -> tuple[dict[str, f
     """Return each arm's probability of being the best, the expected loss of choosing the favourite, and its name."""
     if not at_target:
         return {}, None, None
-    num = min(len(draws) for draws in at_target.values())
-    table = np.stack([draws[:num] for draws in at_target.values()])
-    shares = np.bincount(table.argmax(axis=0), minlength=len(table)) / num
+    table = table_of([*at_target.values()])
+    shares, losses = who_is_best(table)
     # The choice that loses least is the one with the highest mean, not always the one most often the best.
     favourite = int(table.mean(axis=1).argmax())
-    loss = table.max(axis=0) - table[favourite]
-    low, high = np.quantile(loss, tails(level))
-    regret = Value(value=float(loss.mean()), low=float(low), high=float(high))
     names = list(at_target)
-    return dict(zip(names, shares.tolist(), strict=True)), regret, names[favourite]
+    return dict(zip(names, shares.tolist(), strict=True)), _mean(losses[favourite], level), names[favourite]
+
+
+def table_of(draws: Sequence[Array]) -> Array:
+    """Return draws of several arms as rows; where one has fewer, as many of each."""
+    return np.stack([own[: min(map(len, draws))] for own in draws])
+
+
+def _mean(draws: Array, level: float) -> Value:
+    low, high = np.quantile(draws, tails(level))
+    return Value(value=float(draws.mean()), low=float(low), high=float(high))
 
 
 def _arm(
@@ -156,10 +162,7 @@ def _arm(
     at_target: Mapping[str, Array],
 ) -> ArmPlan:
     is_there = arm.spent >= DONE * target
-    value_at = None
-    if arm.name in at_target:
-        low, high = np.quantile(at_target[arm.name], tails(level))
-        value_at = Value(value=means[arm.name], low=float(low), high=float(high))
+    value_at = _mean(at_target[arm.name], level) if arm.name in at_target else None
     action: Action = "done" if is_there else "continue"
     until, rate, value = None, 0.0, 0.0
     if not is_there and not arm.can_continue:
@@ -214,18 +217,14 @@ def explained_sds(curve: Fit, spent: float, horizons: Array, target: float) -> A
     """Return the sd of the reward at the target that evaluations between `spent` and each horizon will explain."""
     shares = (np.arange(GROUPS) + 0.5) / GROUPS
     places = spent + np.outer(horizons - spent, shares)
-    curves = curve.curve_draws([*places.ravel(), target])
-    curves = curves - curves.mean(axis=0)
-    joint = curves.T @ curves / len(curves)
+    draws = curve.curve_draws([*places.ravel(), target])
+    wanted, later = draws[:, -1], draws[:, :-1].reshape(len(draws), *places.shape)
     # New evaluations come at the spacing of the old ones and are averaged in groups.
     num = np.maximum((horizons - spent) / _spacing(curve), 1.0)
-    noise = curve.noise_sd**2 * GROUPS / num
-    explained = []
-    for index, own in enumerate(noise):
-        block = slice(index * GROUPS, (index + 1) * GROUPS)
-        cross = joint[block, -1]
-        explained.append(cross @ np.linalg.solve(joint[block, block] + own * np.eye(GROUPS), cross))
-    return np.sqrt(np.maximum(explained, 0.0))
+    shares = [
+        explained_share(wanted, later[:, index], curve.noise_sd**2 * GROUPS / own) for index, own in enumerate(num)
+    ]
+    return wanted.std() * np.sqrt(np.maximum(shares, 0.0))
 
 
 def _spacing(curve: Fit) -> float:

@@ -9,13 +9,13 @@ are those of `population.py`. Logarithms are taken relative to the target, so th
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from scalerl.curves.fit import Fit, tails
-from scalerl.curves.forecast import Value
+from scalerl.curves.draws import Value, summary
+from scalerl.curves.fit import Fit
 from scalerl.curves.forms import Array, sigmoid
 from scalerl.curves.priors import EXPONENTS
 from scalerl.joint.population import LawPrior, law
@@ -110,11 +110,11 @@ def transfer(
     return Transfer(
         size=size,
         start=start,
-        ceiling=_value(ceiling, level),
-        exponent=_value(np.exp(log_exponent), level),
-        midpoint=_value(np.exp(log_midpoint), level),
+        ceiling=summary(ceiling, level),
+        exponent=summary(np.exp(log_exponent), level),
+        midpoint=summary(np.exp(log_midpoint), level),
         at=tuple(
-            (float(place), _value(reward, level, np.clip(reward + noise, 0.0, 1.0)))
+            (float(place), replace(summary(np.clip(reward + noise, 0.0, 1.0), level), value=float(np.median(reward))))
             for place, reward in zip(at, rewards, strict=True)
         ),
         kind="far_size" if size > FAR * max(own.size for own in siblings) else "ok",
@@ -140,11 +140,6 @@ def ceiling_draws(
     centre = expit(logit(np.array(start)) + lift)
     ceiling = centre + scatter * rng.standard_normal(len(centre))
     return np.clip(ceiling, start, 1.0), scatter
-
-
-def _value(draws: Array, level: float, noisy: Array | None = None) -> Value:
-    low, high = np.quantile(draws if noisy is None else noisy, tails(level))
-    return Value(value=float(np.median(draws)), low=float(low), high=float(high))
 
 
 def logit(reward: Array) -> Array:

@@ -1,0 +1,45 @@
+"""What draws say: a median with its interval, which of several is the best, and what evaluations still to come tell."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalerl.curves.forms import Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """A number and the ends of its interval. `high` may be infinite."""
+
+    value: float
+    low: float
+    high: float
+
+
+def tails(level: float) -> tuple[float, float]:
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, not {level:g}")
+    return (0.5 - level / 2, 0.5 + level / 2)
+
+
+def summary(draws: Array, level: float) -> Value:
+    """Return the median and the central interval of draws; these may be infinite."""
+    low, high = tails(level)
+    low, middle, high = np.quantile(draws, [low, 0.5, high], method="nearest")
+    return Value(value=float(middle), low=float(low), high=float(high))
+
+
+def who_is_best(table: Array) -> tuple[Array, Array]:
+    """Return in which share of the draws (columns) each row is the highest, and draws of what choosing it loses."""
+    return np.bincount(table.argmax(axis=0), minlength=len(table)) / table.shape[1], table.max(axis=0) - table
+
+
+def explained_share(wanted: Array, later: Array, noise_variance: float) -> float:
+    """Return the share of a quantity's variance that evaluations still to come will explain.
+
+    The draws are an ensemble: `later` holds the curve where it will be evaluated (columns), each with that noise.
+    """
+    wanted, later = wanted - wanted.mean(), later - later.mean(axis=0)
+    cross = later.T @ wanted / len(wanted)
+    joint = later.T @ later / len(wanted) + noise_variance * np.eye(later.shape[1])
+    return float(cross @ np.linalg.solve(joint, cross)) / max(float(np.mean(wanted**2)), 1e-300)
