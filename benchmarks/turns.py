@@ -79,7 +79,9 @@ def measure(
         own: dict[str, Any] = {"turns": turns, "tool_s": tool_s}
         spec = EnvironmentSpec(settings=EnvironmentSettings(name="waiting:Wait", in_process=in_process, **own))
         steps = build_steps(spec, GradingSettings(timeout_s=120.0))
-        environments["own"] = Playing(steps=steps, observe=observe, opened=lambda request, step: (), max_turns=turns)
+        environments["own"] = Playing(
+            steps=steps, observe=observe, opened=lambda request, step: request.prompt_tokens, max_turns=turns
+        )
     engine = TurnsEngine(inner, environments, decode=lambda tokens: "", context=CONTEXT, slots=slots, pausable=inner)
     requests = make_requests(num + 1, environment="own" if environments else "")
     with closing(engine):

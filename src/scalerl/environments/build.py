@@ -78,8 +78,10 @@ def _observed(observe: "Observer", step: Step) -> Sequence[int]:
 
 
 def _opened(task: Task, text: Text, request: Request, step: Step) -> tuple[int, ...]:
-    """Return the prompt of a conversation that the environment opens."""
+    """Return the prompt of a conversation, with what the environment opens it with."""
     opening = step.observation
+    if not (opening or step.messages):
+        return request.prompt_tokens
     if step.messages and task.prompt.chat:
         turns = [{"role": role, "content": content} for role, content in step.messages]
         tools = json.loads(step.tools or "[]")

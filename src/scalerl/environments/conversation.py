@@ -52,7 +52,7 @@ class Conversation:
         """Append what the environment said. Its version is that of the turn before."""
         self.tokens.extend(tokens)
         self.log_probs.extend([0.0] * len(tokens))
-        self.versions.extend([self.versions[-1] if version is None else version] * len(tokens))
+        self.versions.extend(len(tokens) * ([version] if version is not None else self.versions[-1:]))
         self.forced.extend([True] * len(tokens))
 
     @property

@@ -109,7 +109,7 @@ class ForkedSteps:
 
     def poll(self, wait_s: float = 0.0) -> list[Stepped]:
         ready = self._poller.poll(1e3 * wait_s)
-        stepped = [each for descriptor, _ in ready if (each := self._received(self._awaited[descriptor])) is not None]
+        stepped = [each for descriptor, _ in ready for each in self._received(self._awaited[descriptor])]
         now = self._clock()
         for fork in [fork for fork in self._awaited.values() if fork.deadline <= now]:
             limit = self._limits.timeout_s
@@ -169,28 +169,26 @@ class ForkedSteps:
         self._awaited[fork.end.fileno()] = fork
         self._poller.register(fork.end, select.POLLIN)
 
-    def _received(self, fork: _Fork) -> Stepped | None:
+    def _received(self, fork: _Fork) -> list[Stepped]:
         """Take what has come from a process; return the step if it is complete."""
         try:
             reply = fork.reply()
             if reply is None:
-                return None
+                return []
             step = Step(done=True) if "reason" in reply else _read(reply["step"])
             reason, error = reply.get("reason"), str(reply.get("error"))
             fork.closes = bool(reply.get("closes"))
         except (EOFError, OSError):
-            given_up = self._given_up(fork, "crash", "its process died")
-            return given_up[0] if given_up else None
+            return self._given_up(fork, "crash", "its process died")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as failure:
-            given_up = self._given_up(fork, "crash", str(failure))
-            return given_up[0] if given_up else None
+            return self._given_up(fork, "crash", str(failure))
         self._forget(fork)
         if fork.closing:
             self._kill(fork)
-            return None
+            return []
         if reason is not None:
             self.first_errors.setdefault(self._name, error)
-        return Stepped(key=fork.key, step=step, reason=reason, seconds=self._clock() - fork.submitted)
+        return [Stepped(key=fork.key, step=step, reason=reason, seconds=self._clock() - fork.submitted)]
 
     def _given_up(self, fork: _Fork, reason: str, error: str) -> list[Stepped]:
         """Kill a process; return what that means for its conversation, if it is not over already."""

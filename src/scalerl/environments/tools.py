@@ -37,7 +37,6 @@ class Call:
 class Result:
     """What a call returned, or why it failed."""
 
-    name: str
     text: str
     failed: bool = False
 
@@ -161,7 +160,7 @@ class Tools:
             return Step(done=True, answer=text)
         results = [self._carried_out(call) for call in calls[: self._max_calls]]
         results += [
-            Result(name=call.name, text=f"only {self._max_calls} calls of a turn are carried out", failed=True)
+            Result(text=f"only {self._max_calls} calls of a turn are carried out", failed=True)
             for call in calls[self._max_calls :]
         ]
         num_errors = sum(result.failed for result in results)
@@ -175,9 +174,9 @@ class Tools:
 
     def _carried_out(self, call: Call) -> Result:
         if call.error:
-            return Result(name=call.name, text=call.error, failed=True)
+            return Result(text=call.error, failed=True)
         try:
             tool = self._tools[call.name]
-            return Result(name=call.name, text=str(tool(**checked_arguments(tool, call.arguments))))
+            return Result(text=str(tool(**checked_arguments(tool, call.arguments))))
         except Exception as error:
-            return Result(name=call.name, text=one_line(error), failed=True)
+            return Result(text=one_line(error), failed=True)

@@ -37,7 +37,7 @@ class Playing:
     observe: Callable[[Step], Sequence[int]]
     """What a step says as the tokens that follow a turn of the model."""
     opened: Callable[[Request, Step], Sequence[int]]
-    """The prompt of a conversation that the environment opens."""
+    """The prompt of a conversation, with what the environment opens it with."""
     max_turns: int = 8
     max_tokens: int | None = None
     """Tokens that the model may write in all turns together."""
@@ -66,8 +66,7 @@ class _Open:
 
     number: int
     conversation: Conversation
-    playing: Playing | None
-    """None for a request without an environment, whose first turn is all."""
+    playing: Playing
     texts: list[str] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     num_calls: int = 0
@@ -85,7 +84,6 @@ class _Open:
 
     def episode(self, reward: float | None, *, answer: str | None = None, reason: str | None = None) -> Episode:
         """Return how the conversation ended: with a last reward, an answer for graders, or without a verdict."""
-        assert self.playing is not None
         base, weight = self.playing.scale(self.rewards)
         value = None if reward is None else min(max(base + weight * reward, 0.0), 1.0)
         if value is None and answer is None:
@@ -115,6 +113,8 @@ class _Underway:
     """Turns to be sampled."""
     arrived: list[Stepped] = field(default_factory=list)
     """Results of steps that came while all this was put aside."""
+    num_single: int = 0
+    """Requests without an environment that are to be sampled: their first turn is all."""
     num_starting: int = 0
     num_sampling: int = 0
     """Requests that the inner engine has."""
@@ -149,7 +149,7 @@ class TurnsEngine:
 
     @property
     def num_pending(self) -> int:
-        return len(self._now.backlog) + len(self._now.open)
+        return len(self._now.backlog) + len(self._now.open) + self._now.num_single
 
     @property
     def work(self) -> Work:
@@ -202,7 +202,7 @@ class TurnsEngine:
                 yield
         finally:
             for each in self._now.open.values():
-                self._end(each)
+                each.playing.steps.end(each.key)
             self._now, self._held = self._held, _Underway()
 
     def close(self) -> None:
@@ -229,18 +229,16 @@ class TurnsEngine:
             now.num_sampling += num
 
     def _begin(self, request: Request) -> None:
-        playing = self._environments[request.environment] if request.environment else None
-        each = _Open(next(self._numbers), Conversation(request), playing)
-        self._now.open[each.key] = each
-        if playing is None:
+        if not request.environment:
             self._now.ready.append(request)
-            self._now.key_of[request.purpose, request.key] = each.key
-        else:
-            self._now.num_starting += 1
-            self._submit_step(each)
+            self._now.num_single += 1
+            return
+        each = _Open(next(self._numbers), Conversation(request), self._environments[request.environment])
+        self._now.open[each.key] = each
+        self._now.num_starting += 1
+        self._submit_step(each)
 
     def _submit_step(self, each: _Open) -> None:
-        assert each.playing is not None
         started = self._clock()
         each.playing.steps.submit(each.key, each.conversation.request, each.texts)
         self._waited_s += self._clock() - started
@@ -260,10 +258,11 @@ class TurnsEngine:
     def _sampled(self, turn: Completion) -> list[Completion]:
         """Take a turn that the engine has sampled."""
         self._now.num_sampling -= 1
-        each = self._now.open[self._now.key_of.pop((turn.request.purpose, turn.request.key))]
-        if each.playing is None:
-            del self._now.open[each.key]
+        key = self._now.key_of.pop((turn.request.purpose, turn.request.key), None)
+        if key is None:
+            self._now.num_single -= 1
             return [turn]
+        each = self._now.open[key]
         each.conversation.take(turn)
         if turn.truncated:
             # Half a turn may be half a call: it is not carried out.
@@ -281,68 +280,46 @@ class TurnsEngine:
                 self._held.arrived.append(stepped)
             return []
         self._tool_s += stepped.seconds
-        step, playing = stepped.step, each.playing
-        assert playing is not None
+        step, begins = stepped.step, not each.texts
         each.take(step)
-        if stepped.reason is not None:
-            self._now.num_starting -= not each.texts
-            return [self._failed(each, stepped.reason)]
-        if step.done and not each.texts:
-            # Nothing was sampled, so nothing can be learned from it.
-            self._now.num_starting -= 1
-            return [self._failed(each, "no_answer")]
+        self._now.num_starting -= begins
+        # Without a turn of the model nothing was sampled, so nothing can be learned from it.
+        reason = stepped.reason or ("no_answer" if step.done and begins else None)
+        if reason is not None:
+            return [self._failed(each, reason)]
         if step.done:
-            truncated = step.truncated
-            reward = 0.0 if truncated and step.reward is None and step.answer is None else step.reward
-            return [self._ended(each, each.episode(reward, answer=step.answer), truncated=truncated)]
-        if not each.texts:
-            self._now.num_starting -= 1
-            return self._begun(each, step)
-        if len(each.texts) >= playing.max_turns:
+            reward = 0.0 if step.truncated and step.reward is None and step.answer is None else step.reward
+            return [self._ended(each, each.episode(reward, answer=step.answer), truncated=step.truncated)]
+        if len(each.texts) >= each.playing.max_turns:
             return [self._ended(each, each.episode(step.reward or 0.0), truncated=True)]
-        if step.reward is not None:
+        if step.reward is not None and not begins:
             each.rewards.append(step.reward)
-        return self._begun(each, step) if step.restart else self._continued(each, step)
+        return self._go_on(each, step, begins=begins or step.restart)
 
-    def _begun(self, each: _Open, opening: Step) -> list[Completion]:
-        """Submit the first turn, after what the environment opens with; or that of a branch."""
+    def _go_on(self, each: _Open, step: Step, *, begins: bool) -> list[Completion]:
+        """Submit the turn after what the environment said; end the conversation where there is no room for both."""
         playing, conversation = each.playing, each.conversation
-        assert playing is not None
-        if opening.observation or opening.messages:
-            try:
-                prompt = playing.opened(conversation.request, opening)
-            except Exception as error:
-                return [self._unusable(each, one_line(error))]
-            if len(prompt) >= self._context:
-                reason = f"its opening leaves no room in rollout.context = {self._context:,} tokens"
-                return [self._unusable(each, reason)]
-            conversation.open(prompt)
-        self._submit_turn(each, conversation.room(0, context=self._context, max_tokens=playing.max_tokens))
-        return []
-
-    def _continued(self, each: _Open, step: Step) -> list[Completion]:
-        """Add an observation and submit the turn after it; end the conversation where there is no room for both."""
-        playing, conversation = each.playing, each.conversation
-        assert playing is not None
         try:
-            tokens = playing.observe(step)
+            tokens = playing.opened(conversation.request, step) if begins else playing.observe(step)
         except Exception as error:
             return [self._unusable(each, one_line(error))]
+        if begins:
+            conversation.open(tokens)
+            tokens = ()
         room = conversation.room(len(tokens), context=self._context, max_tokens=playing.max_tokens)
+        if room < 1 and begins:
+            reason = f"its opening leaves no room in rollout.context = {self._context:,} tokens"
+            return [self._unusable(each, reason)]
         if room < 1:
             return [self._ended(each, each.episode(0.0), truncated=True)]
         conversation.observe(tokens)
-        self._submit_turn(each, room)
-        return []
-
-    def _submit_turn(self, each: _Open, room: int) -> None:
-        request = each.conversation.next_request(room)
+        request = conversation.next_request(room)
         self._now.key_of[request.purpose, request.key] = each.key
         self._now.ready.append(request)
+        return []
 
     def _unusable(self, each: _Open, reason: str) -> Completion:
         """End a conversation that cannot go on with what its environment said: a chat template may refuse it."""
-        assert each.playing is not None
         each.playing.steps.first_errors.setdefault(each.conversation.request.environment, reason)
         return self._failed(each, "error")
 
@@ -353,10 +330,6 @@ class TurnsEngine:
         return self._ended(each, each.episode(None, reason=reason))
 
     def _ended(self, each: _Open, episode: Episode, *, truncated: bool = False) -> Completion:
-        self._end(each)
+        each.playing.steps.end(each.key)
         del self._now.open[each.key]
         return each.conversation.completion(finish="length" if truncated else "stop", episode=episode)
-
-    def _end(self, each: _Open) -> None:
-        if each.playing is not None:
-            each.playing.steps.end(each.key)
