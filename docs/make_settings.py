@@ -49,8 +49,9 @@ def page() -> str:
     sections.append(
         "## Settings of each task\n\nKeys of `[task]`, `[tasks.NAME]` and `[evaluation.sets.NAME]`, by the task's name."
     )
-    for name, meanings in TASK_SETTINGS.items():
-        parameters = keyword_settings(TASKS[name])
+    names = {task: [name for name in TASKS if TASKS[name] is task] for task in TASKS.values()}
+    for task, own in names.items():
+        parameters, meanings = keyword_settings(task), TASK_SETTINGS[own[0]]
         rows = [
             (
                 key,
@@ -59,7 +60,7 @@ def page() -> str:
             )
             for key, text in meanings.items()
         ]
-        sections.append("\n".join([f"### {name}\n", *_table(rows)]))
+        sections.append("\n".join([f"### {', '.join(own)}\n", *_table(rows)]))
     return "\n\n".join(sections) + "\n"
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalerl.tasks.curriculum import CURRICULA, Curriculum, Issued, PassRecord, Retires, no_positive_resampling, uniform
+from scalerl.tasks.curriculum import Curriculum, Issued, PassRecord, Retires, no_positive_resampling, uniform
 from scalerl.types import derive_seed
 
 LATEST: Retires = functools.partial(no_positive_resampling, threshold=0.9, history="latest")
@@ -300,7 +300,3 @@ def test_bad_problem_sets_are_errors():
         Curriculum(["a", "b", "a"], seed=0, retires=uniform)
     with pytest.raises(ValueError, match="other problems"):
         Curriculum.restore(make(2).state_dict(), ["p0", "p1", "p2"], retires=LATEST)
-
-
-def test_the_table_has_both_curricula():
-    assert set(CURRICULA) == {"no_positive_resampling", "uniform"}

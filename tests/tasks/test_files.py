@@ -15,7 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from scalerl.errors import TaskError
-from scalerl.tasks.files import file, function_task, hub
+from scalerl.tasks.files import file, function_task
 from scalerl.tasks.task import Task
 from scalerl.types import Problem
 
@@ -238,10 +238,10 @@ def data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_data_set_loads_from_a_hub_layout(data_set: str):
-    withheld = hub(5, 0, dataset=data_set)
+    withheld = file(5, 0, dataset=data_set)
     assert len(withheld.training) == 15
     assert {problem.task for problem in withheld.training} == {"hub"}
-    task = hub(3, 0, dataset=data_set, evaluation_split="test")
+    task = file(3, 0, dataset=data_set, evaluation_split="test")
     assert {problem.prompt for problem in task.training} == {row["prompt"] for row in SUMS}
     assert {problem.prompt for problem in task.evaluation} < {f"{n}+2=" for n in range(4)}
 
@@ -251,12 +251,12 @@ def test_unavailable_data_set_is_one_sentence(
 ):
     monkeypatch.setattr(logging.getLogger("huggingface_hub"), "propagate", True)
     with pytest.raises(TaskError, match=r'split "tset", cannot be loaded: .*tset') as caught:
-        hub(1, 0, dataset=data_set, split="tset")
+        file(1, 0, dataset=data_set, split="tset")
     assert "\n" not in str(caught.value)
     with pytest.raises(
         TaskError, match=r'split "train", row 1: the field "question" is missing; it has prompt, answer'
     ):
-        hub(1, 0, dataset=data_set, prompt_field="question")
+        file(1, 0, dataset=data_set, prompt_field="question")
     asked = []
 
     def offline(*arguments: Any, **settings: Any) -> None:
@@ -268,7 +268,7 @@ def test_unavailable_data_set_is_one_sentence(
     pytest.importorskip("datasets")
     monkeypatch.setattr("datasets.load_dataset", offline)
     with pytest.raises(TaskError, match=r"cannot be loaded: Couldn't reach 'org/sums' on the Hub$"):
-        hub(1, 0, dataset="org/sums", subset="main")
+        file(1, 0, dataset="org/sums", subset="main")
     assert asked == [(("org/sums", "main"), {"split": "train"})]
     assert caplog.messages == []
     logging.getLogger("huggingface_hub.utils._http").warning("said at any other time")
@@ -277,7 +277,7 @@ def test_unavailable_data_set_is_one_sentence(
 
 @pytest.mark.parametrize(
     ("package", "make"),
-    [("pyarrow", lambda: file(1, 0, path="x.parquet")), ("datasets", lambda: hub(1, 0, dataset="x"))],
+    [("pyarrow", lambda: file(1, 0, path="x.parquet")), ("datasets", lambda: file(1, 0, dataset="x"))],
 )
 def test_what_is_not_installed_is_named(package: str, make: Callable[[], Task], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, package, None)

@@ -6,6 +6,15 @@ from typing import Any
 _NUM_PROBLEMS = "Problems to train on."
 _SEED = "Selects the problems to train on."
 
+_SOURCE = {
+    "path": "File of JSON lines or of parquet with the problems.",
+    "evaluation_path": "File with the problems to evaluate on; empty to withhold some of the first.",
+    "dataset": "Name of a data set of the Hugging Face hub, or a folder that holds one, instead of a file.",
+    "subset": "Which of its configurations; empty for the only one.",
+    "split": "Split with the problems.",
+    "evaluation_split": "Split with the problems to evaluate on; empty to withhold some of the first.",
+}
+
 _FIELDS = {
     "prompt_field": "Field of a row that holds the problem.",
     "answer_field": "Field of a row that holds the right answer.",
@@ -56,12 +65,8 @@ TASK_SETTINGS: Mapping[str, Mapping[str, str]] = {
         "slip_rate": "Share of the steps of a demonstration that are wrong.",
     },
     "code": {
+        **_SOURCE,
         "path": "File of JSON lines or of parquet with code problems: HumanEval's, MBPP's, or stdin with stdout.",
-        "evaluation_path": "File with the problems to evaluate on; empty to withhold some of the first.",
-        "dataset": "Name of a data set of the Hugging Face hub with such problems, instead of a file.",
-        "subset": "Which of its configurations; empty for the only one.",
-        "split": "Split with the problems.",
-        "evaluation_split": "Split with the problems to evaluate on; empty to withhold some of the first.",
         "check_references": "Run every reference solution against its own tests before the run.",
     },
     "gym": {
@@ -70,18 +75,8 @@ TASK_SETTINGS: Mapping[str, Mapping[str, str]] = {
         "seed": _SEED,
         "threshold": "Least score of an answer that counts as right.",
     },
-    "file": {
-        "path": "File of JSON lines or of parquet with the problems.",
-        "evaluation_path": "File with the problems to evaluate on; empty to withhold some of the first.",
-        **_FIELDS,
-    },
-    "hub": {
-        "dataset": "Name of a data set of the Hugging Face hub, or a folder that holds one.",
-        "subset": "Which of its configurations; empty for the only one.",
-        "split": "Split with the problems.",
-        "evaluation_split": "Split with the problems to evaluate on; empty to withhold some of the first.",
-        **_FIELDS,
-    },
+    "file": {**_SOURCE, **_FIELDS},
+    "hub": {**_SOURCE, **_FIELDS},
 }
 
 

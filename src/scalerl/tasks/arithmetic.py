@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.errors import TaskError
-from scalerl.tasks.procedural import check_least, drawn_task, is_rare
+from scalerl.tasks.procedural import check_chosen, check_least, check_shares, drawn_task, retried
 from scalerl.tasks.task import Task
 from scalerl.types import Problem
 
@@ -54,18 +54,24 @@ def arithmetic(
     """
     if tool_format not in _CALLS:
         raise TaskError(f'arithmetic: tool_format is "{tool_format}" but must be one of {", ".join(_CALLS)}')
-    if not 0 <= tool_share <= 1:
-        raise TaskError(f"arithmetic: tool_share is {tool_share} but must be in [0, 1]")
-    _check_settings(min_terms, max_terms, max_number, operations, slip_rate)
+    check_least("arithmetic", min_terms=(min_terms, 2), max_terms=(max_terms, min_terms), max_number=(max_number, 1))
+    check_chosen("arithmetic", "operations", operations, operations, OPERATIONS)
+    check_shares("arithmetic", tool_share=tool_share, slip_rate=slip_rate)
     most_guesses = guess_share + guess_growth * (max_terms - min_terms)
     if not (0 <= guess_share <= 1 and 0 <= most_guesses <= 1):
         raise TaskError(
-            f"guess_share + guess_growth x (terms - min_terms) must stay in [0, 1], not reach {most_guesses}"
+            f"arithmetic: guess_share + guess_growth x (terms - min_terms) must stay in [0, 1], not reach "
+            f"{most_guesses}"
         )
 
-    def draw(stream: random.Random) -> Expression:
-        num_terms = stream.randint(min_terms, max_terms)
-        return draw_expression(stream, num_terms=num_terms, max_number=max_number, operations=operations)
+    def attempt(stream: random.Random, num_terms: int) -> Expression | None:
+        return try_expression(stream, num_terms, max_number=max_number, operations=operations)
+
+    def rare(num_terms: int) -> str:
+        return (
+            f'arithmetic: {num_terms} numbers up to {max_number} with "{operations}" hardly ever stay above zero: '
+            f"raise max_number, lower max_terms, or allow +"
+        )
 
     def demonstration(expression: Expression, stream: random.Random) -> str | tuple[str, ...]:
         if tool_share and stream.random() < tool_share:
@@ -79,7 +85,7 @@ def arithmetic(
         evaluation_seed,
         num_problems=num_problems,
         seed=seed,
-        draw=draw,
+        draw=retried(attempt, min_terms, max_terms, rare),
         problem_of=_problem,
         demonstrate=demonstration,
         grader="exact",
@@ -112,14 +118,8 @@ class Expression:
         return str(self.numbers[0]) + "".join(f"{operation}{number}" for operation, number in rest)
 
 
-def draw_expression(stream: random.Random, *, num_terms: int, max_number: int, operations: str) -> Expression:
-    """Draw numbers from 1 to `max_number` (one digit after a *) such that no intermediate result is negative."""
-    while (drawn := _attempt(stream, num_terms, max_number, operations)) is None:
-        pass
-    return drawn
-
-
-def _attempt(stream: random.Random, num_terms: int, max_number: int, operations: str) -> Expression | None:
+def try_expression(stream: random.Random, num_terms: int, *, max_number: int, operations: str) -> Expression | None:
+    """Draw numbers from 1 to `max_number`, one digit after a *; None if an intermediate result is negative."""
     chosen = tuple(stream.choice(operations) for _ in range(num_terms - 1))
     largest = [max_number, *(min(max_number, 9) if operation == "*" else max_number for operation in chosen)]
     numbers = [stream.randint(1, number) for number in largest]
@@ -199,22 +199,6 @@ def _stays_above_zero(numbers: Sequence[int], operations: Sequence[str]) -> bool
 
 def _problem(expression: Expression) -> Problem:
     return Problem(id=str(expression), prompt=f"{expression}=", answer=str(value(expression)), task="arithmetic")
-
-
-def _check_settings(min_terms: int, max_terms: int, max_number: int, operations: str, slip_rate: float) -> None:
-    if not 2 <= min_terms <= max_terms:
-        raise TaskError(f"arithmetic: min_terms is {min_terms} and max_terms {max_terms}, but must be 2 <= min <= max")
-    check_least("arithmetic", max_number=(max_number, 1))
-    if not operations or set(operations) - set(OPERATIONS):
-        raise TaskError(f'arithmetic: operations is "{operations}" but must be one or more of "{OPERATIONS}"')
-    for num in range(min_terms, max_terms + 1):
-        if is_rare(lambda stream, num=num: _attempt(stream, num, max_number, operations), share=0.02, num=500):
-            raise TaskError(
-                f'arithmetic: {num} numbers up to {max_number} with "{operations}" hardly ever stay above zero: raise '
-                f"max_number, lower max_terms, or allow +"
-            )
-    if not 0 <= slip_rate <= 1:
-        raise TaskError(f"arithmetic: slip_rate is {slip_rate} but must be in [0, 1]")
 
 
 def _apply(left: int, operation: str, right: int) -> int:

@@ -9,9 +9,8 @@ import random
 from dataclasses import dataclass
 
 from scalerl.answer_format import THINKING_END, THINKING_START
-from scalerl.errors import TaskError
 from scalerl.graders.expressions import OPERATIONS, PRECEDENCE
-from scalerl.tasks.procedural import check_least, drawn_task, is_rare
+from scalerl.tasks.procedural import check_chosen, check_least, drawn_task, retried
 from scalerl.tasks.task import Task
 from scalerl.types import Problem
 
@@ -37,28 +36,19 @@ def countdown(
     generated.
     """
     check_least("countdown", min_numbers=(min_numbers, 2), max_number=(max_number, 2), max_target=(max_target, 1))
-    if max_numbers < min_numbers:
-        raise TaskError(f"countdown: max_numbers is {max_numbers}, below min_numbers = {min_numbers}")
-    if not operations or set(operations) - set(SIGNS):
-        raise TaskError(f'countdown: operations is "{operations}" but must be one or more of "{SIGNS}"')
+    check_least("countdown", max_numbers=(max_numbers, min_numbers))
+    check_chosen("countdown", "operations", operations, operations, SIGNS)
 
     def attempt(stream: random.Random, num_numbers: int) -> Solved | None:
         numbers = [stream.randint(1, max_number) for _ in range(num_numbers)]
         solved = _combine(stream, numbers, operations)
         return solved if solved and solved.target <= max_target and solved.target not in numbers else None
 
-    def draw(stream: random.Random) -> Solved:
-        num_numbers = stream.randint(min_numbers, max_numbers)
-        while (solved := attempt(stream, num_numbers)) is None:
-            pass
-        return solved
-
-    for num_numbers in range(min_numbers, max_numbers + 1):
-        if is_rare(lambda stream, num=num_numbers: attempt(stream, num), share=0.02, num=500):
-            raise TaskError(
-                f'countdown: {num_numbers} numbers up to {max_number} with "{operations}" hardly ever make a target up '
-                f"to {max_target}: raise max_target or allow more operations"
-            )
+    def rare(num_numbers: int) -> str:
+        return (
+            f'countdown: {num_numbers} numbers up to {max_number} with "{operations}" hardly ever make a target up to '
+            f"{max_target}: raise max_target or allow more operations"
+        )
 
     return drawn_task(
         "countdown",
@@ -66,7 +56,7 @@ def countdown(
         evaluation_seed,
         num_problems=num_problems,
         seed=seed,
-        draw=draw,
+        draw=retried(attempt, min_numbers, max_numbers, rare),
         problem_of=_problem,
         demonstrate=lambda solved, stream: f"{THINKING_START}{';'.join(solved.steps)}{THINKING_END}{solved.expression}",
         grader="countdown",

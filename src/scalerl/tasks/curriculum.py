@@ -10,14 +10,12 @@ Plain Python without a clock: results depend only on the seed and the order of t
 import hashlib
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from scalerl.types import derive_seed, group_key
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassRecord:
+class PassRecord(NamedTuple):
     """How often a problem was solved, over completions with a verdict, before any filter."""
 
     latest_correct: int = 0
@@ -37,12 +35,11 @@ class PassRecord:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Issued:
+class Issued(NamedTuple):
     """A problem to ask now; `key` names the group of its completions."""
 
-    problem_id: str
     epoch: int
+    problem_id: str
 
     @property
     def key(self) -> str:
@@ -187,14 +184,11 @@ class Curriculum:
             "seed": self._seed,
             "epoch": self._epoch,
             "pending": list(self._pending),
-            "in_flight": [[issued.epoch, issued.problem_id] for issued in self._in_flight.values()],
-            "untrained": [[issued.epoch, issued.problem_id] for issued in self._untrained.values()],
+            "in_flight": list(map(list, self._in_flight.values())),
+            "untrained": list(map(list, self._untrained.values())),
             "num_trained": self._num_trained,
             "retired": sorted(self._retired),
-            "records": {
-                problem_id: [record.latest_correct, record.latest_graded, record.total_correct, record.total_graded]
-                for problem_id, record in self._records.items()
-            },
+            "records": {problem_id: list(record) for problem_id, record in self._records.items()},
         }
 
     @classmethod
@@ -207,23 +201,13 @@ class Curriculum:
             )
         curriculum._epoch = state["epoch"]
         curriculum._pending = list(state["pending"])
-        in_flight = [Issued(problem_id=problem_id, epoch=epoch) for epoch, problem_id in state["in_flight"]]
-        curriculum._in_flight = {issued.key: issued for issued in in_flight}
-        curriculum._busy = {issued.problem_id for issued in in_flight}
+        curriculum._in_flight = {issued.key: issued for issued in map(Issued._make, state["in_flight"])}
+        curriculum._busy = {issued.problem_id for issued in curriculum._in_flight.values()}
         curriculum._reissue = dict(curriculum._in_flight)
-        untrained = [Issued(problem_id=problem_id, epoch=epoch) for epoch, problem_id in state["untrained"]]
-        curriculum._untrained = {issued.key: issued for issued in untrained}
+        curriculum._untrained = {issued.key: issued for issued in map(Issued._make, state["untrained"])}
         curriculum._num_trained = state["num_trained"]
         curriculum._retired = set(state["retired"])
-        curriculum._records = {
-            problem_id: PassRecord(
-                latest_correct=latest_correct,
-                latest_graded=latest_graded,
-                total_correct=total_correct,
-                total_graded=total_graded,
-            )
-            for problem_id, (latest_correct, latest_graded, total_correct, total_graded) in state["records"].items()
-        }
+        curriculum._records = {problem_id: PassRecord(*numbers) for problem_id, numbers in state["records"].items()}
         return curriculum
 
     def _shuffled(self, epoch: int) -> list[str]:

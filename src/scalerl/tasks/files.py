@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scalerl.errors import TaskError, not_utf8
 from scalerl.tasks.rows import Fields, Row, numbered, rows_task
@@ -27,41 +27,9 @@ def file(
     evaluation_seed: int,
     /,
     *,
-    path: str,
+    path: str = "",
     evaluation_path: str = "",
-    prompt_field: str = "prompt",
-    answer_field: str = "answer",
-    id_field: str = "id",
-    demonstration_field: str = "",
-    answer_pattern: str = "",
-) -> Task:
-    """Problems from a JSON-lines or parquet file; `num_evaluation` of them, or of a second file, are withheld.
-
-    `answer_pattern` extracts the answer from a longer reference, e.g. "#### (.+)" for GSM8K.
-    """
-    fields = Fields(
-        prompt=prompt_field,
-        answer=answer_field,
-        id=id_field,
-        demonstration=demonstration_field,
-        answer_pattern=answer_pattern,
-    )
-    return rows_task(
-        "file",
-        num_evaluation,
-        evaluation_seed,
-        rows=read_rows(Path(path)),
-        fields=fields,
-        evaluation_rows=read_rows(Path(evaluation_path)) if evaluation_path else None,
-    )
-
-
-def hub(
-    num_evaluation: int | None,
-    evaluation_seed: int,
-    /,
-    *,
-    dataset: str,
+    dataset: str = "",
     subset: str = "",
     split: str = "train",
     evaluation_split: str = "",
@@ -71,7 +39,12 @@ def hub(
     demonstration_field: str = "",
     answer_pattern: str = "",
 ) -> Task:
-    """Problems from a Hugging Face data set, by its hub name or a folder; otherwise as `file`."""
+    """Problems of a file, or of a Hugging Face data set; `num_evaluation` of them, or of a second one, are withheld.
+
+    `answer_pattern` extracts the answer from a longer reference, e.g. "#### (.+)" for GSM8K.
+    """
+    name = "hub" if dataset else "file"
+    source = Source(path, evaluation_path, dataset, subset, split, evaluation_split)
     fields = Fields(
         prompt=prompt_field,
         answer=answer_field,
@@ -79,14 +52,28 @@ def hub(
         demonstration=demonstration_field,
         answer_pattern=answer_pattern,
     )
-    return rows_task(
-        "hub",
-        num_evaluation,
-        evaluation_seed,
-        rows=load_rows(dataset, subset, split),
-        fields=fields,
-        evaluation_rows=load_rows(dataset, subset, evaluation_split) if evaluation_split else None,
-    )
+    rows, evaluation_rows = source.read(name)
+    return rows_task(name, num_evaluation, evaluation_seed, rows=rows, fields=fields, evaluation_rows=evaluation_rows)
+
+
+class Source(NamedTuple):
+    """Where the rows of a task are: in a file, or in a data set by its name on the hub or the folder that has it."""
+
+    path: str
+    evaluation_path: str
+    dataset: str
+    subset: str
+    split: str
+    evaluation_split: str
+
+    def read(self, task: str) -> tuple[Sequence[Row], Sequence[Row] | None]:
+        """Return the rows, and those to evaluate on where they are apart."""
+        if bool(self.path) == bool(self.dataset):
+            raise TaskError(f"{task}: set either path (a file) or dataset (of the Hugging Face hub), and not both")
+        if self.path:
+            return read_rows(Path(self.path)), read_rows(Path(self.evaluation_path)) if self.evaluation_path else None
+        held = load_rows(self.dataset, self.subset, self.evaluation_split) if self.evaluation_split else None
+        return load_rows(self.dataset, self.subset, self.split), held
 
 
 def function_task(function: Callable[..., Any], name: str, num_evaluation: int | None, evaluation_seed: int) -> Task:

@@ -14,7 +14,7 @@ from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.config.suggest import did_you_mean
 from scalerl.errors import TaskError
 from scalerl.graders.answer import answer_part
-from scalerl.tasks.procedural import check_least, distinct
+from scalerl.tasks.procedural import check_least, distinct, enough
 from scalerl.tasks.task import Task
 from scalerl.types import Problem, derive_seed
 
@@ -59,12 +59,7 @@ def gym(
             wanted=lambda problem: problem.content_hash not in excluded,
             most_misses=_MOST_MISSES,
         )
-        if len(problems) < num:
-            raise TaskError(
-                f'gym: {num} different problems for {purpose} were asked for, but "{dataset}" with these settings '
-                f"gives hardly more than {len(problems)}: make it harder, or ask for fewer"
-            )
-        return problems
+        return enough(problems, num, name=f'gym: "{dataset}"', purpose=purpose, remedy="make it harder")
 
     evaluation = drawn("evaluation", evaluation_seed, num_evaluation, ())
     training = drawn("training", seed, num_problems, evaluation)

@@ -5,7 +5,7 @@ with one seed therefore has not seen the evaluation problems of any other seed.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from scalerl.errors import TaskError
@@ -18,6 +18,9 @@ _WITHHELD_ONE_IN = 16
 
 _MOST_MISSES = 5000
 """Draws in a row without a new problem after which there are assumed to be no more."""
+
+_RARE, _TRIED = 0.02, 500
+"""Share of successful attempts below which a size counts as impossible, and how many are made to see it."""
 
 _BLOCK = 2000
 """Draws over which the rate of new problems is measured."""
@@ -54,12 +57,7 @@ def drawn_task(
         problems = distinct(
             lambda: problem_of(draw(stream)), num, wanted=lambda problem: is_withheld(problem) == withheld
         )
-        if len(problems) < num:
-            raise TaskError(
-                f"{name}: {num} different problems for {purpose} were asked for, but these settings give hardly "
-                f"more than {len(problems)}: {remedy}, or ask for fewer"
-            )
-        return problems
+        return enough(problems, num, name=name, purpose=purpose, remedy=remedy)
 
     return Task(
         name=name,
@@ -99,10 +97,35 @@ def distinct(
     return tuple(problems.values())
 
 
-def is_rare(attempt: Callable[[random.Random], object | None], *, share: float, num: int) -> bool:
-    """Return whether fewer than this share of some attempts give something: drawing thousands would take forever."""
-    stream = random.Random(0)
-    return sum(attempt(stream) is not None for _ in range(num)) < share * num
+def enough(problems: tuple[Problem, ...], num: int, *, name: str, purpose: str, remedy: str) -> tuple[Problem, ...]:
+    """Return the problems; TaskError if they are fewer than were asked for."""
+    if len(problems) < num:
+        raise TaskError(
+            f"{name}: {num} different problems for {purpose} were asked for, but these settings give hardly more than "
+            f"{len(problems)}: {remedy}, or ask for fewer"
+        )
+    return problems
+
+
+def retried(
+    attempt: Callable[[random.Random, int], Item | None], least: int, most: int, rare: Callable[[int], str]
+) -> Callable[[random.Random], Item]:
+    """Return a draw that attempts an item of a size from `least` to `most` until there is one.
+
+    Where hardly any attempt at a size gives something, drawing thousands would take forever: TaskError says `rare`.
+    """
+    for size in range(least, most + 1):
+        stream = random.Random(0)
+        if sum(attempt(stream, size) is not None for _ in range(_TRIED)) < _RARE * _TRIED:
+            raise TaskError(rare(size))
+
+    def draw(stream: random.Random) -> Item:
+        size = stream.randint(least, most)
+        while (drawn := attempt(stream, size)) is None:
+            pass
+        return drawn
+
+    return draw
 
 
 def is_withheld(problem: Problem) -> bool:
@@ -115,3 +138,16 @@ def check_least(name: str, **settings: tuple[int, int]) -> None:
     for setting, (value, least) in settings.items():
         if value < least:
             raise TaskError(f"{name}: {setting} is {value} but must be at least {least}")
+
+
+def check_shares(name: str, **settings: float) -> None:
+    """Raise TaskError if a setting is not a share."""
+    for setting, value in settings.items():
+        if not 0 <= value <= 1:
+            raise TaskError(f"{name}: {setting} is {value:g} but must be in [0, 1]")
+
+
+def check_chosen(name: str, setting: str, value: str, chosen: Sequence[str], choices: Sequence[str]) -> None:
+    """Raise TaskError unless some of the choices were made, and nothing else."""
+    if not chosen or set(chosen) - set(choices):
+        raise TaskError(f'{name}: {setting} is "{value}" but must be one or more of {", ".join(choices)}')

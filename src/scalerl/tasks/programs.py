@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from scalerl.errors import TaskError
 from scalerl.graders.sandbox.job import Calls, Reference
-from scalerl.tasks.procedural import check_least, drawn_task
+from scalerl.tasks.procedural import check_chosen, check_least, check_shares, drawn_task
 from scalerl.tasks.task import Task
 from scalerl.types import Problem, derive_seed
 
@@ -108,14 +107,10 @@ def programs(
     `show_example = false` leaves the example out of prompts, which halves their length. `slip_rate` is the share of
     steps that a demonstration gets wrong, so that a base model has something left to learn.
     """
-    check_least("programs", min_steps=(min_steps, 1), num_tests=(num_tests, 2))
-    if max_steps < min_steps:
-        raise TaskError(f"programs: max_steps is {max_steps}, below min_steps = {min_steps}")
+    check_least("programs", min_steps=(min_steps, 1), max_steps=(max_steps, min_steps), num_tests=(num_tests, 2))
     chosen = kinds.split()
-    if not chosen or set(chosen) - set(STEPS):
-        raise TaskError(f'programs: kinds is "{kinds}" but must be one or more of {", ".join(STEPS)}')
-    if not 0 <= slip_rate <= 1:
-        raise TaskError(f"programs: slip_rate is {slip_rate} but must be between 0 and 1")
+    check_chosen("programs", "kinds", kinds, chosen, list(STEPS))
+    check_shares("programs", slip_rate=slip_rate)
 
     def draw(stream: random.Random) -> Specified:
         return specified(stream, stream.choice(chosen), stream.randint(min_steps, max_steps), num_tests)

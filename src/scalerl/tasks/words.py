@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from scalerl.answer_format import THINKING_END, THINKING_START
-from scalerl.errors import TaskError
 from scalerl.tasks.procedural import check_least, drawn_task
 from scalerl.tasks.task import Task
 from scalerl.types import Problem
@@ -91,9 +90,7 @@ def words(
     max_number: int = 20,
 ) -> Task:
     """Word problems graded by their number; more steps and larger numbers are harder."""
-    check_least("words", min_steps=(min_steps, 1), max_number=(max_number, 5))
-    if max_steps < min_steps:
-        raise TaskError(f"words: max_steps is {max_steps}, below min_steps = {min_steps}")
+    check_least("words", min_steps=(min_steps, 1), max_steps=(max_steps, min_steps), max_number=(max_number, 5))
     return drawn_task(
         "words",
         num_evaluation,

@@ -1,13 +1,12 @@
 """Code problems from a file or a data set, in any of the formats of formats.py; graded by running the program."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from scalerl.errors import TaskError
 from scalerl.graders.code import close_sandboxes, run_program
 from scalerl.graders.sandbox.job import RunLimits
 from scalerl.tasks.code.formats import read_problem
-from scalerl.tasks.files import load_rows, read_rows
+from scalerl.tasks.files import Source
 from scalerl.tasks.rows import Entry, Row, entries_task
 from scalerl.tasks.task import Task
 from scalerl.types import Problem
@@ -36,14 +35,7 @@ def code(
 
     With `check_references`, every reference solution must pass its own tests.
     """
-    if bool(path) == bool(dataset):
-        raise TaskError("code: set either path (a file) or dataset (of the Hugging Face hub), and not both")
-    rows = read_rows(Path(path)) if path else load_rows(dataset, subset, split)
-    evaluation_rows = None
-    if evaluation_path:
-        evaluation_rows = read_rows(Path(evaluation_path))
-    elif evaluation_split:
-        evaluation_rows = load_rows(dataset, subset, evaluation_split)
+    rows, evaluation_rows = Source(path, evaluation_path, dataset, subset, split, evaluation_split).read("code")
     if check_references:
         check_solutions([*rows, *(evaluation_rows or ())])
     return entries_task(
