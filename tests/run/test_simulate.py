@@ -136,6 +136,26 @@ def test_rates_of_runs(tmp_path):
         read_rates(tmp_path)
 
 
+def test_turns_cost_what_is_read_between_them(tmp_path):
+    run = write_run(tmp_path / "run", fleet=False)
+    rows = store.read_metrics(run)
+    (run / store.METRICS).unlink()
+    for row in rows:
+        talked = {"rollout/turns_mean": 4.0, "rollout/tool_s": 3.2, "time/tools_s": 0.5 * row["step"]}
+        store.append_row(run / store.METRICS, row | talked)
+    rates = read_rates(run)
+    assert (rates.turns, rates.tool_s) == (4.0, pytest.approx(3.2 / 16 / 4))
+    assert rates.decode_token_s(16) == pytest.approx(1.5 / 22), "half a second of 2 was spent on tools alone"
+
+    def step_s(**changes: float) -> float:
+        (split,) = splits(load_recipe("tiny-cpu", SMALL), rates.model_copy(update=changes), 1)["PipelineRL-3"]
+        return 3600 / split.steps_per_hour
+
+    quick = step_s(tool_s=0.0)
+    assert step_s(tool_s=0.0, turn_s=0.01) == pytest.approx(quick + 0.01 * 3 * 16), "three further turns of each"
+    assert quick < step_s(tool_s=2.0) < step_s(tool_s=4.0), "too few conversations are left to fill the slots"
+
+
 @pytest.mark.parametrize(
     "content, message",
     [

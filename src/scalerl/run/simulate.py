@@ -9,13 +9,15 @@ A table has the measured or assumed rates of one generator and of one GPU of the
 
 Per step, with C completions of L tokens in the mean:
 
-    sample   C / generators x L x decode_s(active) / active + a pause for prompts and for the copy of new weights
+    sample   C / generators x L x decode_s(active) / active + pauses for prompts, for what environments say between
+             turns, and for the copy of new weights
     train    train_fixed_s + C x L / rate, and the loop waits push_s for a push
     PipelineRL-k         the slower of the two: they overlap
     PPO-off-policy-k     their sum, and once a round the longest completion is waited for; so it is on one GPU
 
 The lag rule lets (k + 1) C completions be untrained. One batch of them is being trained, and of the others a group is
-done with its longest completion, so that `active` is at most k C / (longest of a group / mean).
+done with its longest completion, so that `active` is at most k C / (longest of a group / mean). A conversation that
+waits for its environment takes no slot, and at most twice as many are open as there are slots.
 """
 
 import math
@@ -55,6 +57,12 @@ class Rates(Settings):
     """Tokens that a generator samples before it looks for completions that have ended."""
     prompt_s: float = Field(default=0.0, ge=0)
     """Seconds a generator pauses to read the prompt of a group."""
+    turns: float = Field(default=1.0, ge=1)
+    """Turns of a conversation; tokens are those that the model writes."""
+    turn_s: float = Field(default=0.0, ge=0)
+    """Seconds a generator pauses before a further turn to read what the environment said, and what its cache lost."""
+    tool_s: float = Field(default=0.0, ge=0)
+    """Seconds an environment takes for a turn."""
     gpus_per_generator: int = Field(default=1, ge=1)
     """GPUs that one generator holds."""
     train_tokens_per_s: float = Field(gt=0)
@@ -122,16 +130,21 @@ def _rates_of_run(folder: Path) -> Rates:
     rollout, length = recipe["rollout"], mean("rollout/length_mean")
     tokens = length * recipe["pipeline"]["groups_per_batch"] * recipe["pipeline"]["completions_per_group"]
     num = max(rollout.get("generators") or 0, 1)
-    # In one process the loop waits while the engine samples, in all its slots.
+    turns = max(mean("rollout/turns_mean"), 1.0)
+    # In one process the loop waits while the engine samples, in all its slots, and while all wait for environments.
+    idle_s = (rows[-1].get("time/tools_s", 0.0) - rows[0].get("time/tools_s", 0.0)) / (len(rows) - 1)
     slots = int(mean("generators/slots") or (store.read_env(folder) or {}).get("slots") or rollout["slots"])
     active = mean("generators/active_mean") or slots
-    busy_s = mean("generators/busy_s") or mean("time/wait_s")
+    busy_s = mean("generators/busy_s") or mean("time/wait_s") - idle_s
     parallel = rollout.get("vllm", {}).get("tensor_parallel", 1) if rollout.get("engine") == "vllm" else 1
     own_gpus = rollout.get("gpus_per_generator")
     return Rates(
         description=f"measured in {folder}",
         slots=slots,
+        # With the time for what environments say between turns.
         decode_s=((active, busy_s * active * num / tokens),),
+        turns=turns,
+        tool_s=mean("rollout/tool_s") / (tokens / length * turns),
         gpus_per_generator=max(parallel if own_gpus is None else own_gpus, 1),
         # All ranks together took this long.
         train_tokens_per_s=tokens / mean("time/step_s") / recipe.get("learner", {}).get("ranks", 1),
@@ -202,10 +215,13 @@ def _split(pipeline: PipelineSettings, rates: Rates, gpus: int, generators: int,
     batch, pushes = pipeline.groups_per_batch * size, pipeline.push_every
     untrained = pushes * batch if pipeline.drain else max(pipeline.max_lag, 1) * batch
     spread = rates.longest_of(size, longest) / mean
-    active = min(rates.slots, untrained / (1.0 if pipeline.drain else spread) / num)
+    sampled_s = mean * rates.decode_token_s(rates.slots)
+    num_open = min(untrained / (1.0 if pipeline.drain else spread) / num, 2 * rates.slots)
+    active = min(rates.slots, num_open * sampled_s / (sampled_s + rates.turns * rates.tool_s))
     train_s, push_s = rates.train_s(batch * mean, learner_gpus), rates.push_s / pushes
     sample_s = batch / num * (mean + (rates.chunk - 1) / 2) * rates.decode_token_s(active) / active
-    sample_s += rates.prompt_s * pipeline.groups_per_batch / num + (rates.copy_s / pushes if generators else 0.0)
+    read_s = rates.prompt_s * pipeline.groups_per_batch + rates.turn_s * (rates.turns - 1) * batch
+    sample_s += read_s / num + (rates.copy_s / pushes if generators else 0.0)
     if pipeline.drain:
         tail = rates.longest_of(pushes * batch, longest) - mean
         sample_s += max(tail * rates.decode_token_s(1) / pushes, 0.0)
