@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from scalerl.choose import keyword_settings
 from scalerl.config import Recipe, Settings
+from scalerl.config.load import DERIVED
 from scalerl.config.parts import EvalSetSettings, GraderSettings, MixedTaskSettings, TaskSettings
 from scalerl.config.task_settings import TASK_SETTINGS
 from scalerl.config.tree import axis_choices, dotted, table_class
@@ -22,7 +23,8 @@ HEAD = """# Settings
 
 Every setting of a recipe, made by `python docs/make_settings.py` from the code. Change one in a TOML file or by
 `--set KEY=VALUE`. Unknown keys are errors. `scalerl recipe show RECIPE` prints the values of a recipe, and
-`scalerl recipe diff` what two of them differ in.
+`scalerl recipe diff` what two of them differ in. A file may begin with `extends`, the recipe that it changes, and with
+`derived`, the settings that follow from model and problems and are filled in when a run starts.
 
 A name with a colon, `package.module:function`, is an import path: **a recipe with import paths is code**, and so is
 `rollout.vllm.python`. `scalerl train`, `eval` and `sft` list what they will run of it. Whether code that comes with a
@@ -71,6 +73,7 @@ def count() -> int:
 
 def _top(part: type[Settings]) -> list[Row]:
     fields = {name: field for name, field in part.model_fields.items() if not list(_rows(field, name))}
+    del fields[DERIVED]
     return [(name, _default(field), _text(field)) for name, field in fields.items()]
 
 

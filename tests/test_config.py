@@ -280,6 +280,19 @@ def test_tasks_that_cannot_be_together(tmp_path, text, message):
     assert caught.value.problems[0].startswith(str(path))
 
 
+def test_file_of_problems_is_a_task(tmp_path):
+    assert load_recipe("tiny-cpu", ["task=mine/sums.jsonl"]).task.model_extra == {"path": "mine/sums.jsonl"}
+    write(tmp_path, "sums.parquet", "")
+    path = write(tmp_path, "mine.toml", 'extends = "tiny-cpu"\ntask = "sums.parquet"\n')
+    assert load_recipe(path).task.model_extra == {"path": str(tmp_path / "sums.parquet")}
+
+
+def test_setting_by_hand_is_not_derived(tmp_path):
+    path = write(tmp_path, "mine.toml", 'extends = "own-model"\noptimizer.lr = 1e-5\n')
+    recipe = load_recipe(path, ["rollout.slots=4"])
+    assert {"optimizer.lr", "rollout.slots"} == {*load_recipe("own-model").derived} - {*recipe.derived}
+
+
 def test_extended_task_can_be_unset(tmp_path):
     text = TWO_TASKS.replace('extends = "scalerl"', 'extends = "tiny-cpu"\ntask = ""')
     assert set(load_recipe(write(tmp_path, "two.toml", text)).tasks) == {"sums", "gsm8k"}

@@ -97,6 +97,12 @@ def test_fields_go_by_other_names(tmp_path: Path):
     assert all(item.completion[1:] == item.problem.prompt[1:] == item.problem.id[1:] for item in made)
 
 
+@pytest.mark.parametrize("names", [("question", "answer"), ("problem", "solution"), ("input", "target")])
+def test_common_names_of_fields_are_recognised(tmp_path: Path, names: tuple[str, str]):
+    task = file(1, 0, path=write(tmp_path / "f.jsonl", *({names[0]: f"q{n}", names[1]: f"a{n}"} for n in range(4))))
+    assert all(problem.prompt[1:] == problem.answer[1:] for problem in task.training)
+
+
 def test_an_evaluation_file_removes_its_contents_from_training(tmp_path: Path):
     training = write(tmp_path / "t.jsonl", *({"prompt": f"what is  {n}?", "answer": "x"} for n in range(5)))
     evaluation = write(tmp_path / "e.jsonl", {"prompt": "what is 3?", "answer": "x"})
@@ -338,7 +344,7 @@ def rows_for_two(num_evaluation: int, evaluation_seed: int, /) -> list[dict[str,
         (lambda: {"prompt": "p"}, '"mine:f" returned dict but must return rows'),
         (lambda: [], "mine:f holds no problems"),
         (lambda: [{"prompt": "p", "answer": "a"}, "q"], "mine:f, row 2: an object with fields is needed, not str"),
-        (lambda: [{"question": "p"}], 'mine:f, row 1: the field "prompt" is missing; it has question'),
+        (lambda: [{"asked": "p"}], 'mine:f, row 1: the field "prompt" is missing; it has asked'),
         (lambda: [{**GOOD, "demonstration": "d"}, GOOD], 'row 2: the field "demonstration" is missing'),
         (lambda number: [], '"mine:f" takes 1 positional arguments but must take none and return rows, or take'),
         (rows_for_two, "so it must return a Task, not rows"),

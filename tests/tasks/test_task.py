@@ -41,6 +41,8 @@ def test_task_without_settings_is_unchanged(task: Task):
 def test_a_grader_is_known_or_an_import_path(task: Task):
     with pytest.raises(TaskError, match=r'no grader is called "nummeric"; choices: exact, .*or "package.module:func'):
         with_settings(task, grader="nummeric")
+    with pytest.raises(TaskError, match=r'did you mean "mine:FUNCTION"\?'):
+        with_settings(task, grader="mine.py")
     assert with_settings(task, grader="my.graders:lenient").grader == "my.graders:lenient"
     with pytest.raises(PromptError, match=re.escape("must contain {prompt}")):
         with_settings(task, template="no place")

@@ -162,8 +162,9 @@ def show_command(name: RecipeName, overrides: Overrides = None, as_json: Json = 
     for row in rows:
         if row.note:
             typer.echo(f"  {row.component}: {row.note}")
-    settings = settings_of(recipe).values()
-    print_table(("setting", "value", "meaning"), [(s.key, show_value(hidden(s.value, s.key)), s.doc) for s in settings])
+    shown = {key: show_value(hidden(setting.value, key)) for key, setting in settings_of(recipe).items()}
+    shown |= dict.fromkeys(recipe.derived, "derived (train --check)")
+    print_table(("setting", "value", "meaning"), [(key, shown[key], s.doc) for key, s in settings_of(recipe).items()])
 
 
 @app.command("diff")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from scalerl.config import Recipe
     from scalerl.report.alarms import Alarm
     from scalerl.report.outlook import Outlook
+    from scalerl.run.derive import Derived
     from scalerl.run.run import Outlooks, Run, RunEnd
 
 
@@ -68,6 +69,7 @@ def train(
     settings, terminal = load(recipe, overrides, trust_remote_code=trust_remote_code), Terminal()
     (store.check_resumable if resume else store.check_new)(out)
     check_board(board)
+    settings, derived = _derive(settings)
     if layout_only(recipe, settings, gpus, check=check):
         return
     with setting_up():
@@ -75,7 +77,7 @@ def train(
 
         run = Run(settings, out, observer=terminal, resume=resume, hung_s=hung_after, pause_at=pause_at)
     if check:
-        _try(recipe, run)
+        _try(recipe, run, derived)
         return
     try:
         with board_beside(out, wanted=board):
@@ -105,12 +107,25 @@ def _report_end(end: "RunEnd", run: "Run", terminal: "Terminal", *, plots: bool)
     conclude(run.folder, plots=plots)
 
 
-def _try(recipe: str, run: "Run") -> None:
+def _derive(recipe: "Recipe") -> "tuple[Recipe, tuple[Derived, ...]]":
+    if not recipe.derived:
+        return recipe, ()
+    with setting_up():
+        from scalerl.run.derive import derive
+
+        return derive(recipe)
+
+
+def _try(recipe: str, run: "Run", derived: "Sequence[Derived]") -> None:
     """Give every grader an answer, talk to each environment, take one step, and print what would be trained."""
+    from scalerl.cli.recipe import print_table
     from scalerl.run.trial import try_parts
 
     with setting_up(), closing(run):
         trials = try_parts(run.parts, run.recipe)
+    if derived:
+        rows = [(each.key, json.dumps(each.value), each.reason) for each in derived]
+        print_table(("derived setting", "value", "because"), rows)
     lines = [f"{recipe} can be trained: {summary(run)}", slots_line(run), *run.parts.notices]
     typer.echo("\n".join([*lines, *(trial.text for trial in trials)]))
 

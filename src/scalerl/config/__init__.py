@@ -3,7 +3,7 @@
 Nothing here imports torch, so a wrong setting fails in a fraction of a second, before anything heavy is loaded.
 """
 
-from scalerl.config.load import changed_recipe, list_recipes, load_recipe, load_written
+from scalerl.config.load import changed_recipe, list_recipes, load_recipe, load_written, with_derived
 from scalerl.config.parts import CustomSettings, Settings
 from scalerl.config.recipe import Recipe, body_dtype, imports_of, inert, mode_name, remedies, trusting
 from scalerl.config.tree import AXES, Setting, settings_of
@@ -27,4 +27,5 @@ __all__ = [
     "remedies",
     "settings_of",
     "trusting",
+    "with_derived",
 ]

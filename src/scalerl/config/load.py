@@ -14,12 +14,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from scalerl.config.messages import Origins, problems_of, wrong_names
-from scalerl.config.recipe import Recipe
+from scalerl.config.recipe import Recipe, trusting
 from scalerl.config.suggest import did_you_mean
 from scalerl.config.tree import DEFAULT_NAMES, dotted, expand, is_named, leaves, merge, nested
 from scalerl.errors import RecipeError, RecipeProblem, UserError, not_utf8
 
 _SUFFIX = ".toml"
+DERIVED = "derived"
+"""Key of the list of settings that a recipe's file leaves to the model and the problems."""
 
 
 def list_recipes() -> list[str]:
@@ -44,7 +46,7 @@ def load_layers(name_or_path: str | Path, layers: Sequence[Layer]) -> Recipe:
         tree = merge(tree, nested(key, {"name": name}))
     origins = Origins()
     for label, layer in _file_layers(name_or_path):
-        tree = merge(tree, layer)
+        tree = _merged(tree, layer)
         origins.add(label, [key for key, _ in leaves(layer)])
         origins.otherwise = label
     return _with_layers(tree, layers, origins)
@@ -55,6 +57,14 @@ def changed_recipe(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
     if not overrides:
         return recipe
     return _with_layers(recipe.model_dump(mode="json"), [override_layer(text) for text in overrides], Origins())
+
+
+def with_derived(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
+    """Return the recipe with the values that were derived; nothing is left to derive in it."""
+    tree = {**recipe.model_dump(mode="json"), DERIVED: ()}
+    for key, value in values.items():
+        tree = merge(tree, nested(key, value))
+    return trusting(_validated(tree, Origins()), trust_remote_code=recipe.model.trust_remote_code)
 
 
 def override_layer(text: str) -> Layer:
@@ -68,11 +78,20 @@ def _with_layers(tree: Mapping[str, Any], layers: Sequence[Layer], origins: Orig
     for label, layer in layers:
         above = _overlay(above, layer)
         origins.add(label, [key for key, _ in leaves(layer)])
-    tree = merge(tree, above)
+    tree = _merged(tree, above)
     if layers and "description" not in above and isinstance(tree.get("description"), str):
         changes = ", ".join(" ".join(label.removeprefix("--set ").split()) for label, _ in layers)
         tree = {**tree, "description": tree["description"] and f"{tree['description']}; changed: {changes}"}
     return _validated(tree, origins)
+
+
+def _merged(tree: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a layer merged over the tree; what the layer sets is no longer derived."""
+    set_here = [key for key, _ in leaves(layer)]
+    derived = tree.get(DERIVED)
+    if isinstance(derived, list | tuple):
+        tree = {**tree, DERIVED: [key for key in derived if key not in set_here]}
+    return merge(tree, layer)
 
 
 def load_written(file: Path) -> Recipe:

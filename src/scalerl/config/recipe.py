@@ -61,6 +61,9 @@ class Recipe(Settings):
     """How `scalerl sft` makes a base model from the task's demonstrations; not used by training."""
     sinks: Annotated[tuple[parts.SinkName, ...], Field(strict=False)] = ()
     """Services that also receive the rows of metrics.jsonl and evals.jsonl."""
+    derived: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Settings that follow from the model and the problems and are filled in when a run starts (`train --check` shows
+    them); one that is set by hand leaves the list."""
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
@@ -141,7 +144,7 @@ def _pipeline_conflicts(r: Recipe) -> Iterator[str]:
         )
     fields = length_settings(r)
     needed = rollout.max_prompt_tokens + sum(getattr(length, name.partition(".")[2]) for name in fields)
-    if fields and needed > rollout.context:
+    if fields and needed > rollout.context and "rollout.context" not in r.derived:
         yield (
             f"rollout.context is {rollout.context}, but rollout.max_prompt_tokens + {' + '.join(fields)} is {needed}: "
             f"set rollout.context = {needed} or shorten the others"

@@ -73,6 +73,10 @@ AXES = {key: choices for key, choices, _ in _axes(Recipe)}
 DEFAULT_NAMES = {key: name for key, _, name in _axes(Recipe)}
 
 
+PROBLEM_FILES = (".jsonl", ".json", ".parquet", ".jsonl.gz")
+"""How the name of a file of problems ends."""
+
+
 def is_named(key: str) -> bool:
     """Return whether the table at this key is a named choice, which may be written as its bare name."""
     table, _, name = key.rpartition(".")
@@ -81,12 +85,13 @@ def is_named(key: str) -> bool:
 
 
 def expand(tree: Mapping[str, Any], table: str = "") -> dict[str, Any]:
-    """Replace every bare name by a table: loss = "dapo" becomes loss = {name = "dapo"}."""
+    """Replace every bare name by a table: loss = "dapo" becomes loss = {name = "dapo"}, a file of problems its task."""
     expanded: dict[str, Any] = {}
     for name, value in tree.items():
         key = dotted(table, name)
         if isinstance(value, str) and is_named(key):
-            value = {"name": value}
+            is_file = key not in AXES and value.endswith(PROBLEM_FILES)
+            value = {"name": "file", "path": value} if is_file else {"name": value}
         expanded[name] = expand(value, key) if isinstance(value, Mapping) else value
     return expanded
 

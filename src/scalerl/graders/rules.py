@@ -125,3 +125,9 @@ PREPARE: Mapping[str, Callable[..., None]] = dict.fromkeys(RUN_PROGRAMS, prepare
 
 WARM_UP: Mapping[str, Sequence[tuple[str, str]]] = {"math": math.WARM_UP}
 """Pairs of text and reference that a pool grades once, before it forks its workers."""
+
+
+def unknown_grader(name: str) -> str:
+    """Return the sentence for a name that is neither in the table nor an import path."""
+    meant = f'; did you mean "{name.removesuffix(".py")}:FUNCTION"?' if name.endswith(".py") else ""
+    return f'no grader is called "{name}"; choices: {", ".join(GRADERS)}, or "package.module:function"{meant}'

@@ -34,7 +34,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 from scalerl.errors import GraderError, ImportPathError
 from scalerl.graders.answer import TAGS
-from scalerl.graders.rules import GRADERS, PREPARE, WARM_UP
+from scalerl.graders.rules import GRADERS, PREPARE, WARM_UP, unknown_grader
 from scalerl.graders.values import read_score
 from scalerl.import_path import import_function, one_line
 
@@ -97,7 +97,7 @@ def load(name: str, settings: Mapping[str, Any]) -> Grade:
     except ImportPathError as error:
         raise LoadError(str(error)) from None
     if function is None:
-        raise LoadError(f'no grader is called "{name}"; choices: {", ".join(GRADERS)}, or "package.module:function"')
+        raise LoadError(unknown_grader(name))
     try:
         settings = _wanted(function, settings)
         inspect.signature(function).bind("", "", **settings)

@@ -112,6 +112,16 @@ def load_config(path: str | os.PathLike[str], *, trust_remote_code: bool = False
     return config
 
 
+def load_tokenizer(path: str | os.PathLike[str], *, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
+    """Load only the tokenizer of the model of this name."""
+    name = os.fspath(path)
+    source = _source(name)
+    from transformers import AutoTokenizer
+
+    with _short_errors(name, source):
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+
+
 def model_folder(name: str) -> Path:
     """Return the folder on this machine with the weights of the model of this name; a hub name is downloaded first."""
     source = _source(name)

@@ -14,6 +14,7 @@ from scalerl.graders.sandbox.job import KINDS, STOPPED
 from scalerl.loop.evaluate import EvalResult, Evaluation, eval_requests
 from scalerl.loop.requests import Text
 from scalerl.loop.seams import Engine
+from scalerl.run.derive import derive
 from scalerl.run.parts import Inputs, eval_engine, load_inputs
 from scalerl.run.prompts import EvalSet
 from scalerl.store import Row
@@ -151,6 +152,7 @@ def conversation_row(completion: Completion, text: Text) -> dict[str, Any]:
 
 def evaluate_model(recipe: Recipe, sets: Collection[str] = ()) -> list[dict[str, Any]]:
     """Measure the recipe's model, untrained, on evaluation sets, all of them or `sets`; return one row per set."""
+    recipe, _ = derive(recipe)
     inputs = load_inputs(recipe, sets=sets)
 
     def check(eval_set: EvalSet, result: EvalResult) -> None:

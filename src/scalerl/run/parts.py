@@ -6,6 +6,7 @@
 Each part is built once, from its own settings. Engines are chosen by name, in ENGINES; learners.py has the learners.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -280,9 +281,13 @@ def build_tasks(recipe: Recipe) -> dict[str, Task]:
     if recipe.tasks:
         made = {name: build_task(part, recipe.evaluation) for name, part in recipe.tasks.items()}
         return {name: named(task, name) for name, task in made.items()}
-    if recipe.task.name is None:
-        raise RecipeError("task.name is not set, so there is nothing to train on: add --set task.name=...")
+    _check_task(recipe.task)
     return {MAIN_SET: build_task(recipe.task, recipe.evaluation)}
+
+
+def _check_task(part: TaskSettings) -> None:
+    if part.name is None:
+        raise RecipeError("task.name is not set, so there is nothing to train on: add --set task=FILE.jsonl or a name")
 
 
 def build_task(part: TaskSettings, evaluation: EvaluationSettings) -> Task:
@@ -292,9 +297,22 @@ def build_task(part: TaskSettings, evaluation: EvaluationSettings) -> Task:
 
 def build_eval_task(part: EvalSetSettings, seed: int) -> Task:
     """Return the task of a further evaluation set, of its own size."""
+    return _made_task(part, part.num_prompts or _all_rows(part), seed)
+
+
+def build_whole_task(recipe: Recipe) -> Task:
+    """Return the recipe's one task with nothing withheld; only what it keeps apart itself is for evaluations."""
+    if recipe.tasks:
+        raise RecipeError("settings can be derived for one task, not for several: set them, or train on one task")
+    _check_task(recipe.task)
+    task = _made_task(recipe.task, _all_rows(recipe.task), recipe.evaluation.seed)
+    return task if task.training else dataclasses.replace(task, training=task.evaluation, evaluation=())
+
+
+def _all_rows(part: TaskSettings) -> int | None:
+    """Return what makes a task evaluate on all its rows: None, or a number where it generates them."""
     has_rows = part.name is not None and (":" in part.name or part.name in FROM_ROWS)
-    num = part.num_prompts or (None if has_rows else DEFAULT_EVALUATION)
-    return _made_task(part, num, seed)
+    return None if has_rows else DEFAULT_EVALUATION
 
 
 def _made_task(part: TaskSettings, num_evaluation: int | None, seed: int) -> Task:

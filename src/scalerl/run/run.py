@@ -28,6 +28,7 @@ from scalerl.report.alarms import Alarm
 from scalerl.report.outlook import Axis, Outlook
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.clock import Clock, devices_held, larger, step_times
+from scalerl.run.derive import derive
 from scalerl.run.evaluate import EvaluationRound, no_verdicts, outcome_columns, sample_rows
 from scalerl.run.health import Health
 from scalerl.run.host import environment, frozen_objects, run_devices
@@ -100,6 +101,7 @@ class Run:
         that takes `hung_s` ends the process; see watchdog.py for the default.
         """
         started = time.monotonic()
+        recipe, _ = derive(recipe)
         self.recipe = recipe
         self.folder = folder
         self.observer = observer or _Silent()

@@ -21,6 +21,12 @@ from scalerl.types import Problem, derive_seed
 Turns = tuple[tuple[str, str], ...]
 """A chat: (role, content) of each turn."""
 
+SYNONYMS = {
+    "prompt": ("question", "problem", "instruction", "input", "query"),
+    "answer": ("solution", "target", "label", "reference", "ground_truth", "output"),
+}
+"""What fields are also called, by the names that are taken if none are set."""
+
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 _LONE_SURROGATE = re.compile("[\\ud800-\\udfff]")
@@ -78,6 +84,14 @@ class Fields:
                 f'answer_pattern "{self.answer_pattern}" has {num_groups} groups but must have one, the answer: '
                 f"write (...) around it, and (?:...) around anything else"
             )
+
+    def found_in(self, row: Row) -> "Fields":
+        """Return the fields with a default name that the row lacks replaced by the first synonym that it has."""
+
+        def found(name: str) -> str:
+            return next((other for other in (name, *SYNONYMS.get(name, ())) if other in row.values), name)
+
+        return dataclasses.replace(self, prompt=found(self.prompt), answer=found(self.answer))
 
     def prompt_of(self, row: Row) -> tuple[str, Turns]:
         """Return the problem as text, and its turns where it is a chat."""
@@ -147,6 +161,8 @@ def rows_task(
 
     A row without the id field gets its number as id. With a demonstration field, every row must have a completion.
     """
+
+    fields = fields.found_in(rows[0])
 
     def read(row: Row) -> Entry:
         (prompt, turns), answer = fields.prompt_of(row), fields.answer_of(row)

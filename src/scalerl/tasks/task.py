@@ -15,7 +15,7 @@ from typing import Any
 from scalerl.answer_format import AnswerFormat
 from scalerl.config.parts import EnvironmentSettings, GraderSettings
 from scalerl.errors import TaskError
-from scalerl.graders.rules import GRADERS
+from scalerl.graders.rules import GRADERS, unknown_grader
 from scalerl.tasks.prompts import PLACE, PromptFormat
 from scalerl.types import Problem
 
@@ -78,9 +78,7 @@ class Task:
     def __post_init__(self) -> None:
         for name in [used.name for used in self.graders.values()] or [self.grader]:
             if ":" not in name and name not in GRADERS:
-                raise TaskError(
-                    f'no grader is called "{name}"; choices: {", ".join(GRADERS)}, or "package.module:function"'
-                )
+                raise TaskError(unknown_grader(name))
         for kind, problems in (("training", self.training), ("evaluation", self.evaluation)):
             for problem_id, num in Counter(problem.id for problem in problems).most_common(1):
                 if num > 1:

@@ -1,0 +1,119 @@
+"""Settings that follow from the model, its tokenizer and the problems, for recipes that leave them open (`derived`).
+
+model.path -> configuration, tokenizer ->  chat, context, rate    \\
+task       -> problems, references     ->  grader, prompt length   >  a recipe without open settings, and a reason each
+device     -> FLOPs per second         ->  length, batch, sizes   /
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+
+from scalerl.config import Recipe, with_derived
+from scalerl.config.recipe import length_settings
+from scalerl.config.suggest import quoted
+from scalerl.errors import RecipeError
+from scalerl.loop.requests import Text
+from scalerl.models.load import load_config, load_tokenizer
+from scalerl.run.memory import ModelSizes
+from scalerl.run.parts import build_whole_task
+from scalerl.tasks.task import Task
+
+RATE = 5e-3
+"""Learning rate x width. Recipes that learnt have 0.002 (8B) to 0.03 (0.9M); collapses begin at 0.1."""
+FLOPS = {"cuda": 1e14, "cpu": 3e10}
+"""FLOPs per second to reckon with; of two CPU cores."""
+LENGTH = {"cuda": 1024, "cpu": 128}
+"""Tokens of a completion, where the model's context has room for them."""
+STEP_S = 60.0
+"""About how long a step, and an evaluation, should take."""
+MOST_GROUPS, FEWEST_GROUPS = 48, 4
+"""Problems of a batch: at most the paper's, and enough for some to have right and wrong answers."""
+MOST_EVALUATED = 1000
+_SAMPLE, _STEP = 2, 8
+"""FLOPs per parameter of a token that is sampled, and of one that is also trained on."""
+_NUMBER = re.compile(r"(?:.*####)?\s*[-\u2212]?\$?[\d,]*\.?\d+(?:/\d+)?\s*%?\s*", re.DOTALL)
+_LETTER = re.compile(r"\s*\(?[A-J]\)?\.?\s*")
+
+
+class Derived(NamedTuple):
+    """One setting, what it became, and why."""
+
+    key: str
+    value: Any
+    reason: str
+
+
+def derive(recipe: Recipe) -> tuple[Recipe, tuple[Derived, ...]]:
+    """Return the recipe with everything set that it leaves open, and what was set; the same one if that is nothing."""
+    if not recipe.derived:
+        return recipe, ()
+    if recipe.model.path is None:
+        raise RecipeError("model.path is not set, so there is nothing to train: add --set model.path=...")
+    made = {each.key: each for each in _derivations(recipe, recipe.model.path)}
+    if unknown := [key for key in recipe.derived if key not in made]:
+        raise RecipeError(f"derived holds {quoted(unknown)}, which cannot be derived; what can be is {quoted(made)}")
+    chosen = tuple(made[key] for key in recipe.derived)
+    return with_derived(recipe, {each.key: each.value for each in chosen}), chosen
+
+
+def _derivations(recipe: Recipe, path: str) -> Iterable[Derived]:
+    """Yield every setting that can be derived; values that the recipe has set itself are reckoned with."""
+    trust = recipe.model.trust_remote_code
+    config, tokenizer = load_config(path, trust_remote_code=trust), load_tokenizer(path, trust_remote_code=trust)
+    sizes, device = ModelSizes.from_config(config), "cuda" if torch.cuda.is_available() else "cpu"
+    task = build_whole_task(recipe)
+    is_open = frozenset(recipe.derived).__contains__
+
+    template = bool(getattr(tokenizer, "chat_template", None))
+    chat = template if is_open("task.chat") else recipe.task.chat
+    yield Derived("task.chat", chat, f"the tokenizer has {'a' if template else 'no'} chat template")
+    yield Derived("task.grader", *_grader(task))
+
+    longest_context = getattr(config, "max_position_embeddings", None) or recipe.rollout.context
+    text = Text(tokenizer=tokenizer, stop_tokens=())
+    encoded = text.encode_prompts([each.asked for each in task.training], replace(task.prompt, chat=chat))
+    longest = max(map(len, encoded))
+    prompt = min(16 * math.ceil(longest / 16), longest_context // 2)
+    yield Derived(
+        "rollout.max_prompt_tokens", prompt, f"the longest of {len(encoded):,} prompts has {longest:,} tokens"
+    )
+    prompt = prompt if is_open("rollout.max_prompt_tokens") else recipe.rollout.max_prompt_tokens
+
+    length = min(LENGTH[device], longest_context - prompt)
+    yield Derived("length.max_length", length, f"{LENGTH[device]:,} on this device, if the model's context has room")
+    if not is_open("length.max_length"):
+        length = sum(getattr(recipe.length, key.partition(".")[2]) for key in length_settings(recipe))
+    context = prompt + length
+    yield Derived("rollout.context", context, f"prompt and completion; the model has room for {longest_context:,}")
+
+    in_a_minute = STEP_S * FLOPS[device] / (sizes.params * length)
+    completions = recipe.pipeline.completions_per_group
+    for_an_epoch = len(encoded) // 10
+    groups = int(in_a_minute / _STEP / completions)
+    groups = max(min(groups, for_an_epoch, MOST_GROUPS), FEWEST_GROUPS)
+    size = f"{sizes.params / 1e6:,.3g}M parameters"
+    yield Derived("pipeline.groups_per_batch", groups, f"about a minute a step with {size}, ten steps an epoch")
+    groups = groups if is_open("pipeline.groups_per_batch") else recipe.pipeline.groups_per_batch
+    yield Derived("rollout.slots", groups * completions, "one batch: training follows sampling closely")
+
+    num, share = (len(task.evaluation), 1) if task.evaluation else (len(encoded), 5)
+    samples = int(in_a_minute / _SAMPLE / recipe.evaluation.samples_per_prompt)
+    evaluated = max(min(samples, num // share, MOST_EVALUATED), min(num // 2, 16), 1)
+    yield Derived("evaluation.num_prompts", evaluated, f"about a minute an evaluation, of {num:,} problems")
+
+    lr = float(f"{RATE / sizes.hidden:.1g}")
+    yield Derived("optimizer.lr", lr, f"{RATE:g} / width {sizes.hidden:,}")
+
+
+def _grader(task: Task) -> tuple[str, str]:
+    answers = [problem.answer for problem in task.training]
+    if task.grader == "exact" and all(map(_NUMBER.fullmatch, answers)):
+        return "numeric", "every reference is a number, or ends in #### and one"
+    if task.grader == "exact" and all(map(_LETTER.fullmatch, answers)):
+        return "choice", "every reference is a letter"
+    return task.grader, "the task's own"
