@@ -2,12 +2,14 @@
 
     python benchmarks/lease.py gpu-forward --out runs/forward --jobs 12 --seconds 600 --set model.path=FOLDER
 
-The seeds of the base come first, then every arm, seed by seed. At the first evaluation past each share of its budget a
-run's forecast is sealed by `scalerl forecast RUN --x flops --fit-until C --seal FILE`. When the time is up, what still
-trains is killed and stays as far as it came. OUT has runs/, logs/ and sealed/, for benchmarks/study_table.py.
+The seeds of the base come first, then every arm, seed by seed; or those that --runs names, in its order. A run that
+fails is started once more, last. At the first evaluation past each share of its budget a run's forecast is sealed by
+`scalerl forecast RUN --x flops --fit-until C --seal FILE`. When the time is up, what still trains is killed and stays
+as far as it came. OUT has runs/, logs/ and sealed/, for benchmarks/study_table.py.
 """
 
 import argparse
+import shutil
 import subprocess
 import sys
 import time
@@ -83,6 +85,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--jobs", type=int, default=10)
     parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--runs", nargs="+", metavar="ARM-seedN", help="these alone, in this order")
     parser.add_argument("--no-seals", action="store_true")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
@@ -90,6 +93,10 @@ def main() -> None:
     plan = make_plan(*load_study(arguments.study, of_study), of_recipes, gpu=True)
     lease = Lease(out=arguments.out)
     waiting = sorted(plan.runs, key=lambda run: run.arm != plan.base.name)
+    if arguments.runs:
+        named = {run.name: run for run in plan.runs}
+        waiting = [named[name] for name in arguments.runs]
+    again: set[str] = set()
     running: dict[str, tuple[PlannedRun, subprocess.Popen[bytes]]] = {}
     while (waiting or running) and lease.spent < arguments.seconds:
         while waiting and len(running) < arguments.jobs:
@@ -101,6 +108,10 @@ def main() -> None:
                 lease.seal(run)
             if process.poll() is not None:
                 del running[name]
+                if process.returncode and name not in again:
+                    again.add(name)
+                    shutil.rmtree(arguments.out / "runs" / name, ignore_errors=True)
+                    waiting.append(run)
                 row = (evaluations(arguments.out / "runs" / name) or [{}])[-1]
                 lease.say(
                     f"{name} ended, exit code {process.returncode}: {row.get('reward')} at step {row.get('step')}"

@@ -64,8 +64,20 @@ class Size:
 
 SIZES = {
     "2m": Size(hidden=192, intermediate=512, layers=4, heads=3, kv_heads=3, steps=5000, lr=2e-3),
+    "4m": Size(hidden=256, intermediate=704, layers=6, heads=4, kv_heads=2, steps=4000, lr=1.5e-3),
     "10m": Size(hidden=384, intermediate=1024, layers=6, heads=6, kv_heads=2, steps=4000, lr=1e-3),
     # The learning rate goes with 1 / width. Deeper models get a longer warm-up, and more and smaller steps.
+    "20m": Size(
+        hidden=512,
+        intermediate=1408,
+        layers=7,
+        heads=8,
+        kv_heads=2,
+        steps=3600,
+        lr=8e-4,
+        batch_tokens=16_000,
+        warmup_frac=0.08,
+    ),
     "40m": Size(
         hidden=640,
         intermediate=1728,
