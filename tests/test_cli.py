@@ -179,10 +179,10 @@ def faults(folder: Path) -> dict[str, tuple[tuple, tuple[str, ...]]]:
         "binary file": ((at("binary.csv"),), ("binary",)),
         "study": (
             (at("study"),),
-            ("no run of the study", "has been evaluated yet"),
+            ("study", "holds no rows yet"),
         ),
         "missing column": ((at("good.csv"), "--y", "rewrd"), ("rewrd", "reward", "compute")),
-        "nan": ((at("all_nan.csv"),), ("all_nan.csv", "lines 2, 3", "--where 'reward!=nan'")),
+        "nan": ((at("all_nan.csv"),), ("all_nan.csv", "line 2, line 3", "--where 'reward!=nan'")),
         "percent": ((at("percent.csv"), "--y-scale", "1"), ("--y-scale",)),
         "where matches nothing": ((at("good.csv"), "--where", "compute=99"), ("compute", "99")),
         "where leaves nothing": ((at("nan.csv"), "--where", "reward!=nan"), ("Too few points: 2 of 6",)),

@@ -157,7 +157,7 @@ def test_held_out_rows_are_not_an_attempt(tmp_path: Path) -> None:
 
 def test_negative_compute_is_an_error(tmp_path: Path) -> None:
     rows = [(step, -1 if step < 3 else 100 * step, 0.3 + step / 100) for step in range(1, 20)]
-    with pytest.raises(InputError, match="is negative"):
+    with pytest.raises(InputError, match="neither training nor the start"):
         _series(tmp_path, rows)
 
 

@@ -5,10 +5,15 @@ from typing import Any
 import pytest
 
 from scalerl.logs.columns import choose_x, choose_y
+from scalerl.logs.units import column_of
+
+
+def _cells(columns: list[str], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {column: column_of(row.get(column) for row in rows) for column in columns}
 
 
 def _chosen(columns: list[str], rows: list[dict[str, Any]]) -> str | None:
-    reward = choose_y(columns, rows)
+    reward = choose_y(_cells(columns, rows))
     return reward.column if reward else None
 
 
@@ -16,25 +21,25 @@ def _chosen(columns: list[str], rows: list[dict[str, Any]]) -> str | None:
 def test_known_name_is_chosen_despite_unreadable_numbers(value: str) -> None:
     rows = [{"gpu_hours": value, "pass_rate": value}] * 3
     assert _chosen(["gpu_hours", "pass_rate"], rows) == "pass_rate"
-    assert choose_x(["gpu_hours", "pass_rate"], rows, y="pass_rate", built=False) == "gpu_hours"
+    assert choose_x(_cells(["gpu_hours", "pass_rate"], rows), y="pass_rate", built=False) == "gpu_hours"
 
 
 def test_column_of_words_yields_to_a_column_of_numbers() -> None:
     rows = [{"compute": "8xH100", "step": n, "score": "good", "reward": 0.5} for n in range(3)]
     assert _chosen(list(rows[0]), rows) == "reward"
-    assert choose_x(list(rows[0]), rows, y="reward", built=False) == "step"
+    assert choose_x(_cells(list(rows[0]), rows), y="reward", built=False) == "step"
 
 
 def test_compute_in_the_last_row_only_is_not_chosen() -> None:
     rows = [{"reward": 0.5}] * 9 + [{"reward": 0.5, "total_flos": 1e18}]
-    assert choose_x(["reward", "total_flos"], rows, y="reward", built=False) is None
+    assert choose_x(_cells(["reward", "total_flos"], rows), y="reward", built=False) is None
 
 
 def test_rivals_are_columns_of_the_same_kind() -> None:
     row = {"eval/aime/acc": 0.1, "eval/math/acc": 0.2, "eval/math/score": 0.3, "eval/empty/acc": None, "reward": 0.4}
     columns = list(row)
     assert _chosen(columns, [row]) == "eval/aime/acc"
-    reward = choose_y(columns, [row])
+    reward = choose_y(_cells(columns, [row]))
     assert reward is not None
     assert (reward.kind, reward.rivals) == ("evaluation", ("eval/math/acc", "eval/math/score"))
 
@@ -54,7 +59,7 @@ def test_column_with_ten_rows_beats_one_with_a_single_row() -> None:
     assert _chosen(columns, rows) == "val/b/reward"
     columns, rows = _rows(eval__acc=40, reward=1)
     assert _chosen(columns, rows) == "reward"
-    reward = choose_y(columns, rows)
+    reward = choose_y(_cells(columns, rows))
     assert reward is not None
     assert (reward.kind, reward.too_few) == ("training", (("eval/acc", 1),))
 

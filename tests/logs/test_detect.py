@@ -32,7 +32,7 @@ def test_trainer_folder_is_its_longest_history(tmp_path: Path) -> None:
     (tmp_path / "out/checkpoint-120").mkdir()
     (tmp_path / "out/checkpoint-120/trainer_state.json").write_text('{"log_history": [{"st')
     table = read_table(tmp_path / "out")
-    assert (table.kind, len(table.rows)) == ("trainer_state", 100)
+    assert (table.kind, len(table.rows)) == ("json", 100)
     [fact] = table.facts
     expected = {"file": "checkpoint-100/trainer_state.json", "num_rows": 100, "num_files": 4, "num_unreadable": 1}
     assert (fact.kind, fact.values) == ("longest_history", expected)
@@ -50,7 +50,7 @@ def test_folder_with_one_log_is_that_log(tmp_path: Path) -> None:
 
 def test_folder_of_several_logs_stands_for_them(tmp_path: Path) -> None:
     paths = [_jsonl(tmp_path / f"{name}.jsonl") for name in "ab"]
-    with pytest.raises(InputError, match=r"holds several logs \(a\.jsonl, b\.jsonl\): give the logs themselves"):
+    with pytest.raises(InputError, match=r"holds several logs \(a\.jsonl, b\.jsonl\): give them by name"):
         read_table(tmp_path)
     assert [table.path for table in read_tables([tmp_path])] == paths
     folders = [_jsonl(tmp_path / f"runs/{name}/metrics.jsonl").parent for name in "cd"]

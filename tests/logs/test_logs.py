@@ -390,16 +390,16 @@ def test_clock_gives_gpu_hours_without_pauses(tmp_path: Path, column: str, momen
 
 DEEP = "val-core/GSM8K/reward/mean@1"
 REAL = {
-    "foreign_logs/fair_rlvr_step_logs.json": ("jsonl", "reward_mean", "step", [98]),
+    "foreign_logs/fair_rlvr_step_logs.json": ("json", "reward_mean", "step", [98]),
     "foreign_logs/tinker_arithmetic_metrics.jsonl": ("jsonl", "env/all/reward/total", "hours", [100]),
     "foreign_logs/tinker_cookbook_1.jsonl": ("jsonl", "reward/mean", "hours", [30]),
     "foreign_logs/tinker_cookbook_3.jsonl": ("jsonl", "reward/mean", "hours", [50]),
     "foreign_logs/tinker_cookbook_4.jsonl": ("jsonl", "reward/mean", "hours", [60]),
     "foreign_logs/tinker_gsm8k_s042.log": ("console", "acc", "step", [50]),
     "foreign_logs/tinker_gsm8k_s137.log": ("console", "acc", "step", [50]),
-    "foreign_logs/trl_gemma3_trainer_state.json": ("trainer_state", "reward", "step", [25]),
-    "foreign_logs/trl_text2sql_trainer_state.json": ("trainer_state", "reward", "num_tokens", [200]),
-    "foreign_logs/trl_unsloth_trainer_state.json": ("trainer_state", "reward", "step", [250]),
+    "foreign_logs/trl_gemma3_trainer_state.json": ("json", "reward", "step", [25]),
+    "foreign_logs/trl_text2sql_trainer_state.json": ("json", "reward", "num_tokens", [200]),
+    "foreign_logs/trl_unsloth_trainer_state.json": ("json", "reward", "step", [250]),
     "foreign_logs/verl_attempts": ("csv", "critic/score/mean", "hours", [397]),
     "foreign_logs/wandb_deep_grpo_collapse.csv": ("wandb", "val-core/openai/gsm8k/acc/mean@1", "Step", [185]),
     "foreign_logs/wandb_deep_grpo_dynamics.csv": ("wandb", DEEP, "Step", [591, 919]),

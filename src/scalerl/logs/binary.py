@@ -17,9 +17,9 @@ from typing import Any
 from urllib.parse import quote
 
 from scalerl.errors import InputError
+from scalerl.logs.shapes import are_splits, of_split
 from scalerl.logs.source import Source, bounded_bytes
-from scalerl.logs.table import Budget, Placed, flatten
-from scalerl.logs.text import are_splits, of_split
+from scalerl.logs.table import Placed, flatten
 
 Message = dict[int, list[Any]]
 """Values of a protobuf message by the number of their field: integers for varints, else bytes."""
@@ -74,19 +74,27 @@ _CRC_BYTES = 4
 _TENSOR_FLOATS = {1: ("f", 4, 5), 2: ("d", 8, 6)}
 
 
-def is_event_file(data: bytes) -> bool:
+def _opens_records(data: bytes) -> bool:
     """Return whether these bytes open a TFRecord file."""
     return len(data) >= _RECORD.size and _RECORD.unpack_from(data)[1] == _masked_crc32c(data[:8])
 
 
-def event_rows(path: Path, files: Sequence[Path], budget: Budget) -> Iterator[Placed]:
-    """Yield one row per file and step. Files of one folder follow each other in time.
+def event_rows(source: Source) -> Iterator[Placed] | None:
+    """Return one row per file and step. Files of one folder follow each other in time.
 
     Sub-folders are runs, unless they are named as training and its evaluations.
     """
+    if source.is_folder:
+        files = source.files("**/*tfevents*")
+        return _event_rows(source.path, files, source) if files else None
+    is_event_file = b"\0" in source.data[:12] and _opens_records(source.data)
+    return _event_rows(source.path.parent, [source.path], source) if is_event_file else None
+
+
+def _event_rows(path: Path, files: Sequence[Path], source: Source) -> Iterator[Placed]:
     folders: dict[Path, list[dict[int, dict[str, Any]]]] = {}
     for file in files:
-        if rows := _event_rows_of(file, budget):
+        if rows := _event_rows_of(file, source):
             folders.setdefault(file.parent, []).append(rows)
     is_split = len(folders) > 1 and are_splits(folder.name for folder in folders)
     for folder, parts in folders.items():
@@ -100,11 +108,11 @@ def event_rows(path: Path, files: Sequence[Path], budget: Budget) -> Iterator[Pl
             yield f"step {step}", of_split(name, row) if is_split else {"run": name, **row}
 
 
-def _event_rows_of(file: Path, budget: Budget) -> dict[int, dict[str, Any]]:
+def _event_rows_of(file: Path, source: Source) -> dict[int, dict[str, Any]]:
     """Return the scalars of one file by step, in the order in which they were written."""
     rows: dict[int, dict[str, Any]] = {}
     for record in _records(bounded_bytes(file), file):
-        budget.spend()
+        source.spend()
         event = parse(record)
         wall_time = struct.unpack("<d", event.get(1, [bytes(8)])[-1])[0]
         step = event.get(2, [0])[-1]
@@ -162,7 +170,7 @@ def _masked_crc32c(data: bytes) -> int:
 
 # wandb: only the history is read, that is what was given to `wandb.log`
 
-WANDB_HEAD = b":W&B"
+_WANDB_HEAD = b":W&B"
 _FILE_HEADER_BYTES = 7
 _BLOCK_BYTES = 32768
 _PART = struct.Struct("<IHB")
@@ -174,7 +182,14 @@ _ITEM_KEY, _ITEM_NESTED_KEY, _ITEM_JSON = 1, 2, 16
 _RUN_ID, _RUN_NAME = 1, 8
 
 
-def wandb_rows(files: Sequence[Path], budget: Budget) -> Iterator[Placed]:
+def wandb_files(source: Source) -> list[Path]:
+    """Return the files of wandb's runs that a path holds."""
+    if source.is_folder:
+        return source.files("*.wandb", "*run-*/*.wandb", "wandb/*run-*/*.wandb")
+    return [source.path] * source.data.startswith(_WANDB_HEAD)
+
+
+def wandb_rows(files: Sequence[Path], source: Source) -> Iterator[Placed]:
     """Yield the history of each run, with the run's name."""
     for file in files:
         run, rows = file.parent.name, []
@@ -188,7 +203,7 @@ def wandb_rows(files: Sequence[Path], budget: Budget) -> Iterator[Placed]:
                     keys = (*item.get(_ITEM_KEY, []), *item.get(_ITEM_NESTED_KEY, []))
                     row |= _logged_number("/".join(_text([key]) for key in keys), _text(item.get(_ITEM_JSON, [])))
                 rows.append(row)
-                budget.spend(len(row) + 1)
+                source.spend(len(row) + 1)
         yield from ((f"row {number}", {"run": run, **row}) for number, row in enumerate(rows, start=1) if row)
 
 
@@ -224,25 +239,30 @@ def _wandb_records(data: bytes) -> Iterator[bytes]:
 
 # SQLite: trackio has one file per project and one row per step, MLflow one row per metric; both may be written to now
 
-SQLITE_HEAD = b"SQLite format 3\0"
+_SQLITE_HEAD = b"SQLite format 3\0"
 _OPCODES_PER_CHECK = 10_000
 _SQLITE_NAMES = {"run_name": "run", "run_uuid": "run", "run_id": "", "id": "", "is_nan": ""}
 _METRICS = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'metrics'"
 
 
-def sqlite_rows(path: Path, data: bytes, budget: Budget) -> Iterator[Placed]:
-    """Yield the rows of the table `metrics`, in the order in which they were logged. A view may compute for ever."""
-    refused: list[InputError] = []
+def sqlite_rows(source: Source) -> Iterator[Placed] | None:
+    """Return the rows of the table `metrics`, in the order in which they were logged."""
+    return _sqlite_rows(source) if source.data.startswith(_SQLITE_HEAD) else None
+
+
+def _sqlite_rows(source: Source) -> Iterator[Placed]:
+    # A view may compute for ever.
+    path, refused = source.path, list[InputError]()
 
     def within_budget() -> int:
         try:
-            budget.spend()
+            source.spend()
         except InputError as fault:
             refused.append(fault)
         return len(refused)
 
     try:
-        with closing(_opened(path, data)) as connection:
+        with closing(_opened(path, source.data)) as connection:
             connection.row_factory = sqlite3.Row
             connection.set_progress_handler(within_budget, _OPCODES_PER_CHECK)
             if not connection.execute(_METRICS).fetchall():
@@ -250,7 +270,7 @@ def sqlite_rows(path: Path, data: bytes, budget: Budget) -> Iterator[Placed]:
             for at, logged in enumerate(connection.execute("SELECT * FROM metrics ORDER BY rowid"), start=1):
                 row: dict[str, Any] = dict(logged)
                 row |= _logged_object(row.pop("metrics", None))
-                budget.spend(len(row))
+                source.spend(len(row))
                 named = {_SQLITE_NAMES.get(name, name): value for name, value in row.items()}
                 yield f"row {at}", {name: value for name, value in named.items() if name}
     except sqlite3.Error as fault:
@@ -284,15 +304,16 @@ def _logged_object(text: Any) -> dict[str, Any]:
 # MLflow's folders: one file per metric, with lines of 'milliseconds value step'
 
 
-def mlflow_files(source: Source) -> list[Path]:
-    """Return the metrics of a run, of an experiment's runs, or of all experiments below a folder."""
+def mlflow_rows(source: Source) -> Iterator[Placed] | None:
+    """Return one row per value of a run, of an experiment's runs, or of all experiments below a folder."""
     found = source.files(
         *(f"{above}metrics/{below}" for above in ("", "*/", "*/*/", "mlruns/*/*/") for below in ("*", "*/*"))
     )
-    return [file for file in found if (_mlflow_run(file) / "meta.yaml").is_file()]
+    files = [file for file in found if (_mlflow_run(file) / "meta.yaml").is_file()]
+    return _mlflow_rows(files, source) if files else None
 
 
-def mlflow_rows(files: Sequence[Path], budget: Budget) -> Iterator[Placed]:
+def _mlflow_rows(files: Sequence[Path], source: Source) -> Iterator[Placed]:
     """Yield one row per value; a run is the folder around `metrics`."""
     for file in files:
         folder = _mlflow_run(file)
@@ -300,7 +321,7 @@ def mlflow_rows(files: Sequence[Path], budget: Budget) -> Iterator[Placed]:
         run = named.read_text(encoding="utf-8", errors="replace")[:200].strip() if named.is_file() else folder.name
         key = file.relative_to(folder / "metrics").as_posix()
         for line in bounded_bytes(file).decode("utf-8", errors="replace").splitlines():
-            budget.spend(3)
+            source.spend(3)
             values = dict(zip(("timestamp", "value", "step"), line.split(), strict=False))
             yield f"step {values.get('step')}", {"run": run, "key": key, **values}
 

@@ -5,19 +5,16 @@ a restart, is left out.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from scalerl.logs.columns import ELAPSED, STEP, STEP_TIME, WALL_CLOCK, find, grouped, run_keys, run_labels
+from scalerl.logs.columns import ELAPSED, STEP_TIME, WALL_CLOCK, run_labels
 from scalerl.logs.facts import Fact
-from scalerl.logs.units import is_number, number, numbers
-
-Row = Mapping[str, Any]
-Floats = NDArray[np.float64]
+from scalerl.logs.table import Table
+from scalerl.logs.units import Cells, Floats, is_number, number
 
 # Seconds, milli-, micro- and nanoseconds since 1970, between 2001 and 2065.
 _UNITS = tuple((1e9 * scale, 3e9 * scale, scale) for scale in (1.0, 1e3, 1e6, 1e9))
@@ -52,45 +49,42 @@ def duration(value: Any) -> float | None:
     return sum(part * unit for part, unit in zip(parts, (86400, 3600, 60, 1, 3600, 60, 1), strict=True))
 
 
-def _seconds(rows: Sequence[Row], column: str, read: Callable[[Any], float | None]) -> Floats:
+def _seconds(cells: Cells, read: Callable[[Any], float | None]) -> Floats:
     """Return a clock in seconds, NaN where it has none."""
-    seconds = np.array([read(row.get(column)) for row in rows], dtype=float)
+    seconds = np.array([read(cell) for cell in cells], dtype=float)
     return np.where(np.isfinite(seconds), seconds, np.nan)
 
 
-def wall_times(rows: Sequence[Row], column: str) -> Floats:
-    """Return the time of day of each row, NaN where it has none."""
-    return _seconds(rows, column, time_of_day)
+def wall_times(cells: Cells) -> Floats:
+    """Return the time of day in each cell, NaN where it has none."""
+    return _seconds(cells, time_of_day)
 
 
-def hours_of_training(
-    rows: Sequence[Row], columns: Sequence[str], places: Sequence[str]
-) -> tuple[list[float | None] | None, list[Fact]]:
-    """Return the hours until each row, counted in each run, and the pauses left out; None without a clock."""
-    step, step_time, elapsed = (find(names, columns) for names in (STEP, STEP_TIME, ELAPSED))
-    clock = step_time or elapsed or find(WALL_CLOCK, columns)
-    if clock is None:
-        return None, []
-    seconds = _seconds(rows, clock, {step_time: number, elapsed: duration}.get(clock, time_of_day))
-    if clock not in (step_time, elapsed) and np.isnan(seconds).all():
-        return None, []
-    steps, hours, pauses = numbers(rows, step), np.full(len(rows), np.nan), np.zeros(len(rows))
-    for run in grouped(run_keys(rows, run_labels(rows, clock))).values():
+def with_hours(table: Table) -> Table:
+    """Add the hours until each row, counted in each run; pauses are left out. Without a clock the table stays."""
+    kind = next(filter(table.find, _CLOCKS), ())
+    clock = table.find(kind)
+    if clock is None or "hours" in table.cells:
+        return table
+    seconds, step = _seconds(table[clock], _CLOCKS[kind]), table.step
+    steps, hours, pauses = table.numbers(step), np.full(len(table), np.nan), np.zeros(len(table))
+    for run in table.groups(run_labels(table.cells, clock)).values():
         steps[run] = steps[run] if step else np.arange(1.0, len(run) + 1)
-        if clock == step_time:
+        if kind == STEP_TIME:
             hours[run] = _summed(steps[run], seconds[run])
             continue
-        known = run[~np.isnan(seconds[run])]
-        if clock != elapsed:
-            known = known[np.argsort(seconds[known], kind="stable")]
-            seconds[known] -= seconds[known[:1]].sum()
-        hours[known], pauses[known] = _on_clock(steps[known], seconds[known])
-    if len(rows) > 1 and len(np.unique(hours[~np.isnan(hours)])) < 2:
-        return None, []  # a clock that stands still
+        own = run[~np.isnan(seconds[run])]
+        if kind == WALL_CLOCK:
+            own = own[np.argsort(seconds[own], kind="stable")]
+            seconds[own] -= seconds[own[:1]].sum()
+        hours[own], pauses[own] = _on_clock(steps[own], seconds[own])
+    is_timed = ~np.isnan(hours)
+    if len(np.unique(hours[is_timed])) < min(len(table), 2):
+        return table  # a clock that stands still
+    table = table.with_column("hours", np.where(is_timed, hours, None))
     found = np.flatnonzero(pauses)
-    values = {"num": len(found), "hours": float(pauses.sum()), "place": places[found[0]] if len(found) else ""}
-    told: list[float | None] = [None if np.isnan(value) else float(value) for value in hours]
-    return told, [Fact(kind="clock_gaps", values=values)] if len(found) else []
+    values = {"num": len(found), "hours": float(pauses.sum()), "place": "".join(table.places[found[:1]])}
+    return table.noting(Fact(kind="clock_gaps", values=values)) if len(found) else table
 
 
 def _summed(steps: Floats, seconds: Floats) -> Floats:
@@ -121,3 +115,11 @@ def _on_clock(steps: Floats, seconds: Floats) -> tuple[Floats, Floats]:
         (first, begin), (last, end) = placed[0], placed[-1]
         hours += first * (end - begin) / (last - first)
     return hours, np.concatenate([np.zeros(min(len(seconds), 1)), np.where(is_pause, gaps - usual, 0.0) / 3600])
+
+
+# Kinds of clocks in the order in which they are tried, and how a cell is read.
+_CLOCKS: dict[tuple[str, ...], Callable[[Any], float | None]] = {
+    STEP_TIME: number,
+    ELAPSED: duration,
+    WALL_CLOCK: time_of_day,
+}

@@ -8,14 +8,15 @@ Names are compared in lower case with blanks and dashes as underscores. Among eq
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scalerl.logs.units import is_number, numbers
+from scalerl.logs.units import Cells, is_number, known, numeric
 
 GPU_HOURS = ("gpu_hours", "gpuhours", "compute_gpu_hours", "compute/gpu_hours", "train/gpu_hours", "perf/gpu_hours")
 FLOPS = (
@@ -96,7 +97,7 @@ ENOUGH_ROWS = 6
 # A column with this many times fewer rows than another of its kind was logged only now and then.
 _FEWER = 4
 
-Row = Mapping[str, Any]
+Columns = Mapping[str, Cells]
 RewardKind = Literal["evaluation", "rate", "training"]
 _KINDS: tuple[RewardKind, ...] = ("evaluation", "rate", "training")
 
@@ -113,19 +114,30 @@ class Reward:
     """(column, rows) of columns of a better kind with too few rows, such as evaluations."""
 
 
+@lru_cache(maxsize=4096)
 def plain(column: str) -> str:
     return re.sub(r"[\s-]+", "_", column.strip().lower())
 
 
-def find(names: Sequence[str], columns: Sequence[str]) -> str | None:
+def find(names: Iterable[str], columns: Iterable[str]) -> str | None:
     """Return the first column that has one of these names, in the order of the names."""
-    known = {plain(column): column for column in reversed(columns)}
-    return next((known[name] for name in names if name in known), None)
+    return next(iter(find_all(names, columns)), None)
+
+
+def find_all(names: Iterable[str], columns: Iterable[str]) -> list[str]:
+    """Return the columns that have one of these names, in the order of the names; of equal names the first."""
+    there = {plain(column): column for column in reversed(list(columns))}
+    return [there[name] for name in names if name in there]
 
 
 def is_rate(column: str) -> bool:
     """Return whether a column is named as a rate, which lies in [0, 1] or is per cent; a reward may be any sum."""
     return _NAMED_RATE.search(plain(column)) is not None
+
+
+def is_part(column: str) -> bool:
+    """Return whether a column is a part of a reward, or was chosen from several answers: pass@16 is no mean of them."""
+    return _PART.search(plain(column)) is not None
 
 
 def is_evaluation(column: str) -> bool:
@@ -144,18 +156,13 @@ _COUNTED = {*GPU_HOURS, *FLOPS, *TOKENS, *COARSE, *SEED}
 # The reward
 
 
-def choose_y(columns: Sequence[str], rows: Sequence[Row]) -> Reward | None:
+def choose_y(cells: Columns) -> Reward | None:
     """Return the column that looks most like a pass rate or reward and has rows enough, None where none does.
 
     A rank is (too few rows, kind of reward, whether it is a part of a sum, closeness to a pass rate).
     """
-    named = {column: rank for column in columns if (rank := _rank(column, rows))}
-    step = find(STEP, columns)
-    steps = [str(row.get(step)) if step else str(at) for at, row in enumerate(rows, start=1)]
-    counts = {column: _num_steps(rows, column, steps) for column in named}
-    if not any(counts.values()):
-        # A column without any number is still chosen, so that the message can name it.
-        counts = {column: sum(row.get(column) is not None for row in rows) for column in named}
+    named = {column: rank for column in cells if (rank := rank_of(column)) and _is_in_range(column, cells[column])}
+    counts = _num_steps(cells, named)
     most = {kind: max(counts[column] for column in named if named[column][0] == kind) for kind, _, _ in named.values()}
     ranks = {
         column: (counts[column] < max(ENOUGH_ROWS, most[rank[0]] / _FEWER), *rank)
@@ -175,23 +182,41 @@ def choose_y(columns: Sequence[str], rows: Sequence[Row]) -> Reward | None:
     )
 
 
-def _num_steps(rows: Sequence[Row], column: str, steps: Sequence[str]) -> int:
-    """Return at how many steps after the start a column has a value."""
-    found = {step for row, step in zip(rows, steps, strict=True) if is_number(row.get(column))}
-    return len(found) - (len(found) > 1 and not found.isdisjoint(("0", "0.0")))
+def _num_steps(cells: Columns, named: Iterable[str]) -> dict[str, int]:
+    """Return at how many steps after the start each column has a value."""
+    step = find(STEP, cells)
+    seen: dict[str, set[str]] = {}
+    for column in named:
+        values = numeric(cells[column])
+        steps = cells[step] if step else np.arange(1, len(values) + 1)
+        seen[column] = set(map(str, steps[~np.isnan(values)]))
+    if not any(seen.values()):
+        # A column without any number is still chosen, so that the message can name it.
+        return {column: int(np.not_equal(cells[column], None).sum()) for column in named}
+    return {name: len(own) - (len(own) > 1 and not own.isdisjoint(("0", "0.0"))) for name, own in seen.items()}
 
 
-def _rank(column: str, rows: Sequence[Row]) -> tuple[int, int, int] | None:
+def _is_in_range(column: str, cells: Cells) -> bool:
+    """Return whether a column without a telling name, as slime's eval/NAME, holds nothing but rates."""
+    if rank_of(column) != _BARE:
+        return True
+    values = numeric(cells)
+    return bool(np.nanmin(values, initial=1) >= 0 and np.nanmax(values, initial=0) <= 1 and (values == values).any())
+
+
+_BARE = (0, 2, 0)
+
+
+@lru_cache(maxsize=4096)
+def rank_of(column: str) -> tuple[int, int, int] | None:
+    """Return how much a column is named like a reward, the least first; None where it is not."""
     name = plain(column)
     if _NEVER.search(name):
         return None
     closeness = next((rank for rank, rate in enumerate(_RATES) if rate.search(name)), None)
-    part, training = int(bool(_PART.search(name))), (2, 0, TRAINING.index(name)) if name in TRAINING else None
+    part, training = int(is_part(name)), (2, 0, TRAINING.index(name)) if name in TRAINING else None
     if closeness is None:
-        # slime logs an evaluation as eval/NAME; its range shows what it is.
-        values = numbers(rows if _BARE_EVALUATION.fullmatch(name) else (), column)
-        values = values[~np.isnan(values)]
-        return (0, 2, 0) if values.size and 0 <= values.min() <= values.max() <= 1 else training
+        return _BARE if _BARE_EVALUATION.fullmatch(name) else training
     if _EVALUATION.search(name):
         return 0, part, closeness
     if _PLAIN_RATE.fullmatch(name):
@@ -202,74 +227,65 @@ def _rank(column: str, rows: Sequence[Row]) -> tuple[int, int, int] | None:
 # Compute
 
 
-def choose_x(columns: Sequence[str], rows: Sequence[Row], *, y: str | None, built: bool) -> str | None:
+def choose_x(cells: Columns, *, y: str | None, built: bool) -> str | None:
     """Return the column to use as compute; with `built`, gpu_hours comes from --gpus, which the user asked for.
 
     Most rows with a y have a number there; transformers writes total_flos in the last row only.
     """
-    order = (*(("gpu_hours",) if built else ()), *GPU_HOURS, *FLOPS, *TOKENS, "hours", *STEP)
-    known = {plain(column): column for column in reversed(columns)}
+    order = (*(("gpu_hours",) * built), *GPU_HOURS, *FLOPS, *TOKENS, "hours", *STEP)
+    rows = np.flatnonzero(np.not_equal(cells[y], None)) if y in cells else slice(None)
     # An epoch or episode counts training only where nothing finer is there, and where it differs from row to row.
-    named = [known[name] for name in order if name in known] or [
-        known[name] for name in COARSE if name in known and _differs(rows, known[name], y)
-    ]
-    step = find(STEP, columns)
-    wanted = np.array([y is None or row.get(y) is not None for row in rows], dtype=bool)
-    given = {column: np.array(fill_from_step(rows, column, step), dtype=object)[wanted] for column in named}
-    for counts in (is_number, lambda value: value is not None):
-        for column, values in given.items():
-            if 2 * sum(map(counts, values)) >= max(len(values), 1):
-                return column
-    return None
+    named = find_all(order, cells) or [name for name in find_all(COARSE, cells) if y and _differs(cells, name, rows)]
+    given = {column: fill_from_step(cells, column, find(STEP, cells))[rows] for column in named}
+    numbers = [column for column, own in given.items() if 2 * sum(map(is_number, own)) >= max(len(own), 1)]
+    texts = [column for column, own in given.items() if 2 * np.not_equal(own, None).sum() >= max(len(own), 1)]
+    return next(iter((*numbers, *texts)), None)
 
 
-def _differs(rows: Sequence[Row], column: str, y: str | None) -> bool:
-    rows = [row for row in rows if y is not None and row.get(y) is not None]
-    run = find(RUN, list(dict.fromkeys(name for row in rows for name in row))) or ""
-    values = {(str(row.get(run)), row[column]) for row in rows if is_number(row.get(column))}
-    return 2 * len(values) > len(rows) > 0
+def _differs(cells: Columns, column: str, rows: Any) -> bool:
+    """Return whether most rows have a value of their own within their run."""
+    values, run = cells[column][rows], find(RUN, cells)
+    runs = cells[run][rows] if run else values
+    different = {(str(own), value) for own, value in zip(runs, values, strict=True) if is_number(value)}
+    return 2 * len(different) > len(values)
 
 
-def fill_from_step(rows: Sequence[Row], column: str, step: str | None) -> list[Any]:
-    """Return a column's values; one that is missing or NaN is taken from another row of the same step and run."""
-    values = [row.get(column) for row in rows]
-    gaps = [value is None or value != value for value in values]
-    if step is None or step == column or not any(gaps):
+def fill_from_step(cells: Columns, column: str, step: str | None) -> Cells:
+    """Return a column; a value that is missing or NaN is taken from another row of the same step and run."""
+    values, is_there = cells[column], known(cells[column])
+    if step is None or step == column or is_there.all():
         return values
-    keys = [(row.get(step), *key) for row, key in zip(rows, run_keys(rows, run_labels(rows, column)), strict=True)]
-    known = {key: value for key, value, gap in zip(keys, values, gaps, strict=True) if not gap and is_number(key[0])}
-    return [known.get(key, value) if gap else value for key, value, gap in zip(keys, values, gaps, strict=True)]
+    keys = list(zip(cells[step], *(map(str, cells[name]) for name in run_labels(cells, column)), strict=True))
+    there = {keys[at]: values[at] for at in np.flatnonzero(is_there) if is_number(keys[at][0])}
+    filled = values.copy()
+    for at in np.flatnonzero(~is_there):
+        filled[at] = there.get(keys[at], values[at])
+    return filled
 
 
 # Labels
 
 
-def run_labels(rows: Sequence[Row], needed: str) -> list[str]:
+def run_labels(cells: Columns, needed: str) -> list[str]:
     """Return the columns that name runs within a file: those named so, and words that repeat, as dates do not.
 
     Each value of theirs has rows with `needed`. This leaves out a column such as split=train|eval, whose eval rows get
     their compute from train rows.
     """
-    labels = []
-    for column in dict.fromkeys(name for row in rows for name in row):
-        words = [row[column] for row in rows if row.get(column) is not None]
-        if plain(column) in LABELS or (2 * len(set(map(str, words))) <= len(words) and {str} >= set(map(type, words))):
-            with_needed = {str(row.get(column)) for row in rows if row.get(needed) is not None}
-            labels += [column] if all(str(row.get(column)) in with_needed for row in rows) else []
-    return labels
+    has_needed = np.not_equal(cells[needed], None)
+    named = [column for column, own in cells.items() if plain(column) in LABELS or are_words(own)]
+    return [column for column in named if set(map(str, cells[column])) == set(map(str, cells[column][has_needed]))]
 
 
-def run_keys(rows: Sequence[Row], labels: Sequence[str]) -> list[tuple[str, ...]]:
-    return [tuple(str(row.get(label)) for label in labels) for row in rows]
+def are_words(cells: Cells) -> bool:
+    """Return whether a column holds words that repeat."""
+    words = cells[np.not_equal(cells, None)]
+    return {str} >= set(map(type, words)) and 2 * len(set(words)) <= len(words)
 
 
-def grouped(keys: Iterable[Any]) -> dict[Any, NDArray[np.intp]]:
+def grouped(keys: Iterable[Hashable]) -> dict[Any, NDArray[np.intp]]:
     """Return the positions of each key."""
     groups: dict[Any, list[int]] = {}
     for at, key in enumerate(keys):
         groups.setdefault(key, []).append(at)
     return {key: np.array(positions) for key, positions in groups.items()}
-
-
-def label(value: object) -> str:
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scalerl.logs import units
-from scalerl.logs.columns import TRAINER_STEP, choose_y, find, is_evaluation
-from scalerl.logs.facts import Fact
-from scalerl.logs.table import Budget, Placed, flatten
+from scalerl.logs.columns import TRAINER_STEP, find, is_evaluation, rank_of
+from scalerl.logs.source import Source
+from scalerl.logs.table import Placed, flatten
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 _RAY = re.compile(r"\s*\((?:\S+ )?pid=\d+[^)]{0,80}\)\s?")
@@ -92,21 +92,19 @@ class Record:
         return any(map(is_evaluation, self.values))
 
 
-def console_rows(text: str, budget: Budget) -> tuple[list[Placed], tuple[Fact, ...]] | None:
-    """Return one row per record, with its step, and how the records were found.
-
-    None for a text that records nothing: it needs one dict or line of verl's, or two other records.
-    """
-    lines = list(_lines(text, budget))
+def console_rows(source: Source) -> list[Placed] | None:
+    """Return one row per record, with its step; it needs one dict or line of verl's, or two other records."""
+    text = source.text
+    lines = list(_lines(text, source))
     is_open = not text.rstrip("\0").endswith(("\n", "\r"))
     for part in (_fenced(lines), lines):
-        records = list(_records(part, is_open and part is lines, budget))
+        records = list(_records(part, is_open and part is lines, source))
         if len(records) > 1 or any(record.style in ("verl", "dict") for record in records):
-            return _as_rows(_one_counter(_one_style(records)), part, num_lines=lines[-1][0])
+            return _as_rows(_one_counter(_one_style(records)), part, source, num_lines=lines[-1][0])
     return None
 
 
-def _as_rows(records: Sequence[Record], lines: Sequence[Line], num_lines: int) -> tuple[list[Placed], tuple[Fact, ...]]:
+def _as_rows(records: Sequence[Record], lines: Sequence[Line], source: Source, num_lines: int) -> list[Placed]:
     steps, origin = _steps(records, lines)
     tags = Counter(record.tag for record in records)
     has_runs = len(tags) > 1 and min(tags.values()) >= _MIN_RECORDS_PER_TAG
@@ -116,10 +114,10 @@ def _as_rows(records: Sequence[Record], lines: Sequence[Line], num_lines: int) -
         rows.append({**run, **record.values, "step": step})
     _name_times(rows)
     styles = tuple(dict.fromkeys(record.style for record in records))
-    values = {"num": len(records), "num_lines": num_lines, "origin": origin, "styles": styles}
-    counted = [Fact(kind="rows_counted", values={"num": max(steps)})] if origin == "counted" else []
-    placed: list[Placed] = [(f"line {record.line}", row) for record, row in zip(records, rows, strict=True)]
-    return placed, (Fact(kind="lines_taken", values=values), *counted)
+    source.note("lines_taken", num=len(records), num_lines=num_lines, origin=origin, styles=styles)
+    if origin == "counted":
+        source.note("rows_counted", num=max(steps))
+    return [(f"line {record.line}", row) for record, row in zip(records, rows, strict=True)]
 
 
 # Which records are taken, and their steps
@@ -133,7 +131,7 @@ def _one_style(records: Sequence[Record]) -> list[Record]:
     # A bar is drawn again and again, also while its step stays.
     ends = [at for at, (a, b) in enumerate(itertools.pairwise(records)) if a.style != "bar" or a.step != b.step]
     records = [records[at] for at in (*ends, len(records) - 1)]
-    rewards = Counter(record.style for record in records if choose_y(list(record.values), [record.values]))
+    rewards = Counter(record.style for record in records if any(map(rank_of, record.values)))
     if not rewards:
         return list(records)
     main = max(("verl", "dict", "line", "block", "bar"), key=lambda style: rewards[style])
@@ -215,11 +213,11 @@ def _name_times(rows: Sequence[dict[str, Any]]) -> None:
 # Lines
 
 
-def _lines(text: str, budget: Budget) -> Iterator[Line]:
+def _lines(text: str, source: Source) -> Iterator[Line]:
     """Yield (line number, text) of each line, and of each part that a carriage return overwrites."""
     for number, line in enumerate(text.replace("\0", "").split("\n"), start=1):
         if number % 1000 == 0:
-            budget.spend()
+            source.spend()
         for part in (_ESCAPES.sub("", line) if "\x1b" in line else line).split("\r"):
             if part.strip():
                 yield number, _RAY.sub("", part, count=1) if "pid=" in part[:200] else part
@@ -256,7 +254,7 @@ class _Block:
             yield Record(line=self.line, style="block", step=step, values=self.values)
 
 
-def _records(lines: Sequence[Line], is_open: bool, budget: Budget) -> Iterator[Record]:
+def _records(lines: Sequence[Line], is_open: bool, source: Source) -> Iterator[Record]:
     """Yield what the lines record. The last line may be cut where `is_open`: its last value is left out."""
     headings = Counter(heading[0] for _, line in lines if (heading := _heading(line)))
     main = max(headings, key=lambda word: headings[word], default="")
@@ -264,7 +262,7 @@ def _records(lines: Sequence[Line], is_open: bool, budget: Budget) -> Iterator[R
     context: int | None = None
     evaluates = False
     for at, (number, line) in enumerate(lines):
-        budget.spend(0) if number % 100 == 0 else None
+        source.spend(0) if number % 100 == 0 else None
         is_cut = is_open and at == len(lines) - 1
         is_metric = len(line) <= _MAX_PROSE and (block.step is not None or "|" in line or "\u2502" in line)
         is_metric = is_metric and not is_cut and _is_metric(line)
@@ -342,7 +340,7 @@ def _record(number: int, line: str, *, is_cut: bool) -> Record | None:
     if (first := _PAIR.search(text)) and _EVALUATING.search(text, 0, first.start() if named else len(text)):
         of_set = _EVALUATED.search(line)
         values = _as_evaluation({f"{of_set[1]}/{name.lower()}" if of_set else name: v for name, v in values.items()})
-    if not values or (named is None and choose_y(list(values), [values]) is None):
+    if not values or (named is None and not any(map(rank_of, values))):
         return None
     counter, step = (named[1].lower(), _count(named[2])) if named else ("", None)
     values = (_epoch(line) | values) if counter not in ("epoch", "episode") else values

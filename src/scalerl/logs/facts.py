@@ -81,7 +81,7 @@ _SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
         "NaN there, the run has diverged and the rest says little."
     ),
     "repeated_rows": "{num} of {num_rows} rows repeat another one, compute and reward: each counts once.",
-    "held_values": "{num_rows} rows hold {num} values, each written several times in a row: a value counts once.",
+    "held_values": "{num} of {num_rows} rows only repeat the value of the row before: a value counts once.",
     "several_per_compute": (
         "Most values of {x} have {num:g} rows or more, taken as evaluations of one run: if they are of several runs, "
         "name the column of runs with --seed or --by."

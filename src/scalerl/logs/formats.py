@@ -1,4 +1,4 @@
-"""The formats of logs: two tables, of folders and of files, of how each is recognised and how its rows are found.
+"""The formats of logs: two tables, of folders and of files, with a function each that finds the rows.
 
 Content decides, not the name of a file; the first format that recognises it reads it. docs/logs.md lists what is read.
 """
@@ -7,25 +7,34 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
+
+import numpy as np
 
 from scalerl import store
 from scalerl.errors import InputError, RunFolderError, UserError
 from scalerl.logs import binary, text
+from scalerl.logs.build import make_table
 from scalerl.logs.console import console_rows
 from scalerl.logs.facts import Fact
 from scalerl.logs.source import LOG_SUFFIXES, Source, matches, no_such_file, nothing_to_read
-from scalerl.logs.table import Placed, Table, flatten, make_table
-
-Recognise = Callable[[Source], Any]
-"""Returns what the reader needs, or something false."""
-Read = Callable[[Source, Any], Table]
+from scalerl.logs.table import Placed, Table, flatten
 
 _MAX_LOGS = 64
 _MAX_LOGS_OF_A_RUN = 8
 _BATCH = ("completions_per_group", "groups_per_batch")  # what `scalerl plan --allocate` asks about
-# Of rows in which these columns are equal the latest counts.
-_RUN_KEYS = {store.EVALS: ("step", "set"), store.METRICS: ("step",)}
+_TRAINER_STATES = ("trainer_state.json", "checkpoint-*/trainer_state.json")
+
+
+class Format(NamedTuple):
+    """How the rows of a format are found, and what is known of its columns."""
+
+    rows: Callable[[Source], Iterable[Placed] | Callable[[], Table] | None]
+    """Returns rows, or what reads another path in its place; None for another format. Rows may be read lazily."""
+    kind: str
+    y: str | None = None
+    seed: str | None = None
+    apart: tuple[str, ...] = ()
 
 
 def read_table(path: str | Path) -> Table:
@@ -77,10 +86,9 @@ def _log_files(folder: Path) -> list[Path]:
 def _read(path: Path) -> Table:
     if not path.exists():
         raise InputError(no_such_file(path))
-    source = Source(path)
-    if (read := _reader(source)) is not None:
+    if (read := _reader(path)) is not None:
         return read()
-    if not source.is_folder:
+    if path.is_file():
         raise InputError(
             f"{path} is text in which no line records a training step: give CSV, JSON lines, or console output with "
             "lines such as 'step:12 - reward:0.5' or {'reward': 0.5, 'epoch': 0.1}."
@@ -92,28 +100,29 @@ def _read(path: Path) -> Table:
     return tables[0]
 
 
-def _reader(source: Source) -> Callable[[], Table] | None:
+def _reader(path: Path) -> Callable[[], Table] | None:
     """Return what reads a path, None for what no format recognises."""
-    for name, (recognise, read) in (FOLDERS if source.is_folder else FILES).items():
-        if found := recognise(source):
-            if source.bad_byte is not None and name != "console":
-                line = source.data.count(b"\n", 0, source.bad_byte) + 1
-                raise InputError(
-                    f"{source.path} is not UTF-8 text (byte {source.bad_byte}, line {line}): save it as UTF-8."
-                )
-            return partial(read, source, found)
+    source = Source(path)
+    for form in (FOLDERS if source.is_folder else FILES).values():
+        rows = form.rows(source)
+        if rows is None:
+            continue
+        if source.bad_byte is not None and form.kind != "console":
+            line = source.data.count(b"\n", 0, source.bad_byte) + 1
+            raise InputError(f"{path} is not UTF-8 text (byte {source.bad_byte}, line {line}): save it as UTF-8.")
+        if callable(rows):
+            return rows
+        return partial(make_table, source, form.kind, rows, y=form.y, seed=form.seed, apart=form.apart)
     return None
 
 
 def _logs_of(path: Path) -> list[Path]:
-    if not path.is_dir() or _reader(Source(path)) is not None:
-        return [path]
-    return logs_inside(path) or [path]
+    return logs_inside(path) or [path] if path.is_dir() and _reader(path) is None else [path]
 
 
 def _is_log(path: Path) -> bool:
     try:
-        return _reader(Source(path)) is not None
+        return _reader(path) is not None
     except (InputError, OSError):
         return False
 
@@ -132,7 +141,7 @@ def _best_of(tables: Sequence[Table], folder: Path) -> Table:
 
     def rank(table: Table) -> tuple[bool, int]:
         is_evaluation = table.reward is not None and table.x is not None and table.reward.kind == "evaluation"
-        return is_evaluation, sum(row.get(table.y or "") is not None for row in table.rows)
+        return is_evaluation, int(np.not_equal(table[table.y], None).sum())
 
     best = max(tables, key=rank)
     others = tuple(table.path.name for table in tables if table is not best)
@@ -143,36 +152,14 @@ def _best_of(tables: Sequence[Table], folder: Path) -> Table:
 # Our own folders
 
 
-def _is_run(source: Source) -> tuple[Path, str] | None:
-    """Return the folder and the file to read: its evaluations, or the file that was named."""
-    folder, name = (source.path, store.EVALS) if source.is_folder else (source.path.parent, source.path.name)
-    return (folder, name) if name in _RUN_KEYS and store.is_run_folder(folder) else None
+def _run_rows(name: str, keys: Sequence[str], source: Source) -> Iterable[Placed] | None:
+    """Return the rows of a run folder's file: of several with equal keys the latest counts."""
+    folder = source.path if source.is_folder else source.path.parent
+    is_asked = name == store.EVALS if source.is_folder else name == source.path.name
+    return _labelled_rows(folder, name, keys) if is_asked and store.is_run_folder(folder) else None
 
 
-def _read_run(_: Source, found: tuple[Path, str]) -> Table:
-    folder, name = found
-    placed = _run_rows(folder, name)
-    if not placed:
-        raise InputError(f"the run folder {folder} has no rows in {name} yet: wait for its first evaluation.")
-    is_evals = name == store.EVALS
-    return make_table(folder, "run", placed, y="reward" if is_evals else None, apart=("set",) if is_evals else ())
-
-
-def _read_study(source: Source, _: object) -> Table:
-    """Read the evaluations of all runs of a study so far: arms are separate curves, seeds are runs of one curve."""
-    folder, placed = source.path, []
-    for run in (store.read_study(folder) or {}).get("runs", []):
-        labels = {key: run.get(key) for key in ("arm", "seed", "folder")} if isinstance(run, Mapping) else {}
-        run_folder = folder / store.portable(str(labels.pop("folder", None)))
-        if store.is_run_folder(run_folder):
-            rows = _run_rows(run_folder, store.EVALS)
-            placed += [(f"{run_folder.name}, {place}", {**row, **labels}) for place, row in rows]
-    if not placed:
-        raise InputError(f"no run of the study {folder} has been evaluated yet: wait for the first evaluation.")
-    return make_table(folder, "run", placed, y="reward", seed="seed", apart=("arm", "set"))
-
-
-def _run_rows(folder: Path, name: str) -> list[tuple[str, dict[str, Any]]]:
+def _labelled_rows(folder: Path, name: str, keys: Sequence[str] = ("step", "set")) -> Iterable[Placed]:
     """Return the rows that count, each with the run's seed and its batch; empty while there are none."""
     try:
         recipe = flatten(store.read_recipe(folder) or {})
@@ -181,14 +168,32 @@ def _run_rows(folder: Path, name: str) -> list[tuple[str, dict[str, Any]]]:
     seeds = sorted((key for key in recipe if key.split("/")[-1] == "seed"), key=lambda key: key.count("/"))
     labels = {"seed": recipe[seeds[0]]} if seeds else {}
     labels |= {key: recipe[f"pipeline/{key}"] for key in _BATCH if f"pipeline/{key}" in recipe}
-    rows = store.latest_rows(folder / name, _RUN_KEYS[name])
+    rows = store.latest_rows(folder / name, keys)
     return [(f"{name} line {line}", {**labels, **flatten(row)}) for line, row in rows]
+
+
+def _study_rows(source: Source) -> Iterable[Placed] | None:
+    """Return the evaluations of all runs of a study so far: arms are separate curves, seeds are runs of one curve."""
+    if not (source.path / store.STUDY).is_file():
+        return None
+    placed: list[Placed] = []
+    for run in (store.read_study(source.path) or {}).get("runs", []):
+        labels = {key: run.get(key) for key in ("arm", "seed", "folder")} if isinstance(run, Mapping) else {}
+        folder = source.path / store.portable(str(labels.pop("folder", None)))
+        rows = _labelled_rows(folder, store.EVALS) if store.is_run_folder(folder) else ()
+        placed += [(f"{folder.name}, {place}", {**row, **labels}) for place, row in rows]
+    return placed
 
 
 # Folders of others
 
 
-def _read_trainer_folder(source: Source, files: Sequence[Path]) -> Table:
+def _longest_history(source: Source) -> Callable[[], Table] | None:
+    files = source.files(*_TRAINER_STATES)
+    return partial(_read_longest, source.path, files) if files else None
+
+
+def _read_longest(folder: Path, files: Sequence[Path]) -> Table:
     """Read the state with the longest history: each checkpoint repeats what was logged before it."""
     tables, faults = [], []
     for file in files:
@@ -198,114 +203,50 @@ def _read_trainer_folder(source: Source, files: Sequence[Path]) -> Table:
             faults.append(fault)
     if not tables:
         raise faults[0]
-    best = max(reversed(tables), key=lambda table: len(table.rows))
-    values = {"file": best.path.relative_to(source.path).as_posix(), "num_rows": len(best.rows)}
+    best = max(reversed(tables), key=len)
+    values = {"file": best.path.relative_to(folder).as_posix(), "num_rows": len(best)}
     fact = Fact(kind="longest_history", values=values | {"num_files": len(files), "num_unreadable": len(faults)})
-    return replace(best, path=source.path, facts=(*((fact,) if len(files) > 1 else ()), *best.facts))
+    return replace(best, path=folder, facts=(*((fact,) * (len(files) > 1)), *best.facts))
 
 
-def _file_inside(source: Source) -> Path | None:
-    """Return the file that a trainer or wandb is known to write into its folder."""
+def _file_inside(source: Source) -> Callable[[], Table] | None:
+    """Return what reads the file that a trainer or wandb is known to write into its folder."""
     files = [source.path / name for name in (store.METRICS, "files/output.log", "output.log")]
-    return next((file for file in files if file.is_file() and (file.name == store.METRICS or _is_log(file))), None)
+    there = (file for file in files if file.is_file() and (file.name == store.METRICS or _is_log(file)))
+    return next((partial(read_table, file) for file in there), None)
 
 
-def _read_wandb(source: Source, found: Sequence[Path]) -> Table:
-    files = sorted({file.resolve() for file in found})
-    placed = list(binary.wandb_rows(files, source.budget))
-    printed = files[0].parent / "files" / "output.log"
-    if not placed and len(files) == 1 and printed.is_file():
-        return replace(read_table(printed), path=source.path)
-    return _of_runs(source, "wandb", placed)
+def _wandb(source: Source) -> Iterable[Placed] | Callable[[], Table] | None:
+    """Return the history of wandb's runs; what was printed, where a run has none."""
+    files = sorted({file.resolve() for file in binary.wandb_files(source)})
+    printed = [file.parent / "files" / "output.log" for file in files if len(files) == 1]
+    placed = list(binary.wandb_rows(files, source))
+    if files and not placed and printed and printed[0].is_file():
+        return lambda: replace(read_table(printed[0]), path=source.path)
+    return placed if files else None
 
 
-def _read_events(source: Source, files: Sequence[Path]) -> Table:
-    folder = source.path if source.is_folder else source.path.parent
-    return _of_runs(source, "tensorboard", list(binary.event_rows(folder, files, source.budget)))
-
-
-def _read_mlflow(source: Source, files: Sequence[Path]) -> Table:
-    return _of_runs(source, "mlflow", list(binary.mlflow_rows(files, source.budget)))
-
-
-def _read_sqlite(source: Source, _: object) -> Table:
-    return _of_runs(source, "sqlite", binary.sqlite_rows(source.path, source.data, source.budget))
-
-
-def _of_runs(source: Source, kind: str, rows: Iterable[Placed]) -> Table:
-    """Return a table of rows that each name their run; the name of an only run says nothing."""
-    placed = text.reshaped(list(rows))[0]
-    if not placed:
-        raise InputError(f"{source.path} holds no logged values yet: wait until the run has logged something.")
-    if len({row.get("run") for _, row in placed}) > 1:
-        return make_table(source.path, kind, placed, apart=("run",), budget=source.budget)
-    placed = [(place, {key: value for key, value in row.items() if key != "run"}) for place, row in placed]
-    return make_table(source.path, kind, placed, budget=source.budget)
-
-
-# Text
-
-
-def _of_text(kind: str, source: Source, found: tuple[Sequence[Placed], Sequence[Fact]], **more: Any) -> Table:
-    """Return a table of rows that may have one metric per row, or one column per run."""
-    rows, built = text.with_evaluations(found[0])
-    rows, only, wide = text.reshaped(rows)
-    apart = ("run",) if wide or (kind == "console" and any("run" in row for _, row in rows)) else ()
-    kind = "wandb" if wide and kind == "csv" else kind
-    apart_facts = [Fact(kind="evaluations_apart", values={"columns": built})] if built else []
-    more |= {"y": only, "apart": apart, "facts": (*found[1], *wide, *apart_facts), "built": built}
-    return make_table(source.path, kind, rows, budget=source.budget, **more)
-
-
-def _read_csv(source: Source, _: object) -> Table:
-    rows, decimal_comma = text.csv_rows(source.path, source.text)
-    return _of_text("csv", source, (rows, ()), decimal_comma=decimal_comma)
-
-
-def _read_json(source: Source, found: tuple[list[Placed], tuple[Fact, ...]]) -> Table:
-    return _of_text("trainer_state" if '"log_history"' in source.text else "jsonl", source, found)
-
-
-def _read_json_lines(source: Source, _: object) -> Table:
-    return _of_text("jsonl", source, text.jsonl_rows(source.path, source.text))
-
-
-def _named_as_table(source: Source) -> bool:
-    return source.path.suffix.lower() in (".csv", ".tsv", ".gz")
-
-
-def _has(*patterns: str) -> Recognise:
-    return lambda source: source.files(*patterns)
-
-
-def _begins(head: bytes) -> Recognise:
-    return lambda source: source.data.startswith(head) and [source.path]
-
-
-FOLDERS: dict[str, tuple[Recognise, Read]] = {
-    "run": (_is_run, _read_run),
-    "study": (_has(store.STUDY), _read_study),
-    "trainer folder": (_has("trainer_state.json", "checkpoint-*/trainer_state.json"), _read_trainer_folder),
-    "wandb": (_has("*.wandb", "*run-*/*.wandb", "wandb/*run-*/*.wandb"), _read_wandb),
-    "mlflow": (binary.mlflow_files, _read_mlflow),
-    "file inside": (_file_inside, lambda _, file: read_table(file)),
-    "tensorboard": (_has("**/*tfevents*"), _read_events),
+_RUN = Format(partial(_run_rows, store.EVALS, ("step", "set")), "run", y="reward", apart=("set",))
+_RUNS = ("run",)
+FOLDERS: dict[str, Format] = {
+    "run": _RUN,
+    "study": Format(_study_rows, "run", y="reward", seed="seed", apart=("arm", "set")),
+    "trainer folder": Format(_longest_history, "trainer_state"),
+    "wandb": Format(_wandb, "wandb", apart=_RUNS),
+    "mlflow": Format(binary.mlflow_rows, "mlflow", apart=_RUNS),
+    "file inside": Format(_file_inside, ""),
+    "tensorboard": Format(binary.event_rows, "tensorboard", apart=_RUNS),
 }
-FILES: dict[str, tuple[Recognise, Read]] = {
-    "run": (_is_run, _read_run),
-    "wandb": (_begins(binary.WANDB_HEAD), _read_wandb),
-    "tensorboard": (
-        lambda source: b"\0" in source.data[:12] and binary.is_event_file(source.data) and [source.path],
-        _read_events,
-    ),
-    "sqlite": (_begins(binary.SQLITE_HEAD), _read_sqlite),
-    "json": (lambda source: text.json_document(source.path, source.text.lstrip()), _read_json),
-    "jsonl": (lambda source: text.is_json_lines(source.text.lstrip()), _read_json_lines),
-    "csv": (lambda source: text.is_table(source.text), _read_csv),
-    "console": (lambda source: console_rows(source.text, source.budget), partial(_of_text, "console")),
-    "drawn table": (
-        lambda source: not _named_as_table(source) and (rows := text.drawn_rows(source.text)) and (rows, ()),
-        partial(_of_text, "csv"),
-    ),
-    "csv, by its suffix": (_named_as_table, _read_csv),
+FILES: dict[str, Format] = {
+    "run": _RUN,
+    "run, its metrics": Format(partial(_run_rows, store.METRICS, ("step",)), "run"),
+    "wandb": Format(_wandb, "wandb", apart=_RUNS),
+    "tensorboard": Format(binary.event_rows, "tensorboard", apart=_RUNS),
+    "sqlite": Format(binary.sqlite_rows, "sqlite", apart=_RUNS),
+    "json": Format(text.json_rows, "json"),
+    "jsonl": Format(text.jsonl_rows, "jsonl"),
+    "csv": Format(text.csv_rows, "csv"),
+    "console": Format(console_rows, "console", apart=_RUNS),
+    "drawn table": Format(text.drawn_rows, "csv"),
+    "csv, by its suffix": Format(text.named_csv_rows, "csv"),
 }

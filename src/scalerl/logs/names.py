@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scalerl.errors import InputError, printable
@@ -35,111 +35,92 @@ def clean(text: str) -> str:
     return printable(text[:_MAX_LENGTH]).strip()
 
 
-def listed(items: Sequence[str]) -> str:
-    """Join names for a message: 'a, b, c', at most twelve of them."""
-    shown = ", ".join(items[:_MAX_NAMES])
-    return shown if len(items) <= _MAX_NAMES else f"{shown} and {len(items) - _MAX_NAMES} more"
+def listed(items: Sequence[str], most: int = _MAX_NAMES) -> str:
+    """Join names for a message: 'a, b, c', at most so many of them."""
+    shown = ", ".join(items[:most])
+    return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
 
 
 def file_names(paths: Sequence[Path]) -> list[str]:
     """Return a short name for each path: its stem, or its folder where the stem is generic, as 'metrics' is.
 
-    Where these are equal, as many folders come before them as it takes to tell the paths apart.
+    Where these are equal, the suffix and as many folders are added as it takes to tell the paths apart.
     """
     absolute = [path.absolute() for path in paths]
     telling = {path: _telling_path(path) for path in absolute}
     num = Counter(telling.values())
     # Two generic files of one folder go by their own names.
-    places = {path: path if num[place] > 1 else place for path, place in telling.items()}
-    names = dict(zip(places, _short_paths(list(places.values())), strict=True))
+    choices = {path: _choices(path if num[place] > 1 else place) for path, place in telling.items()}
+    taken = Counter(name for names in choices.values() for name in set(names))
+    found = {path: next((name for name in own if taken[name] == 1), own[-1]) for path, own in choices.items()}
     repeats = [absolute[:at].count(path) for at, path in enumerate(absolute)]
-    return [clean(names[path] + f" ({nth + 1})" * bool(nth)) for path, nth in zip(absolute, repeats, strict=True)]
+    return [clean(found[path] + f" ({nth + 1})" * bool(nth)) for path, nth in zip(absolute, repeats, strict=True)]
 
 
-def curve_names(keys: Sequence[CurveKey], labels: Sequence[str] = ()) -> list[str]:
-    """Return one name per curve, made of the values that differ; `labels` replace them, one per curve or per file."""
-    files = list(dict.fromkeys(dict(key).get(FILE, "") for key in keys))
-    if labels and len(labels) == len(keys):
-        return _checked_labels(labels)
-    if labels and len(labels) == len(files) > 1:
-        renamed = dict(zip(files, _checked_labels(labels), strict=True))
-        keys = [tuple((column, renamed[value] if column == FILE else value) for column, value in key) for key in keys]
-    elif labels:
-        names = curve_names(keys)
-        raise InputError(
-            f"{len(labels)} labels were given for {len(names)} curve{'s' if len(names) > 1 else ''} "
-            f"({listed(names)}): give --label once for each, in this order."
-        )
-    # The file says nothing where there is one, unless it is all there is to say beside an evaluation set.
-    if len(files) == 1 and all(any(column not in (FILE, "set") for column, _ in key) for key in keys):
-        keys = [tuple(part for part in key if part[0] != FILE) for key in keys]
-    names = ["/".join(_part(column, value) for column, value in key) for key in keys]
-    return _shortened(names) if not labels else names
-
-
-def _checked_labels(labels: Sequence[str]) -> list[str]:
-    if len(set(labels)) < len(labels) or not all(label.strip() for label in labels):
-        raise InputError(f"the labels {listed(list(labels))} must differ from each other and not be empty.")
-    return list(labels)
-
-
-def _part(column: str, value: str) -> str:
-    if column == ATTEMPT:
-        return f"attempt {value}"
-    # A bare number says nothing: 0.7 of what?
-    return f"{column}={value}" if column != FILE and not re.search(r"[A-Za-z]{2}|^[A-Za-z]", value) else value
-
-
-def _shortened(names: Sequence[str]) -> list[str]:
-    """Cut what all names begin and end with, in whole words, where they are long; at least one word stays."""
-    parts = [_WORDS.split(name) for name in names]  # words and the separators between them, in turn
-    num = {len(own) for own in parts}
-    if len(set(names)) < 2 or max(map(len, names)) <= _LONG:
-        return list(names)
-    begin, end = (_num_shared([own[::turn] for own in parts], min(num)) for turn in (1, -1))
-    short = ["".join(own[begin : len(own) - end]) for own in parts]
-    is_clear = len(set(short)) == len(set(names)) and all(re.search(r"[A-Za-z]", name) for name in short)
-    return short if is_clear else list(names)
-
-
-def _num_shared(parts: Sequence[Sequence[str]], most: int) -> int:
-    """Return how many leading parts are equal in all, up to a separator; case is ignored."""
-    alike = (len({own[at].lower() for own in parts}) == 1 for at in range(most))
-    num = sum(1 for _ in itertools.takewhile(bool, alike))
-    return num - num % 2
-
-
-# Paths
+def _choices(path: Path) -> list[str]:
+    """Return names for a path, from its stem alone to the whole path."""
+    last = (path.name if path.is_dir() else _stem(path.name), path.name)
+    folders = path.parent.parts
+    return ["/".join((*folders[len(folders) - depth :], name)) for depth in range(len(folders) + 1) for name in last]
 
 
 def _telling_path(path: Path) -> Path:
     """Return the path, or the folder around it that says of which run it is."""
-    if path.is_dir():
-        place = path
-    elif _GENERIC.fullmatch(_stem(path.name)) and path.parent.name:
-        place = path.parent
-    else:
-        return path
-    while _GENERIC_FOLDER.fullmatch(place.name) and place.parent.name and place != path:
+    is_generic = bool(_GENERIC.fullmatch(_stem(path.name))) and not path.is_dir()
+    place = path.parent if is_generic and path.parent.name else path
+    while place != path and _GENERIC_FOLDER.fullmatch(place.name) and place.parent.name:
         place = place.parent
     return place
-
-
-def _short_paths(paths: Sequence[Path]) -> list[str]:
-    stems = [path.name if path.is_dir() else _stem(path.name) for path in paths]
-    beside = [path.parent / stem for path, stem in zip(paths, stems, strict=True)]
-    # log.csv beside log.jsonl: only the suffix differs.
-    stems = [
-        path.name if beside.count(path.parent / stem) > 1 else stem for path, stem in zip(paths, stems, strict=True)
-    ]
-    names = list(stems)
-    for depth in range(1, max((len(path.parts) for path in paths), default=0)):
-        for at in [at for at, name in enumerate(names) if names.count(name) > 1]:
-            names[at] = "/".join((*paths[at].parent.parts[-depth:], stems[at]))
-    return names
 
 
 def _stem(name: str) -> str:
     name = name.removesuffix(".gz")
     stem, dot, _ = name.rpartition(".")
     return stem if dot and stem and "tfevents" not in name else name
+
+
+def curve_names(keys: Sequence[CurveKey], labels: Sequence[str] = ()) -> list[str]:
+    """Return one name per curve, made of the values that differ; `labels` replace them, one per curve or per file."""
+    files = list(dict.fromkeys(dict(key).get(FILE, "") for key in keys))
+    if len(set(labels)) < len(labels) or not all(map(str.strip, labels)):
+        raise InputError(f"the labels {listed(labels)} must differ from each other and not be empty.")
+    if labels and len(labels) == len(keys):
+        return list(labels)
+    if labels and not len(labels) == len(files) > 1:
+        names = curve_names(keys)
+        raise InputError(
+            f"{len(labels)} labels were given for {len(names)} curve{'s' if len(names) > 1 else ''} "
+            f"({listed(names)}): give --label once for each, in this order."
+        )
+    renamed = dict(zip(files, labels or files, strict=True))
+    # The file says nothing where there is one, unless it is all there is to say beside an evaluation set.
+    is_said = len(files) > 1 or not all(dict(key).keys() - {FILE, "set"} for key in keys)
+    parts = [[part for part in key if part[0] != FILE or is_said] for key in keys]
+    names = ["/".join(_part(column, value, renamed) for column, value in own) for own in parts]
+    return _shortened(names) if not labels else names
+
+
+def _part(column: str, value: str, files: Mapping[str, str]) -> str:
+    if column == FILE:
+        return files[value]
+    # A bare number says nothing: 0.7 of what?
+    is_word = re.search(r"[A-Za-z]{2}|^[A-Za-z]", value)
+    return f"attempt {value}" if column == ATTEMPT else value if is_word else f"{column}={value}"
+
+
+def _shortened(names: Sequence[str]) -> list[str]:
+    """Cut what all names begin and end with, in whole words, where they are long; at least one word stays."""
+    if len(set(names)) < 2 or max(map(len, names)) <= _LONG:
+        return list(names)
+    parts = [_WORDS.split(name) for name in names]  # words and the separators between them, in turn
+    lower = [_WORDS.split(name.lower()) for name in names]
+    begin, end = (_num_shared([own[::turn] for own in lower]) // 2 * 2 for turn in (1, -1))
+    short = ["".join(own[begin : len(own) - end]) for own in parts]
+    is_clear = len(set(short)) == len(set(names)) and all(re.search(r"[A-Za-z]", name) for name in short)
+    return short if is_clear else list(names)
+
+
+def _num_shared(parts: Sequence[Sequence[str]]) -> int:
+    """Return how many leading words are the same in all."""
+    alike = itertools.takewhile(lambda words: len(set(words)) == 1, zip(*parts, strict=False))
+    return len(list(alike))

@@ -9,19 +9,19 @@ of another and goes beyond it continues that one.
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scalerl.logs.columns import RUN, grouped, is_measured, plain, run_keys
+from scalerl.logs.columns import RUN, grouped, is_measured, plain
 from scalerl.logs.facts import Fact
 from scalerl.logs.names import ATTEMPT
-from scalerl.logs.units import is_known, numbers
+from scalerl.logs.table import Table
+from scalerl.logs.units import Floats, Mask, known
 
-Row = dict[str, Any]
 Span = tuple[float, float]
 """First and last step of a part."""
 
@@ -90,66 +90,54 @@ def chains(spans: Mapping[Any, Span]) -> list[list[Any]]:
     return runs
 
 
-def count_through_epochs(rows: Sequence[Row], step: str, coarse: str | None) -> tuple[list[Row], list[Fact]]:
-    """Return rows whose steps go on where each epoch begins its steps anew; others as they are."""
-    steps, epochs = numbers(rows, step), numbers(rows, coarse)
-    known = np.flatnonzero(~np.isnan(steps) & ~np.isnan(epochs))
-    falls, turns = np.diff(steps[known]) < 0, np.diff(epochs[known])
-    if not falls.any() or (turns < 0).any() or falls.sum() != (turns > 0).sum():
-        return list(rows), []
-    before = np.cumsum(np.where(falls, steps[known][:-1], 0.0))
-    counted = list(rows)
-    for at, offset in zip(known[1:], before, strict=True):
-        counted[at] = {**rows[at], step: rows[at][step] + float(offset)}
-    values = {"step": step, "coarse": coarse, "num": int(falls.sum()) + 1}
-    return counted, [Fact(kind="steps_per_epoch", values=values)]
-
-
-def join_named_runs(rows: Sequence[Row], step: str, labels: Sequence[str]) -> tuple[list[Row], list[Fact]]:
-    """Return the rows with one name for the values of a run column that continue each other, as ids of restarts do."""
-    joined, steps, facts = list(rows), numbers(rows, step), []
-    for column in (label for label in labels if plain(label) in RUN):
-        for family in grouped(run_keys(joined, [label for label in labels if label != column])).values():
-            parts = {name: family[own] for name, own in grouped(joined[at].get(column) for at in family).items()}
-            spans = {name: span for name, own in parts.items() if name and (span := span_of(steps[own]))}
-            for run in (run for run in chains(spans) if len(run) > 1):
-                for at in np.concatenate([parts[name] for name in run]):
-                    joined[at] = {**joined[at], column: run[0]}
-                values = {"column": column, "names": tuple(map(str, run))}
-                facts.append(Fact(kind="runs_joined", values=values))
-    return joined, facts
-
-
-def span_of(steps: NDArray[np.float64]) -> Span | None:
-    known = steps[~np.isnan(steps)]
-    return (float(known.min()), float(known.max())) if known.size else None
+def span_of(steps: Floats) -> Span | None:
+    there = steps[~np.isnan(steps)]
+    return (float(there.min()), float(there.max())) if there.size else None
 
 
 # The rows of one table
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
-    """The rows of a table that count, and the attempt of each."""
+def count_through_epochs(table: Table, step: str, coarse: str | None) -> Table:
+    """Return a table whose steps go on where each epoch begins its steps anew; any other as it is."""
+    steps, epochs = table.numbers(step), table.numbers(coarse)
+    there = np.flatnonzero(~np.isnan(steps) & ~np.isnan(epochs))
+    falls, turns = np.diff(steps[there]) < 0, np.diff(epochs[there])
+    if not falls.any() or (turns < 0).any() or falls.sum() != (turns > 0).sum():
+        return table
+    counted = table[step].copy()
+    counted[there[1:]] += np.cumsum(np.where(falls, steps[there][:-1], 0.0))
+    values = {"step": step, "coarse": coarse, "num": int(falls.sum()) + 1}
+    return replace(table, cells={**table.cells, step: counted}).noting(Fact(kind="steps_per_epoch", values=values))
 
-    rows: list[Row]
-    attempt: list[int]
-    superseded: list[bool]
-    """Rows that were done and are gone: their time counts."""
-    places: list[str]
-    facts: list[Fact]
+
+def join_named_runs(table: Table, step: str, labels: Sequence[str]) -> Table:
+    """Give one name to the values of a run column that continue each other, as ids of restarts do."""
+    steps = table.numbers(step)
+    for column in (label for label in labels if plain(label) in RUN):
+        names = table[column].copy()
+        for family in table.groups(label for label in labels if label != column).values():
+            parts = {name: family[own] for name, own in grouped(names[family]).items()}
+            spans = {name: span for name, own in parts.items() if name and (span := span_of(steps[own]))}
+            for run in (run for run in chains(spans) if len(run) > 1):
+                names[np.concatenate([parts[name] for name in run])] = run[0]
+                values = {"column": column, "names": tuple(map(str, run))}
+                table = table.noting(Fact(kind="runs_joined", values=values))
+        table = replace(table, cells={**table.cells, column: names})
+    return table
 
 
-def join_attempts(rows: Sequence[Row], step: str, labels: Sequence[str], places: Sequence[str], file: str) -> Joined:
-    """Number the attempts that begin anew, and mark what a resumed attempt superseded.
+def join_attempts(table: Table, step: str, labels: Sequence[str]) -> tuple[Table, Mask]:
+    """Number the attempts that begin anew; return the table, and which rows no resumed attempt superseded.
 
     What only the superseded row of a step has, such as a checkpoint's evaluation, moves to the row that replaced it.
     """
-    rows, steps, keys = list(rows), numbers(rows, step), run_keys(rows, labels)
-    attempt, again, gone = np.ones(len(rows), dtype=int), np.zeros(len(rows), dtype=bool), np.full(len(rows), -1)
-    for members in grouped(keys).values():
+    steps, file = table.numbers(step), table.path.name
+    attempt, again, gone = np.ones(len(table), dtype=int), np.zeros(len(table), dtype=bool), np.full(len(table), -1)
+    newest = np.arange(len(table))
+    for members in table.groups(labels).values():
         timed = members[~np.isnan(steps[members])]
-        if _measure_other_things([rows[at] for at in timed], step):
+        if _measure_other_things(table.take(timed), step):
             continue
         found = find_attempts(steps[timed].tolist())
         again[timed[sorted(found.again)]] = True
@@ -158,51 +146,47 @@ def join_attempts(rows: Sequence[Row], step: str, labels: Sequence[str], places:
         for at in reversed(found.resumed):
             before = timed[max((first for first in found.anew if first <= at), default=0) : at]
             gone[before[steps[before] >= steps[timed[at]]]] = timed[at]
-    newest = {(key, at): row for row, (key, at) in enumerate(zip(keys, steps, strict=True))}
-    for row in np.flatnonzero(gone >= 0):
-        newer = newest[keys[row], steps[row]]
-        if gone[newer] < 0:
-            rows[newer] = rows[row] | {name: value for name, value in rows[newer].items() if is_known(value)}
+        for same in grouped(steps[timed]).values():
+            newest[timed[same]] = timed[same[-1]]
+    table = _with_values_of(table, np.flatnonzero((gone >= 0) & (gone[newest] < 0))[::-1], newest)
     counts = Counter(attempt[~again].tolist())
     short = [number for number, num in counts.items() if number < max(counts) and num < _MIN_ROWS]
-    kept = np.flatnonzero(~np.isin(attempt, short))
+    kept = ~np.isin(attempt, short)
     attempt = 1 + np.searchsorted(np.unique(attempt[kept]), attempt)
-    done = again | (gone >= 0)
-    facts = [_superseded(steps, gone, places, file)] if (gone >= 0).any() else []
+    done, num_attempts = again | (gone >= 0), int(attempt[kept].max(initial=1))
+    if (gone >= 0).any():
+        table = table.noting(_superseded(steps, gone, table.places, file))
     if short:
         values = {"num": len(short), "num_rows": sum(counts[number] for number in short), "place": file}
-        facts.append(Fact(kind="short_attempts", values=values))
+        table = table.noting(Fact(kind="short_attempts", values=values))
     if again.any():
         values = {"num": int(again.sum()), "step": float(steps[again][0])}
-        facts.append(Fact(kind="first_step_again", values=values))
-    if attempt[kept].max(initial=1) > 1:
-        counted = kept[~done[kept]]
-        differ = _settings([rows[at] for at in counted], attempt[counted].tolist())
-        values = {"num": int(attempt[kept].max()), "place": file, "differ": differ}
-        facts.append(Fact(kind="attempts", values=values))
-    return Joined(
-        rows=[rows[at] for at in kept.tolist()],
-        attempt=attempt[kept].tolist(),
-        superseded=done[kept].tolist(),
-        places=[places[at] for at in kept.tolist()],
-        facts=facts,
-    )
+        table = table.noting(Fact(kind="first_step_again", values=values))
+    if num_attempts > 1:
+        differ = _settings(table.take(kept & ~done), attempt[kept & ~done])
+        table = table.noting(Fact(kind="attempts", values={"num": num_attempts, "place": file, "differ": differ}))
+        table = replace(table.with_column(ATTEMPT, attempt.tolist()), apart=(*table.apart, ATTEMPT))
+    return table.take(kept), ~done[kept]
 
 
-def _measure_other_things(rows: Sequence[Row], step: str) -> bool:
+def _with_values_of(table: Table, old: NDArray[np.intp], newest: NDArray[np.intp]) -> Table:
+    """Fill the gaps of rows with what the rows they replaced had measured."""
+    filled = {}
+    for name, cells in table.cells.items():
+        gaps = old[~known(cells[newest[old]])]
+        filled[name] = cells.copy()
+        filled[name][newest[gaps]] = cells[gaps]
+    return replace(table, cells=filled) if len(old) else table
+
+
+def _measure_other_things(table: Table, step: str) -> bool:
     """Return whether the parts between falls of the step have no metric in common: evaluations after all training."""
-    part = np.cumsum(np.diff(numbers(rows, step), prepend=-np.inf) < 0)
-    measured = {name for name in set[str]().union(*rows) if name != step and is_measured(name)}
-    seen = {
-        (number, name)
-        for number, row in zip(part, rows, strict=True)
-        for name in measured.intersection(row)
-        if is_known(row[name])
-    }
-    return len(seen) == len({name for _, name in seen})
+    part = np.cumsum(np.diff(table.numbers(step), prepend=-np.inf) < 0)
+    measured = [cells for name, cells in table.cells.items() if name != step and is_measured(name)]
+    return all(len(np.unique(part[known(cells)])) < 2 for cells in measured)
 
 
-def _superseded(steps: NDArray[np.float64], gone: NDArray[np.intp], places: Sequence[str], file: str) -> Fact:
+def _superseded(steps: Floats, gone: NDArray[np.intp], places: Sequence[str], file: str) -> Fact:
     first = int(gone[gone >= 0].min())
     before = steps[:first][~np.isnan(steps[:first])]
     values = {"from_step": float(before[-1]), "to_step": float(steps[first])}
@@ -210,10 +194,8 @@ def _superseded(steps: NDArray[np.float64], gone: NDArray[np.intp], places: Sequ
     return Fact(kind="superseded", values=values | {"num": int((gone >= 0).sum())})
 
 
-def _settings(rows: Sequence[Row], attempt: Sequence[int]) -> tuple[str, ...]:
+def _settings(table: Table, attempt: NDArray[np.intp]) -> tuple[str, ...]:
     """Return the columns that have one value in each attempt and not the same in all: settings, most likely."""
-    numbered = list(zip(attempt, rows, strict=True))
-    names = dict.fromkeys(name for row in rows for name in row if name != ATTEMPT)
-    values = {name: {(number, str(row.get(name))) for number, row in numbered} for name in names}
+    values = {name: set(zip(attempt, map(str, cells), strict=True)) for name, cells in table.cells.items()}
     constant = [name for name, pairs in values.items() if len(pairs) == len(set(attempt))]
     return tuple(name for name in constant if len({value for _, value in values[name]} - {"None"}) > 1)

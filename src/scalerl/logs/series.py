@@ -16,20 +16,27 @@ from numpy.typing import NDArray
 
 from scalerl.errors import InputError
 from scalerl.logs.clock import time_of_day
-from scalerl.logs.columns import FLOPS, STEP, TOKENS, grouped, is_rate, label, plain
+from scalerl.logs.columns import FLOPS, STEP, TOKENS, grouped, is_part, is_rate, plain
 from scalerl.logs.facts import Fact, sentence
-from scalerl.logs.names import curve_names, listed
-from scalerl.logs.selection import Points, Selection, curves_from, words_of
+from scalerl.logs.names import CurveKey, curve_names, listed
+from scalerl.logs.selection import Points, Selection, curves_from
 from scalerl.logs.table import Table
-from scalerl.logs.units import SCALES, Bounds, YScale, fitting_scale, is_nan, number, numbers
+from scalerl.logs.units import (
+    ROUNDING,
+    SCALES,
+    Bounds,
+    Floats,
+    Mask,
+    YScale,
+    fitting_scale,
+    known,
+    labels,
+    number,
+    numeric,
+)  # fmt: skip
 
 __all__ = ["InputError", "Selection", "Series", "in_shares", "series_from"]
 
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-
-# A mean of floats may leave [0, 1] by rounding; float32 logs round at 6e-8.
-_ROUNDING = 1e-6
 # A first row within this share of the largest compute is as good as the model before training.
 _BEFORE_TRAINING = 0.01
 # The same for the step of an evaluation beside training rewards: some trainers log before their first step.
@@ -102,16 +109,16 @@ def series_from(tables: Sequence[Table], selection: Selection) -> list[Series]:
     built: list[Series] = []
     for name, (key, points) in zip(curve_names(list(curves), selection.labels), curves.items(), strict=True):
         table = points.table
-        labels: dict[str, Any] = {"name": name, "key": key, "x_label": table.x, "y_label": table.y}
-        labels["evaluation_set"] = dict(key).get("set") if "set" in table.apart else None
+        named: dict[str, Any] = {"name": name, "key": key, "x_label": table.x, "y_label": table.y}
+        named["evaluation_set"] = dict(key).get("set") if "set" in table.apart else None
         try:
-            built.append(_series(points, selection, labels))
+            built.append(_series(points, selection, named))
         except InputError as fault:
             if len(curves) == 1:
                 raise
             values: dict[str, Any] = dict.fromkeys(("run", "num_samples", "start", "evaluation"))
             values |= dict.fromkeys(("compute", "reward", "holdout_compute", "holdout_reward"), np.empty(0))
-            built.append(Series(start_sd=0.0, problem=str(fault), **labels, **values))
+            built.append(Series(start_sd=0.0, problem=str(fault), **named, **values))
     if all(series.problem for series in built):
         raise InputError(f"no usable curve among {len(built)}; the first, {built[0].name}: {built[0].problem}")
     # What is put side by side has one unit.
@@ -138,42 +145,40 @@ def in_shares(series: Series) -> Series:
     )
 
 
-def _series(points: Points, selection: Selection, labels: dict[str, Any]) -> Series:
-    name, table, tables = labels["name"], points.table, points.distinct_tables()
+def _series(points: Points, selection: Selection, names: dict[str, Any]) -> Series:
+    name, table, tables = names["name"], points.table, points.tables
     for option, columns in (("--x", {str(each.x) for each in tables}), ("--y", {str(each.y) for each in tables})):
         if len(columns) > 1:
             raise InputError(
                 f"the files of {name} use different columns ({listed(sorted(columns))}): choose one with {option}."
             )
     facts = list({repr(fact): fact for each in tables for fact in each.facts}.values())
-    for rule in (_without_nan, _named_by_seed, _without_repeated, _without_held):
+    for rule in (_without_nan, _named_by_seed, _without_repeated):
         points = rule(points, facts)
     points = points.take(np.argsort(points.run, kind="stable"))
     run, held = points.run, points.held
-    x = _numbers(points, points.cells("x"), table.x or "", "--x")
+    x = _numbers(points, points.x, table.x or "", "--x")
     y, y_scale = _rewards(points, selection.y_scale, facts)
     _check_clock(points, x)
     if held.all():
         wanted = "=".join(selection.holdout or ())
         raise InputError(f"every row of {name} matches --holdout {wanted}: none is left to fit.")
     is_start = _before_training(points, x, selection)
-    _check_positive(points, np.where(is_start, math.inf, x), selection)
     if (held | is_start).all():
         raise InputError(f"{name} has no row left to fit besides its start, at {points.where(is_start)}.")
-    samples = numbers(points.rows, table.num_samples or "num_samples")
-    samples = np.where((samples >= 1) & np.isfinite(samples) & (y_scale != "none"), samples, np.nan)
+    is_mean = y_scale != "none" and not is_part(table.y or "")
+    samples = np.where((points.samples >= 1) & is_mean, points.samples, np.nan)
     start, start_sd = _start(y[is_start], samples[is_start], selection, SCALES[y_scale])
     facts += _start_facts(start, points.take(is_start), x[~held], selection)
-    if start is None and selection.start is None and y_scale == "1" and (before := _evaluated_before(points)):
+    is_open = start is None and selection.start is None and y_scale == "1"
+    if is_open and (before := _evaluated_before(points, names["key"])):
         start, start_sd = before.values["start"], None
         facts.append(before)
     facts += _mixed(points, x, selection)
-    # Prompts and step of each row, for rows that can be compared answer by answer; empty for others.
-    pairs = [(row.get("prompts_hash"), row.get(table.step or "step")) for row in points.rows]
-    evaluation = np.array(["" if None in pair else "@".join(map(label, pair)) for pair in pairs])
-    order = np.lexsort((evaluation, y, x, run))
+    order = np.lexsort((points.evaluation, y, x, run))
     fitted, late = order[~(held | is_start)[order]], order[held[order]]
     late = late[np.lexsort((y[late], x[late]))]
+    evaluation = points.evaluation[fitted]
     return Series(
         compute=x[fitted],
         reward=y[fitted],
@@ -183,11 +188,11 @@ def _series(points: Points, selection: Selection, labels: dict[str, Any]) -> Ser
         start_sd=start_sd,
         holdout_compute=x[late],
         holdout_reward=y[late],
-        evaluation=evaluation[fitted] if all(evaluation[fitted]) else None,
+        evaluation=evaluation if all(evaluation) else None,
         problem=None,
         y_scale=y_scale,
         facts=tuple(facts),
-        **labels,
+        **names,
     )
 
 
@@ -199,94 +204,74 @@ def _without_nan(points: Points, facts: list[Fact]) -> Points:
 
     NaN is how pandas and wandb write that a value was not logged in a row, such as an evaluation's in most rows.
     """
-    no_x, no_y = (np.array([is_nan(cell) for cell in points.cells(role)]) for role in ("x", "y"))
+    no_x, no_y = ~known(points.x), ~known(points.y)
     missing = no_x | no_y
-    kept = points.take(~missing)
-    if not missing.any() or not any(math.isfinite(number(cell) or 0.0) for cell in kept.cells("y")):
+    if not missing.any() or not np.isfinite([number(cell) or 0.0 for cell in points.y[~missing]]).any():
         return points
     columns = [str(name) for name, gone in ((points.table.x, no_x), (points.table.y, no_y & ~no_x)) if gone.any()]
     values = {"columns": tuple(sorted(columns)), "num": int(missing.sum()), "num_rows": len(missing)}
     facts.append(Fact(kind="nan_rows", values=values | {"place": points.where(missing)}))
-    return kept
+    return points.take(~missing)
 
 
 def _named_by_seed(points: Points, facts: list[Fact]) -> Points:
     """Put the seed into the name of each run where a file holds several, unless an option names the runs."""
-    seeds = ["" if cell is None else label(cell) for cell in points.cells("seed")]
-    num_files, num_runs = len(set(points.run)), len(set(zip(points.run, seeds, strict=True)))
-    if num_runs == num_files or points.is_run_named:
+    pairs = list(zip(points.run, points.seed, strict=True))
+    num_files, num_runs = len(set(points.run)), len(set(pairs))
+    if num_runs == num_files:
         return points
-    columns = {"columns": tuple(sorted({str(table.seed) for table in points.distinct_tables() if table.seed}))}
-    if 2 * num_runs > len(seeds):
+    columns = {"columns": tuple(sorted({table.seed for table in points.tables if table.seed}))}
+    if 2 * num_runs > len(pairs):
         facts.append(Fact(kind="seed_has_too_many_values", values=columns))
         return points
     facts.append(Fact(kind="runs_by_column", values=columns))
-    named = [
-        (f"{run}/{seed}" if num_files > 1 else seed) if seed else run
-        for run, seed in zip(points.run, seeds, strict=True)
-    ]
+    named = ["/".join(filter(None, pair if num_files > 1 else pair[1:])) or pair[0] for pair in pairs]
     return replace(points, run=np.array(named))
 
 
 def _without_repeated(points: Points, facts: list[Fact]) -> Points:
-    """Drop the rows that a log holds twice; note several evaluations per compute.
-
-    Rewards with few different values, such as 0 and 1 of single answers, are equal without being the same row.
-    """
-    computes = list(zip(points.run, map(str, points.cells("x")), strict=True))
-    rewards, num = list(map(str, points.cells("y"))), len(computes)
-    if len(set(computes)) == num or 2 * len(set(rewards)) < len(set(computes)):
-        return points
-    words = list(dict.fromkeys(column for table in points.distinct_tables() for column in words_of(table)))
-    texts = [tuple(str(row.get(column)) for column in words) for row in points.rows]
-    samples = [
-        str(row.get(table.num_samples or "num_samples")) for row, table in zip(points.rows, points.tables, strict=True)
-    ]
-    once = [rows[-1] for rows in grouped(zip(computes, rewards, samples, points.held, texts, strict=True)).values()]
-    is_kept = np.ones(num, dtype=bool)
-    if num - len(once) > _MANY * num:
-        facts.append(Fact(kind="repeated_rows", values={"num": num - len(once), "num_rows": num}))
-        is_kept = np.isin(np.arange(num), once)
-    counts = Counter(computes[at] for at in np.flatnonzero(is_kept & ~points.held))
-    usual = median(counts.values()) if counts else 0
-    # Words that differ have a fact of their own.
-    if usual >= 2 and len(set(texts)) == 1:
-        facts.append(Fact(kind="several_per_compute", values={"x": points.table.x, "num": usual}))
-    return points.take(is_kept)
+    """Count a value once: drop rows that a log holds twice, and rows that hold a value until there is a new one."""
+    order = np.lexsort((numeric(points.x), points.held, points.run))
+    computes, rewards = [*zip(points.run, map(str, points.x), strict=True)], [*map(str, points.y)]
+    kind, kept = "held_values", _first_of_held(points, order)
+    if len(set(computes)) < len(computes):
+        rows = zip(computes, rewards, map(str, points.samples), points.held, points.texts, strict=True)
+        kind, kept = "repeated_rows", np.array([own[-1] for own in grouped(rows).values()])
+        # Few different values, such as 0 and 1 of single answers, are equal without being the same row.
+        are_answers = 2 * len(set(rewards)) < len(set(computes))
+        kept = order if are_answers or len(kept) >= (1 - _MANY) * len(order) else kept
+        counts = Counter(computes[at] for at in kept[~points.held[kept]])
+        usual = median(counts.values()) if counts else 0
+        # Words that differ have a fact of their own.
+        if usual >= 2 and len(set(points.texts)) == 1 and not are_answers:
+            facts.append(Fact(kind="several_per_compute", values={"x": points.table.x, "num": usual}))
+    if len(kept) < len(order):
+        facts.append(Fact(kind=kind, values={"num": len(order) - len(kept), "num_rows": len(order)}))
+    return points.take(np.sort(kept))
 
 
-def _without_held(points: Points, facts: list[Fact]) -> Points:
-    """Keep the first of rows that only repeat the value of the row before them, as loggers do between two values.
+def _first_of_held(points: Points, order: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return the first of rows that repeat the value of the row before them, as loggers do between two values.
 
     Most values must stand several times in a row, and hardly one may come again later: counts of right answers do.
     """
-    x, y = points.cells("x"), np.array(list(map(str, points.cells("y"))))
-    if len(set(zip(points.run, map(str, x), strict=True))) < len(x):
-        return points  # several rows per compute, of which some agree
-    order = np.lexsort((np.array([number(cell) or 0.0 for cell in x]), points.held, points.run))
-    run, held, y = points.run[order], points.held[order], y[order]
-    is_new = np.append(True, (run[1:] != run[:-1]) | (held[1:] != held[:-1]) | (y[1:] != y[:-1]))
-    begins = np.flatnonzero(is_new)
-    distinct = len(set(zip(run, held, y, strict=True)))
-    if len(begins) < 6 or np.median(np.diff(np.append(begins, len(y)))) < 2 or distinct < 0.8 * len(begins):
-        return points
-    facts.append(Fact(kind="held_values", values={"num": len(begins), "num_rows": len(y)}))
-    return points.take(order[begins])
+    rows = [*zip(points.run[order], points.held[order], map(str, points.y[order]), strict=True)]
+    begins = np.array([at for at, row in enumerate(rows) if at == 0 or row != rows[at - 1]])
+    is_held = len(begins) >= 6 and np.median(np.diff(begins, append=len(rows))) >= 2
+    return order[begins] if is_held and len(set(rows)) >= 0.8 * len(begins) else order
 
 
 def _mixed(points: Points, x: Floats, selection: Selection) -> list[Fact]:
     """Warn where rows over the same compute differ in words: several curves, most likely, fitted as one."""
-    tables = points.distinct_tables()
-    known = selection.mentioned.union(*(table.apart for table in tables))
+    named = selection.mentioned.union(*(table.apart for table in points.tables))
     differing = []
-    for column in dict.fromkeys(column for table in tables for column in words_of(table) if column not in known):
-        spans = grouped((run, row.get(column)) for run, row in zip(points.run, points.rows, strict=True))
+    for at, column in enumerate(points.words):
+        groups = grouped(zip(points.run, (texts[at] for texts in points.texts), strict=True))
         # A word with hardly more than one row, such as a date, does not separate curves; nor do phases of a run.
-        ends = sorted(
-            (run, x[own].min(), x[own].max()) for (run, word), own in spans.items() if word is not None and len(own) > 2
-        )
-        if any(run == other and begin < last for (run, _, last), (other, begin, _) in itertools.pairwise(ends)):
-            differing.append(column)
+        spans = {key: x[own] for key, own in groups.items() if key[1] is not None and len(own) > 2}
+        ends = sorted((run, own.min(), own.max()) for (run, _), own in spans.items())
+        overlaps = any(run == other and begin < last for (run, _, last), (other, begin, _) in itertools.pairwise(ends))
+        differing += [column] if overlaps and column not in named else []
     return [Fact(kind="mixed", values={"columns": tuple(differing)})] if differing else []
 
 
@@ -296,28 +281,25 @@ def _mixed(points: Points, x: Floats, selection: Selection) -> list[Fact]:
 def _rewards(points: Points, asked: YScale, facts: list[Fact]) -> tuple[Floats, YScale]:
     """Return the rewards, and their scale."""
     column = points.table.y or ""
-    rewards = _numbers(points, points.cells("y"), column, "--y")
-    low, high = float(rewards.min()), float(rewards.max())
-    scale = asked
+    rewards = _numbers(points, points.y, column, "--y")
+    every, scale = rewards, asked
     if asked == "auto":
         # A column has one unit: an arm that stays below 1 % is not a share.
-        every = np.concatenate([rewards, *(numbers(table.rows, table.y or "") for table in points.distinct_tables())])
+        every = np.concatenate([rewards, *(table.numbers(table.y) for table in points.tables)])
         every = every[np.isfinite(every)]
-        low, high = float(every.min()), float(every.max())
-        is_unit = low >= -_ROUNDING and high <= 1 + _ROUNDING
-        scale = "1" if is_unit else fitting_scale(low, high, is_rate=is_rate(column))
-        if scale != "1":
-            values = {"y": column, "low": low, "high": high}
-            facts.append(Fact(kind="percent" if scale == "100" else "own_scale", values=values))
+        scale = fitting_scale(every.min(), every.max(), is_rate=is_rate(column))
+    values = {"y": column, "low": float(every.min()), "high": float(every.max())}
+    if asked == "auto" and scale != "1":
+        facts.append(Fact(kind="percent" if scale == "100" else "own_scale", values=values))
     bounds = SCALES[scale]
     if bounds is None:
         return rewards, scale
     fitted = np.clip(rewards, *bounds)
-    outside = np.abs(fitted - rewards) > _ROUNDING * (bounds[1] - bounds[0])
+    outside = np.abs(fitted - rewards) > ROUNDING * (bounds[1] - bounds[0])
     if outside.any():
         raise InputError(
-            f"{column!r} runs from {low:g} to {high:g}, outside {_span(bounds)} of --y-scale {scale} at "
-            f"{points.where(outside)}: leave --y-scale out, and it is read as it is."
+            f"{column!r} runs from {values['low']:g} to {values['high']:g}, outside {_span(bounds)} of --y-scale "
+            f"{scale} at {points.where(outside)}: leave --y-scale out, and it is read as it is."
         )
     return fitted, scale
 
@@ -362,8 +344,8 @@ def _check_clock(points: Points, x: Floats) -> None:
         )
     if table.kind == "run" or table.x == table.step:
         return
-    steps = numbers(points.rows, table.step)
-    for own in grouped(zip(map(id, points.tables), points.held, points.run, strict=True)).values():
+    steps = points.step
+    for own in grouped(zip(points.file, points.held, points.run, strict=True)).values():
         own = own[np.argsort(steps[own], kind="stable")]
         rises, gains = np.diff(steps[own]) > 0, np.diff(x[own])
         falls = np.flatnonzero((x[own[1:]] > 0) & (x[own[1:]] < (1 - _MIN_FALL) * x[own[:-1]]))
@@ -371,27 +353,10 @@ def _check_clock(points: Points, x: Floats) -> None:
         if len(falls) and (rises | (gains == 0)).all() and not np.isnan(steps[own]).any():
             before, after = own[falls[0]], own[falls[0] + 1]
             raise InputError(
-                f"compute {table.x!r} falls from {x[before]:g} to {x[after]:g} at {points.take([after]).where([True])} "
+                f"compute {table.x!r} falls from {x[before]:g} to {x[after]:g} at {points.where([after])} "
                 f"while the step rises from {steps[before]:g} to {steps[after]:g}: the clock of a resumed run began "
                 f"anew. Add what was spent before, or choose a column that goes on, such as --x {table.step}."
             )
-
-
-def _check_positive(points: Points, x: Floats, selection: Selection) -> None:
-    """Raise InputError for compute at or below 0 that is not the start."""
-    column = points.table.x
-    if (x < 0).any():
-        raise InputError(
-            f"compute {column!r} is negative ({x[x < 0][0]:g}) at {points.where(x < 0)}: remove those rows, or choose "
-            "another column with --x."
-        )
-    if (x == 0).any():
-        advice = (
-            "--start first takes one row at 0 of each run: name the column of runs with --seed, or of curves with --by"
-            if selection.start == "first"
-            else "rows that are held out lie after the start; choose another column with --x or another --holdout"
-        )
-        raise InputError(f"compute {column!r} is zero at {points.where(x == 0)}: {advice}.")
 
 
 # The start
@@ -400,15 +365,21 @@ def _check_positive(points: Points, x: Floats, selection: Selection) -> None:
 def _before_training(points: Points, x: Floats, selection: Selection) -> Mask:
     """Return which rows are of the model before training: at compute 0, or at a step below 0 as some loggers write it.
 
-    With 'first' they are each run's first row, if it is early.
+    With 'first' they are each run's first row, if it is early. InputError for any other row at or below 0.
     """
-    run, held = points.run, points.held
-    if selection.start != "first":
-        return ~held & ((x == 0) | ((x < 0) & (plain(points.table.x or "") in STEP)))
-    to_fit = np.where(held, math.inf, x)
-    least = {name: to_fit[run == name].min() for name in set(run)}
-    is_first = to_fit == np.array([least[name] for name in run])
-    return is_first & (x >= 0) & (x <= max(_BEFORE_TRAINING * x[~held].max(), 0.0))
+    column, to_fit = points.table.x, np.where(points.held, math.inf, x)
+    is_start = (to_fit == 0) | ((to_fit < 0) & (plain(column or "") in STEP))
+    if selection.start == "first":
+        least = {name: to_fit[points.run == name].min() for name in set(points.run)}
+        is_first = to_fit == np.array([least[name] for name in points.run])
+        is_start = is_first & (x >= 0) & (x <= max(_BEFORE_TRAINING * x[~points.held].max(), 0.0))
+    wrong = (x <= 0) & ~is_start
+    if wrong.any():
+        raise InputError(
+            f"compute {column!r} is {x[wrong][0]:g} at {points.where(wrong)}, which is neither training nor the start: "
+            "remove those rows, or name other columns with --x, --seed or --by."
+        )
+    return is_start
 
 
 def _start(y: Floats, samples: Floats, selection: Selection, bounds: Bounds) -> tuple[float | None, float | None]:
@@ -435,30 +406,28 @@ def _start(y: Floats, samples: Floats, selection: Selection, bounds: Bounds) -> 
 
 def _start_facts(start: float | None, first: Points, x: Floats, selection: Selection) -> list[Fact]:
     """Return which rows became the start where that is not plain from the options."""
-    values = {"start": start, "num": len(first.rows), "compute": float(x.min())}
-    if selection.start == "first" and not first.rows:
-        return [Fact(kind="start_is_late", values={"compute": values["compute"]})]
-    if selection.start == "first" and len(set(first.run)) < len(first.rows):
-        return [Fact(kind="start_is_a_mean", values={"start": start, "num": len(first.rows)})]
-    if selection.start is None and first.rows and first.table.kind != "run":
-        return [Fact(kind="start_at_zero", values=values | {"x": first.table.x})]
-    return []
+    num = len(first.x)
+    if selection.start == "first" and not num:
+        return [Fact(kind="start_is_late", values={"compute": float(x.min())})]
+    if selection.start == "first" and len(set(first.run)) < num:
+        return [Fact(kind="start_is_a_mean", values={"start": start, "num": num})]
+    values = {"start": start, "num": num, "compute": float(x.min()), "x": first.table.x}
+    is_told = selection.start is None and num and first.table.kind != "run"
+    return [Fact(kind="start_at_zero", values=values)] if is_told else []
 
 
-def _evaluated_before(points: Points) -> Fact | None:
+def _evaluated_before(points: Points, key: CurveKey) -> Fact | None:
     """Return an evaluation that was made before the first training reward, as verl's of step 0: it is the start."""
-    table, reward = points.table, points.table.reward
-    steps = numbers(points.rows, table.step)
-    steps = steps[np.isfinite(steps)]
-    few = [column for column, _ in reward.too_few] if reward is not None and reward.kind == "training" else []
-    if not few or not steps.size or len(points.distinct_tables()) > 1 or table.kind == "run":
+    table, reward, steps = points.table, points.table.reward, points.step
+    few = reward.too_few if reward is not None and reward.kind == "training" else ()
+    if not few or np.isnan(steps).all() or len(points.tables) > 1 or table.kind == "run":
         return None
-    early = min(steps.min(), _FIRST_STEPS * steps.max() + 1e-9)
-    own = {column: label(points.rows[0].get(column)) for column in table.apart}
-    rows = [row for row in table.rows if all(label(row.get(name)) == value for name, value in own.items())]
-    before = numbers(rows, table.step) < early
-    for column in few:
-        values = numbers(rows, column)[before]
+    early = min(np.nanmin(steps), _FIRST_STEPS * np.nanmax(steps) + 1e-9)
+    is_before = table.numbers(table.step) < early
+    for name, value in key:
+        is_before &= labels(table[name]) == value
+    for column, _ in few:
+        values = table.numbers(column)[is_before]
         values = values[(values >= 0) & (values <= 1)]
         if values.size:
             return Fact(kind="start_from_evaluation", values={"start": float(values[0]), "column": column})

@@ -1,17 +1,21 @@
-"""`Source`: what a path holds, read once and within limits; and the logs that paths, patterns and folders stand for."""
+"""`Source`: a log that is being read, within limits; and the logs that paths, patterns and folders stand for."""
 
 import codecs
 import difflib
 import glob
+import gzip
+import io
+import time
 import zlib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from scalerl import store
 from scalerl.errors import InputError
+from scalerl.logs.facts import Fact
 from scalerl.logs.names import clean, listed
-from scalerl.logs.table import Budget
 
 LOG_SUFFIXES = (
     *(".jsonl", ".csv", ".tsv", ".log", ".out", ".err", ".txt", ".json", ".gz", ".wandb", ".ndjson", ".db"),
@@ -19,20 +23,39 @@ LOG_SUFFIXES = (
 _MAX_BYTES = 256 << 20
 # A small file may unpack into anything.
 _MAX_UNPACKED = 64 << 20
-_CHUNK = 1 << 20
+_MAX_VALUES = 3_000_000
+_MAX_SECONDS = 60.0
 # Control characters that text does not hold; NUL is apart, since console output of several processes may hold some.
 _BINARY = bytes(set(range(32)) - {0, 7, 8, 9, 10, 11, 12, 13, 27})
 
 
 class Source:
-    """A file or folder that is to be read. Content is loaded when it is first asked for."""
+    """A file or folder that is being read: its content, loaded when first asked for, and what was decided about it.
+
+    A damaged or hostile file ends in a sentence, not in a full memory or a hang.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.is_folder = path.is_dir()
-        self.budget = Budget(path)
+        self.facts: list[Fact] = []
+        self.decimal_comma = False
+        """Whether 0,25 is a quarter."""
         self.bad_byte: int | None = None
         """Position of the first byte of `text` that is not UTF-8."""
+        self._values = 0.0
+        self._until = time.process_time() + _MAX_SECONDS
+
+    def spend(self, values: float = 1) -> None:
+        """Count what was read; raise InputError beyond the limits."""
+        self._values += values
+        if self._values > _MAX_VALUES:
+            raise InputError(f"{self.path} holds more than {_MAX_VALUES:,} values: keep the columns and rows you need.")
+        if time.process_time() > self._until:
+            raise InputError(f"{self.path} takes longer than {_MAX_SECONDS:g} s to read: give a shorter file.")
+
+    def note(self, kind: str, **values: Any) -> None:
+        self.facts.append(Fact(kind=kind, values=values))
 
     @cached_property
     def data(self) -> bytes:
@@ -61,27 +84,13 @@ def bounded_bytes(path: Path) -> bytes:
 
 
 def _unpacked(path: Path, data: bytes) -> bytes:
-    """Return the content of a gzip file, unpacked in chunks up to a limit."""
-    parts: list[bytes] = []
-    size = 0
-    while data:
-        unpacker = zlib.decompressobj(wbits=31)
-        while not unpacker.eof:
-            try:
-                part = unpacker.decompress(data, _CHUNK)
-            except zlib.error as fault:
-                raise InputError(f"{path} cannot be decompressed ({fault}): it is damaged; copy it again.") from None
-            data = unpacker.unconsumed_tail
-            if not part and not data and not unpacker.eof:
-                raise InputError(f"{path} cannot be decompressed: it is damaged or cut; copy it again.")
-            size += len(part)
-            if size > _MAX_UNPACKED:
-                raise InputError(
-                    f"{path} unpacks to more than {_MAX_UNPACKED >> 20} MiB: give the part that is needed."
-                )
-            parts.append(part)
-        data = unpacker.unused_data.lstrip(b"\0")
-    return b"".join(parts)
+    try:
+        content = gzip.GzipFile(fileobj=io.BytesIO(data)).read(_MAX_UNPACKED + 1)
+    except (EOFError, OSError, zlib.error) as fault:
+        raise InputError(f"{path} cannot be decompressed ({fault}): it is damaged or cut; copy it again.") from None
+    if len(content) > _MAX_UNPACKED:
+        raise InputError(f"{path} unpacks to more than {_MAX_UNPACKED >> 20} MiB: give the part that is needed.")
+    return content
 
 
 def _decoded(path: Path, data: bytes) -> tuple[str, int | None]:
@@ -90,13 +99,13 @@ def _decoded(path: Path, data: bytes) -> tuple[str, int | None]:
         raise InputError(f"{path} is empty: give a file with at least a header and a few rows.")
     if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return data.decode("utf-16", errors="replace"), None
-    shares = [data[begin:4000:2].count(0) / max(len(data[begin:4000:2]), 1) for begin in (0, 1)]
-    if max(shares) > 0.9 and min(shares) < 0.1 and len(data) > 16:
-        return data.decode("utf-16-be" if shares[0] > shares[1] else "utf-16-le", errors="replace"), None
+    even, odd = (data[begin:4000:2].count(0) / max(len(data[begin:4000:2]), 1) for begin in (0, 1))
+    if abs(even - odd) > 0.8 and len(data) > 16:
+        return data.decode("utf-16-be" if even > odd else "utf-16-le", errors="replace"), None
     # Output of several processes may hold NUL bytes, and a file that was cut while it was written begins with many.
     content = data.replace(b"\0", b"")
     num_binary = len(content) - len(content.translate(None, _BINARY))
-    if b"\0" in data and (not content.strip() or 100 * num_binary > len(content) or len(content) < 32):
+    if b"\0" in data and (100 * num_binary > len(content) or len(content.strip()) < 32):
         raise InputError(
             f"{path} is binary and no event file: give CSV, JSON lines, trainer_state.json, console output, "
             "tensorboard event files or a run folder (text must be UTF-8)."
@@ -132,11 +141,9 @@ def no_such_file(path: Path) -> str:
 
 
 def nothing_to_read(path: Path, logs: Sequence[Path]) -> str:
-    names = [item.name for item in logs]
-    if logs and all(store.is_run_folder(item) for item in logs):
-        return f"{path} is a folder of runs ({listed(names)}): give the runs themselves, such as {logs[0]}."
     if logs:
-        return f"{path} holds several logs ({listed(names)}): give the logs themselves, such as {logs[0]}."
+        what = "is a folder of runs" if all(map(store.is_run_folder, logs)) else "holds several logs"
+        return f"{path} {what} ({listed([log.name for log in logs])}): give them by name, such as {logs[0]}."
     entries = sorted(clean(item.name) for item in path.iterdir())
     content = f"holds {listed(entries)}" if entries else "is empty"
     return (

@@ -5,11 +5,16 @@ A cell may read 0.25, 0,25, 1.234,5, 1,234.5 or 25 %; a reward may be a share, p
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
+
+Cells = NDArray[np.object_]
+"""A column of a log; None for what was not logged, which is not NaN."""
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 YScale = Literal["auto", "1", "100", "pm1", "none"]
 Bounds = tuple[float, float] | None
@@ -23,6 +28,8 @@ _DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
 _MAX_NUMBER = 64
 # The least maximum of a rate in per cent; a share may exceed 1 a little, by a bonus.
 _MIN_PERCENT = 2.0
+# A mean of floats may leave [0, 1] by rounding; float32 logs round at 6e-8.
+ROUNDING = 1e-6
 
 
 def number(value: Any) -> float | None:
@@ -42,19 +49,27 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and value == value
 
 
-def is_nan(value: object) -> bool:
-    """Return whether a value is NaN, as a number or as text."""
-    return value != value if isinstance(value, float) else isinstance(value, str) and value.strip().lower() == "nan"
+def column_of(values: Iterable[Any], num: int = -1) -> Cells:
+    """Return values as a column; a list in a cell stays one value."""
+    return np.fromiter(values, dtype=object, count=num)
 
 
-def is_known(value: object) -> bool:
-    """Return whether a value was measured: it is there and not NaN."""
-    return value is not None and not is_nan(value)
+def numeric(cells: Iterable[Any]) -> Floats:
+    """Return cells as floats, NaN for what is no number."""
+    return np.array([cell if is_number(cell) else math.nan for cell in cells], dtype=float)
 
 
-def numbers(rows: Sequence[Mapping[str, Any]], column: str | None) -> NDArray[np.float64]:
-    """Return a column as numbers, NaN where there is none."""
-    return np.array([value if is_number(value := row.get(column or "")) else math.nan for row in rows], dtype=float)
+def known(cells: Cells) -> Mask:
+    """Return which cells were measured: they are there and not NaN."""
+    return np.not_equal(cells, None) & np.equal(cells, cells)
+
+
+def label(value: object) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def labels(cells: Iterable[Any]) -> NDArray[np.str_]:
+    return np.array([label(cell) for cell in cells], dtype=str)
 
 
 def as_numbers(texts: Sequence[str], *, decimal_comma: bool = False) -> list[float | None]:
@@ -62,16 +77,16 @@ def as_numbers(texts: Sequence[str], *, decimal_comma: bool = False) -> list[flo
 
     In a table whose decimals are commas a dot groups thousands: 1.000 is a thousand there.
     """
-    is_percent = all(text.endswith("%") for text in texts)
-    bare = [text.removesuffix("%").rstrip() for text in texts] if is_percent else texts
+    unit = 100 if all(text.endswith("%") for text in texts) else 1
+    bare = [text.rstrip("% ") for text in texts] if unit > 1 else texts
     dots = [text for text in bare if "." in text]
-    is_local = decimal_comma and (any("," in text for text in bare) or (dots and all(map(_DOT_GROUPS.fullmatch, dots))))
-    plain = [_local(text) if is_local else text for text in bare]
-    found = [number(text.replace(",", "") if _COMMA_GROUPS.fullmatch(text) else text) for text in plain]
-    return [value / 100 if is_percent and value is not None else value for value in found]
+    if decimal_comma and (any("," in text for text in bare) or (dots and all(map(_DOT_GROUPS.fullmatch, dots)))):
+        bare = list(map(_with_point, bare))
+    found = (number(text.replace(",", "") if _COMMA_GROUPS.fullmatch(text) else text) for text in bare)
+    return [None if value is None else value / unit for value in found]
 
 
-def _local(text: str) -> str:
+def _with_point(text: str) -> str:
     """Return 1.234,5 as 1234.5; as it is where commas group."""
     plain = text.replace(".", "") if _DOT_GROUPS.fullmatch(text) else text
     return plain.replace(",", ".") if plain.count(",") <= 1 else text
@@ -87,6 +102,6 @@ def has_decimal_commas(cells: Iterable[str]) -> bool:
 
 def fitting_scale(low: float, high: float, *, is_rate: bool) -> YScale:
     """Return the scale of rewards: shares, per cent only for what is named as a rate, else none."""
-    if low >= 0 and high <= 1:
+    if low >= -ROUNDING and high <= 1 + ROUNDING:
         return "1"
     return "100" if is_rate and low >= 0 and _MIN_PERCENT <= high <= 100 else "none"

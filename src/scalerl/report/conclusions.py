@@ -92,7 +92,7 @@ def _by_verdict(report: Report, view: View) -> list[Fact]:
     for curve in curves:
         if curve.verdict in GROUPS and (len(curves) > 1 or not curve.usable):
             groups[GROUPS[curve.verdict]].append(label[curve.name])
-    with_rows = {table.rows[0].get(ARM) for table in report.material.tables}
+    with_rows = {table[ARM][0] for table in report.material.tables}
     started = dict.fromkeys(run.arm for run in report.material.runs if run.status != WAITING)
     groups["without_curve"] += [arm for arm in started if arm not in with_rows]
     return [said(kind, names=tuple(names)) for kind, names in groups.items() if names]

@@ -15,7 +15,7 @@ from scalerl.errors import InputError
 from scalerl.logs.facts import Fact
 from scalerl.logs.formats import expand, read_table
 from scalerl.logs.names import file_names
-from scalerl.logs.table import Table, with_column
+from scalerl.logs.table import Table
 from scalerl.report.run_folder import WAITING, RunFolder, read_run
 from scalerl.report.runs import PER_RUN
 from scalerl.report.sources import planned
@@ -113,7 +113,7 @@ def _tables_of(runs: Sequence[RunFolder]) -> tuple[list[Table], list[str]]:
         own = run.faults()
         try:
             table = run.table()
-            tables.append(replace(with_column(table, ARM, [run.arm] * len(table.rows)), built=table.built))
+            tables.append(replace(table.with_column(ARM, [run.arm] * len(table)), built=table.built))
         except InputError as fault:
             own += [] if run.status == WAITING or str(fault) in own else [str(fault)]
         faults += [f"{run.name}: {fault}" for fault in own]

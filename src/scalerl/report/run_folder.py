@@ -12,7 +12,9 @@ import numpy as np
 from scalerl import store
 from scalerl.errors import InputError, RunFolderError, UserError
 from scalerl.logs.axes import disagreement, preferred_axis
-from scalerl.logs.table import Table, flatten, make_table
+from scalerl.logs.build import make_table
+from scalerl.logs.source import Source as LogSource
+from scalerl.logs.table import Table, flatten
 from scalerl.report.alarms import ALARM_STEPS, SIGNALS, Alarm, evaluation_alarms, signal_alarms, uneven_time_alarms
 from scalerl.report.columns import Array, Columns, number, rounded, thinned
 from scalerl.report.evaluations import counted, overtrained, pass_curves
@@ -251,7 +253,7 @@ class RunFolder:
             raise InputError(problem)
         seed = {} if self.seed is None else {"seed": self.seed}
         return make_table(
-            self.source.path, "run", y="reward", apart=("set",),
+            LogSource(self.source.path), "run", y="reward", apart=("set",),
             rows=[(f"{store.EVALS} line {line}", {**seed, **flatten({key: each for key, each in row.items()
                                                                      if key != "num_correct"})})
                   for line, row in self.evals],

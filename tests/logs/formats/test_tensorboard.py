@@ -10,9 +10,10 @@ import tensorboardX
 from tensorboardX.record_writer import RecordWriter
 
 from scalerl.errors import InputError
+from scalerl.logs.build import with_gpus
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, Series, series_from
-from scalerl.logs.table import Table, with_gpus
+from scalerl.logs.table import Table
 
 # Generated modules, whose names no type checker sees.
 EVENT: Any = importlib.import_module("tensorboardX.proto.event_pb2")
@@ -43,7 +44,7 @@ def test_tensorboard_scalars_are_rows_by_step(tmp_path: Path) -> None:
     assert (_column(table, "step"), _column(table, "val/reward")) == ([0, 1, 2], [0.25, 0.5, 0.75])
     assert _column(table, "wall_time") == [1e9, 1e9 + 3600, 1e9 + 7200]
     assert not {"weights", "note"} & set(table.columns)
-    assert table.places == ["step 0", "step 1", "step 2"]
+    assert table.places.tolist() == ["step 0", "step 1", "step 2"]
     assert _column(with_gpus(read_table(tmp_path), 8), "gpu_hours") == [0.0, 8.0, 16.0]
 
 
@@ -97,7 +98,7 @@ def test_scalars_come_as_floats_or_tensors(tmp_path: Path, kind: str) -> None:
 
 def test_tensors_of_several_numbers_are_not_scalars(tmp_path: Path) -> None:
     path = _write_raw(tmp_path / "events.out.tfevents.1", [("eval/acc", 3, 0.25)], "several")
-    with pytest.raises(InputError, match="holds no logged values yet"):
+    with pytest.raises(InputError, match="holds no rows yet"):
         read_table(path)
 
 

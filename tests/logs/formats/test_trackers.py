@@ -38,7 +38,7 @@ def test_runs_of_a_wandb_folder_are_separate_curves(tmp_path: Path) -> None:
 
 def test_console_output_stands_in_for_an_empty_history(tmp_path: Path) -> None:
     path = write_wandb(tmp_path / "wandb/run-1", [])
-    with pytest.raises(InputError, match="holds no logged values yet"):
+    with pytest.raises(InputError, match="holds no rows yet"):
         read_table(path.parent)
     (path.parent / "files").mkdir()
     (path.parent / "files/output.log").write_text(verl(rising(8)))

@@ -80,7 +80,7 @@ def _read(path: Path) -> LogReading:
         series, problem = tuple(series_from([table], Selection())), ""
     except InputError as fault:
         series, problem = (), str(fault)
-    return LogReading(series=series, columns=columns, kind=table.kind, num_rows=len(table.rows), problem=problem)
+    return LogReading(series=series, columns=columns, kind=table.kind, num_rows=len(table), problem=problem)
 
 
 def _columns(table: Table) -> dict[str, Array]:

@@ -125,7 +125,9 @@ def _selection(row: Mapping[str, Any]) -> Selection:
     pairs = {key: tuple(tuple(pair) for pair in row[key]) for key in ("where", "where_not")}
     lists = {key: tuple(row[key]) for key in ("by", "labels")}
     holdout = None if row["holdout"] is None else tuple(row["holdout"])
-    return Selection(**{**row, **pairs, **lists, "holdout": holdout})
+    # Options that there were when it was sealed may be gone.
+    present = {key: value for key, value in row.items() if key in Selection.__slots__}
+    return Selection(**{**present, **pairs, **lists, "holdout": holdout})
 
 
 def _score(curve: Mapping[str, Any], data: Series) -> SealScore:

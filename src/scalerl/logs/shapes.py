@@ -1,0 +1,125 @@
+"""Tables of other shapes as one row per run and step, and evaluations that share a column with training."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from scalerl.logs.columns import COARSE, LABELS, STEP, WALL_CLOCK, choose_y, is_measured, plain
+from scalerl.logs.facts import Fact
+from scalerl.logs.table import Placed, Table
+from scalerl.logs.units import column_of, known, numeric
+
+SPLIT = ("split", "phase", "mode", "stage", "subset", "set", "type", "kind", "event")
+_TRAINING = re.compile(r"train\w*", re.IGNORECASE)
+_EVALUATION = re.compile(r"(eval|val|valid|test)\w*", re.IGNORECASE)
+_METRIC = ("tag", "metric", "metric_name", "metric_key", "key", "name", "variable")
+_VALUE = "value"
+_SEPARATOR = " - "
+_COMPANIONS = ("__MIN", "__MAX")
+# Columns of one metric have peaks within this factor.
+_ALIKE = 10.0
+
+
+# Training beside its evaluations
+
+
+def are_splits(names: Iterable[str]) -> bool:
+    """Return whether names are those of training and its evaluations, and not of runs."""
+    return all(_TRAINING.fullmatch(name) or _EVALUATION.fullmatch(name) for name in names)
+
+
+def of_split(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Put the name of an evaluation before its metrics: {"eval": [{"step": 1, "acc": 0.5}]} has a column eval/acc."""
+    own = (*STEP, *COARSE, *LABELS, *WALL_CLOCK)
+    is_training = bool(_TRAINING.fullmatch(name))
+    return {key if is_training or plain(key) in own else f"{name}/{key}": cell for key, cell in row.items()}
+
+
+def with_evaluations(table: Table) -> Table:
+    """Give evaluations that share a column with training, and differ in a word such as split=eval, one of their own."""
+    split = column_of(map(str, table[table.find(SPLIT)]))
+    words = set(split) - {"None"}
+    tests = words - set(filter(_TRAINING.fullmatch, words))
+    if not tests or tests == words or not are_splits(words):
+        return table
+    new = {}
+    for name, cells in table.cells.items():
+        seen = set(split[np.not_equal(cells, None)])
+        if len(seen) > 1 and choose_y({name: cells}):
+            new |= {f"{word}/{name}": np.where(split == word, cells, None) for word in sorted(tests & seen)}
+    for name, cells in new.items():
+        table = table.with_column(name, cells)
+    return table.noting(Fact(kind="evaluations_apart", values={"columns": tuple(new)})) if new else table
+
+
+# Tables with one column per run
+
+
+def run_columns(table: Table) -> dict[str, tuple[str, str]]:
+    """Map columns to (run, metric) in a table with one column per run, empty for any other.
+
+    wandb exports 'run - metric' beside its __MIN and __MAX. Other tables have a step and columns of numbers, none of
+    which is named as anything that trainers measure.
+    """
+    parts = {name: name.rpartition(_SEPARATOR) for name in table.columns if not name.endswith(_COMPANIONS)}
+    exported = {column: (run, metric) for column, (run, separator, metric) in parts.items() if separator}
+    if any(f"{column}__MIN" in table.cells for column in exported) or len(exported) == len(table.columns) - 1 > 0:
+        return exported
+    step = table.find((*STEP, *COARSE))
+    others = [column for column in table.columns if column != step]
+    if step is None or len(others) < 2 or any(map(is_measured, others)):
+        return {}
+    values = [numeric(table[name][np.not_equal(table[name], None)]) for name in others]
+    peaks = [np.nanmax(np.abs(own), initial=0.0) for own in values]
+    lows = [np.nanmin(own, initial=0.0) for own in values]
+    is_rate = min(lows) >= -1 and max(peaks) <= 100
+    is_alike = all(map(len, values)) and (is_rate or max(peaks) <= _ALIKE * min(peaks))
+    are_numbers = all(np.isnan(table.numbers(name)).sum() == (~known(table[name])).sum() for name in others)
+    return {column: (column, _VALUE) for column in others} if is_alike and are_numbers else {}
+
+
+def one_row_per_run(table: Table, series: Mapping[str, tuple[str, str]]) -> list[Placed]:
+    """Return one row per run and row of a table with one column per run."""
+    placed: list[Placed] = []
+    for place, row in zip(table.places, table.rows, strict=True):
+        base = {name: cell for name, cell in row.items() if name not in series and not name.endswith(_COMPANIONS)}
+        runs: dict[str, dict[str, Any]] = {}
+        for column in series.keys() & row.keys():
+            run, metric = series[column]
+            runs.setdefault(run, {**base, "run": run})[metric] = row[column]
+        placed += [(place, runs[run]) for run in dict.fromkeys(run for run, _ in series.values()) if run in runs]
+    return placed
+
+
+# Tables with one metric per row
+
+
+def one_row_per_step(table: Table) -> list[Placed]:
+    """Return one row per step and run, with a column per metric, of a table with one metric per row; else none."""
+    step, value, metric = (table.find(names) for names in (STEP, (_VALUE,), _METRIC))
+    if not (step and value and metric):
+        return []
+    words = Counter(table[metric])
+    # A "name" may be that of a run.
+    is_metric = plain(metric) != "name" or any(choose_y({str(word): table[value]}) for word in words)
+    if 2 * len(words) > len(table) or {str} != set(map(type, words)) or not is_metric:
+        return []
+    labels = [column for column in table.columns if column not in (metric, value, step) and _is_label(table, column)]
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    wide: list[Placed] = []
+    keys = zip(*(map(str, table[column]) for column in (step, *labels)), strict=True)
+    for key, place, row in zip(keys, table.places, table.rows, strict=True):
+        # A metric that a step already has was logged again, by a resumed run: its row comes later.
+        if key not in rows or row[metric] in rows[key]:
+            rows[key] = {name: cell for name, cell in row.items() if name not in (metric, value)}
+            wide.append((place, rows[key]))
+        rows[key][row[metric]] = row.get(value)
+    return wide
+
+
+def _is_label(table: Table, column: str) -> bool:
+    words = {cell for cell in table[column] if isinstance(cell, str)}
+    return plain(column) in LABELS or 0 < 2 * len(words) <= len(table)
