@@ -5,7 +5,7 @@ from simulate import sigmoid
 
 from scalerl.curves import Verdict
 from scalerl.logs.series import Series
-from scalerl.report.board.fits import fit_curve
+from scalerl.report.board.looks import fit_curve
 
 
 def test_a_run_past_its_peak_is_falling_and_not_promised_more():

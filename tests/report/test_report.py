@@ -72,7 +72,7 @@ def test_both_axes_of_a_pair_are_in_the_markdown(written: dict[str, Any]):
     [line] = [line for line in written["markdown"].splitlines() if line.startswith("| base | lower |")]
     ratio = pair["target"]["compute_ratio"]
     assert f"| {pair['p_higher_ceiling']:.2f} |" in line
-    assert f"| {ratio['value']:.2f} [{ratio['low']:.2f}, " in line
+    assert f"| {ratio['value']:.3g} [{ratio['low']:.3g}, " in line
     assert "| base has the higher ceiling |" in line
 
 
@@ -83,7 +83,7 @@ def test_every_axis_and_window_is_fitted_separately(written: dict[str, Any]):
     assert len(content["views"]) == 12
     steps, tokens = (view(content, axis)["curves"][0]["midpoint"]["value"] for axis in ("step", "tokens"))
     assert tokens == pytest.approx(5000 * steps, rel=1e-3)
-    assert view(content, window="50%")["curves"][0]["last"] == pytest.approx(0.6)
+    assert view(content, window="50%")["curves"][0]["line"]["last"] == pytest.approx(0.6)
 
 
 def test_fits_in_worker_processes_change_nothing(written: dict[str, Any], study: Path, monkeypatch: pytest.MonkeyPatch):
@@ -103,8 +103,8 @@ def test_page_and_markdown_show_the_same_numbers_as_the_json(written: dict[str, 
     curve = view(written["content"])["curves"][0]
     ceiling = curve["ceiling"]
     shown = f"{ceiling['value']:.3f} [{ceiling['low']:.3f}, {ceiling['high']:.3f}]"
-    assert f"| base | {shown} |" in written["markdown"]
-    forecast = curve["forecast"][0]
+    assert f"| base | ok | {shown} |" in written["markdown"]
+    forecast = curve["at"][0]["reward"]
     assert f"{forecast['value']:.3f} [{forecast['low']:.3f}, {forecast['high']:.3f}]" in written["markdown"]
 
 
@@ -116,10 +116,10 @@ def test_a_percentage_is_written_one_way(written: dict[str, Any]):
 
 
 def test_held_out_compute_scores_the_early_forecasts(written: dict[str, Any]):
-    score = view(written["content"], window="50%")["curves"][0]["score"]
+    score = view(written["content"], window="50%")["curves"][0]["holdout"]
     assert score["num_points"] == 6
     assert score["rmse"] < 0.05
-    assert view(written["content"])["curves"][0]["score"] is None
+    assert view(written["content"])["curves"][0]["holdout"] is None
 
 
 def test_page_is_self_contained(written: dict[str, Any]):
@@ -175,9 +175,9 @@ def test_study_windows_decide_what_is_fitted_and_scored(tmp_path: Path):
     content = content_of(write_study(tmp_path / "s", num=20, plan=windows))
     assert content["window"] == "held-out"
     own, whole = (view(content, window=key)["curves"][0] for key in ("held-out", "all"))
-    assert (own["first"], own["last"]) == pytest.approx((0.4, 1.0))
-    assert (whole["first"], whole["last"]) == pytest.approx((0.4, 2.0))
-    assert own["score"]["num_points"] == 5
+    assert (own["line"]["first"], own["line"]["last"]) == pytest.approx((0.4, 1.0))
+    assert (whole["line"]["first"], whole["line"]["last"]) == pytest.approx((0.4, 2.0))
+    assert own["holdout"]["num_points"] == 5
     score = content["summary"][""][-1]
     assert (score["kind"], score["window"], score["num"]) == ("forecast_score", "first 50%", 10)
     assert score["rmse"] < 0.01
@@ -196,8 +196,8 @@ def test_absolute_windows_cut_all_arms_at_equal_compute(tmp_path: Path):
     content = content_of(folder)
     assert content["window"] == "held-out"
     curves = view(content, window="held-out")["curves"]
-    assert [(curve["first"], curve["last"]) for curve in curves] == [pytest.approx((0.4, 1.0))] * 2
-    assert [curve["score"]["num_points"] for curve in curves] == [5, 25]
+    assert [(curve["line"]["first"], curve["line"]["last"]) for curve in curves] == [pytest.approx((0.4, 1.0))] * 2
+    assert [curve["holdout"]["num_points"] for curve in curves] == [5, 25]
     assert content["summary"][""][-1]["window"] == "up to 1"
 
 
@@ -241,15 +241,14 @@ def told_of_curves(folder: Path, ceilings: dict[str, list[float]]) -> dict[str, 
 
 def test_the_forecasts_are_those_of_the_forecast_command(study: Path, written: dict[str, Any]):
     content = view(written["content"])["curves"]
-    computes = [row["compute"] for row in content[0]["forecast"]]
+    computes = [row["compute"] for row in content[0]["at"]]
     result = CliRunner().invoke(app, ["forecast", str(study), "--at", ",".join(map(repr, computes)), "--json"])
     for curve, asked in zip(content, json.loads(result.stdout)["curves"], strict=True):
         assert asked["name"] == curve["name"]
-        ours = [(row["value"], row["low"], row["high"]) for row in curve["forecast"]]
-        theirs = [tuple(row["reward"][end] for end in ("value", "low", "high")) for row in asked["at"]]
-        assert ours == [pytest.approx(row, abs=1e-12) for row in theirs]
-        cells = " | ".join(f"{value:.3f} [{low:.3f}, {high:.3f}]" for value, low, high in theirs)
-        assert f"| {curve['name']} | {cells} |" in written["markdown"]
+        assert asked["at"] == curve["at"]
+        cells = [row["reward"] for row in asked["at"]]
+        words = " | ".join(f"{row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}]" for row in cells)
+        assert f" | {words} | " in written["markdown"]
 
 
 def test_a_name_cannot_end_the_script_or_become_markup(written: dict[str, Any]):

@@ -18,9 +18,7 @@ from scalerl.report.sources import Source, discover
 
 
 def opened(folder: Path) -> RunFolder:
-    run = RunFolder(Source(path=folder, root=Root(folder), kind="run", name="a"))
-    run.poll()
-    return run
+    return RunFolder(Source(path=folder, root=Root(folder), kind="run", name="a"))
 
 
 def write_rows(path: Path, rows: list[dict[str, float | None]]) -> None:
@@ -43,11 +41,10 @@ def test_resumed_attempt_replaces_later_rows(tmp_path: Path):
     for _ in range(6):
         run.train(10)
         run.evaluate()
-    followed = opened(run.folder)
     for step in range(31, 41):
         run.append("metrics.jsonl", {"step": step, "attempt": 2, "gpu_hours": 0.01 * step, "flops": 1e15 * step})
     run.append("evals.jsonl", {"step": 40, "attempt": 2, "set": "main", "gpu_hours": 0.4, "flops": 4e16, "reward": 0.9})
-    assert followed.poll()
+    followed = opened(run.folder)
     assert followed.columns["step"].tolist() == list(range(1, 41))
     assert [row["step"] for _, row in followed.evals] == [0, 10, 20, 30, 40]
     assert followed.evals[-1][1]["reward"] == 0.9
@@ -59,18 +56,6 @@ def test_end_of_the_budget_at_the_pace_so_far(tmp_path: Path):
     followed = opened(run.folder)
     assert followed.end_compute() == 4.0
     assert followed.max_lag == 8
-
-
-def test_poll_reports_changes_only(tmp_path: Path):
-    run = GrowingRun(tmp_path / "run")
-    followed = opened(run.folder)
-    assert not followed.poll()
-    run.train(1)
-    assert followed.poll()
-    assert not followed.poll()
-    (run.folder / "status.json").write_text('{"status": "done", "reason": "budget"}')
-    assert followed.poll()
-    assert followed.ending == "done: budget"
 
 
 def test_damaged_lines_are_named_and_the_rest_is_kept(tmp_path: Path):
@@ -139,15 +124,15 @@ def test_names_cannot_leave_the_study(tmp_path: Path):
     study.mkdir()
     runs = '[{"arm": "a", "seed": 0, "folder": "../elsewhere"}, {"arm": "b", "seed": 0, "folder": "runs/b-seed0"}]'
     (study / "study.json").write_text(f'{{"name": "s", "runs": {runs}}}')
-    discovery = discover([Root(tmp_path)])
-    assert [source.arm for source in discovery.sources] == ["b"]
-    assert len(discovery.studies[0].faults) == 1
+    run, found = discover([Root(tmp_path)])[0]
+    assert (run.kind, run.arm, found.kind) == ("run", "b", "study")
+    assert len(found.faults) == 1
 
 
 def test_study_written_on_windows_is_followed(tmp_path: Path):
     GrowingRun(tmp_path / "s" / "runs" / "b-seed0")
     (tmp_path / "s" / "study.json").write_text(r'{"name": "s", "runs": [{"arm": "b", "folder": "runs\\b-seed0"}]}')
-    (source,) = discover([Root(tmp_path / "s")]).sources
+    (source, _), _ = discover([Root(tmp_path / "s")])
     assert source.path == tmp_path / "s" / "runs" / "b-seed0"
 
 
@@ -161,5 +146,5 @@ def test_discovery_of_all_kinds(tmp_path: Path):
     outside = tmp_path.parent / f"{tmp_path.name}-outside"
     GrowingRun(outside / "theirs")
     (tmp_path / "link").symlink_to(outside)
-    sources = discover([Root(tmp_path)]).sources
+    sources, _ = discover([Root(tmp_path)])
     assert [(source.name, source.kind) for source in sources] == [("mine", "run"), ("trl", "log"), ("verl", "log")]

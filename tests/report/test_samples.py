@@ -9,24 +9,20 @@ from boards import GrowingRun
 
 from scalerl.report import samples
 from scalerl.report.files import Root
-from scalerl.report.run_folder import RunFolder, read_run
+from scalerl.report.run_folder import read_run
 from scalerl.report.samples import Query
-from scalerl.report.sources import Source
 from scalerl.report.write import newest_samples
 
 
 class Searched:
     def __init__(self, run: GrowingRun) -> None:
-        self._root = Root(run.folder)
-        read = RunFolder(Source(path=run.folder, root=self._root, kind="run", name="run"))
-        read.poll()
-        self.offsets, self._path = read.sample_offsets, run.folder / "samples.jsonl"
+        self._root, self._path = Root(run.folder), run.folder / "samples.jsonl"
 
     def __call__(self, **query: Any) -> dict[str, Any]:
-        return samples.search(self._path, self._root, self.offsets, Query(**query))
+        return samples.search(self._path, self._root, Query(**query))
 
     def whole(self, number: int) -> dict[str, Any] | None:
-        return samples.one_sample(self._path, self._root, self.offsets, number)
+        return samples.one_sample(self._path, self._root, number)
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ def test_run_has_forecast_history_and_numbers(board: ServedBoard):
     assert len(curve["points"]["compute"]) == 12
     assert curve["fit"]["end_compute"] == pytest.approx(4.0)
     assert curve["fit"]["line"]["band"] is not None
-    assert [row["num"] for row in curve["history"]] == [6, 7, 8, 10, 12]
+    assert [row["num"] for row in curve["history"]] == [5, 6, 7, 8, 10, 12]
     assert detail["status"] == "running"
     assert "time/step_s" in detail["signals"]["columns"]
     answer = board.json(f"/api/runs/{detail['key']}/columns?names=time/step_s%0Anot_logged")
@@ -91,7 +91,7 @@ def test_run_has_forecast_history_and_numbers(board: ServedBoard):
 
 def _fitted(board: ServedBoard, name: str) -> Any:
     detail = board.run(name)
-    return detail if detail["curves"] and len(detail["curves"][0]["history"]) >= 5 else None
+    return detail if detail["curves"] and len(detail["curves"][0]["history"]) >= 6 else None
 
 
 def test_fit_is_that_of_the_command_line(board: ServedBoard, watched: Path):

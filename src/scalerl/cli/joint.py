@@ -83,6 +83,7 @@ def plan(
     """
     from scalerl.joint.plan import plan as planned_for
     from scalerl.report.joint import plans
+    from scalerl.report.json import plain
 
     positive([target], "--target")
     positive([] if budget is None else [budget], "--budget")
@@ -95,9 +96,9 @@ def plan(
     candidates = plans.make_candidates(curves, target)
     planned = planned_for(candidates, target, budget=budget, level=common.level)
     if common.plot is not None:
-        plans.draw_plan(planned, candidates, Path(common.plot))
+        plans.draw_plan(planned, candidates, curves, Path(common.plot))
     if common.as_json:
-        print_json("plan", **plans.plan_json(planned))
+        print_json("plan", **plain(planned))
         return
     table_console().print(plans.plan_table(planned, candidates), highlight=False)
     drawn(common.plot)

@@ -13,8 +13,8 @@ from scalerl.report.numbers import decimals, fixed, join_names, probability_text
 from scalerl.report.results import param_value
 from scalerl.report.run_folder import WAITING, RunFolder
 from scalerl.report.runs import environments, incomparable
-from scalerl.report.standing import Lead, LeadKind, is_confirmed, labels, lead, pair_of, reference
-from scalerl.report.views import ALL, Report, View, label_of
+from scalerl.report.standing import Lead, LeadKind, is_confirmed, lead, pair_of, reference
+from scalerl.report.views import ALL, Report, View
 
 WHY_OPEN = (NoteKind.SAME_RUN, NoteKind.DIFFERENT_PROMPTS, NoteKind.SETTLED_BY)
 """Notes that say why a pair is not decided, and what would decide it."""
@@ -57,15 +57,14 @@ def summary(report: Report, evaluation_set: str) -> list[Fact]:
 
 
 def _lead(view: View, first: Lead) -> Fact:
-    label = labels(view)
     fit = next(curve.fit for curve in view.analysis.curves if curve.name == first.name)
     assert fit is not None
     return said(
         f"lead_{first.kind}",
-        name=label[first.name],
+        name=first.name,
         num=first.num,
         p_best=dict(view.analysis.ranking).get(first.name, math.nan),
-        tied=tuple(label[name] for name in first.tied),
+        tied=first.tied,
         verdict=fit.verdict,
         ceiling=param_value(fit, "ceiling"),
         peak=None if fit.fall is None else fit.fall.best,
@@ -76,22 +75,20 @@ def _lead(view: View, first: Lead) -> Fact:
 
 def _others(view: View, best: str) -> list[Fact]:
     """Return how the other curves compare with the first, by relation."""
-    label, groups = labels(view), {kind: [] for kind in RELATIONS.values()}
-    for name in label:
-        pair = pair_of(view, best, name) if name != best else None
-        kind = None if pair is None else RELATIONS.get((pair.kind, pair.winner == best))
-        if kind is not None:
-            groups[kind].append(label[name])
-    return [said(kind, best=label[best], names=tuple(names)) for kind, names in groups.items() if names]
+    groups: dict[str, list[str]] = {kind: [] for kind in RELATIONS.values()}
+    for pair in view.analysis.pairs:
+        if best in (pair.a, pair.b) and (kind := RELATIONS.get((pair.kind, pair.winner == best))):
+            groups[kind].append(pair.b if pair.a == best else pair.a)
+    return [said(kind, best=best, names=tuple(names)) for kind, names in groups.items() if names]
 
 
 def _by_verdict(report: Report, view: View) -> list[Fact]:
     """Return the curves without a known ceiling by reason; the lead has that of an only one."""
-    label, curves = labels(view), view.analysis.curves
+    curves = view.analysis.curves
     groups: dict[str, list[str]] = {kind: [] for kind in GROUPS.values()}
     for curve in curves:
         if curve.verdict in GROUPS and (len(curves) > 1 or not curve.usable):
-            groups[GROUPS[curve.verdict]].append(label[curve.name])
+            groups[GROUPS[curve.verdict]].append(curve.name)
     with_rows = {table[ARM][0] for table in report.material.tables}
     started = dict.fromkeys(run.arm for run in report.material.runs if run.status != WAITING)
     groups["without_curve"] += [arm for arm in started if arm not in with_rows]
@@ -116,12 +113,11 @@ def _unconfirmed(report: Report, view: View) -> list[Fact]:
     """Return the differences that the fitted part shows but all points together do not."""
     if view.window.key == ALL:
         return []
-    whole, label, differences = report.view(view.evaluation_set, window=ALL), labels(view), []
+    whole, differences = report.view(view.evaluation_set, window=ALL), []
     for pair in view.analysis.pairs:
         later = pair_of(whole, pair.a, pair.b)
         if later is not None and not is_confirmed(pair, later):
-            winner = None if later.winner is None else label[later.winner]
-            differences.append({"a": label[pair.a], "b": label[pair.b], "verdict": later.kind, "winner": winner})
+            differences.append({"a": pair.a, "b": pair.b, "verdict": later.kind, "winner": later.winner})
     return [said("unconfirmed", pairs=tuple(differences))] if differences else []
 
 
@@ -134,7 +130,7 @@ def warnings(report: Report) -> list[Fact]:
     facts = [said("fault", problem=fault) for fault in material.faults]
     facts += _equal_curves(report)
     first_axis = report.series[report.axes[0].column]
-    facts += [said("mixed", name=label_of(data), problem=data.mixed) for data in first_axis if data.mixed]
+    facts += [said("mixed", name=data.name, problem=data.mixed) for data in first_axis if data.mixed]
     # An unreadable status.json is among the faults already.
     cut = [run for run in material.runs if run.is_cut and (run.status != "unknown" or not run.faults())]
     facts += [said("not_finished", run=run.name, status=run.status, reason=run.reason) for run in cut]
@@ -165,7 +161,7 @@ def _equal_curves(report: Report) -> list[Fact]:
     alike: dict[tuple[str | None, bytes], list[str]] = {}
     for series in report.series[report.axes[0].column]:
         if len(set(series.reward)) > 2:
-            alike.setdefault((series.evaluation_set, series.reward.tobytes()), []).append(label_of(series))
+            alike.setdefault((series.evaluation_set, series.reward.tobytes()), []).append(series.name)
     return [said("equal_curves", names=tuple(names)) for names in alike.values() if len(names) > 1]
 
 
@@ -175,24 +171,24 @@ def _equal_curves(report: Report) -> list[Fact]:
 def open_questions(report: Report, evaluation_set: str) -> list[Fact]:
     """Return what these data do not settle: unknown ceilings, and pairs with the reference that are not separable."""
     view = report.view(evaluation_set)
-    label, unit, facts = labels(view), view.axis.label, []
+    unit, facts = view.axis.label, []
     for curve in view.analysis.curves:
         if curve.verdict != Verdict.KNOWN:
             values = {"verdict": curve.verdict, "problem": curve.series.problem, "facts": curve.series.facts}
-            facts.append(said("open_curve", name=label[curve.name], unit=unit, notes=curve.notes, **values))
+            facts.append(said("open_curve", name=curve.name, unit=unit, notes=curve.notes, **values))
     base = reference(report, evaluation_set)
     for pair in view.analysis.pairs:
         if base in (pair.a, pair.b) and pair.kind in (PairKind.NOT_SEPARABLE, PairKind.NOT_COMPARABLE):
             why = tuple(each for each in pair.notes if each.kind in WHY_OPEN)
-            facts.append(said("open_pair", a=label[pair.a], b=label[pair.b], verdict=pair.kind, unit=unit, notes=why))
-    if not view.is_compared and len(label) > 1:
+            facts.append(said("open_pair", a=pair.a, b=pair.b, verdict=pair.kind, unit=unit, notes=why))
+    if not view.is_compared and len(view.analysis.curves) > 1:
         facts.append(said("not_compared"))
     return [*facts, *_changed_verdicts(report, view)]
 
 
 def _changed_verdicts(report: Report, view: View) -> Iterator[Fact]:
     """Yield the pairs with another verdict on other axes of compute, or with all points."""
-    name, label, shared = view.evaluation_set, labels(view), report.material.plan.get("shared_device")
+    name, shared = view.evaluation_set, report.material.plan.get("shared_device")
     others = {
         f"by {axis.label}": report.view(name, axis.column)
         for axis in report.axes[1:]
@@ -206,10 +202,9 @@ def _changed_verdicts(report: Report, view: View) -> Iterator[Fact]:
             if twin is not None and (twin.kind, twin.winner) != (pair.kind, pair.winner):
                 changed.setdefault((twin.kind, twin.winner), []).append(how)
         for (kind, winner), how in changed.items():
-            now = {"verdict": pair.kind, "winner": None if pair.winner is None else label[pair.winner]}
-            then = {"other_verdict": kind, "other_winner": None if winner is None else label[winner]}
-            pair_values = {"a": label[pair.a], "b": label[pair.b], **now, **then}
-            yield said("verdict_changes", unit=view.axis.label, how=tuple(how), **pair_values)
+            values = {"a": pair.a, "b": pair.b, "verdict": pair.kind, "winner": pair.winner}
+            other = {"other_verdict": kind, "other_winner": winner, "unit": view.axis.label, "how": tuple(how)}
+            yield said("verdict_changes", **values, **other)
 
 
 # In words

@@ -1,41 +1,23 @@
 """A report as plain JSON types: kinds and numbers for `--json`, and the words that the page adds to them."""
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from scalerl.curves import (
-    FORMS,
-    Comparison,
-    Fit,
-    NoteKind,
-    Verdict,
-    find_note,
-    note_text,
-    pair_verdict,
-    reward_at,
-)
+from scalerl.curves import FORMS, Comparison, NoteKind, Verdict, find_note, note_text
 from scalerl.logs.series import Series
-from scalerl.report.columns import rounded
 from scalerl.report.conclusions import open_questions, sentence, summary, warnings
 from scalerl.report.decisions import decisions_json, pooled_json
-from scalerl.report.figures import curve_and_band, dots_by_run
+from scalerl.report.figures import line_of, points_json
 from scalerl.report.json import plain, ranking_json, to_json
-from scalerl.report.results import CurveResult
 from scalerl.report.run_folder import REPORTED, RunFolder
 from scalerl.report.runs import differences, environments, hours_name
-from scalerl.report.standing import labels, lead, reference
+from scalerl.report.standing import lead, reference
 from scalerl.report.tables import report_tables
-from scalerl.report.views import HELD_OUT, Report, View, label_of
+from scalerl.report.views import HELD_OUT, TARGETS, Report, View
 
-# Times the largest compute: where forecasts are given, and where the page has expected values; between those it
-# interpolates.
-TARGETS = (2.0, 4.0)
 LINE_POINTS = 60
-NOTHING_COMPARED = Comparison(pairs=(), standings=(), shared_ceiling=None, shared_fits={})
+# Times the largest compute at which the page has exact forecasts; between those it interpolates.
 KNOWN = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, *TARGETS, 8.0, 16.0)
+NOTHING_COMPARED = Comparison(pairs=(), standings=(), shared_ceiling=None, shared_fits={})
 
 
 def report_json(report: Report) -> dict[str, Any]:
@@ -84,7 +66,7 @@ def page_json(report: Report) -> dict[str, Any]:
             curve_row |= {"verdict_text": curve.verdict, "text": " ".join(curve.messages)}
         for pair_row, pair in zip(row["pairs"], view.analysis.pairs, strict=True):
             wanted = find_note(pair.notes, NoteKind.SETTLED_BY)
-            pair_row["text"] = pair_verdict(pair.kind, pair.winner, labels(view))
+            pair_row["text"] = pair.verdict
             pair_row["to_decide"] = None if wanted is None else note_text(wanted)
     return {
         **content,
@@ -103,7 +85,7 @@ def _set_json(report: Report, name: str) -> dict[str, Any]:
         "name": name,
         "lead": plain(lead(report, name)),
         "reference": reference(report, name),
-        "curves": [{"name": data.name, "label": label_of(data), "problem": data.problem} for data in first],
+        "curves": [{"name": data.name, "label": data.name, "problem": data.problem} for data in first],
         "points": {
             column: {data.name: points_json(data, _held_out(report, column, data)) for data in series}
             for column, series in members.items()
@@ -111,45 +93,25 @@ def _set_json(report: Report, name: str) -> dict[str, Any]:
     }
 
 
-def points_json(data: Series, held_out: NDArray[np.bool_]) -> dict[str, Any]:
-    """Return the points of a curve; a run with very many points is binned, so that the page stays small."""
-    groups = dots_by_run(data, {"fitted": ~held_out, "held out": held_out}, None)
-    together = lambda values: np.concatenate([*values, np.empty(0)])  # noqa: E731
-    compute, reward = together(dots.compute for dots in groups), together(dots.reward for dots in groups)
-    error = together(np.full(len(dots.reward), np.nan) if dots.error is None else dots.error for dots in groups)
-    run = together(np.full(len(dots.reward), dots.run) for dots in groups)
-    is_held = together(np.full(len(dots.reward), dots.role == "held out") for dots in groups)
-    order = np.lexsort((compute, run))
-    return {
-        "compute": rounded(compute[order], 6),
-        "reward": rounded(reward[order]),
-        "error": rounded(error[order], 3) if any(dots.error is not None for dots in groups) else None,
-        "run": run[order].astype(int).tolist(),
-        "runs": list(dict.fromkeys(dots.run_label for dots in groups)) or [""],
-        "held_out": np.flatnonzero(is_held[order]).tolist(),
-        "start": plain(data.start),
-        "num_points": len(data.reward),
-    }
-
-
-def _held_out(report: Report, column: str, data: Series) -> NDArray[np.bool_]:
-    """Return whether each point belongs to the rows named by --holdout."""
-    nothing = np.zeros(len(data.reward), dtype=bool)
+def _held_out(report: Report, column: str, data: Series) -> set[tuple[float, float]]:
+    """Return the points that the first window leaves out."""
     if all(window.key != HELD_OUT for window in report.windows):
-        return nothing
+        return set()
     curves = report.view(data.evaluation_set or "", column, HELD_OUT).analysis.curves
-    fitted = next((curve.series for curve in curves if curve.name == data.name), None)
-    if fitted is None:
-        return nothing
-    taken = set(zip(fitted.holdout_compute, fitted.holdout_reward, strict=True))
-    return np.array([point in taken for point in zip(data.compute, data.reward, strict=True)], dtype=bool)
+    held = [curve.series for curve in curves if curve.name == data.name]
+    return {point for each in held for point in zip(each.holdout_compute, each.holdout_reward, strict=True)}
 
 
 def _view_json(report: Report, view: View) -> dict[str, Any]:
     analysis = to_json(view.analysis)
-    computes = [times * _largest(report, view) for times in KNOWN]
+    series = report.members(view.evaluation_set, view.axis.column)
+    largest = max(float(data.compute.max(initial=0.0)) for data in series)
+    computes = [times * largest for times in KNOWN]
     for row, curve in zip(analysis["curves"], view.analysis.curves, strict=True):
-        row |= {"label": label_of(curve.series), **_fit_json(curve, computes)}
+        row |= {"label": curve.name, "is_known": curve.verdict == Verdict.KNOWN, "line": None}
+        if curve.fit is not None and curve.usable and curve.fit.has_intervals:
+            begin = min(float(curve.fit.compute.min()) / 4, computes[0])
+            row["line"] = line_of(curve.fit, begin, 1.5 * computes[-1], num=LINE_POINTS, at=computes).as_json()
     straight = {
         name: {**refitted.params, "first": float(refitted.compute.min()), "last": refitted.scale}
         for name, refitted in view.straight.items()
@@ -157,49 +119,6 @@ def _view_json(report: Report, view: View) -> dict[str, Any]:
     ranking = (analysis.pop("rankings") or [ranking_json(NOTHING_COMPARED)])[0]
     keys = {"set": view.evaluation_set, "axis": view.axis.column, "window": view.window.key}
     return {**analysis, **ranking, **keys, "compared": view.is_compared, "straight": straight}
-
-
-def _fit_json(curve: CurveResult, computes: Sequence[float]) -> dict[str, Any]:
-    """Return the fit, and what it expects of new evaluations at these computes, the multiples `KNOWN`."""
-    done = curve.fit
-    out: dict[str, Any] = {
-        "score": plain(curve.holdout),
-        "is_known": curve.verdict == Verdict.KNOWN,
-        "params": None,
-        "forecast": [],
-    }
-    if done is None or not done.usable or not done.has_intervals:
-        return out
-    return out | {
-        "params": done.params,
-        "first": float(done.compute.min()),
-        "last": done.scale,
-        "bounds": None if done.bounds is None else list(done.bounds),
-        "line": _line_json(done, computes),
-        "expected": _expected(done, computes),
-        "forecast": _expected(
-            done, [compute for times, compute in zip(KNOWN, computes, strict=True) if times in TARGETS]
-        ),
-    }
-
-
-def _expected(done: Fit, computes: Sequence[float]) -> list[dict[str, float]]:
-    return [{"compute": row.compute, **plain(row.reward)} for row in reward_at(done, computes)]
-
-
-def _line_json(done: Fit, computes: Sequence[float]) -> dict[str, Any]:
-    """Return the curve and its band on a grid, between which the page interpolates."""
-    grid = np.geomspace(min(float(done.compute.min()) / 4, computes[0]), 1.5 * computes[-1], LINE_POINTS)
-    grid = np.unique(np.concatenate([grid, computes, [done.scale]]))
-    value, band = curve_and_band(done, grid)
-    assert band is not None
-    return {"compute": rounded(grid, 6), "value": rounded(value), "low": rounded(band[0]), "high": rounded(band[1])}
-
-
-def _largest(report: Report, view: View) -> float:
-    """Return the largest compute of the set's curves on this axis, so that all are evaluated at the same computes."""
-    series = report.members(view.evaluation_set, view.axis.column)
-    return max(float(data.compute.max(initial=0.0)) for data in series)
 
 
 def _run_json(run: RunFolder) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from scalerl import store
 from scalerl.joint.pool import pool
 from scalerl.report.json import plain
 from scalerl.report.results import param_value
-from scalerl.report.standing import labels
 from scalerl.report.views import Report
 
 PARAMS = ("ceiling", "exponent", "midpoint")
@@ -18,13 +17,12 @@ def pooled_json(report: Report) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for view in map(report.view, report.sets) if report.material.folder is not None else ():
         fits = {curve.name: curve.fit for curve in view.analysis.curves if curve.fit is not None and curve.usable}
-        label = labels(view)
         for name, fit in pool(fits).items():
             if fit.unpooled is not None:
                 sides = {"pooled": fit, "alone": fit.unpooled}
                 values = {param: {side: plain(param_value(each, param)) for side, each in sides.items()}
                           for param in PARAMS}  # fmt: skip
-                rows.append({"arm": label[name], "set": view.evaluation_set, **values})
+                rows.append({"arm": name, "set": view.evaluation_set, **values})
     return rows
 
 

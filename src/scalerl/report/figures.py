@@ -5,16 +5,17 @@ explodes beyond the data does not flatten everything else.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scalerl.curves import Comparison, Fit, Value, Verdict, bin_rewards, linearise, tails
 from scalerl.logs.series import Series
+from scalerl.report.columns import rounded
 from scalerl.report.results import Analysis, CurveResult, param_value
 
 Array = NDArray[np.float64]
@@ -63,10 +64,6 @@ class Line:
     """Where one new evaluation should fall."""
 
     @property
-    def beyond(self) -> NDArray[np.bool_]:
-        return self.compute > self.last
-
-    @property
     def pieces(self) -> tuple[tuple[bool, NDArray[np.bool_]], ...]:
         """(within the data, which grid points): before, within and beyond the data, sharing their end points."""
         before, within, after = (
@@ -75,6 +72,17 @@ class Line:
             self.compute >= self.last,
         )
         return tuple((mask is within, mask) for mask in (before, within, after) if mask.sum() > 1)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what a page draws; between the points of the grid it interpolates."""
+        bands = {"band": self.band, "new_band": self.new_band}
+        return {
+            "compute": rounded(self.compute, 6),
+            "reward": rounded(self.reward),
+            "first": self.first,
+            "last": self.last,
+            **{name: None if band is None else [rounded(edge) for edge in band] for name, band in bands.items()},
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +217,11 @@ def _end(result: CurveResult) -> float:
     return float(max(REACH * data, series.compute.max(initial=0.0), series.holdout_compute.max(initial=0.0), *asked))
 
 
+def _begin(result: CurveResult) -> float:
+    series = result.series
+    return float(min(each.min(initial=np.inf) for each in (series.compute, series.holdout_compute)))
+
+
 def _curve(result: CurveResult, label: str, end: float, with_bands: bool) -> CurveData:
     fit = result.fit if result.fit is not None and result.fit.usable else None
     dots = curve_dots(result.series, result.fit, fit)
@@ -217,7 +230,7 @@ def _curve(result: CurveResult, label: str, end: float, with_bands: bool) -> Cur
         label=label,
         verdict=result.verdict,
         dots=dots,
-        line=_line(result, fit, end, with_bands) if fit is not None else None,
+        line=None if fit is None else line_of(fit, _begin(result), end, bands=with_bands),
         ceiling=None if fit is not None and fit.fall is not None else param_value(fit, "ceiling"),
         peak=(fit.fall.compute, fit.fall.best) if fit is not None and fit.fall is not None else None,
         noise_sd=_scatter(dots, fit) if fit is not None else math.nan,
@@ -231,28 +244,24 @@ def _scatter(dots: tuple[Dots, ...], fit: Fit) -> float:
     return float(np.median(np.concatenate(errors))) if errors else fit.noise_sd
 
 
-def _line(result: CurveResult, fit: Fit, end: float, with_bands: bool) -> Line:
+def line_of(
+    fit: Fit, begin: float, end: float, *, num: int = GRID, at: Sequence[float] = (), bands: bool = True
+) -> Line:
+    """Return the curve of a fit on a grid between two computes that holds the ends of its data, and `at`."""
     first, last = float(fit.compute.min()), fit.scale
-    begin = min(first, result.series.compute.min(initial=first), result.series.holdout_compute.min(initial=first))
-    grid = np.unique(np.concatenate([np.geomspace(begin, end, GRID), [first, last]]))
-    reward, band = curve_and_band(fit, grid)
-    is_banded = with_bands and band is not None
+    grid = np.unique(np.concatenate([np.geomspace(begin, end, num), [first, last], at]))
+    if not fit.has_intervals:
+        return Line(compute=grid, reward=fit.predict(grid), first=first, last=last, band=None, new_band=None)
+    tail = tails(fit.level)
+    low, middle, high = np.quantile(fit.curve_draws(grid), [tail[0], 0.5, tail[1]], axis=0)
     return Line(
         compute=grid,
-        reward=reward,
+        reward=middle,
         first=first,
         last=last,
-        band=band if is_banded else None,
-        new_band=fit.new_interval(grid) if is_banded else None,
+        band=(low, high) if bands else None,
+        new_band=fit.new_interval(grid) if bands else None,
     )
-
-
-def curve_and_band(fit: Fit, compute: Array) -> tuple[Array, tuple[Array, Array] | None]:
-    """Return the curve, and the interval of the curve where the fit has intervals; from one set of draws."""
-    if not fit.has_intervals:
-        return fit.predict(compute), None
-    low, middle, high = np.quantile(fit.curve_draws(compute), [tails(fit.level)[0], 0.5, tails(fit.level)[1]], axis=0)
-    return middle, (low, high)
 
 
 def _marks(result: CurveResult, end: float) -> tuple[Mark, ...]:
@@ -313,6 +322,27 @@ def _left_out(compute: Array, fit: Fit | None) -> NDArray[np.bool_]:
     if not fit.num_points:
         return np.ones(len(compute), dtype=bool)
     return (compute < fit.compute.min() * (1 - 1e-9)) | (compute > fit.scale * (1 + 1e-9))
+
+
+def points_json(series: Series, held_out: Collection[tuple[float, float]] = ()) -> dict[str, Any]:
+    """Return the points of a curve by compute; a run with very many points is binned, so that the page stays small."""
+    points = zip(series.compute.tolist(), series.reward.tolist(), strict=True)
+    held = np.array([point in held_out for point in points], dtype=bool)
+    groups = dots_by_run(series, {"fitted": ~held, "held out": held}, None)
+    together = lambda values: np.concatenate([*values, np.empty(0)])  # noqa: E731
+    compute, reward = together(dots.compute for dots in groups), together(dots.reward for dots in groups)
+    error = together(np.full(len(dots.reward), np.nan) if dots.error is None else dots.error for dots in groups)
+    run = together(np.full(len(dots.reward), dots.run) for dots in groups)
+    is_held = together(np.full(len(dots.reward), dots.role == "held out") for dots in groups)
+    order = np.lexsort((run, compute))
+    return {
+        "compute": rounded(compute[order], 6),
+        "reward": rounded(reward[order]),
+        "error": rounded(error[order], 3) if any(dots.error is not None for dots in groups) else None,
+        "run": run[order].astype(int).tolist(),
+        "runs": list(dict.fromkeys(dots.run_label for dots in groups)) or [""],
+        "held_out": np.flatnonzero(is_held[order]).tolist(),
+    }
 
 
 # Ranges

@@ -48,31 +48,31 @@ def fixed(num_decimals: int, sign: str = "") -> Format:
 
 
 def number_text(value: float) -> str:
-    """Format a reward of any range: 0.612, 12.35, 1234."""
-    return f"{value:.3f}" if abs(value) < 10 else f"{value:.4g}" if not 1e3 <= abs(value) < 1e6 else f"{value:.0f}"
+    """Format a reward of any range with three decimals, or as many fewer as it has digits: 0.612, 64.2, 1234."""
+    if not 0 < abs(value) < 1e6:
+        return f"{value:.4g}" if value else "0.000"
+    return f"{value:.{min(max(3 - math.ceil(math.log10(abs(value))), 0), 3)}f}"
+
+
+def error_text(value: float, sign: str = "") -> str:
+    """Format an error or a difference of rewards: 0.0123, 1.23."""
+    return f"{value:{sign}.3g}"
 
 
 def two_decimals(value: float) -> str:
     return f"{value:.2f}"
 
 
-def interval_text(value: Value | None, show: Format = number_text) -> str:
-    """Format a number with its interval, "0.61 [0.59, 0.63]"; "-" if there is none."""
+def interval_text(value: Value | Mapping[str, float | None] | None, show: Format = number_text) -> str:
+    """Format a number with its interval, "0.61 [0.59, 0.63]"; "-" if there is none. A mapping is that of the JSON."""
+    if isinstance(value, Mapping):
+        middle, low = (math.nan if value[key] is None else float(value[key] or 0.0) for key in ("value", "low"))
+        value = Value(value=middle, low=low, high=math.inf if value["high"] is None else value["high"])
     if value is None or not math.isfinite(value.value):
         return "-"
     if math.isnan(value.low) or value.low == value.high:
         return show(value.value)
-    return f"{show(value.value)} [{show(value.low)}, {show(value.high)}]"
-
-
-def interval_cell(value: Mapping[str, float | None] | None, show: Format) -> str:
-    """Format a value of the JSON with its interval, as in "0.612 [0.600, 0.630]"; "-" if there is none."""
-    if value is None or value["value"] is None:
-        return "-"
-    if value["low"] is None or value["low"] == value["high"]:
-        return show(value["value"])
-    high = "unbounded" if value["high"] is None else show(value["high"])
-    return f"{show(value['value'])} [{show(value['low'])}, {high}]"
+    return f"{show(value.value)} [{show(value.low)}, {show(value.high) if math.isfinite(value.high) else 'unbounded'}]"
 
 
 def probability_text(probability: float) -> str:

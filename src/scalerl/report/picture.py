@@ -75,7 +75,6 @@ def picture(analysis: Analysis) -> Any:
 
 def draw(analysis: Analysis, path: Path) -> None:
     """Write the figure of an analysis; the suffix of `path` chooses the kind."""
-    check_plot_path(Path(path))
     draw_figure(figure_data(analysis), path)
 
 
@@ -89,14 +88,13 @@ def write_figure(path: Path, make: Callable[[], Any]) -> None:
     check_plot_path(path)
     import matplotlib
 
-    kind = path.suffix.lower().removeprefix(".")
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         # Names may be in any script; what the font lacks shows as boxes and is not worth a warning.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure = make()
         try:
             with new_file(path) as unfinished:
-                _save(figure, unfinished, kind)
+                _save(figure, unfinished, path.suffix.lower().removeprefix("."))
         except StoreError as error:
             raise InputError(f"{error}.") from None
 

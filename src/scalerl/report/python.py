@@ -1,6 +1,7 @@
 """Logs from Python: `scalerl.read(...)` returns `Runs`, whose methods answer as the commands do."""
 
 import io
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,37 +26,19 @@ from scalerl.report.results import (
 WIDTH = 140
 
 
-class Values(Mapping[str, Any]):
+class Values(dict[str, Any]):
     """Values of `--json`, as keys and as attributes: `curve.ceiling.low` is `curve["ceiling"]["low"]`."""
 
-    def __init__(self, content: Mapping[str, Any]) -> None:
-        self._content = content
-
-    def __getitem__(self, key: str) -> Any:
-        return _wrapped(self._content[key])
-
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in self._content:
+        if name not in self:
             raise AttributeError(name)
         return self[name]
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._content)
-
-    def __len__(self) -> int:
-        return len(self._content)
-
     def __dir__(self) -> list[str]:
-        return sorted(self._content)
+        return sorted(self)
 
     def __repr__(self) -> str:
-        return f"Values({', '.join(self._content)})"
-
-
-def _wrapped(value: Any) -> Any:
-    if isinstance(value, dict):
-        return Values(value)
-    return [_wrapped(each) for each in value] if isinstance(value, list) else value
+        return f"Values({', '.join(self)})"
 
 
 class Answer(Values):
@@ -66,7 +49,7 @@ class Answer(Values):
     """
 
     def __init__(self, analysis: Analysis) -> None:
-        super().__init__(to_json(analysis))
+        super().__init__(json.loads(json.dumps(to_json(analysis)), object_hook=Values))
         self._analysis = analysis
 
     @property

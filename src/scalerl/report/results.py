@@ -11,7 +11,6 @@ from scalerl.curves import (
     FORMS,
     PAPER_MARGIN,
     At,
-    Backtest,
     Comparison,
     Fit,
     Grid,
@@ -22,7 +21,6 @@ from scalerl.curves import (
     Score,
     Value,
     Verdict,
-    backtest,
     compare,
     compare_by_paper,
     compute_for,
@@ -285,25 +283,33 @@ def _forecast(curve: CurveResult, at: Sequence[float], reach: Sequence[float]) -
 
 def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: Sequence[float]) -> Analysis:
     """Score each curve's forecast on its held-out points and on what lies after each fraction; rank the forms."""
-    curves = []
-    check_pool(series, options)
-    for data in series:
-        if data.problem:
-            curves.append(CurveResult(series=data, fit=None, fractions=tuple((share, None) for share in fractions)))
-        else:
-            done = _backtest(data, options, fractions)
-            scores = {"holdout": done.holdout, "fractions": done.fractions, "unscored": done.unscored}
-            curves.append(CurveResult(series=data, fit=done.fit, **scores))
-    if options.is_pooled:
-        curves = _pooled_backtest(curves, options, fractions)
+    for share in fractions:
+        if not 0 < share < 1:
+            raise ValueError(f"a fraction must lie between 0 and 1, not {share:g}")
+    curves = _scored(series, options, fractions)
     return Analysis(
         command="backtest", curves=_some_usable(curves), form_ranking=_rank_forms(curves, options, fractions)
     )
 
 
-def _backtest(data: Series, options: FitOptions, fractions: Sequence[float]) -> Backtest:
-    held = (data.holdout_compute, data.holdout_reward) if len(data.holdout_compute) else None
-    return backtest(data.compute, data.reward, holdout=held, fractions=fractions, **options.of(data))
+def _scored(series: Sequence[Series], options: FitOptions, fractions: Sequence[float]) -> list[CurveResult]:
+    """Fit every curve and score it on its held-out points; then again on the part before each fraction."""
+    rows: list[list[tuple[float, Score | None]]] = [[] for _ in series]
+    unscored: list[list[tuple[float, Note]]] = [[] for _ in series]
+    for share in fractions:
+        early = fitted_curves([before(data, share) for data in series], options)
+        for place, curve in enumerate(early):
+            result = score_held_out(curve)
+            rows[place].append((float(share), result))
+            if result is None and not curve.series.problem:
+                side, compute = "before" if curve.fit is None else "after", float(share * _largest(series[place]))
+                nothing = note(NoteKind.NOTHING_TO_SCORE, side=side, compute=compute)
+                why = nothing if curve.fit is None or curve.usable else curve.fit.notes[-1]
+                unscored[place].append((float(share), why))
+    return [
+        replace(curve, holdout=score_held_out(curve), fractions=tuple(scores), unscored=tuple(reasons))
+        for curve, scores, reasons in zip(fitted_curves(series, options), rows, unscored, strict=True)
+    ]
 
 
 def _rank_forms(curves: Sequence[CurveResult], options: FitOptions, fractions: Sequence[float]) -> FormRanking | None:
@@ -316,26 +322,22 @@ def _rank_forms(curves: Sequence[CurveResult], options: FitOptions, fractions: S
     if options.method == "paper" or (not by_holdout and not shares):
         return None
 
-    def error(holdout: Score | None, scores: Sequence[tuple[float, Score | None]]) -> float | None:
-        score = holdout if by_holdout else dict(scores)[shares[0]]
-        return score.rmse if score is not None else None
+    def errors(scored: Sequence[CurveResult]) -> list[float]:
+        scores = [curve.holdout if by_holdout else dict(curve.fractions)[shares[0]] for curve in scored]
+        return [np.nan if each is None else each.rmse for each in scores]
 
     is_bounded = all(curve.series.bounds for curve in curves)
-    names = [name for name, form in FORMS.items() if is_bounded or form.ceiling is None]
-    tables = []
-    for curve in curves:
-        errors = {options.form: error(curve.holdout, curve.fractions) if curve.fit is not None else None}
-        for name in names:
-            # A curve that one form cannot be scored on ranks no form.
-            if name not in errors and None not in errors.values():
-                done = _backtest(curve.series, replace(options, form=name), shares)
-                errors[name] = error(done.holdout, done.fractions)
-        if None not in errors.values():
-            tables.append(errors)
-    medians = [(name, float(np.median([table[name] for table in tables]))) for name in names if tables]
+    table = {options.form: errors(curves)}
+    for name, form in FORMS.items():
+        if name != options.form and (is_bounded or form.ceiling is None):
+            alone = replace(options, form=name, pool=False, prior=None)
+            table[name] = errors(_scored([curve.series for curve in curves], alone, shares))
+    ranked = np.array(list(table.values()))
+    ranked = ranked[:, np.isfinite(ranked).all(axis=0)]
+    medians = zip(table, np.median(ranked, axis=1).tolist(), strict=True) if ranked.size else ()
     return FormRanking(
         fraction=None if by_holdout else shares[0],
-        num_curves=len(tables),
+        num_curves=ranked.shape[1],
         errors=tuple(sorted(medians, key=lambda row: row[1])),
     )
 
@@ -415,45 +417,36 @@ def _pooled(curves: Sequence[CurveResult], options: FitOptions) -> list[CurveRes
     return [replace(curve, fit=pooled.get(curve.name)) for curve in curves]
 
 
-def _pooled_backtest(
-    curves: Sequence[CurveResult], options: FitOptions, fractions: Sequence[float]
-) -> list[CurveResult]:
-    """Back-test pooled fits: at each share, curves are pooled using only the points measured before it."""
-    whole = {curve.name: curve for curve in _pooled(curves, options)}
-    scored = {curve.name: score_held_out(whole[curve.name]) for curve in curves}
-    rows: dict[str, list[tuple[float, Score | None]]] = {name: [] for name in whole}
-    for share in fractions:
-        early = [CurveResult(series=before(curve.series, share), fit=None) for curve in curves]
-        early = [fitted_curve(curve.series, options) if len(curve.series.compute) else curve for curve in early]
-        for now, curve in zip(_pooled(early, options), curves, strict=True):
-            rows[curve.name].append((float(share), score_held_out(now)))
-    return [
-        replace(whole[curve.name], holdout=scored[curve.name], fractions=tuple(rows[curve.name])) for curve in curves
-    ]
-
-
 def score_held_out(curve: CurveResult) -> Score | None:
-    """Score the fit on the held-out points."""
+    """Score the fit on the held-out points; None where there are none or there is no curve."""
     if curve.fit is None:
         return None
     return score(curve.fit, curve.series.holdout_compute, curve.series.holdout_reward)
 
 
+def _largest(data: Series) -> float:
+    return float(max(data.compute.max(initial=0.0), data.holdout_compute.max(initial=0.0)))
+
+
 def before(data: Series, share: float) -> Series:
     """Return the series up to a share of its largest compute, with the rest held out."""
-    held = data.holdout_compute
-    limit = share * max(data.compute.max(initial=0.0), held.max(initial=0.0))
-    early, later = data.compute <= limit, held > limit
+    return held_out_after(data, share * _largest(data))
+
+
+def held_out_after(data: Series, limit: float, test_from: float = 0.0) -> Series:
+    """Return the series up to a compute, with what lies after it held out, as far as it lies after `test_from`."""
+    early, late = data.compute <= limit * (1 + 1e-9), data.compute >= test_from * (1 - 1e-9)
+    later, held = late & ~early, data.holdout_compute > (limit if np.isfinite(limit) else 0.0)
     return replace(
         data.take(early),
-        holdout_compute=np.concatenate([data.compute[~early], held[later]]),
-        holdout_reward=np.concatenate([data.reward[~early], data.holdout_reward[later]]),
+        holdout_compute=np.concatenate([data.compute[later], data.holdout_compute[held]]),
+        holdout_reward=np.concatenate([data.reward[later], data.holdout_reward[held]]),
     )
 
 
 def fitted_curve(data: Series, options: FitOptions) -> CurveResult:
-    """Fit one series; a series with a problem has no fit."""
-    if data.problem:
+    """Fit one series; one with a problem, or without points, has no fit."""
+    if data.problem or not len(data.compute):
         return CurveResult(series=data, fit=None)
     done = fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
     return CurveResult(series=data, fit=done)

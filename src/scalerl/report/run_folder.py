@@ -1,9 +1,7 @@
-"""One of our run folders: everything its files say, read once for a report or again and again for the board."""
+"""One of our run folders: everything its files say, for a report or the board."""
 
 import json
-from array import array
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,9 @@ from scalerl.logs.build import make_table
 from scalerl.logs.source import Source as LogSource
 from scalerl.logs.table import Table, flatten
 from scalerl.report.alarms import ALARM_STEPS, SIGNALS, Alarm, evaluation_alarms, signal_alarms, uneven_time_alarms
-from scalerl.report.columns import Array, Columns, number, rounded, thinned
+from scalerl.report.columns import Columns, number, rounded, thinned
 from scalerl.report.evaluations import counted, overtrained, pass_curves
-from scalerl.report.files import JsonFile, Root, Tail
+from scalerl.report.files import Root, read_lines, read_object
 from scalerl.report.sources import Source
 
 WAITING = "waiting"
@@ -34,73 +32,46 @@ _MOST_SPENT = 500
 
 
 class RunFolder:
-    """The state of one run folder, brought up to date by `poll`."""
+    """The files of one run folder, as they are when it is made."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         folder, root = source.path, source.root
-        self._metrics, self._evals, self._samples = (
-            Tail(folder / name, root) for name in (store.METRICS, store.EVALS, store.SAMPLES)
-        )
-        self._objects = {name: JsonFile(folder / name, root) for name in (store.RECIPE, store.STATUS, store.ENV)}
-        self._status: Mapping[str, Any] = {}
-        self._columns = Columns()
-        self._eval_rows: list[tuple[int, store.Row]] = []
-        """(line number, row)"""
+        objects = {name: read_object(folder / name, root) for name in (store.RECIPE, store.STATUS, store.ENV)}
+        (self.recipe, _), (status, _), (self.environment, _) = objects.values()
+        self._status = store.current_status(status)
+        self._faults = [fault for _, fault in objects.values() if fault]
+        self.num_skipped = 0
+        """Lines of its files that could not be used."""
         self._origins: dict[int, float] = {}
         """The step from which each attempt started."""
-        self.columns: dict[str, Array] = {}
+        self._columns = Columns()
+        for _, row in self._rows(store.METRICS, steps_before=1):
+            self._columns.append(row)
+        rows = [(line, _checked(row)) for line, row in self._rows(store.EVALS, steps_before=0)]
+        self.columns = self._columns.arrays(self._origins)
         """The numbers over the steps, of the rows that count."""
-        self.evals: list[tuple[int, store.Row]] = []
+        self.evals = store.counting_rows(rows, ("step", "set"), self._origins)
         """The evaluations that count, with their line numbers."""
-        self.sample_offsets = array("Q")
-        self.evals_version = 0
-        """Counts the changes of the evaluations: a new value calls for a new fit."""
-        self.more = False
-        """Whether a file has not been read to its end yet."""
-        self._variety_alarms: list[Alarm] = []
 
-    def poll(self, *, is_whole: bool = False) -> bool:
-        """Read what was added; return whether anything changed."""
-        metrics, evals, samples = (tail.read(is_whole=is_whole) for tail in (self._metrics, self._evals, self._samples))
-        self.more = metrics.more or evals.more or samples.more
-        if evals.restarted:
-            self._eval_rows.clear()
-        if metrics.restarted:
-            self._columns.clear()
-            self._origins.clear()
-            self._eval_rows = [(line, row) for line, row in self._eval_rows if self._counts(row, steps_before=0)]
-        if samples.restarted:
-            del self.sample_offsets[:]
-        for line in metrics.rows:
-            if self._counts(line.row, steps_before=1):
-                self._columns.append(line.row)
-        self._eval_rows += [
-            (line.number, _checked(line.row)) for line in evals.rows if self._counts(line.row, steps_before=0)
-        ]
-        self.sample_offsets.extend(line.offset for line in samples.rows)
-        replaced = [file.poll() for file in self._objects.values()]
-        # It changes without its file when the run's process is killed.
-        before, self._status = self._status, store.current_status(self._objects[store.STATUS].value)
-        if metrics.changed or evals.changed:
-            self.columns = self._columns.arrays(self._origins)
-            self.evals = store.counting_rows(self._eval_rows, ("step", "set"), self._origins)
-        if evals.changed:
-            self.evals_version += 1
-            varieties = [overtrained(rows, name) for name, rows in self._counted().items()]
-            self._variety_alarms = evaluation_alarms([each for each in varieties if each is not None])
-        changes = (metrics.changed, evals.changed, samples.changed, *replaced, self._status != before)
-        return any(changes)
-
-    def _counts(self, row: store.Row, steps_before: int) -> bool:
-        """Return whether a row has a step, and note where its attempt started."""
-        step, attempt = row.get("step"), row.get("attempt")
-        if not isinstance(step, int | float):
-            return False
-        if isinstance(attempt, int):
-            origin = float(step) - steps_before
-            self._origins[attempt] = min(self._origins.get(attempt, origin), origin)
-        return True
+    def _rows(self, name: str, steps_before: int) -> Iterator[tuple[int, store.Row]]:
+        """Yield the rows that have a step, and note where their attempts started and which lines were skipped."""
+        path, skipped = self.source.path / name, []
+        for line, row in read_lines(path, self.source.root):
+            if row is None:
+                skipped.append(line)
+                continue
+            step, attempt = row.get("step"), row.get("attempt")
+            if not isinstance(step, int | float):
+                continue
+            if isinstance(attempt, int):
+                origin = float(step) - steps_before
+                self._origins[attempt] = min(self._origins.get(attempt, origin), origin)
+            yield line, row
+        self.num_skipped += len(skipped)
+        if skipped:
+            more = f" and {len(skipped) - 1} more" if len(skipped) > 1 else ""
+            self._faults.append(f"{path}, line {skipped[0]}{more}: not a JSON object, and left out.")
 
     # What the folder says
 
@@ -117,17 +88,9 @@ class RunFolder:
         return self.source.seed if self.source.seed is not None else self.recipe.get("seed")
 
     @property
-    def recipe(self) -> Mapping[str, Any]:
-        return self._objects[store.RECIPE].value
-
-    @property
     def settings(self) -> dict[str, Any]:
         """The recipe by dotted keys."""
         return {key.replace("/", "."): value for key, value in flatten(self.recipe).items()}
-
-    @property
-    def environment(self) -> Mapping[str, Any]:
-        return self._objects[store.ENV].value
 
     @property
     def hours(self) -> str:
@@ -136,7 +99,7 @@ class RunFolder:
 
     @property
     def status(self) -> str:
-        usual = "unknown" if self.recipe or self._eval_rows else WAITING
+        usual = "unknown" if self.recipe or self.evals else WAITING
         return str(self._status.get("status", usual))
 
     @property
@@ -144,23 +107,9 @@ class RunFolder:
         return str(self._status.get("reason", ""))
 
     @property
-    def ending(self) -> str:
-        return f"{self.status}: {self.reason}" if self.reason else self.status
-
-    @property
     def is_cut(self) -> bool:
         """Whether it has started and did not finish."""
         return self.status not in ("done", WAITING)
-
-    @property
-    def changed_at(self) -> float:
-        """When one of its files was last written to; 0 before there is any."""
-        return max(tail.changed_at for tail in (self._metrics, self._evals, self._samples))
-
-    @property
-    def num_skipped(self) -> int:
-        """Lines of its files that could not be used."""
-        return sum(len(tail.skipped) for tail in (self._metrics, self._evals, self._samples))
 
     @property
     def num_steps(self) -> int:
@@ -217,14 +166,9 @@ class RunFolder:
         """Return what cannot be read or is missing."""
         if self.status == WAITING:
             return []
-        recipe, folder = self._objects[store.RECIPE], self.source.path
-        faults = [file.fault for file in self._objects.values() if file.fault]
-        if not recipe.value and not recipe.fault:
+        folder, faults = self.source.path, list(self._faults)
+        if not self.recipe and not any(fault.startswith(str(folder / store.RECIPE)) for fault in faults):
             faults.insert(0, f"{folder} has no {store.RECIPE}: what the run was set to is not known.")
-        for tail in (self._metrics, self._evals):
-            if tail.skipped:
-                more = f" and {len(tail.skipped) - 1} more" if len(tail.skipped) > 1 else ""
-                faults.append(f"{tail.path}, line {tail.skipped[0]}{more}: not a JSON object, and left out.")
         evaluated, trained = (self.evals[-1][1]["step"] if self.evals else 0), self._last_row.get("step", 0)
         if evaluated and not trained:
             faults.append(f"{folder} has no rows in {store.METRICS}: whether it stayed stable is not known.")
@@ -321,12 +265,14 @@ class RunFolder:
     def alarms(self) -> list[Alarm]:
         """Return the alarms of its metrics and evaluations, those that are over too."""
         signals = signal_alarms(self.columns, max_lag=self.max_lag)
-        shown = [alarm.with_remedies(self._remedies) for alarm in signals]
-        return [*shown, *uneven_time_alarms(self.uneven_time), *self._variety_alarms]
+        remedies = self._remedies() if signals else {}
+        shown = [alarm.with_remedies(remedies) for alarm in signals]
+        varieties = [overtrained(rows, name) for name, rows in self._counted().items()]
+        lost = evaluation_alarms([each for each in varieties if each is not None])
+        return [*shown, *uneven_time_alarms(self.uneven_time), *lost]
 
-    @cached_property
     def _remedies(self) -> Mapping[str, tuple[str, ...]]:
-        """The settings of its recipe that can help against alarms."""
+        """Return the settings of its recipe that can help against alarms."""
         from scalerl.config import Recipe, remedies
 
         try:
@@ -344,8 +290,4 @@ def _checked(row: store.Row) -> store.Row:
 
 def read_run(folder: Path, *, name: str, arm: str, seed: int | None = None) -> RunFolder:
     """Read all of a run folder."""
-    run = RunFolder(Source(path=folder, root=Root(), kind="run", name=name, arm=arm, seed=seed))
-    run.poll(is_whole=True)
-    while run.more:
-        run.poll(is_whole=True)
-    return run
+    return RunFolder(Source(path=folder, root=Root(), kind="run", name=name, arm=arm, seed=seed))

@@ -3,10 +3,13 @@
 import json
 import os
 import time
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from scalerl.report.files import MAX_LINE, Root, json_object, open_inside
 
@@ -17,6 +20,7 @@ MAX_TEXT = 6000
 MAX_WHOLE = 400_000
 SECONDS = 1.5
 """Time after which a search returns what it has, and where to go on."""
+_CHUNK = 1 << 24
 _KNOWN = ("step", "attempt", "problem", "prompt", "completion", "answer", "correct", "reward", "conversation")
 
 
@@ -34,9 +38,11 @@ class Query:
     num: int = PAGE
 
 
-def search(path: Path, root: Root, offsets: Sequence[int], query: Query) -> dict[str, Any]:
+def search(path: Path, root: Root, query: Query) -> dict[str, Any]:
     """Return a page of samples, newest first, and `next`, from which the search goes on (None at the end)."""
-    end = len(offsets) if query.before is None else min(max(query.before, 0), len(offsets))
+    offsets = line_offsets(path, root)
+    num = max(len(offsets) - 1, 0)
+    end = num if query.before is None else min(max(query.before, 0), num)
     words, until = query.text.casefold().split(), time.monotonic() + SECONDS
     rows: list[dict[str, Any]] = []
     next_place: int | None = None
@@ -49,30 +55,41 @@ def search(path: Path, root: Root, offsets: Sequence[int], query: Query) -> dict
         if time.monotonic() > until and place > 0:
             next_place = place
             break
-    return {"samples": rows, "next": next_place, "total": len(offsets)}
+    return {"samples": rows, "next": next_place, "total": num}
 
 
-def one_sample(path: Path, root: Root, offsets: Sequence[int], place: int) -> dict[str, Any] | None:
+def one_sample(path: Path, root: Root, place: int) -> dict[str, Any] | None:
     """Return one sample with its whole texts; None if there is no such sample."""
-    if not 0 <= place < len(offsets):
+    offsets = line_offsets(path, root)
+    if not 0 <= place < len(offsets) - 1:
         return None
     numbered = next(_rows(path, root, offsets, place + 1), None)
     return None if numbered is None or numbered[0] != place else sample_json(place, numbered[1], MAX_WHOLE)
 
 
+def line_offsets(path: Path, root: Root) -> "array[int]":
+    """Return where the whole lines of a file begin, in bytes, and last where they end; empty without a file."""
+    descriptor = open_inside(path, root)
+    if descriptor is None:
+        return array("Q")
+    offsets, begin = array("Q", [0]), 0
+    with os.fdopen(descriptor, "rb") as file:
+        while data := file.read(_CHUNK):
+            ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n"))
+            offsets.extend((ends + begin + 1).tolist())
+            begin += len(data)
+    return offsets
+
+
 def _rows(path: Path, root: Root, offsets: Sequence[int], end: int) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (number, row) backwards from the sample before `end`."""
-    opened = open_inside(path, root)
-    if opened is None:
+    descriptor = open_inside(path, root)
+    if descriptor is None:
         return
-    descriptor, status = opened
     try:
         for place in range(end - 1, -1, -1):
-            begin = offsets[place]
-            # Lines that the follower skipped may lie between two samples, so the line may end before the next offset.
-            stop = offsets[place + 1] if place + 1 < len(offsets) else status.st_size
-            data = os.pread(descriptor, min(stop - begin, MAX_LINE + 1), begin).partition(b"\n")[0]
-            row, fault = json_object(data)
+            size = offsets[place + 1] - offsets[place]
+            row, fault = json_object(os.pread(descriptor, size, offsets[place])) if size <= MAX_LINE else ({}, "long")
             if not fault:
                 yield place, row
     finally:

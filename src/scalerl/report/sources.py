@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -10,21 +10,20 @@ from typing import Any, Literal
 from scalerl import store
 from scalerl.logs.names import file_names
 from scalerl.logs.source import LOG_SUFFIXES
-from scalerl.report.files import Root, json_object, read_inside
+from scalerl.report.files import Root, read_object
 
 MOST_SOURCES = 300
 """Runs and logs that are followed; what comes after them is named in a note."""
 _MOST_ENTRIES = 2000
-_MAX_JSON = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One run folder or log."""
+    """One run folder, log or study."""
 
     path: Path
     root: Root
-    kind: Literal["run", "log"]
+    kind: Literal["run", "log", "study"]
     name: str = ""
     study: str | None = None
     """Key of the study it belongs to."""
@@ -33,81 +32,54 @@ class Source:
     quiet: bool = False
     """Whether a log that cannot be read is left out: it was not named, only its folder was."""
 
-    @property
-    def key(self) -> str:
-        """A name for addresses: never a path."""
-        return key_of(self.path)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Study:
-    path: Path
-    root: Root
-    name: str
-    plan: dict[str, Any]
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """Of a study: its study.json."""
     faults: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
-        return key_of(self.path)
+        """A name for addresses: never a path."""
+        return hashlib.sha256(os.fsencode(self.path.absolute())).hexdigest()[:12]
 
 
-@dataclass(slots=True)
-class Discovery:
-    """Everything that was found, in the order of the named paths."""
-
-    sources: list[Source] = field(default_factory=list)
-    studies: list[Study] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
-def key_of(path: Path) -> str:
-    return hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:12]
-
-
-def discover(roots: Sequence[Root]) -> Discovery:
-    """Look at every named path again: runs may have appeared, grown into studies, or vanished."""
-    result = Discovery()
-    for root in roots:
-        if root.path is not None:
-            _look(root.path, root, result, depth=0)
-    result.sources = list({source.key: source for source in result.sources}.values())
-    if len(result.sources) > MOST_SOURCES:
-        left_out = len(result.sources) - MOST_SOURCES
-        result.notes.append(f"Only the first {MOST_SOURCES} runs and logs are followed; {left_out} more are not.")
-        del result.sources[MOST_SOURCES:]
-    unnamed = [source.path for source in result.sources if not source.name]
+def discover(roots: Sequence[Root]) -> tuple[list[Source], list[str]]:
+    """Look at every named path; return what was found, in their order, and notes on what is left out."""
+    found = [source for root in roots if root.path is not None for source in _look(root.path, root, depth=0)]
+    sources, notes = list({source.key: source for source in found}.values()), []
+    if len(sources) > MOST_SOURCES:
+        left_out = len(sources) - MOST_SOURCES
+        notes.append(f"Only the first {MOST_SOURCES} runs and logs are followed; {left_out} more are not.")
+        del sources[MOST_SOURCES:]
+    unnamed = [source.path for source in sources if not source.name]
     names = dict(zip(unnamed, file_names(unnamed), strict=True)) if unnamed else {}
-    result.sources = [source if source.name else replace(source, name=names[source.path]) for source in result.sources]
-    return result
+    return [source if source.name else replace(source, name=names[source.path]) for source in sources], notes
 
 
-def _look(path: Path, root: Root, result: Discovery, depth: int) -> None:
+def _look(path: Path, root: Root, depth: int) -> Iterator[Source]:
     if not path.exists() or not root.holds(path):
         return
     if not path.is_dir():
-        result.sources.append(Source(path=path, root=root, kind="log", quiet=depth > 0))
-    elif (plan := _study_plan(path, root)) is not None:
-        _add_study(path, root, plan, result)
+        yield Source(path=path, root=root, kind="log", quiet=depth > 0)
+    elif plan := read_object(path / store.STUDY, root)[0]:
+        yield from _study(path, plan)
     elif store.is_run_folder(path):
-        result.sources.append(Source(path=path, root=root, kind="run"))
+        yield Source(path=path, root=root, kind="run")
     else:
-        _look_inside(path, root, result, depth)
+        yield from _look_inside(path, root, depth)
 
 
-def _look_inside(folder: Path, root: Root, result: Discovery, depth: int) -> None:
+def _look_inside(folder: Path, root: Root, depth: int) -> Iterator[Source]:
     """Look at a folder that is neither a run nor a study: a trainer's output, or a folder of runs or logs."""
     entries = [entry for entry in _entries(folder) if root.holds(entry)]
     if _is_log_folder(entries):
-        result.sources.append(Source(path=folder, root=root, kind="log", quiet=depth > 0))
+        yield Source(path=folder, root=root, kind="log", quiet=depth > 0)
         return
-    if depth < 2:
-        for entry in entries:
-            if entry.is_dir():
-                _look(entry, root, result, depth + 1)
+    for entry in entries if depth < 2 else ():
+        if entry.is_dir():
+            yield from _look(entry, root, depth + 1)
     for entry in entries:
         if entry.suffix in LOG_SUFFIXES and entry.is_file():
-            result.sources.append(Source(path=entry, root=root, kind="log", quiet=True))
+            yield Source(path=entry, root=root, kind="log", quiet=True)
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -140,35 +112,22 @@ def _holds_events(folder: Path) -> bool:
 # Studies
 
 
-def _study_plan(folder: Path, root: Root) -> dict[str, Any] | None:
-    plan, fault = json_object(read_inside(folder / store.STUDY, root, _MAX_JSON))
-    return None if fault else plan or None
-
-
-def _add_study(folder: Path, root: Root, plan: dict[str, Any], result: Discovery) -> None:
-    faults: list[str] = []
-    name = str(plan.get("name") or folder.resolve().name)
-    inside = Root(folder)
+def _study(folder: Path, plan: dict[str, Any]) -> Iterator[Source]:
+    """Yield the runs of a study and the study itself, whose faults name the folders that lie outside it."""
+    name, inside = str(plan.get("name") or folder.resolve().name), Root(folder)
+    faults = []
+    study = Source(path=folder, root=inside, kind="study", name=name, plan=plan)
     for arm, seed, run_folder in planned(plan):
         path = folder / store.portable(run_folder)
-        if not inside.holds(path):
+        if inside.holds(path):
+            run = f"{name}/{arm}-seed{seed}"
+            yield Source(path=path, root=inside, kind="run", name=run, study=study.key, arm=arm, seed=seed)
+        else:
             faults.append(f"{arm}, seed {seed}: its folder lies outside the study and is not read.")
-            continue
-        result.sources.append(
-            Source(
-                path=path,
-                root=inside,
-                kind="run",
-                name=f"{name}/{arm}-seed{seed}",
-                study=key_of(folder),
-                arm=arm,
-                seed=seed,
-            )
-        )
-    result.studies.append(Study(path=folder, root=root, name=name, plan=plan, faults=tuple(faults)))
+    yield replace(study, faults=tuple(faults))
 
 
-def planned(plan: dict[str, Any]) -> Iterator[tuple[str, int | None, str]]:
+def planned(plan: Mapping[str, Any]) -> Iterator[tuple[str, int | None, str]]:
     """Yield arm, seed and folder of each run of a plan."""
     runs = plan.get("runs")
     for row in runs if isinstance(runs, list) else ():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from scalerl.curves import Pair, PairKind
-from scalerl.report.views import Report, View, label_of
+from scalerl.report.views import Report, View
 
 BEATEN = (PairKind.HIGHER_CEILING, PairKind.AHEAD)
 """Verdicts that leave no choice: the loser ends lower. A more efficient curve ends at the same ceiling."""
@@ -33,16 +33,11 @@ class Lead:
     """Curves that it was compared with, and itself."""
 
 
-def labels(view: View) -> dict[str, str]:
-    """Return what each curve is called in the report, by name."""
-    return {curve.name: label_of(curve.series) for curve in view.analysis.curves}
-
-
 def reference(report: Report, evaluation_set: str) -> str | None:
     """Return the curve that the others are compared with: the study's base, else the best."""
     view = report.view(evaluation_set)
-    base = [name for name, label in labels(view).items() if label == report.material.base]
-    return next(iter(base or leaders(view)), None)
+    names = [curve.name for curve in view.analysis.curves]
+    return report.material.base if report.material.base in names else next(iter(leaders(view)), None)
 
 
 def leaders(view: View) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalerl.report.numbers import duration, fixed, short_compute_text, two_decimals
-from scalerl.report.numbers import interval_cell as interval
+from scalerl.report.numbers import interval_text as interval
 
 NARROWEST = 14  # letters that a column of names keeps on a narrow terminal
 NAMES = ("curve", "a", "b")

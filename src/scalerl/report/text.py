@@ -25,7 +25,16 @@ from scalerl.curves import (
 )
 from scalerl.logs.facts import Fact, sentence
 from scalerl.logs.names import listed
-from scalerl.report.numbers import compute_text, decimals, fixed, interval_text, probability_text, two_decimals
+from scalerl.report.numbers import (
+    compute_text,
+    decimals,
+    error_text,
+    fixed,
+    interval_text,
+    number_text,
+    probability_text,
+    two_decimals,
+)
 from scalerl.report.results import Advice, Analysis, CurveResult, param_value
 from scalerl.report.tables import Table
 
@@ -40,6 +49,7 @@ ADVICE = {
     Advice.RISING: "go on: more compute pays",
     Advice.UNCLEAR: "go on to know more",
 }
+HELD_OUT = "all but held out"
 MOST_PAIRS = 15  # of more, only those with the most likely best curve are explained
 LEFT = ("curve", "a", "b", "verdict", "what to do", "fitted on", "asked", "note")
 IN_FIRST_LINES = (NoteKind.LEVELS_OFF, NoteKind.DOUBLING)
@@ -71,7 +81,7 @@ def render(analysis: Analysis, shown: Shown | None = None) -> Group:
         Text(_columns_line(analysis, shown), style="dim"),
         *_facts(analysis, every=shown.explain),
         *(Text(note_text(each), style="yellow") for each in analysis.notes),
-        *(_explained(analysis) if shown.explain else ()),
+        *(explained(analysis) if shown.explain else ()),
     ]
     return Group(*(part.rich() if isinstance(part, Table) else Text(part) if isinstance(part, str) else part
                    for part in parts))  # fmt: skip
@@ -81,6 +91,11 @@ def render(analysis: Analysis, shown: Shown | None = None) -> Group:
 
 
 def _fit(analysis: Analysis) -> Iterator[Part]:
+    yield fit_table(analysis)
+
+
+def fit_table(analysis: Analysis, title: str = "") -> Table:
+    """Return a line per curve: verdict, ceiling, what doubling brings, forecasts that were asked for, what to do."""
     at = [row.compute for row in next((curve.at for curve in analysis.curves if curve.at), ())]
     rows = []
     for curve in analysis.curves:
@@ -89,7 +104,7 @@ def _fit(analysis: Analysis) -> Iterator[Part]:
         answers = [interval_text(row.reward, fixed(decimals(curve.fit))) for row in curve.at] or ["-"] * len(at)
         rows.append((curve.name, verdict, ceiling_cell(curve), gain, *answers, to_do(curve)))
     heads = ("verdict", _ceiling_head(analysis), "doubling brings", *(f"at {compute_text(each)}" for each in at))
-    yield _table(("curve", *heads, "what to do"), rows)
+    return _table(("curve", *heads, "what to do"), rows, title)
 
 
 def _forecast(analysis: Analysis) -> Iterator[Part]:
@@ -120,18 +135,11 @@ def _reach_cells(curve: CurveResult, row: Reach) -> tuple[str, str]:
 
 
 def _backtest(analysis: Analysis) -> Iterator[Part]:
-    whole, rows = "all but held out", []
+    scores = []
     for curve in analysis.curves:
-        held = [] if curve.holdout is None else [(whole, curve.holdout)]
-        for fitted_on, score in [*held, *((f"first {share:.0%}", score) for share, score in curve.fractions)]:
-            rows.append((curve.name, fitted_on, *_score_cells(score, decimals(curve.fit) + 1)))
-    scores = [curve.holdout for curve in analysis.curves if curve.holdout is not None]
-    if len(scores) > 1:
-        num = sum(score.num_points for score in scores)
-        inside = sum(score.coverage * score.num_points for score in scores) / num
-        error = fixed(_finest(analysis) + 1)(median(score.rmse for score in scores))
-        rows.append((f"median of {len(scores)}", whole, str(num), error, "", f"{inside:.0%} of all"))
-    yield _table(("curve", "fitted on", "scored", "RMSE", "bias", "inside"), rows)
+        scores += [] if curve.holdout is None else [(curve, HELD_OUT, curve.holdout)]
+        scores += [(curve, f"first {share:.0%}", score) for share, score in curve.fractions]
+    yield score_table(scores)
     for curve in analysis.curves:
         for share, why in curve.unscored:
             yield Text(f"{curve.name}, first {share:.0%}: not scored. {note_text(why)}", style="dim")
@@ -139,16 +147,27 @@ def _backtest(analysis: Analysis) -> Iterator[Part]:
     if ranking is not None and not ranking.errors:
         yield f"Forms are not ranked: on no curve do all of them have an error on {ranking.scored_on}."
     elif ranking is not None:
-        ranked = ", ".join(f"{name} {fixed(_finest(analysis) + 1)(rmse)}" for name, rmse in ranking.errors)
+        ranked = ", ".join(f"{name} {error_text(rmse)}" for name, rmse in ranking.errors)
         curves = f"{ranking.num_curves} curve{'s' if ranking.num_curves > 1 else ''}"
         yield f"Forms by their error on {ranking.scored_on} (median RMSE over {curves}): {ranked}."
 
 
-def _score_cells(score: Score | None, digits: int) -> tuple[str, ...]:
-    if score is None:
-        return ("-",) * 4
-    coverage = "-" if math.isnan(score.coverage) else f"{score.coverage:.0%} of {score.level:.0%}"
-    return str(score.num_points), fixed(digits)(score.rmse), fixed(digits, "+")(score.bias), coverage
+def score_table(scores: Sequence[tuple[CurveResult, str, Score | None]], title: str = "") -> Table:
+    """Return how forecasts did: (curve, what it was fitted on, its score)."""
+    rows = []
+    for curve, fitted_on, score in scores:
+        cells = ("-",) * 4
+        if score is not None:
+            inside = "-" if math.isnan(score.coverage) else f"{score.coverage:.0%} of {score.level:.0%}"
+            cells = (str(score.num_points), error_text(score.rmse), error_text(score.bias, "+"), inside)
+        rows.append((curve.name, fitted_on, *cells))
+    whole = [score for _, fitted_on, score in scores if score is not None and fitted_on == HELD_OUT]
+    if len(whole) > 1:
+        num = sum(score.num_points for score in whole)
+        inside = sum(score.coverage * score.num_points for score in whole) / num
+        error = error_text(median(score.rmse for score in whole))
+        rows.append((f"median of {len(whole)}", HELD_OUT, str(num), error, "", f"{inside:.0%} of all"))
+    return _table(("curve", "fitted on", "scored", "RMSE", "bias", "inside"), rows, title)
 
 
 def _compare(analysis: Analysis) -> Iterator[Part]:
@@ -195,7 +214,8 @@ def _choice(analysis: Analysis, comparison: Comparison, best: str, against: Mapp
 # What explains them
 
 
-def _explained(analysis: Analysis) -> Iterator[Part]:
+def explained(analysis: Analysis) -> Iterator[Part]:
+    """Yield the parameters of the fits, what to conclude from each, and the pairs."""
     yield _details(analysis)
     in_first_lines = IN_FIRST_LINES if analysis.command in ("fit", "compare") else ()
     for curve in analysis.curves:
@@ -250,7 +270,7 @@ def _pairs(analysis: Analysis) -> Iterator[Part]:
     for comparison in analysis.comparisons.values():
         if comparison.shared_ceiling is not None:
             slopes = [f"{name} {interval_text(exponents[name], two_decimals)}" for name in comparison.shared_exponents]
-            yield f"Exponents at one ceiling of {comparison.shared_ceiling:.3f}: {', '.join(slopes)}."
+            yield f"Exponents at one ceiling of {number_text(comparison.shared_ceiling)}: {', '.join(slopes)}."
     for pair in pairs:
         if texts := _texts([each for each in pair.notes if each.kind not in IN_PAIR_TABLE]):
             yield f"{pair.a} / {pair.b}: {texts}"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scalerl.curves import Comparison, Fit, NoteKind, Pair, PairKind, Score, fit, note, score
+from scalerl.curves import Comparison, Fit, NoteKind, Pair, PairKind, note, reward_at
 from scalerl.errors import InputError
 from scalerl.logs import columns as names
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
@@ -21,11 +21,13 @@ from scalerl.logs.series import Selection, Series, series_from
 from scalerl.logs.table import Table
 from scalerl.report.inputs import ARM, Material, gather, num_inputs
 from scalerl.report.numbers import compute_text
-from scalerl.report.results import Analysis, CurveResult, FitOptions
+from scalerl.report.results import Analysis, CurveResult, FitOptions, fitted_curve, held_out_after, score_held_out
 from scalerl.report.runs import hours_name, incomparable, uneven_pace
 from scalerl.report.workers import Workers, worth
 
 SHARES = (0.25, 0.5)
+TARGETS = (2.0, 4.0)
+"""Times the largest compute at which forecasts are given."""
 ALL = "all"
 HELD_OUT = "held-out"
 MOST_PAIRED = 8  # more curves than these are compared in the view shown first only
@@ -55,15 +57,6 @@ class Window:
     """Instead of `share`: a compute on the main axis, equal for all curves."""
     test_from: float | None = None
     """Instead of `test_share`, likewise."""
-
-    def of(self, main: Series) -> "Window":
-        """Return the window of one curve, in shares of its own compute; `main` is the curve on the main axis."""
-        largest = float(main.compute.max(initial=0.0))
-        if largest <= 0 or (self.until is None and self.test_from is None):
-            return self
-        share = self.share if self.until is None else min(self.until / largest, 1.0)
-        test_share = self.test_share if self.test_from is None else min(self.test_from / largest, 1.0)
-        return replace(self, share=share, test_share=test_share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,16 +101,7 @@ class Report:
 
     def members(self, evaluation_set: str, axis: str) -> list[Series]:
         """Return the curves of a set on an axis."""
-        return [data for data in self.series[axis] if in_set(data, evaluation_set)]
-
-
-def in_set(series: Series, name: str) -> bool:
-    return (series.evaluation_set or "") == name
-
-
-def label_of(series: Series) -> str:
-    """Return the curve's name within its evaluation set."""
-    return series.name if series.evaluation_set is None else series.name.removesuffix(f"/{series.evaluation_set}")
+        return [data for data in self.series[axis] if (data.evaluation_set or "") == evaluation_set]
 
 
 def build_report(
@@ -152,16 +136,20 @@ def build_report(
             series[axis.column] = own
             sets = sets or tuple(dict.fromkeys(data.evaluation_set or "" for data in own))
             workers.start(0 if quick else worth(len(own) * len(windows) * NUM_AXES))
-            on_main = {data.name: data for data in series[axes[0].column]}
+            on_main = {(data.evaluation_set, data.name): data for data in series[axes[0].column]}
+            largest = max(float(data.compute.max(initial=0.0)) for data in own)
             jobs.append([])
             # The next axis is read while this one is fitted.
             for name, each in product(sets, windows):
-                members = [data for data in (held_out if each.key == HELD_OUT else own) if in_set(data, name)]
-                asked = [_asked(data, on_main.get(data.name, data), each, options) for data in members]
-                fits = [workers.submit(_fitted, *arguments) for arguments in asked]
+                chosen = held_out if each.key == HELD_OUT else own
+                members = [data for data in chosen if (data.evaluation_set or "") == name]
+                asked = [_asked(data, on_main.get((data.evaluation_set, data.name), data), each, options)
+                         for data in members]  # fmt: skip
+                computes = [times * largest for times in TARGETS]
+                fits = [workers.submit(_fitted, *arguments, computes) for arguments in asked]
                 # Few curves are compared in all views, many in the one that is shown first.
                 is_compared = len(members) <= MOST_PAIRED or (len(axes) == 1 and each is window)
-                jobs[-1].append(_Job(name, axis, each, members, fits, is_compared))
+                jobs[-1].append(_Job(name, axis, each, fits, is_compared))
             if quick:
                 break
         # Compared here: the workers have the other axes before them.
@@ -232,26 +220,34 @@ def _on_each_axis(
     An axis on which some curves cannot be fitted is skipped, with a note.
     """
     tables, hours = material.tables, hours_name(material.runs)
-    usable: set[str] = set()
+    usable: set[tuple[str | None, str]] = set()
     others = [column for column in _candidates(tables) if column != main] if main is not None else []
     for column in [main, *others]:
         try:
-            series = series_from(tables, replace(selection, x=column, holdout=None))
+            series = _named(series_from(tables, replace(selection, x=column, holdout=None)))
             own = column or series[0].x_label
-            held_out = series if selection.holdout is None else series_from(tables, replace(selection, x=own))
+            held_out = series if selection.holdout is None else _named(series_from(tables, replace(selection, x=own)))
         except InputError as fault:
             if column == main:
                 raise
             values = {"axis": axis_label(str(column), hours), "problem": str(fault)}
             notes.append(Fact(kind="axis_left_out", values=values))
             continue
-        fitted = {data.name for data in series if not data.problem}
+        fitted = {(data.evaluation_set, data.name) for data in series if not data.problem}
         if column == main or fitted == usable:
             usable = usable or fitted
             yield Axis(column=own, label=axis_label(own, hours)), series, held_out
         else:
             problem = "some curves cannot be fitted on it."
             notes.append(Fact(kind="axis_left_out", values={"axis": axis_label(own, hours), "problem": problem}))
+
+
+def _named(series: Sequence[Series]) -> list[Series]:
+    """Return the curves with their names within their evaluation sets."""
+    return [
+        replace(data, name=data.name.removesuffix(f"/{data.evaluation_set}")) if data.evaluation_set else data
+        for data in series
+    ]
 
 
 def _candidates(tables: Sequence[Table]) -> Iterator[str]:
@@ -289,16 +285,6 @@ def windows_of(material: Material, selection: Selection) -> tuple[tuple[Window, 
     return (*sorted([*others, own], key=lambda window: window.share or 0.0), everything), own
 
 
-def later_points(series: Series, done: Fit, window: Window) -> tuple[np.ndarray, np.ndarray]:
-    """Return the points beyond the fitted compute, which test the forecast."""
-    least = window.test_share * series.compute.max(initial=0.0)
-    later = series.compute > max(done.scale * (1 + 1e-9), least * (1 - 1e-9))
-    return (
-        np.concatenate([series.compute[later], series.holdout_compute]),
-        np.concatenate([series.reward[later], series.holdout_reward]),
-    )
-
-
 # Views
 
 
@@ -308,19 +294,17 @@ class _Job(NamedTuple):
     evaluation_set: str
     axis: Axis
     window: Window
-    members: list[Series]
-    fits: list[Future[tuple[Fit | None, Score | None]]]
+    fits: list[Future[CurveResult]]
     is_compared: bool
 
 
 def _views(jobs: Sequence[_Job], material: Material, options: FitOptions, workers: Workers) -> tuple[View, ...]:
     compared = []
     for job in jobs:
-        done = [CurveResult(series=data, fit=each.result()[0], holdout=each.result()[1])
-                for data, each in zip(job.members, job.fits, strict=True)]  # fmt: skip
-        fits = {curve.name: curve.fit for curve in done if curve.fit is not None}
+        curves = tuple(each.result() for each in job.fits)
+        fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
         is_compared = job.is_compared and len(fits) > 1
-        compared.append((job, tuple(done), workers.submit(options.compare, fits) if is_compared else None))
+        compared.append((job, curves, workers.submit(options.compare, fits) if is_compared else None))
     views = (
         View(
             evaluation_set=job.evaluation_set,
@@ -335,30 +319,31 @@ def _views(jobs: Sequence[_Job], material: Material, options: FitOptions, worker
     return tuple(_mark_incomparable(view, material) for view in views)
 
 
-def _asked(data: Series, main: Series, window: Window, options: FitOptions) -> tuple[Series, FitOptions, Window]:
-    """Return the arguments of a fit: computes given on the main axis keep their share on the others."""
-    window = window.of(main)
-    if not len(data.compute):
-        return data, options, window
-    largest, on_main = float(data.compute.max()), float(main.compute.max(initial=0.0))
-    until, skip = options.fit_until, options.skip_before
-    if data.x_label != main.x_label and on_main > 0:
-        until = None if until is None else until / on_main * largest
-        skip = skip / on_main * largest if isinstance(skip, float | int) else skip
+def _asked(data: Series, main: Series, window: Window, options: FitOptions) -> tuple[Series, FitOptions]:
+    """Return the points to fit, with what tests the forecast held out, and how to fit them.
+
+    Computes given on the main axis keep their share on the others.
+    """
+    largest, on_main = float(data.compute.max(initial=0.0)), float(main.compute.max(initial=0.0))
+    scale = largest / on_main if data.x_label != main.x_label and on_main > 0 else 1.0
+    skip = options.skip_before
     if isinstance(skip, str) and skip.endswith("%"):
         # Of the whole curve, whatever the window: the same points are left out of every one.
         skip = float(skip.removesuffix("%")) / 100 * largest
-    if window.share is not None:
-        until = min(window.share * largest, largest if until is None else until)
-    return data, replace(options, fit_until=until, skip_before=skip), window
+    elif isinstance(skip, float | int):
+        skip = scale * skip
+    limits = [scale * limit for limit in (window.until, options.fit_until) if limit is not None]
+    limits += [] if window.share is None else [window.share * largest]
+    test_from = max(window.test_share * largest, scale * (window.test_from or 0.0))
+    split = held_out_after(data, min(limits, default=np.inf), test_from)
+    return split, replace(options, fit_until=None, skip_before=skip or None)
 
 
-def _fitted(data: Series, options: FitOptions, window: Window) -> tuple[Fit | None, Score | None]:
-    """Return the fit of one curve, and how it did on what lies beyond the window; None where there is none."""
-    if data.problem:
-        return None, None
-    done = fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
-    return done, score(done, *later_points(data, done, window)) if done.usable else None
+def _fitted(data: Series, options: FitOptions, computes: Sequence[float]) -> CurveResult:
+    """Return one curve with its score on what is held out, and its forecasts."""
+    curve = fitted_curve(data, options)
+    at = tuple(reward_at(curve.fit, computes)) if curve.fit is not None and curve.usable else ()
+    return replace(curve, holdout=score_held_out(curve), at=at)
 
 
 def _mark_incomparable(view: View, material: Material) -> View:
@@ -368,10 +353,9 @@ def _mark_incomparable(view: View, material: Material) -> View:
     of_arm = prompts.get(view.evaluation_set) if view.evaluation_set else next(iter(prompts.values()), None)
     if not of_arm or not view.is_compared:
         return view
-    arm = {curve.name: label_of(curve.series) for curve in view.analysis.curves}
 
     def mark(pair: Pair) -> Pair:
-        left, right = of_arm.get(arm[pair.a]), of_arm.get(arm[pair.b])
+        left, right = of_arm.get(pair.a), of_arm.get(pair.b)
         if left is None or right is None or left == right:
             return pair
         different = note(NoteKind.DIFFERENT_PROMPTS)

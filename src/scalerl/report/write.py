@@ -11,11 +11,10 @@ from scalerl.report.content import page_json, report_json
 from scalerl.report.figures import FigureData, figure_data
 from scalerl.report.markdown import markdown
 from scalerl.report.page import page
-from scalerl.report.results import Analysis, CurveResult, FitOptions
+from scalerl.report.results import Analysis, FitOptions
 from scalerl.report.run_folder import RunFolder
 from scalerl.report.samples import Query, search
-from scalerl.report.standing import labels
-from scalerl.report.views import ALL, Report, View, build_report, later_points
+from scalerl.report.views import ALL, Report, View, build_report
 from scalerl.store import SAMPLES, write_text
 
 PAGE = "report.html"
@@ -51,7 +50,7 @@ def write_report(
     try:
         content = {**page_json(report), "samples": newest_samples(report.material.runs)}
         write_text(folder / PAGE, page(content))
-        write_text(folder / MARKDOWN, markdown(content, pictures))
+        write_text(folder / MARKDOWN, markdown(report, content, pictures))
     except StoreError as error:
         raise InputError(f"the report is not written: {error}.") from None
     return Written(page=folder / PAGE, warnings=tuple(content["warnings"]))
@@ -63,7 +62,7 @@ def newest_samples(runs: Sequence[RunFolder]) -> list[dict[str, Any]]:
     return [
         {"run": run.name, **sample}
         for run in runs
-        for sample in search(run.source.path / SAMPLES, run.source.root, run.sample_offsets, query)["samples"]
+        for sample in search(run.source.path / SAMPLES, run.source.root, query)["samples"]
     ]
 
 
@@ -95,34 +94,20 @@ def _pictures(report: Report, evaluation_set: str, folder: Path) -> list[tuple[s
 
 
 def _figure(report: Report, view: View) -> FigureData:
-    """Return the figure of a view, with the title and the curve labels of the report."""
-    data = figure_data(view.analysis)
-    label = labels(view)
+    """Return the figure of a view, with the title of the report."""
     title = f"{report.material.title}, {view.evaluation_set}" if view.evaluation_set else report.material.title
-    curves = tuple(replace(curve, label=label[curve.name]) for curve in data.curves)
-    return replace(data, title=title, x_label=view.axis.label, curves=curves)
+    return replace(figure_data(view.analysis), title=title, x_label=view.axis.label)
 
 
 def _shown(report: Report, evaluation_set: str) -> list[tuple[View, str, str]]:
     whole = report.view(evaluation_set, window=ALL)
     early = report.window if report.window.key != ALL else report.windows[-2]
-    tested = _tested(report.view(evaluation_set, window=early.key))
+    part = report.view(evaluation_set, window=early.key)
+    # Without the panels of a comparison.
+    curves = tuple(curve for curve in part.analysis.curves if curve.usable)
+    tested = replace(part, analysis=Analysis(command="backtest", curves=curves))
     shown = [
         (whole, "curves", f"Reward against {whole.axis.label}, fitted on all points."),
         (tested, "forecast", f"Fitted on: {early.label}. Hollow points were held out and test the forecast."),
     ]
     return shown if report.window.key == ALL else shown[::-1]
-
-
-def _tested(view: View) -> View:
-    """Return the view with what lies beyond its window as held-out points, and without the panels of a comparison."""
-
-    def split(curve: CurveResult) -> CurveResult:
-        if curve.fit is None:
-            return curve
-        data, later = curve.series, later_points(curve.series, curve.fit, view.window.of(curve.series))
-        early = data.take(data.compute <= curve.fit.scale * (1 + 1e-9))
-        return replace(curve, series=replace(early, holdout_compute=later[0], holdout_reward=later[1]))
-
-    curves = tuple(split(curve) for curve in view.analysis.curves if curve.usable)
-    return replace(view, analysis=Analysis(command="backtest", curves=curves))

@@ -50,17 +50,10 @@ function drawCurve(host, curve) {
   const limits = edges.filter(isNumber).map((y) => Math.min(Math.max(y, low - room), high + room));
   const chart = new Chart({ width, height, xRange: [first / 1.08, end * 1.02], yRange: padded(...span([low, high, ...limits])), xLog: true, left: isPhone ? 38 : 46, right: 14,
     xLabel: curve.x_label, yLabel: curve.y_label, label: `${curve.y_label} against ${curve.x_label}: ${curve.num_points} points, the latest ${rewardText(points.reward[points.reward.length - 1])}${fit && fit.end ? `; forecast for the end ${rewardText(fit.end.value)}, ${rangeText(fit.end)}` : ""}` });
-  if (line) {
-    for (const [band, opacity] of [[line.new_band, 0.09], [line.band, 0.2]])
-      if (band) chart.band(inside.map((i) => [line.compute[i], band[0][i], band[1][i]]), { fill: "var(--c0)", "fill-opacity": opacity });
-  }
+  for (const [band, opacity] of line && line.band ? [[line.new_band, 0.09], [line.band, 0.2]] : []) chart.bandOf(line, band, line.compute[0], end, { fill: "var(--c0)", "fill-opacity": opacity });
   const many = points.compute.length > 150 || isPhone;
   points.compute.forEach((c, i) => { if (c > 0) chart.mark(c, points.reward[i], points.run[i], { r: many ? 2 : 3.2, fill: "var(--c0)", "fill-opacity": many ? 0.6 : 0.9 }); });
-  if (line) {
-    const part = (from, to) => inside.map((i) => [line.compute[i], line.reward[i]]).filter(([c]) => c >= from && c <= to);
-    chart.line(part(line.first, line.last), { stroke: "var(--c0)", "stroke-width": 2.4 });
-    chart.line(part(line.last, end), { stroke: "var(--c0)", "stroke-width": 2, "stroke-dasharray": "6 5", class: "forecast-line" });
-  }
+  if (line) chart.lineOf(line, line.first, end, { stroke: "var(--c0)" });
   if (target && target <= end) {
     const x = chart.x(target);
     chart.svg.append(node("line", { class: "target", x1: x, x2: x, y1: chart.top, y2: chart.height - chart.bottom }));
@@ -159,14 +152,12 @@ function drawTogether(host, items, xLabel) {
   const tips = shown.flatMap((item) => (item.line ? item.line.reward.filter((_, i) => item.line.compute[i] <= end) : []));
   const longest = isPhone || !few ? 0 : Math.min(Math.max(...names.map((name) => name.length)) * 7.2 + 14, 190);
   const chart = new Chart({ width, height, xRange: [first / 1.08, end], yRange: padded(...span(shown.flatMap((item) => item.points.reward).concat(tips))), xLog: true, right: Math.max(longest, 14), left: isPhone ? 38 : 46, xLabel, label: `${shown.length} curves over ${xLabel}` });
-  for (const item of shown) if (few && item.line && item.line.band) chart.band(item.line.compute.map((c, i) => [c, item.line.band[0][i], item.line.band[1][i]]).filter(([c]) => c <= end), { fill: own(item.colour), "fill-opacity": "var(--band)" });
   for (const item of shown) item.points.compute.forEach((c, i) => { if (c > 0) chart.mark(c, item.points.reward[i], 0, { r: few ? 2.4 : 1.6, fill: own(item.colour), "fill-opacity": 0.55 }); });
   const labels = [];
   for (const [place, item] of shown.entries()) {
-    const { line } = item, stroke = own(item.colour), of = (from, to) => (line ? line.compute.map((c, i) => [c, line.reward[i]]).filter(([c]) => c >= from && c <= to) : []);
-    if (line) { chart.line(of(0, line.last), { stroke, "stroke-width": 2 }); chart.line(of(line.last, end), { stroke, "stroke-width": 1.7, "stroke-dasharray": "6 5" }); }
-    const tail = line ? of(0, end) : [];
-    labels.push({ y: tail.length ? tail[tail.length - 1][1] : item.points.reward[item.points.reward.length - 1], text: shorten(names[place], 24), colour: stroke });
+    const { line } = item, stroke = own(item.colour);
+    if (line) chart.lineOf(line, line.compute[0], end, { stroke, "stroke-width": 2 });
+    labels.push({ y: line ? between(line.compute, line.reward, end) : item.points.reward[item.points.reward.length - 1], text: shorten(names[place], 24), colour: stroke });
   }
   if (longest) chart.labels(labels);
   host.replaceChildren(chart.svg);

@@ -70,7 +70,7 @@ class RunPage {
     const ceiling = fit && fit.ceiling, last = curve.points.reward[curve.points.reward.length - 1], twice = fit && fit.doubling;
     const signed = (value) => (value < 0 ? "" : "+") + rewardText(value);
     host.replaceChildren(
-      element("p", { className: "said" }, element("span", { className: `advice ${fit ? fit.advice : "too_early"}` }, ADVICE[fit ? fit.advice : "too_early"]), ...(curve.is_current || !fit ? [] : [" ", element("span", { className: "badge" }, "fitting the newest points")])),
+      element("p", { className: "said" }, element("span", { className: `advice ${fit ? fit.advice : "too_early"}` }, ADVICE[fit ? fit.advice : "too_early"])),
       element("div", { className: "tiles" },
         tile(`Reward now (${curve.num_points} evaluations)`, rewardText(last), curve.start === null ? "" : `${rewardText(curve.start)} before training`),
         tile(fit && fit.end ? "Forecast for the end" : "End of the budget", fit && fit.end ? rewardText(fit.end.value) : "\u2013", fit && fit.end ? rangeText(fit.end) : !data.end_compute ? "not known" : Math.max(...curve.points.compute) >= 0.999 * data.end_compute ? "reached" : "no forecast yet"),

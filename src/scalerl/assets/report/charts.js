@@ -96,6 +96,16 @@ class Chart {
     else if (kind === 1) this.inside.append(node("rect", { x: cx - r * .9, y: cy - r * .9, width: r * 1.8, height: r * 1.8, ...attributes, r: undefined }));
     else this.inside.append(node("path", { d: `M${cx} ${cy - r * 1.25}L${cx + r * 1.2} ${cy + r * .9}L${cx - r * 1.2} ${cy + r * .9}Z`, ...attributes, r: undefined }));
   }
+  // A fitted curve between two computes: one of its bands; its line, solid within what was fitted and dashed elsewhere.
+  bandOf(line, [low, high], from, to, attributes) {
+    this.band(onGrid(line, from, to).map((c) => [c, between(line.compute, low, c), between(line.compute, high, c)]), attributes);
+  }
+  lineOf(line, from, to, attributes) {
+    const part = (begin, end, more) => { if (end > begin) this.line(onGrid(line, begin, end).map((c) => [c, between(line.compute, line.reward, c)]), { "stroke-width": 2.2, ...attributes, ...more }); };
+    part(from, Math.min(line.first, to), { "stroke-dasharray": "5 5", opacity: .7 });
+    part(Math.max(line.first, from), Math.min(line.last, to), {});
+    part(Math.max(line.last, from), to, { "stroke-dasharray": "6 5", class: "forecast-line" });
+  }
   // Names at the right end, moved apart where they would cover each other.
   labels(items) {
     const step = 15, sorted = items.map((item) => ({ ...item, at: this.y(item.y) })).sort((a, b) => a.at - b.at);

@@ -7,17 +7,16 @@ function between(computes, values, compute) {
   const part = Math.min(Math.max(Math.log(compute / computes[after - 1]) / Math.log(computes[after] / computes[after - 1]), 0), 1);
   return (1 - part) * values[after - 1] + part * values[after];
 }
-const valueAt = (curve, compute) => between(curve.line.compute, curve.line.value, compute);
+const onGrid = (line, from, to) => [from, ...line.compute.filter((c) => c > from && c < to), to];
+const valueAt = (curve, compute) => between(curve.line.compute, curve.line.reward, compute);
 
 // Where the recipe's own curve lies.
-const curveInterval = (curve, compute) => [curve.line.low, curve.line.high].map((ends) => between(curve.line.compute, ends, compute));
+const curveInterval = (curve, compute) => curve.line.band.map((ends) => between(curve.line.compute, ends, compute));
 
-// The curve, and where one new evaluation should fall: as far off it as at the computes on either side.
+// The curve, and where one new evaluation should fall.
 function forecastAt(curve, compute) {
-  const rows = curve.expected, computes = rows.map((row) => row.compute), value = valueAt(curve, compute);
-  const [least, most] = curve.bounds || [-Infinity, Infinity], hold = (end) => Math.min(Math.max(end, least), most);
-  const off = (end) => between(computes, rows.map((row) => row[end] - row.value), compute);
-  return { value, low: hold(value + off("low")), high: hold(value + off("high")) };
+  const [low, high] = curve.line.new_band.map((ends) => between(curve.line.compute, ends, compute));
+  return { value: valueAt(curve, compute), low, high };
 }
 
 // Numbers ------------------------------------------------------------------------------------------------------------
@@ -35,9 +34,15 @@ function computeText(value, digits = 3) {
   return `${times}10${[...String(Number(power))].map((c) => RAISED[c]).join("")}`;
 }
 
-function rewardText(value, digits = 3) {
-  return value === null || value === undefined || !isFinite(value) ? "\u2013" : value.toFixed(digits).replace("-", "\u2212");
+// Three decimals, or as many fewer as there are digits: 0.612, 64.2, 1234.
+function rewardText(value, digits = null) {
+  if (value === null || value === undefined || !isFinite(value)) return "\u2013";
+  const usual = 3 - Math.max(0, Math.ceil(Math.log10(Math.abs(value) || 1)));
+  return value.toFixed(digits === null ? Math.max(0, usual) : digits).replace("-", "\u2212");
 }
+
+// An error or a difference: 0.0123, +1.23.
+const errorText = (value, plus = "") => (value === null ? "\u2013" : `${value < 0 ? "\u2212" : plus}${computeText(Math.abs(value))}`);
 
 function niceTicks(low, high, most) {
   const raw = (high - low) / most, power = Math.pow(10, Math.floor(Math.log10(raw)));

@@ -7,7 +7,7 @@ const $ = (id) => host.querySelector(`#${id}`);
 const state = {
   set: report.sets[0].name, axis: report.axes[0].key, window: report.window, target: null, hidden: new Set(),
 };
-const GRID = 72, REACH = 4;
+const REACH = 4;
 
 const theSet = () => report.sets.find((one) => one.name === state.set);
 const theView = (window = state.window) => report.views.find((v) => v.set === state.set && v.axis === state.axis && v.window === window);
@@ -17,7 +17,7 @@ const colourOf = (name) => theSet().curves.findIndex((curve) => curve.name === n
 const labelOf = (name) => (theSet().curves.find((curve) => curve.name === name) || { label: name }).label;
 const isShown = (curve) => !state.hidden.has(labelOf(curve.name));
 const isHeldOut = (points, i) => state.window === "held-out" && (points.held_out || []).includes(i);
-const isDrawn = (curve) => curve.params !== null && isShown(curve);
+const isDrawn = (curve) => curve.line !== null && isShown(curve);
 const spread = (values) => [Math.min(...values), Math.max(...values)];
 
 function dataRange() {
@@ -33,7 +33,7 @@ function who(name, badge, more = null) {
   return element("td", {}, own_, badge ? element("div", {}, badge) : null, more);
 }
 function badge(curve) {
-  return element("span", { className: `badge ${curve.is_known ? "ok" : curve.params ? "warn" : "bad"}` }, curve.is_known ? "ceiling known" : curve.verdict_text);
+  return element("span", { className: `badge ${curve.is_known ? "ok" : curve.line ? "warn" : "bad"}` }, curve.is_known ? "ceiling known" : curve.verdict_text);
 }
 function numberCell(value, text) {
   if (!value || value.value === null) return element("td", { className: "n" }, "\u2013");
@@ -46,7 +46,7 @@ function table(heads, rows) {
 }
 const plain = (text, n = false) => element("td", { className: n ? "n" : "" }, text);
 const share = (value) => value === null || value === undefined ? "\u2013" : value > 0.995 ? ">0.99" : value < 0.005 ? "<0.01" : value.toFixed(2);
-const signed = (value, digits = 3) => (value < 0 ? "" : "+") + rewardText(value, digits);
+const signed = (value, digits = null) => (value < 0 ? "" : "+") + rewardText(value, digits);
 const ratioText = (value) => `${Number(value.toPrecision(value < 10 ? 2 : 3))}\u00d7`;
 
 // A pair as seen from its first curve, turned round where it was made the other way.
@@ -100,7 +100,7 @@ function drawForecast() {
   const drawn = view.curves.filter(isDrawn).map((curve) => ({ curve, ...forecastAt(curve, state.target) })).sort((a, b) => b.value - a.value);
   const items = drawn.map(({ curve, value, low, high }) => element("li", {},
     element("div", { className: "who" }, element("span", { className: "dot", style: `--own:${own(colourOf(curve.name))}` }), element("span", { title: labelOf(curve.name) }, labelOf(curve.name)), element("span", { className: "value" }, rewardText(value))),
-    element("div", { className: "range" }, element("span", {}, `${rewardText(low)} to ${rewardText(high)}`), element("span", {}, state.target > curve.last ? `${computeText(state.target / curve.last, 2)}\u00d7 what was fitted` : "within what was fitted"))));
+    element("div", { className: "range" }, element("span", {}, `${rewardText(low)} to ${rewardText(high)}`), element("span", {}, state.target > curve.line.last ? `${computeText(state.target / curve.line.last, 2)}\u00d7 what was fitted` : "within what was fitted"))));
   items.forEach((item, i) => { item.dataset.curve = labelOf(drawn[i].curve.name); });
   box.replaceChildren(element("h3", {}, `Forecast at ${computeText(state.target)} ${axisLabel()}`),
     element("ol", {}, ...items), element("p", { className: "note" }, items.length ? `A new evaluation there should fall in the range with ${Math.round(100 * report.level)}% probability.` : "No curve to forecast from."));
@@ -108,10 +108,10 @@ function drawForecast() {
 
 function drawScores() {
   const early = report.windows.filter((window) => window.key !== "all");
-  const groups = early.map((window) => ({ window, scored: theView(window.key).curves.filter((curve) => curve.score) })).filter(({ scored }) => scored.length);
+  const groups = early.map((window) => ({ window, scored: theView(window.key).curves.filter((curve) => curve.holdout) })).filter(({ scored }) => scored.length);
   $("scores-section").hidden = !groups.length;
-  const row = (curve) => element("tr", { className: isShown(curve) ? "" : "off" }, who(curve.name), plain(curve.score.num_points, true), plain(rewardText(curve.score.rmse, 4), true),
-    plain(signed(curve.score.bias, 4), true), plain(curve.score.coverage === null ? "\u2013" : `${Math.round(100 * curve.score.coverage)}%`, true));
+  const row = (curve) => element("tr", { className: isShown(curve) ? "" : "off" }, who(curve.name), plain(curve.holdout.num_points, true), plain(errorText(curve.holdout.rmse), true),
+    plain(errorText(curve.holdout.bias, "+"), true), plain(curve.holdout.coverage === null ? "\u2013" : `${Math.round(100 * curve.holdout.coverage)}%`, true));
   const rows = groups.flatMap(({ window, scored }) => [element("tr", {}, element("th", { colSpan: 5, className: "group", scope: "rowgroup" }, `Fitted on: ${window.label}`)), ...scored.map(row)]);
   $("scores").replaceChildren(table([["curve"], ["points", 1], ["RMSE", 1], ["bias", 1], [`inside ${Math.round(100 * report.level)}%`, 1]], rows));
 }
@@ -129,19 +129,9 @@ function drawCurves() {
   const longest = isPhone ? 0 : Math.min(Math.max(0, ...drawn.map((curve) => labelOf(curve.name).length)) * 7.2 + 14, 190);
   const chart = new Chart({ width, height: isPhone ? 300 : 440, xRange: [first / 1.08, end], yRange: [low - pad, high + pad], xLog: true, right: Math.max(longest, 12), left: isPhone ? 38 : 46,
     xLabel: axisLabel(), yLabel: report.y_label.replaceAll("_", " "), label: `Reward against ${axisLabel()}, ${shown.length} curves` });
-  const grid = Array.from({ length: GRID }, (_, i) => first * Math.pow(end / first, i / (GRID - 1)));
-  for (const curve of drawn) {
-    const points = drawn.length <= 12 ? grid.map((c) => [c, ...curveInterval(curve, c)]) : [];
-    if (points.length) chart.band(points, { fill: own(colourOf(curve.name)), "fill-opacity": "var(--band)" });
-  }
+  for (const curve of drawn.length <= 12 ? drawn : []) chart.bandOf(curve.line, curve.line.band, first, end, { fill: own(colourOf(curve.name)), "fill-opacity": "var(--band)" });
   for (const curve of shown) drawDots(chart, curve);
-  for (const curve of drawn) {
-    const on = (from, to) => [from, ...grid.filter((c) => c > from && c < to), to].map((c) => [c, valueAt(curve, c)]);
-    const stroke = own(colourOf(curve.name));
-    if (curve.first > first) chart.line(on(first, curve.first), { stroke, "stroke-width": 1.6, "stroke-dasharray": "5 5", opacity: .7 });
-    chart.line(on(curve.first, curve.last), { stroke, "stroke-width": 2.4 });
-    chart.line(on(curve.last, end), { stroke, "stroke-width": 2, "stroke-dasharray": "6 5" });
-  }
+  for (const curve of drawn) chart.lineOf(curve.line, first, end, { stroke: own(colourOf(curve.name)) });
   const x = chart.x(state.target);
   chart.svg.append(node("line", { class: "target", x1: x, x2: x, y1: chart.top, y2: chart.height - chart.bottom }));
   drawn.forEach((curve, i) => {
@@ -166,7 +156,7 @@ function rewardRange(measured, drawn, told, end) {
 // Without the middle: what tells names apart is mostly at the ends.
 const clip = (text, most) => (text.length > most ? `${text.slice(0, Math.ceil(most / 2) - 1)}\u2026${text.slice(-Math.floor(most / 2))}` : text);
 
-const isFitted = (curve, points, i) => curve.params !== null && points.compute[i] <= curve.last * (1 + 1e-5) && points.compute[i] >= curve.first * (1 - 1e-5) && !isHeldOut(points, i);
+const isFitted = (curve, points, i) => curve.line !== null && points.compute[i] <= curve.line.last * (1 + 1e-5) && points.compute[i] >= curve.line.first * (1 - 1e-5) && !isHeldOut(points, i);
 const dotStyle = (fill, fitted, many) => (fitted ? { fill, "fill-opacity": many ? .55 : .9 } : { fill: "var(--paper)", stroke: fill, "stroke-width": 1.3 });
 
 function drawDots(chart, curve) {

@@ -29,22 +29,7 @@ LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _MAX_QUERY = 500
 _MAX_NAMES, _MOST_NAMES = 8000, 60
 
-_TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg+xml"}
-# The drawing code is the report's own.
-_ASSETS = {
-    "report": ("curves.js", "charts.js", "report.js", "report.css"),
-    "board": (
-        "board.js",
-        "columns.js",
-        "draw.js",
-        "run.js",
-        "samples.js",
-        "study.js",
-        "stream.js",
-        "board.css",
-        "icon.svg",
-    ),
-}
+_TYPES = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src 'self'; "
@@ -60,13 +45,11 @@ HEADERS = {
 
 
 def read_assets() -> dict[str, tuple[bytes, str]]:
-    """Return the content and type of everything that /assets serves, by name."""
+    """Return the content and type of everything that /assets serves, by name; the drawing code is the report's own."""
     folder = files("scalerl") / "assets"
-    return {
-        name: ((folder / place / name).read_bytes(), _TYPES[name.rsplit(".", 1)[1]])
-        for place, names in _ASSETS.items()
-        for name in names
-    }
+    found = [file for place in ("report", "board") for file in (folder / place).iterdir()]
+    kinds = {file: _TYPES.get(file.name.rsplit(".", 1)[-1]) for file in found}
+    return {file.name: (file.read_bytes(), kind) for file, kind in kinds.items() if kind is not None}
 
 
 def make_app(board: Board, *, token: str = "", hosts: tuple[str, ...] = LOOPBACK_HOSTS) -> "Starlette":
@@ -119,7 +102,7 @@ ANSWERS: dict[str, Callable[[Board, Any], Any]] = {
     "/api/runs/{key}": lambda board, asked: board.detail(asked.path_params["key"]),
     "/api/runs/{key}/samples": _samples,
     "/api/runs/{key}/columns": _columns,
-    "/api/studies/{key}": lambda board, asked: board.study(asked.path_params["key"]),
+    "/api/studies/{key}": lambda board, asked: board.detail(asked.path_params["key"]),
 }
 
 

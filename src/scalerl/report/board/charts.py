@@ -1,6 +1,6 @@
 """Data for the page besides the curve: metrics by step, and time per part of a step. Pure functions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -67,12 +67,6 @@ def lines_json(columns: Mapping[str, Array]) -> dict[str, Any]:
     ]
     others = sorted(key for key in columns if key not in (*LINES, "step", "attempt") and len(_known(columns, key)))
     return {"step": thinned("step", columns["step"]), "lines": lines, "columns": others}
-
-
-def columns_json(columns: Mapping[str, Array], names: Sequence[str]) -> dict[str, Any]:
-    """Return some columns over the steps, as far as they were logged."""
-    shown = {name: thinned(name, columns[name]) for name in names if name in columns}
-    return {"step": thinned("step", columns.get("step", np.empty(0))), "columns": shown}
 
 
 def times_json(columns: Mapping[str, Array], *, per_step: bool) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""The board: looks at the named paths again and again, has workers read and fit, and keeps what the page asks for.
+"""The board: looks at the named paths again and again, has workers read what has changed, and keeps their answers.
 
-watcher thread:   discover -> poll run folders -> submit reads and fits -> collect results -> raise versions
+watcher thread:   discover -> collect finished looks, raise versions -> ask for looks at what has changed
 server threads:   listing(), detail(), samples() under the lock; listeners tell the event streams of changes
 """
 
@@ -10,42 +10,49 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from scalerl.errors import WorkerDied
 from scalerl.report import samples
-from scalerl.report.board.charts import columns_json
-from scalerl.report.board.fits import fit_curve, history
-from scalerl.report.board.followed import Followed, Slot
-from scalerl.report.board.foreign import MAX_BYTES, LogReading, files_of, read_log
-from scalerl.report.board.study_view import StudyView, study_report
-from scalerl.report.files import Root
+from scalerl.report.board.looks import NOT_COMPARED, File, Look, files_of, look_at, unreadable
+from scalerl.report.files import Root, read_object
 from scalerl.report.json import plain
 from scalerl.report.runs import settings_that_differ
-from scalerl.report.sources import Source, Study, discover
+from scalerl.report.sources import Source, discover
 from scalerl.report.workers import Workers, num_cores
-from scalerl.store import SAMPLES
+from scalerl.store import SAMPLES, STATUS, current_status
 
 LOOK_EVERY_S = 0.1
 DISCOVER_EVERY_S = 1.0
 WANTED_S = 30.0
-MOST_READERS = 2
 WORKER_BYTES = 2 << 30
 """Memory of a worker: it reads files that anyone may have written."""
-MOST_FITTERS = 4
-_HISTORY_CHUNK = 4
-# A log, a curve or a study is left alone for so many times as long as its answer took, and at most so many seconds.
-_LOG_PAUSE, _CURVE_PAUSE, _STUDY_PAUSE = (10.0, 30.0), (2.0, 20.0), (10.0, 60.0)
+MOST_WORKERS = 4
+# After a look, a source is left alone for so many times the CPU time of the look, and at most so many seconds.
+PAUSES = {"run": (2.0, 20.0), "log": (10.0, 30.0), "study": (4.0, 60.0)}
 
 
-class _Job(NamedTuple):
-    future: Future[Any]
-    finish: Callable[[Any], None]
-    """Called with the result, or with None if the worker ended."""
-    workers: Workers
+@dataclass(slots=True)
+class Item:
+    """A run, a log or a study, with what the last look at it has found."""
+
+    source: Source
+    look: Look | None = None
+    """None until it has been read for the first time: it is not shown until then."""
+    version: int = 0
+    files: list[File] | None = None
+    """Its files at that look."""
+    status: Any = None
+    """What its status.json says now: a run's process can be killed without a word in its files."""
+    has_history: bool = False
+    wanted_until: float = 0.0
+    """Time until which a page is showing this run, so that its history is computed."""
+    asked: Future[Look] | None = None
+    asked_at: float = 0.0
+    next_at: float = 0.0
 
 
 class Board:
@@ -60,177 +67,80 @@ class Board:
         self.woken = threading.Event()
         """Set when a worker has finished: the next look need not wait."""
         self._end_compute = end_compute
-        self._items: dict[str, Followed] = {}
-        self._studies: dict[str, StudyView] = {}
+        self._items: dict[str, Item] = {}
         self._notes: list[str] = []
         self._next_discovery = 0.0
-        self._jobs: list[_Job] = []
         self._listeners: set[Callable[[], None]] = set()
-        self._num_fitters = min(max(num_cores() - 1, 1), MOST_FITTERS)
-        self._readers = Workers(retry_here=False, most_bytes=WORKER_BYTES)
-        self._fitters = Workers(retry_here=False, most_bytes=WORKER_BYTES)
+        self._num_workers = min(max(num_cores() - 1, 2), MOST_WORKERS)
+        self._workers = Workers(retry_here=False, most_bytes=WORKER_BYTES)
         self._cache: dict[str, tuple[int, bytes]] = {}
 
     def close(self) -> None:
-        for workers in (self._readers, self._fitters):
-            workers.__exit__()
+        self._workers.__exit__()
 
     # Looking
 
     def look(self) -> None:
-        """Take one look: read what was added, collect what workers have finished, and ask for more."""
+        """Collect what workers have found, and ask for a look at what has changed since."""
         now, before = time.monotonic(), self.version
         with self.lock:
-            self._collect()
             if now >= self._next_discovery:
                 self._next_discovery = now + DISCOVER_EVERY_S
                 self._discover()
-        for item in list(self._items.values()):
-            # One at a time: a request waits for one run at most.
-            with self.lock:
-                if item.run is None:
-                    self._look_at_log(item, now)
-                elif item.poll():
-                    self._touch(item)
-        with self.lock:
-            for view in self._studies.values():
-                if view.poll():
-                    self._touch(view)
-            free = self._num_fitters - sum(job.workers is self._fitters for job in self._jobs)
-            for task in islice(self._tasks(now), max(free, 0)):
-                self._fitters.start(self._num_fitters)
-                task()
+            for item in self._items.values():
+                if item.asked is not None and item.asked.done():
+                    self._collect(item, now)
+            free = self._num_workers - sum(item.asked is not None for item in self._items.values())
+            items = sorted(self._items.values(), key=lambda item: (item.wanted_until < now, item.asked_at))
+        for item in items if free > 0 else ():
+            if free > 0 and item.asked is None and now >= item.next_at and self._ask(item, now):
+                free -= 1
         if self.version != before:
             for listener in list(self._listeners):
                 listener()
 
-    def _touch(self, item: Followed | StudyView) -> None:
-        """Give something that has changed a new version; its study has changed with it."""
-        self.version += 1
-        item.version = self.version
-        if isinstance(item, Followed) and (study := self._studies.get(item.source.study or "")) is not None:
-            study.version = self.version
-            study.is_stale = True
-
     def _discover(self) -> None:
-        discovery = discover(self.roots)
-        before = {key: item.source for key, item in self._items.items()}, self._notes, self._plans()
-        items: dict[str, Followed] = {}
+        sources, notes = discover(self.roots)
+        before = {key: item.source for key, item in self._items.items()}, self._notes
         # In the order of discovery, which is the order of the list on the page.
-        for source in discovery.sources:
-            item = self._items.get(source.key)
+        known, self._items, self._notes = self._items, {}, notes
+        for source in sources:
+            item = known.get(source.key)
             if item is None or item.source.kind != source.kind:
-                item = Followed(source, self._end_compute)
+                item = Item(source, Look(detail=NOT_COMPARED) if source.kind == "study" else None)
             item.source = source
-            items[source.key] = item
-        self._items, self._notes = items, discovery.notes
-        self._studies = {study.key: self._studies.get(study.key) or StudyView(study) for study in discovery.studies}
-        for study in discovery.studies:
-            self._studies[study.key].study = study
-        if before != ({key: item.source for key, item in items.items()}, self._notes, self._plans()):
+            if source.kind == "run":
+                item.status = current_status(read_object(source.path / STATUS, source.root)[0])
+            self._items[source.key] = item
+        if before != ({key: item.source for key, item in self._items.items()}, notes):
             self.version += 1
 
-    def _plans(self) -> dict[str, Study]:
-        return {key: view.study for key, view in self._studies.items()}
+    def _ask(self, item: Item, now: float) -> bool:
+        """Have a worker look at something, if it has changed; return whether it has."""
+        files = [*files_of(item.source), (str(item.status), 0, 0)]
+        wanted = item.wanted_until > now and item.source.kind != "study"
+        item.next_at = now + LOOK_EVERY_S
+        if files == item.files and item.has_history >= wanted:
+            return False
+        item.files, item.has_history, item.asked_at = files, wanted, now
+        memory = {} if item.look is None else item.look.memory
+        self._workers.start(self._num_workers)
+        item.asked = self._workers.submit(look_at, item.source, self._end_compute, wanted, memory)
+        item.asked.add_done_callback(lambda _: self.woken.set())
+        return True
 
-    def _look_at_log(self, item: Followed, now: float) -> None:
-        if item.slot.busy or now < item.slot.next_at:
-            return
-        item.slot.next_at = now + LOOK_EVERY_S
-        files = files_of(item.source.path)
-        if files == item.files:
-            return
-        item.files = files
-
-        def take(reading: LogReading | None) -> float:
-            problem = "The log could not be read: its reader ran out of memory."
-            reading = reading or LogReading(problem=problem, cpu_s=3.0)
-            item.take_log(reading)
-            self._touch(item)
-            return reading.cpu_s
-
-        if problem := _refusal(item.source, files):
-            take(LogReading(problem=problem))
-            return
-        self._readers.start(MOST_READERS)
-        self._ask(self._readers, item.slot, _LOG_PAUSE, take, read_log, item.source.path)
-
-    # Workers
-
-    def _ask(
-        self,
-        workers: Workers,
-        slot: Slot,
-        pause: tuple[float, float],
-        take: Callable[[Any], float | None],
-        function: Callable[..., Any],
-        *arguments: Any,
-    ) -> None:
-        """Have a worker call a function, and `take` its result, or None if the worker ended.
-
-        `take` may return how long the answer took; otherwise that is the time until it came.
-        """
-        began = time.monotonic()
-        slot.busy = True
-
-        def finish(result: Any) -> None:
-            times, most = pause
-            slot.busy = False
-            seconds = take(result)
-            seconds = time.monotonic() - began if seconds is None else seconds
-            slot.next_at = time.monotonic() + min(times * seconds, most)
-
-        future = workers.submit(function, *arguments)
-        future.add_done_callback(lambda _: self.woken.set())
-        self._jobs.append(_Job(future, finish, workers))
-
-    def _collect(self) -> None:
-        done = [job for job in self._jobs if job.future.done()]
-        self._jobs = [job for job in self._jobs if not job.future.done()]
-        for job in done:
-            try:
-                result = job.future.result()
-            except (WorkerDied, OSError, EOFError):
-                result = None
-            job.finish(result)
-
-    def _tasks(self, now: float) -> Iterator[Callable[[], None]]:
-        """Yield what workers should fit: first what is being looked at, the histories and studies last."""
-        items = sorted(self._items.values(), key=lambda item: (item.wanted_until < now, -item.version))
-        curves = [(item, curve) for item in items for curve in item.curves.values() if len(curve.series.compute)]
-        for item, curve in curves:
-            mark, slot = item.fit_mark(curve), curve.slot
-            if not slot.busy and curve.fitted != mark and now >= slot.next_at:
-
-                def take(result: dict[str, Any] | None, item=item, curve=curve, mark=mark) -> None:
-                    curve.fit, curve.fitted = result, mark
-                    self._touch(item)
-
-                asked = (curve.series, item.end_compute, item.unit(curve))
-                yield partial(self._ask, self._fitters, slot, _CURVE_PAUSE, take, fit_curve, *asked)
-        for item, curve in curves:
-            if curve.slot.busy or curve.fit is None or item.wanted_until < now:
-                continue
-            # The latest ones first: they show best how much to trust the present forecast.
-            if missing := item.missing_history(curve)[-_HISTORY_CHUNK:]:
-
-                def keep(rows: list[dict[str, Any]] | None, item=item, curve=curve, missing=missing) -> None:
-                    curve.history |= {mark: row for (_, mark), row in zip(missing, rows or (), strict=False)}
-                    self._touch(item)
-
-                asked = (curve.series, [num for num, _ in missing], item.end_compute)
-                yield partial(self._ask, self._fitters, curve.slot, (0.0, 0.0), keep, history, *asked)
-        for view in self._studies.values():
-            if view.is_stale and not view.slot.busy and now >= view.slot.next_at:
-                view.is_stale = False
-
-                def show(result: dict[str, Any] | None, view=view) -> None:
-                    view.report = result or view.report
-                    self._touch(view)
-
-                if view.is_inside():
-                    asked = (study_report, view.study.path)
-                    yield partial(self._ask, self._fitters, view.slot, _STUDY_PAUSE, show, *asked)
+    def _collect(self, item: Item, now: float) -> None:
+        assert item.asked is not None
+        try:
+            item.look = item.asked.result()
+        except (WorkerDied, OSError, EOFError):
+            item.look = unreadable(item.source)
+        times, most = PAUSES[item.source.kind]
+        item.next_at, item.asked = now + min(times * item.look.cpu_s, most), None
+        self.version += 1
+        item.version = self.version
+        if (study := self._items.get(item.source.study or "")) is not None:
+            study.version = self.version
 
     # What the page asks for
 
@@ -239,14 +149,23 @@ class Board:
         self._listeners.add(listener)
         return lambda: self._listeners.discard(listener)
 
+    def _shown(self) -> Iterator[tuple[Item, Look]]:
+        """Yield runs and logs that have anything to show: files beside a log that are not logs do not."""
+        for item in self._items.values():
+            if item.look is not None and item.look.summary and not (item.source.quiet and item.look.is_empty):
+                yield item, item.look
+
+    def _studies(self) -> list[Item]:
+        return [item for item in self._items.values() if item.source.kind == "study"]
+
     def versions(self) -> dict[str, Any]:
         """Return the version of everything."""
         with self.lock:
             return {
                 "epoch": self.epoch,
                 "version": self.version,
-                "runs": {item.source.key: item.version for item in self._items.values() if item.is_shown},
-                "studies": {key: view.version for key, view in self._studies.items()},
+                "runs": {item.source.key: item.version for item, _ in self._shown()},
+                "studies": {item.source.key: item.version for item in self._studies()},
             }
 
     def listing(self) -> bytes:
@@ -254,43 +173,61 @@ class Board:
             return self._cached("", self.version, self._listing_json)
 
     def _listing_json(self) -> dict[str, Any]:
-        items = [item for item in self._items.values() if item.is_shown]
-        recipes = {item.source.key: item.run.settings for item in items if item.run is not None and item.run.recipe}
+        shown = list(self._shown())
+        recipes = {item.source.key: look.settings for item, look in shown if look.settings}
         return {
             "epoch": self.epoch,
             "version": self.version,
             "time": time.time(),
             "paths": [str(root.path) for root in self.roots],
             "notes": self._notes,
-            "runs": [item.summary_json() for item in items],
-            "studies": [
-                view.summary_json([item for item in items if item.source.study == key])
-                for key, view in self._studies.items()
-            ],
+            "runs": [look.summary | {"version": item.version} for item, look in shown],
+            "studies": [self._study_json(item) for item in self._studies()],
             "settings": {"runs": list(recipes), "rows": plain(settings_that_differ(list(recipes.values())))},
         }
 
+    def _study_json(self, study: Item) -> dict[str, Any]:
+        source = study.source
+        states = [row["status"] for row in self._members(study)]
+        counts = {"num_runs": len(states), "num_done": states.count("done"), "num_running": states.count("running")}
+        return {"key": source.key, "version": study.version, "name": source.name, **counts}
+
+    def _members(self, study: Item) -> list[dict[str, Any]]:
+        """Return the rows of a study's runs in the list."""
+        return [look.summary for item, look in self._shown() if item.source.study == study.source.key]
+
     def detail(self, key: str) -> bytes | None:
+        """Return what the page of a run or a study shows; None if there is no such thing."""
         with self.lock:
             item = self._items.get(key)
-            if item is None:
+            look = None if item is None else item.look
+            if item is None or look is None:
                 return None
             item.wanted_until = time.monotonic() + WANTED_S
-            return self._cached(key, item.version, item.detail_json)
+            head = partial(self._study_detail, item) if item.source.kind == "study" else lambda: look.summary
+            return self._cached(key, item.version, lambda: head() | {"version": item.version} | look.detail)
+
+    def _study_detail(self, study: Item) -> dict[str, Any]:
+        plan, arms = study.source.plan, {}
+        for row in self._members(study):
+            shown = ("key", "seed", "status", "reason", "step", "reward", "num_alarms", "updated_at")
+            arms.setdefault(row["arm"], []).append({key: row[key] for key in shown})
+        description = plan.get("description")
+        return {
+            **self._study_json(study),
+            "description": description if isinstance(description, str) else "",
+            "base": str(plan.get("base") or ""),
+            "faults": list(study.source.faults),
+            "arms": [{"arm": arm, "runs": runs} for arm, runs in arms.items()],
+        }
 
     def columns(self, key: str, names: Sequence[str]) -> dict[str, Any] | None:
-        """Return some columns of a run over its steps; None if there is no such run."""
+        """Return some columns of a run over its steps, as far as they were logged; None if there is no such run."""
         with self.lock:
             item = self._items.get(key)
-            return None if item is None else columns_json(item.columns, names)
-
-    def study(self, key: str) -> bytes | None:
-        with self.lock:
-            view = self._studies.get(key)
-            if view is None:
-                return None
-            members = [item for item in self._items.values() if item.source.study == key]
-            return self._cached(key, self.version, lambda: view.detail_json(members))
+            columns = {} if item is None or item.look is None else item.look.columns
+        shown = {name: columns[name] for name in names if name in columns}
+        return None if item is None else {"step": columns.get("step", []), "columns": shown}
 
     def _cached(self, key: str, version: int, make: Callable[[], dict[str, Any]]) -> bytes:
         known = self._cache.get(key)
@@ -304,24 +241,7 @@ class Board:
         """Return a page of samples, or one sample; None if there is no such run or sample."""
         with self.lock:
             item = self._items.get(key)
-            if item is None or item.run is None:
-                return None
-            path, root, offsets = item.source.path / SAMPLES, item.source.root, item.run.sample_offsets[:]
-        if number is not None:
-            return samples.one_sample(path, root, offsets, number)
-        return samples.search(path, root, offsets, query)
-
-
-def _refusal(source: Source, files: Sequence[tuple[str, int, int]]) -> str:
-    """Return why a log is not read; empty where it may be."""
-    if any(not source.root.holds(Path(name)) for name, _, _ in files):
-        return f"{source.name} is not read: it holds a link to a file outside the folder that was named."
-    if not source.path.is_dir() and not source.path.is_file():
-        return f"{source.name} is not read: it is not a regular file."
-    size = sum(size for _, size, _ in files)
-    if size > MAX_BYTES:
-        return (
-            f"{source.name} is {size / 1e6:,.0f} MB long and is not followed: logs of up to {MAX_BYTES / 1e6:,.0f} MB "
-            "are. Cut it, or use scalerl forecast."
-        )
-    return ""
+        if item is None or item.source.kind != "run":
+            return None
+        path, root = item.source.path / SAMPLES, item.source.root
+        return samples.search(path, root, query) if number is None else samples.one_sample(path, root, number)

@@ -12,7 +12,7 @@ from scalerl.logs.names import listed
 from scalerl.logs.series import Series
 from scalerl.report.joint.transfers import parse_size
 from scalerl.report.json import plain
-from scalerl.report.numbers import compute_text, fixed, interval_text, probability_text
+from scalerl.report.numbers import compute_text, interval_text, probability_text
 from scalerl.report.results import CurveResult, check_one_axis
 from scalerl.report.tables import Table
 
@@ -53,8 +53,8 @@ def allocation_table(found: Sequence[Allocation], names: Sequence[str]) -> Any:
             *(interval_text(value, _whole) for value in row.settings),
             " x ".join(map(_whole, row.best)),
             probability_text(row.p_best),
-            interval_text(row.reward, fixed(3)),
-            interval_text(row.lost, fixed(3)),
+            interval_text(row.reward),
+            interval_text(row.lost),
         )
         for row in found
     ]

@@ -1,24 +1,23 @@
-"""The arms of a plan from analysed curves, and the plan as sentences, a table, JSON and a figure."""
+"""The arms of a plan from analysed curves, and the plan as sentences, a table and a figure."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.text import Text
 
 from scalerl.curves import Fit, Value, Verdict
 from scalerl.errors import InputError
 from scalerl.joint.plan import Candidate, Planned
 from scalerl.joint.pool import pool
-from scalerl.report.json import picked
-from scalerl.report.numbers import compute_text, fixed, interval_text, probability_text, short_compute_text
-from scalerl.report.picture import GREY, colour, log_ticks, new_figure, write_figure
-from scalerl.report.results import CurveResult, check_one_axis
+from scalerl.report.figures import figure_data
+from scalerl.report.numbers import compute_text, interval_text, probability_text, short_compute_text
+from scalerl.report.picture import draw_figure
+from scalerl.report.results import Analysis, CurveResult, check_one_axis
 from scalerl.report.tables import Table
 
-NUM_PLACES = 120  # of a drawn curve
 STYLES = {"continue": "green", "stop": "yellow", "done": "dim"}
 TOLERANCE = 1.01  # times the target that an arm may have spent: the last evaluation often lies a little beyond
 
@@ -74,36 +73,26 @@ def _answer(planned: Planned) -> str:
         return "No arm has a curve yet: continue all of them."
     arm = planned.arm(planned.favourite)
     loss = f"taking it now is expected to lose {planned.regret.value:.2g} (interval up to {planned.regret.high:.2g})"
+    odds = f"with probability {probability_text(arm.p_best)}"
     if planned.kind == "decided":
-        return f"Take {arm.name}: best at {target} with probability {probability_text(arm.p_best)}, and {loss}."
+        return f"Take {arm.name}: best at {target} {odds}, and {loss}."
     if planned.kind == "not_separable":
-        return (
-            f"Not separable at {target}: {arm.name} leads with probability {probability_text(arm.p_best)}, and {loss}."
-        )
-    return f"{arm.name} leads at {target} with probability {probability_text(arm.p_best)}; {loss}."
+        return f"Not separable at {target}: {arm.name} leads {odds}, and {loss}."
+    return f"{arm.name} leads at {target} {odds}; {loss}."
 
 
 def plan_table(planned: Planned, candidates: Sequence[Candidate]) -> Any:
     """Return the plan as a table for the terminal."""
     fits = {arm.name: arm.fit for arm in candidates}
-    heads = (
-        "arm",
-        "spent",
-        "P(best)",
-        f"reward at {compute_text(planned.target)}",
-        "alone",
-        "action",
-        "until",
-        "value",
-    )
-    show = fixed(3)
+    target = f"reward at {compute_text(planned.target)}"
+    heads = ("arm", "spent", "P(best)", target, "alone", "action", "until", "value")
     rows = [
         (
             arm.name,
             compute_text(arm.spent),
             "-" if math.isnan(arm.p_best) else f"{arm.p_best:.2f}",
-            interval_text(arm.reward_at_target, show),
-            interval_text(_alone(fits.get(arm.name), planned.target), show),
+            interval_text(arm.reward_at_target),
+            interval_text(_alone(fits.get(arm.name), planned.target)),
             Text(arm.action, style=STYLES[arm.action]),
             "" if arm.until is None else compute_text(arm.until),
             f"{arm.value:.4f}" if math.isfinite(arm.value) and arm.action == "continue" else "",
@@ -121,53 +110,14 @@ def _alone(curve: Fit | None, target: float) -> Value | None:
     return Value(value=float(own.predict(target)), low=float(low[0]), high=float(high[0]))
 
 
-# As JSON and as a figure
-
-
-def plan_json(planned: Planned) -> dict[str, Any]:
-    """Return the plan as JSON types."""
-    shown = ("name", "spent", "p_best", "reward_at_target", "action", "until")
-    return {
-        "arms": [picked(arm, *shown) for arm in planned.arms],
-        **picked(planned, "regret", "kind", "favourite", "target", "cost"),
-    }
-
-
-def draw_plan(planned: Planned, candidates: Sequence[Candidate], path: Path) -> None:
-    """Draw the curves of all arms up to the target, and the probability of each to be the best there."""
-
-    def make() -> Any:
-        figure = new_figure(10.5, 4.2)
-        axes, bars = figure.subplots(1, 2, width_ratios=(3, 1))
-        for place, arm in enumerate(candidates):
-            _draw_arm(axes, arm, planned, colour(place))
-        axes.axvline(planned.target, color=GREY, linewidth=0.8, linestyle=":")
-        axes.set(
-            xscale="log", xlabel="compute", ylabel="reward", title=f"to the target {short_compute_text(planned.target)}"
-        )
-        log_ticks(axes.xaxis, *axes.get_xlim())
-        axes.legend(fontsize=8, frameon=False)
-        places = np.arange(len(planned.arms))
-        shades = [colour(place) for place in range(len(planned.arms))]
-        bars.barh(places, [np.nan_to_num(arm.p_best) for arm in planned.arms], color=shades)
-        bars.set_yticks(places, [f"{arm.name} ({arm.action})" for arm in planned.arms], fontsize=8)
-        bars.invert_yaxis()
-        bars.set(xlim=(0, 1), title="probability of being the best there")
-        return figure
-
-    write_figure(path, make)
-
-
-def _draw_arm(axes: Any, arm: Candidate, planned: Planned, shade: str) -> None:
-    curve = arm.fit
-    if curve is None or not curve.has_intervals:
-        return
-    axes.plot(curve.compute, curve.reward, "o", markersize=2.5, color=shade, alpha=0.6)
-    places = np.geomspace(curve.compute.min(), planned.target, NUM_PLACES)
-    low, high = curve.curve_interval(places)
-    action = planned.arm(arm.name).action
-    axes.plot(places, curve.predict(places), color=shade, linestyle="-" if action != "stop" else "--", label=arm.name)
-    axes.fill_between(places, low, high, color=shade, alpha=0.12, linewidth=0)
-    until = planned.arm(arm.name).until
-    if until is not None:
-        axes.plot([until], curve.predict([until]), marker="|", markersize=12, color=shade)
+def draw_plan(planned: Planned, candidates: Sequence[Candidate], curves: Sequence[CurveResult], path: Path) -> None:
+    """Draw the pooled curves of all arms up to the target; the legend has their probabilities and actions."""
+    fits = {arm.name: arm.fit for arm in candidates}
+    pooled = tuple(replace(curve, fit=fits[curve.name]) for curve in curves)
+    data = figure_data(Analysis(command="compare", curves=pooled, at=planned.target))
+    arms = [planned.arm(curve.name) for curve in data.curves]
+    shown = tuple(
+        replace(curve, label=f"{curve.label} ({arm.action})", p_best=None if math.isnan(arm.p_best) else arm.p_best)
+        for curve, arm in zip(data.curves, arms, strict=True)
+    )
+    draw_figure(replace(data, curves=shown, title=f"to the target {short_compute_text(planned.target)}"), path)

@@ -11,12 +11,13 @@ from string import Template
 from typing import Any, Literal
 
 from scalerl import __version__
+from scalerl.curves import Value
 from scalerl.errors import InputError, StoreError, UsageError
 from scalerl.joint.seal import LEVELS, SealScore, opened, score_sealed, seal, sealed_curve
 from scalerl.logs.formats import read_tables
 from scalerl.logs.series import Selection, Series, in_shares, series_from
 from scalerl.report.json import picked, plain
-from scalerl.report.numbers import compute_text
+from scalerl.report.numbers import compute_text, error_text, interval_text, number_text
 from scalerl.report.page import asset
 from scalerl.report.results import CurveResult, FitOptions
 from scalerl.report.tables import Table
@@ -42,27 +43,6 @@ class FileScore:
         return "scored" if any(curve.num_new > curve.beyond for curve in self.curves) else "nothing_new"
 
 
-def sealed_content(
-    curves: Sequence[CurveResult],
-    logs: Sequence[str],
-    selection: Mapping[str, Any],
-    options: Mapping[str, Any],
-    at: Sequence[float],
-) -> dict[str, Any]:
-    """Return the content of a sealed file for these curves."""
-    rows = []
-    for curve in curves:
-        if curve.fit is None or not curve.fit.has_intervals:
-            continue
-        asked = list(at) or [times * curve.fit.scale for times in DEFAULT_AT]
-        rows.append(sealed_curve(curve.name, curve.fit, asked, curve.series.compute, curve.series.reward))
-    if not rows:
-        raise InputError("no curve could be fitted, so there is no forecast to seal")
-    date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    plain = json.loads(json.dumps({"selection": dict(selection), "options": dict(options)}))
-    return seal(rows, version=__version__, date=date, logs=[str(Path(log).resolve()) for log in logs], **plain)
-
-
 def check_new_seal(file: Path) -> None:
     """Raise UsageError, before any fit, if the file exists or its folder does not."""
     if file.exists():
@@ -80,7 +60,23 @@ def write_seal(
     at: Sequence[float],
 ) -> None:
     """Write these curves' forecasts with the hash of their data, the version and the date."""
-    write_json(file, sealed_content(curves, logs, asdict(selection), asdict(options), at))
+    rows = [
+        sealed_curve(
+            curve.name,
+            curve.fit,
+            list(at) or [times * curve.fit.scale for times in DEFAULT_AT],
+            curve.series.compute,
+            curve.series.reward,
+        )
+        for curve in curves
+        if curve.fit is not None and curve.fit.has_intervals
+    ]
+    if not rows:
+        raise InputError("no curve could be fitted, so there is no forecast to seal")
+    date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    given = json.loads(json.dumps({"selection": asdict(selection), "options": asdict(options)}))
+    content = seal(rows, version=__version__, date=date, logs=[str(Path(log).resolve()) for log in logs], **given)
+    write_json(file, content)
 
 
 # Scores
@@ -173,8 +169,8 @@ def score_messages(result: FileScore) -> list[str]:
             continue
         inside = curve.coverage.get(0.9, math.nan)
         lines.append(
-            f"{curve.name}: over {num} new evaluations the forecast of {result.date} errs by {curve.rmse:.4f} (bias "
-            f"{curve.bias:+.4f}), and {inside:.0%} lie in its 90% interval."
+            f"{curve.name}: over {num} new evaluations the forecast of {result.date} errs by {error_text(curve.rmse)} "
+            f"(bias {error_text(curve.bias, '+')}), and {inside:.0%} lie in its 90% interval."
         )
     lines += [f"{name} is not in what was given." for name in result.missing]
     return lines
@@ -185,8 +181,8 @@ def score_table(result: FileScore) -> Any:
         (
             curve.name,
             compute_text(row.compute),
-            f"{row.value:.3f} [{row.low:.3f}, {row.high:.3f}]",
-            "not yet" if row.measured is None else f"{row.measured:.3f}",
+            interval_text(Value(value=row.value, low=row.low, high=row.high)),
+            "not yet" if row.measured is None else number_text(row.measured),
             {None: "-", True: "yes", False: "no"}[row.inside],
         )
         for curve in result.curves
@@ -207,7 +203,8 @@ def folder_cells(results: Sequence[FileScore]) -> list[tuple[str, ...]]:
     for result in results:
         for curve in result.curves:
             num = curve.num_new - curve.beyond
-            numbers = (f"{curve.rmse:.4f}", f"{curve.bias:+.4f}", f"{curve.coverage[0.9]:.0%}") if num else ("-",) * 3
+            errors = (error_text(curve.rmse), error_text(curve.bias, "+"), f"{curve.coverage[0.9]:.0%}")
+            numbers = errors if num else ("-",) * 3
             rows.append((result.path.name, result.date, curve.name, str(num), *numbers))
     return rows
 

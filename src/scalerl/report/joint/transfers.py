@@ -15,7 +15,7 @@ from scalerl.errors import InputError
 from scalerl.joint.transfer import LEAST_SIBLINGS, Sibling, Transfer, first_reward, sibling, transfer
 from scalerl.logs.series import Series, in_shares
 from scalerl.report.json import picked, plain
-from scalerl.report.numbers import compute_text, fixed, interval_text, short_compute_text, two_decimals
+from scalerl.report.numbers import compute_text, interval_text, number_text, short_compute_text, two_decimals
 from scalerl.report.picture import GREY, WARNING, colour, log_ticks, new_figure, write_figure
 from scalerl.report.results import CurveResult, check_one_axis
 from scalerl.report.tables import Table
@@ -57,16 +57,11 @@ class LeftOut:
     """The verdict on its fit, or the form that fits it."""
 
 
-def left_out_text(note: LeftOut) -> str:
-    """Return why a curve is left out, as a sentence."""
-    match note.reason:
-        case "not_smaller":
-            why = "it is not smaller than the target"
-        case "verdict":
-            why = note.detail
-        case "form":
-            why = f"a {note.detail} form fits it"
-    return f"{note.name} is left out: {why}."
+WHY_LEFT_OUT = {
+    "not_smaller": "it is not smaller than the target",
+    "verdict": "{detail}",
+    "form": "a {detail} form fits it",
+}
 
 
 def in_one_scale(start: float, series: Sequence[Series]) -> tuple[float, list[Series]]:
@@ -128,7 +123,8 @@ def transfer_messages(done: Transfer, left_out: Sequence[LeftOut]) -> list[str]:
     lines.append(f"Learnt from {names}, whose ceilings scatter by {done.scatter:.3f} about the law.")
     if done.kind == "far_size":
         lines.append("The target is more than ten times as large as the largest sibling: this is a guess.")
-    return [*lines, *map(left_out_text, left_out)]
+    why = [WHY_LEFT_OUT[each.reason].format(detail=each.detail) for each in left_out]
+    return [*lines, *(f"{each.name} is left out: {text}." for each, text in zip(left_out, why, strict=True))]
 
 
 def transfer_json(done: Transfer, left_out: Sequence[LeftOut]) -> dict[str, Any]:
@@ -144,18 +140,17 @@ def transfer_json(done: Transfer, left_out: Sequence[LeftOut]) -> dict[str, Any]
 
 def transfer_table(done: Transfer, left_out: Sequence[LeftOut]) -> Any:
     """Return a table of the siblings and the target for the terminal."""
-    show = fixed(3)
     rows: list[tuple[Any, ...]] = []
     for own in done.siblings:
         exponent, midpoint = math.exp(own.log_exponent[0]), math.exp(own.log_midpoint[0])
-        cells = (show(own.start), show(own.ceiling[0]), two_decimals(exponent), compute_text(midpoint))
+        cells = (number_text(own.start), number_text(own.ceiling[0]), two_decimals(exponent), compute_text(midpoint))
         rows.append((own.name, size_text(own.size), *cells))
     values = (
-        interval_text(done.ceiling, show),
+        interval_text(done.ceiling),
         interval_text(done.exponent, two_decimals),
         interval_text(done.midpoint, compute_text),
     )
-    rows.append((Text("target", style="bold"), size_text(done.size), show(done.start), *values))
+    rows.append((Text("target", style="bold"), size_text(done.size), number_text(done.start), *values))
     table = Table(heads=("run", "size", "start", "ceiling", "exponent", "midpoint"), rows=rows, left=("run",))
     return table.rich(transfer_messages(done, left_out))
 

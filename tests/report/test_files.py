@@ -1,0 +1,65 @@
+"""Files of JSON lines and objects, and what a hostile folder can hold."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from scalerl.report import files
+from scalerl.report.files import Root, open_inside, read_lines, read_object
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metrics.jsonl"
+
+
+def lines(path: Path) -> list[tuple[int, int | None]]:
+    """Return the number of each line and its step; None for a line that was skipped."""
+    return [(number, None if row is None else row["step"]) for number, row in read_lines(path, Root(path.parent))]
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ('{"step": 1}\n{"step": 2}\n', [(1, 1), (2, 2)]),
+        ('{"step": 1}\n\nnot json\n{"step": 22}\n', [(1, 1), (3, None), (4, 22)]),
+        ("[" * 200_000 + '\n{"step": 1}\n', [(1, None), (2, 1)]),
+        # The last line may lack its end, or still be written.
+        ('{"step": 1}\n{"step": 2}', [(1, 1), (2, 2)]),
+        ('{"step": 1}\n{"st', [(1, 1)]),
+    ],
+)
+def test_lines_are_numbered_and_damaged_ones_are_known(path: Path, text: str, expected: list):
+    path.write_text(text)
+    assert lines(path) == expected
+
+
+def test_too_long_line_is_skipped(path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(files, "MAX_LINE", 1 << 10)
+    text = "x" * (5 << 10)
+    path.write_text(f'{{"step": 1}}\n{{"text": "{text}"}}\n{{"step": 2}}\n{{"text": "{text}')
+    assert lines(path) == [(1, 1), (2, None), (3, 2), (4, None)]
+
+
+def test_only_regular_files_inside_the_root_are_opened(tmp_path: Path):
+    secret, root = tmp_path / "secret.jsonl", tmp_path / "runs"
+    secret.write_text('{"step": 1}\n')
+    root.mkdir()
+    (root / "link.jsonl").symlink_to(secret)
+    os.mkfifo(root / "pipe.jsonl")
+    (root / "folder.jsonl").mkdir()
+    for name in ("link.jsonl", "pipe.jsonl", "folder.jsonl", "../secret.jsonl", "missing.jsonl"):
+        assert open_inside(root / name, Root(root)) is None
+        assert list(read_lines(root / name, Root(root))) == []
+        assert read_object(root / name, Root(root)) == ({}, "")
+
+
+@pytest.mark.parametrize(
+    "text, fault", [("{", ", line 1: not JSON"), ("[1]", ": a JSON object is needed, not list"), ('{"a": 1}', "")]
+)
+def test_faults_of_an_object_are_named(path: Path, text: str, fault: str):
+    path.write_text(text)
+    value, found = read_object(path, Root())
+    assert found.startswith(f"{path}{fault}" if fault else "")
+    assert value == ({} if fault else {"a": 1})
