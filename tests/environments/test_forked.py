@@ -147,7 +147,7 @@ def test_environment_is_closed_after_a_step_that_raised(tmp_path: Path):
 def test_settings_are_not_in_the_command_line(tmp_path: Path):
     with closing(forked("Closing", path="a-long-secret")) as steps:
         shown = Path(f"/proc/{steps.pid}/cmdline").read_bytes()
-        assert b"scalerl.environments.forker" in shown
+        assert b"scalerl.graders.supervisor" in shown
         assert b"a-long-secret" not in shown
 
 

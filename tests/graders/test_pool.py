@@ -117,7 +117,7 @@ def test_the_clock_runs_while_nobody_polls():
         pool.submit("a", OBEY, "sleep", "")
         pool.submit("b", OBEY, "right", "")
         deadline = time.monotonic() + 100
-        while pool._news.qsize() < 2 and time.monotonic() < deadline:
+        while pool._children._news.qsize() < 2 and time.monotonic() < deadline:
             time.sleep(0.05)
         assert [(result.key, result.reason) for result in pool.poll()] == [("a", "timeout"), ("b", None)]
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from scalerl.answer_format import AnswerFormat
-from scalerl.choose import keyword_settings
 from scalerl.config.parts import GradingSettings, RewardSettings
 from scalerl.errors import GraderError, GraderPoolError, GradingStalled
-from scalerl.graders.pool import GraderPool, GraderSpec
+from scalerl.graders.pool import GraderSpec
+from scalerl.graders.supervisor import Limits
 from scalerl.loop import grading as grading_module
 from scalerl.loop.grading import (
     GraderRunner,
@@ -195,8 +195,9 @@ def test_check_finds_unusable_graders(graders: GraderRunner):
     graders.check(judge(OBEDIENT))
 
 
-def test_grading_settings_are_the_pools_arguments():
-    taken = {name: parameter.default for name, parameter in keyword_settings(GraderPool).items()}
+def test_grading_settings_are_the_pools_limits():
+    taken = dataclasses.asdict(Limits())
+    del taken["longest_reply"]
     assert GradingSettings().model_dump(exclude={"sandbox"}) == taken
 
 

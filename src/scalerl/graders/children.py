@@ -1,0 +1,206 @@
+"""The trainer's side of forked processes (supervisor.py): start their supervisor, send it orders, read what it says."""
+
+import math
+import os
+import pickle
+import queue
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import IO, Any
+
+from scalerl.config.secrets import redact
+from scalerl.errors import GraderPoolError
+from scalerl.graders.supervisor import Limits, Reply
+
+News = queue.SimpleQueue[tuple[Any, ...] | None]
+"""What the supervisor has sent; None after the last."""
+
+_CLOSE_TIMEOUT_S = 5.0
+_MOST_LINES = 200
+"""Lines on stderr that are shown; a grader that reports every answer would bury everything else."""
+_LONGEST_LINE = 500
+
+
+class Children:
+    """Forked processes. A bad message affects only itself: it ends with a reason. Use it from one thread only."""
+
+    def __init__(self, name: str, work: str, *given: Any, limits: Limits) -> None:
+        """Start the supervisor; `work` is the import path of supervisor.Work, and `name` is for messages."""
+        if os.name != "posix":
+            raise GraderPoolError(f"graders cannot run in child processes on {sys.platform}: that needs Linux or macOS")
+        self._name, self._num_given, self._num_loads = name, 0, 0
+        self._loaded: dict[int, str] = {}
+        self._replies: list[tuple[int, Reply]] = []
+        limits = limits if limits.num_workers else replace(limits, num_workers=_default_num_workers())
+        self._process, self._end = _started(pickle.dumps((limits, work, given)))
+        self._news = News()
+        threading.Thread(target=_read, args=(self._end, self._news), name="news of children", daemon=True).start()
+        self._close = weakref.finalize(self, _stop, self._process, self._end, os.getpid())
+
+    @property
+    def pid(self) -> int:
+        """Process id of the supervisor; also the session id of all processes."""
+        return self._process.pid
+
+    def load(self, *what: Any, timeout_s: float) -> str | None:
+        """Have the supervisor load something. Return why that is not possible, "" if it is, None if it takes longer."""
+        number, self._num_loads = self._num_loads, self._num_loads + 1
+        self._send("load", number, *what)
+        deadline = time.monotonic() + timeout_s
+        while number not in self._loaded:
+            if not self._receive(deadline - time.monotonic()):
+                return None
+        return self._loaded.pop(number)
+
+    def give(self, message: Any, limit_s: float, seat: int | None = None, *, begins: bool = False) -> int:
+        """Give a message to a free worker, or to the fork in a seat, and return its number.
+
+        With `begins` the message gets a fork of its own, whose seat is that number.
+        """
+        number, self._num_given = self._num_given, self._num_given + 1
+        self._send("give", number, number if begins else seat, message, limit_s)
+        return number
+
+    def end(self, seat: int) -> None:
+        """End the fork in a seat."""
+        self._send("end", seat)
+
+    def poll(self, timeout_s: float = 0.0) -> list[tuple[int, Reply]]:
+        """Return the replies since the last call, by number; wait up to `timeout_s` for at least one."""
+        self._receive(0.0 if self._replies else timeout_s)
+        while self._receive(0.0):
+            pass
+        replies, self._replies = self._replies, []
+        return replies
+
+    def close(self) -> None:
+        """End all processes; what was not answered is dropped."""
+        self._close()
+
+    @property
+    def is_open(self) -> bool:
+        return self._close.alive
+
+    def _send(self, *message: object) -> None:
+        # Whoever asks next is told why.
+        with suppress(OSError):
+            self._end.send(message)
+
+    def _receive(self, timeout_s: float) -> bool:
+        """Take the supervisor's next message; return whether one came in time."""
+        if not self.is_open:
+            raise GraderPoolError(f"{self._name} is closed")
+        try:
+            message = self._news.get(timeout_s > 0, None if timeout_s == math.inf else timeout_s)
+        except queue.Empty:
+            return False
+        match message:
+            case ("ended", number, reply):
+                self._replies.append((number, reply))
+            case ("loaded", number, reason):
+                self._loaded[number] = reason
+            case ("failed", reason):
+                raise GraderPoolError(f"{self._name} failed: {reason}")
+            case _:
+                self._news.put(None)
+                status = self._process.wait()
+                raise GraderPoolError(
+                    f"{self._name} died, with exit status {status}: a run continues from its last checkpoint with "
+                    "--resume"
+                )
+        return True
+
+
+def _default_num_workers() -> int:
+    """Return twice the cores, so that waiting graders do not block others, up to what a large run needs."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(2 * cores, 32)
+
+
+def _started(given: bytes) -> tuple[subprocess.Popen[bytes], Connection]:
+    """Start the supervisor with these pickled arguments; return it and a connection to it."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        # Not multiprocessing: its children import the main module again, which breaks scripts without a main guard.
+        code = (
+            f"import pickle, sys; sys.path[:] = {[str(path) for path in sys.path]!r}\n"
+            f"from scalerl.graders.supervisor import serve\n"
+            f"serve({theirs.fileno()}, {os.getpid()}, *pickle.load(sys.stdin.buffer))"
+        )
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=[theirs.fileno()],
+                # Ctrl-C is handled by the trainer.
+                start_new_session=True,
+                # Many workers share few cores, and a verdict must not depend on the order of a set.
+                env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"},
+            )
+        except OSError as error:
+            ours.close()
+            raise GraderPoolError(f"a child process cannot be started: {error}") from error
+    assert process.stdin is not None
+    # Not in the command line, which everyone on the machine can read: settings may hold keys. A child that is gone is
+    # noticed at its socket.
+    with suppress(OSError), process.stdin as stdin:
+        stdin.write(given)
+    threading.Thread(target=_show_stderr, args=(process.stderr,), name="child's stderr", daemon=True).start()
+    return process, Connection(ours.detach())
+
+
+def _read(end: Connection, news: News) -> None:
+    """Pass on what the supervisor sends: unread, it would keep the supervisor from its work."""
+    try:
+        while True:
+            news.put(end.recv())
+    except (EOFError, OSError):
+        news.put(None)
+
+
+def _show_stderr(stream: IO[bytes]) -> None:
+    """Pass on what is written to stderr, line by line, through sys.stderr: a progress bar stays whole then."""
+    with stream:
+        for number, line in enumerate(_lines(stream)):
+            # At the end of a process its stderr may be closed before a child's.
+            with suppress(ValueError):
+                if number < _MOST_LINES:
+                    sys.stderr.write(line)
+                elif number == _MOST_LINES:
+                    sys.stderr.write(f"a child process wrote {number} lines to stderr; what follows is not shown\n")
+
+
+def _lines(stream: IO[bytes]) -> Iterator[str]:
+    """Yield lines without secrets. One may have a gigabyte: what is beyond the longest that is shown is dropped."""
+    while line := stream.readline(2 * _LONGEST_LINE):
+        is_whole = line.endswith(b"\n")
+        while not is_whole and (rest := stream.readline(1 << 20)):
+            is_whole = rest.endswith(b"\n")
+        shown = redact(line.decode(errors="replace"))
+        # A secret that the cut divides would not be recognised, so half as much is shown as was read.
+        yield shown if len(line) < 2 * _LONGEST_LINE else f"{shown[:_LONGEST_LINE]} ...\n"
+
+
+def _stop(process: subprocess.Popen[bytes], end: Connection, owner: int) -> None:
+    # A fork of the trainer has a copy of this, but does not own the processes.
+    if os.getpid() != owner:
+        end.close()
+        return
+    # Not closed at once: a thread reads from it until the supervisor has ended.
+    with socket.socket(fileno=os.dup(end.fileno())) as both:
+        both.shutdown(socket.SHUT_WR)
+    try:
+        process.wait(_CLOSE_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
