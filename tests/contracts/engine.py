@@ -36,12 +36,6 @@ def test_every_request_is_returned_exactly_once(make_engine):
     assert engine.poll() == []
 
 
-def test_idle_engine_returns_nothing(make_engine):
-    engine = make_engine()
-    assert engine.poll() == []
-    assert engine.num_pending == 0
-
-
 def test_completion_is_independent_of_batch_and_order(make_engine):
     requests = mixed_requests(12)
     together = make_engine(slots=12)

@@ -18,6 +18,7 @@ from scalerl.environments.start import EnvironmentSpec
 from scalerl.environments.steps import LocalSteps
 from scalerl.environments.turns import Playing, TurnsEngine
 from scalerl.errors import GraderPoolError
+from scalerl.remote.session import session_members
 from scalerl.types import Completion, Problem, Request
 
 LIMITS = GradingSettings(timeout_s=20.0, cpu_limit_s=3.0, memory_limit_mb=256)
@@ -40,23 +41,9 @@ def played(steps: ForkedSteps, requests: list[Request]) -> list[Completion]:
         return drain(engine)
 
 
-def processes_of(session: int) -> list[int]:
-    """Return the processes of a session that are not dead."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[3]) == session and fields[0] != "Z":
-                found.append(int(folder.name))
-    return found
-
-
 def gone(session: int, timeout_s: float = 20.0) -> bool:
     deadline = time.monotonic() + timeout_s
-    while processes_of(session):
+    while session_members(session):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)

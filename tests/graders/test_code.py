@@ -10,7 +10,7 @@ from scalerl.errors import GraderError, SandboxError
 from scalerl.graders.code import check_sandbox, close_sandboxes, code, code_share, program_in, run_program
 from scalerl.graders.pool import GraderPool, GraderSpec, Item
 from scalerl.graders.sandbox import launch
-from scalerl.graders.sandbox.job import Asserts, Calls, Reference, Streams
+from scalerl.graders.sandbox.job import Asserts, Calls, Reference
 from scalerl.loop.grading import with_limits
 
 ANSWER = Reference(tests=Calls(function="f", cases=(([2], 4), ([3], 9))), entry_point="f").to_text()
@@ -176,10 +176,3 @@ def test_every_bad_answer_has_an_outcome_that_is_counted():
     assert {result.key: result.outcome for result in graded} == BAD_ANSWERS
     assert {result.value for result in graded} == {0.0}
     assert (unusable.value, unusable.reason, unusable.outcome) == (None, "no_answer", "bad_tests")
-
-
-@needs_bubblewrap
-def test_binary_output_is_wrong_and_not_an_error():
-    answer = Reference(tests=Streams(cases=(("", "a"),))).to_text()
-    script = "import sys\nsys.stdout.buffer.write(bytes([255, 0, 254]))"
-    assert (code(script, answer).value, code(script, answer).outcome) == (False, "failed")

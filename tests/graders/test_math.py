@@ -93,11 +93,6 @@ def test_answer_is_compared_with_the_end_of_the_reference(text: str, reference: 
     assert math(text, reference) is correct
 
 
-def test_bad_answers_affect_only_themselves(pool: GraderPool):
-    texts = [r"\boxed{3}", r"\boxed{9^{9^{9^{9}}}}", r"\boxed{3}", "12 " * 330_000, r"\boxed{4}"]
-    assert through(pool, [(text, "3") for text in texts]) == [True, None, True, None, False]
-
-
 def test_missing_math_verify_is_one_sentence(tmp_path: Path, monkeypatch):
     (tmp_path / "math_verify.py").write_text("raise ModuleNotFoundError(name='math_verify')")
     monkeypatch.syspath_prepend(tmp_path)

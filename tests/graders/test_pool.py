@@ -81,12 +81,6 @@ def test_bad_items_affect_only_themselves_and_are_counted(pool: GraderPool):
     assert pool.num_pending == 0
 
 
-def test_items_queued_at_a_dead_worker_are_graded_by_another():
-    with GraderPool(num_workers=1) as pool:
-        texts = ["right", "exit", "wrong", "exit", "exit", "right", "wrong", "exit"]
-        assert endings(pool, texts) == [ENDINGS[text] for text in texts]
-
-
 def test_coroutine_functions_share_a_worker_of_their_own():
     waiting = GraderSpec(name="hostile_graders:wait_for_others", settings={"num": 64})
     with GraderPool(num_workers=1, timeout_s=100) as pool:
@@ -146,25 +140,12 @@ def test_memory_kept_by_items_is_not_charged_to_later_ones(pool: GraderPool):
     assert endings(pool, ["keep 200", "right"]) == ["memory", "right"]
 
 
-def test_settings_reach_the_grader(pool: GraderPool):
-    for length, correct in ((2, True), (3, False)):
-        spec = GraderSpec(name="hostile_graders:same", settings={"length": length})
-        (graded,) = pool.grade_all([Item(key=0, spec=spec, text="ab", answer="ab")])
-        assert graded.value == correct
-
-
 def test_grader_gets_thinking_tags_only_if_it_takes_them(pool: GraderPool):
     tags = {"thinking_start": "<t>", "thinking_end": "</t>"}
     for name, correct in (("same", False), ("same_after", True), ("same_tagged", True)):
         spec = GraderSpec(name=f"hostile_graders:{name}", settings=tags)
         (graded,) = pool.grade_all([Item(key=0, spec=spec, text="<t>1+1</t>2", answer="2")])
         assert graded.value == correct
-
-
-def test_graders_of_the_table_run_in_the_pool_too(pool: GraderPool):
-    spec = GraderSpec(name="numeric", settings={"thinking_start": "", "thinking_end": "</t>"})
-    items = [Item(key=0, spec=spec, text="7</t>8", answer=answer) for answer in ("8", "7", "none")]
-    assert [result.value for result in pool.grade_all(items)] == [True, False, None]
 
 
 @pytest.mark.parametrize(
@@ -219,13 +200,6 @@ def test_grader_import_that_exits_is_one_sentence(tmp_path: Path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with GraderPool() as pool, pytest.raises(GraderError, match="the grading process died, with exit status 7"):
         pool.check(GraderSpec(name="deadly_grader:f"))
-
-
-def test_grader_loaded_late_reaches_running_workers():
-    with GraderPool(num_workers=1) as pool:
-        assert endings(pool, ["right"]) == ["right"]
-        (graded,) = pool.grade_all([Item(key=0, spec=SAME, text="a", answer="a")])
-        assert graded.value == 1
 
 
 def test_the_children_load_none_of_the_trainers_packages(pool: GraderPool):

@@ -74,14 +74,6 @@ def test_failure_without_a_loss_is_reported_itself():
     assert all(rank.killed for rank in ranks)
 
 
-def test_rank_that_is_never_ready_is_lost_with_the_limit():
-    ranks = [ScriptedRank(), ScriptedRank(is_ready=False)]
-    sentence = r"rank 1 of the learner is not ready after 0.2 s \(learner.start_s\): it hangs, or needs longer to load"
-    with pytest.raises(RankLost, match=sentence):
-        RankedLearner(ranks, start_s=0.2)
-    assert all(rank.killed for rank in ranks)
-
-
 def test_check_finds_a_rank_that_died_while_idle():
     ranks = [ScriptedRank(), ScriptedRank()]
     learner = RankedLearner(ranks)

@@ -215,19 +215,6 @@ def answer_of(rank, seconds=30.0):
     return message
 
 
-def test_stopped_rank_is_lost_in_the_middle_of_a_message(monkeypatch):
-    """Messages that are larger than a pipe: one rank does not take the rest, the other does not send it."""
-    with forked_ranks(monkeypatch, "learner.silent_s=2") as (_, ranks):
-        ranks[0].send(large_answer)
-        time.sleep(0.005)
-        for rank in ranks:
-            os.kill(rank.link.pid, signal.SIGSTOP)
-        ranks[1].send(large_answer, bytes(LARGE))
-        for rank in ranks:
-            with pytest.raises(peer.Lost, match=r"no sign of life for 2 s: it was stopped \(SIGSTOP\)"):
-                _ = [answer_of(rank) for _ in range(2)]
-
-
 @pytest.mark.parametrize("method", ["step", "named_weights"])
 def test_failure_of_one_rank_is_the_reason(monkeypatch, method):
     """Not that of rank 0, which waits for it and would fail without it."""
@@ -289,13 +276,6 @@ def step_for(learner, seconds):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         learner.step(random_batch(1, num_groups=16, version=learner.version))
-
-
-LARGE = 10_000_000
-
-
-def large_answer(rank, data=b""):
-    return bytes(LARGE)
 
 
 def hold_lock(rank, seconds):

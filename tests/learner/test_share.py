@@ -159,26 +159,19 @@ def test_one_long_group_is_divided_among_ranks(shares):
 
 
 def test_sharing_is_chosen_where_it_saves_a_tenth():
-    def pays(prompt, lengths):
+    def pays(prompt, lengths, budget=10**6, share_from=0, num_ranks=1):
         completions = [make_completion("0/a", i, [3] * prompt, [1] * length) for i, length in enumerate(lengths)]
-        return sharing_pays(completions, np.arange(len(lengths)), budget=10**6, share_from=0)
+        return sharing_pays(completions, np.arange(len(lengths)), num_ranks, budget=budget, share_from=share_from)
 
     assert pays(128, [98] * 8)
     assert not pays(1, [8] * 8), "the last token of a prompt is never shared"
     assert not pays(128, [98]), "nobody to share with"
     assert pays(11, [40, 40]), "10 of 100 tokens"
     assert not pays(11, [41, 41])
-
-
-def test_passes_of_a_rank_are_compared_with_where_sharing_starts():
-    completions = [make_completion("0/a", i, [3] * 128, [1] * 98) for i in range(8)]
-
-    def pays(**more):
-        return sharing_pays(completions, np.arange(8), share_from=1000, **more)
-
-    assert pays(budget=10**6), "1800 tokens"
-    assert not pays(budget=1000)
-    assert not pays(budget=10**6, num_ranks=2), "900 tokens each"
+    # 1800 tokens, and a rank's share of them, against where sharing starts.
+    assert pays(128, [98] * 8, share_from=1000)
+    assert not pays(128, [98] * 8, share_from=1000, budget=1000)
+    assert not pays(128, [98] * 8, share_from=1000, num_ranks=2), "900 tokens each"
 
 
 def test_on_a_gpu_small_models_share_in_large_passes_only():

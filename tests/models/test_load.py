@@ -28,6 +28,10 @@ def tiny_tokenizer(**special):
     return PreTrainedTokenizerFast(tokenizer_object=words, **({"eos_token": "<eos>"} | special))
 
 
+def load(path, dtype=torch.float32, **others):
+    return load_model(path, dtype=dtype, device="cpu", **others)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_saved_model_loads_and_its_parts_give_its_logits(family, tmp_path):
     model = tiny_model(family)
@@ -35,7 +39,7 @@ def test_a_saved_model_loads_and_its_parts_give_its_logits(family, tmp_path):
     assert {path.suffix for path in folder.iterdir()} <= {".json", ".safetensors"}
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
-    loaded = load_model(folder, dtype=torch.float32, device="cpu", context=64)
+    loaded = load(folder, context=64)
     assert loaded.context == 64
     assert loaded.stop_tokens == (1,)
     assert loaded.tokenizer.decode([5]) == "w5"
@@ -49,26 +53,9 @@ def test_a_saved_model_loads_and_its_parts_give_its_logits(family, tmp_path):
     assert tied == bool(model.config.tie_word_embeddings)
 
 
-def test_padding_on_the_right_needs_no_mask():
-    model = tiny_model()
-    ids = torch.randint(2, VOCAB, (1, 5))
-    padded = torch.nn.functional.pad(ids, (0, 4))
-    torch.testing.assert_close(hidden_states(model, padded)[:, :5], hidden_states(model, ids))
-
-
-def test_positions_and_a_mask_can_be_given():
-    model = tiny_model()
-    ids = torch.randint(2, VOCAB, (1, 5))
-    padded = torch.nn.functional.pad(ids, (3, 0))
-    mask = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]])
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    shifted = hidden_states(model, padded, position_ids=positions, attention_mask=mask)
-    torch.testing.assert_close(shifted[:, 3:], hidden_states(model, ids))
-
-
 def test_it_loads_in_the_asked_precision(tmp_path):
     folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
-    loaded = load_model(str(folder), dtype=torch.bfloat16, device="cpu")
+    loaded = load(str(folder), dtype=torch.bfloat16)
     assert {p.dtype for p in loaded.model.parameters()} == {torch.bfloat16}
 
 
@@ -76,7 +63,7 @@ def test_every_end_token_of_the_model_stops_a_completion(tmp_path):
     model = tiny_model()
     model.generation_config.eos_token_id = [4, 1, 7]
     folder = save_model(model, tiny_tokenizer(), tmp_path / "model")
-    assert load_model(folder, dtype=torch.float32, device="cpu").stop_tokens == (1, 4, 7)
+    assert load(folder).stop_tokens == (1, 4, 7)
 
 
 def test_end_of_turn_token_stops_a_completion(tmp_path):
@@ -88,49 +75,17 @@ def test_end_of_turn_token_stops_a_completion(tmp_path):
     model = tiny_model()
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     folder = save_model(model, tokenizer, tmp_path / "model")
-    assert load_model(folder, dtype=torch.float32, device="cpu").stop_tokens == (1, end)
+    assert load(folder).stop_tokens == (1, end)
     # A template that ends a turn with plain text, or refuses the conversation, adds nothing.
     for name, other in (("plain", template.replace("<end>", "")), ("strict", "{{ raise_exception('no') }}")):
         tokenizer.chat_template = other
         folder = save_model(model, tokenizer, tmp_path / name)
-        assert load_model(folder, dtype=torch.float32, device="cpu").stop_tokens == (1,)
+        assert load(folder).stop_tokens == (1,)
 
 
 def test_embedded_base_loads_by_name():
-    loaded = load_model("tiny-base", dtype=torch.float32, device="cpu")
+    loaded = load("tiny-base")
     assert sum(parameter.numel() for parameter in loaded.model.parameters()) < 1e6
-
-
-def test_missing_or_misshapen_weight_is_named(tmp_path):
-    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
-    weights = load_file(folder / "model.safetensors")
-    name = "model.layers.1.mlp.up_proj.weight"
-    save_file(
-        {key: value for key, value in weights.items() if key != name},
-        folder / "model.safetensors",
-        metadata={"format": "pt"},
-    )
-    with pytest.raises(ModelError, match=f"its files have no weight {name}$"):
-        load_model(folder, dtype=torch.float32, device="cpu")
-    save_file({**weights, name: weights[name][:-1].clone()}, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=rf"its weight {name} has shape \(23, 16\), but its config needs \(24, 16\)$"):
-        load_model(folder, dtype=torch.float32, device="cpu")
-
-
-def test_a_missing_folder_is_named(tmp_path):
-    with pytest.raises(ModelError, match=r"^model .*/nowhere does not exist: give a model folder"):
-        load_model(tmp_path / "nowhere", dtype=torch.float32, device="cpu")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ModelError, match="/file is a file: give a model folder"):
-        load_model(tmp_path / "file", dtype=torch.float32, device="cpu")
-
-
-def test_impossible_hub_name_is_one_sentence():
-    with pytest.raises(
-        ModelError, match=r"^model no such model! is not a folder here and cannot be downloaded"
-    ) as error:
-        load_model("no such model!", dtype=torch.float32, device="cpu")
-    assert "\n" not in str(error.value)
 
 
 @pytest.fixture
@@ -147,13 +102,13 @@ def silent_hub(tmp_path, monkeypatch):
 
 def test_unreachable_hub_is_tried_once(silent_hub):
     with pytest.raises(ModelError, match=r"^model org/typo is not a folder here .*: http://127.* cannot be reached \("):
-        load_model("org/typo", dtype=torch.float32, device="cpu")
+        load("org/typo")
     assert silent_hub == ["HEAD /org/typo/resolve/main/config.json"]
 
 
 def test_misspelt_name_of_an_embedded_model_is_recognised(silent_hub):
     with pytest.raises(ModelError, match='there is no earlier download; did you mean "tiny-base"'):
-        load_model("tiny-bas", dtype=torch.float32, device="cpu")
+        load("tiny-bas")
 
 
 def test_downloaded_model_needs_no_hub(silent_hub, tmp_path):
@@ -161,17 +116,17 @@ def test_downloaded_model_needs_no_hub(silent_hub, tmp_path):
     folder = save_model(tiny_model(), tiny_tokenizer(), model / "snapshots" / COMMIT)
     (model / "refs").mkdir()
     (model / "refs" / "main").write_text(COMMIT)
-    assert load_model("org/small", dtype=torch.float32, device="cpu").context == 64
+    assert load("org/small").context == 64
     assert len(silent_hub) == 1
     (folder / "model.safetensors").unlink()
     with pytest.raises(ModelError, match=r"this folder has no model.safetensors$"):
-        load_model("org/small", dtype=torch.float32, device="cpu")
+        load("org/small")
 
 
 def test_offline_mode_does_not_contact_the_hub(silent_hub, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ModelError, match=r"^model org/typo is not a folder here and cannot be downloaded"):
-        load_model("org/typo", dtype=torch.float32, device="cpu")
+        load("org/typo")
     assert silent_hub == []
 
 
@@ -186,76 +141,6 @@ def test_model_is_downloaded_from_a_slow_hub(tmp_path):
         ended = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
     assert ended.stdout == "64\n", ended.stderr
     assert any(line.startswith("GET ") and line.endswith("/model.safetensors") for line in asked)
-
-
-def test_run_folder_given_as_model_is_recognised(tmp_path):
-    (tmp_path / "recipe.json").write_text("{}")
-    with pytest.raises(ModelError, match=f"no config.json; it is a run: scalerl export {tmp_path} --out MODEL"):
-        load_model(tmp_path, dtype=torch.float32, device="cpu")
-
-
-@pytest.mark.parametrize(
-    "removed, sentence",
-    [
-        ("config.json", "this folder is not a model, it has no config.json"),
-        ("model.safetensors", r"this folder has no model.safetensors$"),
-        ("tokenizer*", r"this folder has no tokenizer \(tokenizer.json\)"),
-    ],
-)
-def test_an_incomplete_folder_says_what_is_missing(removed, sentence, tmp_path):
-    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
-    for path in folder.glob(removed):
-        path.unlink()
-    with pytest.raises(ModelError, match=sentence):
-        load_model(folder, dtype=torch.float32, device="cpu")
-
-
-def test_pickled_weights_are_never_loaded(tmp_path):
-    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(ModelError, match="only pickled weights, which are never loaded"):
-        load_model(folder, dtype=torch.float32, device="cpu")
-
-
-@pytest.mark.parametrize(
-    "name, content, sentence",
-    [
-        ("model.safetensors", b"cut", r"^model .*: model.safetensors is cut or damaged: copy or download it again$"),
-        ("tokenizer.json", b'{"version', r"^model .*: tokenizer.json is cut or damaged: copy or download it again$"),
-        ("config.json", b'{"model_type": "nope"}', r"^model .* cannot be loaded: .*`nope`"),
-        (
-            "config.json",
-            b'{"model_type": "t5"}',
-            r"cannot be loaded: .* is not that of a causal language model$",
-        ),
-    ],
-)
-def test_a_broken_file_is_one_sentence(name, content, sentence, tmp_path):
-    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
-    (folder / name).write_bytes(content)
-    with pytest.raises(ModelError, match=sentence) as error:
-        load_model(folder, dtype=torch.float32, device="cpu")
-    assert "\n" not in str(error.value)
-
-
-def test_a_tokenizer_without_an_end_token_is_refused(tmp_path):
-    folder = save_model(tiny_model(), tiny_tokenizer(eos_token=None), tmp_path / "model")
-    with pytest.raises(ModelError, match=r"its tokenizer has no end token \(eos_token\)"):
-        load_model(folder, dtype=torch.float32, device="cpu")
-
-
-def test_a_context_longer_than_the_models_is_refused(tmp_path):
-    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
-    with pytest.raises(ModelError, match="its context is 64 tokens, but 65 are needed"):
-        load_model(folder, dtype=torch.float32, device="cpu", context=65)
-
-
-def test_capped_logits_are_refused(tmp_path):
-    torch.manual_seed(0)
-    config = Gemma2Config(**SIZES, head_dim=4, final_logit_softcapping=0.01)
-    folder = save_model(AutoModelForCausalLM.from_config(config), tiny_tokenizer(), tmp_path / "model")
-    with pytest.raises(ModelError, match="its logits are not its hidden states times its head"):
-        load_model(folder, dtype=torch.float32, device="cpu")
 
 
 def test_nothing_is_overwritten_or_left_half_written(tmp_path, monkeypatch):
@@ -291,4 +176,84 @@ def test_llama_4_is_refused_by_name(tmp_path):
         for file in ("model.safetensors", "tokenizer.json"):
             (tmp_path / name / file).write_bytes(b"")
         with pytest.raises(ModelError, match="is a llama4"):
-            load_model(tmp_path / name, dtype=torch.float32, device="cpu")
+            load(tmp_path / name)
+
+
+def with_weights(change):
+    def changed(folder):
+        weights = load_file(folder / "model.safetensors")
+        change(weights)
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+    return changed
+
+
+def without(pattern):
+    return lambda folder: [path.unlink() for path in folder.glob(pattern)]
+
+
+def written(name, content):
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def made_a_run(folder):
+    without("*")(folder)
+    (folder / "recipe.json").write_text("{}")
+
+
+def saved_again(config=None, **special):
+    def saved(folder):
+        without("*")(folder)
+        folder.rmdir()
+        model = tiny_model() if config is None else AutoModelForCausalLM.from_config(config)
+        save_model(model, tiny_tokenizer(**special), folder)
+
+    return saved
+
+
+UP = "model.layers.1.mlp.up_proj.weight"
+BROKEN = {
+    f"its files have no weight {UP}$": with_weights(lambda weights: weights.pop(UP)),
+    rf"its weight {UP} has shape \(23, 16\), but its config needs \(24, 16\)$": with_weights(
+        lambda weights: weights.update({UP: weights[UP][:-1].clone()})
+    ),
+    "this folder is not a model, it has no config.json$": without("config.json"),
+    "no config.json; it is a run: scalerl export .*/model --out MODEL": made_a_run,
+    "this folder has no model.safetensors$": without("model.safetensors"),
+    "only pickled weights, which are never loaded": lambda folder: (folder / "model.safetensors").rename(
+        folder / "pytorch_model.bin"
+    ),
+    r"this folder has no tokenizer \(tokenizer.json\)": without("tokenizer*"),
+    "model.safetensors is cut or damaged: copy or download it again$": written("model.safetensors", b"cut"),
+    "tokenizer.json is cut or damaged: copy or download it again$": written("tokenizer.json", b'{"version'),
+    "cannot be loaded: .*`nope`": written("config.json", b'{"model_type": "nope"}'),
+    "is not that of a causal language model$": written("config.json", b'{"model_type": "t5"}'),
+    r"its tokenizer has no end token \(eos_token\)": saved_again(eos_token=None),
+    "its logits are not its hidden states times its head": saved_again(
+        Gemma2Config(**SIZES, head_dim=4, final_logit_softcapping=0.01)
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", BROKEN)
+def test_what_is_wrong_with_a_folder_is_one_sentence(sentence, tmp_path):
+    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
+    BROKEN[sentence](folder)
+    with pytest.raises(ModelError, match=sentence) as error:
+        load(folder)
+    assert str(error.value).startswith(f"model {folder}")
+    assert "\n" not in str(error.value)
+
+
+def test_names_and_contexts_that_cannot_be_are_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    for name, sentence in {
+        tmp_path / "nowhere": "/nowhere does not exist: give a model folder",
+        tmp_path / "file": "/file is a file: give a model folder",
+        "no such model!": r"^model no such model! is not a folder here and cannot be downloaded by that name: .*$",
+    }.items():
+        with pytest.raises(ModelError, match=sentence):
+            load(name)
+    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
+    with pytest.raises(ModelError, match="its context is 64 tokens, but 65 are needed"):
+        load(folder, context=65)

@@ -14,7 +14,6 @@ from scalerl.config.parts import LoraSettings
 from scalerl.errors import LoraError
 from scalerl.models.load import head, hidden_states
 from scalerl.models.lora import merged_weights, num_adapter_params, wrap
-from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.run.parts import build_learner
 
 pytest.importorskip("peft", reason="the package peft is not installed")
@@ -87,16 +86,6 @@ def test_only_the_adapters_are_trained_and_they_are_float32():
     assert sum(p.numel() for p in learned.values()) == 2 * (2 * (16 + 16) + 2 * (24 + 16))
 
 
-def test_adapter_adds_alpha_over_rank_times_its_product():
-    model = tiny_model()
-    adapted = trained(wrap(model, LoraSettings(rank=2, alpha=6.0)))
-    name = "model.layers.1.mlp.up_proj"
-    own = dict(adapted.named_parameters())
-    product = own[f"{name}.lora_B.default.weight"] @ own[f"{name}.lora_A.default.weight"]
-    expected = model.get_parameter(f"{name}.weight") + 6.0 / 2 * product
-    torch.testing.assert_close(merged_weights(adapted)[f"{name}.weight"], expected)
-
-
 def test_a_tied_head_stays_tied_and_untouched():
     model = tiny_model("smollm")
     adapted = trained(wrap(model, LoraSettings(rank=4)))
@@ -104,14 +93,6 @@ def test_a_tied_head_stays_tied_and_untouched():
     merged = merged_weights(adapted)
     assert "lm_head.weight" not in merged
     assert torch.equal(merged["model.embed_tokens.weight"], model.get_input_embeddings().weight)
-
-
-def test_the_engine_of_the_plain_model_takes_the_merged_weights():
-    model = tiny_model()
-    adapted = trained(wrap(model, LoraSettings(rank=4)))
-    engine = TorchEngine(model, slots=1, max_length=16, stop_tokens=[1])
-    engine.push_weights(merged_weights(adapted), 1)
-    assert engine.version == 1
 
 
 def test_rank_zero_is_the_model_itself():

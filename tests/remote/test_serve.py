@@ -2,7 +2,6 @@
 
 import pickle
 import threading
-import time
 from collections import deque
 from typing import Any
 
@@ -107,24 +106,3 @@ def test_mistake_of_the_user_keeps_its_sentence(picklable):
     kind, error = messages(make)[-1]
     assert (kind, str(pickle.loads(pickle.dumps(error)))) == ("error", "no such model")
     assert isinstance(error, RecipeError) == picklable
-
-
-def test_time_of_a_call_is_known_while_it_lasts():
-    entered, leave = threading.Event(), threading.Event()
-
-    class Slow(Idle):
-        def wait(self) -> None:
-            entered.set()
-            leave.wait(10)
-
-    inbox = deque([("wait", ()), ("close", ())])
-    server = Server(lambda wait: inbox.popleft(), lambda kind, value: None)
-    thread = threading.Thread(target=server.run, args=(Slow,))
-    thread.start()
-    entered.wait(10)
-    while (first := server.busy_s) < 0.05:
-        time.sleep(0.01)
-    time.sleep(0.01)
-    assert server.busy_s > first
-    leave.set()
-    thread.join()

@@ -92,15 +92,6 @@ def test_chunks_of_all_slots_give_what_a_plain_loop_gives(waiting, chunk, slots,
         assert results[number] == reference(plan, lambda index, number=number: int(streams[number, index]))
 
 
-def test_an_unused_slot_keeps_nothing():
-    progress = Progress(2, [STOP])
-    progress.start([1], [LengthPlan(answer_budget=3)])
-    result = progress.apply(np.full((5, 2), 4))
-    assert result.num_kept.tolist() == [0, 3]
-    assert result.finished.tolist() == [False, True]
-    assert progress.active.tolist() == [False, False]
-
-
 @given(st.text("<>/thk ", min_size=1, max_size=6), st.lists(st.text("<>/thk ", max_size=4), min_size=1, max_size=30))
 def test_text_is_recognised_however_it_is_spelled(end, parts):
     texts = sorted(set(parts))

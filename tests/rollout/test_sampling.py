@@ -11,28 +11,12 @@ def test_sampling_inverts_the_cumulative_distribution():
     torch.testing.assert_close(log_probs, probs.log()[tokens])
 
 
-def test_a_token_does_not_depend_on_the_other_rows():
-    logits, numbers = torch.randn(40, 20), torch.linspace(0, 1 - 2.0**-24, 40)
-    tokens, log_probs = sample(logits, numbers, torch.ones(40))
-    alone = [sample(row[None], number[None], torch.ones(1)) for row, number in zip(logits, numbers, strict=True)]
-    assert torch.equal(torch.cat([token for token, _ in alone]), tokens)
-    torch.testing.assert_close(torch.cat([log_prob for _, log_prob in alone]), log_probs)
-
-
 def test_a_token_without_probability_is_never_sampled():
     torch.manual_seed(0)
     logits = torch.randn(1, 999).masked_fill(torch.rand(999) < 0.5, float("-inf")).repeat(4096, 1)
     numbers = torch.cat((torch.arange(4094) / 4094, torch.tensor([0.0, 1 - 2.0**-24])))
     _, log_probs = sample(logits, numbers, torch.ones(4096))
     assert log_probs.isfinite().all()
-
-
-def test_temperature_is_per_row_and_applied_to_log_probs():
-    logits = torch.randn(3, 20)
-    temperature = torch.tensor([0.5, 1.0, 2.0])
-    tokens, log_probs = sample(logits, torch.full((3,), 0.3), temperature)
-    expected = torch.log_softmax(logits / temperature[:, None], -1).gather(1, tokens[:, None])[:, 0]
-    torch.testing.assert_close(log_probs, expected)
 
 
 def test_top_p_keeps_the_smallest_set_of_likeliest_tokens():
@@ -45,13 +29,6 @@ def test_top_p_keeps_the_smallest_set_of_likeliest_tokens():
     # Two of four equal tokens hold exactly half.
     tokens, _ = sample(torch.zeros(101, 4), numbers, torch.ones(101), top_p=torch.full((101,), 0.5))
     assert set(tokens.tolist()) == {0, 1}
-
-
-def test_greedy_rows_take_the_likeliest():
-    logits = torch.randn(6, 30)
-    greedy = torch.tensor([True, False] * 3)
-    tokens, _ = sample(logits, torch.zeros(6), torch.ones(6), greedy=greedy)
-    assert torch.equal(tokens, torch.where(greedy, logits.argmax(-1), 0))
 
 
 def test_non_finite_logits_give_a_non_finite_log_prob():

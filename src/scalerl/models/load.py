@@ -153,19 +153,9 @@ def save_model(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", f
     return target
 
 
-def hidden_states(
-    model: "PreTrainedModel",
-    ids: Tensor,
-    *,
-    position_ids: Tensor | None = None,
-    attention_mask: Tensor | None = None,
-) -> Tensor:
-    """Return the head's inputs, [rows, width, hidden], after the last norm. Without a mask, rows start at the left."""
-    # Given positions make transformers look for packed rows, so pass them only if needed.
-    output = model.base_model(
-        input_ids=ids, position_ids=position_ids, attention_mask=attention_mask, use_cache=False, return_dict=True
-    )
-    return output.last_hidden_state
+def hidden_states(model: "PreTrainedModel", ids: Tensor) -> Tensor:
+    """Return the head's inputs, [rows, width, hidden], after the last norm. Rows start at the left."""
+    return model.base_model(input_ids=ids, use_cache=False, return_dict=True).last_hidden_state
 
 
 def head(model: "PreTrainedModel") -> Head:

@@ -141,7 +141,7 @@ class SharedMemory:
         os.pwrite(block.file, mark, 0)
         for name, tensor in named:
             spans[name] = _span(tensor, end)
-            end += block.write(end, tensor)
+            end += _write(block.bytes, end, tensor)
         fcntl.flock(block.file, fcntl.LOCK_UN)
         return InMemory(f"/proc/{os.getpid()}/fd/{block.file}", mark, end, spans)
 
@@ -175,19 +175,24 @@ class _Block:
 
         self.file = os.memfd_create("scalerl-weights")
         os.ftruncate(self.file, os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE)
-        self._bytes = torch.frombuffer(mmap.mmap(self.file, 0), dtype=torch.uint8)
+        self.bytes = torch.frombuffer(mmap.mmap(self.file, 0), dtype=torch.uint8)
 
-    def write(self, offset: int, tensor: "Tensor") -> int:
-        """Copy a tensor to a place in the block; return the bytes it takes there, rounded up."""
-        import torch
 
-        num_bytes = tensor.numel() * tensor.element_size()
-        if num_bytes:
-            # reshape(-1) first: a scalar cannot be viewed as bytes. Not numpy(), which would keep FSDP from freeing the
-            # memory of a gathered weight.
-            raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-            self._bytes[offset : offset + num_bytes].copy_(raw)
-        return -(-num_bytes // _ALIGNED) * _ALIGNED
+def _room(tensor: "Tensor") -> int:
+    """Return the bytes that a tensor takes in a block, rounded up."""
+    return -(-tensor.numel() * tensor.element_size() // _ALIGNED) * _ALIGNED
+
+
+def _write(block: "Tensor", offset: int, tensor: "Tensor") -> int:
+    """Copy a tensor to a place in a block of bytes; return the bytes it takes there."""
+    import torch
+
+    if num_bytes := tensor.numel() * tensor.element_size():
+        # reshape(-1) first: a scalar cannot be viewed as bytes. Not numpy(), which would keep FSDP from freeing the
+        # memory of a gathered weight.
+        raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+        block[offset : offset + num_bytes].copy_(raw)
+    return _room(tensor)
 
 
 def _span(tensor: "Tensor", offset: int) -> Span:
@@ -288,13 +293,12 @@ def pack(
     parts: list[tuple[int, Tensor]] = []
     total = 0
     for name, tensor in named:
-        num_bytes = tensor.numel() * tensor.element_size()
-        if parts and total + num_bytes > bucket_bytes:
+        if parts and total + _room(tensor) > bucket_bytes:
             yield spans, _joined(parts, total)
             spans, parts, total = {}, [], 0
         spans[name] = _span(tensor, total)
         parts.append((total, tensor))
-        total += -(-num_bytes // _ALIGNED) * _ALIGNED
+        total += _room(tensor)
     if parts:
         yield spans, _joined(parts, total)
 
@@ -315,9 +319,7 @@ def _joined(parts: "list[tuple[int, Tensor]]", total: int) -> NDArray[np.uint8]:
     data = np.zeros(total, dtype=np.uint8)
     flat = torch.from_numpy(data)
     for offset, tensor in parts:
-        # reshape(-1) first: a scalar cannot be viewed as bytes.
-        raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-        flat[offset : offset + raw.numel()].copy_(raw)
+        _write(flat, offset, tensor)
     return data
 
 

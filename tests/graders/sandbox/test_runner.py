@@ -264,12 +264,6 @@ def test_output_is_compared_by_lines_and_numbers(output: bytes, wanted: str, sam
     assert same_output(output, wanted) is same
 
 
-def test_missing_bubblewrap_is_one_sentence(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(SandboxError, match=r"no bwrap is on the PATH: install bubblewrap .*apt install bubblewrap"):
-        Box("bubblewrap")
-
-
 def test_a_bubblewrap_that_fails_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")

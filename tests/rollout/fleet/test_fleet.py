@@ -6,7 +6,6 @@ from collections import Counter
 
 import pytest
 from contracts.requests import drain, make_request
-from fake_engine import FakeEngine
 from fleets import make_fleet, wait_for
 from gated import GatedEngine
 
@@ -15,7 +14,6 @@ from scalerl.loop.seams import PausableEngine
 from scalerl.remote import peer as peer_module
 from scalerl.rollout.fleet.fleet import Fleet, Limits
 from scalerl.rollout.fleet.messages import Report
-from scalerl.types import LengthPlan
 
 
 @pytest.fixture
@@ -315,11 +313,3 @@ def test_learner_waits_while_its_own_memory_is_read(gated):
     wait_for(lambda: (fleet.poll(), len(made[0]) == 2 and made[0][1].pushed)[1])
     made[0][1].allow(5)
     assert {completion.first_version for completion in drain(fleet)} == {3}
-
-
-def test_long_answers_are_balanced_by_requests():
-    fleet = make_fleet(lambda number: FakeEngine(slots=4), 3)
-    requests = [make_request(number, plan=LengthPlan(answer_budget=1 + number)) for number in range(30)]
-    fleet.submit(requests)
-    assert keys(completion.request for completion in drain(fleet)) == keys(requests)
-    fleet.close()

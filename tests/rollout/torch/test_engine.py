@@ -110,21 +110,6 @@ def test_launching_ahead_only_delays_new_weights():
     assert results[0] == results[1]
 
 
-def test_thinking_that_ends_in_its_last_chunk_has_no_marker():
-    """Greedy, so the token that ends thinking can be chosen from a run without a plan."""
-    engine = TorchEngine(make_model("llama"), slots=2, max_length=64, stop_tokens=(), chunk=8)
-    engine.submit([make_request(plan=LengthPlan(answer_budget=24), temperature=0.0)])
-    (free,) = drain(engine)
-    end = (int(free.tokens[2]), int(free.tokens[3]))
-    first = next(i for i in range(1, 24) if (free.tokens[i - 1], free.tokens[i]) == end)
-    for budget in range(first + 1, first + 6):
-        plan = LengthPlan(thinking_budget=budget, thinking_end=end, marker=(6, 7), answer_budget=10)
-        engine.submit([make_request(plan=plan, temperature=0.0)])
-        (completion,) = drain(engine)
-        assert completion.tokens.tolist() == free.tokens[: first + 11].tolist()
-        assert not completion.forced.any()
-
-
 def test_a_shared_prompt_is_computed_once():
     engine = TorchEngine(make_model("llama"), slots=8, max_length=64, stop_tokens=())
     engine.submit([make_request(number, prompt=range(9)) for number in range(8)])

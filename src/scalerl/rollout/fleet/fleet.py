@@ -296,12 +296,13 @@ class Fleet:
             seat.is_ready, seat.report = True, value
         elif kind == "report":
             seat.report = replace(value, completions=())
-            for sampled in value.completions:
+            for completion in value.completions:
                 # A request that was given to another one meanwhile, or dropped at the end of a pause, is not pending.
-                given = seat.pending.get(sampled.key)
-                if given is not None and given.request.seed == sampled.seed:
-                    del seat.pending[sampled.key]
-                    self._arrived.append((sampled.completion(given.request), given.inside))
+                key = completion.request.key
+                given = seat.pending.get(key)
+                if given is not None and given.request.seed == completion.request.seed:
+                    del seat.pending[key]
+                    self._arrived.append((replace(completion, request=given.request), given.inside))
 
     def _check_time(self, seat: _Seat) -> None:
         limits = self._limits

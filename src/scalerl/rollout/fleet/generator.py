@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalerl.remote.weights import Gone, Parcel
-from scalerl.rollout.fleet.messages import Pace, Report, Sampled
+from scalerl.rollout.fleet.messages import Pace, Report, sampled
 from scalerl.types import Completion, Request, Work
 
 REPORT_S = 0.05
@@ -98,7 +98,7 @@ class Generator:
 
     def _report(self) -> Report:
         return Report(
-            completions=tuple(Sampled.of(completion) for completion in self._completions),
+            completions=tuple(map(sampled, self._completions)),
             work=self._engine.work,
             # An engine that does not tell: what its finished completions took, if every prompt was computed alone.
             eval_work=getattr(self._engine, "eval_work", None) or self._eval_work,

@@ -1,14 +1,10 @@
 """What generators report. All values are frozen and can be pickled."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from scalerl.types import Completion, LengthPlan, Problem, Request, Work
 
-from scalerl.types import Completion, Finish, Problem, Request, Work
-
-_NO_PROBLEM = Problem(id="", prompt="", answer="", task="")
+_NO_PROBLEM, _NO_LENGTH = Problem(id="", prompt="", answer="", task=""), LengthPlan(answer_budget=0)
 
 
 def bare(request: Request) -> Request:
@@ -16,31 +12,9 @@ def bare(request: Request) -> Request:
     return replace(request, problem=_NO_PROBLEM)
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """A completion without its request, which the driver has."""
-
-    key: str
-    seed: int
-    tokens: NDArray[np.int32]
-    log_probs: NDArray[np.float32]
-    versions: NDArray[np.int32]
-    forced: NDArray[np.bool_]
-    finish: Finish
-    interrupted_at: int | None
-    experts: NDArray[np.int16] | None
-
-    @classmethod
-    def of(cls, completion: Completion) -> "Sampled":
-        fields: dict[str, Any] = {name: getattr(completion, name) for name in cls.__slots__ if name not in _OF_REQUEST}
-        return cls(key=completion.request.key, seed=completion.request.seed, **fields)
-
-    def completion(self, request: Request) -> Completion:
-        fields: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__ if name not in _OF_REQUEST}
-        return Completion(request=request, **fields)
-
-
-_OF_REQUEST = ("key", "seed")
+def sampled(completion: Completion) -> Completion:
+    """Return the completion with no more of its request, which the driver has, than its key and seed."""
+    return replace(completion, request=replace(completion.request, prompt_tokens=(), length=_NO_LENGTH))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +43,8 @@ class Pace:
 class Report:
     """What a generator has done."""
 
-    completions: tuple[Sampled, ...] = ()
-    """Those since the last report."""
+    completions: tuple[Completion, ...] = ()
+    """Those since the last report; see `sampled`."""
     work: Work = field(default_factory=Work)
     """Total work since the generator started."""
     eval_work: Work = field(default_factory=Work)
