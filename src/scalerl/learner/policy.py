@@ -22,7 +22,7 @@ from scalerl.learner.share import fewest_shared_tokens
 from scalerl.learner.team import Team
 from scalerl.models.load import head
 from scalerl.models.lora import each_merged_weight
-from scalerl.models.routers import RouterReplay, counts_of
+from scalerl.models.routers import RouterReplay
 from scalerl.models.shape import head_sizes
 from scalerl.rl.logprobs import log_probs_and_entropy
 
@@ -94,17 +94,16 @@ class LocalPolicy:
         self.device: torch.device = model.device
         self.body = make_body(model, dtype)
         self._can_share = check_body(self.body)
-        self._replay = RouterReplay(self.body) if router_replay else None
+        self._replay = RouterReplay(self.body, self.device, replays=router_replay)
         # With an FP32 body the two settings mean the same head.
         self.fp32_head = fp32_head or dtype == torch.float32
-        self._micro_batch_tokens = micro_batch_tokens
         self.gradient_checkpointing = gradient_checkpointing
         prepare_for_training(self.body, gradient_checkpointing)
         self.graphs: PassGraphs | None = None
         if self.device.type == "cuda" if compiled is None else compiled:
             compile_layers(self.body)
-            self._warm_up()
-            if not gradient_checkpointing and self._replay is None:
+            warm_up(self, micro_batch_tokens)
+            if not gradient_checkpointing and not router_replay:
                 self.graphs = self._pass_graphs()
 
     @property
@@ -122,8 +121,7 @@ class LocalPolicy:
     def compute(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
         """Return the log-probs and entropies of a pass without a graph."""
         inputs = inputs.to(self.device)
-        if self._replay is not None:
-            self._replay.use(inputs.experts)
+        self._replay.use(inputs.experts)
         hidden = DistinctRows.apply(packed_hidden_states(self.body, inputs.ids, inputs.packing), inputs.place)
         assert isinstance(hidden, Tensor)
         return self._log_probs(hidden, inputs.targets, inputs.temperature)
@@ -135,7 +133,7 @@ class LocalPolicy:
         team.add_gradients(list(self.parameters.values()))
 
     def router_counts(self) -> Tensor:
-        return counts_of(self._replay, self.device)
+        return self._replay.take_counts()
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -169,14 +167,6 @@ class LocalPolicy:
             fp32=self.fp32_head,
         )
 
-    def _warm_up(self) -> None:
-        """Run passes and discard their gradients, so that everything is compiled before the first step."""
-        for inputs in warm_up_inputs(self.model.config.max_position_embeddings, self._micro_batch_tokens):
-            log_probs, _ = self.compute(inputs)
-            log_probs.sum().backward()
-        for parameter in self.parameters.values():
-            parameter.grad = None
-
     def _pass_graphs(self) -> PassGraphs | None:
         """Return the CUDA graphs of passes, or None if passes are too large or depend on more than their shape."""
         most_tokens = MOST_WORK // self._num_params
@@ -193,18 +183,24 @@ class LocalPolicy:
         return [copy for copy in self.body.parameters() if copy.requires_grad]
 
 
-def warm_up_inputs(max_length: int, micro_batch_tokens: int) -> Iterator[ForwardInputs]:
-    """Yield full and small passes, with and without shared prompts, which are compiled apart.
+def warm_up(policy: Policy, micro_batch_tokens: int) -> None:
+    """Run passes and discard their gradients, so that everything is compiled before the first step.
 
-    The compiler specialises on the first size and makes it dynamic when it sees the second.
+    Full and small passes, with and without shared prompts, which are compiled apart. The compiler specialises on the
+    first size and makes it dynamic when it sees the second.
     """
     for length in WARM_UP_LENGTHS:
-        length = min(length, max_length - 1)
+        length = min(length, policy.model.config.max_position_embeddings - 1)
         for num in (max(micro_batch_tokens // length, 3), 3):
             shared = np.array([0, *[length // 2] * (num - 1)])
             for packing in (pack([length] * num), pack(length - shared, np.zeros_like(shared), shared)):
                 place = torch.arange(len(packing.positions))
-                yield ForwardInputs(ids=0 * place, packing=packing, place=place, targets=0 * place, temperature=1.0)
+                log_probs, _ = policy.run(
+                    ForwardInputs(ids=0 * place, packing=packing, place=place, targets=0 * place, temperature=1.0)
+                )
+                log_probs.sum().backward()
+    for parameter in policy.parameters.values():
+        parameter.grad = None
 
 
 class DistinctRows(torch.autograd.Function):

@@ -4,8 +4,7 @@ empty_model(folder)    the model without weights: parameters on the meta device,
 fill(module, ...)      the weights of one module, read from the files
 """
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,32 +17,6 @@ from scalerl.errors import ModelError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_ONE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-
-
-class FolderWeights:
-    """The weights in the safetensors files of a model's folder, by name."""
-
-    def __init__(self, folder: Path) -> None:
-        from safetensors import safe_open
-
-        if (folder / _INDEX).is_file():
-            files: dict[str, str] = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"]
-        elif (folder / _ONE_FILE).is_file():
-            with safe_open(folder / _ONE_FILE, framework="pt") as opened:
-                files = dict.fromkeys(opened.keys(), _ONE_FILE)
-        else:
-            raise ModelError(f"model {folder}: this folder has no {_ONE_FILE}")
-        self.names = files.keys()
-        self._files = files
-        self._folder = folder
-
-    def read(self, name: str) -> Tensor:
-        from safetensors import safe_open
-
-        with safe_open(self._folder / self._files[name], framework="pt") as opened:
-            return opened.get_tensor(name)
-
 
 def empty_model(folder: Path, dtype: torch.dtype) -> "PreTrainedModel":
     """Return a folder's model with parameters on the meta device. Buffers, such as rotary frequencies, are real."""
@@ -54,13 +27,8 @@ def empty_model(folder: Path, dtype: torch.dtype) -> "PreTrainedModel":
         return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=dtype)
 
 
-def can_fill(model: "PreTrainedModel", weights: FolderWeights) -> bool:
-    """Return whether the files hold every weight of an empty model under its name; some families rename them."""
-    return all(name in weights.names for name, _ in model.named_parameters())
-
-
 @torch.no_grad()
-def fill(model: "PreTrainedModel", module: nn.Module, weights: FolderWeights) -> None:
+def fill(model: "PreTrainedModel", module: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Read the parameters of one module of the model that are still on the meta device.
 
     Modules that share a weight must be filled together, so that they still share it.
@@ -72,7 +40,7 @@ def fill(model: "PreTrainedModel", module: nn.Module, weights: FolderWeights) ->
             if parameter.device.type != "meta":
                 continue
             if id(parameter) not in made:
-                values = weights.read(names[id(parameter)]).to(parameter.dtype)
+                values = weights[names[id(parameter)]].to(parameter.dtype)
                 if values.shape != parameter.shape:
                     raise ModelError(
                         f"the weight {names[id(parameter)]} has shape {tuple(values.shape)}, but the model's config "

@@ -65,11 +65,13 @@ class RouterRecorder:
 class RouterReplay:
     """Replaces the choice of a model's routers, and counts where it would have been another."""
 
-    def __init__(self, model: "PreTrainedModel", device: torch.device | None = None) -> None:
+    def __init__(self, model: "PreTrainedModel", device: torch.device, *, replays: bool) -> None:
+        """Without `replays` routers choose as usual, and nothing is counted."""
         self._experts: Tensor | None = None
-        self._counts = torch.zeros(2, dtype=torch.float64, device=device or model.device)
+        self._counts = torch.zeros(2, dtype=torch.float64, device=device)
         """Choices that differed, and all of them; a choice is that of one router for one token."""
-        _hook(model, self._replace)
+        if replays:
+            _hook(model, self._replace)
 
     def use(self, experts: Tensor | None) -> None:
         """Choose these in the next pass, [tokens, all layers x top_k], and when it is recomputed; None: as usual."""
@@ -92,11 +94,6 @@ class RouterReplay:
             differs = (own.sort(dim=-1).values != experts.sort(dim=-1).values).any(dim=-1)
             self._counts += torch.stack([differs.sum(), torch.full_like(differs.sum(), len(differs))])
         return logits, _scores(router, logits, experts), experts
-
-
-def counts_of(replay: RouterReplay | None, device: torch.device) -> Tensor:
-    """Return the counts of a replay since the last call; zeros where nothing is replayed."""
-    return torch.zeros(2, dtype=torch.float64, device=device) if replay is None else replay.take_counts()
 
 
 def _scores(router: Any, logits: Tensor, experts: Tensor) -> Tensor:

@@ -20,14 +20,15 @@ from scalerl.learner.batch import ForwardInputs
 from scalerl.learner.body import layers_of, prepare_for_training
 from scalerl.learner.late import sent
 from scalerl.learner.packed_attention import Packing, attend_packed, check_packing, packed_hidden_states
-from scalerl.learner.policy import DistinctRows, warm_up_inputs
+from scalerl.learner.policy import DistinctRows, warm_up
 from scalerl.learner.ranks.context import ContextGroup, check_slices
+from scalerl.learner.saved import SavedKind
 from scalerl.learner.share import fewest_shared_tokens
 from scalerl.learner.state import whole
 from scalerl.learner.team import Team
-from scalerl.models.folder import FolderWeights, can_fill, empty_model, fill
+from scalerl.models.folder import empty_model, fill
 from scalerl.models.lora import each_merged_weight, num_adapter_params, wrap
-from scalerl.models.routers import RouterReplay, counts_of
+from scalerl.models.routers import RouterReplay
 from scalerl.rl.bf16_products import use_fp32_linears_at_work
 from scalerl.rl.logprobs import log_probs_and_entropy
 
@@ -81,7 +82,7 @@ class ShardedPolicy:
         attend_packed(self.model)
         prepare_for_training(self.model, gradient_checkpointing)
         compiled = device.type == "cuda" if compiled is None else compiled
-        self._replay = RouterReplay(self.model, device) if router_replay else None
+        self._replay = RouterReplay(self.model, device, replays=router_replay)
         self._root = self._shard(weights, compiled=compiled)
         self.parameters: dict[str, Tensor] = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         # Not compiled for its few tokens, which no pass has.
@@ -96,7 +97,7 @@ class ShardedPolicy:
         fewest = fewest_shared_tokens(num_params, gpu=device.type == "cuda") * (1 if context is None else context.size)
         self.share_from = fewest if can_share else None
         if compiled:
-            self._warm_up(micro_batch_tokens)
+            warm_up(self, micro_batch_tokens)
         self._divide_again()
 
     def run(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
@@ -112,8 +113,7 @@ class ShardedPolicy:
 
     def _forward(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
         inputs = inputs.to(self.device)
-        if self._replay is not None:
-            self._replay.use(inputs.experts)
+        self._replay.use(inputs.experts)
         return self._root(
             inputs.ids,
             inputs.packing,
@@ -127,7 +127,7 @@ class ShardedPolicy:
         """Do nothing: every backward pass has added the gradients of all ranks."""
 
     def router_counts(self) -> Tensor:
-        return counts_of(self._replay, self.device)
+        return self._replay.take_counts()
 
     def refresh(self) -> None:
         """Do nothing: layers are gathered anew in every pass."""
@@ -143,7 +143,7 @@ class ShardedPolicy:
 
         yield from each_merged_weight(self.model, gathered)
 
-    def _shard(self, weights: FolderWeights | None, *, compiled: bool) -> nn.Module:
+    def _shard(self, weights: SavedKind | None, *, compiled: bool) -> nn.Module:
         """Fill and divide the model, module by module, so that no more than one is ever whole."""
         from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
@@ -206,13 +206,6 @@ class ShardedPolicy:
             if isinstance(module, FSDPModule):
                 module.reshard()
 
-    def _warm_up(self, micro_batch_tokens: int) -> None:
-        for inputs in warm_up_inputs(self.model.config.max_position_embeddings, micro_batch_tokens):
-            log_probs, _ = self.run(inputs)
-            log_probs.sum().backward()
-        for parameter in self.parameters.values():
-            parameter.grad = None
-
 
 class _PackedModel(nn.Module):
     """The root: one forward is one pass, from tokens to log-probs and entropies."""
@@ -249,7 +242,7 @@ def _head_log_probs(
     return log_probs.clone(), entropy.clone()
 
 
-def _load(folder: Path, dtype: torch.dtype, lora: LoraSettings) -> tuple["PreTrainedModel", FolderWeights | None]:
+def _load(folder: Path, dtype: torch.dtype, lora: LoraSettings) -> tuple["PreTrainedModel", SavedKind | None]:
     """Return the model of a folder, empty with its weights to be read; whole, without, where that is not possible.
 
     Adapters are made from random numbers beside real weights, and some families are stored under other names.
@@ -257,8 +250,8 @@ def _load(folder: Path, dtype: torch.dtype, lora: LoraSettings) -> tuple["PreTra
     from transformers import AutoModelForCausalLM
 
     if lora.rank == 0:
-        model, weights = empty_model(folder, dtype), FolderWeights(folder)
-        if can_fill(model, weights):
+        model, weights = empty_model(folder, dtype), SavedKind(list(folder.glob("model*.safetensors")))
+        if all(name in weights for name, _ in model.named_parameters()):
             return model, weights
     loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True, attn_implementation="sdpa")
     return wrap(loaded, lora), None

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from scalerl.remote.weights import Gone, Parcel
 from scalerl.rollout.fleet.messages import Pace, Report, sampled
@@ -23,8 +22,7 @@ REPORT_S = 0.05
 _WAIT_S = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class _Push:
+class _Push(NamedTuple):
     weights: Mapping[str, Any]
     version: int
 
@@ -131,8 +129,7 @@ class Generator:
             # Newer weights never break the order.
             self._inbox = deque(command for command in self._inbox if not isinstance(command, _Push))
             self._needs_newer = False
-            push = pushes[-1]
-            weights, version = push.weights, push.version
+            weights, version = pushes[-1]
             if isinstance(weights, Parcel) and not hasattr(self._engine, "push_parcel"):
                 self._arriving = (version, self._fetcher.submit(weights.open))
                 if not self._engine.num_pending:
