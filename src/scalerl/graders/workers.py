@@ -69,16 +69,18 @@ class Grading:
 
     def __init__(self) -> None:
         self._graders: dict[int, Grade] = {}
+        self._waits: dict[int, bool] = {}
 
     def load(self, number: int, name: str, settings: Mapping[str, Any]) -> str:
         try:
-            self._graders[number] = load(name, settings)
+            grade = self._graders[number] = load(name, settings)
+            self._waits[number] = is_async(grade)
         except LoadError as error:
             return str(error)
         return ""
 
     def waits(self, message: tuple[int, str, str]) -> bool:
-        return is_async(self._graders[message[0]])
+        return self._waits[message[0]]
 
     def __call__(self, message: tuple[int, str, str]) -> Reply | Awaitable[Reply]:
         grader, text, answer = message

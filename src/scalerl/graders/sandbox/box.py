@@ -35,7 +35,7 @@ class Box:
     def __init__(self, isolation: str) -> None:
         """Start it; `isolation` is "bubblewrap" or "none". SandboxError says why that cannot be done."""
         launched = launch(isolation)
-        self._process, self._control = launched.process, launched.control
+        self._process, self._control, _ = launched
         self._job: socket.socket | None = None
         self._stop = weakref.finalize(self, _stop, launched, os.getpid())
         self._control.settimeout(_START_TIMEOUT_S)
@@ -124,8 +124,8 @@ def _why(isolation: str, complaint: str) -> str:
 
 
 def _stop(launched: Launched, owner: int) -> None:
-    process = launched.process
-    launched.control.close()
+    process, control, folder = launched
+    control.close()
     # A fork holds a copy of the box, but the processes are not its own.
     if os.getpid() != owner:
         return
@@ -136,5 +136,5 @@ def _stop(launched: Launched, owner: int) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    if launched.folder is not None:
-        launched.folder.cleanup()
+    if folder is not None:
+        folder.cleanup()

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from scalerl.errors import SandboxError
@@ -58,14 +57,12 @@ print(json.dumps([libraries, sorted({{sysconfig.get_path("stdlib"), sysconfig.ge
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
-    """A first process that was started, and our end of the socket for its orders."""
+Launched = tuple[subprocess.Popen[bytes], socket.socket, tempfile.TemporaryDirectory[str] | None]
+"""A first process, our end of the socket for its orders, and the working folder of programs without bubblewrap."""
 
-    process: subprocess.Popen[bytes]
-    control: socket.socket
-    folder: tempfile.TemporaryDirectory[str] | None
-    """The working folder of programs where there is no bubblewrap."""
+_started = functools.partial(
+    subprocess.Popen[bytes], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+)
 
 
 def launch(isolation: str) -> Launched:
@@ -81,34 +78,19 @@ def launch(isolation: str) -> Launched:
             else:
                 folder = tempfile.TemporaryDirectory(prefix="scalerl-")
                 environment = {"HARNESS": str(Path(__file__).parents[3]), "PYTHONHASHSEED": "0"}
-                process = _started(
-                    [*python, str(number), folder.name, "-1"], [number], env=environment, start_new_session=True
-                )
+                line = [*python, str(number), folder.name, "-1"]
+                process = _started(line, pass_fds=[number], env=environment, start_new_session=True)
         except OSError as error:
             raise SandboxError(f"the sandbox cannot be started: {error}") from error
         on_failure.pop_all()
-        return Launched(process=process, control=ours, folder=folder)
-
-
-def _started(
-    line: list[str], descriptors: list[int], env: dict[str, str] | None = None, *, start_new_session: bool = False
-) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        line,
-        pass_fds=descriptors,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env=env,
-        start_new_session=start_new_session,
-    )
+        return process, ours, folder
 
 
 def _bubblewrapped(inside: list[str], control: int) -> subprocess.Popen[bytes]:
     line = _bubblewrap()
     if not _may_map_users():
         user = ["--uid", str(_NOBODY), "--gid", str(_NOBODY), "--", *inside, str(_NOBODY), *_DEVICES]
-        return _started([*line, *user], [control])
+        return _started([*line, *user], pass_fds=[control])
     go_on, blocked = os.pipe()
     told, tells = os.pipe()
     with os.fdopen(blocked, "wb") as gate, os.fdopen(told, "rb", buffering=0) as news:
@@ -116,7 +98,8 @@ def _bubblewrapped(inside: list[str], control: int) -> subprocess.Popen[bytes]:
             wait = ["--userns-block-fd", str(go_on), "--info-fd", str(tells)]
             for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_KILL"):
                 wait += ["--cap-add", capability]
-            process = _started([*line, *wait, "--", *inside, str(_NOBODY), *_DEVICES], [control, go_on, tells])
+            line += [*wait, "--", *inside, str(_NOBODY), *_DEVICES]
+            process = _started(line, pass_fds=[control, go_on, tells])
         finally:
             os.close(go_on)
             os.close(tells)
