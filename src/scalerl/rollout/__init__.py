@@ -4,7 +4,6 @@
     torch/                                 the embedded engine: continuous batching with torch in this process
     vllm/                                  vLLM in child processes: large models, tensor parallelism, quantised weights
     fleet/                                 one engine over several in other processes
-    fake                                   an engine without a model, for tests and simulations
 
 ENGINES holds a function per name that a recipe can give as rollout.engine. Each one takes the loaded model and the
 rollout settings and returns an object with the methods of loop/seams.Engine. Heavy packages are imported inside it.

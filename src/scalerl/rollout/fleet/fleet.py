@@ -6,10 +6,11 @@ generator cannot start because of a mistake of the user. Groups stay together, s
 Uses no torch and no Ray: `start` makes a link to a generator, wherever that runs.
 """
 
+import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -50,12 +51,16 @@ class Loss:
     """Requests it had, which were given to others."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """A submitted request, and whether it was submitted during a pause."""
+@dataclass(slots=True)
+class _Lane:
+    """The requests that were submitted outside of pauses, or within the current one."""
 
-    request: Request
-    inside: bool
+    waiting: deque[Request] = field(default_factory=deque)
+    """Those that no generator has."""
+    arrived: list[Completion] = field(default_factory=list)
+    """Completions that were not returned yet."""
+    num_pending: int = 0
+    """Requests that were not returned yet."""
 
 
 @dataclass(slots=True, eq=False)
@@ -72,7 +77,8 @@ class _Seat:
     """Whether it has been given the last weights."""
     num_pushed: int = 0
     report: Report = field(default_factory=Report)
-    pending: dict[str, _Given] = field(default_factory=dict)
+    pending: dict[str, tuple[Request, bool]] = field(default_factory=dict)
+    """Its requests by key, and whether they were submitted within a pause."""
 
 
 class Fleet:
@@ -105,11 +111,8 @@ class Fleet:
         self._version = version
         self._pushed: tuple[Mapping[str, Any], int] | None = None
         self._paused = False
-        self._waiting: deque[_Given] = deque()
-        self._arrived: list[tuple[Completion, bool]] = []
-        """Completions that were not returned yet, and whether their requests were submitted within the pause."""
-        self._num_pending = {False: 0, True: 0}
-        """Requests that were not returned yet, outside and inside of a pause."""
+        self._lanes = {False: _Lane(), True: _Lane()}
+        """Outside and inside of a pause."""
         self._of_lost = Report()
         """The work and pace of generators that were lost."""
         self._replaced_at: deque[float] = deque()
@@ -128,7 +131,7 @@ class Fleet:
     @property
     def num_pending(self) -> int:
         """The number of requests that were not returned yet; within a pause, of those submitted inside it."""
-        return self._num_pending[self._paused]
+        return self._lanes[self._paused].num_pending
 
     @property
     def work(self) -> Work:
@@ -143,17 +146,18 @@ class Fleet:
         self._require_open()
         for request in requests:
             self._check(request)
-        self._waiting.extend(_Given(request, self._paused) for request in requests)
-        self._num_pending[self._paused] += len(requests)
+        lane = self._lanes[self._paused]
+        lane.waiting.extend(requests)
+        lane.num_pending += len(requests)
         self._assign()
 
     def poll(self) -> list[Completion]:
         """Return what has finished; wait a moment if nothing has and something is pending."""
         self._require_open()
-        self._hear(lambda: not self._returnable() and self.num_pending > 0)
-        completions = self._returnable()
-        self._arrived = [(completion, inside) for completion, inside in self._arrived if inside != self._paused]
-        self._num_pending[self._paused] -= len(completions)
+        lane = self._lanes[self._paused]
+        self._hear(lambda: not lane.arrived and lane.num_pending > 0)
+        completions, lane.arrived = lane.arrived, []
+        lane.num_pending -= len(completions)
         return completions
 
     @contextmanager
@@ -170,10 +174,8 @@ class Fleet:
         finally:
             self._hold(False)
             for seat in self._seats:
-                seat.pending = {key: given for key, given in seat.pending.items() if not given.inside}
-            self._waiting = deque(given for given in self._waiting if not given.inside)
-            self._arrived = [(completion, inside) for completion, inside in self._arrived if not inside]
-            self._num_pending[True] = 0
+                seat.pending = {key: given for key, given in seat.pending.items() if not given[1]}
+            self._lanes[True] = _Lane()
 
     def _hold(self, paused: bool) -> None:
         self._paused = paused
@@ -181,9 +183,6 @@ class Fleet:
 
     def _peers(self) -> list[Peer]:
         return [seat.peer for seat in self._seats if seat.is_greeted]
-
-    def _returnable(self) -> list[Completion]:
-        return [completion for completion, inside in self._arrived if inside == self._paused]
 
     def push_weights(self, weights: Mapping[str, Any], version: int) -> None:
         """Let generators sample with these weights after the chunk they are at.
@@ -215,9 +214,7 @@ class Fleet:
             seat.peer.kill()
         self._on_close()
         self._seats, self._pushed = [], None
-        self._waiting.clear()
-        self._arrived.clear()
-        self._num_pending = {False: 0, True: 0}
+        self._lanes = {False: _Lane(), True: _Lane()}
 
     # What else a run needs --------------------------------------------------------------------------------------------
 
@@ -299,10 +296,10 @@ class Fleet:
             for completion in value.completions:
                 # A request that was given to another one meanwhile, or dropped at the end of a pause, is not pending.
                 key = completion.request.key
-                given = seat.pending.get(key)
-                if given is not None and given.request.seed == completion.request.seed:
+                request, inside = seat.pending.get(key, (None, False))
+                if request is not None and request.seed == completion.request.seed:
                     del seat.pending[key]
-                    self._arrived.append((replace(completion, request=given.request), given.inside))
+                    self._lanes[inside].arrived.append(replace(completion, request=request))
 
     def _check_time(self, seat: _Seat) -> None:
         limits = self._limits
@@ -340,35 +337,21 @@ class Fleet:
             eval_work=lost.eval_work + report.eval_work,
             pace=lost.pace + report.pace,
         )
-        # In front: their groups are the oldest.
-        self._waiting.extendleft(reversed(seat.pending.values()))
+        for request, inside in reversed(seat.pending.values()):
+            # In front: their groups are the oldest.
+            self._lanes[inside].waiting.appendleft(request)
         self._seats[place] = self._seat(seat.number, is_newcomer=True)
 
     def _assign(self) -> None:
         """Give all waiting requests to ready generators, group by group, each to the one with the fewest."""
         able = [seat for seat in self._seats if seat.is_greeted]
-        if not able or not self._waiting:
-            return
-        given_to: dict[int, list[list[_Given]]] = {}
-        for group in _groups(self._waiting):
-            place = min(range(len(able)), key=lambda place: len(able[place].pending))
-            able[place].pending.update((given.request.key, given) for given in group)
-            given_to.setdefault(place, []).append(group)
-        self._waiting.clear()
-        for place, groups in given_to.items():
-            for inside in (False, True):
-                requests = tuple(bare(each.request) for group in groups for each in group if each.inside == inside)
-                if requests:
-                    able[place].peer.send("submit", requests, inside)
-
-
-def _groups(waiting: Iterable[_Given]) -> Iterator[list[_Given]]:
-    """Yield the requests of each group that stand together."""
-    group: list[_Given] = []
-    for given in waiting:
-        if group and (given.inside != group[0].inside or given.request.group != group[0].request.group):
-            yield group
-            group = []
-        group.append(given)
-    if group:
-        yield group
+        for inside, lane in self._lanes.items() if able else ():
+            given_to: dict[int, list[Request]] = {}
+            for _, group in itertools.groupby(lane.waiting, key=lambda request: request.group):
+                place = min(range(len(able)), key=lambda place: len(able[place].pending))
+                requests = list(group)
+                able[place].pending.update((request.key, (request, inside)) for request in requests)
+                given_to.setdefault(place, []).extend(requests)
+            lane.waiting.clear()
+            for place, requests in given_to.items():
+                able[place].peer.send("submit", tuple(map(bare, requests)), inside)
