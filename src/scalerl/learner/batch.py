@@ -104,7 +104,8 @@ def prepare(
     """
     completions = [completion for group in batch.groups for completion in group.completions]
     group = np.array([number for number, g in enumerate(batch.groups) for _ in g.completions], dtype=np.int64)
-    num_prompt, lengths = _lengths_of(completions)
+    num_prompt = np.array([len(completion.request.prompt_tokens) for completion in completions], dtype=np.int64)
+    lengths = np.array([len(completion.tokens) for completion in completions], dtype=np.int64)
     values = [value for group in batch.groups for value in group.values]
     rewards = torch.tensor([reward for group in batch.groups for reward in group.rewards])
     has_verdict = torch.tensor([value is not None for value in values], dtype=torch.bool)
@@ -133,7 +134,11 @@ def prepare(
     rows = np.flatnonzero(kept.kept.numpy())
     shares = sharing_pays(completions, rows, num_ranks, budget=micro_batch_tokens, share_from=share_from)
     lay_out = functools.partial(_layout, completions, num_prompt, lengths, shares=shares)
-    passes = _passes(completions, rows, num_ranks, micro_batch_tokens, lay_out, shares=shares)
+    # The passes of every rank.
+    passes = [
+        [lay_out(part) for part in split(completions, share, micro_batch_tokens, shares=shares)]
+        for share in assign(completions, rows, num_ranks, shares=shares)
+    ]
     token_start, whole = np.cumsum(lengths) - lengths, lay_out(rows)
     return Prepared(
         micro_batches=tuple(_packed(layout, token_start, trained, per_token) for layout in passes[rank]),
@@ -216,13 +221,6 @@ def _experts(layout: _Layout) -> Tensor | None:
     return torch.from_numpy(np.concatenate(parts)) if len(parts) == len(layout.completions) else None
 
 
-def _lengths_of(completions: Sequence[Completion]) -> tuple[Rows, Rows]:
-    """Return the number of tokens of each prompt and of each completion."""
-    num_prompt = [len(completion.request.prompt_tokens) for completion in completions]
-    num_tokens = [len(completion.tokens) for completion in completions]
-    return np.array(num_prompt, dtype=np.int64), np.array(num_tokens, dtype=np.int64)
-
-
 def _inputs(layout: _Layout, tokens: NDArray[np.int32], place: Rows) -> NDArray[np.int64]:
     """Return prompt and completion of each, without the last token and what it shares, as one vector.
 
@@ -252,27 +250,7 @@ def _joined(completions: Sequence[Completion], name: str, dtype: type[np.generic
     return np.concatenate([np.zeros(0, dtype=dtype), *(getattr(completion, name) for completion in completions)])
 
 
-def _passes(
-    completions: Sequence[Completion],
-    rows: Rows,
-    num_ranks: int,
-    micro_batch_tokens: int,
-    lay_out: Callable[[Rows], _Layout],
-    *,
-    shares: bool,
-) -> list[list[_Layout]]:
-    """Return the passes of every rank."""
-    return [
-        [lay_out(part) for part in split(completions, share, micro_batch_tokens, shares=shares)]
-        for share in assign(completions, rows, num_ranks, shares=shares)
-    ]
-
-
-def _facts(
-    completions: Sequence[Completion],
-    groups: Sequence[Group],
-    rewards: Tensor,
-) -> dict[str, float]:
+def _facts(completions: Sequence[Completion], groups: Sequence[Group], rewards: Tensor) -> dict[str, float]:
     """Return metrics that do not need the model; means over nothing are left out, as in rl.metrics."""
     facts: dict[str, float] = {}
     if len(completions):

@@ -13,7 +13,7 @@ update was skipped, or when somebody looks at them (late.py). The optimiser's ke
 import functools
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -107,9 +107,8 @@ class TorchLearner:
             part, value = self._backward(micro)
             tokens = part if tokens is None else tokens + part
             loss += value
-        if self.policy.equal_passes:
-            for _ in range(prepared.num_passes - len(prepared.micro_batches)):
-                self._pad_pass()
+        for log_probs in self._pad(prepared):
+            log_probs.sum().backward()
         routed = self.policy.router_counts()
         known = prepared.facts | {"optim/lr": self.lr, "batch/flops": self._flops(prepared)}
         norm = None
@@ -154,7 +153,10 @@ class TorchLearner:
         metrics = {**known}
         metrics |= step_metrics(tokens, prepared.effective, lag=prepared.lag, num_nonfinite=prepared.num_nonfinite)
         _, norm, loss, start_kl_sum, num_replaced, num_routed = host[5:].tolist()
-        metrics |= self._outcome(norm, loss) if has_update else {"optim/skipped": 0.0}
+        skipped = has_update and not (math.isfinite(norm) and math.isfinite(loss))
+        self._updates += has_update and not skipped
+        metrics |= {"optim/grad_norm": norm, "loss/value": loss} if has_update else {}
+        metrics["optim/skipped"] = float(skipped)
         if self._start is not None and (num := prepared.facts["batch/trained_tokens"]):
             metrics["loss/start_kl"] = start_kl_sum / num
         if num_routed:
@@ -231,17 +233,20 @@ class TorchLearner:
             log_probs, _ = self.policy.run(micro.inputs)
             micro = micro.to(self.policy.device)
             loss += (micro.weights * self._loss(_loss_inputs(micro, log_probs)).loss).sum()
-        if self.policy.equal_passes:
-            for _ in range(prepared.num_passes - len(prepared.micro_batches)):
-                self.policy.run(_no_targets())
+        for _ in self._pad(prepared):
+            pass
         if self._team.size > 1:
             self._team.add(loss.div_(self._team.context))
         return loss.item()
 
-    def _pad_pass(self) -> None:
-        """Run a pass without targets, since the weights of a layer are gathered by all ranks or by none."""
-        log_probs, _ = self.policy.run(_no_targets())
-        log_probs.sum().backward()
+    def _pad(self, prepared: Prepared) -> Iterator[Tensor]:
+        """Run passes without targets where other ranks have more: a layer is gathered by all of them or by none."""
+        if not self.policy.equal_passes:
+            return
+        none, one = torch.zeros(0, dtype=torch.long), torch.zeros(1, dtype=torch.long)
+        empty = ForwardInputs(ids=one, packing=pack([1]), place=none, targets=none, temperature=1.0)
+        for _ in range(prepared.num_passes - len(prepared.micro_batches)):
+            yield self.policy.run(empty)[0]
 
     def _summed(self, tokens: TokenSums | None, loss: Tensor, routed: Tensor) -> TokenSums | None:
         """Add up the sums of all ranks: of the loss and of routers in place, and those of tokens."""
@@ -275,12 +280,6 @@ class TorchLearner:
         self.policy.refresh()
         return norm
 
-    def _outcome(self, norm: float, loss: float) -> dict[str, float]:
-        """Return the metrics of the update, and count it unless it was skipped."""
-        skipped = not (math.isfinite(norm) and math.isfinite(loss))
-        self._updates += not skipped
-        return {"optim/grad_norm": norm, "loss/value": loss, "optim/skipped": float(skipped)}
-
     def _flops(self, prepared: Prepared) -> float:
         num_logits = int(prepared.facts["batch/trained_tokens"])
         sizes = self._shape, prepared.lengths, num_logits
@@ -295,13 +294,6 @@ def _loss_inputs(micro: MicroBatch, log_probs: Tensor) -> LossInputs:
         advantages=micro.advantages,
         completion_of_token=micro.completion_of_token,
         trained=torch.ones_like(micro.weights, dtype=torch.bool),
-    )
-
-
-def _no_targets() -> ForwardInputs:
-    none = torch.zeros(0, dtype=torch.long)
-    return ForwardInputs(
-        ids=torch.zeros(1, dtype=torch.long), packing=pack([1]), place=none, targets=none, temperature=1.0
     )
 
 
