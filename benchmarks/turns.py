@@ -2,6 +2,7 @@
 
     python benchmarks/turns.py                      the table of docs/environments.md, some minutes on two cores
     python benchmarks/turns.py --turns 1,4 --tool-ms 0 --conversations 32
+    python benchmarks/turns.py --engine vllm        with vLLM, in an environment that has it
 
 Conversations have 64 sampled tokens in the mean, however many turns they have: a random model whose stop tokens are so
 many that turns are as long. After each turn but the last the environment waits and says four tokens. It runs in a
@@ -11,10 +12,11 @@ CPU time, with the environments' processes counted, are what to compare where ot
 """
 
 import argparse
+import functools
 import os
 import sys
+import tempfile
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +69,32 @@ def cpu_s(steps: Any) -> float:
     return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
 
 
-def measure(
-    model: Any, turns: int, tool_s: float | None, *, num: int, slots: int, in_process: bool
-) -> dict[str, float]:
+@functools.cache
+def vllm_engine(slots: int) -> Any:
+    from scalerl.rollout.vllm.engine import VllmEngine
+    from scalerl.rollout.vllm.spec import EngineSpec, environment
+
+    os.environ.update(environment(on_gpu=False))
+    with tempfile.TemporaryDirectory() as folder:
+        make_model(vocabulary=VOCABULARY, context=CONTEXT).save_pretrained(folder)
+        return VllmEngine(EngineSpec(folder=folder, slots=slots, context=CONTEXT, stop_tokens=()))
+
+
+def make_engine(name: str, slots: int, turns: int) -> Any:
+    """Return an engine whose turns are as long as `turns` of them are to be."""
+    stop_tokens = range(turns * VOCABULARY // SAMPLED)
+    if name == "vllm":
+        # One for all: it takes longer to start than to sample.
+        engine = vllm_engine(slots)
+        engine._stop_tokens = frozenset(stop_tokens)
+        return engine
+    model = make_model(vocabulary=VOCABULARY, context=CONTEXT)
+    return TorchEngine(model, slots=slots, max_length=CONTEXT, stop_tokens=tuple(stop_tokens), chunk=8)
+
+
+def measure(name: str, turns: int, tool_s: float | None, *, num: int, slots: int, in_process: bool) -> dict[str, float]:
     """Return speeds of `num` conversations; without a tool, of single completions."""
-    inner = TorchEngine(
-        model, slots=slots, max_length=CONTEXT, stop_tokens=tuple(range(turns * VOCABULARY // SAMPLED)), chunk=8
-    )
+    inner = make_engine(name, slots, turns)
     environments, steps = {}, None
     if tool_s is not None:
         own: dict[str, Any] = {"turns": turns, "tool_s": tool_s}
@@ -84,16 +105,17 @@ def measure(
         )
     engine = TurnsEngine(inner, environments, decode=lambda tokens: "", context=CONTEXT, slots=slots, pausable=inner)
     requests = make_requests(num + 1, environment="own" if environments else "")
-    with closing(engine):
-        # The first imports the environment.
-        for some in (requests[num:], requests[:num]):
-            cpu_before, begun, prefilled_before = cpu_s(steps), time.perf_counter(), engine.work.prefilled
-            engine.submit(some)
-            completions = []
-            while engine.num_pending:
-                completions += engine.poll()
-        seconds, prefilled = time.perf_counter() - begun, engine.work.prefilled - prefilled_before
-        used_s = cpu_s(steps) - cpu_before
+    # The first imports the environment.
+    for some in (requests[num:], requests[:num]):
+        cpu_before, begun, prefilled_before = cpu_s(steps), time.perf_counter(), engine.work.prefilled
+        engine.submit(some)
+        completions = []
+        while engine.num_pending:
+            completions += engine.poll()
+    seconds, prefilled = time.perf_counter() - begun, engine.work.prefilled - prefilled_before
+    used_s = cpu_s(steps) - cpu_before
+    if steps is not None:
+        steps.close()
     sampled = sum(completion.num_written for completion in completions)
     prompts = sum(PROMPT + start - 1 for completion in completions for start, _ in completion.turns or ((0, 0),))
     return {
@@ -110,18 +132,19 @@ def main() -> None:
     parser.add_argument("--tool-ms", default="0,10,100")
     parser.add_argument("--conversations", type=int, default=256)
     parser.add_argument("--slots", type=int, default=64)
+    parser.add_argument("--engine", choices=["torch", "vllm"], default="torch")
     parser.add_argument("--in-process", action="store_true", help="environments in the process that samples")
     arguments = parser.parse_args()
-    model = make_model(vocabulary=VOCABULARY, context=CONTEXT)
+    name = arguments.engine
     sizes = {"num": arguments.conversations, "slots": arguments.slots, "in_process": arguments.in_process}
-    measure(model, 1, None, **{**sizes, "num": arguments.slots})
-    alone = measure(model, 1, None, **sizes)
+    measure(name, 1, None, **{**sizes, "num": arguments.slots})
+    alone = measure(name, 1, None, **sizes)
     print("| turns | tool, ms | tokens per s | tokens per CPU s | against one completion | prefill saved |")
     print("|---|---|---|---|---|---|")
     print(f"| one completion | | {alone['per_s']:,.0f} | {alone['per_cpu_s']:,.0f} | 1 | |")
     for turns in map(int, arguments.turns.split(",")):
         for tool_ms in map(float, arguments.tool_ms.split(",")):
-            made = measure(model, turns, tool_ms / 1e3, **sizes)
+            made = measure(name, turns, tool_ms / 1e3, **sizes)
             print(
                 f"| {made['turns']:.1f} | {tool_ms:g} | {made['per_s']:,.0f} | {made['per_cpu_s']:,.0f} | "
                 f"{made['per_cpu_s'] / alone['per_cpu_s']:.2f} | {made['saved']:.0%} |",

@@ -5,6 +5,8 @@ import pytest
 import torch
 from contracts.requests import advance, by_key, drain, make_request, mixed_requests
 from contracts.sampling import full_forward, replay, with_weights
+from played import STOPS as TURN_STOPS
+from played import Echo, played_requests, playing, turns_engine
 from vllm_models import llama, saved, spec
 
 from scalerl.rl.logprobs import head_logits
@@ -31,6 +33,25 @@ def test_tokens_are_those_of_the_torch_engine(tmp_path):
         np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-4)
         assert (one.finish, one.interrupted_at) == (other.finish, other.interrupted_at)
         assert one.forced.tolist() == other.forced.tolist()
+
+
+def test_conversations_are_those_of_the_torch_engine(tmp_path):
+    model = llama()
+    theirs = VllmEngine(spec(saved(model, tmp_path), slots=16, context=128, stop_tokens=TURN_STOPS))
+    results = []
+    for inner in (TorchEngine(model, slots=16, max_length=128, stop_tokens=TURN_STOPS), theirs):
+        engine = turns_engine({"own": playing(Echo)}, inner=inner, slots=16, context=128)
+        engine.submit(played_requests(64))
+        results.append(by_key(drain(engine)))
+    equal = [key for key, one in results[0].items() if one.tokens.tolist() == results[1][key].tokens.tolist()]
+    assert len(equal) >= 62
+    for completion in results[1].values():
+        sampled = ~completion.forced
+        np.testing.assert_allclose(completion.log_probs[sampled], full_forward(model, completion)[sampled], atol=1e-4)
+    turns = [(len(one.request.prompt_tokens) + start, end) for one in results[1].values() for start, end in one.turns]
+    assert len(turns) > 3 * 64 / 2
+    # Of long conversations, whole blocks of the turns before are in the prefix cache.
+    assert theirs.work.prefilled < sum(prompt - 1 for prompt, _ in turns)
 
 
 @pytest.mark.parametrize("tied", [True, False])
