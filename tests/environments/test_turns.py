@@ -2,8 +2,6 @@
 
 import dataclasses
 import itertools
-import random
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,13 +10,12 @@ from contracts.requests import by_key, drain
 from fake_engine import FakeEngine
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from played import STOPS, Counting, Echo, decode, encode, playing, request, scripted, turns_engine
+from played import STOPS, Counting, Echo, SlowSteps, playing, request, scripted, turns_engine
 from simulated import NUM_COMPLETIONS, AtOnce, CountingLearner, grade, make_requests
 
 from scalerl.environments.conversation import fit_plan
 from scalerl.environments.protocol import Session, Step, read_step
-from scalerl.environments.start import Found
-from scalerl.environments.steps import LocalSteps, Stepped
+from scalerl.environments.steps import LocalSteps
 from scalerl.loop.pipeline import Pipeline
 from scalerl.run.pack import pack_groups, unpack_groups
 from scalerl.tasks.curriculum import Curriculum, uniform
@@ -190,7 +187,7 @@ def test_lone_surrogates_become_escapes():
         def reset(self) -> str:
             return "\ud800"
 
-    assert Session(Opening, request().problem, 0, {}).opening.observation == "\\ud800"
+    assert Session(Opening, {}, request().problem, 0).opening.observation == "\\ud800"
 
 
 def test_errors_of_environments_hide_secrets(monkeypatch: pytest.MonkeyPatch):
@@ -281,27 +278,13 @@ class StuckSteps(LocalSteps):
 
 
 def test_conversations_that_wait_for_steps_are_bounded():
-    steps = StuckSteps("own", Found(Echo, {}))
-    engine = turns_engine({"own": replace(playing(Echo), steps=steps)}, slots=4)
+    stuck = playing(Echo, steps=StuckSteps)
+    engine = turns_engine({"own": stuck}, slots=4)
     engine.submit([request(number, budget=200) for number in range(40)])
     for _ in range(400):
         engine.poll()
-    assert len(steps._sessions) == 8
+    assert len(stuck.steps._sessions) == 8  # pyright: ignore[reportAttributeAccessIssue]
     assert engine.num_pending == 40
-
-
-class SlowSteps(LocalSteps):
-    """Steps that take a random number of polls."""
-
-    def __post_init__(self) -> None:
-        pass
-
-    def poll(self, wait_s: float = 0.0) -> list[Stepped]:
-        # Deterministic for a seed; a wait ends with something, as a pool's does after some time.
-        drawn = random.Random(len(self._sessions) * 7919 + len(self._ready))
-        some = [each for each in self._ready if wait_s or drawn.random() < 0.2]
-        self._ready = [each for each in self._ready if each not in some]
-        return some
 
 
 def pipeline_over(engine, max_lag: int, curriculum, **changes) -> Pipeline:
@@ -323,9 +306,8 @@ def pipeline_over(engine, max_lag: int, curriculum, **changes) -> Pipeline:
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 4), st.integers(0, 2**16), st.sampled_from([2, 8, 64]))
 def test_lag_stays_within_its_bound_over_random_step_times(max_lag, seed, slots):
-    steps = SlowSteps("own", Found(Echo, {}))
     inner = FakeEngine(slots=slots, stop_tokens=STOPS, seed=seed)
-    engine = turns_engine({"own": replace(playing(Echo), steps=steps)}, slots=slots, inner=inner)
+    engine = turns_engine({"own": playing(Echo, steps=SlowSteps)}, slots=slots, inner=inner)
     curriculum = Curriculum([f"p{number}" for number in range(20)], seed=seed, retires=uniform)
     trained = []
     for done in itertools.islice(pipeline_over(engine, max_lag, curriculum).steps(), 12):
@@ -368,8 +350,7 @@ def test_pause_puts_conversations_aside():
     expected = turns_engine({"own": playing(Echo)})
     expected.submit([request(number) for number in range(10)])
     undisturbed = by_key(drain(expected))
-    steps = SlowSteps("own", Found(Echo, {}))
-    engine = turns_engine({"own": replace(playing(Echo), steps=steps)})
+    engine = turns_engine({"own": playing(Echo, steps=SlowSteps)})
     engine.submit([request(number) for number in range(10)])
     completions = [completion for _ in range(6) for completion in engine.poll()]
     num_pending = engine.num_pending
@@ -406,8 +387,3 @@ def test_unknown_environment_is_refused_and_nothing_queued():
     with pytest.raises(ValueError, match='no environment is called "other"'):
         engine.submit([request(), request(1, environment="other")])
     assert engine.num_pending == 0
-
-
-def test_texts_are_tokens_and_back():
-    tokens: Sequence[int] = [3, 5, 7]
-    assert encode(decode(tokens)) == tokens

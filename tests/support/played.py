@@ -1,5 +1,7 @@
 """Environments without a model: tokens are numbers, and a text is its tokens as numbers with spaces between them."""
 
+import functools
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -7,9 +9,8 @@ from typing import Any
 from contracts.requests import make_request
 from fake_engine import FakeEngine
 
-from scalerl.environments.protocol import Step
-from scalerl.environments.start import Found
-from scalerl.environments.steps import LocalSteps
+from scalerl.environments.protocol import Session, Step
+from scalerl.environments.steps import LocalSteps, Stepped
 from scalerl.environments.turns import Playing, TurnsEngine
 from scalerl.types import LengthPlan, Problem, Request, derive_seed
 
@@ -79,8 +80,22 @@ class Scripted:
         return returned
 
 
-def playing(start: Any, settings: Mapping[str, Any] | None = None, **rules: Any) -> Playing:
-    return Playing(steps=LocalSteps("own", Found(start, settings or {})), observe=observe, opened=opened, **rules)
+class SlowSteps(LocalSteps):
+    """Steps that take a random number of polls."""
+
+    def poll(self, wait_s: float = 0.0) -> list[Stepped]:
+        # Deterministic for a seed; a wait ends with something, as a pool's does after some time.
+        drawn = random.Random(len(self._sessions) * 7919 + len(self._ready))
+        some = [each for each in self._ready if wait_s or drawn.random() < 0.2]
+        self._ready = [each for each in self._ready if each not in some]
+        return some
+
+
+def playing(
+    start: Any, settings: Mapping[str, Any] | None = None, *, steps: type[LocalSteps] = LocalSteps, **rules: Any
+) -> Playing:
+    made = steps("own", functools.partial(Session, start, settings or {}))
+    return Playing(steps=made, observe=observe, opened=opened, **rules)
 
 
 def turns_engine(

@@ -39,10 +39,10 @@ def build_playing(task: Task, text: Text, limits: GradingSettings) -> Playing:
 
 def build_steps(spec: EnvironmentSpec, limits: GradingSettings) -> Steps:
     """Return where the environment runs: in this process, or in one per conversation if it may hang or crash."""
-    found = find(spec)
+    begin = find(spec)
     if spec.may_hang and os.name == "posix":
         return ForkedSteps(spec, limits)
-    return LocalSteps(spec.settings.name, found)
+    return LocalSteps(spec.settings.name, begin)
 
 
 Observer = Callable[[str], Sequence[int]]

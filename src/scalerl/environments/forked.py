@@ -30,7 +30,7 @@ class Conversing:
     """What runs in a conversation's process: a problem with a seed, then turns, then perhaps None, which closes it."""
 
     def __init__(self, spec: EnvironmentSpec) -> None:
-        self._found, self._session = find(spec), None
+        self._begin, self._session = find(spec), None
 
     def load(self, *what: Any) -> str:
         return ""
@@ -42,7 +42,7 @@ class Conversing:
         session: Session | None = self._session
         try:
             if session is None:
-                session = self._session = self._found.session(*message)
+                session = self._session = self._begin(*message)
                 step = session.opening
             elif message is None:
                 session.close()

@@ -78,7 +78,7 @@ Start = Callable[..., Any]
 class Session:
     """One environment while its conversation goes on; `step` returns a Step whatever the environment returns."""
 
-    def __init__(self, start: Start, problem: Problem, seed: int, settings: Mapping[str, Any]) -> None:
+    def __init__(self, start: Start, settings: Mapping[str, Any], problem: Problem, seed: int) -> None:
         has_reset = inspect.isclass(start) and hasattr(start, "reset")
         self._environment: Any = start(**settings) if has_reset else cast(Start, start)(problem, seed, **settings)
         self._done = False
@@ -104,6 +104,10 @@ class Session:
     def close(self) -> None:
         if self.closes:
             self._environment.close()
+
+
+Begin = Callable[[Problem, int], Session]
+"""Begins a conversation about a problem, with a seed."""
 
 
 def read_step(returned: Any) -> Step:

@@ -3,6 +3,7 @@
 An environment is a tool or several (TOOLS), or a class or function at an import path.
 """
 
+import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping
@@ -15,14 +16,13 @@ from scalerl.config.suggest import did_you_mean, quoted
 from scalerl.environments.calculator import calculator
 from scalerl.environments.chat import ChatCalls
 from scalerl.environments.harness import Harness
-from scalerl.environments.protocol import Session, Start
+from scalerl.environments.protocol import Begin, Session
 from scalerl.environments.python import python_tool
 from scalerl.environments.search import search_tool
 from scalerl.environments.tools import Plain, Tool, Tools, schema_of
 from scalerl.errors import RecipeError, RecipeProblem
 from scalerl.import_path import is_local
 from scalerl.tasks.task import Task
-from scalerl.types import Problem
 
 TOOLS: Mapping[str, Callable[..., Tool]] = {
     "calculator": lambda: calculator,
@@ -59,28 +59,17 @@ class EnvironmentSpec:
         return bool(own) and not self.settings.in_process and not any(map(is_local, own))
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """An environment that conversations can be begun with."""
-
-    start: Start
-    settings: Mapping[str, Any]
-
-    def session(self, problem: Problem, seed: int) -> Session:
-        return Session(self.start, problem, seed, self.settings)
-
-
 def has_tools(settings: EnvironmentSettings) -> bool:
     return settings.name in (_SEVERAL, *TOOLS)
 
 
-def find(spec: EnvironmentSpec) -> Found:
-    """Return an environment, after checking that its settings fit; RecipeError says why it cannot be used."""
+def find(spec: EnvironmentSpec) -> Begin:
+    """Return what begins conversations, after checking that settings fit; RecipeError says why it cannot be used."""
     settings, own = spec.settings, spec.settings.own
     if has_tools(settings):
         call_format = ChatCalls(spec.thinking_end) if spec.chat else Plain()
-        max_calls = own.get("max_calls", 8)
-        return Found(Tools, {"tools": find_tools(settings), "call_format": call_format, "max_calls": max_calls})
+        used = {"tools": find_tools(settings), "call_format": call_format, "max_calls": own.get("max_calls", 8)}
+        return functools.partial(Session, Tools, used)
     name, choices = settings.name, [_SEVERAL, _HARNESS, *TOOLS]
     if name == _HARNESS:
         return _harness(spec)
@@ -99,10 +88,10 @@ def find(spec: EnvironmentSpec) -> Found:
         raise RecipeError(f'the environment "{name}" does not say which arguments it takes') from None
     if inspect.isclass(start) and not callable(getattr(start, "step", None)):
         raise RecipeError(f'the environment "{name}" has no method step(text)')
-    return Found(start, own)
+    return functools.partial(Session, start, own)
 
 
-def _harness(spec: EnvironmentSpec) -> Found:
+def _harness(spec: EnvironmentSpec) -> Begin:
     """Return a program of the user's that speaks to an OpenAI-compatible endpoint, as an environment."""
     if os.name != "posix":
         raise RecipeError("a harness needs Linux or macOS: each conversation has a process")
@@ -119,7 +108,7 @@ def _harness(spec: EnvironmentSpec) -> Found:
     except TypeError as error:
         raise RecipeError(f'"{path}" cannot be called as program(problem, *, settings): {error}') from None
     call_format = ChatCalls(spec.thinking_end) if spec.chat else None
-    return Found(Harness, {"program": program, "call_format": call_format, "settings": own})
+    return functools.partial(Session, Harness, {"program": program, "call_format": call_format, "settings": own})
 
 
 def find_tools(settings: EnvironmentSettings) -> dict[str, Tool]:

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from scalerl.environments.protocol import Session, Step
-from scalerl.environments.start import Found
+from scalerl.environments.protocol import Begin, Session, Step
 from scalerl.import_path import one_line
 from scalerl.types import Request, derive_seed
 
@@ -61,7 +60,7 @@ class LocalSteps:
     """An environment in this process. What it raises costs one conversation its verdict."""
 
     name: str
-    found: Found
+    begin: Begin
     clock: Callable[[], float] = time.monotonic
     first_errors: dict[str, str] = field(default_factory=dict)
     _sessions: dict[str, Session] = field(default_factory=dict)
@@ -77,7 +76,7 @@ class LocalSteps:
             if texts:
                 step = self._sessions[key].step(texts[-1])
             else:
-                session = self._sessions[key] = self.found.session(request.problem, environment_seed(request))
+                session = self._sessions[key] = self.begin(request.problem, environment_seed(request))
                 step = session.opening
         except Exception as error:
             self.first_errors.setdefault(self.name, one_line(error))

@@ -1,6 +1,5 @@
 """Turns that continue in the slot of the turn before: what is computed, and that it is right."""
 
-import random
 from dataclasses import replace
 
 import numpy as np
@@ -8,23 +7,11 @@ import pytest
 from contracts.requests import by_key, drain
 from contracts.sampling import full_forward
 from families import make_model
-from played import STOPS, Echo, played_requests, playing, request, turns_engine
+from played import STOPS, Echo, SlowSteps, played_requests, playing, request, turns_engine
 
-from scalerl.environments.start import Found
-from scalerl.environments.steps import LocalSteps, Stepped
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.rollout.torch.scheduler import SlotScheduler, plan_prompts
 from scalerl.types import Completion
-
-
-class SlowSteps(LocalSteps):
-    """Steps that take a random number of polls."""
-
-    def poll(self, wait_s: float = 0.0) -> list[Stepped]:
-        drawn = random.Random(len(self._sessions) * 7919 + len(self._ready))
-        some = [each for each in self._ready if wait_s or drawn.random() < 0.3]
-        self._ready = [each for each in self._ready if each not in some]
-        return some
 
 
 def torch_engine(slots: int, *, fused: bool = True) -> TorchEngine:
@@ -58,8 +45,7 @@ def test_a_turn_computes_only_what_is_new(fused):
 @pytest.mark.parametrize("slots", [2, 5, 16])
 def test_slots_that_others_took_are_computed_again(slots):
     inner = torch_engine(slots)
-    steps = SlowSteps("own", Found(Echo, {}))
-    engine = turns_engine({"own": replace(playing(Echo), steps=steps)}, inner=inner, slots=slots, context=64)
+    engine = turns_engine({"own": playing(Echo, steps=SlowSteps)}, inner=inner, slots=slots, context=64)
     singles = [request(number + 100, environment="", budget=30) for number in range(10)]
     engine.submit([*played_requests(20), *singles])
     completions = drain(engine)
