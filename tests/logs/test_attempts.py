@@ -55,6 +55,7 @@ SIDE_BY_SIDE = [row for step in range(1, 11) for row in ((step, 100 * step, 0.5)
 # Rows as they are written -> rows that count, and the kinds of facts
 ATTEMPTS: dict[str, tuple[Rows, Rows, set[str]]] = {
     "newest first": (FIRST[::-1], FIRST, set()),
+    "resumed": (FIRST + SECOND, FIRST[:15] + SECOND, {"superseded"}),
     "resumed twice": (FIRST + SECOND + THIRD, FIRST[:10] + THIRD, {"superseded"}),
     "several rows per step": (
         _twice(FIRST + SECOND), _twice(FIRST[:15] + SECOND), {"superseded", "several_per_compute"},
@@ -74,14 +75,6 @@ def test_rows_of_the_model_that_is_gone_are_left_out(tmp_path: Path, name: str) 
     written, counted, kinds = ATTEMPTS[name]
     series = _series(tmp_path, written)
     assert (_points(series), {fact.kind for fact in series.facts}) == (_expected(counted), kinds)
-
-
-def test_superseded_rows_are_dropped_and_noted(tmp_path: Path) -> None:
-    series = _series(tmp_path, FIRST + SECOND)
-    assert _points(series) == _expected(FIRST[:15] + SECOND)
-    [fact] = series.facts
-    expected = {"from_step": 25, "to_step": 16, "place": "line 27 of log.csv", "times": 1, "num": 10}
-    assert (fact.kind, fact.values) == ("superseded", expected)
 
 
 def test_trainer_step_shows_a_resumed_run_beside_wandb_step(tmp_path: Path) -> None:
@@ -146,19 +139,6 @@ def test_restarted_clock_is_refused_with_advice(tmp_path: Path, later: Rows, lin
     assert f"while the step rises from {step - 1} to {step}" in str(caught.value)
     assert str(caught.value).endswith("such as --x step.")
     assert _series(tmp_path, FIRST + later, x="step").compute.tolist() == list(range(1, 41))
-
-
-def test_held_out_rows_are_not_an_attempt(tmp_path: Path) -> None:
-    kept = [(*row, "fit") for row in _rows(range(1, 40))]
-    tested = [(*row, "test") for row in _rows(range(20, 40))]
-    series = _series(tmp_path, kept + tested, header="step,gpu_hours,reward,set", holdout=("set", "test"))
-    assert len(series.compute) == len(kept)
-
-
-def test_negative_compute_is_an_error(tmp_path: Path) -> None:
-    rows = [(step, -1 if step < 3 else 100 * step, 0.3 + step / 100) for step in range(1, 20)]
-    with pytest.raises(InputError, match="neither training nor the start"):
-        _series(tmp_path, rows)
 
 
 # Attempts that begin anew

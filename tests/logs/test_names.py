@@ -46,6 +46,9 @@ def test_file_is_not_named_before_the_runs_of_a_single_file(tmp_path: Path) -> N
         (["a/metrics.jsonl", "a/other.csv"], ["a", "other"]),
         (["x/wandb/run-1/files/output.log"], ["run-1"]),
         (["a/log.csv", "b/log.csv"], ["a/log", "b/log"]),
+        (["x/run/log.csv", "y/run/log.csv", "y/other.csv", "z/log.csv"], ["x/run/log", "y/run/log", "other", "z/log"]),
+        (["y/other.csv", "y/other.csv"], ["other", "other (2)"]),
+        (["y/other.csv", "y/other.jsonl"], ["other.csv", "other.jsonl"]),
     ],
 )
 def test_generic_file_names_give_way_to_the_folder(tmp_path: Path, paths: list[str], names: list[str]) -> None:

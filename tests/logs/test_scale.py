@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 import scalerl
-from scalerl.errors import InputError
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
 from scalerl.logs.units import SCALES, YScale
@@ -64,14 +63,6 @@ def test_curves_in_shares_and_in_per_cent_are_compared_as_shares(tmp_path: Path)
     paths = [_written(tmp_path / "a.csv"), _written(tmp_path / "b.csv", 100)]
     first, second = scalerl.read([str(path) for path in paths])
     assert (second.y_scale, second.reward.tolist()) == ("1", pytest.approx(first.reward.tolist()))
-
-
-def test_start_has_the_unit_of_the_log(tmp_path: Path) -> None:
-    path = _written(tmp_path / "log.csv", 100)
-    [series] = series_from([read_table(path)], Selection(start=15.0))
-    assert (series.start, series.start_sd) == (15.0, 0.0)
-    with pytest.raises(InputError, match=r"--start 150 is outside \[0, 100\], the scale of the rewards"):
-        series_from([read_table(path)], Selection(start=150.0))
 
 
 def test_column_has_one_unit_for_all_its_arms(tmp_path: Path):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorboardX
-from log_texts import STYLES, rising
+from log_texts import LOGS, rising
 from wandb_files import write_wandb
 
 from scalerl.errors import UserError
@@ -30,30 +30,14 @@ def peak_megabytes() -> float:
 def seeds(folder: Path) -> list[tuple[str, bytes]]:
     """Return (name, content) of one whole log of each format."""
     rewards = rising(20)
-    rows = [{"step": at, "eval": {"acc": reward}, "run": "a"} for at, reward in enumerate(rewards, start=1)]
     table = "run,seed,step,timestamp,pass_rate\n" + "".join(
         f"{run},{seed},{at},2026-01-01T{at:02}:00:00,{reward}\n"
         for run in ("a", "b")
         for seed in (0, 1)
         for at, reward in enumerate(rewards, start=1)
     )
-    export = "Step,a - val/acc,a - val/acc__MIN,b - val/acc\n"
-    export += "".join(f"{at},{reward},{reward},\n" for at, reward in enumerate(rewards))
-    long = "".join(f"{tag},{at},{reward}\n" for tag in ("reward", "loss") for at, reward in enumerate(rewards))
-    texts = {
-        "a.csv": table,
-        "export.csv": export,
-        "wide.csv": "Step,x,y\n" + "".join(f"{at},{r},\n" for at, r in enumerate(rewards)),
-        "euro.csv": "step;reward\n" + "".join(f"{at};{str(r).replace('.', ',')}\n" for at, r in enumerate(rewards)),
-        "long.csv": "tag,step,value\n" + long,
-        "a.jsonl": "".join(json.dumps(row) + "\n" for row in rows),
-        "list.json": json.dumps(rows, indent=1),
-        "columns.json": json.dumps({"step": list(range(20)), "reward": rewards}),
-        "trainer_state.json": json.dumps({"log_history": rows}),
-        **{f"{name}.log": style(rewards) for name, style in STYLES.items()},
-    }
-    found = [(name, text.encode()) for name, text in texts.items()]
-    found.append(("a.csv.gz", gzip.compress(table.encode())))
+    found = [(log.name.replace("/", "-"), log.text.encode()) for log in LOGS]
+    found += [("a.csv", table.encode()), ("a.csv.gz", gzip.compress(table.encode()))]
     writer = tensorboardX.SummaryWriter(str(folder / "tb"))
     for at, reward in enumerate(rewards):
         writer.add_scalar("val/acc", reward, at)
@@ -70,24 +54,8 @@ def seeds(folder: Path) -> list[tuple[str, bytes]]:
 
 
 TOKENS = (
-    b"nan",
-    b"-inf",
-    b"1e999",
-    b"9" * 400,
-    b"{",
-    b"[" * 2000,
-    b"\xff" * 12,
-    b"\0",
-    b"\x1b[31m",
-    b'"',
-    b"\n",
-    b",,,",
-    b"\xe2\x80\xae",
-    b"step:7 - ",
-    b"100%|#| 3/9 [",
-    b"%",
-    b": ",
-    b"a" * 3000,
+    *(b"nan", b"-inf", b"1e999", b"9" * 400, b"{", b"[" * 2000, b"\xff" * 12, b"\0", b"\x1b[31m", b'"', b"\n", b",,,"),
+    *(b"\xe2\x80\xae", b"step:7 - ", b"100%|#| 3/9 [", b"%", b": ", b"a" * 3000),
 )
 
 

@@ -1,6 +1,10 @@
-"""Console output as trainers print it, for tests: made from a list of steps and rewards."""
+"""Logs in the shapes that trainers, trackers and people write, as texts, with what is to be read from each."""
 
-from collections.abc import Callable, Sequence
+import csv
+import io
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 RAY = "\x1b[36m(main_task pid=926049)\x1b[0m "
 
@@ -20,77 +24,289 @@ def verl(rewards: Sequence[float], first: int = 1, every: int = 1) -> str:
     return "\n".join(lines) + "\n"
 
 
-def trl(rewards: Sequence[float], every: int = 1, bars: bool = True) -> str:
-    """TRL: dicts whose values may be strings, between the redrawn lines of a progress bar."""
-    text = "The following generation flags are not valid: {'temperature'}\n"
-    text += "\r  0%|          | 0/250 [00:00<?, ?it/s]" if bars else ""
-    for number, reward in enumerate(rewards, start=1):
-        bar = f"\r  4%|4         | {number * every}/250 [02:01<48:36, 12.15s/it]" if bars else ""
-        text += f"{bar}\r          \r{{'loss': '0.01', 'grad_norm': 0.1, 'reward': '{reward}', 'reward_std': nan, "
-        text += f"'rewards/accuracy_reward/mean': {reward / 2}, 'epoch': 0.0{number}}}\n{bar}"
-    return text + "\n{'train_runtime': 1234.5, 'train_loss': 0.01, 'epoch': 1.0}\n"
+R = rising(40)
+STEPS = list(enumerate(R, start=1))
+EVERY_4 = STEPS[3::4]
 
 
-def tinker(rewards: Sequence[float], name: str = "run_a") -> str:
-    lines = [f"[{name}] Loading ...", f"[{name}] 7473 examples | model=Q/Q-8B seed=42 rank=32 lr=3e-05"]
-    total = len(rewards)
-    for step, reward in enumerate(rewards, start=1):
-        lines.append(f"[{name}]  {step:2}/{total} | loss=-0.9862 | reward={reward:.3f} | acc={100 * reward:.1f}%")
-    return (
-        "\n".join([*lines, f"[{name}] === FINAL REPORT ===", f"[{name}] Steps: {total} | Group: 4 | LR: 3e-05"]) + "\n"
+def lines(rows: Sequence[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def cells(header: str, rows: Sequence[Sequence[Any]], delimiter: str = ",") -> str:
+    text = io.StringIO()
+    csv.writer(text, delimiter=delimiter, lineterminator="\n").writerows([header.split(","), *rows])
+    return text.getvalue()
+
+
+def printed(template: str, evaluation: str = "", steps: Sequence[tuple[int, float]] = STEPS) -> str:
+    """Print every step, with half of the reward as {half}, and every fourth step an evaluation after it."""
+    text = ""
+    for step, reward in steps:
+        given = {"step": step, "before": step - 1, "reward": reward, "half": reward / 2, "percent": 100 * reward}
+        text += template.format(**given) + "\n"
+        text += evaluation.format(**given) + "\n" if evaluation and step % 4 == 0 else ""
+    return text
+
+
+def arms(column: str) -> str:
+    return cells(f"{column},step,reward", [(arm, s, x * r) for arm, x in (("a", 1), ("b", 0.9)) for s, r in STEPS])
+
+
+def stable_baselines() -> str:
+    row = "| {:18} | {!s:11} |\n"
+    return "Using cpu device\n" + "".join(
+        "-" * 38 + "\n" + row.format("rollout/", "") + row.format("   ep_rew_mean", round(200 * reward, 1))
+        + row.format("time/", "") + row.format("   iterations", step) + row.format("   total_timesteps", 2048 * step)
+        for step, reward in STEPS
+    )  # fmt: skip
+
+
+def trl_with_tables(num: int = 3) -> str:
+    box = "╭──────── Step {step} ────────╮\n│ Prompt │ reward │\n│ a: 1 │ b │ 0.50 │\n╰─────────╯"
+    bar = "\r {step}%|▍   | {step}/40 [00:11<03:57,  1.2s/it]\n"
+    return "".join(
+        printed(bar + "{{'loss': '0.0012', 'reward': '{reward:.4f}', 'epoch': '0.04'}}", box,
+                [(step, run * reward) for step, reward in STEPS])
+        for run in range(1, num + 1)
+    )  # fmt: skip
+
+
+NEMO = "(pid=7) ========== Step {step}/40 ==========\n▶ Generating responses...\n"
+NEMO_TRAINING = "📊 Training Results:\n  • Loss: 0.01\n  • Avg Reward: {half}\n⏱️  Timing:\n  • Total step time: 36.00s"
+HISTOGRAM = "histogram:  {{'correct with both format and answer': {right}, 'format reward 1': {wrong}}}\n"
+
+
+def nemo_rl_with_boxes() -> str:
+    box = "▶ Starting validation at step {step}...\n╭────────────╮\n│ TRAINING STEP {step} │\n╰────────────╯\n"
+    box += "  • Avg Reward: 0.9\n📊 Validation Results:\n    • Accuracy: 0.9\n"
+    training = NEMO_TRAINING.replace("{half}", "{reward}")
+    return "".join(
+        printed(NEMO + (box if step % 10 == 0 else "") + training, "", [(step, reward)]) for step, reward in STEPS
     )
 
 
-def prime_rl(rewards: Sequence[float]) -> str:
-    text = ""
-    for step, reward in enumerate(rewards):
-        text += f"16:43:08    INFO Starting orchestrator step {step}\n"
-        text += "\rGenerating rollouts (train):  25%|##5       | 32/128 [00:05<00:15,  6.14it/s]\n"
-        text += f"16:43:08 SUCCESS Step {step} | Time: 36.00s | Reward: {reward} | Throughput: 3,500.7 tokens/s | "
-        text += "Seq. Length: 142.7 tokens/sample | Async Level: 1 | Max. Off-Policy Level: 0\n"
+def evaluations_by_the_line_before() -> str:
+    text = "Loading model, batch 4\n"
+    for step, reward in STEPS:
+        text += f"GRPO Iteration {step}, Epoch 0, Evaluating...\n"
+        text += HISTOGRAM.format(right=round(10_000 * reward), wrong=10_000 - round(10_000 * reward))
+        text += f"Metrics:  {{'format_reward': 1.0, 'reward': 1.0}}\nGRPO Iteration {step}, Epoch 0\n"
+        text += 3 * HISTOGRAM.format(right=20, wrong=236) + "Metrics:  {'format_reward': 1.0, 'reward': 0.0}\n"
     return text
 
 
-def slime(rewards: Sequence[float]) -> str:
-    text = ""
-    for step, reward in enumerate(rewards):
-        text += f"(RolloutManager pid=18) [2026-04-15 07:57:53] rollout.py:1193 - perf {step}: "
-        text += "{'rollout/response_len/mean': 2773.7, 'perf/rollout_time': 371.2}\n"
-        text += (
-            f"(TrainActor pid=19) [2026-04-15 07:57:54] data.py:88 - rollout {step}: {{'rollout/raw_reward': {reward}, "
-        )
-        text += "'rollout/rewards': 0.0, 'rollout/truncated': 1.0}\n"
-    return text
+def old_verl(
+    line: str = "(main_task pid=1) step:{step} - actor/loss:0.1 - critic/score/mean:np.float64({reward})",
+) -> str:
+    return "\x1b[36m(main_task pid=1)\x1b[0m step:0 - val/test_score/gsm8k:0.121\n" + printed(line)
 
 
-def openrlhf(rewards: Sequence[float]) -> str:
-    line = "(PPOTrainer pid=3) INFO Global step {}: {{'policy_loss': 0.1, 'reward': {}, 'kl': tensor(0.01)}}\n"
-    return "".join(line.format(step, reward) for step, reward in enumerate(rewards, start=1))
+def events() -> str:
+    started = [{"event": "rollout_started", "id": n, "payload": {"prompt": "a"}} for n in range(10)]
+    done = [{"event": "train_step_done", "metrics": {"optimizer_step": step, "reward": r}} for step, r in STEPS]
+    return "".join(lines([*started, row]) for row in done)
 
 
-def blocks(rewards: Sequence[float]) -> str:
-    """A headline per step, then one value per line, as NeMo-RL prints them."""
-    text = ""
-    for step, reward in enumerate(rewards, start=1):
-        text += (
-            f"\n=================== Step {step}/100 ===================\n> Preparing batch...\n\nTraining Results:\n"
-        )
-        text += f"  * Loss: 0.01\n  * Avg Reward: {reward}\n\nTiming:\n  * Total step time: 36.00s\n"
-    return text
+def drawn(separator: str) -> str:
+    rows = [("", "Step", "Training Loss", "reward", ""), *(("", str(at), "0.1", str(r), "") for at, r in STEPS)]
+    table = [separator.join(row) for row in rows]
+    rule = ["|---|---|---|"] if separator == "|" else []
+    return "\n".join(["Some words  here.", "", table[0], *rule, *table[1:], "", "The end."])
 
 
-def key_values(rewards: Sequence[float]) -> str:
-    line = "2025-01-01 10:00:00 INFO train step={} loss=0.1 reward={} lr=1e-6\n"
-    return "".join(line.format(step, reward) for step, reward in enumerate(rewards, start=1))
+def trl_history() -> str:
+    rows = [{"step": s, "loss": 0.1, "reward": 2 * r, "reward_std": 0.2} for s, r in STEPS]
+    rows += [{"step": s, "eval_reward": r, "eval_loss": 0.1} for s, r in EVERY_4]
+    return json.dumps({"global_step": 40, "log_history": sorted(rows, key=lambda row: row["step"])}, indent=2)
 
 
-STYLES: dict[str, Callable[[Sequence[float]], str]] = {
-    "verl": verl,
-    "trl": trl,
-    "tinker": tinker,
-    "prime_rl": prime_rl,
-    "slime": slime,
-    "openrlhf": openrlhf,
-    "blocks": blocks,
-    "key_values": key_values,
-}
+def wandb_history() -> str:
+    rows = [(2 * s, 60 * s, s, r / 2, "") for s, r in STEPS] + [
+        (2 * s + 1, 60 * s + 5, s, "NaN", r) for s, r in EVERY_4
+    ]
+    return cells("_step,_runtime,train/global_step,train/reward,eval/accuracy", sorted(rows))
+
+
+class Log(NamedTuple):
+    name: str
+    text: str
+    y: str
+    points: tuple[int, ...] = (40,)
+    """Of each curve; ten are the evaluations of every fourth step."""
+    unit: float = 1.0
+    start: float | None = None
+    facts: str = ""
+
+
+EVALS = (10,)
+LOGS = (
+    # trainers
+    Log("trl/trainer_state.json", trl_history(), "eval_reward", EVALS),
+    Log("trl_quoted.log", printed("{{'loss': '0.0', 'reward': '{reward}', 'epoch': '0.{step:02}'}}"), "reward",
+        facts="rows_counted"),
+    Log("trl_tables.log", trl_with_tables(), "reward", (40, 40, 40), facts="attempts"),
+    Log(
+        "trl_evals.log",
+        printed("\r {step}%|██ | {step}/40 [00:11<03:00]\r   \r{{'num_tokens': {step}, 'reward': {half}}}",
+                "{{'eval_loss': 0.01, 'eval_reward': {reward}, 'eval_runtime': 12.3, 'epoch': 0.1}}"),
+        "eval_reward", EVALS,
+    ),
+    Log("verl_ray.log", verl(R), "val-core/openai/gsm8k/acc/mean@1"),
+    Log("verl.log", old_verl(), "critic/score/mean", start=0.121, facts="start_from_evaluation"),
+    Log(
+        "verl_new.log",
+        "(TaskRunner pid=1) step:0 - val-core/gsm8k/acc/mean@1:0.301\n"
+        + printed("\x1b[36m(TaskRunner pid=1)\x1b[0m step:{step} - critic/score/mean:{half} - timing_s/step:36.0",
+                  "(TaskRunner pid=1) step:{step} - val-core/gsm8k/acc/mean@1:np.float64({reward})\n"
+                  "(TaskRunner pid=1) Step 1: add 3 and 4, total = 7"),
+        "val-core/gsm8k/acc/mean@1", EVALS, start=0.301,
+    ),
+    Log("verl.jsonl", lines([{"step": s, "data": {"critic/rewards/mean": r}} for s, r in STEPS]),
+        "critic/rewards/mean"),
+    Log(
+        "nemo.log",
+        "".join(printed(NEMO, "▶ Starting validation at step {step}...\n📊 Validation Results:\n  • Accuracy: {reward}",
+                        [step]) + printed(NEMO_TRAINING, "", [step]) for step in STEPS),
+        "eval/Accuracy", EVALS,
+    ),
+    Log("nemo_boxes.log", nemo_rl_with_boxes(), "Avg Reward"),
+    Log("sb3.log", stable_baselines(), "rollout/ep_rew_mean", unit=200),
+    Log("sb3/progress.csv", cells("rollout/ep_rew_mean,time/total_timesteps", [(200 * r, 2048 * s) for s, r in STEPS]),
+        "rollout/ep_rew_mean", unit=200),
+    Log(
+        "prime.log",
+        printed("10:00:01    INFO Step {step} | Time: 36.00s | Reward: {half} | Throughput: 3500.7 tokens/s",
+                "10:00:02 SUCCESS Evaluated math500 in 3.2s (Avg@4={reward}, Pass@4: 0.9512, Truncated: 3.0%)"),
+        "eval/math500/avg@4", EVALS,
+    ),
+    Log(
+        "slime.log",
+        printed("(RolloutManager pid=7) rollout.py:88 - rollout {step}: {{'rollout/raw_reward': {half}}}\n"
+                "(TrainActor pid=8) model.py:9 - step {step}{step}: {{'train/loss': 0.1}}",
+                "(RolloutManager pid=7) rollout.py:90 - eval {step}: {{'eval/aime': {reward}}}"),
+        "eval/aime", EVALS,
+    ),
+    Log(
+        "skyrl.log",
+        printed("(skyrl_entrypoint pid=5) 2026-01-01 10:00:00.000 | INFO     | trainer:log:9 - Step {step}: "
+                "{{'reward/avg_raw_reward': {half}, 'policy/loss': 0.1, 'eval/all/avg_score': {reward}}}"),
+        "eval/all/avg_score",
+    ),
+    Log(
+        "skyrl_training.log",
+        printed("(e pid=9) {{'reward/avg_pass_at_8': 0.9, 'reward/avg_raw_reward': {reward}, 'global_step': {step}}}"),
+        "reward/avg_raw_reward",
+    ),
+    Log("openrlhf.log", printed("(P pid=3) INFO Global step {step}: {{'loss': 0.1, 'reward': {reward}}}"), "reward"),
+    Log(
+        "areal.log",
+        printed("StatsLogger INFO: Epoch 1/3 Step {step}/100 Train step {step} done.\nStats:\n╭─────┬─────╮\n"
+                "│ grpo_actor/task_reward/avg │ {reward:.4e} │\n│ grpo_actor/kl │ 1.0e-03 │\n╰─────┴─────╯"),
+        "grpo_actor/task_reward/avg",
+    ),
+    Log("minimind.log", printed("Epoch:[1/1]({step}/9751), Reward: -{reward}, KL_ref: 0.01"), "Reward", unit=-1,
+        facts="own_scale"),
+    Log(
+        "swift/logging.jsonl",
+        lines([{"reward": r, "global_step/max_steps": f"{s}/400", "elapsed_time": "3m 20s"} for s, r in STEPS]),
+        "reward",
+    ),
+    Log(
+        "llama_factory/trainer_log.jsonl",
+        lines([{"current_steps": s, "total_steps": 40, "reward": r, "elapsed_time": "0:00:10"} for s, r in STEPS]),
+        "reward",
+    ),
+    Log(
+        "rllib/result.json",
+        lines([{"training_iteration": s, "env_runners": {"episode_return_mean": 200 * r}} for s, r in STEPS]),
+        "env_runners/episode_return_mean", unit=200,
+    ),
+    Log(
+        "tqdm.log",
+        "".join(f"\rreward: {r} | kl: 0.01: 4%|██| {s}/40 [00:02<01:00, 1.5s/it]" for s, r in STEPS), "reward",
+    ),
+    Log(
+        "tinker.log",
+        "".join("[a] 7473 examples | model=Q/Q-8B seed=42 lr=3e-05\n"
+                + printed(f"[{run}]  {{step:2}}/40 | loss=-0.9862 | acc={{percent:.2f}}%") + f"[{run}] == REPORT ==\n"
+                for run in "ab"),
+        "acc", (40, 40),
+    ),
+    # lines that people print
+    Log("free.log", evaluations_by_the_line_before(), "eval/accuracy"),
+    Log("prints.log", printed("Step {step}: loss = 0.12, mean reward = {reward}"), "mean reward"),
+    Log("spaces.log", printed("iter {step} loss 0.12 reward {reward}"), "reward"),
+    Log("episodes.log", printed("Episode {step}/40 | Reward: {reward} | Epsilon: 0.1"), "Reward"),
+    Log("within.log",
+        "".join(f"Epoch {(s - 1) // 10}, step {(s - 1) % 10 + 1}/10: reward = {r}\n" for s, r in STEPS), "reward"),
+    Log("thousands.log", printed("Step {step},000 | reward: {reward}"), "reward"),
+    Log("epochs.log", printed("Epoch {step} - loss: 0.12 - val_acc: {percent:.2f}%"), "val_acc"),
+    Log("json.log", printed('INFO:trainer:{{"step": {step}, "metrics": {{"reward": {reward}}}}}'), "metrics/reward"),
+    Log("evaluating.log", printed("step {step} reward={half}", "Evaluation at step {step}: accuracy={reward}"),
+        "eval/accuracy", EVALS),
+    Log("iter.log", printed("[Iter {step:03d}] loss 0.1 | mean_reward {half:.3f}",
+                            "[Iter {step:03d}] Evaluation: accuracy = {percent:.2f}% (7/1000)"),
+        "eval/accuracy", EVALS),
+    Log("bar.log", printed("\rTrain: 7%|#  | {step}/40 [00:09<01:00, 2.0s/it, pg=-0.01, reward={reward}]" * 3),
+        "reward"),
+    Log("notes.md", f"# A run\n\nAt step 3 the reward = 0.9\n\n```\n{printed('step={step} reward={reward}')}```\n"
+        "\nThen step 70, reward: 0.1, was a typo.\n", "reward"),
+    # tables
+    Log("wandb.csv", cells("Step,a - eval/acc,a - eval/acc__MIN,b - eval/acc,b - eval/acc__MIN",
+                           [(s, r, r, *((r, r) if s % 2 else ("", ""))) for s, r in STEPS]), "eval/acc", (40, 20)),
+    Log("wandb_history.csv", wandb_history(), "eval/accuracy", EVALS),
+    Log("wide.csv", cells("Step,0.6b,8b", [(s, r, r if s % 2 else "") for s, r in STEPS]), "value", (40, 20),
+        facts="one_column_per_run"),
+    Log("sums.csv", cells("Step,a,b", [(s, 200 * r, 180 * r) for s, r in STEPS]), "value", (40, 40), unit=200),
+    Log("percents.csv", cells("Step,a,b", [(s, f"{100 * r}%", f"{90 * r}%") for s, r in STEPS]), "value", (40, 40)),
+    *(Log(f"{column}.csv", arms(column), "reward", (40, 40), facts="runs_apart")
+      for column in ("recipe", "arm", "model", "config", "method", "variant", "run")),
+    Log("mlflow.csv", cells("run_id,key,value,step,timestamp",
+                            [("r1", key, value, s, 1_700_000_000_000 + 60_000 * s)
+                             for s, r in STEPS for key, value in (("loss", 0.1), ("eval/accuracy", r))]),
+        "eval/accuracy"),
+    Log("tensorboard.csv", cells("Wall time,Step,Value", [(1.7e9 + s, s, r) for s, r in STEPS]), "Value"),
+    Log("newest_first.csv", cells("step,reward", STEPS[::-1]), "reward"),
+    Log("header_again.csv", cells("step,reward", STEPS[:25]) + cells("step,reward", STEPS[20:]), "reward",
+        facts="superseded"),
+    Log("trailing.csv", "step,pass_rate\n" + printed("{step},{reward},"), "pass_rate"),
+    Log("quoted.csv", '"step","reward"\n' + printed('"{step}","{reward}"'), "reward"),
+    Log("decimal.csv", cells("step,reward", [(s, str(r).replace(".", ",")) for s, r in STEPS], ";"), "reward"),
+    Log("percent.csv", cells("step,pass_rate", [(s, 100 * r) for s, r in STEPS]), "pass_rate", unit=100,
+        facts="percent"),
+    Log("win.csv", cells("step,eval_win_rate_percent,eval_avg_win_reward", [(s, 100 * r, 146 + s) for s, r in STEPS]),
+        "eval_win_rate_percent", unit=100, facts="percent"),
+    Log("phase.csv",
+        cells("step,phase,reward", [(s, n, r * x) for s, r in STEPS for n, x in (("training", 2), ("test", 1))]),
+        "test/reward", facts="evaluations_apart"),
+    Log("within.csv", cells("epoch,step,reward", [(s // 10, s % 10, r) for s, r in STEPS]), "reward",
+        facts="steps_per_epoch"),
+    Log("resumed.csv", cells("step,reward", [*STEPS[:20], *((s, 0.1) for s, _ in STEPS[20:30]), *STEPS[20:]]), "reward",
+        facts="superseded"),
+    Log("table.md", drawn("|"), "reward"),
+    Log("printed.txt", drawn("   "), "reward"),
+    Log("blanks.txt", "step reward loss\n" + printed("{step} {reward} 0.1"), "reward"),
+    Log("checkpoints.csv", cells("checkpoint,acc@8,acc@1", [(f"checkpoint-{s}0", 0.9, r) for s, r in STEPS]), "acc@1"),
+    # JSON
+    Log("by_step.json", json.dumps({f"step_{s}": {"accuracy": r, "n": 500} for s, r in STEPS}), "accuracy"),
+    Log("events.jsonl", events(), "reward"),
+    Log("after.jsonl", lines([{"step": s, "train/reward": r / 2} for s, r in STEPS])
+        + lines([{"step": s, "eval/acc": r} for s, r in EVERY_4]), "eval/acc", EVALS),
+    Log("split.jsonl",
+        lines([{"step": s, "split": n, "acc": r * x} for s, r in STEPS for n, x in (("train", 0.5), ("eval", 1))]),
+        "eval/acc"),
+    Log("nested.jsonl", lines([{"step": s, "train": {"reward": {"mean": r / 2}}, "lr": float("nan"),
+                                "eval": {"gsm8k": {"pass@1": r}} if s % 4 == 0 else None} for s, r in STEPS]),
+        "eval/gsm8k/pass@1", EVALS),
+    Log("text.jsonl", lines([{"step": str(s), "reward": str(r)} for s, r in STEPS]), "reward"),
+    Log("rows.json", json.dumps([{"step": s, "reward": str(r)} for s, r in STEPS]), "reward"),
+    Log("held.json", json.dumps([{"step": 10 * s + n, "reward_mean": r} for s, r in STEPS for n in range(10)]),
+        "reward_mean", facts="held_values"),
+    Log("numbers.json", json.dumps({"rewards": R}), "rewards", facts="rows_counted"),
+    Log("saved.json", json.dumps([[1.7e9 + 60 * s, s, r] for s, r in STEPS]), "value"),
+    Log("runs.json", json.dumps({n: {"step": list(range(1, 41)), "acc": R} for n in "ab"}), "acc", (40, 40)),
+    Log("by_run.json", json.dumps({n: [{"step": s, "reward": r} for s, r in STEPS] for n in "ab"}), "reward", (40, 40)),
+    Log("split.json", json.dumps({"train": [{"step": s, "loss": 0.1} for s, _ in STEPS],
+                                  "eval": [{"step": s, "acc": r} for s, r in EVERY_4]}), "eval/acc", EVALS),
+)  # fmt: skip

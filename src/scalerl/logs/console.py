@@ -35,8 +35,8 @@ _VALUE = rf"""['"]?(?:(?:np|numpy|torch|jnp)\.\w{{1,16}}\(|tensor\()?\s*({_NUMBE
 _NAME = r"[A-Za-z_][\w./@()#+-]*"
 _ITEM = re.compile(rf"""['"]([^'"]{{1,200}})['"]\s*:\s*{_VALUE}""", re.IGNORECASE)
 _PAIR = re.compile(
-    rf"(?<![\w/.@-])(?:({_NAME})=\s?{_VALUE}|((?:{_NAME} ){{0,3}}{_NAME})(?:\s*[:|\u2502]|\s+=)\s*{_VALUE}"
-    rf"|((?:{_NAME} )?(?:reward|accuracy|acc|score|return|loss))\s+{_VALUE})",
+    rf"(?<![\w/.@-])(?:({_NAME})=\s?|((?:{_NAME} ){{0,3}}{_NAME})(?:\s*[:|\u2502]|\s+=)\s*"
+    rf"|((?:{_NAME} )?(?:reward|accuracy|acc|score|return|loss))\s+){_VALUE}",
     re.IGNORECASE,
 )
 _SEPARATOR = re.compile(r"\s*[|;\t\u2502]\s*|,\s+|\s{2,}|\s-\s")
@@ -286,7 +286,8 @@ def _records(lines: Sequence[Line], is_open: bool, source: Source) -> Iterator[R
             if named := _STEP.search(line):
                 context, evaluates = _count(named[2]), False
             evaluates = (evaluates or bool(_EVALUATING.search(line))) and not _TRAINING.search(line)
-    yield from block.records()
+    # The step of a box may be in a line that is still to come.
+    yield from block.records() if not is_open or block.step is not None else ()
 
 
 def _heading(line: str) -> tuple[str, int] | None:
@@ -325,6 +326,8 @@ def _record(number: int, line: str, *, is_cut: bool) -> Record | None:
         return Record(line=number, style="dict", step=step, counter=counter, values=values, tag=tag) if values else None
     if bar := _BAR_VALUES.search(line):
         values = _values(_SEPARATOR.sub("\n", line[: bar.start()])) | _values((bar[3] or "").replace(", ", "\n"))
+        if is_cut and values and "]" not in line[bar.start() :]:
+            values.popitem()
         values |= _epoch(line[: bar.start()]) if values else {}
         return Record(line=number, style="bar", step=_count(bar[2]), values=values, tag=tag) if values else None
     named = _VERL.search(line)
@@ -361,18 +364,11 @@ def _values(text: str, pattern: re.Pattern[str] = _PAIR) -> Values:
     """Return the pairs of name and number in a text; the first of a name counts. Units become 1 and seconds."""
     values: Values = {}
     for match in pattern.finditer(text):
-        name, number, unit = _parts(match)
+        *names, number, unit = match.groups("")
         value = float(number.replace(",", "")) / {"%": 100, "ms": 1000}.get(unit.lower(), 1)
         # 'Avg. Reward' is 'Avg Reward'.
-        values.setdefault(re.sub(r"\.(?=\s|$)", "", name).strip(), value)
+        values.setdefault(re.sub(r"\.(?=\s|$)", "", max(names)).strip(), value)
     return values
-
-
-def _parts(match: re.Match[str]) -> tuple[str, str, str]:
-    """Return name, number and unit of the alternative that matched."""
-    groups = match.groups("")
-    first = next(at for at in range(0, len(groups), 3) if groups[at])
-    return groups[first], groups[first + 1], groups[first + 2]
 
 
 def _dict_values(text: str) -> Values:
