@@ -18,6 +18,7 @@ import ctypes
 import gc
 import inspect
 import json
+import math
 import os
 import resource
 import select
@@ -102,6 +103,8 @@ class _Supervisor:
         self._forks: dict[int, _Fork] = {}
         """By the number of the file that each is connected by."""
         self._seats: dict[int, _Fork] = {}
+        self._earliest = math.inf
+        """No message must be answered before this time; it is found anew when it has come."""
         self._poller = select.poll()
         self._poller.register(trainer.fileno(), select.POLLIN)
 
@@ -109,16 +112,14 @@ class _Supervisor:
         """Serve until the trainer closes the connection or has ended."""
         try:
             while os.getppid() == parent:
-                for file, _ in self._poller.poll(1000 * self._wait_s()):
+                wait_s = min(max(self._earliest - time.monotonic(), 0.0), _CHECK_S)
+                for file, _ in self._poller.poll(1000 * wait_s):
                     if file == self._trainer.fileno():
                         self._obey(*self._trainer.recv())
                     elif file in self._forks:
                         self._receive(self._forks[file])
-                now = time.monotonic()
-                for fork in list(self._forks.values()):
-                    if min(fork.given.values(), default=now) < now:
-                        limit_s = self._limits.timeout_s
-                        self._end(fork, "timeout", f"it took more than {limit_s:g} s (grading.timeout_s)")
+                if time.monotonic() > self._earliest:
+                    self._end_late()
                 for waits in self._queues:
                     self._hand_out(waits)
         except EOFError:
@@ -168,7 +169,8 @@ class _Supervisor:
             self._give(worker, number, message, limit_s * (2 if waits else 1))
 
     def _give(self, fork: _Fork, number: int, message: Any, limit_s: float) -> None:
-        fork.given[number] = time.monotonic() + limit_s
+        fork.given[number] = deadline = time.monotonic() + limit_s
+        self._earliest = min(self._earliest, deadline)
         self._send(fork, (number, message))
 
     def _send(self, fork: _Fork, message: object) -> None:
@@ -253,9 +255,12 @@ class _Supervisor:
         for number in fork.given:
             self._trainer.send(("ended", number, {"reason": reason, "error": error}))
 
-    def _wait_s(self) -> float:
-        deadlines = [deadline for fork in self._forks.values() for deadline in fork.given.values()]
-        return min(_CHECK_S, max(min(deadlines, default=float("inf")) - time.monotonic(), 0.0))
+    def _end_late(self) -> None:
+        now, error = time.monotonic(), f"it took more than {self._limits.timeout_s:g} s (grading.timeout_s)"
+        for fork in list(self._forks.values()):
+            if min(fork.given.values(), default=now) < now:
+                self._end(fork, "timeout", error)
+        self._earliest = min((each for fork in self._forks.values() for each in fork.given.values()), default=math.inf)
 
 
 def serve(file: int, parent: int, limits: Limits, work: str, given: tuple[Any, ...]) -> None:
@@ -279,7 +284,7 @@ def serve(file: int, parent: int, limits: Limits, work: str, given: tuple[Any, .
 def _answer(end: Connection, work: Work, limits: Limits, *, is_worker: bool) -> None:
     """Answer messages until the supervisor closes the connection; a worker, until half the memory is used."""
     base_bytes, own_pid = _limit_process(limits.memory_limit_mb), os.getpid()
-    most_bytes = float("inf") if base_bytes is None else base_bytes + limits.memory_limit_mb * 2**20 // 2
+    most_bytes = math.inf if base_bytes is None else base_bytes + limits.memory_limit_mb * 2**20 // 2
     with suppress(EOFError):
         while True:
             number, message = end.recv()
