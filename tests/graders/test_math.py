@@ -55,28 +55,6 @@ def test_known_equivalences_agree_with_direct_calls(pool: GraderPool):
 @pytest.mark.parametrize(
     ("text", "reference", "correct"),
     [
-        # What its README and docstrings show: sets joined, a fraction and its decimal, assignments, units, percent, and
-        # that an inequality may be answered by an interval but not the other way round.
-        ("${1,2,3,4}$", r"${1,3} \cup {2,4}$", True),
-        (r"The answer is $\frac{1}{2}$", "The answer is 1/2$$", True),
-        ("20 + 20 = 40", "40", True),
-        ("$0.333333$", "$1/3$", True),
-        ("$x = 1$", "$1$", True),
-        (r"$10\%$", "$0.1$", True),
-        (r"$10 \text{ cm}$", "$10$", True),
-        (r"$\frac13$", r"$\frac{1}{3}$", True),
-        ("$(1,2)$", "$1 < x < 2$", True),
-        ("$1 < x < 2$", "$(1,2)$", False),
-    ],
-)
-def test_math_verifys_own_examples(pool: GraderPool, text: str, reference: str, correct: bool):
-    assert through(pool, [(text, reference)]) == [correct]
-    assert direct(text, reference) is correct
-
-
-@pytest.mark.parametrize(
-    ("text", "reference", "correct"),
-    [
         (r"<think>\boxed{7}</think>\boxed{8}", "7", False),
         (r"<think>\boxed{7}</think>\boxed{8}", "8", True),
         (r"<think>\boxed{8}", "8", False),
@@ -98,23 +76,6 @@ def test_missing_math_verify_is_one_sentence(tmp_path: Path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with GraderPool() as pool, pytest.raises(GraderError, match='"math" needs math_verify, which is not installed'):
         pool.check(MATH)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits memory and lists processes in /proc")
-def test_200_answers_with_bad_ones_end_as_expected(monkeypatch):
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    speed = importlib.import_module("grader_speed")
-    # Patient limits: the machine that runs the tests may be busy.
-    with GraderPool(**speed.LIMITS | {"timeout_s": 8.0, "cpu_limit_s": 0.5}) as pool:
-        pool.check(GraderSpec(name="math"))
-        _, slips = speed.timed(pool, *speed.answers(200, seed=0))
-    assert slips == []
-    assert speed.num_processes(pool.pid) == 0
-    assert {ending: num for ending, num in pool.num_ended.items() if ending not in ("right", "wrong")} == {
-        "timeout": 4,
-        "crash": 2,
-        "memory": 2,
-    }
 
 
 @pytest.mark.slow

@@ -5,13 +5,11 @@ Parsing and simplifying may hang or use much memory on some texts, so this grade
 
 import logging
 
-from scalerl.answer_format import THINKING_END, THINKING_START
-from scalerl.graders.answer import answer_part
+from scalerl.graders.answer import reads_answer
 
 
-def math(
-    text: str, answer: str, /, *, thinking_start: str = THINKING_START, thinking_end: str = THINKING_END
-) -> bool | None:
+@reads_answer
+def math(given: str | None, answer: str) -> bool | None:
     r"""Return whether math-verify finds the answer equal to the reference: fractions, sets, intervals, matrices, units.
 
     It reads the answer's \boxed{}, else its last expression or number. The reference is an expression, with or without
@@ -24,7 +22,6 @@ def math(
     wanted = parse(_delimited(answer), parsing_timeout=0)
     if not wanted:
         return None
-    given = answer_part(text, thinking_start=thinking_start, thinking_end=thinking_end)
     return given is not None and verify(wanted, parse(given, parsing_timeout=0), timeout_seconds=0)
 
 

@@ -16,9 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.graders import math
-from scalerl.graders.answer import answer_part
+from scalerl.graders.answer import reads_answer
 from scalerl.graders.code import code, code_share, prepare
 from scalerl.graders.expressions import evaluate, last_expression
 from scalerl.graders.judge import judge
@@ -30,24 +29,20 @@ _LONGEST_NUMBER = 1000
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+|(?=\.\d))(?:\.\d+)?(?:/[1-9]\d*)?(?!\w)")
 
 
-def exact(
-    text: str, answer: str, /, *, thinking_start: str = THINKING_START, thinking_end: str = THINKING_END
-) -> bool | None:
+@reads_answer
+def exact(given: str | None, answer: str) -> bool | None:
     """Return whether the answer equals the reference word for word; white space may differ."""
     if not answer.split():
         return None
-    given = answer_part(text, thinking_start=thinking_start, thinking_end=thinking_end)
     return given is not None and given.split() == answer.split()
 
 
-def numeric(
-    text: str, answer: str, /, *, thinking_start: str = THINKING_START, thinking_end: str = THINKING_END
-) -> bool | None:
+@reads_answer
+def numeric(given: str | None, answer: str) -> bool | None:
     """Return whether the last numbers of answer and reference are equal as exact fractions: 0.50 equals 1/2."""
     wanted = _last_number(answer)
     if wanted is None:
         return None
-    given = answer_part(text, thinking_start=thinking_start, thinking_end=thinking_end)
     return given is not None and _last_number(given) == wanted
 
 
@@ -69,21 +64,18 @@ _CHOICES = (
 )
 
 
-def choice(
-    text: str, answer: str, /, *, thinking_start: str = THINKING_START, thinking_end: str = THINKING_END
-) -> bool | None:
+@reads_answer
+def choice(given: str | None, answer: str) -> bool | None:
     """Return whether the answer chooses the letter of the reference: "B", "(b)", "B. Paris", "The answer is B"."""
     wanted = _CHOICES[-1].match(answer)
     if wanted is None:
         return None
-    given = answer_part(text, thinking_start=thinking_start, thinking_end=thinking_end) or ""
-    letters = next((found for choices in _CHOICES if (found := choices.findall(given))), [""])
+    letters = next((found for choices in _CHOICES if (found := choices.findall(given or ""))), [""])
     return letters[-1].upper() == wanted[1].upper()
 
 
-def countdown(
-    text: str, answer: str, /, *, thinking_start: str = THINKING_START, thinking_end: str = THINKING_END
-) -> bool | None:
+@reads_answer
+def countdown(given: str | None, answer: str) -> bool | None:
     """Return whether the last expression equals the target and uses no number more often than it is given.
 
     The reference is {"target": 64, "numbers": [2, 7, 25]}.
@@ -93,7 +85,6 @@ def countdown(
         target, numbers = Fraction(wanted["target"]), Counter[int](wanted["numbers"])
     except (ValueError, KeyError, TypeError, ArithmeticError):
         return None
-    given = answer_part(text, thinking_start=thinking_start, thinking_end=thinking_end)
     expression = None if given is None else last_expression(given)
     if expression is None:
         return False

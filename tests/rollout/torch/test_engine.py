@@ -197,20 +197,6 @@ def test_a_bf16_engine_of_an_fp32_learner_follows_its_updates(family, fp32_head)
             assert np.abs(completion.log_probs - expected).mean() < 0.15
 
 
-@pytest.mark.parametrize(
-    ("setting", "value", "message"),
-    [
-        ("final_logit_softcapping", 30.0, "final_logit_softcapping"),
-        ("layer_types", ["full_attention", "linear_attention"], "only attention is supported"),
-    ],
-)
-def test_unsupported_models_are_refused(setting, value, message):
-    model = make_model("llama")
-    setattr(model.config, setting, value)
-    with pytest.raises(ValueError, match=message):
-        TorchEngine(model, slots=2, max_length=64, stop_tokens=())
-
-
 @pytest.mark.parametrize("setting", ["max_length", "chunk", "prefill_tokens"])
 def test_settings_below_one_are_refused(setting):
     with pytest.raises(ValueError, match="at least 1"):

@@ -41,27 +41,22 @@ def own_copy(model: Any, *, dtype: torch.dtype | None, device: torch.device | st
 
 
 def check_model(model: Any, max_length: int) -> None:
-    """Raise ValueError for a model that this engine would run without an error but with wrong results.
+    """Raise ValueError if the model's attention window or position limit is shorter than `max_length`.
 
-    Examples are scaled or capped logits, and an attention window or position limit shorter than `max_length`.
+    models/load.py has refused models whose layers or logits are computed otherwise.
     """
-    config = model.config
-    name = f"the torch engine cannot run {type(model).__name__}"
-    for setting in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
-        if getattr(config, setting, None) not in (None, 1, 1.0):
-            raise ValueError(f"{name}: it changes its logits after the head ({setting})")
+    config, name = model.config, type(model).__name__
     longest = getattr(config, "max_position_embeddings", None)
     if longest is not None and max_length > longest:
-        raise ValueError(f"a context of {max_length} tokens is longer than the {longest} of {type(model).__name__}")
+        raise ValueError(f"a context of {max_length} tokens is longer than the {longest} of {name}")
     types = getattr(config, "layer_types", None)
     slides = "sliding_attention" in types if types else getattr(config, "model_type", "") == "mistral"
     window = getattr(config, "sliding_window", None)
     if slides and window is not None and window < max_length:
-        raise ValueError(f"{name}: its attention window is {window} tokens, shorter than the context of {max_length}")
-    if types and not set(types) <= {"full_attention", "sliding_attention"}:
-        raise ValueError(f"{name}: it has layers of types {sorted(set(types))}, and only attention is supported")
-    if model.get_output_embeddings() is None:
-        raise ValueError(f"{name}: it has no output head")
+        raise ValueError(
+            f"the torch engine cannot run {name}: its attention window is {window} tokens, shorter than the context of "
+            f"{max_length}"
+        )
 
 
 def make_body(model: Any, max_length: int, *, fused: bool = True) -> "GeneralBody | FusedBody":
