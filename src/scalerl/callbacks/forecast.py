@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.curves import Value, bin_rewards, doubling
-from scalerl.logs.series import Series
+from scalerl.curves import Value, bin_rewards, conclusions, doubling, note_text
+from scalerl.report.numbers import interval_text
 from scalerl.report.outlook import LiveForecast, Outlook
-from scalerl.report.results import CurveResult, curve_text, param_value
+from scalerl.report.results import param_value
 
 FEWEST_REWARDS = 16
 """Training rewards from which they are binned: four bins of four."""
+VALUES = ("gain_per_doubling", "ceiling", "end")
+ENDS = {"": "value", "_low": "low", "_high": "high"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,19 +33,21 @@ class Forecast:
     """(reward, probability that it is reached by the end of the budget, or ever where the end is not known)."""
     text: str = ""
 
+    @property
+    def numbers(self) -> dict[str, float]:
+        """What is known, by name: `end`, `end_low` and `end_high`, say; and the number of evaluations."""
+        values = {name: getattr(self, name) for name in VALUES}
+        ends = {
+            f"{name}{suffix}": float(getattr(value, end))
+            for name, value in values.items()
+            for suffix, end in ENDS.items()
+            if value is not None and np.isfinite(getattr(value, end))
+        }
+        return {**ends, "evaluations": float(self.num_points)}
+
     def metrics(self) -> dict[str, Any]:
         """Return what is logged, by name; what is not known is left out."""
-        known = {
-            "forecast/ceiling": self.ceiling and self.ceiling.value,
-            "forecast/ceiling_low": self.ceiling and self.ceiling.low,
-            "forecast/ceiling_high": self.ceiling and self.ceiling.high,
-            "forecast/end": self.end and self.end.value,
-            "forecast/end_low": self.end and self.end.low,
-            "forecast/end_high": self.end and self.end.high,
-            "forecast/gain_per_doubling": self.gain_per_doubling and self.gain_per_doubling.value,
-        }
-        numbers = {name: float(value) for name, value in known.items() if value is not None and np.isfinite(value)}
-        return {**numbers, "forecast/verdict": self.verdict}
+        return {**{f"forecast/{name}": value for name, value in self.numbers.items()}, "forecast/verdict": self.verdict}
 
 
 def make_forecast(
@@ -76,11 +80,10 @@ def make_forecast(
 def describe(outlook: Outlook, end_compute: float | None = None, rewards: Sequence[float] = ()) -> Forecast:
     """Return an outlook as numbers and a sentence."""
     done = outlook.fit
-    curve = CurveResult(series=_series(done.compute, done.reward), fit=done)
-    text = curve_text(curve)
+    text = " ".join(map(note_text, conclusions(done))) or str(done.verdict)
     if outlook.at_end is not None:
         end = outlook.at_end.reward
-        text += f" At the end of the budget: {end.value:.3f} [{end.low:.3f}, {end.high:.3f}]."
+        text += f" At the end of the budget: {interval_text(end)}."
     return Forecast(
         num_points=done.num_points,
         compute=done.scale,
@@ -101,11 +104,3 @@ def _p_reach(outlook: Outlook, end_compute: float | None, reward: float) -> floa
     if end_compute is None:
         return float(np.mean(done.standing_draws >= reward))
     return float(np.mean(done.curve_draws([max(end_compute, done.scale)])[:, 0] >= reward))
-
-
-def _series(compute: np.ndarray, reward: np.ndarray) -> Series:
-    empty = np.empty(0)
-    return Series(
-        name="reward", compute=compute, reward=reward, run=None, num_samples=None, start=None, start_sd=None,
-        holdout_compute=empty, holdout_reward=empty, evaluation=None, x_label="compute", y_label="reward", problem=None,
-    )  # fmt: skip

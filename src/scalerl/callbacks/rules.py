@@ -12,9 +12,8 @@ import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from scalerl.callbacks.forecast import Forecast
+from scalerl.callbacks.forecast import ENDS, VALUES, Forecast
 from scalerl.errors import UsageError
 
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
@@ -23,6 +22,7 @@ OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+NAMES = (*(f"{name}{end}" for name in VALUES for end in ENDS), "p_reach", "evaluations")
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _CONDITION = re.compile(rf"\s*(\w+)\s*(?:\(\s*({_NUMBER})\s*\))?\s*(<=|>=|<|>)\s*({_NUMBER})\s*")
 
@@ -37,11 +37,13 @@ class Condition:
     limit: float
 
     def value(self, forecast: Forecast) -> float | None:
-        return VALUES[self.name](forecast, self.argument)
+        if self.name != "p_reach":
+            return forecast.numbers.get(self.name)
+        return dict(forecast.p_reach).get(self.argument or 0.0)
 
     def holds(self, forecast: Forecast) -> bool:
         value = self.value(forecast)
-        return value is not None and value == value and OPERATORS[self.sign](value, self.limit)
+        return value is not None and OPERATORS[self.sign](value, self.limit)
 
     def words(self, forecast: Forecast) -> str:
         argument = "" if self.argument is None else f"({self.argument:g})"
@@ -85,32 +87,9 @@ def _condition(part: str, text: str) -> Condition:
             "gain_per_doubling < 0.005 or p_reach(0.7) < 0.05, joined by and, or"
         )
     name, argument, sign, limit = match.groups()
-    if name not in VALUES:
-        raise UsageError(f"stop_when {text!r} names {name!r}, and there are {', '.join(VALUES)}")
+    if name not in NAMES:
+        raise UsageError(f"stop_when {text!r} names {name!r}, and there are {', '.join(NAMES)}")
     if (name == "p_reach") != (argument is not None):
         needed = "needs a reward, as in p_reach(0.7)" if name == "p_reach" else "takes nothing in brackets"
         raise UsageError(f"stop_when {text!r}: {name} {needed}")
     return Condition(name=name, argument=None if argument is None else float(argument), sign=sign, limit=float(limit))
-
-
-def _field(name: str, end: str) -> Callable[[Forecast, float | None], float | None]:
-    def value(forecast: Forecast, _: float | None) -> float | None:
-        values: Any = getattr(forecast, name)
-        return None if values is None else float(getattr(values, end))
-
-    return value
-
-
-def _p_reach(forecast: Forecast, reward: float | None) -> float | None:
-    return dict(forecast.p_reach).get(reward) if reward is not None else None
-
-
-VALUES: dict[str, Callable[[Forecast, float | None], float | None]] = {
-    **{
-        f"{name}{suffix}": _field(name, end)
-        for name in ("gain_per_doubling", "ceiling", "end")
-        for suffix, end in (("", "value"), ("_low", "low"), ("_high", "high"))
-    },
-    "p_reach": _p_reach,
-    "evaluations": lambda forecast, _: float(forecast.num_points),
-}

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
-from scalerl.report.evaluations import Overtrained
 from scalerl.report.outlook import Outlook
 
 Array = NDArray[np.float64]
@@ -156,15 +155,16 @@ def alarms(
     outlooks: Mapping[str, Outlook | None],
     *,
     remedies: Mapping[str, tuple[str, ...]] | None = None,
-    overtrained: Sequence[Overtrained] = (),
+    more: Sequence[Alarm] = (),
 ) -> list[Alarm]:
     """Return the present alarms of a run from its rows of metrics and its forecasts by evaluation set.
 
-    `remedies` are settings of this run's recipe that can help against each kind of alarm.
+    `remedies` are settings of this run's recipe that can help against each kind of alarm; `more` are alarms of its
+    evaluations.
     """
     columns = columns_of(metrics)
     found = [alarm.with_remedies(remedies or {}) for alarm in signal_alarms(columns)]
-    found += evaluation_alarms(overtrained)
+    found += more
     for name, outlook in outlooks.items():
         if outlook is not None:
             found += fall_alarms(name, outlook.fit.fall, columns, outlook.axis)
@@ -246,14 +246,6 @@ def _backend_alarm(columns: Columns) -> list[Alarm]:
 def uneven_time_alarms(share: float) -> list[Alarm]:
     """Return the alarm of a run whose GPU-hours and FLOPs disagree; it has no beginning."""
     return [Alarm(kind=AlarmKind.UNEVEN_TIME, value=share, limit=UNEVEN_TIME)] if share > UNEVEN_TIME else []
-
-
-def evaluation_alarms(overtrained: Sequence[Overtrained]) -> list[Alarm]:
-    return [
-        Alarm(kind=AlarmKind.OVERTRAINED, subject=each.evaluation_set, value=-each.change_k, before=each.change_1,
-              detail=str(each.k), began=each.since)
-        for each in overtrained
-    ]  # fmt: skip
 
 
 def fall_alarms(name: str, fall: Any, columns: Columns, axis: str | None) -> list[Alarm]:

@@ -19,11 +19,8 @@ MOST_COLUMNS = 500
 # Our key of a column, and what others call it: TRL, verl, prime-rl and tinker-cookbook, the likeliest name first.
 COLUMNS: dict[str, tuple[str, ...]] = {
     "step": ("global_step", "training/global_step", "_step"),
-    "attempt": (),
-    "gpu_hours": (),
     "flops": ("total_flos",),
     "tokens": ("num_tokens", "progress/total_tokens", "num_input_tokens_seen"),
-    "hours": (),
     "reward/mean": (
         "reward", "train/reward", "critic/rewards/mean", "critic/score/mean", "reward/all/mean", "reward/mean",
         "env/all/reward/total", "rewards/mean",
@@ -46,20 +43,12 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "rollout/lag_mean": ("off_policy_level/all/mean", "off_policy_level/mean", "fully_async/staleness/mean"),
     "rollout/lag_max": ("off_policy_level/all/max", "off_policy_level/max", "async_level", "scheduler/async_level"),
     "optim/grad_norm": ("grad_norm", "train/grad_norm", "actor/grad_norm", "optim/grad_norm"),
-    "optim/skipped": (),
-    "batch/no_verdict_frac": (),
-    "batch/effective": (),
-    "curriculum/retired_frac": (),
     "time/step_s": ("timing_s/update_actor", "time/forward_backward", "time/train"),
     "time/wait_s": ("timing_s/gen", "time/wait_for_batch", "time/generate_completions", "time/sampling"),
     "time/push_s": ("timing_s/update_weights", "time/update_weights", "time/broadcast_weights"),
     "time/whole_step_s": ("step_time", "timing_s/step", "time/step", "time/total"),
-    "time/training_s": (),
     "time/evaluation_s": ("timing_s/testing",),
     "time/checkpoint_s": ("timing_s/save_checkpoint",),
-    "time/compilation_s": (),
-    "time/stalled_s": (),
-    "time/start_up_s": (),
 }  # fmt: skip
 
 

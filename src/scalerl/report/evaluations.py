@@ -1,11 +1,12 @@
 """What right answers per problem say besides their mean: pass@k over training, and whether variety is lost. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from scalerl.report.alarms import Alarm, AlarmKind
 
 Array = NDArray[np.float64]
 
@@ -13,18 +14,6 @@ WINDOW = 3  # evaluations whose mean is compared
 FEWEST = 8  # evaluations from which a trend is looked for
 SURE = 3.0  # standard errors of a fall; it is measured from the highest window, which is high by chance too
 MOST_K = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overtrained:
-    """A set on which pass@1 rose since the peak of pass@k, while pass@k fell."""
-
-    evaluation_set: str
-    k: int
-    change_1: float
-    change_k: float
-    since: float
-    """Step of the peak of pass@k."""
 
 
 def pass_at(num_correct: Array, num_samples: int, k: int) -> Array:
@@ -61,11 +50,11 @@ def pass_curves(rows: Sequence[Mapping[str, Any]]) -> dict[int, list[float]]:
     return {k: pass_at(correct, num, k).mean(axis=1).tolist() for k in ks_of(num)}
 
 
-def overtrained(rows: Sequence[Mapping[str, Any]], name: str) -> Overtrained | None:
-    """Return whether pass@1 rose while pass@k fell, for the largest k; differences are paired by problem."""
+def overtrained(rows: Sequence[Mapping[str, Any]], name: str) -> list[Alarm]:
+    """Return the alarm if pass@1 rose while pass@k fell, for the largest k; differences are paired by problem."""
     usable, correct, num = counted(rows)
     if len(usable) < FEWEST or num < 2 or correct.shape[1] < 2:
-        return None
+        return []
     k = ks_of(num)[-1]
     many, one = pass_at(correct, num, k), correct / num
     last = len(usable) - WINDOW
@@ -75,7 +64,8 @@ def overtrained(rows: Sequence[Mapping[str, Any]], name: str) -> Overtrained | N
         difference = values[last:].mean(axis=0) - values[peak : peak + WINDOW].mean(axis=0)
         changes.append((float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference)))))
     (change_k, error_k), (change_1, error_1) = changes
-    if change_k < -SURE * error_k and change_1 > error_1:
-        since = float(usable[peak + WINDOW // 2]["step"])
-        return Overtrained(evaluation_set=name, k=k, change_1=change_1, change_k=change_k, since=since)
-    return None
+    if not (change_k < -SURE * error_k and change_1 > error_1):
+        return []
+    since = float(usable[peak + WINDOW // 2]["step"])
+    values = {"value": -change_k, "before": change_1, "detail": str(k), "began": since}
+    return [Alarm(kind=AlarmKind.OVERTRAINED, subject=name, **values)]

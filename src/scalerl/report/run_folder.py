@@ -13,7 +13,7 @@ from scalerl.logs.axes import disagreement, preferred_axis
 from scalerl.logs.build import make_table
 from scalerl.logs.source import Source as LogSource
 from scalerl.logs.table import Table, flatten
-from scalerl.report.alarms import ALARM_STEPS, SIGNALS, Alarm, evaluation_alarms, signal_alarms, uneven_time_alarms
+from scalerl.report.alarms import ALARM_STEPS, SIGNALS, Alarm, signal_alarms, uneven_time_alarms
 from scalerl.report.columns import Columns, number, rounded, thinned
 from scalerl.report.evaluations import counted, overtrained, pass_curves
 from scalerl.report.files import Root, read_lines, read_object
@@ -267,8 +267,7 @@ class RunFolder:
         signals = signal_alarms(self.columns, max_lag=self.max_lag)
         remedies = self._remedies() if signals else {}
         shown = [alarm.with_remedies(remedies) for alarm in signals]
-        varieties = [overtrained(rows, name) for name, rows in self._counted().items()]
-        lost = evaluation_alarms([each for each in varieties if each is not None])
+        lost = [alarm for name, rows in self._counted().items() for alarm in overtrained(rows, name)]
         return [*shown, *uneven_time_alarms(self.uneven_time), *lost]
 
     def _remedies(self) -> Mapping[str, tuple[str, ...]]:

@@ -50,9 +50,9 @@ class Health:
         grader_errors: Mapping[str, str],
     ) -> list[Alarm]:
         """Return what is new since the last call."""
-        varieties = [overtrained([row for row in evals if row["set"] == name], name) for name in outlooks]
-        found = [each for each in varieties if each is not None]
-        raised = alarms(metrics, outlooks, remedies=self._remedies, overtrained=found)
+        by_set = {name: [row for row in evals if row["set"] == name] for name in outlooks}
+        lost = [alarm for name, rows in by_set.items() for alarm in overtrained(rows, name)]
+        raised = alarms(metrics, outlooks, remedies=self._remedies, more=lost)
         return [*self._news.update(raised), *self._events(grader_errors)]
 
     def _events(self, grader_errors: Mapping[str, str]) -> list[Alarm]:

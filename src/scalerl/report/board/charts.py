@@ -12,20 +12,15 @@ LAST_STEPS = 200
 """Steps at the end over which times are summed up."""
 _LIMITS = {signal.key: signal.limit for signal in SIGNALS}
 
-# Columns that are drawn unasked.
+# Columns that are drawn unasked: what is learned, then what shows whether the run is healthy.
 LINES = {
     "reward/mean": "Training reward",
     "reward/correct_frac": "Correct answers in training",
-    "loss/entropy": "Entropy",
     "rollout/length_mean": "Answer length, mean",
     "rollout/length_max": "Answer length, largest",
-    "rollout/truncated_frac": "Truncated answers",
-    "loss/kl": "Mismatch (KL of generator and learner)",
-    "rollout/lag_mean": "Lag, mean",
-    "rollout/lag_max": "Lag, largest",
     "loss/clip_frac": "Clipped tokens",
-    "curriculum/retired_frac": "Retired problems",
     "optim/grad_norm": "Gradient norm",
+    **{signal.key: signal.label for signal in SIGNALS},
 }
 # Seconds of one step, by what they were spent on.
 STEP_PARTS = {
