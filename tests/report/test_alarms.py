@@ -77,7 +77,7 @@ def test_signals_within_their_limits_raise_no_alarm():
             'fall: take more problems, or ask all of them (curriculum = "uniform")',
         ),
         (
-            {"curriculum__retired_frac": 0.9, "curriculum__retired_frac__a": 0.2, "curriculum__retired_frac__code": 0.9},
+            {"curriculum__retired_frac": 0.9, "curriculum__retired_frac__code": 0.9},
             "retired", 0.8, None, "90% of the training problems of code are solved",
         ),
     ],

@@ -36,7 +36,7 @@ def decisions_json(report: Report) -> list[dict[str, Any]]:
             {
                 **{key: row.get(key) for key in ("decision", "time", "policy", "kind", "arm", "until")},
                 **{key: known.get(key) for key in ("favourite", "regret")},
-                "spent": {arm["name"]: arm["spent"] for arm in known.get("arms", [])},
+                "spent": {arm.get("name"): arm.get("spent") for arm in known.get("arms", [])},
             }
         )
     return rows

@@ -133,18 +133,66 @@ class FigureData:
     y_label: str
     level: float
     curves: tuple[CurveData, ...]
-    x_range: tuple[float, float]
-    y_range: tuple[float, float]
-    residual_limit: float
-    noise_sd: float
-    """The median over the curves: half of what the residuals' guide spans on each side."""
     straights: tuple[Straight, ...] = ()
     """Empty, or two and more."""
-    straight_range: tuple[float, float] = (0.0, 1.0)
     shared_ceiling: float | None = None
     crossings: tuple[tuple[float, float], ...] = ()
     """(compute, reward) where two compared curves cross."""
     target: float | None = None
+
+    @property
+    def x_range(self) -> tuple[float, float]:
+        drawn = [dots.compute for curve in self.curves for dots in curve.dots]
+        drawn += [curve.line.compute for curve in self.curves if curve.line is not None]
+        ends = [float(end) for computes in drawn for end in (computes.min(), computes.max())]
+        if not ends:
+            return (1.0, 10.0)
+        low, high = min(ends), max(ends)
+        pad = max(high / low, 1.5) ** 0.025
+        return low / pad, high * pad
+
+    @property
+    def y_range(self) -> tuple[float, float]:
+        """The range of rewards to show: all points, and curves and ceilings unless far above; no bands."""
+        points = np.concatenate([dots.reward for curve in self.curves for dots in curve.dots] or [np.array([0.0, 1.0])])
+        low, top = float(points.min()), float(points.max())
+        span = max(top - low, 0.02 * abs(top), 1e-9)
+        tips = chain.from_iterable(
+            (curve.ceiling.value, curve.ceiling.high) if curve.is_ok else (curve.ceiling.value,)
+            for curve in self.curves
+            if curve.ceiling is not None
+        )
+        drawn = [float(curve.line.reward[-1]) for curve in self.curves if curve.line is not None]
+        high = max(tip for tip in (top, *tips, *drawn) if tip <= top + 1.5 * span)
+        pad = 0.05 * (high - low) if high > low else span
+        return low - pad, high + pad
+
+    @property
+    def noise_sd(self) -> float:
+        """The median over the curves: half of what the residuals' guide spans on each side."""
+        return float(np.median([curve.noise_sd for curve in self.curves if curve.line is not None] or [0.0]))
+
+    @property
+    def residual_limit(self) -> float:
+        """A limit of the residual axis that shows all fitted points; distant held-out ones are clipped to it."""
+        sizes: dict[str, float] = {"fitted": 3 * self.noise_sd, "held out": 0.0}
+        for dots in chain.from_iterable(curve.dots for curve in self.curves if curve.line is not None):
+            if dots.role in sizes:
+                sizes[dots.role] = max(sizes[dots.role], float(np.abs(dots.residual).max()))
+        limit = max(sizes["fitted"], min(sizes["held out"], 8 * self.noise_sd))
+        return 1.15 * limit or 0.01 * float(np.subtract(*self.y_range[::-1]))
+
+    @property
+    def straight_range(self) -> tuple[float, float]:
+        """The range of the lines, with room for most points: a point just below the ceiling may lie anywhere."""
+        if not self.straights:
+            return (0.0, 1.0)
+        lines = np.concatenate([straight.line_log_f for straight in self.straights])
+        points = np.concatenate([straight.log_f for straight in self.straights] or [lines])
+        low, high = np.quantile(points, [0.02, 0.98]) if len(points) else (lines.min(), lines.max())
+        low, high = min(low, lines.min()), max(high, lines.max())
+        pad = 0.06 * max(high - low, 1e-6)
+        return float(low - pad), float(high + pad)
 
 
 def figure_data(analysis: Analysis) -> FigureData:
@@ -162,12 +210,11 @@ def figure_data(analysis: Analysis) -> FigureData:
         _curve(result, label, max(_end(result), shared_end), with_bands)
         for result, label in zip(results, labels, strict=True)
     )
-    x_range, y_range = _x_range(curves), _y_range(curves)
-    noise_sd = float(np.median([curve.noise_sd for curve in curves if curve.line is not None] or [0.0]))
     # With several evaluation sets there is no one ceiling to linearise at.
     comparison = next(iter(analysis.comparisons.values())) if len(analysis.comparisons) == 1 else None
     straights = _straights(results, comparison) if is_shared else ()
     p_best = dict(analysis.ranking)
+    fits = {result.name: result.fit for result in results if result.fit is not None}
     curves = tuple(replace(curve, p_best=p_best.get(curve.name)) for curve in curves)
     return FigureData(
         title=prefix or (labels[0] if len(labels) == 1 else f"{y_label} of {len(labels)} curves"),
@@ -175,14 +222,13 @@ def figure_data(analysis: Analysis) -> FigureData:
         y_label=y_label,
         level=next((result.fit.level for result in results if result.fit is not None), 0.9),
         curves=curves,
-        x_range=x_range,
-        y_range=y_range,
-        residual_limit=_residual_limit(curves, noise_sd, y_range),
-        noise_sd=noise_sd,
         straights=straights,
-        straight_range=_straight_range(straights),
         shared_ceiling=comparison.shared_ceiling if comparison is not None and straights else None,
-        crossings=_crossings(analysis, x_range) if is_shared else (),
+        crossings=tuple(
+            (pair.crossing, float(fits[pair.a].predict(pair.crossing)))
+            for pair in analysis.pairs
+            if is_shared and pair.crossing is not None
+        ),
         target=analysis.at,
     )
 
@@ -345,45 +391,6 @@ def points_json(series: Series, held_out: Collection[tuple[float, float]] = ()) 
     }
 
 
-# Ranges
-
-
-def _x_range(curves: Sequence[CurveData]) -> tuple[float, float]:
-    ends = [float(end) for curve in curves for dots in curve.dots for end in (dots.compute.min(), dots.compute.max())]
-    ends += [float(end) for curve in curves if curve.line is not None for end in curve.line.compute[[0, -1]]]
-    if not ends:
-        return (1.0, 10.0)
-    low, high = min(ends), max(ends)
-    pad = max(high / low, 1.5) ** 0.025
-    return low / pad, high * pad
-
-
-def _y_range(curves: Sequence[CurveData]) -> tuple[float, float]:
-    """Return the range of rewards to show: all points, and curves and ceilings unless far above; no bands."""
-    points = np.concatenate([dots.reward for curve in curves for dots in curve.dots] or [np.array([0.0, 1.0])])
-    low, top = float(points.min()), float(points.max())
-    span = max(top - low, 0.02 * abs(top), 1e-9)
-    tips = chain.from_iterable(
-        (curve.ceiling.value, curve.ceiling.high) if curve.is_ok else (curve.ceiling.value,)
-        for curve in curves
-        if curve.ceiling is not None
-    )
-    drawn = [float(curve.line.reward[-1]) for curve in curves if curve.line is not None]
-    high = max(tip for tip in (top, *tips, *drawn) if tip <= top + 1.5 * span)
-    pad = 0.05 * (high - low) if high > low else span
-    return low - pad, high + pad
-
-
-def _residual_limit(curves: Sequence[CurveData], noise_sd: float, y_range: tuple[float, float]) -> float:
-    """Return a limit of the residual axis that shows all fitted points; distant held-out ones are clipped to it."""
-    sizes: dict[str, float] = {"fitted": 3 * noise_sd, "held out": 0.0}
-    for dots in chain.from_iterable(curve.dots for curve in curves if curve.line is not None):
-        if dots.role in sizes:
-            sizes[dots.role] = max(sizes[dots.role], float(np.abs(dots.residual).max()))
-    limit = max(sizes["fitted"], min(sizes["held out"], 8 * noise_sd))
-    return 1.15 * limit or 0.01 * (y_range[1] - y_range[0])
-
-
 # A comparison
 
 
@@ -408,25 +415,3 @@ def _straights(results: Sequence[CurveResult], comparison: Comparison | None) ->
             )
         )
     return tuple(straights)
-
-
-def _straight_range(straights: Sequence[Straight]) -> tuple[float, float]:
-    """Return the range of the lines, with room for most points: a point just below the ceiling may lie anywhere."""
-    if not straights:
-        return (0.0, 1.0)
-    lines = np.concatenate([straight.line_log_f for straight in straights])
-    points = np.concatenate([straight.log_f for straight in straights] or [lines])
-    low, high = np.quantile(points, [0.02, 0.98]) if len(points) else (lines.min(), lines.max())
-    low, high = min(low, lines.min()), max(high, lines.max())
-    pad = 0.06 * max(high - low, 1e-6)
-    return float(low - pad), float(high + pad)
-
-
-def _crossings(analysis: Analysis, x_range: tuple[float, float]) -> tuple[tuple[float, float], ...]:
-    fits = {result.name: result.fit for result in analysis.curves}
-    crossings = [(pair.crossing, fits.get(pair.a)) for pair in analysis.pairs]
-    return tuple(
-        (compute, float(curve.predict(compute)))
-        for compute, curve in crossings
-        if compute is not None and curve is not None and x_range[0] <= compute <= x_range[1]
-    )

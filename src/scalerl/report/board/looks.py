@@ -35,6 +35,8 @@ from scalerl.report.samples import line_offsets
 from scalerl.report.sources import Source, planned
 from scalerl.report.views import axis_label, build_report
 
+# Of files that anyone may have written.
+UNFORESEEN = (OSError, MemoryError, RecursionError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 MAX_BYTES = 256 << 20
 """Largest log that is read: it is read as a whole whenever it grows."""
 MOST_CURVES = 40
@@ -121,9 +123,9 @@ def _log_files(path: Path) -> Iterator[str]:
             return
 
 
-def unreadable(source: Source) -> Look:
-    """Return what is shown of something whose reader died."""
-    problem = f"{source.name} could not be read: its reader ran out of memory."
+def unreadable(source: Source, fault: str) -> Look:
+    """Return what is shown of something that cannot be read."""
+    problem = f"{source.name} cannot be read: {fault}."
     if source.kind == "study":
         return Look(detail=NOT_COMPARED | {"problem": problem})
     return _look(source, Reading(problem=problem), None, False, {})
@@ -132,12 +134,15 @@ def unreadable(source: Source) -> Look:
 def look_at(source: Source, end_compute: float | None, with_history: bool, memory: Json) -> Look:
     """Read a source; `end_compute` is the end of a budget that the run does not name itself."""
     began = time.process_time()
-    if source.kind == "study":
-        look = _look_at_study(source)
-    else:
-        reading = _read_run(source) if source.kind == "run" else _read_log(source)
-        own_end = None if reading.run is None else reading.run.end_compute()
-        look = _look(source, reading, end_compute if own_end is None else own_end, with_history, memory)
+    try:
+        if source.kind == "study":
+            look = _look_at_study(source)
+        else:
+            reading = _read_run(source) if source.kind == "run" else _read_log(source)
+            own_end = None if reading.run is None else reading.run.end_compute()
+            look = _look(source, reading, end_compute if own_end is None else own_end, with_history, memory)
+    except UNFORESEEN as fault:
+        look = unreadable(source, f"{type(fault).__name__}: {fault}")
     return replace(look, cpu_s=time.process_time() - began)
 
 
@@ -165,15 +170,13 @@ def _read_log(source: Source) -> Reading:
         return Reading(problem=refusal)
     try:
         table = read_table(source.path)
-        columns = _columns(table)
     except InputError as fault:
         return Reading(problem=str(fault))
-    except (OSError, MemoryError, RecursionError, ValueError, KeyError, TypeError, IndexError) as fault:
-        return Reading(problem=f"{source.path.name} cannot be read: {type(fault).__name__}: {fault}")
+    columns, series, problem = _columns(table), [], ""
     try:
-        series, problem = series_from([table], Selection()), ""
+        series = series_from([table], Selection())
     except InputError as fault:
-        series, problem = [], str(fault)
+        problem = str(fault)
     alarms = signal_alarms(columns, max_lag=None)
     num = len(table)
     return Reading(series=series, columns=columns, kind=table.kind, num_rows=num, problem=problem, alarms=alarms)

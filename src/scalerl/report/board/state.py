@@ -134,7 +134,7 @@ class Board:
         try:
             item.look = item.asked.result()
         except (WorkerDied, OSError, EOFError):
-            item.look = unreadable(item.source)
+            item.look = unreadable(item.source, "its reader ran out of memory")
         times, most = PAUSES[item.source.kind]
         item.next_at, item.asked = now + min(times * item.look.cpu_s, most), None
         self.version += 1
