@@ -46,6 +46,7 @@ COLUMNS = (
     ("torch", "mixed_tokens_per_s", "mixed", ",.0f"),
     ("torch", "push_s", "push s", ".3f"),
     ("torch", "used_gib", "GiB", ".0f"),
+    ("torch", "of_estimate", "of check", ".2f"),
     ("vllm", "tokens_per_s", "vLLM full", ",.0f"),
     ("vllm", "steady_tokens_per_s", "steady", ",.0f"),
     ("vllm", "mixed_tokens_per_s", "mixed", ",.0f"),

@@ -60,6 +60,7 @@ class Case:
     """Tokens per learner step."""
     pass_tokens: int
     sequence: int = 512
+    """Tokens of a trained sequence, its prompt of one token included."""
     rounds: int = 2
     """Requests of mixed lengths per slot."""
     per_prompt: int = 1
@@ -177,9 +178,9 @@ CASES = {
         prompt=14336,
         decoded=256,
         short_prompt=512,
-        step_tokens=4 * 13824,
+        step_tokens=2 * 16384,
         pass_tokens=16384,
-        sequence=13824,
+        sequence=16384,
         per_prompt=4,
         loop_slots=8,
         memory_share=0.75,
@@ -191,9 +192,9 @@ CASES = {
         prompt=14336,
         decoded=256,
         short_prompt=512,
-        step_tokens=4 * 13824,
+        step_tokens=2 * 16384,
         pass_tokens=16384,
-        sequence=13824,
+        sequence=16384,
         per_prompt=4,
         loop_slots=8,
         lora_rank=32,
@@ -256,8 +257,9 @@ class Subject:
         loaded = LoadedModel(model=model, tokenizer=None, stop_tokens=(), context=case.context)  # pyright: ignore[reportArgumentType]
         return ENGINES[name](loaded, settings, dtype=self.body_dtype, fp32_head=True)
 
-    def recipe(self, *, slots: int | None = None) -> Recipe:
+    def recipe(self, *, slots: int | None = None, prompt: int | None = None) -> Recipe:
         case = self.case
+        prompt = prompt or case.short_prompt
         return load_recipe(
             "scalerl",
             [
@@ -265,8 +267,8 @@ class Subject:
                 f"model.lora.rank={case.lora_rank}",
                 f"rollout.slots={slots or 1}",
                 f"rollout.context={case.context}",
-                f"rollout.max_prompt_tokens={case.short_prompt}",
-                f"length.max_length={case.context - case.short_prompt}",
+                f"rollout.max_prompt_tokens={prompt}",
+                f"length.max_length={case.context - prompt}",
                 # A length plan ends every completion, and all of them are to be trained on.
                 *("filter.drop_truncated=false", "budget.steps=1", "length.name=none", "optimizer.warmup_steps=0"),
             ],
@@ -311,9 +313,9 @@ def make_group(completions: Sequence[Completion]) -> Group:
     return Group(key=key, problem=PROBLEM, completions=tuple(completions), correct=correct, rewards=rewards)
 
 
-def make_batch(version: int, vocab: int, num: int, length: int) -> Batch:
-    """Return groups of two with prompts of one token, so that every token is trained."""
-    rng = np.random.default_rng(version)
+def make_batch(version: int, vocab: int, num: int, sequence: int) -> Batch:
+    """Return groups of two with prompts of one token, so that every other token of a sequence is trained."""
+    rng, length = np.random.default_rng(version), sequence - 1
 
     def completion(group: int, index: int) -> Completion:
         return Completion(
@@ -394,12 +396,12 @@ def vllm_engine(subject: Subject, seconds: float) -> Figures:
 
 def sampling(subject: Subject, name: str) -> Figures:
     """Return the rates of full slots and of mixed lengths, the seconds of a push and the bytes in use."""
-    model = subject.model(subject.body_dtype)
+    case, model = subject.case, subject.model(subject.body_dtype)
     start = now(subject.device)
-    engine = subject.engine(name, model, subject.case.slots)
+    engine = subject.engine(name, model, case.slots)
     try:
         # What is made once, graphs and kernels, is not measured.
-        drained(engine, subject.requests([16] * subject.case.slots, prompt=subject.case.short_prompt, per_prompt=8))
+        drained(engine, subject.requests([16] * case.slots, prompt=case.short_prompt, per_prompt=8))
         figures = {"start_s": now(subject.device) - start}
         figures |= full_slots(subject, engine)
         figures |= mixed(subject, engine)
@@ -410,6 +412,9 @@ def sampling(subject: Subject, name: str) -> Figures:
             engine.push_weights(weights, version)
         figures["push_s"] = (now(subject.device) - start) / 4
         figures["used_gib"] = used_gib(subject.device)
+        if name == "torch":
+            source = sum(weight.nbytes for weight in weights.values())
+            figures |= memory(subject, subject.recipe(slots=case.slots, prompt=case.prompt), ("generator",), source)
     finally:
         engine.close()
     return figures
@@ -515,29 +520,46 @@ def learn(subject: Subject, seconds: float) -> Figures:
     elapsed, tokens = statistics.median(times[1:]), num * case.sequence
     shape = ModelShape.from_config(subject.config)
     products = (4 if case.lora_rank else 6) * (shape.body_params + shape.head_params) * tokens
-    checkpointing = bool(getattr(learner.policy, "gradient_checkpointing", False))
+    # Held, as in a push: adapters are merged into copies.
+    start = now(subject.device)
+    pushed = learner.weights()
     return {
         "learner_tokens_per_s": tokens / elapsed,
         "mfu": products / elapsed / subject.ceiling["matmul"],
         "mfu_attention": flops / elapsed / subject.ceiling["matmul"],
         "step_s": elapsed,
-        "checkpointing": checkpointing,
-        **memory(subject, recipe, checkpointing, with_generator=False),
+        "pushed_gib": sum(weight.nbytes for weight in pushed.values()) / 2**30,
+        "merge_s": now(subject.device) - start,
+        **memory(subject, as_trained(recipe, learner), ("learner",)),
     }
 
 
-def memory(subject: Subject, recipe: Recipe, checkpointing: bool, *, with_generator: bool) -> Figures:
-    """Return the most memory that was allocated, and its share of what `scalerl train --check` says."""
+def as_trained(recipe: Recipe, learner: Any) -> Recipe:
+    """Return the recipe with what the learner decided about recomputing activations."""
+    chosen = bool(getattr(learner.policy, "gradient_checkpointing", False))
+    return recipe.model_copy(update={"learner": recipe.learner.model_copy(update={"gradient_checkpointing": chosen})})
+
+
+def memory(subject: Subject, recipe: Recipe, roles: Sequence[str], others: int = 0) -> Figures:
+    """Return the most memory that was allocated, and its share of what `scalerl train --check` says.
+
+    `others` are bytes that no role of a run would have. The reserve is what is not allocated by torch.
+    """
     if subject.device.type != "cuda":
         return {}
-    learner = recipe.learner.model_copy(update={"gradient_checkpointing": checkpointing})
-    recipe, sizes = recipe.model_copy(update={"learner": learner}), ModelSizes.from_config(subject.config)
-    parts = learner_bytes(recipe, sizes)
-    wanted = sum(parts.values()) - parts["reserve"]
-    if with_generator:
-        wanted += sum(generator_bytes(recipe, sizes, recipe.rollout.slots or 1).values())
-    peak = torch.cuda.max_memory_allocated(subject.device)
-    return {"peak_gib": peak / 2**30, "estimate_gib": wanted / 2**30, "of_estimate": peak / wanted}
+    sizes = ModelSizes.from_config(subject.config)
+    estimates = {
+        "learner": learner_bytes(recipe, sizes),
+        "generator": generator_bytes(recipe, sizes, recipe.rollout.slots or 1),
+    }
+    wanted = sum(value for role in roles for part, value in estimates[role].items() if part != "reserve")
+    peak = torch.cuda.max_memory_allocated(subject.device) - others
+    return {
+        "checkpointing": recipe.learner.gradient_checkpointing,
+        "peak_gib": peak / 2**30,
+        "estimate_gib": wanted / 2**30,
+        "of_estimate": peak / wanted,
+    }
 
 
 # The loop ------------------------------------------------------------------------------------------------------------
@@ -601,7 +623,6 @@ def run_loop(subject: Subject, name: str, seconds: float) -> Figures:
         start, before = now(subject.device), engine.work
         done = take(steps, 50, 2 * seconds)
         elapsed, work = now(subject.device) - start, engine.work
-        checkpointing = bool(getattr(learner.policy, "gradient_checkpointing", False))
         metrics = [dict(step.metrics) for step in done]
         learner_flops = sum(row["batch/flops"] for row in metrics)
         flops = learner_flops + work_flops(ModelShape.from_config(subject.config), before, work)
@@ -618,10 +639,11 @@ def run_loop(subject: Subject, name: str, seconds: float) -> Figures:
             "kl_first": dict(first[0].metrics)["loss/kl"],
             "kl": statistics.mean(row["loss/kl"] for row in metrics),
             "lag_max": max(lag for step in done for lag in step.batch.lags),
-            "checkpointing": checkpointing,
             "used_gib": used_gib(subject.device),
             "grown_gib": used_gib(subject.device) - used_before,
-            **memory(subject, recipe, checkpointing, with_generator=name == "torch"),
+            **memory(
+                subject, as_trained(recipe, learner), ("learner", "generator") if name == "torch" else ("learner",)
+            ),
             **(after_a_kill(engine, steps) if name == "vllm" else {}),
         }
 

@@ -3,15 +3,16 @@
 import copy
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from learners import recipe_of
-from tiny_models import MIXTURES, tiny_model
+from tiny_models import MIXTURES, chosen_experts, tiny_model
+from transformers import AutoModelForCausalLM
 
 from scalerl.errors import ModelError
-from scalerl.models.routers import routers_of
 from scalerl.models.shape import ModelShape
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.run.pack import pack_groups, unpack_groups
@@ -19,9 +20,11 @@ from scalerl.run.parts import build_learner
 from scalerl.types import Batch, Group, LengthPlan, Problem, Request
 
 
-def sampled_batch(model, version, *, num_groups=3, per_group=4, prompt=12, records=False, pause=False):
+def sampled_batch(
+    model, version, *, num_groups=3, per_group=4, prompt=12, records=False, pause=False, dtype=torch.float32
+):
     """Completions that the engine samples from the model; a completion is correct if its first token is even."""
-    engine = TorchEngine(model, slots=8, max_length=40, stop_tokens=(1,), dtype=torch.float32, records_experts=records)
+    engine = TorchEngine(model, slots=8, max_length=40, stop_tokens=(1,), dtype=dtype, records_experts=records)
     engine.push_weights(dict(model.named_parameters()), version)
     rng = np.random.default_rng(version)
     requests = []
@@ -100,18 +103,6 @@ def test_gradient_of_experts_is_that_of_a_prompt_per_completion(family):
         torch.testing.assert_close(shared[name], gradient, rtol=0, atol=1e-6, msg=name)
 
 
-def chosen_experts(model, completion):
-    """The experts that transformers' own pass over prompt and completion chooses, [tokens, layers x experts]."""
-    seen = []
-    hooks = [router.register_forward_hook(lambda *call: seen.append(call[-1][2])) for router in routers_of(model)]
-    tokens = [*completion.request.prompt_tokens, *completion.tokens.tolist()][:-1]
-    with torch.no_grad():
-        model(input_ids=torch.tensor([tokens]))
-    for hook in hooks:
-        hook.remove()
-    return torch.cat(seen, dim=1).numpy()
-
-
 @pytest.mark.parametrize("pause", [False, True])
 @pytest.mark.parametrize("family", MIXTURES)
 def test_engine_records_the_experts_of_every_token(family, pause):
@@ -178,6 +169,28 @@ def test_replay_brings_the_learner_nearer_to_an_engine_that_rounds(family):
     assert 0 < rows[1]["loss/router_disagreement"] < 0.02
     assert rows[1]["loss/kl"] < 0.7 * rows[0]["loss/kl"]
     assert rows[1]["loss/ratio_max"] <= rows[0]["loss/ratio_max"]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_replay_brings_the_learner_nearer_to_the_engine():
+    """Both have bf16 bodies of the same weights, and round differently: kernels and graphs, and compiled layers."""
+    torch.manual_seed(0)
+    config = copy.deepcopy(MIXTURES["qwen3_moe"])
+    config.update({"hidden_size": 64, "head_dim": 16, "moe_intermediate_size": 32, "num_experts": 8})
+    model: Any = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    model = model.to("cuda").eval()
+    batch = sampled_batch(model, 0, num_groups=12, per_group=8, records=True, dtype=torch.bfloat16)
+    settings = ("filter.drop_truncated=false", "model.dtype=bfloat16", "model.router_replay=true", "optimizer.lr=1e-12")
+    learner = build_learner(model, recipe_of(*settings))
+    replayed = learner.step(batch)
+    bare = [
+        replace(group, completions=tuple(replace(each, experts=None) for each in group.completions))
+        for group in batch.groups
+    ]
+    plain = learner.step(Batch(version=learner.version, groups=bare))
+    assert 0 < replayed["loss/router_disagreement"] < 0.1
+    assert "loss/router_disagreement" not in plain or plain["loss/router_disagreement"] == 0
+    assert replayed["loss/kl"] < plain["loss/kl"] < 0.01
 
 
 def test_dense_models_have_nothing_to_replay():

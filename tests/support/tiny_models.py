@@ -14,6 +14,8 @@ from transformers import (
     SmolLM3Config,
 )
 
+from scalerl.models.routers import routers_of
+
 VOCAB = 23
 
 SIZES: dict[str, Any] = {
@@ -57,3 +59,15 @@ def tiny_model(family="smollm", *, seed=0, dtype=torch.float32):
     torch.manual_seed(seed)
     config = copy.deepcopy({**FAMILIES, **MIXTURES, **WINDOWED}[family])
     return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=dtype).eval()
+
+
+def chosen_experts(model, completion):
+    """The experts that transformers' own pass over prompt and completion chooses, [tokens, layers x experts]."""
+    seen = []
+    hooks = [router.register_forward_hook(lambda *call: seen.append(call[-1][2])) for router in routers_of(model)]
+    tokens = [*completion.request.prompt_tokens, *completion.tokens.tolist()][:-1]
+    with torch.no_grad():
+        model(input_ids=torch.tensor([tokens], device=model.device))
+    for hook in hooks:
+        hook.remove()
+    return torch.cat(seen, dim=1).cpu().numpy()

@@ -178,11 +178,6 @@ def _device_conflicts(r: Recipe) -> Iterator[str]:
             f'learner.start_kl is {learner.start_kl:g} with learner.sharding = "{sharding}", which would need a second '
             f'sharded model: set learner.start_kl = 0 or learner.sharding = "replicate"'
         )
-    if r.model.router_replay and rollout.engine != "torch":
-        yield (
-            'model.router_replay needs rollout.engine = "torch": what vLLM reports about its routing '
-            "(enable_return_routed_experts) is not read yet"
-        )
     if r.model.router_replay and context > 1:
         yield (
             f"model.router_replay with learner.context_ranks = {context}: experts of a divided pass are not replayed; "

@@ -20,6 +20,8 @@ from scalerl.rl.bf16_products import fp32_linear, takes_fp32
 
 _UPPER_HALF = -0x10000
 """Mask of the bits that an FP32 number shares with a bf16 one."""
+_SPLIT_AT_ONCE = 2**26
+"""Numbers of a weight that are split at a time: the head of an 8B model at once would need 8 GB beside itself."""
 
 
 class PlainProducts:
@@ -94,9 +96,20 @@ def split(values: Tensor) -> tuple[Tensor, Tensor]:
     return first.bfloat16(), (values - first).bfloat16()
 
 
-def split_weight(weight: Tensor) -> Tensor:
-    """Split a weight [vocab, hidden] into bf16 parts [vocab, 2 hidden]; a bf16 weight is returned unchanged."""
-    return weight if weight.dtype == torch.bfloat16 else torch.cat(split(weight), dim=1)
+def split_weight(weight: Tensor, into: Tensor | None = None) -> Tensor:
+    """Split a weight [vocab, hidden] into bf16 parts [vocab, 2 hidden], in memory of the caller's if `into` is given.
+
+    A bf16 weight is returned unchanged unless it is.
+    """
+    if into is None:
+        if weight.dtype == torch.bfloat16:
+            return weight
+        into = torch.empty((len(weight), 2 * weight.shape[1]), dtype=torch.bfloat16, device=weight.device)
+    width, num_rows = weight.shape[1], max(_SPLIT_AT_ONCE // weight.shape[1], 1)
+    for rows, target in zip(weight.split(num_rows), into.split(num_rows), strict=True):
+        first, second = split(rows.to(device=into.device, dtype=torch.float32))
+        target[:, :width], target[:, width:] = first, second
+    return into
 
 
 def _wide_product(left: Tensor, right: Tensor) -> Tensor:

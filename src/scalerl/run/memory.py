@@ -6,11 +6,15 @@ learner.context_ranks:
 
     learner     weights       4 N / s (masters) + b N (rounded body, or what is gathered of a sharded one at a time)
                 optimiser     12 T / s (two moments and the gradient)
-                activations   t x layers x (what a layer keeps per token) x b; with adapters at least b x the layers,
-                              for their merged copies in a push
+                activations   t x layers x (what a layer keeps per token) x b
                 logits        2 chunks of FP32 logits and the head's gradient
+                push          b x the layers with adapters merged in, as far as that is more than the two before, which
+                              are free by then
     generator   weights       b N and the head in FP32
                 cache         slots x context x (keys and values of all layers) x b
+                prompts       what a layer computes in a pass: the longest prompt for the torch engine, as many tokens
+                              as the context for vLLM; the torch engine also has a buffer for keys and values of one
+                              context, from which prompts are copied to their slots
                 logits        2 rows of FP32 logits per slot
 
 What a layer keeps for its backward pass, per token in numbers: 4 hidden + 2 heads x size + 2 key-value heads x size +
@@ -172,7 +176,6 @@ def learner_bytes(recipe: Recipe, sizes: ModelSizes) -> dict[str, float]:
     gathered = 2 * sizes.layer_params * each + 4 * sizes.head_params
     body = gathered if shards > 1 else sizes.params * each if each < 4 else 0
     second_copy = sizes.params * each / shards if learner.start_kl else 0
-    # For a push, adapters are merged into copies of all layers; activations are free by then.
     merged = sizes.layers * sizes.layer_params * each if rank and shards == 1 else 0
     # A sequence longer than a micro-batch has a pass of its own.
     tokens = max(learner.micro_batch_tokens, recipe.rollout.context) / learner.context_ranks
@@ -180,11 +183,13 @@ def learner_bytes(recipe: Recipe, sizes: ModelSizes) -> dict[str, float]:
     recomputes = learner.gradient_checkpointing is True
     per_token = sizes.layers * sizes.hidden + kept if recomputes else sizes.layers * kept
     chunk = min(max(GPU_CHUNK, GPU_CHUNK_LOGITS // sizes.vocabulary), tokens)
+    activations, logits = tokens * per_token * each, 2.0 * chunk * sizes.vocabulary * 4 + 4 * sizes.head_params
     return {
         "weights": 4 * sizes.params / shards + body + second_copy,
         "optimiser": 12 * trained / shards,
-        "activations": max(tokens * per_token * each, merged),
-        "logits": 2.0 * chunk * sizes.vocabulary * 4 + 4 * sizes.head_params,
+        "activations": activations,
+        "logits": logits,
+        **({"push": max(merged - activations - logits, 0.0)} if merged else {}),
         "reserve": RESERVE_BYTES,
     }
 
@@ -193,9 +198,15 @@ def generator_bytes(recipe: Recipe, sizes: ModelSizes, slots: int) -> dict[str, 
     """Return the memory of one device of a generator, by part; without generators, what it adds to the learner's."""
     each, parallel = _number_bytes(recipe), max(recipe.rollout.generator_gpus, 1)
     head = 4 * sizes.head_params if each < 4 and recipe.model.fp32_head in ("both", "generator") else 0
+    context, prompt, buffered = recipe.rollout.context, recipe.rollout.context, 0
+    if recipe.rollout.engine == "torch":
+        # A conversation whose slot was given away is computed again, all of it.
+        prompt = context if recipe.task.environment.name else recipe.rollout.max_prompt_tokens
+        buffered = (context + prompt) * sizes.cache_per_token
     return {
         "weights": (sizes.params * each + head) / parallel,
-        "cache": slots * recipe.rollout.context * sizes.cache_per_token * each / parallel,
+        "cache": slots * context * sizes.cache_per_token * each / parallel,
+        "prompts": (prompt * sizes.kept_per_token + buffered) * each / parallel,
         "logits": 2.0 * slots * sizes.vocabulary * 4,
         "reserve": RESERVE_BYTES if num_generators(recipe) else 0.0,
     }

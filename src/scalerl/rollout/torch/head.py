@@ -24,14 +24,17 @@ class Head:
         self._own, self._fp32 = head.weight, fp32
         self._names = [name for name, weight in model.state_dict(keep_vars=True).items() if weight is head.weight]
         self._bias_names = [name for name, bias in model.state_dict(keep_vars=True).items() if bias is head.bias]
+        self._splits = fp32 and self._own.is_cuda and self._own.dtype == torch.bfloat16
         original = source.get_output_embeddings()
         self._weight = self._prepared(original.weight.detach())
         self._bias = None if head.bias is None else self._valued(original.bias.detach())
 
     def update(self, weights: Mapping[str, Tensor]) -> None:
         """Copy the head from pushed weights; if it is tied, under whichever of its names they contain."""
-        prepared = self._prepared(next(weights[name] for name in self._names if name in weights).detach())
-        if prepared is not self._own:
+        weight = next(weights[name] for name in self._names if name in weights).detach()
+        if self._splits:
+            split_weight(weight, into=self._weight)
+        elif (prepared := self._prepared(weight)) is not self._own:
             self._weight.copy_(prepared)
         if self._bias is not None:
             self._bias.copy_(weights[self._bias_names[0]].detach())
@@ -40,9 +43,10 @@ class Head:
         return head_logits(hidden, self._weight, bias=self._bias, fp32=self._fp32)
 
     def _prepared(self, weight: Tensor) -> Tensor:
+        if self._splits:
+            rows, width = self._own.shape
+            return split_weight(weight, into=self._own.new_empty((rows, 2 * width)))
         if self._own.is_cuda:
-            if self._fp32 and self._own.dtype == torch.bfloat16:
-                return split_weight(self._valued(weight))
             return self._own if not self._fp32 or self._own.dtype.itemsize >= 4 else self._valued(weight)
         # Column-major: a CPU's library would reorder a row-major matrix at every product.
         return self._valued(weight).T.contiguous().T

@@ -39,19 +39,18 @@ def most_slots(model: LoadedModel, settings: RolloutSettings, dtype: torch.dtype
     return max(int(settings.vllm.memory_share * total - weights) // per_slot, 1)
 
 
-def build_engine(model: LoadedModel, settings: RolloutSettings, *, dtype: torch.dtype, fp32_head: bool) -> Fleet:
+def build_engine(model: LoadedModel, settings: RolloutSettings, **others: Any) -> Fleet:
     """Return one vLLM engine with a copy of the model; it is replaced if it dies."""
     weights = {name: parameter.detach() for name, parameter in model.model.named_parameters()}
     on_gpu = model.model.device.type == "cuda"
     return vllm_fleet(
         model,
         settings,
-        dtype=dtype,
-        fp32_head=fp32_head,
         on_gpu=on_gpu,
         first=weights,
         publish=publisher(borrows=on_gpu),
         weights=lambda: weights,
+        **others,
     )
 
 
@@ -63,6 +62,7 @@ def vllm_fleet(
     fp32_head: bool,
     on_gpu: bool,
     first: Mapping[str, Any],
+    records_experts: bool = False,
     num: int = 1,
     gpus: Sequence[Sequence[int]] = (),
     devices: Sequence[tuple[str, ...]] = (),
@@ -90,6 +90,7 @@ def vllm_fleet(
         has_weights=False,
         settings=settings.vllm,
         names=frozenset(first),
+        records_experts=records_experts,
     )
     with ExitStack() as opened:
         opened.callback(folder.cleanup)
@@ -105,7 +106,14 @@ def vllm_fleet(
         opened.callback(fleet.close)
         fleet.wait_ready()
         fleet.push_weights(first, 0)
-        check_engine(fleet, model, first, context=settings.context, quantised=bool(settings.vllm.quantisation))
+        check_engine(
+            fleet,
+            model,
+            first,
+            context=settings.context,
+            quantised=bool(settings.vllm.quantisation),
+            records_experts=records_experts,
+        )
         opened.pop_all()
     return fleet
 

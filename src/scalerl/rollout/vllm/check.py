@@ -25,7 +25,13 @@ BUDGET, ANSWER, NUM_REQUESTS = 6, 4, 8
 
 
 def check_engine(
-    engine: Any, model: LoadedModel, weights: Mapping[str, Any], *, context: int, quantised: bool = False
+    engine: Any,
+    model: LoadedModel,
+    weights: Mapping[str, Any],
+    *,
+    context: int,
+    quantised: bool = False,
+    records_experts: bool = False,
 ) -> float:
     """Sample, push the same weights on the way, and compare; return the KL, or raise RecipeError with what differs.
 
@@ -35,6 +41,8 @@ def check_engine(
     completions = _drained(engine, requests, weights)
     if fault := _plan_fault(requests, completions):
         raise _refusal(fault)
+    if records_experts and any(each.experts is None for each in completions):
+        raise _refusal("it does not return the experts of its tokens, which model.router_replay needs")
     kl, most = _kl(model, completions), MOST_KL_QUANTISED if quantised else MOST_KL
     if not kl <= most:
         raise _refusal(f"its log-probs are not the learner's at equal weights (KL {kl:.2g}, at most {most:g})")

@@ -46,6 +46,8 @@ class _Running:
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    experts: list[np.ndarray] = field(default_factory=list)
+    """As vLLM returns them: those of the prompt with the first token, then of each token before the next."""
     stopped: bool = False
 
     @property
@@ -82,6 +84,9 @@ class _Running:
             forced=forced,
             finish="stop" if self.stopped else "length",
             interrupted_at=int(forced.argmax()) if forced.any() else None,
+            experts=np.concatenate(self.experts).reshape(-1, self.experts[0][0].size).astype(np.int16)
+            if self.experts
+            else None,
         )
 
 
@@ -349,6 +354,8 @@ class VllmEngine:
             num_cached = output.prefill_stats.num_cached_tokens if output.prefill_stats else 0
             counts.prefilled += prompt - 1 - num_cached
             counts.attended += (prompt - 1) * prompt // 2 - num_cached * (num_cached + 1) // 2
+        if output.routed_experts is not None:
+            running.experts.append(output.routed_experts)
         log_probs = output.new_logprobs.logprobs[:, 0].tolist() if output.new_token_ids else ()
         for token, log_prob in zip(output.new_token_ids, log_probs, strict=True):
             if log_prob == NOT_FINITE:

@@ -36,6 +36,7 @@ class EngineSpec:
     settings: VllmSettings = field(default_factory=VllmSettings)
     names: frozenset[str] = frozenset()
     """The weights that every push must have."""
+    records_experts: bool = False
 
 
 def environment(*, on_gpu: bool, compiled: bool = False) -> dict[str, str]:
@@ -81,6 +82,8 @@ def engine_arguments(spec: EngineSpec, *, cache_bytes: int | None) -> dict[str, 
         "async_scheduling": spec.on_gpu,
         "worker_extension_cls": WORKER,
     }
+    if spec.records_experts:
+        ours["enable_return_routed_experts"] = True
     chosen: dict[str, Any] = {
         "seed": 0,
         "enforce_eager": not spec.on_gpu if settings.eager is None else settings.eager,

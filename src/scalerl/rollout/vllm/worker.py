@@ -33,7 +33,7 @@ class WeightReceiver:
     def scalerl_load(self, weights: Mapping[str, Tensor], tied: bool) -> None:
         """Load all weights of a version. Requests and their cache stay as they are. A tied head has one weight."""
         pairs = ((name, weight) for name, weight in weights.items() if not (tied and name == "lm_head.weight"))
-        self.model_runner.reload_weights(weights_iterator=pairs)
+        self.model_runner.reload_weights(weights_iterator=_by_expert(pairs))
         self._scalerl_repack_tied_head()
         if self.device.type == "cuda":
             # The weights may be the learner's own memory, which changes once we have answered.
@@ -65,14 +65,34 @@ class WeightReceiver:
 
     def _scalerl_set_head(self, rows: Tensor) -> None:
         """Keep the head in the form in which its product is fastest; a shard may be padded with rows of zeros."""
-        weight = self.model_runner.get_model().lm_head.weight
-        if len(rows) > len(weight):
-            rows = rows[: len(weight)]
-        values = torch.zeros((len(weight), rows.shape[1]), dtype=torch.float32, device=self.device)
-        values[: len(rows)].copy_(rows)
+        weight, width = self.model_runner.get_model().lm_head.weight, rows.shape[1]
+        rows = rows[: len(weight)]
         is_split = self.device.type == "cuda" and weight.dtype == torch.bfloat16
-        self._scalerl_head = split_weight(values) if is_split else values
+        if self._scalerl_head is None:
+            shape, dtype = (
+                ((len(weight), 2 * width), torch.bfloat16) if is_split else ((len(weight), width), torch.float32)
+            )
+            with torch.inference_mode(False):
+                self._scalerl_head = torch.zeros(shape, dtype=dtype, device=self.device)
+        own = self._scalerl_head[: len(rows)]
+        if is_split:
+            split_weight(rows, into=own)
+        else:
+            own.copy_(rows)
 
     def _scalerl_apply_head(self, lm_head: Any, hidden: Tensor, bias: Tensor | None) -> Tensor:
         assert self._scalerl_head is not None, "the head is set before it is used"
         return head_logits(hidden, self._scalerl_head, bias=bias, fp32=True)
+
+
+def _by_expert(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Yield weights with those of each expert under a name of its own, as in files: transformers joins a layer's."""
+    for name, weight in weights:
+        layer, _, joined = name.rpartition(".experts.")
+        kinds = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}.get(joined if layer else "")
+        if kinds is None:
+            yield name, weight
+            continue
+        for kind, part in zip(kinds, weight.chunk(len(kinds), dim=1), strict=True):
+            for number, one in enumerate(part):
+                yield f"{layer}.experts.{number}.{kind}.weight", one

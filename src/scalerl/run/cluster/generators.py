@@ -30,8 +30,7 @@ def make_engine(model: LoadedModel, recipe: Recipe, *, slots: int, gpu: bool) ->
         recipe.rollout.model_copy(update={"slots": slots}),
         dtype=getattr(torch, body_dtype(recipe, gpu=gpu)),
         fp32_head=recipe.model.fp32_head in ("both", "generator"),
-        # vLLM's cannot: config/recipe.py refuses it.
-        **({"records_experts": True} if recipe.model.router_replay else {}),
+        records_experts=recipe.model.router_replay,
     )
 
 
@@ -94,6 +93,7 @@ def build_fleet(
                 dtype=getattr(torch, body_dtype(recipe, gpu=on_gpu)),
                 fp32_head=recipe.model.fp32_head in ("both", "generator"),
                 on_gpu=on_gpu,
+                records_experts=recipe.model.router_replay,
                 first=own if has_ranks else weights(),
                 num=len(gpus),
                 gpus=gpus if num_gpus and rollout.generators else (),
