@@ -117,27 +117,38 @@ THREE: dict[str, Any] = {
 }
 
 
+SHORT, WHOLE = (1024, 128), (16384, 512)
+"""Context, and the part of it that prompts may take."""
+
+
 @pytest.mark.parametrize(
-    ("shape", "tied", "settings", "measured", "within"),
+    ("shape", "role", "tokens", "lengths", "changes", "measured", "within"),
     [
-        ({**QWEN, "num_attention_heads": 12, "num_key_value_heads": 2}, True, ("16384", "0"), 69.0, 0.1),
-        (THREE, True, ("8192", "0"), 82.24, 0.05),
-        (EIGHT, False, ("8192", "32"), 88.53, 0.05),
+        ({**QWEN, "num_attention_heads": 12, "num_key_value_heads": 2}, "learner", 16384, SHORT, (), 69.0, 0.1),
+        (THREE, "learner", 8192, SHORT, (), 82.24, 0.05),
+        (EIGHT, "learner", 8192, SHORT, ("model.lora.rank=32",), 88.53, 0.05),
+        (THREE, "learner", 16384, WHOLE, (), 101.76, 0.05),
+        (EIGHT, "learner", 16384, WHOLE, ("model.lora.rank=32", "learner.gradient_checkpointing=true"), 59.59, 0.05),
+        (THREE, "generator", 16384, (16384, 14336), (), 66.84, 0.05),
     ],
 )
-def test_estimate_is_near_what_was_measured(shape, tied, settings, measured, within):
-    """GiB that learners took on an H200 (docs/results/speed.md)."""
+def test_estimate_is_near_what_was_measured(shape, role, tokens, lengths, changes, measured, within):
+    """GiB that learners, and an engine of 32 slots, took on an H200 (docs/results/speed.md)."""
     from transformers import LlamaConfig
 
-    config = LlamaConfig(**shape, tie_word_embeddings=tied)
-    tokens, rank = settings
-    changes = (
+    sizes = ModelSizes.from_config(LlamaConfig(**shape, tie_word_embeddings=shape is not EIGHT))
+    context, prompt = lengths
+    settings = recipe(
+        "rollout.generators=1",
         f"learner.micro_batch_tokens={tokens}",
-        f"model.lora.rank={rank}",
         "learner.gradient_checkpointing=false",
+        f"rollout.context={context}",
+        f"rollout.max_prompt_tokens={prompt}",
+        "length.name=none",
+        f"length.max_length={context - prompt}",
+        *changes,
     )
-    short = ("rollout.context=1024", "rollout.max_prompt_tokens=128", "length.name=none", "length.max_length=896")
-    parts = learner_bytes(recipe("rollout.generators=1", *changes, *short), ModelSizes.from_config(config))
+    parts = learner_bytes(settings, sizes) if role == "learner" else generator_bytes(settings, sizes, 32)
     assert (sum(parts.values()) - RESERVE_BYTES) / 2**30 == pytest.approx(measured, rel=within)
 
 

@@ -69,7 +69,7 @@ class ModelSettings(Settings):
     """Adapters of low rank."""
     router_replay: bool = False
     """Mixtures of experts: train every token with the experts that the engine routed it to, and log how often the
-    learner would have chosen others. Needs the torch engine."""
+    learner would have chosen others."""
 
 
 class GraderSettings(Settings):

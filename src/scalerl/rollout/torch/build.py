@@ -66,8 +66,8 @@ def engine_advice(settings: RolloutSettings, config: Any) -> str | None:
     needed = settings.vllm.tensor_parallel > 1 or settings.vllm.quantisation or settings.vllm.devices
     if settings.engine == "vllm" and fused and not needed and ModelShape.from_config(config).body_params < TORCH_LEADS:
         return (
-            'rollout.engine = "torch" samples models of up to 3B faster on one GPU: 1.2 to 6.7 times as many tokens '
-            "per second on an H200, at contexts of up to 1,024 (docs/engines.md)"
+            'rollout.engine = "torch" samples models of up to 3B faster on one GPU: 1.1 to 6.7 times as many tokens '
+            "per second on an H200 with mixed lengths, unless long prompts are shared (docs/engines.md)"
         )
     return None
 
