@@ -52,9 +52,7 @@ class Samples {
       sample.answer === undefined ? null : element("span", {}, `expected ${shorten(sample.answer, 80)}`),
       sample.problem ? element("button", { type: "button", className: "plain", onclick: () => { this.problem = sample.problem; this.load(); this.section.scrollIntoView(); } }, "This prompt over training") : null,
       sample.cut ? element("button", { type: "button", className: "plain", onclick: async () => { const whole = await ask(`/api/runs/${this.key}/samples`, { number: sample.number }); if (whole) card.replaceWith(this.card({ ...whole, cut: 0 })); } }, `Show all (${computeText(sample.cut)} more characters)`) : null));
-    const said = sample.conversation ? sample.conversation.map((part) => [part.by === "model" ? "Model" : "Environment", part.text]) : [["Answer", sample.completion]];
-    for (const [name, text] of [["Prompt", sample.prompt], ...said, ...Object.entries(sample.words)])
-      if (text) card.append(element("h4", {}, name), element("pre", { tabIndex: text.length > 800 ? 0 : -1, className: name === "Environment" ? "observed" : "" }, text));
+    card.append(...sampleTexts(sample));
     return card;
   }
 }

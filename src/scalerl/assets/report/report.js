@@ -1,6 +1,12 @@
 "use strict";
 // A report: what is chosen, and everything drawn anew when a choice changes. The offline page and the live one show it so.
 
+// What was asked, what the model said, what its environment said, set apart, and the graders' words.
+function sampleTexts(sample) {
+  const said = sample.conversation ? sample.conversation.map(({ by, text }) => [by === "model" ? "Model" : "Environment", text]) : [["Answer", sample.completion]];
+  return [["Prompt", sample.prompt], ...said, ...Object.entries(sample.words)].filter(([, text]) => text).flatMap(([name, text]) =>
+    [element("h4", {}, name), element("pre", { tabIndex: text.length > 800 ? 0 : -1, className: name === "Environment" ? "observed" : "" }, text)]);
+}
 // Draw a report into a copy of report.html; `before` is what a reader had chosen of an earlier version of it.
 function showReport(report, host, before = null) {
 const $ = (id) => host.querySelector(`#${id}`);
@@ -345,10 +351,10 @@ function drawFacts() {
   }));
 }
 function sampleCard(sample) {
-  const verdict = { correct: "correct", wrong: "wrong", none: "no verdict" }[sample.verdict], parts = sample.conversation ? sample.conversation.map(({ by, text }) => [by, text]) : [["Prompt", sample.prompt], ["Answer", sample.completion]];
+  const verdict = { correct: "correct", wrong: "wrong", none: "no verdict" }[sample.verdict];
   const expected = sample.answer === undefined ? "" : `, expected ${clip(sample.answer, 60)}`, cut = sample.cut ? `, ${computeText(sample.cut)} characters left out` : "";
   return element("details", { className: "sample" }, element("summary", {}, `${sample.run}, step ${sample.step === null ? "?" : sample.step}: ${verdict}${expected}${cut}`),
-    ...[...parts, ...Object.entries(sample.words)].filter(([, text]) => text).flatMap(([name, text]) => [element("h4", {}, name), element("pre", {}, text)]));
+    ...sampleTexts(sample));
 }
 // One bar for each arm, divided where it was paused; parts show the numbers of the decisions.
 function timeline() {
