@@ -17,7 +17,7 @@ the keys of that beginning, which are gathered in every layer; everything else i
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -59,6 +59,8 @@ class Packing:
     rows: int
     width: int
     """Width of that rectangle: the longest sequence, with the beginning that it shares."""
+    sequences: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+    """The lengths, parents and numbers of shared tokens that it was made of; see `pack`."""
     prefixes: "SharedPrefixes | None" = None
 
     @property
@@ -69,7 +71,7 @@ class Packing:
     def to(self, device: torch.device) -> "Packing":
         moved = {name: sent(getattr(self, name), device) for name in ("positions", "starts", "corners")}
         prefixes = None if self.prefixes is None else self.prefixes.to(device)
-        return Packing(**moved, rows=self.rows, width=self.width, prefixes=prefixes)
+        return replace(self, **moved, prefixes=prefixes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -103,6 +105,7 @@ def pack(lengths: ArrayLike, parents: ArrayLike | None = None, shared: ArrayLike
     """
     sizes = np.asarray(lengths, dtype=np.int64)
     before = np.zeros_like(sizes) if shared is None else np.asarray(shared, dtype=np.int64)
+    of = np.arange(len(sizes)) if parents is None else np.asarray(parents, dtype=np.int64)
     starts = np.concatenate([[0], np.cumsum(sizes)])
     positions = np.arange(starts[-1]) - np.repeat(starts[:-1] - before, sizes)
     width = int((sizes + before).max())
@@ -112,7 +115,8 @@ def pack(lengths: ArrayLike, parents: ArrayLike | None = None, shared: ArrayLike
         corners=torch.from_numpy(np.repeat(np.arange(len(sizes)) * width, sizes) + positions),
         rows=len(sizes),
         width=width,
-        prefixes=_prefixes(starts, positions, np.asarray(parents), before, width) if before.any() else None,
+        sequences=(sizes, of, before),
+        prefixes=_prefixes(starts, positions, of, before, width) if before.any() else None,
     )
 
 
@@ -120,27 +124,10 @@ def lengthened(packing: Packing, num: int) -> Packing:
     """Return the packing of a row with `num` more tokens, each a sequence of its own, to which nothing attends."""
     if num == 0:
         return packing
-    more = torch.arange(num)
-    corners = (packing.rows + more) * packing.width
-    prefixes = packing.prefixes
-    if prefixes is not None:
-        num_keys = len(prefixes.keys)
-        prefixes = SharedPrefixes(
-            keys=torch.cat([prefixes.keys, len(packing.positions) + more]),
-            key_starts=torch.cat([prefixes.key_starts, (num_keys + 1 + more).int()]),
-            key_corners=torch.cat([prefixes.key_corners, corners]),
-            own=torch.cat([prefixes.own, num_keys + more]),
-            prefix=prefixes.prefix,
-            uses=torch.where(prefixes.uses == num_keys, num_keys + num, prefixes.uses),
-        )
-    return Packing(
-        positions=torch.cat([packing.positions, 0 * more]),
-        starts=torch.cat([packing.starts, (len(packing.positions) + 1 + more).int()]),
-        corners=torch.cat([packing.corners, corners]),
-        rows=packing.rows + num,
-        width=packing.width,
-        prefixes=prefixes,
-    )
+    lengths, parents, shared = packing.sequences
+    more = np.arange(num)
+    joined = zip((lengths, parents, shared), (np.ones_like(more), len(lengths) + more, 0 * more), strict=True)
+    return pack(*(np.concatenate(parts) for parts in joined))
 
 
 def _prefixes(
