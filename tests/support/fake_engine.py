@@ -42,8 +42,7 @@ class FakeEngine:
 
     `slots` limits how many requests run at once (None: no limit). `seed` draws the order in which waiting requests
     start and finished ones are returned (None: order of submission). The poll with index `fail_at_poll` and all later
-    ones raise `failure`; with `hang`, every poll returns nothing. `submitted`, `pushed`, `num_polls` and `closed`
-    record how the engine was used.
+    ones raise `failure`. `submitted`, `pushed`, `num_polls` and `closed` record how the engine was used.
     """
 
     def __init__(
@@ -58,7 +57,6 @@ class FakeEngine:
         version: int = 0,
         fail_at_poll: int | None = None,
         failure: BaseException | None = None,
-        hang: bool = False,
     ) -> None:
         if slots is not None and slots < 1:
             raise ValueError(f"an engine needs at least 1 slot, got {slots}")
@@ -69,8 +67,7 @@ class FakeEngine:
         self._vocabulary = vocabulary
         self._stop_tokens = stop_tokens
         self._fail_at_poll = fail_at_poll
-        self._failure = failure or EngineError(f"the fake engine fails from poll {fail_at_poll} on")
-        self._hang = hang
+        self._failure = failure
         self._waiting: list[Request] = []
         self._running: list[_Running] = []
         self._work: dict[Purpose, Work] = {"training": Work(), "evaluation": Work()}
@@ -101,11 +98,9 @@ class FakeEngine:
 
     def poll(self) -> list[Completion]:
         self._require_open()
-        if self._fail_at_poll is not None and self.num_polls >= self._fail_at_poll:
+        if self._failure is not None and self.num_polls >= (self._fail_at_poll or 0):
             raise self._failure
         self.num_polls += 1
-        if self._hang:
-            return []
         while self._waiting and (self._slots is None or len(self._running) < self._slots):
             next_index = 0 if self._random is None else self._random.randrange(len(self._waiting))
             self._running.append(self._start(self._waiting.pop(next_index)))

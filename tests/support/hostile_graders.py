@@ -51,8 +51,8 @@ def obey(text: str, answer: str, /) -> object:
     raise AssertionError(text)
 
 
-def same(text: str, answer: str, /, *, length: int | None = None) -> bool:
-    return text == answer and length in (None, len(text))
+def same(text: str, answer: str, /) -> bool:
+    return text == answer
 
 
 def same_after(text: str, answer: str, thinking_end: str) -> bool:

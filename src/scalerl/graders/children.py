@@ -36,8 +36,9 @@ class Children:
         """Start the supervisor; `work` is the import path of supervisor.Work, and `name` is for messages."""
         if os.name != "posix":
             raise GraderPoolError(f"graders cannot run in child processes on {sys.platform}: that needs Linux or macOS")
-        self._name, self._num_given, self._num_loads = name, 0, 0
-        self._loaded: dict[int, str] = {}
+        self._name, self._num_given = name, 0
+        self._loaded: str | None = None
+        """What the supervisor said to the last order to load."""
         self._replies: list[tuple[int, Reply]] = []
         limits = limits if limits.num_workers else replace(limits, num_workers=_default_num_workers())
         self._process, self._end = _started(pickle.dumps((limits, work, given)))
@@ -52,13 +53,12 @@ class Children:
 
     def load(self, *what: Any, timeout_s: float) -> str | None:
         """Have the supervisor load something. Return why that is not possible, "" if it is, None if it takes longer."""
-        number, self._num_loads = self._num_loads, self._num_loads + 1
-        self._send("load", number, *what)
+        self._loaded = None
+        self._send("load", *what)
         deadline = time.monotonic() + timeout_s
-        while number not in self._loaded:
-            if not self._receive(deadline - time.monotonic()):
-                return None
-        return self._loaded.pop(number)
+        while self._loaded is None and self._receive(deadline - time.monotonic()):
+            pass
+        return self._loaded
 
     def give(self, message: Any, limit_s: float, seat: int | None = None, *, begins: bool = False) -> int:
         """Give a message to a free worker, or to the fork in a seat, and return its number.
@@ -85,10 +85,6 @@ class Children:
         """End all processes; what was not answered is dropped."""
         self._close()
 
-    @property
-    def is_open(self) -> bool:
-        return self._close.alive
-
     def _send(self, *message: object) -> None:
         # Whoever asks next is told why.
         with suppress(OSError):
@@ -96,7 +92,7 @@ class Children:
 
     def _receive(self, timeout_s: float) -> bool:
         """Take the supervisor's next message; return whether one came in time."""
-        if not self.is_open:
+        if not self._close.alive:
             raise GraderPoolError(f"{self._name} is closed")
         try:
             message = self._news.get(timeout_s > 0, None if timeout_s == math.inf else timeout_s)
@@ -105,8 +101,8 @@ class Children:
         match message:
             case ("ended", number, reply):
                 self._replies.append((number, reply))
-            case ("loaded", number, reason):
-                self._loaded[number] = reason
+            case ("loaded", reason):
+                self._loaded = reason
             case ("failed", reason):
                 raise GraderPoolError(f"{self._name} failed: {reason}")
             case _:

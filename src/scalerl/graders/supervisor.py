@@ -131,14 +131,13 @@ class _Supervisor:
 
     def _obey(self, order: str, *what: Any) -> None:
         if order == "load":
-            number, *loaded = what
-            reason = self._work.load(*loaded)
+            reason = self._work.load(*what)
             # Forks share loaded memory until it is written to, as garbage collection would do.
             gc.collect()
             gc.freeze()
             for fork in [] if reason else list(self._forks.values()):
-                self._send(fork, (None, loaded))
-            self._trainer.send(("loaded", number, reason))
+                self._send(fork, (None, what))
+            self._trainer.send(("loaded", reason))
         elif order == "end":
             if what[0] in self._seats:
                 self._end(self._seats[what[0]])
