@@ -68,6 +68,7 @@ def _text(values: Sequence[bytes]) -> str:
 
 # tensorboard
 
+EVENT_FILES = ("**/*tfevents*",)
 _RECORD = struct.Struct("<QI")
 _CRC_BYTES = 4
 # TensorProto: data type -> (struct letter, width, field of the typed list)
@@ -85,8 +86,7 @@ def event_rows(source: Source) -> Iterator[Placed] | None:
     Sub-folders are runs, unless they are named as training and its evaluations.
     """
     if source.is_folder:
-        files = source.files("**/*tfevents*")
-        return _event_rows(source.path, files, source) if files else None
+        return _event_rows(source.path, source.files(*EVENT_FILES), source)
     is_event_file = b"\0" in source.data[:12] and _opens_records(source.data)
     return _event_rows(source.path.parent, [source.path], source) if is_event_file else None
 
@@ -170,7 +170,6 @@ def _masked_crc32c(data: bytes) -> int:
 
 # wandb: only the history is read, that is what was given to `wandb.log`
 
-_WANDB_HEAD = b":W&B"
 _FILE_HEADER_BYTES = 7
 _BLOCK_BYTES = 32768
 _PART = struct.Struct("<IHB")
@@ -180,13 +179,6 @@ _RECORD_HISTORY, _RECORD_RUN = 2, 17
 _HISTORY_ITEM, _HISTORY_STEP = 1, 2
 _ITEM_KEY, _ITEM_NESTED_KEY, _ITEM_JSON = 1, 2, 16
 _RUN_ID, _RUN_NAME = 1, 8
-
-
-def wandb_files(source: Source) -> list[Path]:
-    """Return the files of wandb's runs that a path holds."""
-    if source.is_folder:
-        return source.files("*.wandb", "*run-*/*.wandb", "wandb/*run-*/*.wandb")
-    return [source.path] * source.data.startswith(_WANDB_HEAD)
 
 
 def wandb_rows(files: Sequence[Path], source: Source) -> Iterator[Placed]:
@@ -239,19 +231,13 @@ def _wandb_records(data: bytes) -> Iterator[bytes]:
 
 # SQLite: trackio has one file per project and one row per step, MLflow one row per metric; both may be written to now
 
-_SQLITE_HEAD = b"SQLite format 3\0"
 _OPCODES_PER_CHECK = 10_000
 _SQLITE_NAMES = {"run_name": "run", "run_uuid": "run", "run_id": "", "id": "", "is_nan": ""}
 _METRICS = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'metrics'"
 
 
-def sqlite_rows(source: Source) -> Iterator[Placed] | None:
-    """Return the rows of the table `metrics`, in the order in which they were logged."""
-    return _sqlite_rows(source) if source.data.startswith(_SQLITE_HEAD) else None
-
-
-def _sqlite_rows(source: Source) -> Iterator[Placed]:
-    # A view may compute for ever.
+def sqlite_rows(source: Source) -> Iterator[Placed]:
+    """Yield the rows of the table `metrics`, in the order in which they were logged. A view may compute for ever."""
     path, refused = source.path, list[InputError]()
 
     def within_budget() -> int:
@@ -304,12 +290,12 @@ def _logged_object(text: Any) -> dict[str, Any]:
 # MLflow's folders: one file per metric, with lines of 'milliseconds value step'
 
 
+MLFLOW_FILES = tuple(f"{above}metrics/{below}" for above in ("", "*/", "*/*/", "mlruns/*/*/") for below in ("*", "*/*"))
+
+
 def mlflow_rows(source: Source) -> Iterator[Placed] | None:
     """Return one row per value of a run, of an experiment's runs, or of all experiments below a folder."""
-    found = source.files(
-        *(f"{above}metrics/{below}" for above in ("", "*/", "*/*/", "mlruns/*/*/") for below in ("*", "*/*"))
-    )
-    files = [file for file in found if (_mlflow_run(file) / "meta.yaml").is_file()]
+    files = [file for file in source.files(*MLFLOW_FILES) if (_mlflow_run(file) / "meta.yaml").is_file()]
     return _mlflow_rows(files, source) if files else None
 
 

@@ -34,7 +34,8 @@ def make_table(
     reward = Reward(column=y, kind="evaluation") if y else table.reward
     # The name of an only run says nothing.
     known = tuple(name for name in table.apart if name != "run" or len(set(table[name])) > 1)
-    return with_runs(replace(table, reward=reward, seed=seed or table.find(names.SEED), apart=known))
+    table = replace(table, reward=reward, seed=seed or table.find(names.SEED), apart=known)
+    return with_runs(replace(table, step=table.find(names.STEP), num_samples=table.find(names.NUM_SAMPLES)))
 
 
 def _one_row_per_run_and_step(table: Table, source: Source) -> Table:
@@ -86,9 +87,9 @@ def with_gpus(table: Table, gpus: float | None) -> Table:
 
 def _in_order(table: Table, step: str) -> Table:
     """Return the rows by their time of day, if every row has one; rows with the newest first are turned."""
-    times, steps = wall_times(table[table.find(names.WALL_CLOCK)]), table.numbers(step)
-    steps = steps[~np.isnan(steps)]
-    if not np.isnan(times).any():
+    clock, steps = table.find(names.WALL_CLOCK), table.numbers(step)
+    if clock and not np.isnan(times := wall_times(table[clock])).any():
         return table.take(np.argsort(times, kind="stable"))
+    steps = steps[~np.isnan(steps)]
     is_turned = len(np.unique(steps)) > 3 and (np.diff(steps) <= 0).all()
     return table.take(slice(None, None, -1)) if is_turned else table

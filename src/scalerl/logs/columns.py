@@ -161,8 +161,18 @@ def choose_y(cells: Columns) -> Reward | None:
 
     A rank is (too few rows, kind of reward, whether it is a part of a sum, closeness to a pass rate).
     """
-    named = {column: rank for column in cells if (rank := rank_of(column)) and _is_in_range(column, cells[column])}
-    counts = _num_steps(cells, named)
+    named = {column: rank for column in cells if (rank := rank_of(column))}
+    step, counts = find(STEP, cells), dict.fromkeys(named, 0)
+    for column, rank in named.items():
+        values = numeric(cells[column])
+        # A column without a telling name, as slime's eval/NAME, holds nothing but rates.
+        if rank != _BARE or (np.nanmin(values, initial=1) >= 0 and np.nanmax(values, initial=0) <= 1):
+            steps = cells[step] if step else np.arange(1, len(values) + 1)
+            seen = set(map(str, steps[~np.isnan(values)]))
+            counts[column] = len(seen) - (len(seen) > 1 and not seen.isdisjoint(("0", "0.0")))
+    if not any(counts.values()):
+        # A column without any number is still chosen, so that the message can name it.
+        counts = {column: int(np.not_equal(cells[column], None).sum()) * (named[column] != _BARE) for column in named}
     most = {kind: max(counts[column] for column in named if named[column][0] == kind) for kind, _, _ in named.values()}
     ranks = {
         column: (counts[column] < max(ENOUGH_ROWS, most[rank[0]] / _FEWER), *rank)
@@ -180,28 +190,6 @@ def choose_y(cells: Columns) -> Reward | None:
         rivals=tuple(other for other in others if ranks[other][1:3] == (kind, part)),
         too_few=tuple((other, counts[other]) for other in better),
     )
-
-
-def _num_steps(cells: Columns, named: Iterable[str]) -> dict[str, int]:
-    """Return at how many steps after the start each column has a value."""
-    step = find(STEP, cells)
-    seen: dict[str, set[str]] = {}
-    for column in named:
-        values = numeric(cells[column])
-        steps = cells[step] if step else np.arange(1, len(values) + 1)
-        seen[column] = set(map(str, steps[~np.isnan(values)]))
-    if not any(seen.values()):
-        # A column without any number is still chosen, so that the message can name it.
-        return {column: int(np.not_equal(cells[column], None).sum()) for column in named}
-    return {name: len(own) - (len(own) > 1 and not own.isdisjoint(("0", "0.0"))) for name, own in seen.items()}
-
-
-def _is_in_range(column: str, cells: Cells) -> bool:
-    """Return whether a column without a telling name, as slime's eval/NAME, holds nothing but rates."""
-    if rank_of(column) != _BARE:
-        return True
-    values = numeric(cells)
-    return bool(np.nanmin(values, initial=1) >= 0 and np.nanmax(values, initial=0) <= 1 and (values == values).any())
 
 
 _BARE = (0, 2, 0)

@@ -23,14 +23,18 @@ from scalerl.logs.table import Placed, Table, flatten
 _MAX_LOGS = 64
 _MAX_LOGS_OF_A_RUN = 8
 _BATCH = ("completions_per_group", "groups_per_batch")  # what `scalerl plan --allocate` asks about
-_TRAINER_STATES = ("trainer_state.json", "checkpoint-*/trainer_state.json")
+
+
+Found = Iterable[Placed] | Callable[[], Table] | None
+"""Rows, which may be read lazily, or what reads another path in their place; None for another format."""
 
 
 class Format(NamedTuple):
-    """How the rows of a format are found, and what is known of its columns."""
+    """How a format is recognised, how its rows are found, and what is known of its columns."""
 
-    rows: Callable[[Source], Iterable[Placed] | Callable[[], Table] | None]
-    """Returns rows, or what reads another path in its place; None for another format. Rows may be read lazily."""
+    mark: str | tuple[str, ...]
+    """Of a file a pattern of its beginning, of a folder those of files in it."""
+    rows: Callable[[Source], Found]
     kind: str
     y: str | None = None
     seed: str | None = None
@@ -104,7 +108,7 @@ def _reader(path: Path) -> Callable[[], Table] | None:
     """Return what reads a path, None for what no format recognises."""
     source = Source(path)
     for form in (FOLDERS if source.is_folder else FILES).values():
-        rows = form.rows(source)
+        rows = form.rows(source) if source.has(form.mark) else None
         if rows is None:
             continue
         if source.bad_byte is not None and form.kind != "console":
@@ -152,15 +156,14 @@ def _best_of(tables: Sequence[Table], folder: Path) -> Table:
 # Our own folders
 
 
-def _run_rows(name: str, keys: Sequence[str], source: Source) -> Iterable[Placed] | None:
-    """Return the rows of a run folder's file: of several with equal keys the latest counts."""
+def _run_rows(name: str, keys: Sequence[str], source: Source) -> Found:
+    """Return the rows of a run folder's file that count, each with the run's seed and batch.
+
+    Of several with equal keys the latest counts.
+    """
     folder = source.path if source.is_folder else source.path.parent
-    is_asked = name == store.EVALS if source.is_folder else name == source.path.name
-    return _labelled_rows(folder, name, keys) if is_asked and store.is_run_folder(folder) else None
-
-
-def _labelled_rows(folder: Path, name: str, keys: Sequence[str] = ("step", "set")) -> Iterable[Placed]:
-    """Return the rows that count, each with the run's seed and its batch; empty while there are none."""
+    if name != (store.EVALS if source.is_folder else source.path.name) or not store.is_run_folder(folder):
+        return None
     try:
         recipe = flatten(store.read_recipe(folder) or {})
     except RunFolderError:
@@ -172,15 +175,16 @@ def _labelled_rows(folder: Path, name: str, keys: Sequence[str] = ("step", "set"
     return [(f"{name} line {line}", {**labels, **flatten(row)}) for line, row in rows]
 
 
-def _study_rows(source: Source) -> Iterable[Placed] | None:
+_evaluations = partial(_run_rows, store.EVALS, ("step", "set"))
+
+
+def _study_rows(source: Source) -> Found:
     """Return the evaluations of all runs of a study so far: arms are separate curves, seeds are runs of one curve."""
-    if not (source.path / store.STUDY).is_file():
-        return None
     placed: list[Placed] = []
     for run in (store.read_study(source.path) or {}).get("runs", []):
         labels = {key: run.get(key) for key in ("arm", "seed", "folder")} if isinstance(run, Mapping) else {}
         folder = source.path / store.portable(str(labels.pop("folder", None)))
-        rows = _labelled_rows(folder, store.EVALS) if store.is_run_folder(folder) else ()
+        rows: Any = _evaluations(Source(folder)) or ()
         placed += [(f"{folder.name}, {place}", {**row, **labels}) for place, row in rows]
     return placed
 
@@ -188,9 +192,8 @@ def _study_rows(source: Source) -> Iterable[Placed] | None:
 # Folders of others
 
 
-def _longest_history(source: Source) -> Callable[[], Table] | None:
-    files = source.files(*_TRAINER_STATES)
-    return partial(_read_longest, source.path, files) if files else None
+def _longest_history(source: Source) -> Found:
+    return partial(_read_longest, source.path, source.files(*_TRAINER_STATES))
 
 
 def _read_longest(folder: Path, files: Sequence[Path]) -> Table:
@@ -209,44 +212,45 @@ def _read_longest(folder: Path, files: Sequence[Path]) -> Table:
     return replace(best, path=folder, facts=(*((fact,) * (len(files) > 1)), *best.facts))
 
 
-def _file_inside(source: Source) -> Callable[[], Table] | None:
+def _file_inside(source: Source) -> Found:
     """Return what reads the file that a trainer or wandb is known to write into its folder."""
-    files = [source.path / name for name in (store.METRICS, "files/output.log", "output.log")]
-    there = (file for file in files if file.is_file() and (file.name == store.METRICS or _is_log(file)))
-    return next((partial(read_table, file) for file in there), None)
+    files = [file for file in source.files(*_FILES_INSIDE) if file.name == store.METRICS or _is_log(file)]
+    return partial(read_table, files[0]) if files else None
 
 
-def _wandb(source: Source) -> Iterable[Placed] | Callable[[], Table] | None:
+def _wandb(source: Source) -> Found:
     """Return the history of wandb's runs; what was printed, where a run has none."""
-    files = sorted({file.resolve() for file in binary.wandb_files(source)})
-    printed = [file.parent / "files" / "output.log" for file in files if len(files) == 1]
-    placed = list(binary.wandb_rows(files, source))
-    if files and not placed and printed and printed[0].is_file():
-        return lambda: replace(read_table(printed[0]), path=source.path)
-    return placed if files else None
+    files = sorted({file.resolve() for file in source.files(*_WANDB_FILES)}) if source.is_folder else [source.path]
+    placed, printed = list(binary.wandb_rows(files, source)), files[0].parent / "files" / "output.log"
+    if not placed and len(files) == 1 and printed.is_file():
+        return lambda: replace(read_table(printed), path=source.path)
+    return placed
 
 
-_RUN = Format(partial(_run_rows, store.EVALS, ("step", "set")), "run", y="reward", apart=("set",))
+_TRAINER_STATES = ("trainer_state.json", "checkpoint-*/trainer_state.json")
+_WANDB_FILES = ("*.wandb", "*run-*/*.wandb", "wandb/*run-*/*.wandb")
+_FILES_INSIDE = (store.METRICS, "files/output.log", "output.log")
 _RUNS = ("run",)
+_ANY, _JSON = "", r"\s*[\[{]"
 FOLDERS: dict[str, Format] = {
-    "run": _RUN,
-    "study": Format(_study_rows, "run", y="reward", seed="seed", apart=("arm", "set")),
-    "trainer folder": Format(_longest_history, "trainer_state"),
-    "wandb": Format(_wandb, "wandb", apart=_RUNS),
-    "mlflow": Format(binary.mlflow_rows, "mlflow", apart=_RUNS),
-    "file inside": Format(_file_inside, ""),
-    "tensorboard": Format(binary.event_rows, "tensorboard", apart=_RUNS),
+    "run": Format((store.RECIPE, store.EVALS), _evaluations, "run", y="reward", apart=("set",)),
+    "study": Format((store.STUDY,), _study_rows, "run", y="reward", seed="seed", apart=("arm", "set")),
+    "trainer folder": Format(_TRAINER_STATES, _longest_history, ""),
+    "wandb": Format(_WANDB_FILES, _wandb, "wandb", apart=_RUNS),
+    "mlflow": Format(binary.MLFLOW_FILES, binary.mlflow_rows, "mlflow", apart=_RUNS),
+    "file inside": Format(_FILES_INSIDE, _file_inside, ""),
+    "tensorboard": Format(binary.EVENT_FILES, binary.event_rows, "tensorboard", apart=_RUNS),
 }
 FILES: dict[str, Format] = {
-    "run": _RUN,
-    "run, its metrics": Format(partial(_run_rows, store.METRICS, ("step",)), "run"),
-    "wandb": Format(_wandb, "wandb", apart=_RUNS),
-    "tensorboard": Format(binary.event_rows, "tensorboard", apart=_RUNS),
-    "sqlite": Format(binary.sqlite_rows, "sqlite", apart=_RUNS),
-    "json": Format(text.json_rows, "json"),
-    "jsonl": Format(text.jsonl_rows, "jsonl"),
-    "csv": Format(text.csv_rows, "csv"),
-    "console": Format(console_rows, "console", apart=_RUNS),
-    "drawn table": Format(text.drawn_rows, "csv"),
-    "csv, by its suffix": Format(text.named_csv_rows, "csv"),
+    "run": Format(_ANY, _evaluations, "run", y="reward", apart=("set",)),
+    "run, its metrics": Format(_ANY, partial(_run_rows, store.METRICS, ("step",)), "run"),
+    "wandb": Format(":W&B", _wandb, "wandb", apart=_RUNS),
+    "tensorboard": Format(_ANY, binary.event_rows, "tensorboard", apart=_RUNS),
+    "sqlite": Format("SQLite format 3", binary.sqlite_rows, "sqlite", apart=_RUNS),
+    "json": Format(_JSON, text.json_rows, "json"),
+    "jsonl": Format(_JSON, text.jsonl_rows, "jsonl"),
+    "csv": Format(_ANY, text.csv_rows, "csv"),
+    "console": Format(_ANY, console_rows, "console", apart=_RUNS),
+    "drawn table": Format(_ANY, text.drawn_rows, "csv"),
+    "csv, by its suffix": Format(_ANY, text.named_csv_rows, "csv"),
 }

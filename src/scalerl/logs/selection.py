@@ -7,6 +7,7 @@ import difflib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import repeat
 from statistics import median
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ from scalerl.logs.runs import Span, chains, span_of
 from scalerl.logs.shapes import SPLIT
 from scalerl.logs.source import Source
 from scalerl.logs.table import Table
-from scalerl.logs.units import Cells, Floats, Mask, YScale, label, labels, number
+from scalerl.logs.units import Cells, Floats, Mask, YScale, column_of, label, labels, number
 
 _MAX_PLACES = 5
 # A column with more values than these, or hardly a row for each, does not name runs.
@@ -68,6 +69,8 @@ class Points:
     """The rows of a curve that have both compute and reward, as the files have them."""
 
     tables: tuple[Table, ...]
+    table: Table
+    """The first of them."""
     words: tuple[str, ...]
     """Columns of text."""
     x: Cells
@@ -83,16 +86,12 @@ class Points:
     evaluation: NDArray[np.str_]
     """'prompts_hash@step' of rows that can be compared answer by answer; empty for others."""
     texts: Cells
-    """What each row has in the columns of text."""
+    """What each row has in the columns of text, after an empty string."""
 
     def take(self, which: Any) -> "Points":
         """Return some of the points, by mask or index, in the order given."""
-        arrays = {field.name: getattr(self, field.name) for field in fields(self)[2:]}
+        arrays = {field.name: getattr(self, field.name) for field in fields(self)[3:]}
         return replace(self, **{name: values[which] for name, values in arrays.items()})
-
-    @property
-    def table(self) -> Table:
-        return self.tables[0]
 
     def where(self, mask: Any) -> str:
         """Return the places of points for a message: 'line 3, line 5 and 2 more of a.csv'."""
@@ -146,46 +145,33 @@ def _is_measured(table: Table) -> Mask:
 
 def _points(found: Sequence[tuple[Table, NDArray[np.intp]]], selection: Selection) -> Points:
     words = tuple(dict.fromkeys(column for table, _ in found for column in _words_of(table)))
-    parts: dict[str, list[Any]] = {}
+    held_column, held_value = selection.holdout or (None, "")
+    parts = []
     for table in (table.take(rows) for table, rows in found):
-        step, prompts = table[table.step or "step"], table["prompts_hash"]
-        pairs = zip(prompts, step, strict=True)
-        own = {
+        evaluations = zip(table["prompts_hash"], table[table.step], strict=True)
+        seed = None if selection.seed else table.seed
+        parts.append({
             "x": table[table.x],
             "y": table[table.y],
             "place": table.places,
             "file": np.full(len(table), table.path.name, dtype=object),
             # Files pooled into one curve are different runs, unless the user names the column of runs.
             "run": labels(table[selection.seed or FILE]),
-            "seed": labels("" if cell is None else cell for cell in table[None if selection.seed else table.seed]),
-            "held": _held_out(table, selection),
+            "seed": labels(np.where(np.equal(table[seed], None), "", table[seed])),
+            "held": same(table[held_column], held_value),
             "step": table.numbers(table.step),
-            "samples": table.numbers(table.num_samples or "num_samples"),
-            "evaluation": np.array(["" if None in pair else "@".join(map(label, pair)) for pair in pairs]),
-            "texts": _tuples(table, words),
-        }
-        for name, values in own.items():
-            parts.setdefault(name, []).append(values)
-    tables = tuple(table for table, _ in found)
-    return Points(tables=tables, words=words, **{name: np.concatenate(own) for name, own in parts.items()})
+            "samples": table.numbers(table.num_samples),
+            "evaluation": np.array(["" if None in pair else "@".join(map(label, pair)) for pair in evaluations]),
+            "texts": column_of(zip(repeat("", len(table)), *(table[column] for column in words), strict=True)),
+        })  # fmt: skip
+    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return Points(tables=tuple(table for table, _ in found), table=found[0][0], words=words, **arrays)
 
 
 def _words_of(table: Table) -> list[str]:
     """Return the columns of text; none for a run folder, which is one run."""
     columns = [column for column in table.columns if column not in (FILE, table.seed) and table.kind != "run"]
     return [column for column in columns if {str, type(None)} >= set(map(type, table[column]))]
-
-
-def _tuples(table: Table, columns: Sequence[str]) -> Cells:
-    tuples = np.empty(len(table), dtype=object)
-    tuples[:] = list(zip(*(table[column] for column in columns), strict=True)) or [()] * len(table)
-    return tuples
-
-
-def _held_out(table: Table, selection: Selection) -> Mask:
-    if selection.holdout is None:
-        return np.zeros(len(table), dtype=bool)
-    return same(table[selection.holdout[0]], selection.holdout[1])
 
 
 # Files and columns that name runs
@@ -315,8 +301,10 @@ def _filtered(tables: Sequence[Table], selection: Selection) -> list[Table]:
         if not any(map(len, kept)):
             raise InputError(_matches_nothing(tables, f"--where {column}{sign}{wanted}", column))
         tables = kept
-    if selection.holdout and not any(_held_out(table, selection).any() for table in tables):
-        raise InputError(_matches_nothing(tables, f"--holdout {'='.join(selection.holdout)}", selection.holdout[0]))
+    if selection.holdout:
+        column, wanted = selection.holdout
+        if not any(same(table[column], wanted).any() for table in tables):
+            raise InputError(_matches_nothing(tables, f"--holdout {column}={wanted}", column))
     return list(tables)
 
 

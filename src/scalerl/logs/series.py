@@ -265,7 +265,7 @@ def _mixed(points: Points, x: Floats, selection: Selection) -> list[Fact]:
     """Warn where rows over the same compute differ in words: several curves, most likely, fitted as one."""
     named = selection.mentioned.union(*(table.apart for table in points.tables))
     differing = []
-    for at, column in enumerate(points.words):
+    for at, column in enumerate(points.words, start=1):
         groups = grouped(zip(points.run, (texts[at] for texts in points.texts), strict=True))
         # A word with hardly more than one row, such as a date, does not separate curves; nor do phases of a run.
         spans = {key: x[own] for key, own in groups.items() if key[1] is not None and len(own) > 2}

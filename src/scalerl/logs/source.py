@@ -5,6 +5,7 @@ import difflib
 import glob
 import gzip
 import io
+import re
 import time
 import zlib
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ LOG_SUFFIXES = (
 _MAX_BYTES = 256 << 20
 # A small file may unpack into anything.
 _MAX_UNPACKED = 64 << 20
+_HEAD = 400
+_BEFORE_TEXT = b"\0" + codecs.BOM_UTF8 + codecs.BOM_UTF16
 _MAX_VALUES = 3_000_000
 _MAX_SECONDS = 60.0
 # Control characters that text does not hold; NUL is apart, since console output of several processes may hold some.
@@ -68,6 +71,12 @@ class Source:
         """The content as text; InputError for what is none."""
         text, self.bad_byte = _decoded(self.path, self.data)
         return text
+
+    def has(self, mark: str | tuple[str, ...]) -> bool:
+        """Return whether a file begins with a pattern, or a folder has a file of such a name."""
+        if isinstance(mark, tuple):
+            return bool(self.files(*mark))
+        return bool(re.match(mark, self.data.lstrip(_BEFORE_TEXT)[:_HEAD].replace(b"\0", b"").decode("latin-1")))
 
     def files(self, *patterns: str) -> list[Path]:
         """Return the files of a folder that match, each once, sorted."""

@@ -42,6 +42,8 @@ class Table:
     """Position of each row, for messages: 'line 12'."""
     x: str | None = None
     reward: Reward | None = None
+    step: str | None = None
+    num_samples: str | None = None
     seed: str | None = None
     """Its values are runs of one curve unless --seed names another column."""
     apart: tuple[str, ...] = ()
@@ -69,14 +71,6 @@ class Table:
         return self.reward.column if self.reward else None
 
     @property
-    def step(self) -> str | None:
-        return self.find(names.STEP)
-
-    @property
-    def num_samples(self) -> str | None:
-        return self.find(names.NUM_SAMPLES)
-
-    @property
     def rows(self) -> list[dict[str, Any]]:
         """The rows, each with what it holds."""
         return [
@@ -85,7 +79,7 @@ class Table:
         ]
 
     def find(self, wanted: Sequence[str]) -> str | None:
-        return names.find(wanted, self.columns)
+        return names.find(wanted, self.cells)
 
     def numbers(self, column: str | None) -> Floats:
         """Return a column as numbers, NaN where there is none."""
