@@ -14,7 +14,7 @@ import numpy as np
 from scalerl.logs.columns import ELAPSED, STEP_TIME, WALL_CLOCK, run_labels
 from scalerl.logs.facts import Fact
 from scalerl.logs.table import Table
-from scalerl.logs.units import Cells, Floats, is_number, number
+from scalerl.logs.units import NOTHING, Cells, Floats, is_number, number
 
 # Seconds, milli-, micro- and nanoseconds since 1970, between 2001 and 2065.
 _UNITS = tuple((1e9 * scale, 3e9 * scale, scale) for scale in (1.0, 1e3, 1e6, 1e9))
@@ -81,7 +81,7 @@ def with_hours(table: Table) -> Table:
     is_timed = ~np.isnan(hours)
     if len(np.unique(hours[is_timed])) < min(len(table), 2):
         return table  # a clock that stands still
-    table = table.with_column("hours", np.where(is_timed, hours, None))
+    table = table.with_column("hours", np.where(is_timed, hours, NOTHING))
     found = np.flatnonzero(pauses)
     values = {"num": len(found), "hours": float(pauses.sum()), "place": "".join(table.places[found[:1]])}
     return table.noting(Fact(kind="clock_gaps", values=values)) if len(found) else table

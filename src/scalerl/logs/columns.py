@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from scalerl.logs.units import Cells, is_number, known, numeric
+from scalerl.logs.units import Cells, is_number, known, logged, numeric
 
 GPU_HOURS = ("gpu_hours", "gpuhours", "compute_gpu_hours", "compute/gpu_hours", "train/gpu_hours", "perf/gpu_hours")
 FLOPS = (
@@ -172,7 +172,7 @@ def choose_y(cells: Columns) -> Reward | None:
             counts[column] = len(seen) - (len(seen) > 1 and not seen.isdisjoint(("0", "0.0")))
     if not any(counts.values()):
         # A column without any number is still chosen, so that the message can name it.
-        counts = {column: int(np.not_equal(cells[column], None).sum()) * (named[column] != _BARE) for column in named}
+        counts = {column: int(logged(cells[column]).sum()) * (named[column] != _BARE) for column in named}
     most = {kind: max(counts[column] for column in named if named[column][0] == kind) for kind, _, _ in named.values()}
     ranks = {
         column: (counts[column] < max(ENOUGH_ROWS, most[rank[0]] / _FEWER), *rank)
@@ -221,12 +221,12 @@ def choose_x(cells: Columns, *, y: str | None, built: bool) -> str | None:
     Most rows with a y have a number there; transformers writes total_flos in the last row only.
     """
     order = (*(("gpu_hours",) * built), *GPU_HOURS, *FLOPS, *TOKENS, "hours", *STEP)
-    rows = np.flatnonzero(np.not_equal(cells[y], None)) if y in cells else slice(None)
+    rows = np.flatnonzero(logged(cells[y])) if y and y in cells else slice(None)
     # An epoch or episode counts training only where nothing finer is there, and where it differs from row to row.
     named = find_all(order, cells) or [name for name in find_all(COARSE, cells) if y and _differs(cells, name, rows)]
     given = {column: fill_from_step(cells, column, find(STEP, cells))[rows] for column in named}
     numbers = [column for column, own in given.items() if 2 * sum(map(is_number, own)) >= max(len(own), 1)]
-    texts = [column for column, own in given.items() if 2 * np.not_equal(own, None).sum() >= max(len(own), 1)]
+    texts = [column for column, own in given.items() if 2 * logged(own).sum() >= max(len(own), 1)]
     return next(iter((*numbers, *texts)), None)
 
 
@@ -260,14 +260,14 @@ def run_labels(cells: Columns, needed: str) -> list[str]:
     Each value of theirs has rows with `needed`. This leaves out a column such as split=train|eval, whose eval rows get
     their compute from train rows.
     """
-    has_needed = np.not_equal(cells[needed], None)
+    has_needed = logged(cells[needed])
     named = [column for column, own in cells.items() if plain(column) in LABELS or are_words(own)]
     return [column for column in named if set(map(str, cells[column])) == set(map(str, cells[column][has_needed]))]
 
 
 def are_words(cells: Cells) -> bool:
     """Return whether a column holds words that repeat."""
-    words = cells[np.not_equal(cells, None)]
+    words = cells[logged(cells)]
     return {str} >= set(map(type, words)) and 2 * len(set(words)) <= len(words)
 
 

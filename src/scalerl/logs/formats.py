@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from scalerl import store
 from scalerl.errors import InputError, RunFolderError, UserError
 from scalerl.logs import binary, text
@@ -19,6 +17,7 @@ from scalerl.logs.console import console_rows
 from scalerl.logs.facts import Fact
 from scalerl.logs.source import LOG_SUFFIXES, Source, matches, no_such_file, nothing_to_read
 from scalerl.logs.table import Placed, Table, flatten
+from scalerl.logs.units import logged
 
 _MAX_LOGS = 64
 _MAX_LOGS_OF_A_RUN = 8
@@ -145,7 +144,7 @@ def _best_of(tables: Sequence[Table], folder: Path) -> Table:
 
     def rank(table: Table) -> tuple[bool, int]:
         is_evaluation = table.reward is not None and table.x is not None and table.reward.kind == "evaluation"
-        return is_evaluation, int(np.not_equal(table[table.y], None).sum())
+        return is_evaluation, int(logged(table[table.y]).sum())
 
     best = max(tables, key=rank)
     others = tuple(table.path.name for table in tables if table is not best)
@@ -156,7 +155,7 @@ def _best_of(tables: Sequence[Table], folder: Path) -> Table:
 # Our own folders
 
 
-def _run_rows(name: str, keys: Sequence[str], source: Source) -> Found:
+def _run_rows(name: str, keys: Sequence[str], source: Source) -> list[Placed] | None:
     """Return the rows of a run folder's file that count, each with the run's seed and batch.
 
     Of several with equal keys the latest counts.
@@ -184,7 +183,7 @@ def _study_rows(source: Source) -> Found:
     for run in (store.read_study(source.path) or {}).get("runs", []):
         labels = {key: run.get(key) for key in ("arm", "seed", "folder")} if isinstance(run, Mapping) else {}
         folder = source.path / store.portable(str(labels.pop("folder", None)))
-        rows: Any = _evaluations(Source(folder)) or ()
+        rows = _evaluations(Source(folder)) or []
         placed += [(f"{folder.name}, {place}", {**row, **labels}) for place, row in rows]
     return placed
 

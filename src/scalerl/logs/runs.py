@@ -20,7 +20,7 @@ from scalerl.logs.columns import RUN, grouped, is_measured, plain
 from scalerl.logs.facts import Fact
 from scalerl.logs.names import ATTEMPT
 from scalerl.logs.table import Table
-from scalerl.logs.units import Floats, Mask, known
+from scalerl.logs.units import Cells, Floats, Mask, known
 
 Span = tuple[float, float]
 """First and last step of a part."""
@@ -186,7 +186,7 @@ def _measure_other_things(table: Table, step: str) -> bool:
     return all(len(np.unique(part[known(cells)])) < 2 for cells in measured)
 
 
-def _superseded(steps: Floats, gone: NDArray[np.intp], places: Sequence[str], file: str) -> Fact:
+def _superseded(steps: Floats, gone: NDArray[np.intp], places: Cells, file: str) -> Fact:
     first = int(gone[gone >= 0].min())
     before = steps[:first][~np.isnan(steps[:first])]
     values = {"from_step": float(before[-1]), "to_step": float(steps[first])}

@@ -24,7 +24,7 @@ from scalerl.logs.runs import Span, chains, span_of
 from scalerl.logs.shapes import SPLIT
 from scalerl.logs.source import Source
 from scalerl.logs.table import Table
-from scalerl.logs.units import Cells, Floats, Mask, YScale, column_of, label, labels, number
+from scalerl.logs.units import Cells, Floats, Mask, YScale, column_of, label, labels, logged, number
 
 _MAX_PLACES = 5
 # A column with more values than these, or hardly a row for each, does not name runs.
@@ -140,7 +140,7 @@ def curves_from(tables: Sequence[Table], selection: Selection) -> dict[CurveKey,
 
 
 def _is_measured(table: Table) -> Mask:
-    return np.not_equal(table[table.x], None) & np.not_equal(table[table.y], None)
+    return logged(table[table.x]) & logged(table[table.y])
 
 
 def _points(found: Sequence[tuple[Table, NDArray[np.intp]]], selection: Selection) -> Points:
@@ -157,7 +157,7 @@ def _points(found: Sequence[tuple[Table, NDArray[np.intp]]], selection: Selectio
             "file": np.full(len(table), table.path.name, dtype=object),
             # Files pooled into one curve are different runs, unless the user names the column of runs.
             "run": labels(table[selection.seed or FILE]),
-            "seed": labels(np.where(np.equal(table[seed], None), "", table[seed])),
+            "seed": labels(np.where(logged(table[seed]), table[seed], "")),
             "held": same(table[held_column], held_value),
             "step": table.numbers(table.step),
             "samples": table.numbers(table.num_samples),
@@ -315,7 +315,7 @@ def _matches_nothing(tables: Sequence[Table], option: str, column: str) -> str:
 
 
 def _nothing_left(table: Table) -> str:
-    with_x, with_y = (np.not_equal(table[column], None).sum() for column in (table.x, table.y))
+    with_x, with_y = (logged(table[column]).sum() for column in (table.x, table.y))
     return (
         f"no usable curve: of the {len(table)} rows selected from {table.path}, {with_x} have {table.x!r}, "
         f"{with_y} have {table.y!r} and none has both; choose other columns with --x and --y."

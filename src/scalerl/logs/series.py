@@ -25,6 +25,7 @@ from scalerl.logs.units import (
     ROUNDING,
     SCALES,
     Bounds,
+    Cells,
     Floats,
     Mask,
     YScale,
@@ -308,7 +309,7 @@ def _span(bounds: tuple[float, float]) -> str:
     return f"[{bounds[0]:g}, {bounds[1]:g}]"
 
 
-def _numbers(points: Points, cells: Sequence[Any], column: str, option: str) -> Floats:
+def _numbers(points: Points, cells: Cells, column: str, option: str) -> Floats:
     found = [number(cell) for cell in cells]
     if None in found:
         shown = repr(cells[found.index(None)])

@@ -10,7 +10,7 @@ import numpy as np
 from scalerl.logs.columns import COARSE, LABELS, STEP, WALL_CLOCK, choose_y, is_measured, plain
 from scalerl.logs.facts import Fact
 from scalerl.logs.table import Placed, Table
-from scalerl.logs.units import column_of, known, numeric
+from scalerl.logs.units import NOTHING, column_of, known, logged, numeric
 
 SPLIT = ("split", "phase", "mode", "stage", "subset", "set", "type", "kind", "event")
 _TRAINING = re.compile(r"train\w*", re.IGNORECASE)
@@ -47,9 +47,9 @@ def with_evaluations(table: Table) -> Table:
         return table
     new = {}
     for name, cells in table.cells.items():
-        seen = set(split[np.not_equal(cells, None)])
+        seen = set(split[logged(cells)])
         if len(seen) > 1 and choose_y({name: cells}):
-            new |= {f"{word}/{name}": np.where(split == word, cells, None) for word in sorted(tests & seen)}
+            new |= {f"{word}/{name}": np.where(split == word, cells, NOTHING) for word in sorted(tests & seen)}
     for name, cells in new.items():
         table = table.with_column(name, cells)
     return table.noting(Fact(kind="evaluations_apart", values={"columns": tuple(new)})) if new else table
@@ -72,7 +72,7 @@ def run_columns(table: Table) -> dict[str, tuple[str, str]]:
     others = [column for column in table.columns if column != step]
     if step is None or len(others) < 2 or any(map(is_measured, others)):
         return {}
-    values = [numeric(table[name][np.not_equal(table[name], None)]) for name in others]
+    values = [numeric(table[name][logged(table[name])]) for name in others]
     peaks = [np.nanmax(np.abs(own), initial=0.0) for own in values]
     lows = [np.nanmin(own, initial=0.0) for own in values]
     is_rate = min(lows) >= -1 and max(peaks) <= 100

@@ -16,7 +16,7 @@ from scalerl.logs.columns import Reward
 from scalerl.logs.facts import Fact
 from scalerl.logs.names import clean
 from scalerl.logs.source import Source
-from scalerl.logs.units import ABSENT, Cells, Floats, as_numbers, column_of, known, number, numeric
+from scalerl.logs.units import ABSENT, Cells, Floats, as_numbers, column_of, known, logged, number, numeric
 
 Placed = tuple[str, Mapping[str, Any]]
 """A row and its place in the log, such as 'line 12'."""
@@ -60,7 +60,7 @@ class Table:
 
     def __getitem__(self, column: str | None) -> Cells:
         """Return a column; one that is not there holds nothing."""
-        return self.cells[column] if column in self.cells else np.full(len(self), None)
+        return self.cells.get(column or "", np.full(len(self), None))
 
     @property
     def columns(self) -> list[str]:
@@ -135,12 +135,12 @@ def _with_numbers(column: str, cells: Cells, *, decimal_comma: bool) -> Cells:
     # 3e7 may be a label beside 'base'.
     if str not in kinds or kinds & {list, bool, dict}:
         return cells
-    there = np.flatnonzero(np.not_equal(cells, None))
+    there = np.flatnonzero(logged(cells))
     texts = [str(cell).strip() for cell in cells[there]]
     steps = [_STEP_OF.fullmatch(text) for text in texts] if names.plain(column) in names.STEP else [None]
     texts = [step[1] for step in steps if step] if all(steps) else texts
     values = column_of(as_numbers(texts, decimal_comma=decimal_comma))
-    is_read = np.not_equal(values, None)
+    is_read = logged(values)
     if 2 * is_read.sum() > len(values):
         cells[there[is_read]] = values[is_read]
     return cells

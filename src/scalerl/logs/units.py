@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 Cells = NDArray[np.object_]
 """A column of a log; None for what was not logged, which is not NaN."""
+NOTHING: Any = None
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
@@ -59,9 +60,14 @@ def numeric(cells: Iterable[Any]) -> Floats:
     return np.array([cell if is_number(cell) else math.nan for cell in cells], dtype=float)
 
 
+def logged(cells: Cells) -> Mask:
+    """Return which cells hold anything, be it NaN."""
+    return np.not_equal(cells, NOTHING)
+
+
 def known(cells: Cells) -> Mask:
     """Return which cells were measured: they are there and not NaN."""
-    return np.not_equal(cells, None) & np.equal(cells, cells)
+    return logged(cells) & np.equal(cells, cells)
 
 
 def label(value: object) -> str:
