@@ -130,22 +130,6 @@ def _scalars(steps: range, shift: float = 0.0) -> list[tuple[str, int, float]]:
     return [("val/reward", step, 0.25 + step / 128 + shift) for step in steps]
 
 
-def test_event_files_from_the_beginning_are_separate_curves(tmp_path: Path) -> None:
-    for number in range(23):
-        values = [0.25 + step / 128 for step in range(6 + number)]
-        writer = tensorboardX.SummaryWriter(str(tmp_path), filename_suffix=f".{number}")
-        for step, value in enumerate(values, start=1):
-            writer.add_scalar("val/reward", value, step, walltime=1e9 + 1e5 * number + step)
-        writer.close()
-    curves = _curves(tmp_path)
-    assert [len(series.compute) for series in curves] == [6 + number for number in range(23)]
-    assert [series.name for series in curves][:2] == ["attempt 1", "attempt 2"]
-    [fact] = curves[0].facts
-    assert (fact.kind, fact.values["num"]) == ("attempts", 23)
-    [only] = series_from([read_table(tmp_path)], Selection(where=(("attempt", "23"),)))
-    assert len(only.compute) == 28
-
-
 def test_event_file_that_continues_supersedes_later_steps(tmp_path: Path) -> None:
     _write_raw(tmp_path / "events.out.tfevents.1", _scalars(range(1, 31)))
     # Its wall times, 1.5e9 + step, follow those of the first file.
@@ -168,16 +152,6 @@ def test_event_files_of_different_tags_are_one_run(tmp_path: Path) -> None:
     _write_raw(tmp_path / "events.out.tfevents.2", [("train/loss", step, 0.5) for step in range(1, 11)])
     [series] = _curves(tmp_path)
     assert (len(series.compute), series.facts) == (10, ())
-
-
-def test_event_file_that_repeats_step_0_continues_the_run(tmp_path: Path) -> None:
-    for number, steps in enumerate([range(31), [0, *range(21, 41)]]):
-        writer = tensorboardX.SummaryWriter(str(tmp_path), filename_suffix=f".{number}")
-        for step in steps:
-            writer.add_scalar("val/reward", 0.25 + 0.125 * number, step, walltime=1e9 + 1000 * number + step)
-        writer.close()
-    [series] = _curves(tmp_path)
-    assert series.reward.tolist() == [0.25] * 20 + [0.375] * 20
 
 
 def test_folders_with_and_without_attempts_together(tmp_path: Path) -> None:

@@ -28,14 +28,6 @@ def test_numbers_of_by_carry_their_column(tmp_path: Path) -> None:
     assert _names(path, by=("arm", "rho")) == ["a/rho=0.7", "b/rho=0.9"]
 
 
-def test_file_is_not_named_before_the_runs_of_a_single_file(tmp_path: Path) -> None:
-    header = "Step,s0 - val/reward,s0 - val/reward__MIN,s1 - val/reward,s1 - val/reward__MIN"
-    one = _csv(tmp_path / "one.csv", header, "1,0.1,0,0.2,0\n2,0.3,0,0.4,0\n")
-    two = _csv(tmp_path / "two.csv", header, "1,0.1,0,0.2,0\n2,0.3,0,0.4,0\n")
-    assert _names(one) == ["s0", "s1"]
-    assert _names(one, two) == ["one/s0", "one/s1", "two/s0", "two/s1"]
-
-
 @pytest.mark.parametrize(
     "paths, names",
     [

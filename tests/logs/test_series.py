@@ -11,12 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import scalerl
 from scalerl.errors import InputError
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, Series, series_from
-
-SHARED = Path(__file__).parents[2] / "../shared/data"
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is not beside this checkout")
+from scalerl.logs.units import SCALES, YScale
 
 ARMS = [("a", 1, 0.3), ("a", 2, 0.4), ("b", 1, 0.5), ("b", 2, 0.6)]
 
@@ -44,6 +43,11 @@ def _evals(set_name: str = "val", shift: float = 0.0) -> list[dict[str, Any]]:
 
 def _select(*paths: Path, **options: Any) -> list[Series]:
     return series_from([read_table(path) for path in paths], Selection(**options))
+
+
+def _only(path: Path, header: str, rows: Sequence[Sequence[Any]], **options: Any) -> Series:
+    [series] = _select(_csv(path, header, rows), **options)
+    return series
 
 
 def _fault(*paths: Path, **options: Any) -> str:
@@ -185,6 +189,181 @@ def test_evaluation_sets_are_separate_curves(tmp_path: Path) -> None:
     assert [series.name for series in _select(folder, by=("set",))] == ["val", "test"]
     assert [series.name for series in _select(folder, by=("file",))] == ["cispo/val", "cispo/test"]
     assert [series.name for series in _select(folder, where=(("set", "test"),))] == ["cispo"]
+
+
+def _rising(seed: int, computes: Sequence[float] = (0, 1, 2, 3)) -> list[tuple[int, float, float]]:
+    return [(seed, compute, 0.2 + 0.1 * compute + 0.001 * seed) for compute in computes]
+
+
+ROWS, EARLY, LATE = [(0, 0.2), (1, 0.3), (2, 0.4)], [(0.1, 0.3), (2, 0.4), (10, 0.6)], [(1, 0.3), (2, 0.4), (10, 0.6)]
+COUNTED = [(0, 0, 50), (1, 0.1, 50), (2, 0.2, 50)]
+BINOMIAL = (0.02 * 0.98 / 50) ** 0.5
+
+# header, rows, options -> start, its sd, the compute that is fitted, kinds of facts
+STARTS: dict[str, tuple[str, list[Any], dict[str, Any], tuple[Any, ...]]] = {
+    "at compute 0": ("gpu_hours", ROWS, {}, (0.2, None, [1, 2], ["start_at_zero"])),
+    "first row": ("gpu_hours", ROWS, {"start": "first"}, (0.2, None, [1, 2], [])),
+    "given": ("gpu_hours", ROWS[1:], {"start": 0.2}, (0.2, 0.0, [1, 2], [])),
+    "given beside compute 0": ("gpu_hours", ROWS, {"start": 0.25}, (0.25, 0.0, [1, 2], [])),
+    "step below 0": ("step", [(-1, 0.2), *ROWS[1:]], {}, (0.2, None, [1, 2], ["start_at_zero"])),
+    "zero with a count": ("gpu_hours", COUNTED, {"start": "first"}, (0, pytest.approx(BINOMIAL), [1, 2], [])),
+    "twice": ("gpu_hours", [(0, 0.3), *ROWS], {"start": "first"}, (0.25, None, [1, 2], ["start_is_a_mean"])),
+    "late": ("gpu_hours", LATE, {"start": "first"}, (None, 0.0, [1, 2, 10], ["start_is_late"])),
+    "within a hundredth": ("gpu_hours", EARLY, {"start": "first"}, (0.3, None, [2, 10], [])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_start_is_found(tmp_path: Path, name: str) -> None:
+    x, rows, options, expected = STARTS[name]
+    series = _only(tmp_path / "a.csv", f"{x},reward" + ",num_samples" * (len(rows[0]) > 2), rows, **options)
+    kinds = [fact.kind for fact in series.facts]
+    assert (series.start, series.start_sd, series.compute.tolist(), kinds) == expected
+
+
+def test_start_without_sample_counts_is_noisy(tmp_path: Path) -> None:
+    (tmp_path / "recipe.json").write_text("{}")
+    rows = [f'{{"step": {n}, "set": "val", "gpu_hours": {n}, "reward": {0.2 + 0.1 * n}}}\n' for n in range(4)]
+    (tmp_path / "evals.jsonl").write_text("".join(rows))
+    [series] = _select(tmp_path)
+    assert (series.start, series.start_sd) == (0.2, None)
+
+
+def test_spread_of_the_start_needs_many_starts(tmp_path: Path) -> None:
+    for runs, expected in ((3, None), (4, pytest.approx(0.001 * (5 / 3) ** 0.5 / 2))):
+        rows = [row for seed in range(runs) for row in _rising(seed)]
+        series = _only(tmp_path / "a.csv", "seed,gpu_hours,reward", rows, start="first", seed="seed")
+        assert series.start == pytest.approx(0.2 + 0.001 * (runs - 1) / 2)
+        assert series.start_sd == expected
+
+
+def test_evaluation_copied_into_every_run_counts_once(tmp_path: Path) -> None:
+    rows = [(seed, compute, 0.1 + 0.1 * compute) for seed in range(5) for compute in range(4)]
+    assert _only(tmp_path / "a.csv", "seed,gpu_hours,reward", rows, start="first").start_sd is None
+
+
+# Seeds
+
+
+def test_seed_column_separates_runs_and_is_noted(tmp_path: Path) -> None:
+    rows = [*_rising(0, (1, 2)), *_rising(1, (1, 2))]
+    series = _only(tmp_path / "a.csv", "seed,gpu_hours,reward", rows)
+    assert series.run is not None
+    assert series.run.tolist() == ["0", "0", "1", "1"]
+    assert [fact.kind for fact in series.facts] == ["runs_by_column"]
+    named = _only(tmp_path / "a.csv", "seed,gpu_hours,reward", rows, seed="seed")
+    assert named.run is not None
+    assert (named.run.tolist(), named.notes) == (series.run.tolist(), ())
+
+
+def test_single_seed_is_not_noted(tmp_path: Path) -> None:
+    series = _only(tmp_path / "a.csv", "seed,gpu_hours,reward", _rising(7, (1, 2, 3)))
+    assert (series.run, series.notes) == (None, ())
+
+
+def test_seed_that_differs_in_every_row_is_ignored(tmp_path: Path) -> None:
+    rows = [(100 + compute, compute, 0.1 * compute) for compute in range(1, 7)]
+    series = _only(tmp_path / "a.csv", "seed,gpu_hours,reward", rows)
+    assert series.run is None
+    assert [fact.kind for fact in series.facts] == ["seed_has_too_many_values"]
+
+
+def test_same_seed_in_two_files_is_two_runs(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        _only(tmp_path / f"{name}.csv", "arm,seed,gpu_hours,reward", [("a", *row) for row in _rising(0, (1, 2))])
+    paths = [tmp_path / f"{name}.csv" for name in ("one", "two")]
+    [series] = _select(*paths, by=("arm",))
+    assert series.run is not None
+    assert (series.run.tolist(), series.notes) == (["one", "one", "two", "two"], ())
+    more = _only(
+        tmp_path / "two.csv", "arm,seed,gpu_hours,reward", [("a", *_rising(s, (n,))[0]) for s in (0, 1) for n in (1, 2)]
+    )
+    assert more.notes
+    [series] = _select(*paths, by=("arm",))
+    assert series.run is not None
+    assert sorted(set(series.run.tolist())) == ["one/0", "two/0", "two/1"]
+
+
+def test_clock_that_begins_with_the_first_row_is_completed(tmp_path: Path) -> None:
+    rows = [(step, 360.0 * (step - 10), 0.3 + step / 1000) for step in range(10, 60, 10)]
+    series = _only(tmp_path / "a.csv", "step,elapsed_s,reward", rows)
+    assert (series.start, series.x_label) == (None, "hours")
+    assert series.compute.tolist() == pytest.approx([1, 2, 3, 4, 5])
+
+
+# The scale: shares, per cent only for what is named as a rate, everything else as it is
+
+
+@pytest.mark.parametrize(
+    "column, rewards, scale, kinds",
+    [
+        ("reward", (0.0, 0.5, 1.0), "1", []),
+        ("reward", (0.4, 1.1, 1.5), "none", ["own_scale"]),
+        ("reward", (-0.9, 0.1, 0.6), "none", ["own_scale"]),
+        ("reward", (-150.0, 3.0, 150.0), "none", ["own_scale"]),
+        ("reward", (12.0, 30.0, 61.0), "none", ["own_scale"]),
+        ("pass_rate", (20.0, 50.0, 67.0), "100", ["percent"]),
+        ("val/accuracy", (2.0, 5.0, 9.0), "100", ["percent"]),
+        ("eval_win_rate_percent", (0.5, 30.0, 90.0), "100", ["percent"]),
+        ("eval/aime/pass@1", (0.9, 3.0, 6.5), "100", ["percent"]),
+        ("pass_rate", (0.4, 1.1, 1.5), "none", ["own_scale"]),
+    ],
+)
+def test_scale_fits_the_values(
+    tmp_path: Path, column: str, rewards: tuple[float, ...], scale: YScale, kinds: list[str]
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"tokens,{column}\n" + "".join(f"{at},{reward}\n" for at, reward in enumerate(rewards, start=1)))
+    [series] = _select(path)
+    assert (series.y_scale, series.bounds, [fact.kind for fact in series.facts]) == (scale, SCALES[scale], kinds)
+    assert series.reward.tolist() == list(rewards)
+
+
+def _written(path: Path, unit: float = 1.0, low: float = 0.0) -> Path:
+    """A sigmoid from a share of 0.2 to one of 0.7, in another unit."""
+    rows = [(step, 0.2 + 0.5 / (1 + 10 / step) + 0.004 * (-1) ** step) for step in range(1, 61)]
+    path.write_text("step,pass_rate\n" + "".join(f"{step},{low + unit * share}\n" for step, share in rows))
+    return path
+
+
+def test_answers_have_the_unit_of_the_log(tmp_path: Path) -> None:
+    share = scalerl.read(_written(tmp_path / "share.csv"), start=0.2)
+    percent = scalerl.read(_written(tmp_path / "percent.csv", 100), start=20)
+    signed = scalerl.read(_written(tmp_path / "pm1.csv", 2, -1), start=-0.6, y_scale="pm1")
+    [at], [percent_at], [signed_at] = (runs.forecast(100).curves for runs in (share, percent, signed))
+    for key, reward in (("ceiling", lambda curve: curve.ceiling), ("at", lambda curve: curve.at[0].reward)):
+        for end in ("value", "low", "high"):
+            given = reward(at)[end]
+            assert reward(percent_at)[end] == pytest.approx(100 * given, rel=1e-6), key
+            assert reward(signed_at)[end] == pytest.approx(2 * given - 1, rel=1e-6), key
+    assert percent_at.verdict == signed_at.verdict == at.verdict
+    assert f"{percent_at.ceiling.value:.1f} [" in repr(percent.fit())
+    assert percent.fit(form="log-linear").curves[0].ceiling.value == 100
+    paper, percent_paper = (runs.fit(method="paper").curves[0].ceiling.value for runs in (share, percent))
+    assert percent_paper == pytest.approx(100 * paper)
+
+
+def test_curves_in_shares_and_in_per_cent_are_compared_as_shares(tmp_path: Path) -> None:
+    paths = [_written(tmp_path / "a.csv"), _written(tmp_path / "b.csv", 100)]
+    first, second = scalerl.read([str(path) for path in paths])
+    assert (second.y_scale, second.reward.tolist()) == ("1", pytest.approx(first.reward.tolist()))
+
+
+def test_column_has_one_unit_for_all_its_arms(tmp_path: Path):
+    rows = [(arm, step, top * step / 20) for arm, top in (("good", 58.0), ("bad", 0.9)) for step in range(1, 21)]
+    path = tmp_path / "arms.csv"
+    path.write_text("arm,step,pass_rate\n" + "".join(f"{arm},{step},{rate}\n" for arm, step, rate in rows))
+    scales = {series.name: series.y_scale for series in _select(path)}
+    assert set(scales.values()) == {"100"}
+    assert len(scales) == 2
+
+
+def test_one_start_for_shares_and_per_cent_is_a_share(tmp_path: Path):
+    for name, unit in (("share.csv", 1), ("percent.csv", 100)):
+        lines = [f"{step},{unit * 0.6 * step / 20}" for step in range(1, 21)]
+        (tmp_path / name).write_text("step,pass_rate\n" + "\n".join(lines) + "\n")
+    paths = [tmp_path / name for name in ("share.csv", "percent.csv")]
+    assert [series.start for series in _select(*paths, start=0.02)] == [0.02, 0.02]
 
 
 # Faults of a file
