@@ -14,7 +14,7 @@ from scalerl.types import derive_seed
 
 
 class Mixture:
-    """A curriculum over the problems of several tasks, with the methods of Curriculum. Ids are unique across tasks.
+    """A curriculum over the problems of several tasks, with what the loop uses of one. Ids are unique across tasks.
 
     Plain Python without a clock: results depend only on the seed and the order of the calls.
     """
@@ -39,6 +39,7 @@ class Mixture:
             for name in sorted(problem_ids)
         }
         self._weights = dict(weights)
+        # Those issued again after a resume count once.
         self._num_issued = dict.fromkeys(self._curricula, 0)
         # The task of every group that is not trained yet, in the order of issue.
         self._task_of: dict[str, str] = {}
@@ -76,22 +77,7 @@ class Mixture:
     @property
     def exhausted(self) -> bool:
         """Whether no task has a problem left to ask, now or later."""
-        return len(self.exhausted_tasks) == len(self._curricula)
-
-    @property
-    def exhausted_tasks(self) -> tuple[str, ...]:
-        """Tasks without problems left; after the first of them, the run trains on a different mixture."""
-        return tuple(name for name, curriculum in self._curricula.items() if curriculum.exhausted)
-
-    @property
-    def num_issued(self) -> Mapping[str, int]:
-        """Groups issued per task; those issued again after a resume count once."""
-        return dict(self._num_issued)
-
-    @property
-    def epoch(self) -> int:
-        """The lowest epoch of all tasks."""
-        return min(curriculum.epoch for curriculum in self._curricula.values())
+        return all(curriculum.exhausted for curriculum in self._curricula.values())
 
     @property
     def in_flight(self) -> tuple[Issued, ...]:
@@ -103,14 +89,6 @@ class Mixture:
     def untrained(self) -> tuple[Issued, ...]:
         """Groups graded and not used by a step yet, task by task."""
         return tuple(issued for curriculum in self._curricula.values() for issued in curriculum.untrained)
-
-    @property
-    def num_trained(self) -> int:
-        return sum(curriculum.num_trained for curriculum in self._curricula.values())
-
-    @property
-    def num_retired(self) -> int:
-        return sum(curriculum.num_retired for curriculum in self._curricula.values())
 
     @property
     def metrics(self) -> dict[str, float]:
