@@ -6,10 +6,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
 
 import typer
 
@@ -231,7 +231,29 @@ def print_json(command: str, **content: Any) -> None:
     typer.echo(json.dumps(whole, indent=2, allow_nan=False, default=str))
 
 
-def drawn(path: Path | str | None) -> None:
-    """Say into which file a picture was drawn, if it was."""
-    if path is not None:
-        typer.echo(f"Drawn into {path}")
+class Output(Protocol):
+    """The options of a command that say where its result goes."""
+
+    @property
+    def as_json(self) -> bool: ...
+    @property
+    def plot(self) -> Path | None: ...
+
+
+def show(
+    command: str,
+    out: Output,
+    *,
+    json: Callable[[], Mapping[str, Any]],
+    text: Callable[[], Any],
+    draw: Callable[[Path], object] = lambda path: None,
+) -> None:
+    """Show the result of a command: draw it if that was asked for, and print it as JSON or as tables."""
+    if out.plot is not None:
+        draw(out.plot)
+    if out.as_json:
+        print_json(command, **json())
+        return
+    table_console().print(text(), highlight=False)
+    if out.plot is not None:
+        typer.echo(f"Drawn into {out.plot}")

@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from scalerl.cli.console import drawn, print_json, table_console
+from scalerl.cli import options as opt
+from scalerl.cli.console import print_json, show, table_console
 from scalerl.cli.curves import Common, chosen, shares_options
-from scalerl.cli.options import Json, argument, numbers, option, positive
+from scalerl.cli.options import Parsed, option
 from scalerl.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -30,10 +31,10 @@ def _series(common: Common) -> "list[Series]":
     return series_from(read_tables(common.files), chosen(common)[0])
 
 
-@shares_options("plot")
+@shares_options("plot", "explain", "method")
 def prior(
     common: Common,
-    out: Annotated[Path, option("File for what was learnt.", "--out", metavar="FILE")],
+    out: Path = option("FILE", "File for what was learnt.", default=...),
 ) -> None:
     """Learn typical gains, exponents and midpoints from earlier runs, for --prior FILE of other commands.
 
@@ -52,24 +53,21 @@ def prior(
     typer.echo(f"{len(content['members'])} runs are in {out}: use it with --prior {out}")
 
 
-@shares_options()
+@shares_options("explain", "method")
 def plan(
     common: Common,
-    target: Annotated[float, option("Compute at which the arms are compared.", metavar="C")],
-    budget: Annotated[
-        float | None,
-        option(
-            "Compute that all arms may spend together, what they have spent included. Unset: no limit.", metavar="C"
-        ),
-    ] = None,
-    allocate: Annotated[
-        str | None,
-        option(
-            "Say instead which values of these columns are best at which compute up to the target: what a step is "
-            "spent on, such as completions_per_group,groups_per_batch.",
-            metavar="COL[,COL]",
-        ),
-    ] = None,
+    target: float = option("C", "Compute at which the arms are compared.", default=..., check=opt.positive),
+    budget: float | None = option(
+        "C",
+        "Compute that all arms may spend together, what they have spent included. Unset: no limit.",
+        check=opt.positive,
+    ),
+    allocate: Parsed = option(
+        "COL[,COL]",
+        "Say instead which values of these columns are best at which compute up to the target: what a step is spent "
+        "on, such as completions_per_group,groups_per_batch.",
+        check=opt.columns,
+    ),
 ) -> None:
     """Say which arms to continue, which to stop, and how probably each is the best at a target compute.
 
@@ -82,46 +80,41 @@ def plan(
     See also: study --set budget.policy=forecast, which plans and continues its arms by itself.
     """
     from scalerl.joint.plan import plan as planned_for
-    from scalerl.report.joint import plans
+    from scalerl.report.joint import allocations, plans
     from scalerl.report.json import plain
 
-    positive([target], "--target")
-    positive([] if budget is None else [budget], "--budget")
     if allocate is not None:
         if common.plot is not None:
             raise UsageError("--allocate prints a table and draws nothing: leave out --plot")
-        _allocate(replace(common, by=allocate), target)
+        found = allocations.make_allocations(
+            _curves(replace(common, by=allocate)), list(allocate), target, common.level
+        )
+        show(
+            "allocation",
+            common,
+            json=lambda: allocations.allocation_json(found, allocate),
+            text=lambda: allocations.allocation_table(found, allocate),
+        )
         return
     curves = _curves(common)
     candidates = plans.make_candidates(curves, target)
     planned = planned_for(candidates, target, budget=budget, level=common.level)
-    if common.plot is not None:
-        plans.draw_plan(planned, candidates, curves, Path(common.plot))
-    if common.as_json:
-        print_json("plan", **plain(planned))
-        return
-    table_console().print(plans.plan_table(planned, candidates), highlight=False)
-    drawn(common.plot)
+    show(
+        "plan",
+        common,
+        json=lambda: plain(planned),
+        text=lambda: plans.plan_table(planned, candidates),
+        draw=lambda path: plans.draw_plan(planned, candidates, curves, path),
+    )
 
 
-def _allocate(common: Common, target: float) -> None:
-    from scalerl.report.joint import allocations
-
-    names = [name.strip() for name in (common.by or "").split(",")]
-    found = allocations.make_allocations(_curves(common), names, target, common.level)
-    if common.as_json:
-        print_json("allocation", **allocations.allocation_json(found, names))
-        return
-    table_console().print(allocations.allocation_table(found, names), highlight=False)
-
-
-@shares_options("start")
+@shares_options("start", "explain", "method")
 def transfer(
     common: Common,
-    size: Annotated[str, option("Column of the size: 0.5B, 72B, 7e9; or of a batch size, a length.", metavar="COLUMN")],
-    to: Annotated[str, option("Size to forecast, such as 72B.", metavar="SIZE")],
-    start: Annotated[float, option("Reward of that model before training.", metavar="REWARD")],
-    at: Annotated[str | None, option("Forecast the reward at these computes.", metavar="C[,C]")] = None,
+    size: str = option("COLUMN", "Column of the size: 0.5B, 72B, 7e9; or of a batch size, a length.", default=...),
+    to: str = option("SIZE", "Size to forecast, such as 72B.", default=...),
+    start: float = option("REWARD", "Reward of that model before training.", default=...),
+    at: Parsed = option("C[,C]", "Forecast the reward at these computes.", check=opt.positives),
 ) -> None:
     """Forecast the curve of a larger model before it is trained, from runs of three or more smaller ones.
 
@@ -133,31 +126,27 @@ def transfer(
     from scalerl.report.results import fitted_curves
 
     target = transfers.parse_size(to, "--to")
-    computes = positive(numbers(at, "--at"), "--at")
     # The size last, so that it ends each curve's name.
-    columns = [name.strip() for name in (common.by or "").split(",") if name.strip() and name.strip() != size]
-    common = replace(common, by=",".join([*columns, size]))
+    common = replace(common, by=(*(name for name in common.by or () if name != size), size))
     start, series = transfers.in_one_scale(start, _series(common))
     curves = fitted_curves(series, chosen(common)[1])
-    done, notes = transfers.make_transfer(curves, size, target, start, computes, common.level)
-    if common.plot is not None:
-        transfers.draw_transfer(done, Path(common.plot))
-    if common.as_json:
-        print_json("transfer", **transfers.transfer_json(done, notes))
-        return
-    table_console().print(transfers.transfer_table(done, notes), highlight=False)
-    drawn(common.plot)
+    done, notes = transfers.make_transfer(curves, size, target, start, at or [], common.level)
+    show(
+        "transfer",
+        common,
+        json=lambda: transfers.transfer_json(done, notes),
+        text=lambda: transfers.transfer_table(done, notes),
+        draw=lambda path: transfers.draw_transfer(done, path),
+    )
 
 
 def score(
-    sealed: Annotated[Path, argument("FILE|FOLDER", "A sealed forecast, or a folder of them.")],
-    logs: Annotated[
-        list[str] | None, argument("LOG", "The log as it is now. Left out: the path it had when it was sealed.")
-    ] = None,
-    out: Annotated[
-        Path | None, option("Calibration page of a folder. Unset: FOLDER/calibration.html.", metavar="OUT.html")
-    ] = None,
-    as_json: Json = False,
+    sealed: Path = opt.argument("FILE|FOLDER", "A sealed forecast, or a folder of them."),
+    logs: list[str] | None = opt.argument(
+        "LOG", "The log as it is now. Left out: the path it had when it was sealed.", None
+    ),
+    out: Path | None = option("OUT.html", "Calibration page of a folder. Unset: FOLDER/calibration.html."),
+    as_json: bool = opt.JSON,
 ) -> None:
     """Score sealed forecasts (forecast --seal) on what was measured since; a folder gives a calibration page.
 
@@ -165,20 +154,22 @@ def score(
     """
     from scalerl.report.joint import seals
 
-    if sealed.is_dir():
-        results = seals.score_folder(sealed, logs or [])
-        page = out or sealed / "calibration.html"
-        seals.write_page(results, page)
-        if as_json:
-            print_json("score", **seals.folder_json(results))
-            return
-        table_console().print(seals.folder_table(results), highlight=False)
-        typer.echo(f"The calibration page is {page}")
-        return
-    if out is not None:
+    if not sealed.is_dir() and out is not None:
         raise UsageError(f"--out is for a folder of sealed forecasts, and {sealed} is not a folder")
-    result = seals.score_file(sealed, logs or [])
+    if sealed.is_dir():
+        results, page = seals.score_folder(sealed, logs or []), out or sealed / "calibration.html"
+        seals.write_page(results, page)
+        content, table, more = (
+            seals.folder_json(results),
+            seals.folder_table(results),
+            f"The calibration page is {page}",
+        )
+    else:
+        result = seals.score_file(sealed, logs or [])
+        content, table, more = {"files": [seals.score_json(result)], "calibration": None}, seals.score_table(result), ""
     if as_json:
-        print_json("score", files=[seals.score_json(result)], calibration=None)
+        print_json("score", **content)
         return
-    table_console().print(seals.score_table(result), highlight=False)
+    table_console().print(table, highlight=False)
+    if more:
+        typer.echo(more)

@@ -1,25 +1,45 @@
-"""Options that several commands share, and the values of options: numbers and columns, checked."""
+"""How commands declare options: each with its help and what its value must be; and those that several share."""
 
 import math
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import typer
 
 from scalerl.errors import UsageError
 
+if TYPE_CHECKING:
+    Parsed: TypeAlias = Any
+else:
+    Parsed = str | None
+"""The type of an option with a `check`: a command gets what that returns."""
 
-def option(text: str, *names: str, rare: bool = False, **more: Any) -> Any:
-    """Declare an option; a rare one is shown by --help-all only."""
-    return typer.Option(*names, help=text, hidden=rare, **{"show_default": False, **more})
+Check = Callable[[Any, str], Any]
+"""check(value, name of the option) returns the value that a command gets; UsageError says what the option takes."""
 
 
-def argument(metavar: str, text: str, **more: Any) -> Any:
-    return typer.Argument(metavar=metavar, help=text, **{"show_default": False, **more})
+def option(metavar: str, text: str, *names: str, default: Any = None, check: Check | None = None, **more: Any) -> Any:
+    """Declare an option; one that is `hidden` is shown by --help-all only. A default that says something is shown."""
+
+    def checked(param: typer.CallbackParam, value: Any) -> Any:
+        return value if check is None or value is None else check(value, param.opts[-1])
+
+    more = {"metavar": metavar, "help": text, "show_default": default not in (None, False, "", ...), **more}
+    return typer.Option(default, *names, callback=checked, **more)
 
 
-def flag(name: str, text: str, *, rare: bool = False, show_default: bool = False) -> Any:
+def rare(metavar: str, text: str, *names: str, **more: Any) -> Any:
+    """Declare an option that --help-all shows."""
+    return option(metavar, text, *names, hidden=True, **more)
+
+
+def argument(metavar: str, text: str, default: Any = ...) -> Any:
+    return typer.Argument(default, metavar=metavar, help=text, show_default=False)
+
+
+def flag(name: str, text: str, **more: Any) -> Any:
     """Declare an option that takes no value: its help shows no type beside the name."""
-    return typer.Option(name, help=text, metavar="", hidden=rare, show_default=show_default)
+    return option("", text, name, **{"default": False, **more})
 
 
 def _help_all(context: typer.Context, wanted: bool) -> None:
@@ -30,22 +50,22 @@ def _help_all(context: typer.Context, wanted: bool) -> None:
         raise typer.Exit
 
 
-HelpAll = Annotated[
-    bool, typer.Option("--help-all", help="Show every option.", metavar="", is_eager=True, callback=_help_all)
-]
-Json = Annotated[bool, flag("--json", "Print one JSON object instead of tables.")]
-Board = Annotated[bool, flag("--board", "Show it in a browser while it runs, as 'scalerl watch' does.")]
-RecipeName = Annotated[str, argument("RECIPE", "A recipe's name (scalerl recipe list) or a TOML file.")]
-Overrides = Annotated[
-    list[str] | None,
-    option(
-        "Change one setting; may be repeated. 'scalerl recipe show RECIPE' lists all of them. A value is TOML, or else "
-        "text as it stands: for escapes with a backslash, write the quotes too, 'KEY=\"a\\nb\"'.",
-        "--set",
-        metavar="KEY=VALUE",
-    ),
-]
-Trust = Annotated[bool, flag("--trust-remote-code", "Run Python code that comes with the model; nothing else does.")]
+HELP_ALL: bool = typer.Option(
+    False, "--help-all", help="Show every option.", metavar="", is_eager=True, callback=_help_all
+)
+JSON: bool = flag("--json", "Print one JSON object instead of tables.")
+BOARD: bool = flag("--board", "Show it in a browser while it runs, as 'scalerl watch' does.")
+RECIPE: str = argument("RECIPE", "A recipe's name (scalerl recipe list) or a TOML file.")
+OVERRIDES: Any = option(
+    "KEY=VALUE",
+    "Change one setting; may be repeated. 'scalerl recipe show RECIPE' lists all of them. A value is TOML, or else "
+    "text as it stands: for escapes with a backslash, write the quotes too, 'KEY=\"a\\nb\"'.",
+    "--set",
+)
+TRUST: bool = flag("--trust-remote-code", "Run Python code that comes with the model; nothing else does.")
+
+
+# What values must be --------------------------------------------------------------------------------------------------
 
 
 def number(text: str, expected: str) -> float:
@@ -59,17 +79,43 @@ def number(text: str, expected: str) -> float:
     return value
 
 
-def numbers(text: str | None, option: str) -> list[float]:
+def numbers(text: str, option: str) -> list[float]:
     """Parse numbers separated by commas, such as '1,2.5'."""
-    words = [word for word in (text or "").split(",") if word.strip()]
+    words = [word for word in text.split(",") if word.strip()]
     return [number(word, f"{option} takes numbers with commas between them") for word in words]
 
 
-def positive(values: list[float], option: str) -> list[float]:
-    wrong = [value for value in values if not 0 < value < math.inf]
-    if wrong:
-        raise UsageError(f"{option} must be positive and finite, not {wrong[0]:g}")
-    return values
+def positive(value: float, option: str) -> float:
+    if not 0 < value < math.inf:
+        raise UsageError(f"{option} must be positive and finite, not {value:g}")
+    return value
+
+
+def positives(text: str, option: str) -> list[float]:
+    return [positive(value, option) for value in numbers(text, option)]
+
+
+def share(value: float, option: str) -> float:
+    if not 0 < value < 1:
+        raise UsageError(f"{option} must lie between 0 and 1, not {value:g}")
+    return value
+
+
+def shares(text: str, option: str) -> list[float]:
+    return [share(value, option) for value in numbers(text, option)]
+
+
+def one_of(*choices: str) -> Check:
+    def check(text: str, option: str) -> str:
+        if text not in choices:
+            raise UsageError(f"{option} must be {', '.join(choices[:-1])} or {choices[-1]}, not {text!r}")
+        return text
+
+    return check
+
+
+def columns(text: str, option: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def column_value(text: str, option: str) -> tuple[str, str]:
@@ -79,24 +125,22 @@ def column_value(text: str, option: str) -> tuple[str, str]:
     return column.strip(), value.strip()
 
 
-def condition(text: str) -> tuple[str, str, bool]:
-    """Parse a condition of --where, 'arm=a' or 'arm!=a': return (column, value, whether rows must have it)."""
-    column, value = column_value(text, "--where")
-    name = column.removesuffix("!").rstrip()
-    if not name:
-        raise UsageError(f"--where takes COLUMN=VALUE or COLUMN!=VALUE, not {text!r}")
-    return name, value, name == column
+def conditions(texts: Sequence[str], option: str) -> list[tuple[str, str, bool]]:
+    """Parse conditions, 'arm=a' or 'arm!=a': return (column, value, whether rows must have it) of each."""
+    pairs = [column_value(text, option) for text in texts]
+    found = [(column.removesuffix("!").rstrip(), value, not column.endswith("!")) for column, value in pairs]
+    if any(not name for name, _, _ in found):
+        raise UsageError(f"{option} takes COLUMN=VALUE or COLUMN!=VALUE, not {', '.join(texts)!r}")
+    return found
 
 
-def start_value(text: str | None) -> Any:
-    return text if text in (None, "first", "fit") else number(text, "--start takes a number, 'first' or 'fit'")
+def start_value(text: str, option: str) -> Any:
+    return text if text in ("first", "fit") else number(text, f"{option} takes a number, 'first' or 'fit'")
 
 
-def skip_before_value(text: str | None) -> float | str | None:
+def skip_before_value(text: str, option: str) -> float | str:
     """Return a compute as a number; a share unchanged."""
-    if text is None:
-        return None
-    value = number(text.removesuffix("%"), "--skip-before takes a compute or a share such as '10%'")
+    value = number(text.removesuffix("%"), f"{option} takes a compute or a share such as '10%'")
     if value < 0:
-        raise UsageError(f"--skip-before must not be negative, but is {text}")
+        raise UsageError(f"{option} must not be negative, but is {text}")
     return text if text.endswith("%") else value

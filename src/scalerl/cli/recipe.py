@@ -5,12 +5,13 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from scalerl.cli import options as opt
 from scalerl.cli.console import print_json
-from scalerl.cli.options import Json, Overrides, RecipeName, argument, option
+from scalerl.cli.options import argument, option
 from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 @app.command("list")
-def list_command(as_json: Json = False) -> None:
+def list_command(as_json: bool = opt.JSON) -> None:
     """List the recipes that come with the package.
 
     [dim]scalerl recipe list[/dim]
@@ -133,7 +134,7 @@ def list_command(as_json: Json = False) -> None:
 
 
 @app.command("show")
-def show_command(name: RecipeName, overrides: Overrides = None, as_json: Json = False) -> None:
+def show_command(name: str = opt.RECIPE, overrides: list[str] | None = opt.OVERRIDES, as_json: bool = opt.JSON) -> None:
     """Show the eight components of ScaleRL as this recipe has them, then every setting.
 
     [dim]scalerl recipe show tiny-cpu --set pipeline.max_lag=0[/dim]
@@ -169,10 +170,10 @@ def show_command(name: RecipeName, overrides: Overrides = None, as_json: Json = 
 
 @app.command("diff")
 def diff_command(
-    name: RecipeName,
-    other: Annotated[str | None, argument("OTHER", "The second recipe. Left out: the first, changed by --set.")] = None,
-    overrides: Overrides = None,
-    as_json: Json = False,
+    name: str = opt.RECIPE,
+    other: str | None = argument("OTHER", "The second recipe. Left out: the first, changed by --set.", None),
+    overrides: list[str] | None = opt.OVERRIDES,
+    as_json: bool = opt.JSON,
 ) -> None:
     """Show only the settings in which two recipes differ; --set changes the second.
 
@@ -211,12 +212,11 @@ def diff_command(
 
 @app.command("check")
 def check_command(
-    file: Annotated[
-        Path,
-        argument("FILE", "verl's YAML or overrides, TRL's arguments (YAML, JSON, Python, a command), prime-rl's TOML."),
-    ],
-    framework: Annotated[str | None, option("trl, verl or prime-rl. Unset: recognised.", metavar="NAME")] = None,
-    as_json: Json = False,
+    file: Path = argument(
+        "FILE", "verl's YAML or overrides, TRL's arguments (YAML, JSON, Python, a command), prime-rl's TOML."
+    ),
+    framework: str | None = option("NAME", "trl, verl or prime-rl. Unset: recognised."),
+    as_json: bool = opt.JSON,
 ) -> None:
     """Translate another framework's recipe to ours; list where it differs from ScaleRL and which setting to change.
 

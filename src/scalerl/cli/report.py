@@ -1,24 +1,22 @@
 """report: one page on a study, on runs, or on any trainer's logs."""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
+from scalerl.cli import options as opt
 from scalerl.cli.console import print_json
 from scalerl.cli.curves import Common, chosen, shares_options
-from scalerl.cli.options import option
+from scalerl.cli.options import Parsed, option
 
 
-@shares_options("plot")
+@shares_options("plot", "explain", "method")
 def report(
     common: Common,
-    holdout: Annotated[
-        str | None, option("Test the forecast on these rows instead of fitting them.", metavar="COL=VALUE")
-    ] = None,
-    out: Annotated[
-        Path | None, option("Folder to write into. Unset: the study's, or else this one.", metavar="FOLDER")
-    ] = None,
+    holdout: Parsed = option(
+        "COL=VALUE", "Test the forecast on these rows instead of fitting them.", check=opt.column_value
+    ),
+    out: Path | None = option("FOLDER", "Folder to write into. Unset: the study's, or else this one."),
 ) -> None:
     """Write one page on a study, on runs or on logs: curves, verdicts, forecasts, and what is not known yet.
 

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from scalerl.cli import options as opt
 from scalerl.cli.console import RunTerminal
-from scalerl.cli.options import Overrides, RecipeName, Trust, flag, option
+from scalerl.cli.options import flag, option
 from scalerl.cli.train import load, setting_up
 from scalerl.errors import UsageError
 
@@ -23,15 +24,15 @@ _READ_OF_EVALUATION = ("evaluation.num_prompts", "evaluation.seed")
 
 
 def sft(
-    recipe: RecipeName,
-    out: Annotated[Path, option("Folder for the model.", metavar="DIR")],
-    overrides: Overrides = None,
-    steps: Annotated[int | None, option("The same as --set sft.steps=N.", min=1, metavar="N")] = None,
-    model: Annotated[
-        str, option('Start from this model instead of the recipe\'s; "new" builds a small Llama.', metavar="MODEL")
-    ] = "",
-    resume: Annotated[bool, flag("--resume", "Continue in --out after a stop or a kill.")] = False,
-    trust_remote_code: Trust = False,
+    recipe: str = opt.RECIPE,
+    out: Path = option("DIR", "Folder for the model.", default=...),
+    overrides: list[str] | None = opt.OVERRIDES,
+    steps: int | None = option("N", "The same as --set sft.steps=N.", min=1),
+    model: str = option(
+        "MODEL", 'Start from this model instead of the recipe\'s; "new" builds a small Llama.', default=""
+    ),
+    resume: bool = flag("--resume", "Continue in --out after a stop or a kill."),
+    trust_remote_code: bool = opt.TRUST,
 ) -> None:
     """Make a base model by supervised fine-tuning on the demonstrations of a recipe's tasks.
 

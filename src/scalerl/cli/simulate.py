@@ -2,12 +2,13 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from scalerl.cli import options as opt
 from scalerl.cli.console import print_json
-from scalerl.cli.options import Json, Overrides, RecipeName, option
+from scalerl.cli.options import option
 from scalerl.cli.recipe import print_table
 from scalerl.cli.train import load
 
@@ -16,18 +17,15 @@ if TYPE_CHECKING:
 
 
 def simulate(
-    recipe: RecipeName,
-    gpus: Annotated[int, option("Number of GPUs; 1: one GPU that samples and trains in turns.", min=1, metavar="N")],
-    rates: Annotated[Path, option("Rates: a TOML file, or a run folder of at least 8 steps.", metavar="FILE|RUN")],
-    overrides: Overrides = None,
-    generators: Annotated[
-        int | None, option("This number of generators only. Unset: every split.", metavar="N", min=0)
-    ] = None,
-    curve: Annotated[
-        Path | None,
-        option("A run folder or log: its reward per step gives reward against GPU-hours of the budget.", metavar="RUN"),
-    ] = None,
-    as_json: Json = False,
+    recipe: str = opt.RECIPE,
+    gpus: int = option("N", "Number of GPUs; 1: one GPU that samples and trains in turns.", default=..., min=1),
+    rates: Path = option("FILE|RUN", "Rates: a TOML file, or a run folder of at least 8 steps.", default=...),
+    overrides: list[str] | None = opt.OVERRIDES,
+    generators: int | None = option("N", "This number of generators only. Unset: every split.", min=0),
+    curve: Path | None = option(
+        "RUN", "A run folder or log: its reward per step gives reward against GPU-hours of the budget."
+    ),
+    as_json: bool = opt.JSON,
 ) -> None:
     """Compute steps per hour, idle time and lag of a recipe on a number of GPUs, and the best split of the GPUs.
 

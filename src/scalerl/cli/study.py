@@ -6,12 +6,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from scalerl.cli import options as opt
 from scalerl.cli.console import new_console, print_json
-from scalerl.cli.options import Board, Json, Trust, argument, flag, option
+from scalerl.cli.options import argument, flag, option
 from scalerl.cli.recipe import gpu_visible
 from scalerl.cli.watch import board_beside
 
@@ -28,29 +29,20 @@ MISTAKEN = 2
 
 
 def study(
-    name: Annotated[
-        str | None, argument("NAME|FILE", "A study's name or a TOML file. Left out: list all names.")
-    ] = None,
-    out: Annotated[Path | None, option("Study folder to write. Unset: runs/NAME.", metavar="DIR")] = None,
-    overrides: Annotated[
-        list[str] | None,
-        option(
-            "Change a setting of every arm that does not set it, one of an arm (arms.NAME.KEY), or seeds, compute, "
-            "fit, holdout or budget.policy (uniform, halving, forecast); may be repeated.",
-            "--set",
-            metavar="KEY=VALUE",
-        ),
-    ] = None,
-    jobs: Annotated[
-        int, option("Runs at the same time, each on a GPU of its own if there are enough.", min=1, show_default=True)
-    ] = 1,
-    resume: Annotated[
-        bool, flag("--resume", "Continue the study in --out; arms and seeds may be added, and budgets raised.")
-    ] = False,
-    dry_run: Annotated[bool, flag("--dry-run", "Print the arms and what they will cost; run nothing.")] = False,
-    as_json: Json = False,
-    board: Board = False,
-    trust_remote_code: Trust = False,
+    name: str | None = argument("NAME|FILE", "A study's name or a TOML file. Left out: list all names.", None),
+    out: Path | None = option("DIR", "Study folder to write. Unset: runs/NAME."),
+    overrides: list[str] | None = option(
+        "KEY=VALUE",
+        "Change a setting of every arm that does not set it, one of an arm (arms.NAME.KEY), or seeds, compute, "
+        "fit, holdout or budget.policy (uniform, halving, forecast); may be repeated.",
+        "--set",
+    ),
+    jobs: int = option("N", "Runs at the same time, each on a GPU of its own if there are enough.", default=1, min=1),
+    resume: bool = flag("--resume", "Continue the study in --out; arms and seeds may be added, and budgets raised."),
+    dry_run: bool = flag("--dry-run", "Print the arms and what they will cost; run nothing."),
+    as_json: bool = opt.JSON,
+    board: bool = opt.BOARD,
+    trust_remote_code: bool = opt.TRUST,
 ) -> None:
     """Run every arm and seed of a study as a run of its own, then write a report that compares them.
 

@@ -8,14 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from scalerl import store
+from scalerl.cli import options as opt
 from scalerl.cli.conclusion import conclude, resumes_from
 from scalerl.cli.console import RunTerminal, ended_by_ctrl_c, print_json
-from scalerl.cli.options import Board, Json, Overrides, RecipeName, Trust, argument, flag, option
+from scalerl.cli.options import argument, flag, option
 from scalerl.cli.watch import board_beside, check_board
 from scalerl.errors import StoreError, UsageError, UserError
 
@@ -28,31 +29,25 @@ if TYPE_CHECKING:
 
 
 def train(
-    recipe: RecipeName,
-    overrides: Overrides = None,
-    out: Annotated[Path, option("Run folder to write.", metavar="DIR", show_default=True)] = Path("runs/run"),
-    resume: Annotated[bool, flag("--resume", "Continue from the newest checkpoint in --out.")] = False,
-    check: Annotated[
-        bool, flag("--check", "Load everything, try graders, environments and one step, then exit. Writes nothing.")
-    ] = False,
-    gpus: Annotated[
-        str | None,
-        option(
-            "With --check: only estimate the memory on such GPUs, 8x80 for eight of 80 GB. They need not be here.",
-            metavar="NUMxGB",
-        ),
-    ] = None,
-    hung_after: Annotated[
-        float | None,
-        option("Seconds after which a call that does not return ends the run. Unset: learnt.", min=1, metavar="S"),
-    ] = None,
-    plots: Annotated[bool, flag("--plots/--no-plots", "Draw the curve at the end.", show_default=True)] = True,
-    board: Board = False,
-    pause_at: Annotated[
-        float | None,
-        option("Stop with a checkpoint at this share of the budget, such as 0.5; --resume continues.", metavar="SHARE"),
-    ] = None,
-    trust_remote_code: Trust = False,
+    recipe: str = opt.RECIPE,
+    overrides: list[str] | None = opt.OVERRIDES,
+    out: Path = option("DIR", "Run folder to write.", default=Path("runs/run")),
+    resume: bool = flag("--resume", "Continue from the newest checkpoint in --out."),
+    check: bool = flag(
+        "--check", "Load everything, try graders, environments and one step, then exit. Writes nothing."
+    ),
+    gpus: str | None = option(
+        "NUMxGB", "With --check: only estimate the memory on such GPUs, 8x80 for eight of 80 GB. They need not be here."
+    ),
+    hung_after: float | None = option(
+        "S", "Seconds after which a call that does not return ends the run. Unset: learnt.", min=1
+    ),
+    plots: bool = flag("--plots/--no-plots", "Draw the curve at the end.", default=True),
+    board: bool = opt.BOARD,
+    pause_at: float | None = option(
+        "SHARE", "Stop with a checkpoint at this share of the budget, such as 0.5; --resume continues."
+    ),
+    trust_remote_code: bool = opt.TRUST,
 ) -> None:
     """Train by a recipe into a run folder, and forecast while it trains where the reward will level off.
 
@@ -131,20 +126,13 @@ def _try(recipe: str, run: "Run", derived: "Sequence[Derived]") -> None:
 
 
 def evaluate(
-    model: Annotated[str, argument("MODEL", "Model folder, hub name, .gguf file, or the name of an embedded base.")],
-    recipe: Annotated[
-        str, option("Recipe with the task and the evaluation settings.", metavar="RECIPE", show_default=True)
-    ] = "tiny-cpu",
-    overrides: Annotated[
-        list[str] | None,
-        option(
-            "Change one setting, or measure on the evaluation set NAME alone; may be repeated.",
-            "--set",
-            metavar="KEY=VALUE|NAME",
-        ),
-    ] = None,
-    as_json: Json = False,
-    trust_remote_code: Trust = False,
+    model: str = argument("MODEL", "Model folder, hub name, .gguf file, or the name of an embedded base."),
+    recipe: str = option("RECIPE", "Recipe with the task and the evaluation settings.", default="tiny-cpu"),
+    overrides: list[str] | None = option(
+        "KEY=VALUE|NAME", "Change one setting, or measure on the evaluation set NAME alone; may be repeated.", "--set"
+    ),
+    as_json: bool = opt.JSON,
+    trust_remote_code: bool = opt.TRUST,
 ) -> None:
     """Measure a model on a recipe's evaluation sets: the pass rate (mean@n) with its 90% interval, and pass@n.
 
@@ -190,15 +178,10 @@ def conversation_words(row: Mapping[str, Any]) -> str:
 
 
 def export(
-    run: Annotated[Path, argument("RUN", "A run folder of scalerl train.")],
-    out: Annotated[Path, option("Folder for the model.", metavar="DIR")],
-    step: Annotated[
-        str,
-        option(
-            "Which checkpoint: a step, best (by its evaluations) or last.", metavar="N|best|last", show_default=True
-        ),
-    ] = "last",
-    trust_remote_code: Trust = False,
+    run: Path = argument("RUN", "A run folder of scalerl train."),
+    out: Path = option("DIR", "Folder for the model.", default=...),
+    step: str = option("N|best|last", "Which checkpoint: a step, best (by its evaluations) or last.", default="last"),
+    trust_remote_code: bool = opt.TRUST,
 ) -> None:
     """Write the model of a run's checkpoint as a normal Hugging Face folder.
 

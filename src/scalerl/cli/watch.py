@@ -17,22 +17,16 @@ _NICENESS = 10
 
 
 def watch(
-    paths: Annotated[
-        list[Path],
-        argument("PATH", "Run folders, study folders, folders of them, or logs in any format that scalerl fit reads."),
-    ],
-    host: Annotated[
-        str,
-        option(
-            "Address to listen on; beyond this machine, the link gets a token.", metavar="ADDRESS", show_default=True
-        ),
-    ] = "127.0.0.1",
-    port: Annotated[int | None, option("Port. Unset: 8420 if free.", min=0, max=65535, metavar="N")] = None,
-    budget: Annotated[
-        float | None, option("Compute at the end of the run, for logs that do not contain it.", min=0, metavar="C")
-    ] = None,
-    browser: Annotated[bool, flag("--open/--no-open", "Open the page in a browser.", show_default=True)] = True,
-    wait: Annotated[bool, flag("--wait", "Wait for paths that do not exist yet.")] = False,
+    paths: list[Path] = argument(
+        "PATH", "Run folders, study folders, folders of them, or logs in any format that scalerl fit reads."
+    ),
+    host: str = option(
+        "ADDRESS", "Address to listen on; beyond this machine, the link gets a token.", default="127.0.0.1"
+    ),
+    port: int | None = option("N", "Port. Unset: 8420 if free.", min=0, max=65535),
+    budget: float | None = option("C", "Compute at the end of the run, for logs that do not contain it.", min=0),
+    browser: bool = flag("--open/--no-open", "Open the page in a browser.", default=True),
+    wait: bool = flag("--wait", "Wait for paths that do not exist yet."),
     beside: Annotated[bool, typer.Option(hidden=True, help="End with the process that started this one.")] = False,
 ) -> None:
     """Show runs, studies and logs in a browser while they are written: curve, forecast, alarms, samples.
