@@ -39,13 +39,13 @@ class Recorder:
     """A sink that fails when it is told to."""
 
     def __init__(self, fails_in: str = "") -> None:
-        self.rows: list[tuple[Any, str]] = []
+        self.rows: list[tuple[dict[str, float], int]] = []
         self.fails_in, self.closed = fails_in, False
 
-    def log(self, row: Any, kind: str) -> None:
+    def log(self, values: dict[str, float], step: int) -> None:
         if self.fails_in == "log":
             raise ConnectionError("the network is gone")
-        self.rows.append((row, kind))
+        self.rows.append((values, step))
 
     def close(self) -> None:
         self.closed = True
@@ -90,7 +90,7 @@ def test_failing_sink_is_dropped_with_one_warning(monkeypatch, tmp_path):
     # Warnings are errors here: a second one would fail the test.
     opened.log(EVAL, "eval")
     opened.close()
-    assert good.rows == [(TRAIN, "train"), (EVAL, "eval")]
+    assert good.rows == [(scalars(TRAIN, "train"), 3), (scalars(EVAL, "eval"), 3)]
     assert good.closed
     assert not bad.closed
 
@@ -105,7 +105,7 @@ def test_sink_that_fails_to_open_or_close_is_dropped(monkeypatch, tmp_path):
     with pytest.warns(SinkWarning, match="the sink wandb failed"):
         opened = Sinks(["wandb", "tensorboard"], tmp_path, {}, 1)
     opened.log(TRAIN, "train")
-    assert other.rows == [(TRAIN, "train")]
+    assert other.rows == [(scalars(TRAIN, "train"), 3)]
     with pytest.warns(SinkWarning, match="the sink tensorboard failed"):
         opened.close()
 

@@ -4,7 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,22 +62,37 @@ def study(
     if name in (None, "list"):
         _list(as_json)
         return
+    from scalerl.study.folder import check_asked
     from scalerl.study.plan import check_runnable, make_plan
     from scalerl.study.spec import divided, load_study
 
-    gpus = visible_gpus()
     of_study, of_recipes = divided(overrides or ())
     plan = make_plan(*load_study(name, of_study), of_recipes, gpu=gpu_visible())
     out = out or Path("runs") / plan.name
     allowed = ["--trust-remote-code"] if trust_remote_code else []
-    train = (*TRAIN, *allowed)
+    asked = _Asked(
+        plan=plan,
+        out=out,
+        train=(*TRAIN, *allowed),
+        jobs=jobs,
+        gpus=visible_gpus(),
+        resume=resume,
+        console=new_console(stderr=as_json),
+    )
     if dry_run:
-        num = len(gpus) or 1
-        raise typer.Exit(_show_plan(plan, out, train, jobs=jobs, num_devices=num, resume=resume, as_json=as_json))
+        check_asked(out, resume)
+        content = _show_plan(asked)
+        if as_json:
+            print_json("study", plan=content)
+        raise typer.Exit(MISTAKEN if content["problems"] else 0)
     check_runnable(plan)
+    check_asked(out, resume)
     again = _again(name, out, overrides or (), jobs, allowed)
     with board_beside(out, wanted=board):
-        raise typer.Exit(_run(plan, out, train, jobs=jobs, gpus=gpus, resume=resume, as_json=as_json, again=again))
+        content, code = _run(asked, again)
+    if as_json:
+        print_json("study", **content)
+    raise typer.Exit(code)
 
 
 def _again(name: str, out: Path, overrides: Sequence[str], jobs: int, allowed: Sequence[str] = ()) -> str:
@@ -100,218 +115,185 @@ def visible_gpus() -> list[str]:
 def _list(as_json: bool) -> None:
     from scalerl.study.spec import list_studies, load_study
 
-    studies = {name: load_study(name)[1] for name in list_studies()}
+    studies = {name: load_study(name)[1].description for name in list_studies()}
     if as_json:
-        print_json("study", studies={name: one.description for name, one in studies.items()})
+        print_json("study", studies=studies)
         return
     width = max(map(len, studies), default=0)
-    for name, one in studies.items():
-        typer.echo(f"{name:{width}}  {one.description}")
+    for name, description in studies.items():
+        typer.echo(f"{name:{width}}  {description}")
 
 
-def _say(console: "Console", text: str, style: str | None = None) -> None:
-    # Never wrapped, and a bracket is a bracket: in a log file a line stays what it was.
-    console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What a user asked for."""
+
+    plan: "Plan"
+    out: Path
+    train: Sequence[str]
+    """The command that trains."""
+    jobs: int
+    gpus: Sequence[str]
+    resume: bool
+    console: "Console"
+
+    @property
+    def num_devices(self) -> int:
+        return max(len(self.gpus), 1)
+
+    def say(self, text: str, style: str | None = None) -> None:
+        # Never wrapped, and a bracket is a bracket: in a log file a line stays what it was.
+        self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+    def try_out(self) -> None:
+        """Refuse a study of which some arm cannot begin: its turn may come after days of others."""
+        from scalerl.study.probe import check_arms, untried
+
+        if arms := untried(self.plan, self.out):
+            self.say(f"Looking whether {', '.join(arm.name for arm in arms)} can be set up ...")
+            check_arms(arms, self.train)
+
+    def say_skipped(self) -> None:
+        """Say which arms are not run, by reason."""
+        skipped = [arm for arm in self.plan.arms if arm.skipped is not None]
+        for reason in dict.fromkeys(arm.skipped for arm in skipped):
+            names = [arm.name for arm in skipped if arm.skipped == reason]
+            self.say(f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not run: {reason}.", style="yellow")
 
 
 # Running --------------------------------------------------------------------------------------------------------------
 
 
-def _run(
-    plan: "Plan",
-    out: Path,
-    train: Sequence[str],
-    *,
-    jobs: int,
-    gpus: Sequence[str],
-    resume: bool,
-    as_json: bool,
-    again: str,
-) -> int:
+def _run(asked: _Asked, again: str) -> tuple[dict[str, Any], int]:
+    """Run what is left of a study; return what became of it, for --json, and the exit code."""
     from scalerl.report.decisions import choice_json, choice_text, last_choice
     from scalerl.study.controller import Controller
-    from scalerl.study.folder import check_asked, fair_axis, opened, policy_record
+    from scalerl.study.folder import fair_axis, log_file, opened, policy_record
     from scalerl.study.live_table import Screen
     from scalerl.study.runner import Runner
 
-    console = new_console(stderr=as_json)
-    check_asked(out, resume)
-    _try_out(console, plan, out, train)
-    with opened(plan, out, jobs=jobs, shares_device=jobs > max(len(gpus), 1), resume=resume) as lock:
+    plan, out, say = asked.plan, asked.out, asked.say
+    has_policy = policy_record(plan) is not None
+    asked.try_out()
+    with opened(plan, out, jobs=asked.jobs, shares_device=asked.jobs > asked.num_devices, resume=asked.resume) as lock:
         if plan.adds_base:
-            base = plan.base.name
-            _say(console, f"The base, {base}, is added as an arm: no arm of the study file is the base itself.")
-        _say_skipped(console, plan)
-        screen = Screen(console, len(plan.runs))
+            say(f"The base, {plan.base.name}, is added as an arm: no arm of the study file is the base itself.")
+        asked.say_skipped()
+        screen = Screen(asked.console, len(plan.runs))
         try:
             runner = Runner(
                 plan,
                 out,
-                command=train,
+                command=asked.train,
                 lock=lock,
                 observer=screen,
                 axis=fair_axis(out, plan.study.compute),
-                jobs=jobs,
-                devices=gpus if jobs > 1 else (),
-                controller=Controller(plan, out) if policy_record(plan) is not None else None,
+                jobs=asked.jobs,
+                devices=asked.gpus if asked.jobs > 1 else (),
+                controller=Controller(plan, out) if has_policy else None,
             )
             screen.already_done(sum(status.state == "done" for status in runner.statuses))
             runner.run()
         finally:
             screen.close()
-        report = None if runner.interrupted else _report(console, out)
-    choice = None if policy_record(plan) is None else last_choice(out)
+        report = None if runner.interrupted else _report(asked)
+    choice, statuses = last_choice(out) if has_policy else None, runner.statuses
     if choice is not None:
-        _say(console, choice_text(choice))
-    _conclude(console, runner.statuses, out, report, again, is_chosen=choice is not None)
+        say(choice_text(choice))
+    num_done = sum(status.state == "done" for status in statuses)
+    say(f"{num_done} of {len(statuses)} runs are done.")
+    for status in statuses:
+        if status.state == "failed":
+            say(f"{status.run.name} failed: {status.reason}; its log is {log_file(out, status.run)}")
+    if report is not None:
+        say(f"The report is {report}")
+    if num_done < len(statuses) and choice is None:
+        say(f"To go on: {again}")
     if runner.interrupted:
-        _say(console, f"On what there is so far: scalerl report {shlex.quote(str(out))}")
-    if as_json:
-        print_json("study", **summary(plan, out, runner.statuses, report), choice=choice_json(choice))
-    if runner.interrupted:
-        return INTERRUPTED
+        say(f"On what there is so far: scalerl report {shlex.quote(str(out))}")
     # A policy that has made its choice leaves runs paused on purpose.
     ended = ("done", "paused", "waiting", "stopped") if choice is not None else ("done",)
-    return int(any(status.state not in ended for status in runner.statuses))
+    failed = any(status.state not in ended for status in statuses)
+    content = summary(plan, out, statuses, report) | {"choice": choice_json(choice)}
+    return content, INTERRUPTED if runner.interrupted else int(failed)
 
 
-def _try_out(console: "Console", plan: "Plan", out: Path, train: Sequence[str]) -> None:
-    """Refuse a study of which some arm cannot begin: its turn may come after days of others."""
-    from scalerl.study.probe import check_arms, untried
-
-    if arms := untried(plan, out):
-        names = ", ".join(arm.name for arm in arms)
-        _say(console, f"Looking whether {names} can be set up ...")
-        check_arms(arms, train)
-
-
-def _say_skipped(console: "Console", plan: "Plan") -> None:
-    """Say which arms are not run, by reason."""
-    for reason in dict.fromkeys(arm.skipped for arm in plan.arms if arm.skipped is not None):
-        names = [arm.name for arm in plan.arms if arm.skipped == reason]
-        are = "is" if len(names) == 1 else "are"
-        _say(console, f"{', '.join(names)} {are} not run: {reason}.", style="yellow")
-
-
-def _report(console: "Console", out: Path) -> Path | None:
+def _report(asked: _Asked) -> Path | None:
     """Write a report on the runs so far and return its page; if that fails, print why and return None."""
     from scalerl.errors import InputError
     from scalerl.report.write import write_report
 
     try:
-        written = write_report([out])
+        written = write_report([asked.out])
     except InputError as error:
-        _say(console, f"No report: {error}")
+        asked.say(f"No report: {error}")
         return None
     for warning in written.warnings:
-        _say(console, f"warning: {warning}", style="yellow")
+        asked.say(f"warning: {warning}", style="yellow")
     return written.page
-
-
-def _conclude(
-    console: "Console",
-    statuses: "Sequence[RunStatus]",
-    out: Path,
-    report: Path | None,
-    again: str,
-    is_chosen: bool = False,
-) -> None:
-    from scalerl.study.folder import log_file
-
-    num_done = sum(status.state == "done" for status in statuses)
-    lines = [f"{num_done} of {len(statuses)} runs are done."]
-    for status in statuses:
-        if status.state == "failed":
-            lines.append(f"{status.run.name} failed: {status.reason}; its log is {log_file(out, status.run)}")
-    if report is not None:
-        lines.append(f"The report is {report}")
-    if num_done < len(statuses) and not is_chosen:
-        lines.append(f"To go on: {again}")
-    for line in lines:
-        _say(console, line)
 
 
 def summary(plan: "Plan", out: Path, statuses: "Sequence[RunStatus]", report: Path | None) -> dict[str, Any]:
     """Return the outcome of a study as JSON types."""
-    rows = []
-    for status in statuses:
-        progress = status.progress
-        rows.append(
-            {
-                "arm": status.run.arm,
-                "seed": status.run.seed,
-                "folder": str(status.folder),
-                "state": status.state,
-                "reason": status.reason,
-                "seconds": round(status.seconds, 1),
-                "step": progress.step,
-                "reward": progress.reward,
-                "ceiling": None if progress.ceiling is None else asdict(progress.ceiling),
-            }
-        )
-    skipped = {arm.name: arm.skipped for arm in plan.arms if arm.skipped is not None}
+    rows = [
+        {
+            "arm": status.run.arm,
+            "seed": status.run.seed,
+            "folder": str(status.folder),
+            "state": status.state,
+            "reason": status.reason,
+            "seconds": round(status.seconds, 1),
+            **asdict(status.progress),
+        }
+        for status in statuses
+    ]
     return {
         "study": plan.name,
         "folder": str(out),
         "report": None if report is None else str(report),
         "runs": rows,
-        "skipped": skipped,
+        "skipped": {arm.name: arm.skipped for arm in plan.arms if arm.skipped is not None},
     }
 
 
 # The plan -------------------------------------------------------------------------------------------------------------
 
 
-def _show_plan(
-    plan: "Plan", out: Path, train: Sequence[str], *, jobs: int, num_devices: int, resume: bool, as_json: bool
-) -> int:
-    """Show the plan of a study and what is left to pay for; return the exit code."""
+def _show_plan(asked: _Asked) -> dict[str, Any]:
+    """Show the plan of a study and what is left to pay for; return the same for --json."""
     from scalerl.errors import StudyError
-    from scalerl.study.folder import check_asked, record
-    from scalerl.study.plan import check_runnable
+    from scalerl.study.folder import record
+    from scalerl.study.plan import check_runnable, show_changes
     from scalerl.study.probe import Cost, cost, probe, runs_left
 
-    check_asked(out, resume)
-    console = new_console(stderr=as_json)
-    _print_plan(console, plan)
-    num_left = len(runs_left(plan, out))
-    content = record(plan, jobs=jobs, shared_device=jobs > num_devices)
-    content |= {"num_done": len(plan.runs) - num_left, "cost": None, "problems": []}
-    try:
-        check_runnable(plan)
-        _try_out(console, plan, out, train)
-        if resume:
-            left = "the cost below is that of the others" if num_left else "nothing is left to pay for"
-            _say(console, f"{len(plan.runs) - num_left} of {len(plan.runs)} runs are done already: {left}.")
-        content["cost"] = asdict(Cost())
-        if num_left:
-            _say(console, f"Timing a few steps of {plan.base.name} ...")
-            pace = probe(plan.base.recipe, train)
-            total = cost(plan, out, pace)
-            content["cost"] = asdict(total)
-            _print_cost(console, plan, total, pace, jobs=jobs, num_devices=num_devices)
-    except StudyError as error:
-        content |= {"cost": None, "problems": list(error.problems)}
-        _say(console, f"It cannot be run as it is: {error}")
-    if as_json:
-        print_json("study", plan=content)
-    return MISTAKEN if content["problems"] else 0
-
-
-def _print_plan(console: "Console", plan: "Plan") -> None:
-    from scalerl.study.plan import show_changes
-
-    num_arms, num_seeds, num_runs = len(plan.arms), len(plan.study.seeds), len(plan.runs)
-    num_arms -= sum(arm.skipped is not None for arm in plan.arms)
-    _say(console, f"{plan.name}: {plan.study.description}".removesuffix(": "))
+    plan, say = asked.plan, asked.say
+    say(f"{plan.name}: {plan.study.description}".removesuffix(": "))
     for arm in plan.arms:
         words = show_changes(arm) or f"the base, {plan.study.base}"
-        _say(console, f"  {arm.name}: {words}{' (not run)' * (arm.skipped is not None)}")
-    _say_skipped(console, plan)
-    _say(
-        console,
-        f"{counted(num_arms, 'arm')} x {counted(num_seeds, 'seed')} = {counted(num_runs, 'run')} of {_budget(plan)}",
-    )
+        say(f"  {arm.name}: {words}{' (not run)' * (arm.skipped is not None)}")
+    asked.say_skipped()
+    num_runs, num_left, num_seeds = len(plan.runs), len(runs_left(plan, asked.out)), len(plan.study.seeds)
+    num_arms = sum(arm.skipped is None for arm in plan.arms)
+    say(f"{counted(num_arms, 'arm')} x {counted(num_seeds, 'seed')} = {counted(num_runs, 'run')} of {_budget(plan)}")
+    content = record(plan, jobs=asked.jobs, shared_device=asked.jobs > asked.num_devices)
+    content |= {"num_done": num_runs - num_left, "cost": None, "problems": []}
+    try:
+        check_runnable(plan)
+        asked.try_out()
+        if asked.resume:
+            left = "the cost below is that of the others" if num_left else "nothing is left to pay for"
+            say(f"{num_runs - num_left} of {num_runs} runs are done already: {left}.")
+        content["cost"] = asdict(Cost())
+        if num_left:
+            say(f"Timing a few steps of {plan.base.name} ...")
+            pace = probe(plan.base.recipe, asked.train)
+            total = cost(plan, asked.out, pace)
+            content["cost"] = asdict(total)
+            _say_cost(asked, total, pace)
+    except StudyError as error:
+        content |= {"cost": None, "problems": list(error.problems)}
+        say(f"It cannot be run as it is: {error}")
+    return content
 
 
 def _budget(plan: "Plan") -> str:
@@ -332,20 +314,19 @@ def _seconds(value: float) -> str:
     return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
 
 
-def _print_cost(console: "Console", plan: "Plan", total: "Cost", pace: "Pace", *, jobs: int, num_devices: int) -> None:
+def _say_cost(asked: _Asked, total: "Cost", pace: "Pace") -> None:
     from scalerl.report.numbers import duration
 
+    jobs, num_devices = asked.jobs, asked.num_devices
     hours = max(total.hours / min(jobs, num_devices), total.longest_run_hours)
-    _say(
-        console,
+    asked.say(
         f"About {duration(hours * 3600)} and {total.gpu_hours:,.3g} {_hours_name()} of training "
         f"({counted(total.steps, 'step')}), at {_seconds(pace.step_s)} a step and {_seconds(pace.sample_s)} an "
-        f"evaluated completion, as timed just now on {plan.base.name}. A completion is taken to cost the same in every "
-        f"arm and at every step; longer ones cost more.",
+        f"evaluated completion, as timed just now on {asked.plan.base.name}. A completion is taken to cost the same in "
+        f"every arm and at every step; longer ones cost more."
     )
     if jobs > num_devices:
-        _say(
-            console,
+        asked.say(
             f"--jobs {jobs} is counted as no faster than --jobs {num_devices}, since there is no further device; the "
-            f"report will then compare by FLOPs, for runs that share a device distort each other's time.",
+            f"report will then compare by FLOPs, for runs that share a device distort each other's time."
         )

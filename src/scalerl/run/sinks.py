@@ -6,12 +6,12 @@ stays the record: a sink that fails is dropped with a warning, and the run goes 
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple
 
-from scalerl.choose import entry
 from scalerl.config.secrets import redact
 from scalerl.errors import SinkError
 
@@ -25,15 +25,18 @@ class SinkWarning(UserWarning):
     """A sink has failed; the run goes on without it."""
 
 
-class Sink(Protocol):
-    def log(self, row: Mapping[str, Any], kind: Kind) -> None: ...
-    def close(self) -> None: ...
+class Sink(NamedTuple):
+    """Where rows are sent to as well."""
+
+    log: Callable[[dict[str, float], int], object]
+    """Takes the numbers of a row by name, and the step."""
+    close: Callable[[], object]
 
 
 def check_sinks(names: Iterable[str]) -> None:
-    """Raise an error if a sink is unknown or its package is not installed; to be called before training."""
+    """Raise SinkError if the package of a sink is not installed; to be called before training."""
     for name in names:
-        package = entry(_PACKAGES, name, "the sink")
+        package = _PACKAGES[name]
         if find_spec(package) is None:
             raise SinkError(f'sinks names "{name}", whose package is not installed: pip install {package}')
 
@@ -48,37 +51,18 @@ def scalars(row: Mapping[str, Any], kind: Kind) -> dict[str, float]:
     }
 
 
-class _Tensorboard:
-    def __init__(self, writer: Any) -> None:
-        self._writer = writer
-
-    def log(self, row: Mapping[str, Any], kind: Kind) -> None:
-        for name, value in scalars(row, kind).items():
-            self._writer.add_scalar(name, value, global_step=row["step"])
-        self._writer.flush()
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class _Tracker:
-    """A run of wandb or trackio; the two differ in how the step is passed."""
-
-    def __init__(self, run: Any, log: Callable[[dict[str, float], int], None]) -> None:
-        self._run, self._log = run, log
-
-    def log(self, row: Mapping[str, Any], kind: Kind) -> None:
-        self._log(scalars(row, kind), row["step"])
-
-    def close(self) -> None:
-        self._run.finish()
-
-
 def tensorboard(folder: Path, recipe: Mapping[str, Any], attempt: int) -> Sink:
     """Write event files in the run folder, one per attempt; for each step the latest attempt counts."""
     from tensorboardX import SummaryWriter
 
-    return _Tensorboard(SummaryWriter(str(folder / "tensorboard"), filename_suffix=f".{attempt}"))
+    writer = SummaryWriter(str(folder / "tensorboard"), filename_suffix=f".{attempt}")
+
+    def log(values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            writer.add_scalar(name, value, global_step=step)
+        writer.flush()
+
+    return Sink(log, writer.close)
 
 
 def wandb(folder: Path, recipe: Mapping[str, Any], attempt: int) -> Sink:
@@ -97,7 +81,7 @@ def wandb(folder: Path, recipe: Mapping[str, Any], attempt: int) -> Sink:
     )
     # A metric for the step: wandb's own step counts rows, and a step has a row of each kind.
     run.define_metric("*", step_metric="step")
-    return _Tracker(run, lambda values, step: run.log({"step": step, **values}))
+    return Sink(lambda values, step: run.log({"step": step, **values}), run.finish)
 
 
 def trackio(folder: Path, recipe: Mapping[str, Any], attempt: int) -> Sink:
@@ -106,7 +90,7 @@ def trackio(folder: Path, recipe: Mapping[str, Any], attempt: int) -> Sink:
 
     name = folder.resolve().name
     run = trackio.init(project=_PROJECT, group=name, name=f"{name}-{attempt}", config=dict(recipe))
-    return _Tracker(run, lambda values, step: run.log(values, step=step))
+    return Sink(lambda values, step: run.log(values, step=step), run.finish)
 
 
 SINKS: dict[str, Callable[[Path, Mapping[str, Any], int], Sink]] = {
@@ -122,23 +106,24 @@ class Sinks:
     def __init__(self, names: Iterable[str], folder: Path, recipe: Mapping[str, Any], attempt: int) -> None:
         self._open: dict[str, Sink] = {}
         for name in names:
-            self._guarded(
-                name,
-                lambda name=name: self._open.update({name: entry(SINKS, name, "the sink")(folder, recipe, attempt)}),
-            )
+            with self._guarded(name):
+                self._open[name] = SINKS[name](folder, recipe, attempt)
 
     def log(self, row: Mapping[str, Any], kind: Kind) -> None:
         for name, sink in list(self._open.items()):
-            self._guarded(name, lambda sink=sink: sink.log(row, kind))
+            with self._guarded(name):
+                sink.log(scalars(row, kind), row["step"])
 
     def close(self) -> None:
         for name, sink in list(self._open.items()):
-            self._guarded(name, sink.close)
+            with self._guarded(name):
+                sink.close()
 
-    def _guarded(self, name: str, call: Callable[[], None]) -> None:
+    @contextmanager
+    def _guarded(self, name: str) -> Iterator[None]:
         try:
-            call()
+            yield
         except Exception as error:  # No failure of a service may end a run.
             self._open.pop(name, None)
             reason = redact(f"{type(error).__name__}: {error}".removesuffix(": "))
-            warnings.warn(f"the sink {name} failed and is left out from here on ({reason})", SinkWarning, stacklevel=3)
+            warnings.warn(f"the sink {name} failed and is left out from here on ({reason})", SinkWarning, stacklevel=4)
