@@ -16,13 +16,14 @@ from typer.testing import CliRunner
 from scalerl import store
 from scalerl.cli import app
 from scalerl.cli import study as study_module
+from scalerl.config.load import shipped
 from scalerl.curves import Verdict
 from scalerl.errors import StudyError
 from scalerl.report.outlook import Ceiling
 from scalerl.study.plan import make_plan
 from scalerl.study.progress import Progress
 from scalerl.study.runner import RunStatus
-from scalerl.study.spec import list_studies, load_study
+from scalerl.study.spec import load_study
 
 SMALL = """
 description = "Two losses"
@@ -119,9 +120,9 @@ def test_a_failing_arm_is_named_and_left_out_of_the_report(tmp_path, monkeypatch
 
 def test_without_a_name_the_studies_are_listed():
     lines = study().stdout.splitlines()
-    assert [line.split()[0] for line in lines] == list_studies()
+    assert [line.split()[0] for line in lines] == list(shipped("study"))
     assert study("list").stdout.splitlines() == lines
-    assert checked_json(study("--json").stdout)["studies"].keys() == set(list_studies())
+    assert checked_json(study("--json").stdout)["studies"].keys() == set(shipped("study"))
 
 
 def test_the_study_file_that_the_help_shows_is_one(tmp_path):

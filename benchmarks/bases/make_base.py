@@ -30,11 +30,10 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from scalerl.config import load_recipe
-from scalerl.config.parts import SftSettings
+from scalerl.config import Recipe, changed_recipe, load_recipe
 from scalerl.models.tiny import build_tokenizer
 from scalerl.run.parts import build_tasks
-from scalerl.run.sft.make import SftObserver, SftProgress, SftResult, SftStart, sft
+from scalerl.run.sft.make import SftObserver, SftProgress, SftResult, sft
 from scalerl.types import derive_seed
 
 VOCABULARY = 64
@@ -153,24 +152,23 @@ class Watcher(SftObserver):
         return self.stuck
 
 
-def train(task: Any, fresh: Path, arguments: argparse.Namespace, size: Size, seed: int, lr: float) -> SftResult | None:
+def train(recipe: Recipe, fresh: Path, arguments: argparse.Namespace, size: Size, lr: float) -> SftResult | None:
     """Train one attempt; None if it is stuck."""
     steps = arguments.steps or size.steps
-    on_gpu = torch.cuda.is_available()
+    settings = {
+        "model.dtype": str(size.dtype).removeprefix("torch.") if torch.cuda.is_available() else "float32",
+        "sft.model": str(fresh),
+        "sft.steps": steps,
+        "sft.lr": lr,
+        "sft.batch_tokens": arguments.batch_tokens or size.batch_tokens,
+        "sft.warmup_frac": size.warmup_frac,
+        "sft.num_demonstrations": arguments.demonstrations,
+        "sft.num_heldout": min(4000, arguments.demonstrations // 10),
+    }
     record = {key: str(value) if key == "dtype" else value for key, value in asdict(size).items()}
     return sft(
-        task,
+        changed_recipe(recipe, [f"{key}={value}" for key, value in settings.items()]),
         arguments.out,
-        SftSettings(
-            steps=steps,
-            lr=lr,
-            batch_tokens=arguments.batch_tokens or size.batch_tokens,
-            warmup_frac=size.warmup_frac,
-            num_demonstrations=arguments.demonstrations,
-            num_heldout=min(4000, arguments.demonstrations // 10),
-            evaluate_every=max(1, steps // 20),
-        ),
-        start=SftStart(model=str(fresh), seed=seed, dtype=size.dtype if on_gpu else torch.float32),
         record={
             "made_by": "benchmarks/bases/make_base.py",
             "size": {"name": arguments.size, **record},
@@ -216,7 +214,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as fresh:
         fresh_model(task, Path(fresh), size, seed=recipe.seed, vocabulary=arguments.vocabulary)
         for attempt in range(NUM_ATTEMPTS):
-            result = train(task, Path(fresh), arguments, size, recipe.seed, lr)
+            result = train(recipe, Path(fresh), arguments, size, lr)
             if result is not None:
                 break
             shutil.rmtree(arguments.out.with_name(f"{arguments.out.name}.checkpoints"))

@@ -135,9 +135,9 @@ def sft(
     >>> scalerl.sft("mine.toml", "models/base", settings={"sft.epochs": 2})
     """
     loaded = load_recipe(recipe, settings)
-    from scalerl.run.sft.recipe import sft_from_recipe
+    from scalerl.run.sft.make import sft as make
 
-    return sft_from_recipe(_trusting(loaded, trust_remote_code), Path(out), resume=resume, observer=observer)
+    return make(_trusting(loaded, trust_remote_code), Path(out), resume=resume, observer=observer)
 
 
 def export(

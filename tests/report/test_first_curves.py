@@ -11,7 +11,7 @@ from scalerl.logs.series import Selection, series_from
 from scalerl.report.results import FitOptions
 from scalerl.report.standing import LeadKind
 from scalerl.report.write import build_report, report_json
-from scalerl.study.plan import differences, make_plan
+from scalerl.study.plan import changes_of, make_plan
 from scalerl.study.spec import load_study
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ def plan():
 
 def test_its_baseline_is_the_papers():
     (arm,) = (arm for arm in plan().arms if arm.name == "baseline")
-    papers = differences(load_recipe("scalerl"), load_recipe("base"))
+    papers = changes_of(load_recipe("scalerl"), load_recipe("base"))
     assert {key: new for key, (_, new) in arm.changes.items()} == {
         key: new for key, (_, new) in papers.items() if not key.startswith("budget.")
     }

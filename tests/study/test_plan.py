@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from scalerl.config import load_recipe
-from scalerl.config.load import load_layers
+from scalerl.config.load import load_layers, shipped
 from scalerl.config.tree import expand
 from scalerl.errors import StudyError
 from scalerl.loop.slots import expected_lag
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
-from scalerl.study.plan import Plan, check_runnable, differences, make_plan, show_changes, unset
-from scalerl.study.spec import divided, list_studies, load_study
+from scalerl.study.plan import Plan, changes_of, check_runnable, make_plan, show_changes, unset
+from scalerl.study.spec import divided, load_study
 
 
 def plan_of(tmp_path: Path, text: str, *overrides: str, gpu: bool = False) -> Plan:
@@ -33,7 +33,7 @@ ONE_ARM = 'base = "tiny-cpu"\n[arms.dapo]\nloss = "dapo"\n'
 # What ships -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", list_studies())
+@pytest.mark.parametrize("name", shipped("study"))
 def test_every_shipped_study_can_be_planned(name):
     plan = make_plan(*load_study(name), gpu=True)
     assert plan.study.description
@@ -42,7 +42,7 @@ def test_every_shipped_study_can_be_planned(name):
 
 
 def test_a_tiny_version_runs_as_it_is_and_without_a_gpu():
-    for name in list_studies():
+    for name in shipped("study"):
         if name.startswith("tiny-"):
             plan = make_plan(*load_study(name), gpu=False)
             check_runnable(plan)
@@ -55,15 +55,15 @@ def test_the_questions_of_the_paper_are_there():
         "curriculum", "length-control", "prevalent-recipes", "batch-size", "generations-per-prompt", "context-length",
         "model-size", "multi-task", "cispo-cap", "gspo-scale",
     }  # fmt: skip
-    assert asked <= set(list_studies())
+    assert asked <= set(shipped("study"))
     # The embedded base comes in one size.
-    assert {f"tiny-{name}" for name in asked - {"model-size"}} <= set(list_studies())
+    assert {f"tiny-{name}" for name in asked - {"model-size"}} <= set(shipped("study"))
 
 
 def test_the_full_size_arms_are_those_of_the_paper():
     plan = make_plan(*load_study("prevalent-recipes"), gpu=True)
     for arm in plan.arms[1:]:
-        assert differences(arm.recipe, load_recipe(arm.name)) == {}
+        assert changes_of(arm.recipe, load_recipe(arm.name)) == {}
     for arm in make_plan(*load_study("generations-per-prompt"), gpu=True).arms:
         assert arm.recipe.pipeline.groups_per_batch * arm.recipe.pipeline.completions_per_group == 768
 
@@ -93,7 +93,7 @@ def test_plan_says_whether_the_base_was_added(tmp_path):
 def test_tiny_multi_task_has_the_settings_of_its_recipe():
     plan = make_plan(*load_study("tiny-multi-task"), gpu=False)
     both = next(arm.recipe for arm in plan.arms if arm.name == "math-and-code")
-    keys = differences(load_recipe("tiny-math-code"), both).keys()
+    keys = changes_of(load_recipe("tiny-math-code"), both).keys()
     # What shapes demonstrations matters to SFT alone, and a study measures more often.
     shaping = {f"tasks.{key}" for key in ("math.guess_share", "math.guess_growth", "math.slip_rate", "code.slip_rate")}
     others = {key for key in keys if key.partition(".")[0] not in ("sft", "evaluation", "budget", "checkpoint")}
@@ -136,7 +136,7 @@ def test_leave_one_out_covers_all_of_scalerl():
         for name, change in LEAVE_ONE_OUT.items()
         if name not in ("ppo-off-policy-8", "length-penalty")
     ]
-    assert differences(load_layers("scalerl", layers), load_recipe("base")).keys() == {"budget.gpu_hours"}
+    assert changes_of(load_layers("scalerl", layers), load_recipe("base")).keys() == {"budget.gpu_hours"}
 
 
 def test_the_length_penalty_fits_the_recipe_it_is_derived_from(tmp_path):
@@ -364,7 +364,7 @@ def test_a_users_wrong_set_is_named_as_such(tmp_path):
 
 
 def test_unknown_study_lists_where_to_look(tmp_path, monkeypatch):
-    with pytest.raises(StudyError, match=r'no study is called "tiny-lo": "scalerl study" .*did you mean "tiny-loo"\?'):
+    with pytest.raises(StudyError, match=r'no study is called "tiny-lo"; there are .*did you mean "tiny-loo"\?'):
         load_study("tiny-lo")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(ONE_ARM)

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from scalerl.study.spec import list_studies
-
 STEPS = 3
 # One seed, few steps and small evaluations; batches, lengths and arms are those of the study.
 SHORT = (
@@ -32,7 +30,7 @@ SMALLER = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", [name for name in list_studies() if name.startswith("tiny-")])
+@pytest.mark.parametrize("name", [name for name in shipped("study") if name.startswith("tiny-")])
 def test_a_tiny_study_runs_to_its_report(name: str, tmp_path: Path):
     if name == "tiny-scheme":
         pytest.importorskip("ray", reason="its generator is a Ray actor")

@@ -179,21 +179,14 @@ def diff_command(
 
     [dim]scalerl recipe diff scalerl grpo[/dim]
     """
-    from scalerl.config import load_recipe, settings_of
+    from scalerl.config import differences, load_recipe, settings_of
     from scalerl.config.secrets import hidden
 
-    left, right = settings_of(load_recipe(name)), settings_of(load_recipe(other or name, overrides or ()))
-    # By table, so that settings that only one of two choices has stand together.
-    tables = list(dict.fromkeys(key.partition(".")[0] for key in left | right))
+    left, right = load_recipe(name), load_recipe(other or name, overrides or ())
     differing = {
-        key: {
-            "left": hidden(left[key].value, key) if key in left else None,
-            "right": hidden(right[key].value, key) if key in right else None,
-        }
-        for key in sorted(left | right, key=lambda key: tables.index(key.partition(".")[0]))
+        key: dict(zip(("left", "right"), (hidden(value, key) for value in values), strict=True))
+        for key, values in differences(left, right).items()
         if key != "description"
-        # Only the values count: settings of two choices may share a key and have different descriptions.
-        and (key not in left or key not in right or left[key].value != right[key].value)
     }
     if as_json:
         print_json("recipe diff", settings=differing)
@@ -201,12 +194,10 @@ def diff_command(
     if not differing:
         typer.echo("No setting differs.")
         return
+    meanings = settings_of(left) | settings_of(right)
     print_table(
         ("setting", name, other or f"{name}, changed", "meaning"),
-        [
-            (key, show_value(values["left"]), show_value(values["right"]), (left | right)[key].doc)
-            for key, values in differing.items()
-        ],
+        [(key, *map(show_value, values.values()), meanings[key].doc) for key, values in differing.items()],
     )
 
 

@@ -49,9 +49,9 @@ def sft(
     terminal.open()
     try:
         with setting_up():
-            from scalerl.run.sft.recipe import sft_from_recipe
+            from scalerl.run.sft.make import sft as make
 
-            result = sft_from_recipe(
+            result = make(
                 settings,
                 out,
                 model=model,

@@ -113,9 +113,10 @@ def visible_gpus() -> list[str]:
 
 
 def _list(as_json: bool) -> None:
-    from scalerl.study.spec import list_studies, load_study
+    from scalerl.config.load import shipped
+    from scalerl.study.spec import load_study
 
-    studies = {name: load_study(name)[1].description for name in list_studies()}
+    studies = {name: load_study(name)[1].description for name in shipped("study")}
     if as_json:
         print_json("study", studies=studies)
         return

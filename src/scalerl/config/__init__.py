@@ -6,7 +6,7 @@ Nothing here imports torch, so a wrong setting fails in a fraction of a second, 
 from scalerl.config.load import changed_recipe, list_recipes, load_recipe, load_written, with_derived
 from scalerl.config.parts import CustomSettings, Settings
 from scalerl.config.recipe import Recipe, body_dtype, imports_of, inert, mode_name, remedies, trusting
-from scalerl.config.tree import AXES, Setting, settings_of
+from scalerl.config.tree import AXES, Setting, differences, settings_of
 from scalerl.errors import RecipeError
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Settings",
     "body_dtype",
     "changed_recipe",
+    "differences",
     "imports_of",
     "inert",
     "list_recipes",

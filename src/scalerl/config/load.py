@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -24,10 +24,16 @@ DERIVED = "derived"
 """Key of the list of settings that a recipe's file leaves to the model and the problems."""
 
 
+def shipped(kind: Literal["recipe", "study"]) -> dict[str, Traversable]:
+    """Return the files of the recipes or studies that come with the package, by name."""
+    folder = files("scalerl") / {"recipe": "recipes", "study": "studies"}[kind]
+    found = {entry.name.removesuffix(_SUFFIX): entry for entry in folder.iterdir() if entry.name.endswith(_SUFFIX)}
+    return dict(sorted(found.items()))
+
+
 def list_recipes() -> list[str]:
     """Return the names of the recipes that come with the package."""
-    folder = files("scalerl") / "recipes"
-    return sorted(entry.name.removesuffix(_SUFFIX) for entry in folder.iterdir() if entry.name.endswith(_SUFFIX))
+    return list(shipped("recipe"))
 
 
 Layer = tuple[str, Mapping[str, Any]]
@@ -121,7 +127,7 @@ def _file_layers(name_or_path: str | Path) -> list[tuple[str, dict[str, Any]]]:
     seen: list[str] = []
     reference, folder, asked_by = name_or_path, Path(), ""
     while True:
-        label, source, identity = _locate(reference, folder, asked_by)
+        label, source, identity = locate("recipe", reference, RecipeError, folder, asked_by)
         if identity in seen:
             raise RecipeError(f"{asked_by}extends goes in a circle: {' -> '.join([*seen, identity])}")
         seen.append(identity)
@@ -160,26 +166,28 @@ def _anchored(tree: dict[str, Any], source: Path | Traversable) -> dict[str, Any
     return anchored(tree, "")
 
 
-def _locate(reference: str | Path, folder: Path, asked_by: str) -> tuple[str, Path | Traversable, str]:
-    """Return a recipe's label in messages, where to read it, and what identifies the file."""
+def locate(
+    kind: Literal["recipe", "study"],
+    reference: str | Path,
+    error: type[UserError],
+    folder: Path = Path(),
+    asked_by: str = "",
+) -> tuple[str, Path | Traversable, str]:
+    """Return the label in messages of a recipe or study, where to read it, and what identifies the file."""
     text = str(reference)
     if "\0" in text:
         field = "extends is " if asked_by else ""
-        raise RecipeError(
-            f"{asked_by}{field}{json.dumps(text)}, but no recipe or file can have a null byte in its name"
-        )
+        raise error(f"{asked_by}{field}{json.dumps(text)}, but no {kind} or file can have a null byte in its name")
     if isinstance(reference, Path) or text.endswith((_SUFFIX, ".json")) or "/" in text or "\\" in text:
-        path = folder / reference
+        path = Path(folder, reference)
         return str(path), path, str(path.resolve())
-    names = list_recipes()
-    if text not in names:
+    there = shipped(kind)
+    if text not in there:
         file = f"{text}{_SUFFIX}"
-        meant = f'; did you mean "{file}"?' if (folder / file).is_file() else did_you_mean(text, names)
-        statement = (
-            f'{asked_by}no recipe is called "{text}"; there are {", ".join(names)}, or give the path of a .toml file'
-        )
-        raise RecipeError(RecipeProblem(statement=statement, suggestion=meant))
-    return f"recipe {text}", files("scalerl") / "recipes" / f"{text}{_SUFFIX}", text
+        meant = f'; did you mean "{file}"?' if Path(folder, file).is_file() else did_you_mean(text, there)
+        names = f"there are {', '.join(there)}, or give the path of a .toml file"
+        raise error(f'{asked_by}no {kind} is called "{text}"; {names}{meant}')
+    return f"{kind} {text}", there[text], text
 
 
 def read_table(

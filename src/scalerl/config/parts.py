@@ -551,7 +551,5 @@ class SftSettings(Settings):
     new model."""
     num_heldout: int = Field(default=4000, ge=1)
     """Demonstrations that only measure the loss; at most a tenth of all."""
-    evaluate_every: int | None = Field(default=None, ge=1)
-    """Steps between two measurements of the held-out loss, each with a checkpoint; not set: a twentieth of the run."""
     num_measured: int = Field(default=32, ge=0)
     """Evaluation problems on which the result's pass rate is measured at the end; 0 measures none."""

@@ -148,6 +148,15 @@ def settings_of(part: Settings, table: str = "", doc: str = "") -> dict[str, Set
     return settings
 
 
+def differences(left: Recipe, right: Recipe) -> dict[str, tuple[Any, Any]]:
+    """Return the settings in which two recipes differ, by dotted key, table by table: None where one has no such."""
+    before, after = ({key: each.value for key, each in settings_of(side).items()} for side in (left, right))
+    # By table, so that settings that only one of two choices has stand together.
+    tables = list(dict.fromkeys(key.partition(".")[0] for key in before | after))
+    keys = sorted(before | after, key=lambda key: tables.index(key.partition(".")[0]))
+    return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
+
+
 def known_keys(part: type[Settings] = Recipe, table: str = "") -> Iterator[str]:
     """Yield every key that some recipe could have."""
     for name, field in _written(part).items():

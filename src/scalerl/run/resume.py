@@ -10,7 +10,7 @@ import torch
 
 from scalerl import store
 from scalerl.atomic_files import locked
-from scalerl.config import Recipe, load_written, settings_of
+from scalerl.config import Recipe, differences, load_written
 from scalerl.config.secrets import hidden
 from scalerl.errors import CheckpointError, RecipeError, RunFolderError
 from scalerl.learner.saved import SavedTensors
@@ -96,10 +96,9 @@ def latest_step(folder: Path) -> int | None:
 
 def check_same(recipe: Recipe, folder: Path) -> None:
     """Raise RecipeError if a setting that must stay the same differs from the one the run was started with."""
-    before, now = settings_of(written_recipe(folder, "resume")), settings_of(recipe)
-    for key in sorted(before.keys() | now.keys()):
+    for key, values in sorted(differences(written_recipe(folder, "resume"), recipe).items()):
         # What is written is without secrets.
-        old, new = (hidden(settings[key].value, key) if key in settings else None for settings in (before, now))
+        old, new = (hidden(value, key) for value in values)
         if old != new and not key.startswith(_FREE):
             raise RecipeError(
                 f"{folder} was started with {key} = {old!r}, and now it is {new!r}: resume with the same recipe, or "

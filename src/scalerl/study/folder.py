@@ -16,7 +16,7 @@ from scalerl.atomic_files import locked
 from scalerl.config import Recipe, load_written
 from scalerl.config.messages import show
 from scalerl.errors import BusyError, RecipeError, RunFolderError, StudyError
-from scalerl.study.plan import Plan, PlannedRun, differences
+from scalerl.study.plan import Plan, PlannedRun, changes_of
 
 _RUNS, _RECIPES, _LOGS, _LOCK = "runs", "recipes", "logs", ".lock"
 # The runs of a study that was killed a moment ago need this long to be gone.
@@ -193,7 +193,7 @@ def _check_same(before: Mapping[str, Any], plan: Plan, folder: Path) -> None:
             gone = "the arm " + row["arm"] if row["arm"] not in {arm.name for arm in plan.arms} else f"the run {name}"
             problems[f"{gone} of {folder / store.STUDY} is no longer in the study"] = None
         elif file.is_file():
-            for key, (was, now) in differences(_written(file), runs[name].recipe).items():
+            for key, (was, now) in changes_of(_written(file), runs[name].recipe).items():
                 if not (key.startswith("budget.") and was is not None and now is not None and now > was):
                     problems[f"{key} of the arm {row['arm']} was {show(was)} and is {show(now)} now"] = None
             began = folder / row["folder"]

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalerl.config import Recipe, inert, settings_of
+from scalerl.config import Recipe, differences, inert
 from scalerl.config.load import load_layers, override_layer
 from scalerl.config.messages import show
 from scalerl.config.parts import BudgetSettings
 from scalerl.config.secrets import secrets_in
 from scalerl.config.tree import expand, is_named, leaves, merge, nested
 from scalerl.errors import RecipeError, StudyError
-from scalerl.report.runs import changed_settings
+from scalerl.report.runs import PER_RUN
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
 from scalerl.study.spec import Study
 
@@ -114,10 +114,9 @@ def _secrets(name: str, arms: Sequence[Arm]) -> Iterator[str]:
             )
 
 
-def differences(left: Recipe, right: Recipe) -> dict[str, tuple[Any, Any]]:
-    """Return the settings in which two recipes differ, except seed and description, by dotted key."""
-    before, after = ({key: setting.value for key, setting in settings_of(side).items()} for side in (left, right))
-    return changed_settings(before, after)
+def changes_of(base: Recipe, recipe: Recipe) -> dict[str, tuple[Any, Any]]:
+    """Return what a recipe changes in another, except seed and description."""
+    return {key: values for key, values in differences(base, recipe).items() if key not in PER_RUN}
 
 
 def unset(recipe: Recipe) -> list[str]:
@@ -190,7 +189,7 @@ def _chosen_by(keys: set[str], key: str) -> bool:
 
 
 def _against(base: Recipe, name: str, recipe: Recipe, *, gpu: bool, is_derived: bool) -> Arm:
-    changes = differences(base, recipe)
+    changes = changes_of(base, recipe)
     reasons = {**inert(base, gpu=gpu), **inert(recipe, gpu=gpu)}
     without_effect = {
         key: reason

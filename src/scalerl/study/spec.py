@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,7 +9,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from scalerl.config import Settings
-from scalerl.config.load import read_override, read_table
+from scalerl.config.load import locate, read_override, read_table
 from scalerl.config.messages import described, show
 from scalerl.config.suggest import did_you_mean
 from scalerl.config.tree import expand, merge, nested
@@ -99,32 +98,13 @@ class Study(Settings):
     """Which part tests the forecast; without it all that lies beyond the fit does."""
 
 
-def list_studies() -> list[str]:
-    """Return the names of the studies that come with the package."""
-    folder = files("scalerl") / "studies"
-    return sorted(entry.name.removesuffix(_SUFFIX) for entry in folder.iterdir() if entry.name.endswith(_SUFFIX))
-
-
 def load_study(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple[str, Study]:
     """Return the study of this name or file, and what to call it; StudyError says all that is wrong with it.
 
     `overrides` are the `key=value` that are about the study itself, as `divided` gives them.
     """
-    text = str(name_or_path)
-    if isinstance(name_or_path, Path) or text.endswith(_SUFFIX) or "/" in text or "\\" in text:
-        path = Path(name_or_path)
-        label, tree = str(path), read_table(str(path), path, StudyError)
-        name, folder = path.stem, path.parent
-    elif text in list_studies():
-        label, name, folder = f"study {text}", text, None
-        tree = read_table(label, files("scalerl") / "studies" / f"{text}{_SUFFIX}", StudyError)
-    else:
-        file = f"{text}{_SUFFIX}"
-        meant = f'; did you mean "{file}"?' if Path(file).is_file() else did_you_mean(text, list_studies())
-        raise StudyError(
-            f'no study is called "{text}": "scalerl study" alone lists those there are; or give the path of a .toml '
-            f"file{meant}"
-        )
+    label, source, _ = locate("study", name_or_path, StudyError)
+    tree = read_table(label, source, StudyError)
     for change in overrides:
         tree = _changed(tree, change)
         label += f" with --set {change}"
@@ -134,7 +114,8 @@ def load_study(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple
         raise StudyError(*(f"{label}: {_sentence(detail, tree)}" for detail in error.errors())) from None
     if problems := list(_conflicts(study)):
         raise StudyError(*(f"{label}: {problem}" for problem in problems))
-    return name, study if folder is None else _beside(study, folder)
+    name = source.name.removesuffix(_SUFFIX)
+    return name, _beside(study, source.parent) if isinstance(source, Path) else study
 
 
 # What a user changes --------------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from scalerl.answer_format import AnswerFormat
 from scalerl.choose import choose
 from scalerl.cli.sft import reached
-from scalerl.config import load_recipe
-from scalerl.config.parts import GradingSettings, LearnerSettings, SftSettings
+from scalerl.config import Recipe, load_recipe
+from scalerl.config.parts import GradingSettings, SftSettings
 from scalerl.errors import LearnerError, ModelError, RunFolderError, TaskError
 from scalerl.loop.requests import Text
 from scalerl.models.load import EMBEDDED
@@ -25,27 +25,26 @@ from scalerl.models.tiny import TinyShape, build_tokenizer
 from scalerl.run.parts import build_tasks
 from scalerl.run.sft.demonstrations import NEW_STEPS
 from scalerl.run.sft.inputs import load_inputs
-from scalerl.run.sft.make import MADE_BY, NEW_LR, SftObserver, SftPlan, SftProgress, SftResult, SftStart, sft
+from scalerl.run.sft.make import MADE_BY, NEW_LR, SftObserver, SftPlan, SftProgress, SftResult, sft
 from scalerl.run.sft.measure import pass_rate, up_to_stop
 from scalerl.tasks.arithmetic import arithmetic
-from scalerl.tasks.files import file
 from scalerl.tasks.problems import TASKS
-from scalerl.tasks.programs import programs
 from scalerl.tasks.prompts import PromptFormat
 from scalerl.tasks.task import Task
 
-MICRO = SftSettings(
-    num_demonstrations=660,
-    num_heldout=60,
-    steps=60,
-    batch_tokens=800,
-    lr=1e-2,
-    warmup_frac=0.08,
-    evaluate_every=20,
-    num_measured=10,
-)
+SUMS = "{name='arithmetic', num_problems=10, min_terms=2, max_terms=3, max_number=9}"
+CODE = "{name='programs', num_problems=4, max_steps=2}"
+MICRO = {"num_demonstrations": 660, "num_heldout": 60, "steps": 60, "batch_tokens": 800, "lr": 1e-2}
+MICRO |= {"warmup_frac": 0.08, "num_measured": 10, "model": "new"}
 SMALL = TinyShape(hidden=32, intermediate=64, layers=1, heads=2, context=64)
-START = SftStart(shape=SMALL, device="cpu")
+
+
+def recipe_of(*changes: str, task: str = SUMS, **settings: Any) -> Recipe:
+    own = [f"sft.{name}={value}" for name, value in (settings if "model" in settings else MICRO | settings).items()]
+    tasks = changes if any(change.startswith("tasks.") for change in changes) else (f"task={task}", *changes)
+    return load_recipe("scalerl", ["evaluation.num_prompts=10", *own, *tasks])
+
+
 TINY_BASE, TINY_CODE_BASE = (str(files("scalerl") / "assets" / name) for name in EMBEDDED[:2])
 
 
@@ -60,27 +59,29 @@ def task() -> Task:
 
 
 @pytest.fixture(scope="module")
-def made(task: Task, tmp_path_factory: pytest.TempPathFactory) -> SftResult:
+def made(tmp_path_factory: pytest.TempPathFactory) -> SftResult:
     torch.set_num_threads(1)
-    result = sft(task, tmp_path_factory.mktemp("sft") / "model", MICRO, start=START, record={"recipe": "micro"})
+    return made_by(recipe_of(), tmp_path_factory.mktemp("sft") / "model", record={"recipe": "micro"})
+
+
+def made_by(recipe: Recipe, out: Path, **more: Any) -> SftResult:
+    result = sft(recipe, out, shape=SMALL, **more)
     assert result is not None
     return result
 
 
 def test_the_heldout_loss_falls(made: SftResult):
-    assert [point.step for point in made.curve] == [0, 20, 40, 60]
+    assert [point.step for point in made.curve] == list(range(0, 61, 3))
     assert math.isnan(made.curve[0].train_loss)
-    losses = [point.heldout_loss for point in made.curve]
+    losses = [point.heldout_loss for point in made.curve[::5]]
     assert losses[0] == pytest.approx(math.log(20), abs=0.3)
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < 0.7 * losses[0]
 
 
-def test_ranks_make_the_same_model(made: SftResult, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_ranks_make_the_same_model(made: SftResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     forked.children(monkeypatch)
-    ranks = LearnerSettings(ranks=2, sharding="full")
-    result = sft(task, tmp_path / "model", MICRO, start=START, learner=ranks)
-    assert result is not None
+    result = made_by(recipe_of("learner.ranks=2", "learner.sharding=full"), tmp_path / "model")
     losses = [point.heldout_loss for point in result.curve]
     assert losses == pytest.approx([point.heldout_loss for point in made.curve], rel=1e-3)
     trained, expected = (AutoModelForCausalLM.from_pretrained(each.folder).state_dict() for each in (result, made))
@@ -172,9 +173,8 @@ def test_a_row_ends_with_its_first_stop_token():
     assert up_to_stop([], (2,)) == []
 
 
-def test_equal_seeds_make_equal_models(made: SftResult, task: Task, tmp_path: Path):
-    again = sft(task, tmp_path / "again", MICRO, start=START)
-    assert again is not None
+def test_equal_seeds_make_equal_models(made: SftResult, tmp_path: Path):
+    again = made_by(recipe_of(), tmp_path / "again")
     assert [point.heldout_loss for point in again.curve] == [point.heldout_loss for point in made.curve]
 
 
@@ -206,73 +206,71 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     return AutoModelForCausalLM.from_pretrained(folder).state_dict()
 
 
-def test_stopped_run_resumes_to_the_same_weights(made: SftResult, task: Task, tmp_path: Path):
-    out = tmp_path / "model"
-    assert sft(task, out, MICRO, start=START, observer=Watcher(stop_after=33)) is None
+def test_stopped_run_resumes_to_the_same_weights(made: SftResult, tmp_path: Path):
+    out, recipe = tmp_path / "model", recipe_of()
+    assert sft(recipe, out, shape=SMALL, observer=Watcher(stop_after=32)) is None
     assert not out.exists()
     with pytest.raises(RunFolderError, match="add --resume to continue it"):
-        sft(task, out, MICRO, start=START)
+        sft(recipe, out, shape=SMALL)
     with pytest.raises(RunFolderError, match="was started with other settings"):
-        sft(task, out, MICRO.model_copy(update={"lr": 1e-3}), start=START, resume=True)
+        sft(recipe_of(lr=1e-3), out, shape=SMALL, resume=True)
     watcher = Watcher()
-    result = sft(task, out, MICRO, start=START, resume=True, observer=watcher)
-    assert result is not None
+    result = made_by(recipe, out, resume=True, observer=watcher)
     assert watcher.plan is not None
-    assert watcher.plan.first_step == 33
-    assert [point.step for point in result.curve] == [0, 20, 40, 60]
-    assert [point.heldout_loss for point in result.curve] == [point.heldout_loss for point in made.curve]
+    assert watcher.plan.first_step == 32
+    assert [(point.step, point.heldout_loss) for point in result.curve] == [
+        (point.step, point.heldout_loss) for point in made.curve
+    ]
     expected = weights_of(made.folder)
     assert all(weight.equal(expected[name]) for name, weight in weights_of(out).items())
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
     with pytest.raises(RunFolderError, match="nothing to resume"):
-        sft(task, tmp_path / "other", MICRO, start=START, resume=True)
+        sft(recipe, tmp_path / "other", shape=SMALL, resume=True)
 
 
-def test_diverged_run_ends_at_its_next_measurement(task: Task, tmp_path: Path):
+def test_diverged_run_ends_at_its_next_measurement(tmp_path: Path):
     out = tmp_path / "model"
-    with pytest.raises(LearnerError, match=r"loss is nan after step 20: .* start again with a lower sft\.lr$"):
-        sft(task, out, MICRO.model_copy(update={"lr": 1e18, "steps": 20}), start=START)
+    with pytest.raises(LearnerError, match=r"loss is nan after step \d+: .* start again with a lower sft\.lr$"):
+        sft(recipe_of(lr=1e18, steps=20), out, shape=SMALL)
     assert not out.exists()
-    assert [path.name for path in (tmp_path / "model.checkpoints").iterdir()] == ["step-00000000"]
+    assert len(list((tmp_path / "model.checkpoints").iterdir())) == 1
 
 
-def test_killed_run_resumes_from_its_checkpoint(made: SftResult, task: Task, tmp_path: Path):
+def test_killed_run_resumes_from_its_checkpoint(made: SftResult, tmp_path: Path):
     out = tmp_path / "model"
     # A fork: SIGKILL leaves no time to write anything.
     child = os.fork()
     if child == 0:
-        sft(task, out, MICRO, start=START, observer=Watcher(kill_after=45))
+        sft(recipe_of(), out, shape=SMALL, observer=Watcher(kill_after=46))
         os._exit(0)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     watcher = Watcher()
-    assert sft(task, out, MICRO, start=START, resume=True, observer=watcher) is not None
+    made_by(recipe_of(), out, resume=True, observer=watcher)
     assert watcher.plan is not None
-    assert watcher.plan.first_step == 40
+    assert watcher.plan.first_step == 45
     expected = weights_of(made.folder)
     assert all(weight.equal(expected[name]) for name, weight in weights_of(out).items())
 
 
-def test_it_goes_on_from_a_given_model(made: SftResult, task: Task, tmp_path: Path):
-    settings = SftSettings(num_demonstrations=200, steps=2, evaluate_every=1, num_measured=0)
+def test_it_goes_on_from_a_given_model(made: SftResult, tmp_path: Path):
     watcher = Watcher()
-    start = SftStart(model=str(made.folder), device="cpu")
-    result = sft(task, tmp_path / "next", settings, start=start, observer=watcher)
-    assert result is not None
+    recipe = recipe_of(model=made.folder, num_demonstrations=200, steps=2, num_measured=0)
+    result = made_by(recipe, tmp_path / "next", observer=watcher)
     assert result.curve == tuple(watcher.curve)
-    assert result.curve[0].heldout_loss < made.curve[1].heldout_loss
+    assert result.curve[0].heldout_loss < made.curve[6].heldout_loss
     assert result.num_parameters == made.num_parameters
     assert result.plan.lr == 3e-5
     assert result.pass_rates == {}
 
 
-def test_several_tasks_share_a_base_by_weight(task: Task, tmp_path: Path):
-    wide = dataclasses.replace(START, shape=dataclasses.replace(SMALL, context=128))
-    tasks = {"sums": task, "code": programs(4, 0, num_problems=4, max_steps=2)}
-    settings = MICRO.model_copy(update={"new_tokens": "words", "steps": 2, "num_measured": 0})
-    result = sft(tasks, tmp_path / "both", settings, start=wide, weights={"sums": 3.0, "code": 1.0})
+def test_several_tasks_share_a_base_by_weight(tmp_path: Path):
+    wide = dataclasses.replace(SMALL, context=128)
+    changes = (f"tasks.sums={SUMS}", "tasks.sums.weight=3", f"tasks.code={CODE}")
+    recipe = recipe_of(*changes, new_tokens="words", steps=2, num_measured=0)
+    result = sft(recipe, tmp_path / "both", shape=wide)
     assert result is not None
     assert (result.plan.num_demonstrations, result.plan.num_heldout) == (600, 60)
-    text = text_of(tmp_path / "both")
+    text, tasks = text_of(tmp_path / "both"), build_tasks(recipe)
     for demonstrated in tasks.values():
         assert demonstrated.demonstrations is not None
         for item in demonstrated.demonstrations(20, 0):
@@ -281,16 +279,15 @@ def test_several_tasks_share_a_base_by_weight(task: Task, tmp_path: Path):
             assert text.decode(ids) == item.completion
     assert len(text.encode("def f(x):")) == len(["def", " ", "f", "(", "x", ")", ":"])
     assert json.loads((tmp_path / "both" / MADE_BY).read_text())["vocabulary_size"] == len(text.tokenizer)
-    shares = load_inputs(tasks, settings, wide, "cpu", lambda num: None, weights={"sums": 3.0, "code": 1.0})[2]
-    sums = {item.problem.prompt for item in cast(Any, task.demonstrations)(495, 0)}
+    shares = load_inputs(recipe, tasks, "new", wide, "cpu", lambda num: None)[2]
+    sums = {item.problem.prompt for item in cast(Any, tasks["sums"].demonstrations)(495, 0)}
     heldout = [text.decode(example.tokens[1 : example.num_prompt].tolist()) for example in shares.heldout]
     assert [prompt in sums for prompt in heldout] == [True] * 45 + [False] * 15
 
 
-def test_pass_rates_of_several_tasks_are_by_name(task: Task, tmp_path: Path):
-    settings = MICRO.model_copy(update={"steps": 1, "num_measured": 3})
-    result = sft({"first": task, "second": task}, tmp_path / "two", settings, start=START)
-    assert result is not None
+def test_pass_rates_of_several_tasks_are_by_name(tmp_path: Path):
+    recipe = recipe_of(f"tasks.first={SUMS}", f"tasks.second={SUMS}", steps=1, num_measured=3)
+    result = made_by(recipe, tmp_path / "two")
     assert {name: rates["num_prompts"] for name, rates in result.pass_rates.items()} == {"first": 3, "second": 3}
     words = reached(result, "mine")
     assert "Pass rate on 3 evaluation problems of first: " in words
@@ -298,21 +295,12 @@ def test_pass_rates_of_several_tasks_are_by_name(task: Task, tmp_path: Path):
 
 
 def test_a_known_model_learns_new_tokens(made: SftResult, tmp_path: Path):
-    code = programs(4, 0, num_problems=4, max_steps=2)
-    settings = SftSettings(num_demonstrations=200, steps=12, new_tokens="words", lr=1e-2, num_measured=0)
-    start = SftStart(model=str(made.folder), device="cpu")
-    result = sft(code, tmp_path / "more", settings, start=start)
-    assert result is not None
+    settings = {"num_demonstrations": 200, "steps": 12, "new_tokens": "words", "lr": 1e-2, "num_measured": 0}
+    result = made_by(recipe_of(task=CODE, model=made.folder, **settings), tmp_path / "more")
     assert result.num_parameters > made.num_parameters
     assert result.curve[-1].heldout_loss < 0.7 * result.curve[0].heldout_loss
     old, new = (text_of(folder) for folder in (made.folder, tmp_path / "more"))
     assert new.encode("<think>1+2=3</think>") == old.encode("<think>1+2=3</think>")
-
-
-def test_tasks_with_different_tags_are_refused(task: Task, tmp_path: Path):
-    other = dataclasses.replace(task, answer=AnswerFormat(thinking_start="[", thinking_end="]"))
-    with pytest.raises(TaskError, match="the tasks a, b have different thinking_start or thinking_end"):
-        sft({"a": task, "b": other}, tmp_path / "none", MICRO, start=START)
 
 
 @pytest.mark.parametrize("start, end", [("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|think|>", "(done)*")])
@@ -326,20 +314,22 @@ def test_tags_are_one_token_each_and_survive_decoding(start: str, end: str):
     assert tokenizer("9")["input_ids"] == [tokenizer.bos_token_id, tokenizer.unk_token_id]
 
 
-def test_what_cannot_be_taught_is_refused(task: Task, made: SftResult, tmp_path: Path):
+def test_what_cannot_be_taught_is_refused(made: SftResult, tmp_path: Path):
     path = tmp_path / "plain.jsonl"
     path.write_text('{"prompt": "a", "answer": "b"}\n{"prompt": "c", "answer": "d"}\n')
-    with pytest.raises(TaskError, match="no demonstrations to learn from"):
-        sft(file(1, 0, path=str(path)), tmp_path / "none", MICRO)
-    with pytest.raises(ValueError, match=f"cannot be created: {path} is a file, not a folder"):
-        sft(task, path / "below", MICRO)
-    for taken in (made.folder, path):
-        with pytest.raises(ValueError, match="exists and is not empty"):
-            sft(task, taken, MICRO)
-    with pytest.raises(ModelError, match="/no/such/model"):
-        sft(task, tmp_path / "none", MICRO, start=SftStart(model="/no/such/model"))
-    with pytest.raises(TaskError, match=r"0 of 660 demonstrations .* have at most 8 tokens"):
-        sft(task, tmp_path / "short", MICRO, start=SftStart(shape=TinyShape(context=8), device="cpu"))
+    plain = recipe_of("evaluation.num_prompts=1", task=f"{{name='file', path='{path}'}}")
+    tags = (f"tasks.a={SUMS}", f"tasks.b={SUMS}", "tasks.b.thinking_start=[", "tasks.b.thinking_end=]")
+    for recipe, folder, shape, error, message in (
+        (plain, "none", SMALL, TaskError, "no demonstrations to learn from"),
+        (recipe_of(*tags), "none", SMALL, TaskError, "the tasks a, b have different thinking_start or thinking_end"),
+        (recipe_of(), path / "below", SMALL, ValueError, f"cannot be created: {path} is a file, not a folder"),
+        (recipe_of(), made.folder, SMALL, ValueError, "exists and is not empty"),
+        (recipe_of(), path, SMALL, ValueError, "exists and is not empty"),
+        (recipe_of(model="/no/such/model"), "none", SMALL, ModelError, "/no/such/model"),
+        (recipe_of(), "short", TinyShape(context=8), TaskError, "0 of 660 demonstrations .* have at most 8 tokens"),
+    ):
+        with pytest.raises(error, match=message):
+            sft(recipe, tmp_path / folder, shape=shape)
     assert [entry.name for entry in tmp_path.iterdir()] == ["plain.jsonl"]
 
 

@@ -16,28 +16,26 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
 
 from scalerl.atomic_files import new_folder
-from scalerl.config.parts import GradingSettings, LearnerSettings, SftSettings
+from scalerl.config import Recipe, body_dtype
+from scalerl.config.parts import NEW_MODEL
 from scalerl.config.secrets import hidden
-from scalerl.errors import LearnerError, RunFolderError
-from scalerl.loop.requests import Text
+from scalerl.errors import LearnerError, RecipeError, RunFolderError
+from scalerl.models.tiny import TinyShape
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.host import environment
+from scalerl.run.parts import build_tasks
 from scalerl.run.resume import lock_folder
 from scalerl.run.sft.demonstrations import Examples, plan_batches
-from scalerl.run.sft.inputs import SftStart, load_inputs
+from scalerl.run.sft.inputs import load_inputs
 from scalerl.run.sft.learner import batch_of, sft_learner, take_weights
 from scalerl.run.sft.measure import measure
 from scalerl.store import check_place
-from scalerl.tasks.task import Task
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 MADE_BY = "made_by.json"
 LR = 3e-5
@@ -116,74 +114,97 @@ class _Silent(SftObserver):
 
 
 def sft(
-    task: Task | Mapping[str, Task],
-    out: str | Path,
-    settings: SftSettings | None = None,
+    recipe: Recipe,
+    out: Path,
     *,
-    start: SftStart | None = None,
-    weights: Mapping[str, float] | None = None,
-    learner: LearnerSettings | None = None,
-    grading: GradingSettings | None = None,
+    model: str = "",
+    shape: TinyShape | None = None,
     record: Mapping[str, Any] | None = None,
     resume: bool = False,
     observer: SftObserver | None = None,
 ) -> SftResult | None:
-    """Train a model on a task's demonstrations and save it; made_by.json keeps `record` along with the settings.
+    """Train a model on the demonstrations of a recipe's tasks and save it; made_by.json keeps `record` too.
 
-    Of several tasks, each gives a share of the demonstrations by its weight (`weights`; not given: equal shares). None
-    if the observer asked to stop: then there is a checkpoint, and `resume` continues. `grading` limits the grader when
-    the result is measured.
+    `model` is used instead of the recipe's; "new" builds a small Llama of `shape`. Of several tasks, each gives a share
+    of the demonstrations by its weight. None if the observer asked to stop: then there is a checkpoint, and `resume`
+    continues.
     """
-    settings, start, out = settings or SftSettings(), start or SftStart(), Path(out)
-    observer = observer or _Silent()
-    folder = out.with_name(f"{out.name}.checkpoints")
+    settings, base, observer = recipe.sft, model or recipe.sft.model or recipe.model.path, observer or _Silent()
+    if not base:
+        raise RecipeError(
+            "model.path is not set, so there is nothing to start from: set it, or sft.model, or add --model new"
+        )
+    folder, shape, new = out.with_name(f"{out.name}.checkpoints"), shape or TinyShape(), base == NEW_MODEL
     _check_folders(out, folder, resume=resume)
-    device = start.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    tasks = {task.name: task} if isinstance(task, Task) else task
-    learner = learner or LearnerSettings()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     # Ranks have the model on devices of their own.
-    has_ranks = learner.sharding != "none"
-    here = "cpu" if has_ranks else device
-    model, text, examples = load_inputs(tasks, settings, start, here, observer.drawing, weights=weights)
-    batches = plan_batches(examples, settings, seed=start.seed, new=start.new)
-    identity = {"settings": settings.model_dump(mode="json"), "seed": start.seed, "examples": examples.content_hash}
-    lr = settings.lr or (NEW_LR if start.new else LR)
-    run: dict[str, Any] = {"lr": lr, "num_steps": len(batches), "dtype": start.dtype, "device": torch.device(device)}
-    trained = sft_learner(model, settings, learner, **run)
+    has_ranks = recipe.learner.sharding != "none"
+    tasks = build_tasks(recipe)
+    trained, text, examples = load_inputs(recipe, tasks, base, shape, "cpu" if has_ranks else device, observer.drawing)
+    batches = plan_batches(examples, settings, seed=recipe.seed, new=new)
+    identity = {"settings": settings.model_dump(mode="json"), "seed": recipe.seed, "examples": examples.content_hash}
+    lr = settings.lr or (NEW_LR if new else LR)
+    learner = sft_learner(
+        trained,
+        settings,
+        recipe.learner,
+        lr=lr,
+        num_steps=len(batches),
+        dtype=getattr(torch, body_dtype(recipe, gpu=device == "cuda")),
+        device=torch.device(device),
+    )
     with ExitStack() as opened:
         if has_ranks:
-            opened.callback(trained.close)
+            opened.callback(learner.close)
         folder.mkdir(parents=True, exist_ok=True)
         opened.enter_context(lock_folder(folder))
-        curve = _restore(trained, folder, identity)
-        plan = _plan(examples, batches, lr=lr, first_step=trained.version)
+        curve = _restore(learner, folder, identity)
+        plan = _plan(examples, batches, lr=lr, first_step=learner.version)
         observer.started(plan)
-        if not _train(trained, examples, batches, settings, curve, observer, folder, identity):
+        if not _train(learner, examples, batches, curve, observer, folder, identity):
             return None
         if has_ranks:
-            take_weights(trained, model)
-    model.to(device)  # pyright: ignore[reportArgumentType]
+            take_weights(learner, trained)
+    trained.to(device)  # pyright: ignore[reportArgumentType]
     # Half as long again as any demonstration: what has not ended by then never will.
     max_new_tokens = max(example.num_targets for example in examples.training) * 3 // 2
+    few = {
+        name: dataclasses.replace(task, evaluation=task.evaluation[: settings.num_measured])
+        for name, task in tasks.items()
+    }
     rates = {
-        name: measure(model, text, few, grading=grading, max_new_tokens=max_new_tokens)
-        for name, few in ((name, _few(task, settings.num_measured)) for name, task in tasks.items())
-        if few.evaluation
+        name: measure(trained, text, task, grading=recipe.grading, max_new_tokens=max_new_tokens)
+        for name, task in few.items()
+        if task.evaluation
     }
     result = SftResult(
         folder=out,
-        num_parameters=sum(p.numel() for p in model.parameters()),
+        num_parameters=sum(p.numel() for p in trained.parameters()),
         plan=plan,
         curve=tuple(curve),
         pass_rates=rates if len(tasks) > 1 else next(iter(rates.values()), {}),
     )
-    _write(result, model, text, _record(result, settings, start, device, len(text.tokenizer)) | dict(record or {}))
+    made_by = {
+        "made_by": "scalerl sft",
+        "settings": settings.model_dump(mode="json"),
+        "model": base,
+        **({"shape": asdict(shape)} if new else {}),
+        "seed": recipe.seed,
+        "plan": asdict(plan),
+        "num_parameters": result.num_parameters,
+        "vocabulary_size": len(text.tokenizer),
+        "gain_last_fifth": round(result.gain_last_fifth, 5),
+        "curve": [{key: value and round(value, 5) for key, value in _finite(asdict(p)).items()} for p in curve],
+        "pass_rates": dict(result.pass_rates),
+        "environment": environment(torch.device(device)),
+        **(record or {}),
+    }
+    with new_folder(out, failures=(SafetensorError,)) as unfinished:
+        trained.to("cpu").save_pretrained(unfinished)  # pyright: ignore[reportArgumentType]
+        text.tokenizer.save_pretrained(unfinished)
+        (unfinished / MADE_BY).write_text(json.dumps(hidden(made_by), indent=1) + "\n", encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     return result
-
-
-def _few(task: Task, num: int) -> Task:
-    return dataclasses.replace(task, training=(), evaluation=task.evaluation[:num])
 
 
 def _plan(examples: Examples, batches: list[list[int]], *, lr: float, first_step: int) -> SftPlan:
@@ -236,7 +257,6 @@ def _train(
     learner: Any,
     examples: Examples,
     batches: list[list[int]],
-    settings: SftSettings,
     curve: list[SftProgress],
     observer: SftObserver,
     folder: Path,
@@ -244,7 +264,7 @@ def _train(
 ) -> bool:
     """Train to the end, adding to the curve; False if the observer asked to stop, with a checkpoint."""
     started = time.monotonic() - (curve[-1].elapsed_s if curve else 0.0)
-    every = settings.evaluate_every or max(1, len(batches) // 20)
+    every = max(1, len(batches) // 20)
     losses: list[Mapping[str, float]] = []
 
     def save() -> None:
@@ -279,30 +299,6 @@ def _train(
             return False
         losses.append(learner.step(batch_of([examples.training[index] for index in batches[step]], step)))
         observer.stepped(learner.version)
-
-
-def _write(result: SftResult, model: "PreTrainedModel", text: Text, made_by: Mapping[str, Any]) -> None:
-    with new_folder(result.folder, failures=(SafetensorError,)) as unfinished:
-        model.to("cpu").save_pretrained(unfinished)  # pyright: ignore[reportArgumentType]
-        text.tokenizer.save_pretrained(unfinished)
-        (unfinished / MADE_BY).write_text(json.dumps(hidden(made_by), indent=1) + "\n", encoding="utf-8")
-
-
-def _record(result: SftResult, settings: SftSettings, start: SftStart, device: str, num_tokens: int) -> dict[str, Any]:
-    return {
-        "made_by": "scalerl sft",
-        "settings": settings.model_dump(mode="json"),
-        "model": start.model,
-        **({"shape": asdict(start.shape)} if start.new else {}),
-        "seed": start.seed,
-        "plan": asdict(result.plan),
-        "num_parameters": result.num_parameters,
-        "vocabulary_size": num_tokens,
-        "gain_last_fifth": round(result.gain_last_fifth, 5),
-        "curve": [{key: value and round(value, 5) for key, value in _finite(asdict(p)).items()} for p in result.curve],
-        "pass_rates": dict(result.pass_rates),
-        "environment": environment(torch.device(device)),
-    }
 
 
 def _finite(point: Mapping[str, Any]) -> dict[str, Any]:
