@@ -21,8 +21,7 @@ from scalerl.curves import Verdict
 from scalerl.errors import StudyError
 from scalerl.report.outlook import Ceiling
 from scalerl.study.plan import make_plan
-from scalerl.study.progress import Progress
-from scalerl.study.runner import RunStatus
+from scalerl.study.progress import Progress, RunStatus
 from scalerl.study.spec import load_study
 
 SMALL = """

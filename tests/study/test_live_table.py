@@ -14,8 +14,7 @@ from scalerl.curves import Verdict
 from scalerl.report.numbers import duration
 from scalerl.report.outlook import Ceiling
 from scalerl.study.live_table import Screen, event_line, table
-from scalerl.study.progress import Progress, ProgressReader
-from scalerl.study.runner import RunStatus
+from scalerl.study.progress import Progress, ProgressReader, RunStatus
 
 
 def test_the_forecast_of_a_run_follows_its_evaluations(tmp_path):

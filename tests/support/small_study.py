@@ -9,7 +9,8 @@ from typing import Any
 from scalerl import store
 from scalerl.study.folder import opened
 from scalerl.study.plan import Plan, make_plan
-from scalerl.study.runner import Runner, RunStatus
+from scalerl.study.progress import RunStatus
+from scalerl.study.runner import Runner
 from scalerl.study.spec import load_study
 
 FAKE = Path(__file__).parent / "fake_train.py"

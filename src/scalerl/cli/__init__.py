@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import typer
 
-from scalerl.cli import curves, joint, report, sft, simulate, study, train, watch
+from scalerl.cli import curves, joint, sft, simulate, study, train, watch
 from scalerl.cli.console import PlainStream
 from scalerl.cli.recipe import app as recipe_app
 from scalerl.errors import RunFailure, UserError
@@ -31,7 +31,7 @@ for command, panel in (
     (curves.fit, LOOK),
     (curves.forecast, LOOK),
     (curves.compare, LOOK),
-    (report.report, LOOK),
+    (curves.report, LOOK),
     (watch.watch, LOOK),
     (train.train, TRAIN),
     (sft.sft, TRAIN),

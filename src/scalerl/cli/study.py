@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from scalerl.study.plan import Plan
     from scalerl.study.probe import Cost, Pace
-    from scalerl.study.runner import RunStatus
+    from scalerl.study.progress import RunStatus
 
 TRAIN = (sys.executable, "-m", "scalerl", "train", "--no-plots")
 INTERRUPTED = 130

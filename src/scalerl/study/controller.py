@@ -7,25 +7,13 @@ open decisions are carried out first, so a study needs no other memory than this
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 from scalerl import store
 from scalerl.study.folder import first_set, last_row, run_folder
 from scalerl.study.plan import Plan, PlannedRun
 from scalerl.study.policy import EPSILON, POLICIES, Decision, Measured
+from scalerl.study.progress import RunStatus
 from scalerl.study.spec import StudyBudgetSettings
-
-
-class Watched(Protocol):
-    """A run's state, as the runner knows it."""
-
-    @property
-    def run(self) -> PlannedRun: ...
-    @property
-    def state(self) -> str: ...
-
-
-W = TypeVar("W", bound=Watched)
 
 
 class Controller:
@@ -45,7 +33,7 @@ class Controller:
         """Whether the policy has made its choice."""
         return bool(self.rows) and self.rows[-1]["arm"] is None
 
-    def next(self, statuses: Sequence[W]) -> tuple[W, float] | None:
+    def next(self, statuses: Sequence[RunStatus]) -> tuple[RunStatus, float] | None:
         """Return the run to start now, and until which share of its budget; None if none is to be started now."""
         while True:
             if (task := self._open_task(statuses)) is not None:
@@ -58,7 +46,7 @@ class Controller:
                 return None
             self._write(decision)
 
-    def _open_task(self, statuses: Sequence[W]) -> tuple[W, float] | None:
+    def _open_task(self, statuses: Sequence[RunStatus]) -> tuple[RunStatus, float] | None:
         for row in self.rows:
             for status in statuses:
                 is_idle = status.run.arm == row["arm"] and status.state not in ("running", "failed", "done")
@@ -79,13 +67,13 @@ class Controller:
         store.append_row(self._file, row)
         self.rows.append(row)
 
-    def _measured(self, statuses: Sequence[Watched]) -> list[Measured]:
+    def _measured(self, statuses: Sequence[RunStatus]) -> list[Measured]:
         arms = [arm.name for arm in self._plan.arms if arm.skipped is None]
         own = {arm: [status for status in statuses if status.run.arm == arm] for arm in arms}
         return [measure(self._folder, arm, own[arm]) for arm in arms]
 
 
-def measure(folder: Path, arm: str, statuses: Sequence[Watched]) -> Measured:
+def measure(folder: Path, arm: str, statuses: Sequence[RunStatus]) -> Measured:
     """Return what the runs of one arm have measured, read from their folders."""
     compute, reward, run, num_samples, starts = [], [], [], [], []
     for place, status in enumerate(statuses):

@@ -16,6 +16,7 @@ from scalerl.atomic_files import locked
 from scalerl.config import Recipe, load_written
 from scalerl.config.messages import show
 from scalerl.errors import BusyError, RecipeError, RunFolderError, StudyError
+from scalerl.logs.axes import Axis
 from scalerl.study.plan import Plan, PlannedRun, changes_of
 
 _RUNS, _RECIPES, _LOGS, _LOCK = "runs", "recipes", "logs", ".lock"
@@ -108,7 +109,7 @@ def read_study(folder: Path) -> dict[str, Any] | None:
     return plan_row
 
 
-def fair_axis(folder: Path, compute: str) -> str:
+def fair_axis(folder: Path, compute: Axis) -> Axis:
     """Return the axis on which runs can be compared: not time, if they have shared a device."""
     shared = (read_study(folder) or {}).get("shared_device")
     return "flops" if shared and compute == "gpu_hours" else compute

@@ -11,7 +11,7 @@ from rich.text import Text
 from scalerl.report.numbers import duration
 from scalerl.report.outlook import ceiling_cell, ceiling_text
 from scalerl.study.plan import PlannedRun
-from scalerl.study.runner import RunStatus
+from scalerl.study.progress import RunStatus
 
 STYLES = {
     "waiting": "dim",

@@ -1,17 +1,17 @@
-"""Read the progress of a run from its folder: last step, latest reward, and the ceiling of its fitted curve."""
+"""A run of a study as it stands, read from its folder: last step, latest reward, the ceiling of its fitted curve."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from scalerl import store
-from scalerl.curves import fit
-from scalerl.errors import InputError, RunFolderError
-from scalerl.logs.formats import read_table
-from scalerl.logs.series import Selection, series_from
-from scalerl.report.outlook import Ceiling
-from scalerl.report.results import FitOptions
+from scalerl.logs.axes import Axis
+from scalerl.report.outlook import Ceiling, LiveForecast
 from scalerl.study.folder import first_set
+from scalerl.study.plan import PlannedRun
+
+State = Literal["waiting", "running", "paused", "done", "failed", "stopped"]
 
 _TAIL_BYTES = 1 << 16  # holds the last row of metrics.jsonl, however long the run
 
@@ -26,10 +26,24 @@ class Progress:
     ceiling: Ceiling | None = None
 
 
+@dataclass(slots=True, kw_only=True)
+class RunStatus:
+    """One run of the study as it stands."""
+
+    run: PlannedRun
+    folder: Path
+    state: State
+    reason: str = ""
+    """Why it failed."""
+    seconds: float = 0.0
+    """Time that this study has spent on it."""
+    progress: Progress = field(default_factory=Progress)
+
+
 class ProgressReader:
     """Reads the progress of one run repeatedly; fits its curve again only after a new evaluation."""
 
-    def __init__(self, folder: Path, axis: str) -> None:
+    def __init__(self, folder: Path, axis: Axis) -> None:
         self._folder, self._axis = folder, axis
         self._evals_size = -1
         self._reward: float | None = None
@@ -42,7 +56,8 @@ class ProgressReader:
             self._evals_size = size
             rows = first_set(self._folder)
             self._reward = rows[-1]["reward"] if rows else None
-            self._ceiling = _ceiling(self._folder, self._axis)
+            outlook = LiveForecast.from_rows(rows, axis=self._axis).outlook()
+            self._ceiling = Ceiling.of(outlook.fit) if outlook is not None and outlook.fit.usable else None
         return Progress(step=_last_step(self._folder), reward=self._reward, ceiling=self._ceiling)
 
 
@@ -60,14 +75,3 @@ def _last_step(folder: Path) -> int | None:
         except (ValueError, KeyError, TypeError):
             continue
     return None
-
-
-def _ceiling(folder: Path, axis: str) -> Ceiling | None:
-    try:
-        series = series_from([read_table(str(folder))], Selection(x=axis))[0]
-    except (InputError, RunFolderError):
-        return None
-    if series.problem is not None:
-        return None
-    curve = fit(series.compute, series.reward, **FitOptions().of(series))
-    return Ceiling.of(curve) if curve.usable else None

@@ -13,38 +13,23 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, Literal, Protocol
+from typing import IO, Protocol
 
 from scalerl import store
+from scalerl.logs.axes import Axis
 from scalerl.study.controller import Controller
 from scalerl.study.die_with_parent import dying_with_parent
 from scalerl.study.failure_reason import failure_reason
 from scalerl.study.folder import is_done, log_file, recipe_file, run_folder, run_status
 from scalerl.study.plan import Plan, PlannedRun
-from scalerl.study.progress import Progress, ProgressReader
-
-State = Literal["waiting", "running", "paused", "done", "failed", "stopped"]
+from scalerl.study.progress import Progress, ProgressReader, RunStatus, State
 
 _POLL_S = 0.1
 _LOOK_S = 1.0  # between two looks into the run folders
 _SIGNALS = [number for number in signal.Signals if number.name in ("SIGINT", "SIGTERM", "SIGHUP")]
-
-
-@dataclass(slots=True, kw_only=True)
-class RunStatus:
-    """One run of the study as it stands."""
-
-    run: PlannedRun
-    folder: Path
-    state: State
-    reason: str = ""
-    """Why it failed."""
-    seconds: float = 0.0
-    """Time that this study has spent on it."""
-    progress: Progress = field(default_factory=Progress)
 
 
 class StudyObserver(Protocol):
@@ -82,7 +67,7 @@ class Runner:
         command: Sequence[str],
         lock: int,
         observer: StudyObserver,
-        axis: str,
+        axis: Axis,
         jobs: int = 1,
         devices: Sequence[str] = (),
         controller: Controller | None = None,

@@ -14,6 +14,7 @@ from scalerl.config.messages import described, show
 from scalerl.config.suggest import did_you_mean
 from scalerl.config.tree import expand, merge, nested
 from scalerl.errors import StudyError
+from scalerl.logs.axes import Axis
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
 
 _SUFFIX = ".toml"
@@ -25,7 +26,6 @@ _OWN = ("arms", "compute", "fit", "holdout", "leave_one_out", "seeds")
 _OWN_BUDGET = ("budget.policy", "budget.rungs", "budget.share")
 
 Changes = dict[str, Any]
-Axis = Literal["gpu_hours", "flops", "tokens", "step"]
 Policy = Literal["uniform", "halving", "forecast"]
 
 
