@@ -13,7 +13,7 @@ from scalerl.config import load_recipe
 from scalerl.errors import RecipeError
 from scalerl.run import parts
 from scalerl.run.evaluate import evaluate_model, evaluate_set, wilson
-from scalerl.run.parts import build_eval_task
+from scalerl.run.parts import build_task
 from scalerl.run.resume import export
 from scalerl.run.run import Run
 
@@ -63,7 +63,7 @@ def test_each_set_has_its_own_size_and_sampling(tmp_path: Path):
 def test_default_sizes_are_all_rows_or_a_thousand(tmp_path: Path):
     own = f'evaluation.sets.own={{name="file", path={file_of(tmp_path / "own.jsonl", 7)}}}'
     recipe = load_recipe("tiny-cpu", [own, "evaluation.sets.made=arithmetic"])
-    made = {name: build_eval_task(part, 0) for name, part in recipe.evaluation.sets.items()}
+    made = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
     assert {name: len(task.evaluation) for name, task in made.items()} == {"own": 7, "made": 1000}
 
 

@@ -273,9 +273,8 @@ def test_check_prices_a_layout(tmp_path, name, gpus, settings, error, texts):
     assert "\n" not in str(result.exception)
     printed = f"{result.output}{result.exception}"
     assert [text for text in texts if text not in printed] == []
-    assert ("gradient checkpointing:" in printed) == (
-        name == "scalerl" and error is None and RECOMPUTES not in settings
-    )
+    is_auto = name == "scalerl" and error is None and RECOMPUTES not in settings
+    assert ("gradient checkpointing:" in printed) == is_auto
 
 
 def test_gpus_without_check_is_refused():

@@ -11,7 +11,7 @@ import pytest
 
 from scalerl.config import load_recipe
 from scalerl.graders.rules import GRADERS
-from scalerl.run.parts import build_eval_task, build_tasks
+from scalerl.run.parts import build_task, build_tasks
 
 POLARIS = [
     {"problem": f"Find ${number}^2$.", "answer": str(number**2), "difficulty": f"{number % 8}/8"}
@@ -75,7 +75,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_recipe_reads_the_papers_files_as_they_are(folder):
     recipe = load_recipe("scalerl-8b-polaris", ["evaluation.num_prompts=10"])
     (task,) = build_tasks(recipe).values()
-    sets = {name: build_eval_task(part, recipe.evaluation.seed) for name, part in recipe.evaluation.sets.items()}
+    sets = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
     assert len(task.evaluation) == 10
     assert {name: len(each.evaluation) for name, each in sets.items()} == {"aime24": 3, "aime25": 3, "math500": 1}
     assert {len(each.training) for each in sets.values()} <= {0}
@@ -91,7 +91,7 @@ def test_recipe_reads_the_papers_files_as_they_are(folder):
 def test_live_code_bench_is_read_as_it_is(folder):
     setting = 'evaluation.sets.livecodebench={name="code", path="livecodebench.jsonl", chat=true}'
     recipe = load_recipe("scalerl-8b-polaris", [setting])
-    task = build_eval_task(recipe.evaluation.sets["livecodebench"], recipe.evaluation.seed)
+    task = build_task(recipe.evaluation.sets["livecodebench"], recipe.evaluation)
     (problem,) = task.evaluation
     assert (task.grader, problem.id) == ("code", "abc001_a")
     assert "twice its value" in problem.prompt

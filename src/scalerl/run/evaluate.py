@@ -171,20 +171,17 @@ def evaluate_model(recipe: Recipe, sets: Collection[str] = ()) -> list[dict[str,
                 "num_prompts": len(result.num_correct),
                 "samples_per_prompt": result.samples_per_prompt,
                 "num_correct": list(result.num_correct),
-                "pass_at": {str(k): value for k, value in result.pass_at.items()},
-                **_pass_at_turns(result),
+                "pass_at": _keyed(result.pass_at),
+                **({"pass_at_turns": _keyed(by_turns)} if (by_turns := result.pass_at_turns) else {}),
                 "without_verdict": dict(result.num_without_verdict),
             }
             for eval_set, result in measured.results
         ]
 
 
-def _pass_at_turns(result: EvalResult) -> dict[str, Any]:
-    """Return pass@(k, T) as JSON has it, by T and k; nothing without conversations."""
-    by_turns = {
-        str(turns): {str(k): value for k, value in by_k.items()} for turns, by_k in result.pass_at_turns.items()
-    }
-    return {"pass_at_turns": by_turns} if by_turns else {}
+def _keyed(by_number: Mapping[int, Any]) -> dict[str, Any]:
+    """Return values by number as JSON has them; those of pass@(k, T) are by T and k."""
+    return {str(key): _keyed(value) if isinstance(value, Mapping) else value for key, value in by_number.items()}
 
 
 def no_verdicts(eval_set: EvalSet, result: EvalResult, inputs: Inputs) -> GraderError:

@@ -217,7 +217,7 @@ def load_inputs(recipe: Recipe, *, sets: Collection[str] = (), device: torch.dev
     limit_host_threads(device)
     # Tasks before the model: an error in a file shows at once, and a model takes a while to load.
     tasks = build_tasks(recipe)
-    others = {name: build_eval_task(part, recipe.evaluation.seed) for name, part in recipe.evaluation.sets.items()}
+    others = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
     if unknown := set(sets) - {*tasks, *others}:
         raise RecipeError(
             RecipeProblem(
@@ -290,14 +290,18 @@ def _check_task(part: TaskSettings) -> None:
         raise RecipeError("task.name is not set, so there is nothing to train on: add --set task=FILE.jsonl or a name")
 
 
-def build_task(part: TaskSettings, evaluation: EvaluationSettings) -> Task:
-    """Return the task that a table of the recipe describes, with its prompt format and its grader."""
-    return _made_task(part, evaluation.num_prompts, evaluation.seed)
+def build_task(part: TaskSettings, evaluation: EvaluationSettings, *, whole: bool = False) -> Task:
+    """Return the task that a table of the recipe describes; a further evaluation set has a size of its own.
 
-
-def build_eval_task(part: EvalSetSettings, seed: int) -> Task:
-    """Return the task of a further evaluation set, of its own size."""
-    return _made_task(part, part.num_prompts or _all_rows(part), seed)
+    With `whole`, nothing of a task's rows is left for training but what it keeps apart itself.
+    """
+    make, name, num = choose(TASKS, part), part.name or "", evaluation.num_prompts
+    if whole or isinstance(part, EvalSetSettings):
+        own = part.num_prompts if isinstance(part, EvalSetSettings) else None
+        num = own or (None if ":" in name or name in FROM_ROWS else DEFAULT_EVALUATION)
+    if ":" in name:
+        make = functools.partial(function_task, make, name)
+    return with_settings(make(num, evaluation.seed), **part.shared)
 
 
 def build_whole_task(recipe: Recipe) -> Task:
@@ -305,21 +309,8 @@ def build_whole_task(recipe: Recipe) -> Task:
     if recipe.tasks:
         raise RecipeError("settings can be derived for one task, not for several: set them, or train on one task")
     _check_task(recipe.task)
-    task = _made_task(recipe.task, _all_rows(recipe.task), recipe.evaluation.seed)
+    task = build_task(recipe.task, recipe.evaluation, whole=True)
     return task if task.training else dataclasses.replace(task, training=task.evaluation, evaluation=())
-
-
-def _all_rows(part: TaskSettings) -> int | None:
-    """Return what makes a task evaluate on all its rows: None, or a number where it generates them."""
-    has_rows = part.name is not None and (":" in part.name or part.name in FROM_ROWS)
-    return None if has_rows else DEFAULT_EVALUATION
-
-
-def _made_task(part: TaskSettings, num_evaluation: int | None, seed: int) -> Task:
-    make = choose(TASKS, part)
-    if part.name is not None and ":" in part.name:
-        make = functools.partial(function_task, make, part.name)
-    return with_settings(make(num_evaluation, seed), **part.shared)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalerl.config import Recipe
+from scalerl.config import Recipe, imports_of
 from scalerl.errors import GraderError, RecipeError
 from scalerl.import_path import one_line, own_place
-from scalerl.loop.grading import GraderRunner, Judge, Judged, WeightedGrader, reward_of
+from scalerl.loop.grading import reward_of
 from scalerl.run.evaluate import conversation_row, set_requests
 from scalerl.run.parts import Parts, request_maker
-from scalerl.run.prompts import EvalSet
 from scalerl.tasks.curriculum import Issued
 from scalerl.types import Batch, Completion, Group
 
@@ -76,7 +75,8 @@ class ConversationTrial:
             end = "its last turn goes to the graders"
         head = f"A conversation of {self.set_name} with {self.environment}, by the model as it is; {end}:"
         width = max(len(by) for by, _ in self.said)
-        return "\n".join([head, *(f"  {by:>{width}} | {line}" for by, text in self.said for line in _lines(text))])
+        lines = ((by, line) for by, text in self.said for line in text.strip().splitlines() or [""])
+        return "\n".join([head, *(f"  {by:>{width}} | {line}" for by, line in lines)])
 
 
 def try_parts(parts: Parts, recipe: Recipe) -> tuple[GraderTrial | ConversationTrial, ...]:
@@ -116,44 +116,33 @@ def try_talking(parts: Parts, recipe: Recipe) -> list[ConversationTrial]:
 
 def try_graders(parts: Parts) -> list[GraderTrial]:
     """Give each grader of each evaluation set a reference answer and nonsense; GraderError if it fails on one."""
-    runner = parts.inputs.graders
-    return [_try_grader(each, grader, runner) for each in parts.inputs.eval_sets for grader in each.judge.graders]
-
-
-def _try_grader(eval_set: EvalSet, grader: WeightedGrader, runner: GraderRunner) -> GraderTrial:
-    judge = dataclasses.replace(eval_set.judge, graders=(dataclasses.replace(grader, weight=1.0),))
-    problem = eval_set.problems[0]
-    # Thinking that the prompt has opened must end before there is an answer.
-    opening = judge.opening + (eval_set.task.answer.thinking_end if judge.opening else "")
-    values = []
-    for text in (problem.answer, _NONSENSE):
-        judged = _judged(runner, opening + text, problem.answer, judge)
-        if judged.reason not in (None, "no_answer"):
-            error = runner.first_errors.get(grader.spec.name, f"it ended by {judged.reason}")
-            raise GraderError(f'the grader "{grader.spec.name}" fails on an answer of {eval_set.name}: {error}')
-        values.append(judged.value)
-    return GraderTrial(
-        grader=grader.spec.name,
-        set_name=eval_set.name,
-        reference=values[0],
-        nonsense=values[1],
-        threshold=judge.threshold,
-    )
-
-
-def _judged(runner: GraderRunner, text: str, answer: str, judge: Judge) -> Judged:
-    """Grade one text and wait for the verdict; the pool's limits bound the wait."""
-    runner.submit_text(_NONSENSE, text, answer, judge, "evaluation")
-    while not (results := runner.poll_keys("evaluation", wait=True)):
-        pass
-    ((_, judged),) = results
-    return judged
+    trials, runner = [], parts.inputs.graders
+    for eval_set, grader in ((each, grader) for each in parts.inputs.eval_sets for grader in each.judge.graders):
+        judge = dataclasses.replace(eval_set.judge, graders=(dataclasses.replace(grader, weight=1.0),))
+        name, problem = grader.spec.name, eval_set.problems[0]
+        # Thinking that the prompt has opened must end before there is an answer.
+        opening = judge.opening + (eval_set.task.answer.thinking_end if judge.opening else "")
+        values = []
+        for text in (problem.answer, _NONSENSE):
+            runner.submit_text(_NONSENSE, opening + text, problem.answer, judge, "evaluation")
+            # The pool's limits bound the wait.
+            while not (results := runner.poll_keys("evaluation", wait=True)):
+                pass
+            ((_, judged),) = results
+            if judged.reason not in (None, "no_answer"):
+                error = runner.first_errors.get(name, f"it ended by {judged.reason}")
+                raise GraderError(f'the grader "{name}" fails on an answer of {eval_set.name}: {error}')
+            values.append(judged.value)
+        reference, nonsense = values
+        shown = {"grader": name, "set_name": eval_set.name, "threshold": judge.threshold}
+        trials.append(GraderTrial(reference=reference, nonsense=nonsense, **shown))
+    return trials
 
 
 def try_step(parts: Parts, recipe: Recipe) -> None:
     """Train once on made-up completions; RecipeError if a function of the user's fails, or nothing finite results."""
     groups = made_up_groups(parts, recipe)
-    own = [name for name in _function_names(recipe) if ":" in name]
+    own = [path for key, path in imports_of(recipe).items() if key.startswith(("loss.", "weights.", "advantage."))]
     try:
         metrics = parts.learner.step(Batch(version=parts.learner.version, groups=groups))
     except Exception as error:
@@ -208,16 +197,6 @@ def made_up_groups(parts: Parts, recipe: Recipe) -> tuple[Group, ...]:
             )
         )
     return tuple(groups)
-
-
-def _function_names(recipe: Recipe) -> tuple[str, ...]:
-    """Return the names of the functions that a step calls."""
-    advantage = recipe.advantage
-    return recipe.loss.name, recipe.weights.name, advantage.baseline.name, advantage.normalisation.name
-
-
-def _lines(text: str) -> list[str]:
-    return text.strip().splitlines() or [""]
 
 
 def _value(value: float | None) -> str:

@@ -44,7 +44,8 @@ class ProgressReader:
     """Reads the progress of one run repeatedly; fits its curve again only after a new evaluation."""
 
     def __init__(self, folder: Path, axis: Axis) -> None:
-        self._folder, self._axis = folder, axis
+        self._folder = folder
+        self._axis: Axis = axis
         self._evals_size = -1
         self._reward: float | None = None
         self._ceiling: Ceiling | None = None
