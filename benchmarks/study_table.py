@@ -1,35 +1,39 @@
 """The evaluations of a study's runs as one compressed table, and sealed forecasts scored on such tables.
 
     python benchmarks/study_table.py write TABLE.csv.gz RUN [RUN ...]
-    python benchmarks/study_table.py reach TABLE.csv.gz BASE 0.8 0.9     FLOPs to these rewards, by run
-    python benchmarks/study_table.py arms TABLE.csv.gz BASE              the table of arms, as Markdown
+    python benchmarks/study_table.py reach TABLE.csv.gz[:ARM,ARM] BASE 0.8     FLOPs to these rewards
+    python benchmarks/study_table.py arms TABLE.csv.gz BASE              each arm against the base
     python benchmarks/study_table.py grid TABLE.csv.gz                   best and last reward by lag and learning rate
     python benchmarks/study_table.py column TABLE.csv.gz NAME            first, largest and last values, by run
     python benchmarks/study_table.py seals SEALED.jsonl.gz FOLDER TABLE.csv.gz [...]     sealed files as one
     python benchmarks/study_table.py score SEALED.jsonl.gz TABLE.csv.gz [...]
+    python benchmarks/study_table.py again docs/results/*.md              the tables of pages anew
     scalerl compare TABLE.csv.gz --x flops
 
 A row is an evaluation, with the arm and the seed of its run, pass@k where the correct answers of each problem are
 known, and a few metrics of the training step at which it was made.
 """
 
+import contextlib
 import csv
 import gzip
 import io
 import json
 import math
 import re
+import shlex
 import statistics
-import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from scalerl import store
+from scalerl import read, store
+from scalerl.curves.compare import Comparison, compare
+from scalerl.curves.notes import Verdict
 from scalerl.joint.seal import SealScore, opened, score_sealed
 from scalerl.loop.evaluate import pass_at
 
@@ -52,6 +56,8 @@ TRAINING = (
 LAG = "training/rollout/lag_mean"
 SPENT = ("completions_per_group", "groups_per_batch")
 """What a step is spent on, of the recipe's pipeline."""
+ON_PAGE = r"(?P<above>^`python benchmarks/study_table\.py (?P<command>.*?)`.*\n\n)(?P<tables>\|.*(?:\n+\|.*)*)"
+"""A command of this script on a page, and the tables below it."""
 COLUMNS = (
     "arm",
     "seed",
@@ -104,9 +110,13 @@ def short(value: object) -> object:
 
 
 def runs_of(path: str) -> dict[str, list[dict[str, str]]]:
-    """Return the rows of every run, as its folder was called; of a study with several sets, of every set."""
+    """Return the rows of every run, as its folder was called; of a study with several sets, of every set.
+
+    TABLE:ARM,ARM has these arms alone.
+    """
+    path, _, arms = path.partition(":")
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+        rows = [row for row in csv.DictReader(file) if not arms or row["arm"] in arms.split(",")]
     several = len({row["set"] for row in rows}) > 1
     runs: dict[str, list[dict[str, str]]] = defaultdict(list)
     for row in rows:
@@ -114,114 +124,121 @@ def runs_of(path: str) -> dict[str, list[dict[str, str]]]:
     return runs
 
 
+def by_arm(path: str) -> dict[str, list[list[dict[str, str]]]]:
+    """Return the rows of every run by its arm, and by set where there are several."""
+    arms: dict[str, list[list[dict[str, str]]]] = defaultdict(list)
+    for name, rows in sorted(runs_of(path).items()):
+        arms[re.sub(r"-seed\d+", "", name)].append(rows)
+    return arms
+
+
 def reach(path: str, base: str, *targets: str) -> None:
     """Print the FLOPs at which the mean of three evaluations of a run reaches a reward, over those of the base."""
-    runs = runs_of(path)
 
-    def flops(rows: list[dict[str, str]], target: float) -> float:
-        places = (place for place, mean in enumerate(thirds(rows)) if mean >= target)
-        return float(rows[next(places) + 1]["flops"]) if max(thirds(rows)) >= target else math.nan
+    def flops(rows: list[dict[str, str]], target: str) -> float:
+        places = (place for place, mean in enumerate(thirds(rows)) if mean >= float(target))
+        return next((float(rows[place + 1]["flops"]) for place in places), math.inf)
 
-    of_base = [rows for rows in runs.values() if rows[0]["arm"] == base]
-    needed = {target: statistics.mean(flops(rows, float(target)) for rows in of_base) for target in targets}
-    has_wide = all(rows[0]["pass@16"] for rows in runs.values())
-    heads = ["run", "steps", "FLOPs", *(f"to {target}" for target in targets), "best", "end"]
-    heads += ["pass@16 at the start", "end"] if has_wide else []
-    print("|", " | ".join(heads), "|\n" + "|---" * len(heads) + "|")
-    for name, rows in sorted(runs.items(), key=lambda item: flops(item[1], float(targets[0]))):
-        ratios = (flops(rows, float(target)) / needed[target] for target in targets)
-        values = [max(thirds(rows)), thirds(rows)[-1]]
-        values += [float(rows[0]["pass@16"]), thirds(rows, "pass@16")[-1]] if has_wide else []
-        cells = [name, rows[-1]["step"], f"{float(rows[-1]['flops']):.2e}"]
-        cells += ["" if math.isnan(ratio) else f"{ratio:.2f}" for ratio in ratios]
-        print("|", " | ".join([*cells, *(f"{value:.3f}" for value in values)]), "|")
-    print(f"\n{base}:", ", ".join(f"{value:.3g} FLOPs to {target}" for target, value in needed.items()))
+    found = by_arm(path)
+    of_base = [rows for runs in found.values() for rows in runs if rows[0]["arm"] == base]
+    needed = {target: statistics.mean(flops(rows, target) for rows in of_base) for target in targets}
+    cells: dict[str, Callable[[list[dict[str, str]]], str]] = {
+        "steps": lambda rows: rows[-1]["step"],
+        "FLOPs": lambda rows: f"{float(rows[-1]['flops']):.2g}",
+    }
+    for target, own in needed.items():
+        cells[f"to {target}, over {own:.3g}"] = lambda rows, target=target, own=own: (
+            f"{flops(rows, target) / own:.2f}".replace("inf", "-")
+        )
+    cells |= {"best": lambda rows: f"{max(thirds(rows)):.3f}", "end": lambda rows: f"{thirds(rows)[-1]:.3f}"}
+    if all(rows[0]["pass@16"] for runs in found.values() for rows in runs):
+        cells["pass@16 at the start"] = lambda rows: f"{float(rows[0]['pass@16']):.3f}"
+        cells["at the end"] = lambda rows: f"{thirds(rows, 'pass@16')[-1]:.3f}"
+    print("| arm |", " | ".join(cells), "|\n|---" + "|---" * len(cells) + "|")
+    for name, runs in sorted(
+        found.items(), key=lambda item: statistics.mean(flops(rows, targets[0]) for rows in item[1])
+    ):
+        print(f"| {name} |", " | ".join(", ".join(map(cell, runs)) for cell in cells.values()), "|")
 
 
 def arms(path: str, base: str) -> None:
-    """Print what `scalerl compare` says of every arm against the base, in FLOPs and in steps, as a Markdown table."""
-    ends: dict[str, list[dict[str, str]]] = defaultdict(list)
-    for name, rows in runs_of(path).items():
-        ends[re.sub(r"-seed\d+", "", name)].append(rows[-1])
-    asked: dict[str, tuple[str, ...]] = {"flops": ("--x", "flops"), "step": ("--x", "step")}
-    if any(row["pass@16"] for rows in ends.values() for row in rows):
-        asked["pass@16"] = ("--x", "flops", "--y", "pass@16")
-    several = any("/" in name for name in ends)
-    by = ("--by", "arm,set" if several else "arm")
-    answers = {name: compared(path, *words, *by) for name, words in asked.items()}
-    flops = answers["flops"]
-    heads = ["arm", "to", "A", "B at a shared A", "FLOPs to a reward, ratio", "steps to it, ratio"]
-    heads += ["verdict in FLOPs", "in steps", *(["A of pass@16"] if "pass@16" in answers else [])]
-    print("|", " | ".join(heads), "|\n" + "|---" * len(heads) + "|")
-    exponents = {name: value for one in flops["rankings"] for name, value in one["shared_exponents"].items()}
-    bases = {name: base + name.partition("/")[1] + name.partition("/")[2] for name in ends}
-    order = {name: against(flops, name, bases[name])[0] for name in ends}
-    for curve in sorted(flops["curves"], key=lambda curve: order[curve["name"]]):
-        name = curve["name"]
-        unknown = "" if curve["verdict"] == "known" else f" ({curve['verdict'].replace('_', ' ')})"
-        cells = [
-            f"**{name}**" if name == bases[name] else name,
-            ", ".join(f"{float(row['flops']) / 1e15:.2f}" for row in ends[name]),
-            interval(curve["ceiling"]) + unknown,
-            interval(exponents.get(name)),
-            *(against(answers[axis], name, bases[name])[1] for axis in ("flops", "step")),
-            *(against(answers[axis], name, bases[name])[2] for axis in ("flops", "step")),
-        ]
-        if "pass@16" in answers:
-            cells.append(next(interval(one["ceiling"]) for one in answers["pass@16"]["curves"] if one["name"] == name))
-        print("|", " | ".join(cells), "|")
-    print(
-        "\nShared A:", ", ".join(f"{one['shared_ceiling']:.3f}" for one in flops["rankings"] if one["shared_ceiling"])
-    )
-
-
-def compared(path: str, *words: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "scalerl", "compare", path, *words, "--json"]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    """Print every arm against the base, in FLOPs and in steps, as a Markdown table."""
+    found = by_arm(path)
+    by = ["arm", "set"] if any("/" in name for name in found) else "arm"
+    axes = {axis: read(path, x=axis, y="reward", by=by).fit().fits for axis in ("flops", "step")}
     # Curves are named arm=10m where an arm's name might be a number.
-    return json.loads(printed.replace('"arm=', '"'))
+    fits = {axis: {name.replace("arm=", ""): curve for name, curve in fitted.items()} for axis, fitted in axes.items()}
+    print("| arm | to | A | B at a shared A, and the base's | FLOPs to a reward, ratio |", end="")
+    print(" steps to it, ratio | verdict in FLOPs | in steps |\n" + "|---" * 8 + "|")
+    lines: list[tuple[float, list[str]]] = []
+    for name, curve in fits["flops"].items():
+        own = base + name.partition("/")[1] + name.partition("/")[2]
+        of_base = name == own
+        unknown = "" if curve.verdict == Verdict.KNOWN else f" ({curve.verdict.name.lower().replace('_', ' ')})"
+        cells = [
+            f"**{name}**" if of_base else name,
+            ", ".join(f"{float(row['flops']):.2g}" for *_, row in found[name]),
+            interval(curve.params["ceiling"], *curve.interval("ceiling")) + unknown,
+        ]
+        if of_base:
+            lines.append((1.0, [*cells, "", "1", "1", "", ""]))
+            continue
+        in_flops, in_steps = (compare({name: of[name], own: of[own]}) for of in fits.values())
+        shared = [in_flops.shared_exponents.get(each) for each in (name, own)]
+        exponents = "" if None in shared else ", ".join(interval(e.value, e.low, e.high) for e in shared if e)
+        (ratio, first), (_, second) = map(needed, (in_flops, in_steps))
+        pairs = [each.pairs[0] for each in (in_flops, in_steps)]
+        verdicts = [pair.kind.replace("_", " ") + (f": {pair.winner}" if pair.winner else "") for pair in pairs]
+        lines.append((ratio, [*cells, exponents, first, second, *verdicts]))
+    for _, line in sorted(lines, key=lambda line: line[0]):
+        print("|", " | ".join(line), "|")
 
 
-def against(answer: dict[str, Any], name: str, base: str) -> tuple[float, str, str]:
-    """Return the compute that an arm needs to a reward over the base's, the same with its interval, and the verdict."""
-    if name == base:
-        return 1.0, "1", ""
-    pair = next(pair for pair in answer["pairs"] if {pair["a"], pair["b"]} == {name, base})
-    verdict = pair["kind"].replace("_", " ") + (f": {pair['winner']}" if pair["winner"] else "")
-    if pair["target"] is None or not (ratio := pair["target"]["compute_ratio"])["value"]:
-        return math.inf, "", verdict
-    values: list[Any] = [ratio["value"], ratio["low"], ratio["high"]]
-    if pair["a"] == base:
-        values = [1 / value if value else None for value in (values[0], values[2], values[1])]
-    value, low, high = values
-    ends = ", ".join("" if end is None else f"{end:.2f}" for end in (low, high))
-    return value, f"{value:.2f} [{ends}] to {pair['target']['reward']:.2f}", verdict
+def needed(comparison: Comparison) -> tuple[float, str]:
+    """Return the compute that the first of two needs to a reward over the second's, and the same with its interval."""
+    target = comparison.pairs[0].target
+    if target is None or math.isnan(target.ratio.value):
+        return math.inf, ""
+    ratio = target.ratio
+    return ratio.value, f"{interval(ratio.value, ratio.low, ratio.high)} to {target.reward:.2f}"
 
 
-def interval(value: dict[str, float] | None) -> str:
-    if value is None or None in (numbers := [value["value"], value["low"], value["high"]]):
-        return ""
-    return "{:.2f} [{:.2f}, {:.2f}]".format(*numbers)
+def interval(value: float, low: float, high: float) -> str:
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]".replace("inf", "")
 
 
 def column(path: str, name: str) -> None:
     """Print a column of every run: the means of its first three, its largest three in a row and its last three."""
-    print(f"| run | {name}: first | largest | last |\n|---|---|---|---|")
-    for run, rows in sorted(runs_of(path).items()):
-        means = thirds([row for row in rows if row[name]], name)
-        print(f"| {run} |", " | ".join(f"{mean:.3f}" for mean in (means[0], max(means), means[-1])), "|")
+    print(f"| arm | {name}: first | largest | last |\n|---|---|---|---|")
+    for arm, runs in by_arm(path).items():
+        means = [thirds([row for row in rows if row[name]], name) for rows in runs]
+        cells = ([each[0] for each in means], [max(each) for each in means], [each[-1] for each in means])
+        print(f"| {arm} |", " | ".join(", ".join(f"{mean:.3f}" for mean in cell) for cell in cells), "|")
 
 
 def seals(target: str, folder: str, *tables: str) -> None:
     """Write the sealed files in the folders of a folder as one file, each line with the name of its folder."""
-    names = {name for path in tables for name in runs_of(path)}
+    runs = [rows for path in tables for rows in runs_of(path).values()]
     found = [(file.parent.name, json.loads(file.read_text())) for file in sorted(Path(folder).glob("*/*.json"))]
     lines = [
         json.dumps({"from": share, "sealed": content}, separators=(",", ":"))
         for share, content in found
-        if "curves" in content and all(curve["name"] in names for curve in content["curves"])
+        if len(list(scores_of(content, runs))) == len(content["curves"])
     ]
     Path(target).write_bytes(gzip.compress("\n".join(lines).encode(), mtime=0))
+
+
+def scores_of(sealed: dict[str, Any], runs: list[list[dict[str, str]]]) -> Iterator[tuple[dict[str, Any], SealScore]]:
+    """Yield each sealed curve with its score, on the run that has the evaluations it was made from."""
+    axis = sealed["selection"]["x"]
+    # Rewards at compute 0 have no logarithm, and are fitted as the start.
+    points = [
+        np.array([(float(row[axis]), float(row["reward"])) for row in rows if float(row[axis]) > 0]).T for rows in runs
+    ]
+    for curve in sealed["curves"]:
+        scores = (score_sealed(curve, *each) for each in points)
+        if scored := next((scored for scored in scores if not scored.data_changed), None):
+            yield curve, scored
 
 
 def grid(path: str) -> None:
@@ -248,29 +265,22 @@ def thirds(rows: list[dict[str, str]], column: str = "reward") -> list[float]:
 
 
 def score(sealed: str, *tables: str) -> None:
-    """Print how each sealed forecast did on the evaluations after it, and the coverage of all, as Markdown."""
-    runs: dict[str, list[Any]] = defaultdict(list)
-    for path in tables:
-        for name, rows in runs_of(path).items():
-            # Rewards at compute 0 have no logarithm, and are fitted as the start.
-            points = [(float(row["flops"]), float(row["reward"])) for row in rows if float(row["flops"]) > 0]
-            runs[name].append(np.array(points).T)
+    """Print how sealed forecasts did on later evaluations, and each that held less than it says, as Markdown."""
+    runs = [rows for path in tables for rows in runs_of(path).values()]
     every: dict[str, list[tuple[SealScore, float]]] = defaultdict(list)
-    print("| sealed from | run | later | RMSE | bias | in 90 % | width |\n|---|---|---|---|---|---|---|")
+    missed: list[str] = []
     for line in gzip.decompress(Path(sealed).read_bytes()).decode().splitlines():
         row = json.loads(line)
-        for curve in opened(json.dumps(row["sealed"]), sealed)["curves"]:
-            scores = [score_sealed(curve, *points) for points in runs[curve["name"]]]
-            # Two runs may have one name: the forecast is of the one that has the evaluations it was made from.
-            scored = next(scored for scored in scores if not scored.data_changed)
-            if scored.num_new - scored.beyond <= 0:
+        for curve, scored in scores_of(opened(json.dumps(row["sealed"]), sealed), runs):
+            if (num := scored.num_new - scored.beyond) <= 0:
                 continue
             ends = curve["path"]["intervals"]["0.9"]
             width = statistics.median(high - low for low, high in zip(ends["low"], ends["high"], strict=True))
             every[row["from"]].append((scored, width))
-            print(f"| {row['from']} | {curve['name']} | {scored.num_new - scored.beyond} | {scored.rmse:.3f} |", end="")
-            print(f" {scored.bias:+.3f} | {scored.coverage[0.9]:.0%} | {width:.3f} |")
-    print("\n| sealed from | forecasts | later | in 90 % | in 80 % | in 50 % | median width of 90 % | median bias |")
+            if scored.coverage[0.9] < 0.9:
+                cells = [row["from"], curve["name"], str(num), f"{scored.rmse:.3f}", f"{scored.bias:+.3f}"]
+                missed.append(" | ".join([*cells, f"{scored.coverage[0.9]:.0%}", f"{width:.3f}"]))
+    print("| sealed from | forecasts | later | in 90 % | in 80 % | in 50 % | median width of 90 % | median bias |")
     print("|---|---|---|---|---|---|---|---|")
     for share, found in every.items():
         nums = [scored.num_new - scored.beyond for scored, _ in found]
@@ -278,9 +288,29 @@ def score(sealed: str, *tables: str) -> None:
         cells = [*(f"{value:.0%}" for value in held), f"{statistics.median(width for _, width in found):.3f}"]
         bias = statistics.median(scored.bias for scored, _ in found)
         print("|", " | ".join([share, str(len(found)), str(sum(nums)), *cells, f"{bias:+.3f}"]), "|")
+    print("\n| held less than 90 % | run | later | RMSE | bias | in 90 % | width |\n|---|---|---|---|---|---|---|")
+    for line in missed:
+        print("|", line, "|")
 
+
+def again(*pages: str) -> None:
+    """Run the commands of this script that stand on pages, and put what they print in place of the tables below."""
+
+    def made(found: re.Match[str]) -> str:
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            run(*shlex.split(found["command"]))
+        return found["above"] + printed.getvalue().rstrip()
+
+    for page in map(Path, pages):
+        page.write_text(re.sub(ON_PAGE, made, page.read_text(), flags=re.MULTILINE))
+
+
+def run(name: str, *words: str) -> None:
+    expanded = [sorted(map(str, Path().glob(word))) if "*" in word else [word] for word in words]
+    COMMANDS[name](*(word for words_of in expanded for word in words_of))
+
+
+COMMANDS = {each.__name__: each for each in (write, reach, arms, grid, column, seals, score, again)}
 
 if __name__ == "__main__":
-    {"write": write, "reach": reach, "arms": arms, "grid": grid, "column": column, "seals": seals, "score": score}[
-        sys.argv[1]
-    ](*sys.argv[2:])
+    run(*sys.argv[1:])
