@@ -8,13 +8,14 @@ from scalerl.report.conclusions import open_questions, sentence, summary, warnin
 from scalerl.report.decisions import decisions_json, pooled_json
 from scalerl.report.figures import line_of, points_json
 from scalerl.report.json import plain, ranking_json, to_json
+from scalerl.report.results import curve_text
 from scalerl.report.run_folder import REPORTED, RunFolder
 from scalerl.report.runs import differences, environments, hours_name
 from scalerl.report.standing import lead, reference
 from scalerl.report.tables import report_tables
 from scalerl.report.views import HELD_OUT, TARGETS, Report, View
 
-LINE_POINTS = 60
+LINE_POINTS = 48
 # Times the largest compute at which the page has exact forecasts; between those it interpolates.
 KNOWN = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, *TARGETS, 8.0, 16.0)
 NOTHING_COMPARED = Comparison(pairs=(), standings=(), shared_ceiling=None, shared_fits={})
@@ -63,7 +64,7 @@ def page_json(report: Report) -> dict[str, Any]:
     content = report_json(report)
     for row, view in zip(content["views"], report.views, strict=True):
         for curve_row, curve in zip(row["curves"], view.analysis.curves, strict=True):
-            curve_row |= {"verdict_text": curve.verdict, "text": " ".join(curve.messages)}
+            curve_row |= {"verdict_text": curve.verdict, "text": curve_text(curve, notes=curve.notes)}
         for pair_row, pair in zip(row["pairs"], view.analysis.pairs, strict=True):
             wanted = find_note(pair.notes, NoteKind.SETTLED_BY)
             pair_row["text"] = pair.verdict

@@ -388,6 +388,7 @@ def points_json(series: Series, held_out: Collection[tuple[float, float]] = ()) 
         "run": run[order].astype(int).tolist(),
         "runs": list(dict.fromkeys(dots.run_label for dots in groups)) or [""],
         "held_out": np.flatnonzero(is_held[order]).tolist(),
+        "num_points": len(series.reward),
     }
 
 

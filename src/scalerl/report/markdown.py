@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import quote
 
 from scalerl.report.tables import Table, shielded
-from scalerl.report.text import Part, explained, fit_table, score_table
+from scalerl.report.text import Part, details_table, fit_table, pair_parts, score_table
 from scalerl.report.views import ALL, Report
 
 Pictures = Mapping[str, Sequence[tuple[str, str]]]
@@ -32,7 +32,9 @@ def markdown(report: Report, content: Mapping[str, Any], pictures: Pictures) -> 
 def _results(report: Report, evaluation_set: str) -> Iterator[Part]:
     view = report.view(evaluation_set)
     yield fit_table(view.analysis, title=f"Ceiling and forecast ({view.axis.label}, {view.window.label})")
-    yield from explained(view.analysis)
+    yield details_table(view.analysis)
+    if view.is_compared:
+        yield from pair_parts(view.analysis)
     scores = [
         (curve, window.label, curve.holdout)
         for window in report.windows

@@ -174,17 +174,6 @@ class CurveResult:
         return (note(NoteKind.UNUSED_START, start=start, form=self.fit.form),)
 
     @property
-    def messages(self) -> tuple[str, ...]:
-        """Sentences about the curve: on its rows, then on its fit."""
-        return self.messages_in(None)
-
-    def messages_in(self, unit: str | None, notes: Sequence[Note] | None = None) -> tuple[str, ...]:
-        """Return sentences on its rows and these notes, by default its own; amounts of compute have this unit."""
-        problem = (self.series.problem,) if self.series.problem else ()
-        shown = self.notes if notes is None else notes
-        return (*problem, *self.series.notes, *(note_text(each, unit) for each in shown))
-
-    @property
     def usable(self) -> bool:
         return self.fit is not None and self.fit.usable
 
@@ -202,8 +191,7 @@ class CurveResult:
             return Advice.TOO_EARLY
         if self.fit.fall is not None:
             return Advice.FALLING
-        twice = self.doubling
-        if twice is None:
+        if self.fit.verdict in (Verdict.FLAT, Verdict.FALLEN):
             return Advice.FLAT
         pays = p_doubling_pays(self.fit)
         return Advice.LEVELLED_OFF if pays < 0.25 else Advice.RISING if pays > 0.75 else Advice.UNCLEAR
@@ -460,9 +448,11 @@ def param_value(fit: Fit | None, name: str) -> Value | None:
     return Value(value=fit.params[name], low=low, high=high)
 
 
-def curve_text(curve: CurveResult, unit: str | None = None) -> str:
-    """Return the conclusion from one curve in words, with amounts of compute in this unit."""
-    return " ".join(curve.messages_in(unit, curve.conclusions)) or curve.verdict
+def curve_text(curve: CurveResult, unit: str | None = None, notes: Sequence[Note] | None = None) -> str:
+    """Return what to know about one curve in words: on its rows, then its conclusions, or these notes."""
+    problem = [curve.series.problem] if curve.series.problem else []
+    shown = [note_text(each, unit) for each in (curve.conclusions if notes is None else notes)]
+    return " ".join([*problem, *curve.series.notes, *shown]) or curve.verdict
 
 
 def prior_of(curves: Sequence[CurveResult]) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def render(analysis: Analysis, shown: Shown | None = None) -> Group:
         Text(_columns_line(analysis, shown), style="dim"),
         *_facts(analysis, every=shown.explain),
         *(Text(note_text(each), style="yellow") for each in analysis.notes),
-        *(explained(analysis) if shown.explain else ()),
+        *(_explained(analysis) if shown.explain else ()),
     ]
     return Group(*(part.rich() if isinstance(part, Table) else Text(part) if isinstance(part, str) else part
                    for part in parts))  # fmt: skip
@@ -214,18 +214,18 @@ def _choice(analysis: Analysis, comparison: Comparison, best: str, against: Mapp
 # What explains them
 
 
-def explained(analysis: Analysis) -> Iterator[Part]:
+def _explained(analysis: Analysis) -> Iterator[Part]:
     """Yield the parameters of the fits, what to conclude from each, and the pairs."""
-    yield _details(analysis)
+    yield details_table(analysis)
     in_first_lines = IN_FIRST_LINES if analysis.command in ("fit", "compare") else ()
     for curve in analysis.curves:
         if texts := _texts([each for each in curve.conclusions if each.kind not in in_first_lines]):
             yield f"{curve.name}: {texts}"
     if analysis.comparisons:
-        yield from _pairs(analysis)
+        yield from pair_parts(analysis)
 
 
-def _details(analysis: Analysis) -> Table:
+def details_table(analysis: Analysis) -> Table:
     is_pooled = any(curve.fit is not None and curve.fit.unpooled is not None for curve in analysis.curves)
     alone = ("ceiling alone",) if is_pooled else ()
     rows = []
@@ -249,7 +249,8 @@ def _details(analysis: Analysis) -> Table:
     return _table(heads, rows, title="\nFits")
 
 
-def _pairs(analysis: Analysis) -> Iterator[Part]:
+def pair_parts(analysis: Analysis) -> Iterator[Part]:
+    """Yield the table of pairs and what else there is to know about them."""
     exponents = {name: value for each in analysis.comparisons.values() for name, value in each.shared_exponents.items()}
     best = {comparison.ranking[0][0] for comparison in analysis.comparisons.values() if comparison.ranking}
     pairs = [pair for pair in analysis.pairs if len(analysis.pairs) <= MOST_PAIRS or pair.a in best or pair.b in best]
