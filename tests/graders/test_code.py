@@ -7,7 +7,7 @@ from sandbox_support import needs_bubblewrap
 
 from scalerl.config.parts import GradingSettings
 from scalerl.errors import GraderError, SandboxError
-from scalerl.graders.code import check_sandbox, close_sandboxes, code, code_share, program_in, run_program
+from scalerl.graders.code import close_sandboxes, code, code_share, prepare, program_in, run_program
 from scalerl.graders.pool import GraderPool, GraderSpec, Item
 from scalerl.graders.sandbox import launch
 from scalerl.graders.sandbox.job import Asserts, Calls, Reference
@@ -91,11 +91,9 @@ def test_prompts_are_continued(rest: str):
     assert run_program(f"    return x * x\n{rest}", answer).kind == "passed"
 
 
-def test_sandbox_none_is_refused_with_a_cluster():
-    with pytest.raises(SandboxError, match=r"refused with \[cluster\]"):
-        check_sandbox("none", has_cluster=True)
+def test_unknown_sandbox_is_refused():
     with pytest.raises(SandboxError, match='no sandbox is called "docker"; choices: bubblewrap, none'):
-        check_sandbox("docker")
+        prepare(sandbox="docker")
 
 
 def pooled(**settings: object) -> GraderSpec:

@@ -7,7 +7,7 @@ has the processes.
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,10 +69,8 @@ class _Conversation:
 class ForkedSteps:
     """Takes the turns of conversations, each in a process of its own."""
 
-    def __init__(
-        self, spec: EnvironmentSpec, limits: GradingSettings, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._name, self._timeout_s, self._clock = spec.settings.name, limits.timeout_s, clock
+    def __init__(self, spec: EnvironmentSpec, limits: GradingSettings) -> None:
+        self._name, self._timeout_s = spec.settings.name, limits.timeout_s
         self.first_errors: dict[str, str] = {}
         self._conversations: dict[str, _Conversation] = {}
         self._awaited: dict[int, str] = {}
@@ -97,7 +95,7 @@ class ForkedSteps:
         return len(self._awaited)
 
     def submit(self, key: str, request: Request, texts: Sequence[str]) -> None:
-        now = self._clock()
+        now = time.monotonic()
         if texts:
             held = self._conversations[key]
             held.awaited, held.submitted = self._children.give(texts[-1], self._timeout_s, held.seat), now
@@ -147,7 +145,7 @@ class ForkedSteps:
             reason, error, held.closes = "crash", str(failed), False
         if reason:
             self.first_errors.setdefault(self._name, error)
-        return Stepped(key=key, step=step, reason=reason, seconds=self._clock() - held.submitted)
+        return Stepped(key=key, step=step, reason=reason, seconds=time.monotonic() - held.submitted)
 
 
 def _read(fields: dict[str, Any]) -> Step:

@@ -97,22 +97,12 @@ def program_in(given: str, entry_point: str = "") -> str | None:
     return program if program.strip() else None
 
 
-def check_sandbox(sandbox: str, *, has_cluster: bool = False) -> None:
-    """Start the sandbox; raise SandboxError if its name is unknown, it does not work here, or it is refused.
-
-    `has_cluster` says that the recipe has a [cluster], where running programs without a sandbox is refused.
-    """
-    runner = _runner(sandbox)
-    if sandbox == "none" and has_cluster:
-        raise SandboxError(
-            'sandbox = "none" is refused with [cluster]: programs would have all rights on every machine of it'
-        )
-    runner.start()
-
-
 def prepare(*, sandbox: str = "bubblewrap", **_: object) -> None:
-    """Check the sandbox before grader processes are forked, so that each of them inherits what the check cached."""
-    check_sandbox(sandbox)
+    """Raise SandboxError if the sandbox's name is unknown or it does not work here.
+
+    Called before grader processes are forked, so that each of them inherits what this has cached.
+    """
+    _runner(sandbox).start()
     close_sandboxes()
 
 

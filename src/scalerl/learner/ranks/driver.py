@@ -24,6 +24,8 @@ from scalerl.remote.serve import RemoteFailure
 from scalerl.types import Batch
 
 LOOPBACK = "127.0.0.1"
+_ANSWER_S = 1800.0
+"""A rank whose answer takes longer counts as dead."""
 _POLL_S = 0.05
 _CHECK_S = 0.5
 """Shortest time between two checks of ranks that are not being waited for."""
@@ -94,18 +96,16 @@ class RankedLearner:
         links: Sequence[Link],
         *,
         silent_s: float = 15.0,
-        timeout_s: float = 1800.0,
         start_s: float = 3600.0,
         cause_s: float = 1.0,
         meeting_place: Any = None,
     ) -> None:
-        """Take the ranks behind `links`; an answer that takes longer than `timeout_s` counts as a dead rank.
+        """Take the ranks behind `links`.
 
-        The first one, when a rank has loaded the model, may take `start_s`. A rank that fails may have lost another
+        The first answer, when a rank has loaded the model, may take `start_s`. A rank that fails may have lost another
         one, whose death is noticed up to `cause_s` later. `meeting_place` is kept until the learner is closed.
         """
-        self._timeout_s, self._cause_s = timeout_s, cause_s
-        self._meeting_place = meeting_place
+        self._cause_s, self._meeting_place = cause_s, meeting_place
         self._lock, self._news = threading.Lock(), threading.Event()
         self._check_at = 0.0
         self._failure: BaseException | None = None
@@ -187,7 +187,7 @@ class RankedLearner:
             if not self._ranks:
                 raise self._failure or LearnerError("the learner is closed")
             send_all(self._ranks, command, *arguments)
-            return self._collect(self._timeout_s, f"did not answer for {self._timeout_s:g} s")
+            return self._collect(_ANSWER_S, f"did not answer for {_ANSWER_S:g} s")
 
     def _collect(self, limit_s: float, fault: str) -> list[Any]:
         """Return one answer of each rank, in their order; RankLost with the `fault` if one takes longer."""

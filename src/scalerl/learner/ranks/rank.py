@@ -54,8 +54,6 @@ class RankSpec:
     device: Literal["cpu", "cuda"] = "cpu"
     devices: tuple[int, ...] = ()
     """Device number of each rank, as that rank sees devices; by default the number of the rank."""
-    backend: str = ""
-    """Backend of torch.distributed; by default nccl on GPUs, else gloo."""
     seed: int = 0
     version: int = 0
     threads: int = 0
@@ -66,7 +64,6 @@ class RankSpec:
     """Longest wait until all ranks have the model: some may have to download it."""
     on_ray: bool = False
     """Whether ranks are Ray actors: weights then leave them through Ray's object store."""
-    master_dtype: str = "float32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,12 +194,12 @@ class LearnerRank:
         found = [f"found/{rank}" for rank in range(spec.num_ranks)]
         meeting.wait(found, datetime.timedelta(seconds=spec.start_s))
         dist.init_process_group(
-            spec.backend or ("nccl" if spec.device == "cuda" else "gloo"),
+            "nccl" if spec.device == "cuda" else "gloo",
             store=meeting,
             rank=self.rank,
             world_size=spec.num_ranks,
             timeout=wait,
-            device_id=self._device if spec.device == "cuda" and spec.backend in ("", "nccl") else None,
+            device_id=self._device if spec.device == "cuda" else None,
         )
         return folder
 
@@ -215,11 +212,10 @@ class LearnerRank:
 
         spec, settings = self._spec, dict(self._spec.settings())
         lora, dtype, learner = settings.pop("lora", LoraSettings()), settings.pop("dtype"), settings["learner"]
-        master_dtype: torch.dtype = getattr(torch, spec.master_dtype)
         team = Team(rank=self.rank, size=spec.num_ranks, context=learner.context_ranks)
         torch.manual_seed(spec.seed)
         if spec.sharding == "replicate":
-            model = _whole_model(self._folder, master_dtype, self._device, lora)
+            model = _whole_model(self._folder, self._device, lora)
             return torch_learner(model, dtype=dtype, team=team, version=spec.version, **settings)
         context = None
         if team.context > 1:
@@ -230,7 +226,6 @@ class LearnerRank:
             device=self._device,
             lora=lora,
             dtype=dtype,
-            master_dtype=master_dtype,
             fp32_head=settings.pop("fp32_head"),
             router_replay=settings.pop("router_replay", False),
             gradient_checkpointing=learner.gradient_checkpointing is True,
@@ -284,12 +279,12 @@ def _host_copies(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict
     return parts, rows
 
 
-def _whole_model(folder: str, dtype: torch.dtype, device: torch.device, lora: LoraSettings) -> Any:
+def _whole_model(folder: str, device: torch.device, lora: LoraSettings) -> Any:
     from transformers import AutoModelForCausalLM
 
     from scalerl.models.lora import wrap
 
     loaded: Any = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, use_safetensors=True, attn_implementation="sdpa"
+        folder, dtype=torch.float32, use_safetensors=True, attn_implementation="sdpa"
     )
     return wrap(loaded.to(device).eval(), lora)

@@ -160,10 +160,10 @@ class Decoder:
             self._layout.row = held.row
         self._cache.copy_in(held.cache, held.places)
 
-    def prefill(self, batch: PromptBatch, pad_token: int) -> None:
+    def prefill(self, batch: PromptBatch) -> None:
         """Write the keys and values of the batch's tokens into their slots."""
         follows = any(batch.starts)
-        tokens = np.full((len(batch.tokens) if follows else batch.rows, batch.width), pad_token, dtype=np.int64)
+        tokens = np.zeros((len(batch.tokens) if follows else batch.rows, batch.width), dtype=np.int64)
         for row, some in enumerate(batch.tokens):
             tokens[row, : len(some)] = some
         places = np.array(batch.places, dtype=np.int64)

@@ -71,7 +71,6 @@ class TorchEngine:
         stop_tokens: Iterable[int],
         chunk: int | None = None,
         fp32_head: bool = True,
-        pad_token: int = 0,
         version: int = 0,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
@@ -99,7 +98,7 @@ class TorchEngine:
         self._launches_ahead, self._running = on_gpu, None
         if cuda_graphs and not on_gpu:
             raise ValueError(f"cuda_graphs needs a CUDA device, and the model is on {head.device}")
-        self._vocabulary, self._max_length, self._pad_token = int(head.shape[0]), max_length, pad_token
+        self._vocabulary, self._max_length = int(head.shape[0]), max_length
         self._chunk = chunk or (16 if on_gpu else 4)
         self._prefill_tokens = prefill_tokens or (pass_tokens(self._model.num_parameters()) if on_gpu else 32)
         with torch.no_grad():
@@ -273,7 +272,7 @@ class TorchEngine:
             position[slot], held[slot] = kept.num_tokens - 1, True
         self._decoder.arrange(position, progress.active, held)
         for batch in plan_prompts(admitted, batch_tokens=self._prefill_tokens, max_length=self._max_length):
-            self._decoder.prefill(batch, self._pad_token)
+            self._decoder.prefill(batch)
             self._count_prefill(batch)
         self._decoder.launch(self._next_chunk(position))
         self._running = _RunningChunk(self._version, progress.count.copy())
