@@ -32,7 +32,7 @@ def test_the_arms_of_the_study_differ_in_the_tool_alone():
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_tiny_tools_learns_to_ask(tmp_path: Path):
-    small = ["evaluation.num_prompts=100", "evaluation.samples_per_prompt=2", "evaluation.every=30", "budget.steps=30"]
+    small = ["evaluation.num_prompts=50", "evaluation.samples_per_prompt=2", "evaluation.every=20", "budget.steps=20"]
     Run(load_recipe("tiny-tools", small), tmp_path / "run").train()
     first, last = store.read_evals(tmp_path / "run")
     assert last["reward"] > first["reward"] + 0.2

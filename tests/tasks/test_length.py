@@ -1,11 +1,11 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scalerl.errors import RecipeError
-from scalerl.tasks.length import LENGTHS, interruption, penalty, unlimited
+from scalerl.tasks.length import interruption, penalty, unlimited
 
 
 def encode(text: str) -> list[int]:
@@ -41,30 +41,18 @@ def test_thinking_budget_is_uniform_with_both_ends():
     assert all(abs(count - 1000) < 5 * (4000 * 0.25 * 0.75) ** 0.5 for count in drawn.values())
 
 
-def test_an_interruption_leaves_the_reward_alone():
-    assert control(3, 6).adjust(10**6, True) == 0.0
-
-
 def test_a_marker_longer_than_the_answer_budget_is_an_error():
     with pytest.raises(ValueError, match=r"length.answer_budget is 8, but the marker alone takes 8 tokens"):
         control(3, 6, answer_budget=8)
 
 
-@pytest.mark.parametrize(
-    "num_tokens, expected",
-    [(0, 0.0), (12288, 0.0), (13312, -0.5), (14336, -1.0), (20000, -1.0)],
-)
-def test_penalty_applies_to_long_correct_answers_only(num_tokens, expected):
-    lengths = penalty(encode, "</t>", max_length=14336, cache=2048)
-    assert lengths.adjust(num_tokens, True) == expected
-    assert lengths.adjust(num_tokens, False) == 0.0
-
-
 @given(st.integers(0, 200), st.integers(1, 100), st.integers(1, 100))
-def test_penalty_is_the_formula(num_tokens, max_length, cache):
+@example(num_tokens=13312, max_length=14336, cache=2048)  # a reward lower by a half
+def test_penalty_of_long_correct_answers_is_the_formula(num_tokens, max_length, cache):
     raw = (max_length - num_tokens) / cache - 1
     expected = -1.0 if raw < -1 else 0.0 if raw > 0 else raw
-    assert penalty(encode, "</t>", max_length=max_length, cache=cache).adjust(num_tokens, True) == expected
+    lengths = penalty(encode, "</t>", max_length=max_length, cache=cache)
+    assert (lengths.adjust(num_tokens, True), lengths.adjust(num_tokens, False)) == (expected, 0.0)
 
 
 def test_without_interruption_the_plan_is_one_limit():
@@ -73,9 +61,9 @@ def test_without_interruption_the_plan_is_one_limit():
         assert (plan.thinking_budget, plan.marker, plan.max_tokens, lengths.max_tokens) == (None, (), 9, 9)
 
 
-def test_no_control_never_adjusts():
-    assert unlimited(encode, "</t>", max_length=9).adjust(9, True) == 0.0
-    assert set(LENGTHS) == {"interruption", "penalty", "none"}
+@pytest.mark.parametrize("lengths", [control(3, 6), unlimited(encode, "</t>", max_length=9)])
+def test_only_a_penalty_adjusts(lengths):
+    assert lengths.adjust(10**6, True) == 0.0
 
 
 @pytest.mark.parametrize("marker, thinking_end", [("Stop.", "</t>"), ("stop</t>", "")])

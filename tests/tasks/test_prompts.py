@@ -15,20 +15,22 @@ def tagged(turns: Sequence[Message]) -> str:
     return "".join(f"[{turn['role']}]{turn['content']}" for turn in turns) + "[assistant]"
 
 
-def test_without_settings_a_prompt_is_asked_as_it_is():
-    assert render("1+1=", PromptFormat()) == "1+1="
+BOXED = "Solve: {prompt}\nPut the answer in \\boxed{}."
+LATEX = (r"\boxed{answer}", "x_{max}", "x^{n}", r"\frac{a}{b}", "{}", "{1}")
 
 
-def test_a_template_stands_around_the_problem():
-    around = PromptFormat(template="Solve: {prompt}\nPut the answer in \\boxed{}.")
-    assert render("what is {prompt}?", around) == "Solve: what is {prompt}?\nPut the answer in \\boxed{}."
-
-
-def test_chat_uses_the_tokenizers_template():
-    around = PromptFormat(template="Q: {prompt}", chat=True)
-    assert render("1+1", around, tagged) == "[user]Q: 1+1[assistant]"
-    around = PromptFormat(template="Q: {prompt}", chat=True, system="Be brief.")
-    assert render("1+1", around, tagged) == "[system]Be brief.[user]Q: 1+1[assistant]"
+@pytest.mark.parametrize(
+    ("prompt", "settings", "expected"),
+    [
+        ("1+1=", {}, "1+1="),
+        ("what is {prompt}?", {"template": BOXED}, "Solve: what is {prompt}?\nPut the answer in \\boxed{}."),
+        *(("q", {"template": f"{{prompt}} as {latex}"}, f"q as {latex}") for latex in LATEX),
+        ("1+1", {"template": "Q: {prompt}", "chat": True}, "[user]Q: 1+1[assistant]"),
+        ("1+1", {"chat": True, "system": "Be brief."}, "[system]Be brief.[user]1+1[assistant]"),
+    ],
+)
+def test_prompts_as_they_are_asked(prompt: str, settings: dict[str, Any], expected: str):
+    assert render(prompt, PromptFormat(**settings), tagged) == expected
 
 
 def test_it_works_with_a_tokenizers_chat_template():
@@ -62,12 +64,6 @@ def test_content_is_that_of_the_bare_problem():
 def test_formats_that_cannot_be(settings: dict[str, Any], message: str):
     with pytest.raises(PromptError, match=re.escape(message)):
         PromptFormat(**settings)
-
-
-@pytest.mark.parametrize("latex", [r"\boxed{answer}", "x_{max}", "x^{n}", r"\frac{a}{b}", "{}", "{1}"])
-def test_the_braces_of_latex_are_no_fields(latex: str):
-    around = PromptFormat(template=f"{{prompt}} as {latex}")
-    assert render("q", around) == f"q as {latex}"
 
 
 def test_missing_or_failing_chat_template_is_one_sentence():
