@@ -1,41 +1,79 @@
-"""What `make docs` does besides Markdown: the API reference, formulas as MathML, and no request to another host.
+"""What `make docs` does besides Markdown: generated pages, formulas as MathML, and no request to another host.
+
+    api/*.md        the public API: what `scalerl` and its public modules list in __all__
+    commands.md     every command with its options, from the command line itself
+    glossary.md     the words that report and board show (src/scalerl/assets/report/words.html)
 
 MathML is drawn by browsers themselves, so formulas need no script and work offline.
 """
 
 import html
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import griffe
 from latex2mathml.converter import convert
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
-SOURCE = Path(__file__).parents[1] / "src" / "scalerl"
-NOT_CODE = {"recipes", "studies", "assets", "cli"}
+ROOT = Path(__file__).parents[1]
+PUBLIC = ("scalerl", "scalerl.curves", "scalerl.joint", "scalerl.callbacks", "scalerl.config", "scalerl.errors")
+"""The modules whose `__all__`, or public classes, are the API; everything else is private."""
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', flags=re.DOTALL)
 EXTERNAL = re.compile(
     r'<(?:script|img|iframe)[^>]+src="(?:https?:)?//|<link[^>]+rel="stylesheet"[^>]+href="(?:https?:)?//'
 )
-
-
-def rooms() -> list[str]:
-    names = [path.stem for path in SOURCE.glob("*.py") if path.stem != "__init__"]
-    return sorted(
-        names + [path.parent.name for path in SOURCE.glob("*/__init__.py") if path.parent.name not in NOT_CODE]
-    )
+DOCTEST = re.compile(r"(?:^[ \t]*>>> .*\n?(?:^[ \t]*\S.*\n?)*)+", flags=re.MULTILINE)
 
 
 def on_config(config: Any) -> Any:
-    config.nav.append({"API reference": [{room: f"api/{room}.md"} for room in rooms()]})
+    reference = next(part["Reference"] for part in config.nav if isinstance(part, dict) and "Reference" in part)
+    reference += [{"Commands": "commands.md"}, {"Glossary": "glossary.md"}]
+    config.nav.append({"Python API": [{name: f"api/{name}.md"} for name in PUBLIC]})
     return config
 
 
 def on_files(files: Files, config: Any) -> Files:
-    for room in rooms():
-        files.append(File.generated(config, f"api/{room}.md", content=f"# {room}\n\n::: scalerl.{room}\n"))
+    words = (ROOT / "src/scalerl/assets/report/words.html").read_text(encoding="utf-8")
+    pages = {"commands.md": "\n".join(_commands()), "glossary.md": f"# Glossary\n\n{words}"}
+    pages |= {f"api/{name}.md": f"# {name}\n\n::: {name}\n" for name in PUBLIC}
+    for path, content in pages.items():
+        files.append(File.generated(config, path, content=content))
     return files
+
+
+def _commands() -> Iterator[str]:
+    """Yield the lines of the page on commands."""
+    import typer
+
+    from scalerl.cli import app
+
+    yield "# Commands\n\nEvery command with all its options, as `scalerl COMMAND --help-all` prints them."
+    waiting = [("scalerl", typer.main.get_command(app))]
+    while waiting:
+        name, command = waiting.pop(0)
+        inner = [(f"{name} {key}", each) for key, each in getattr(command, "commands", {}).items() if not each.hidden]
+        waiting = inner + waiting
+        if not inner:
+            text = re.sub(r"\[/?dim\]", "`", (command.help or "").strip())
+            yield f"\n## {name}\n\n{text}\n\n| option | meaning |\n|---|---|"
+            for each in command.params:
+                words = (getattr(each, "help", None) or "").replace("|", "\\|").replace("<", "&lt;")
+                shown = ", ".join(f"`{option}`" for option in each.opts if each.name != "help_all")
+                value = (each.metavar or "").replace("|", "\\|")
+                if shown and words:
+                    yield f"| {shown}{f' {value}' if value and value != shown.strip('`') else ''} | {words} |"
+
+
+class FencedDoctests(griffe.Extension):
+    """Puts the examples of docstrings between fences, so that they are shown as code."""
+
+    def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
+        if obj.docstring:
+            fenced = DOCTEST.sub(lambda match: f"```python\n{match[0].rstrip()}\n```\n", obj.docstring.value)
+            obj.docstring.value = fenced
 
 
 def on_page_content(content: str, **_: Any) -> str:

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from scalerl.run.host import environment, frozen_objects, limit_host_threads
+from scalerl.run.host import environment, frozen_objects, limit_host_threads, machine_load
 
 
 @pytest.mark.parametrize("variable, expected", [(None, [1]), ("7", [])])
@@ -48,6 +48,12 @@ def test_objects_that_the_caller_froze_stay_frozen():
     with frozen_objects(), frozen_objects():
         assert gc.get_freeze_count() == before
     assert gc.get_freeze_count() == before
+
+
+def test_load_of_this_machine():
+    row = machine_load(torch.device("cpu"))
+    assert row.keys() == {"host/load", "host/memory_gb"}
+    assert 0.05 < row["host/memory_gb"] < 100  # this process has loaded torch
 
 
 def test_environment_is_json_with_versions():

@@ -32,7 +32,7 @@ def small(*more: str) -> Recipe:
 
 
 def without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    timed = ("time/", "gpu_hours")
+    timed = ("time/", "gpu_hours", "host/", "gpu/")
     return [{key: value for key, value in row.items() if not key.startswith(timed)} for row in rows]
 
 

@@ -31,6 +31,7 @@ def page(content: Mapping[str, Any]) -> str:
         style=asset("report.css"),
         summary=escape(" ".join(content["summary"][content["sets"][0]["name"]])),
         report=asset("report.html"),
+        words=asset("words.html"),
         version=escape(__version__),
         # A name that holds "</script>" must not end the script.
         data=json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),

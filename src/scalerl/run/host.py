@@ -51,6 +51,17 @@ def run_devices(recipe: Recipe, device: torch.device) -> list[str]:
     return [*ranks, *generator_devices(recipe.rollout, device)]
 
 
+def machine_load(device: torch.device) -> dict[str, float]:
+    """Return how busy the machine is, as columns of metrics.jsonl: 1 is a runnable process for each core."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    row = {"host/load": os.getloadavg()[0] / (os.cpu_count() or 1), "host/memory_gb": resident / 1e9}
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        row["gpu/memory_gb"] = (total - free) / 1e9
+    return row
+
+
 def environment(device: torch.device, device_name: str = "") -> dict[str, Any]:
     """Return versions and hardware, for the run folder; `device_name` is that of a device on another machine."""
     import transformers

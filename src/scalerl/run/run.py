@@ -31,7 +31,7 @@ from scalerl.run.clock import Clock, devices_held, larger, step_times
 from scalerl.run.derive import derive
 from scalerl.run.evaluate import EvaluationRound, no_verdicts, outcome_columns, sample_rows
 from scalerl.run.health import Health
-from scalerl.run.host import environment, frozen_objects, run_devices
+from scalerl.run.host import environment, frozen_objects, machine_load, run_devices
 from scalerl.run.pack import pack_groups
 from scalerl.run.parts import build
 from scalerl.run.prompts import EvalSet
@@ -314,6 +314,7 @@ class Run:
             **self.pipeline.curriculum_metrics,
             **{f"rollout/{name}": value for name, value in conversation_means(sums).items()},
             **tools,
+            **machine_load(self.device),
             "groups": [group.key for group in done.batch.groups],
         }
         self._write_row()

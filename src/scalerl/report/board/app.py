@@ -61,8 +61,9 @@ def make_app(board: Board, *, token: str = "", hosts: tuple[str, ...] = LOOPBACK
 
     assets = read_assets()
     folder = files("scalerl") / "assets"
-    report = (folder / "report" / "report.html").read_bytes()
-    page = (folder / "board" / "board.html").read_bytes().replace(b"<!-- report -->", report)
+    page = (folder / "board" / "board.html").read_bytes()
+    for name in ("report", "words"):
+        page = page.replace(f"<!-- {name} -->".encode(), (folder / "report" / f"{name}.html").read_bytes())
 
     async def index(_: "Request") -> "Response":
         return _response(page, "text/html")
