@@ -119,6 +119,7 @@ def main() -> None:
         time.sleep(0.5)
     for name, (_, process) in running.items():
         process.kill()
+        process.wait()
         row = (evaluations(arguments.out / "runs" / name) or [{}])[-1]
         lease.say(f"{name} cut: {row.get('reward')} at step {row.get('step')}")
     for process in lease.sealing:

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -38,19 +39,8 @@ def test_lease_starts_runs_in_order_repeats_a_failed_one_seals_and_cuts(tmp_path
     monkeypatch.setattr(lease, "SCALERL", (sys.executable, str(trainer)))
     monkeypatch.setattr(lease, "SHARES", {"quarter": 0.25})
     runs = ["dapo-seed0", "cispo-seed1"]
-    command = [
-        "lease.py",
-        "tiny-loss",
-        "--out",
-        str(tmp_path / "out"),
-        "--jobs",
-        "2",
-        "--seconds",
-        "12",
-        "--runs",
-        *runs,
-    ]
-    monkeypatch.setattr(sys, "argv", [*command, "--set", "seeds=[0,1]", "--set", "budget.steps=40"])
+    words = shlex.split("lease.py tiny-loss --jobs 2 --seconds 12 --set seeds=[0,1] --set budget.steps=40")
+    monkeypatch.setattr(sys, "argv", [*words, "--out", str(tmp_path / "out"), "--runs", *runs])
     lease.main()
     said = capsys.readouterr().out
     order = [line.split()[2] for line in said.splitlines() if line.endswith(" started") and "seed" in line]
@@ -60,4 +50,4 @@ def test_lease_starts_runs_in_order_repeats_a_failed_one_seals_and_cuts(tmp_path
     assert "cispo-seed1 cut: " in said
     sealed = sorted((tmp_path / "out/sealed").glob("*/*.json"))
     assert [file.stem for file in sealed] == ["cispo-seed1-quarter", "dapo-seed0-quarter"]
-    assert json.loads(sealed[0].read_text())["curves"][0]["largest_compute"] == 10
+    assert json.loads(sealed[0].read_text())["options"]["fit_until"] == 10
