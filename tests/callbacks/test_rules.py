@@ -81,13 +81,6 @@ def test_forecast_is_that_of_live_forecast():
 
 def test_too_few_points_give_no_forecast():
     assert make_forecast(points(3), None) is None
-    assert make_forecast(points(15), None, binned=True) is None
-
-
-def test_training_rewards_are_binned():
-    made = make_forecast(points(200), None, binned=True)
-    assert made is not None
-    assert made.num_points == 50
 
 
 def test_rewards_beyond_one_are_fitted_without_bounds():

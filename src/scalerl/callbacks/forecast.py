@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.curves import Value, bin_rewards, conclusions, doubling, note_text
+from scalerl.curves import Value, conclusions, doubling, note_text
 from scalerl.report.numbers import interval_text
 from scalerl.report.outlook import LiveForecast, Outlook
 from scalerl.report.results import param_value
 
 FEWEST_REWARDS = 16
-"""Training rewards from which they are binned: four bins of four."""
+"""Training rewards from which a curve is fitted to them: they are noisier than evaluations."""
 VALUES = ("gain_per_doubling", "ceiling", "end")
 ENDS = {"": "value", "_low": "low", "_high": "high"}
 
@@ -54,22 +54,15 @@ def make_forecast(
     points: Sequence[tuple[float, float, int | None]],
     end_compute: float | None,
     *,
-    binned: bool = False,
     bounds: tuple[float, float] | None = (0.0, 1.0),
     rewards: Sequence[float] = (),
 ) -> Forecast | None:
     """Return the forecast from (compute, reward, number of samples) so far; None while there are too few points.
 
-    `binned` averages the noisy rewards of training steps first. `rewards` are those whose p_reach is asked for.
+    `rewards` are those whose p_reach is asked for.
     """
     if bounds is not None and any(not bounds[0] <= reward <= bounds[1] for _, reward, _ in points):
         bounds = None  # a sum of several reward functions, mostly
-    if binned:
-        later = [(compute, reward) for compute, reward, _ in points if compute > 0]
-        if len(later) < FEWEST_REWARDS:
-            return None
-        bins = bin_rewards([compute for compute, _ in later], [reward for _, reward in later])
-        points = [(compute, reward, None) for compute, reward in zip(bins.compute, bins.reward, strict=True)]
     live = LiveForecast(end_compute, bounds=bounds)
     for compute, reward, num_samples in points:
         live.add(float(compute), float(reward), num_samples)

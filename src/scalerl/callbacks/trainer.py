@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from scalerl.callbacks.forecast import Forecast, make_forecast
+from scalerl.callbacks.forecast import FEWEST_REWARDS, Forecast, make_forecast
 from scalerl.callbacks.rules import parse_rule
 from scalerl.errors import UsageError, WorkerDied
 from scalerl.report.workers import Workers
@@ -38,7 +38,7 @@ _GROWTH = 1.05
 
 
 class ForecastCallback(TrainerCallback, ExportableState):
-    """Forecasts where a run will level off, at every evaluation or from binned training rewards."""
+    """Forecasts where a run will level off, at every evaluation or from training rewards."""
 
     def __init__(
         self,
@@ -189,7 +189,8 @@ class ForecastCallback(TrainerCallback, ExportableState):
     def _is_due(self) -> bool:
         if self._evaluations:
             return len(self._evaluations) != self._num_fitted
-        return len(self._rewards) >= max(_GROWTH * self._num_fitted, 1)
+        fewest = FEWEST_REWARDS if self.metric is None else 1
+        return len(self._rewards) >= max(_GROWTH * self._num_fitted, fewest)
 
     def _submit(self, state: Any) -> None:
         if self._pending is not None:
@@ -200,8 +201,7 @@ class ForecastCallback(TrainerCallback, ExportableState):
         points = self._evaluations or self._rewards
         self._num_fitted, self._is_stale = len(points), False
         rewards = self._rule.rewards if self._rule is not None else ()
-        binned = not self._evaluations and self.metric is None
-        call = partial(make_forecast, binned=binned, bounds=self.bounds, rewards=rewards)
+        call = partial(make_forecast, bounds=self.bounds, rewards=rewards)
         self._pending = self._workers.submit(call, list(points), self._end_compute(state))
 
     def _collect(self, state: Any) -> None:

@@ -19,7 +19,6 @@ True
 'new has the higher ceiling'
 """
 
-from scalerl.curves.bins import Bins, bin_rewards
 from scalerl.curves.compare import (
     PAPER_MARGIN,
     Comparison,
@@ -55,9 +54,9 @@ from scalerl.curves.priors import Prior
 from scalerl.curves.words import note_text, pair_verdict
 
 __all__ = [
-    "FORMS", "MODEL", "PAPER_MARGIN", "At", "Backtest", "Bins", "Comparison", "Fit", "Grid", "Kind", "Note",
+    "FORMS", "MODEL", "PAPER_MARGIN", "At", "Backtest", "Comparison", "Fit", "Grid", "Kind", "Note",
     "NoteKind", "Pair", "PairKind", "Prior", "Reach", "Score", "Standing", "Stopping", "Target", "Value", "Verdict",
-    "backtest", "bin_rewards", "compare", "compare_by_paper", "compute_for", "conclusions", "doubling", "find_note",
+    "backtest", "compare", "compare_by_paper", "compute_for", "conclusions", "doubling", "find_note",
     "fit", "linearise", "note", "note_json", "note_text", "pair_verdict", "rank_forms", "refit", "reward_at", "score",
     "stopping", "tails",
 ]  # fmt: skip

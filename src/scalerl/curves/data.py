@@ -195,17 +195,34 @@ def make_blocks(points: Points, start: float | None, start_sd: float | None) -> 
 def _blocks_of(points: Points, mine: np.ndarray, scale: float, most: int) -> tuple[Array, Array, Array, Array, Array]:
     """Return log compute, mean, variance, place and size of the blocks of one run."""
     x, y, precision = np.log(points.compute[mine] / scale), points.reward[mine], 1.0 / points.variance[mine]
+    first, num = _block_starts(x, most), len(x)
+    total = np.add.reduceat(precision, first)
+    size = np.diff(np.append(first, num)).astype(float)
+    mean = lambda values: np.add.reduceat(values * precision, first) / total  # noqa: E731
+    return mean(x), mean(y), 1.0 / total, np.add.reduceat(np.arange(num, dtype=float), first) / size, size
+
+
+def _block_starts(x: Array, most: int) -> np.ndarray:
+    """Return where the blocks of one run begin, by its log computes."""
     num = len(x)
     label = np.arange(num)
     if num > most:
         # Half by number and half by log compute: an early rise is not averaged away, and late noise is.
         along = label / num + (x - x[0]) / max(x[-1] - x[0], 1e-9)
         label = np.minimum((along / along[-1] * most).astype(int), most - 1)
-    first = np.flatnonzero(np.diff(label, prepend=-1))
-    total = np.add.reduceat(precision, first)
-    size = np.diff(np.append(first, num)).astype(float)
-    mean = lambda values: np.add.reduceat(values * precision, first) / total  # noqa: E731
-    return mean(x), mean(y), 1.0 / total, np.add.reduceat(np.arange(num, dtype=float), first) / size, size
+    return np.flatnonzero(np.diff(label, prepend=-1))
+
+
+def block_means(compute: Array, reward: Array) -> tuple[Array, Array, Array, np.ndarray]:
+    """Return compute, reward, standard error and size of the blocks of one run, to draw a long log by."""
+    order = np.argsort(compute, kind="stable")
+    compute, reward = compute[order], reward[order]
+    first = _block_starts(np.log(compute), MOST_BLOCKS)
+    size = np.diff(np.append(first, len(reward)))
+    mean = np.add.reduceat(reward, first) / size
+    left = reward - np.repeat(mean, size)
+    variance = float(left @ left) / max(len(reward) - len(first), 1)
+    return np.add.reduceat(compute, first) / size, mean, np.sqrt(variance / size), size
 
 
 def _scatter(x: Array, y: Array, weight: Array, run: np.ndarray) -> float:

@@ -196,7 +196,7 @@ def fit(
 
     `start` is the reward before any training (fitted when None) and `start_sd` its own noise (None: that of one more
     evaluation); `fixed` holds parameters by name; `num_samples` is the number of graded completions behind each point;
-    `error` is the standard error of each reward where these are means, as those of `bin_rewards`; `run` labels the run
+    `error` is the standard error of each reward where these are means; `run` labels the run
     (seed) of each point and `evaluation` what it was evaluated on (for paired comparisons). `skip_before` is a compute
     or a share of the largest ("10%"). `margin` is how wide a ceiling's interval may be to either side, by default a
     share of the gain. `bounds=None` is for rewards without limits. `pool` is what other runs say of its parameters

@@ -13,7 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from scalerl.curves import Comparison, Fit, Value, Verdict, bin_rewards, linearise, tails
+from scalerl.curves import Comparison, Fit, Value, Verdict, linearise, tails
+from scalerl.curves.data import block_means
 from scalerl.logs.series import Series
 from scalerl.report.columns import rounded
 from scalerl.report.results import Analysis, CurveResult, param_value
@@ -32,7 +33,7 @@ GRID = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dots:
-    """Points of one run that play one part, or the bins of these."""
+    """Points of one run that play one part, or means of these."""
 
     role: Role
     run: int
@@ -285,7 +286,7 @@ def _curve(result: CurveResult, label: str, end: float, with_bands: bool) -> Cur
 
 
 def _scatter(dots: tuple[Dots, ...], fit: Fit) -> float:
-    """Return how far the points that are drawn scatter about their curve: bins by less than single rewards."""
+    """Return how far the points that are drawn scatter about their curve: means by less than single rewards."""
     errors = [some.error for some in dots if some.error is not None and some.count is not None]
     return float(np.median(np.concatenate(errors))) if errors else fit.noise_sd
 
@@ -322,8 +323,8 @@ def _marks(result: CurveResult, end: float) -> tuple[Mark, ...]:
 # Points
 
 
-def draw_binned(reward: Array) -> bool:
-    """Return whether so many rewards of one run are drawn as bins."""
+def in_blocks(reward: Array) -> bool:
+    """Return whether so many rewards of one run are drawn as means of blocks."""
     is_quantised = len(np.unique(reward)) < FEW_VALUES * len(reward)
     return len(reward) > (MOST_QUANTISED if is_quantised else MOST_DOTS)
 
@@ -338,7 +339,7 @@ def curve_dots(series: Series, fit: Fit | None, usable: Fit | None) -> tuple[Dot
 
 
 def dots_by_run(series: Series, roles: Mapping[Role, NDArray[np.bool_]], fit: Fit | None) -> list[Dots]:
-    """Return the points of each run that play each role; very many of them as bins."""
+    """Return the points of each run that play each role; very many of them as means."""
     runs, labels = np.zeros(len(series.compute), dtype=int), [""]
     if series.run is not None:
         unique, runs = np.unique(series.run, return_inverse=True)
@@ -353,9 +354,8 @@ def dots_by_run(series: Series, roles: Mapping[Role, NDArray[np.bool_]], fit: Fi
 
 def _dots(role: Role, run: int, label: str, compute: Array, reward: Array, fit: Fit | None) -> Dots:
     error = count = None
-    if draw_binned(reward):
-        bins = bin_rewards(compute, reward)
-        compute, reward, error, count = bins.compute, bins.reward, bins.error, bins.count
+    if in_blocks(reward):
+        compute, reward, error, count = block_means(compute, reward)
     residual = reward - fit.predict(compute) if fit is not None else np.full(len(reward), np.nan)
     return Dots(role=role, run=run, run_label=label, compute=compute, reward=reward, residual=residual, error=error,
                 count=count)  # fmt: skip
@@ -371,7 +371,7 @@ def _left_out(compute: Array, fit: Fit | None) -> NDArray[np.bool_]:
 
 
 def points_json(series: Series, held_out: Collection[tuple[float, float]] = ()) -> dict[str, Any]:
-    """Return the points of a curve by compute; a run with very many points is binned, so that the page stays small."""
+    """Return the points of a curve by compute; of a run with very many points means, so that the page stays small."""
     points = zip(series.compute.tolist(), series.reward.tolist(), strict=True)
     held = np.array([point in held_out for point in points], dtype=bool)
     groups = dots_by_run(series, {"fitted": ~held, "held out": held}, None)
