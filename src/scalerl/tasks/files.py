@@ -131,31 +131,24 @@ def _read_json_lines(path: Path) -> Sequence[Row]:
     except UnicodeDecodeError as error:
         raise TaskError(not_utf8(path, error)) from None
     if path.suffix == ".json" and text.lstrip().startswith("["):
-        return _read_json_array(path, text)
-    values: list[tuple[int, Any]] = []
+        return numbered(str(path), "entry", enumerate(_from_json(path, 1, text), start=1))
     # Not splitlines: that also splits at characters which JSON allows inside a string.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            try:
-                values.append((number, json.loads(line)))
-            except json.JSONDecodeError as error:
-                raise TaskError(
-                    f"{path}, line {number}: not valid JSON: {_json_fault(error)} (each line must be one object)"
-                ) from None
-            # A number with thousands of digits, or very deeply nested brackets.
-            except (ValueError, RecursionError) as error:
-                raise TaskError(f"{path}, line {number}: cannot be read: {_first_line(error)}") from None
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    values = [(number, _from_json(path, number, line, " (each line must be one object)")) for number, line in lines]
     return numbered(str(path), "line", values)
 
 
-def _read_json_array(path: Path, text: str) -> Sequence[Row]:
+def _from_json(path: Path, line: int, text: str, remedy: str = "") -> Any:
+    """Return the value of a text that begins in this line; TaskError says what is wrong with it."""
     try:
-        values = json.loads(text)
+        return json.loads(text)
     except json.JSONDecodeError as error:
-        raise TaskError(f"{path}, line {error.lineno}: not valid JSON: {_json_fault(error)}") from None
+        # Some of its messages end in "at".
+        fault = f"{error.msg.removesuffix(' at')} at column {error.colno}"
+        raise TaskError(f"{path}, line {line + error.lineno - 1}: not valid JSON: {fault}{remedy}") from None
+    # A number with thousands of digits, or very deeply nested brackets.
     except (ValueError, RecursionError) as error:
-        raise TaskError(f"{path} cannot be read: {_first_line(error)}") from None
-    return numbered(str(path), "entry", enumerate(values, start=1))
+        raise TaskError(f"{path}, line {line}: cannot be read: {_first_line(error)}") from None
 
 
 def _read_parquet(path: Path) -> Sequence[Row]:
@@ -224,11 +217,6 @@ def _listed(name: str, result: Any) -> list[Any]:
     if len(rows) > _MOST_ROWS:
         raise TaskError(f'"{name}" returned more than {_MOST_ROWS} rows: does it ever end?')
     return rows
-
-
-def _json_fault(error: json.JSONDecodeError) -> str:
-    # Some of its messages end in "at".
-    return f"{error.msg.removesuffix(' at')} at column {error.colno}"
 
 
 def _first_line(error: Exception) -> str:
