@@ -5,14 +5,14 @@ import torch
 from batches import VERSION, make_completion, make_group, random_batch
 from learners import gradients_of, make_learner
 
-from scalerl.learner.start import kl_terms
+from scalerl.rl.losses import start_kl
 from scalerl.types import Batch
 
 
 def test_terms_are_zero_at_the_start_and_positive_elsewhere():
     log_probs = torch.tensor([-1.0, -2.0, -0.5], dtype=torch.float64, requires_grad=True)
     start = torch.tensor([-1.0, -1.0, -3.0], dtype=torch.float64)
-    terms = kl_terms(log_probs, start)
+    terms = start_kl(log_probs, start)
     difference = start - log_probs
     torch.testing.assert_close(terms, difference.exp() - difference - 1)
     terms.sum().backward()

@@ -24,13 +24,12 @@ from scalerl.learner.late import HostCopy, LateMetrics, StepTimer
 from scalerl.learner.packed_attention import pack
 from scalerl.learner.policy import Policy
 from scalerl.learner.schedules import rate
-from scalerl.learner.start import kl_terms
 from scalerl.learner.state import load_state, state_of, whole
 from scalerl.learner.team import Team
 from scalerl.models.lora import num_adapter_params
 from scalerl.models.shape import ModelShape, forward_flops, training_flops
 from scalerl.rl.filters import EffectiveBatch
-from scalerl.rl.losses import LossInputs, TokenLoss
+from scalerl.rl.losses import LossInputs, TokenLoss, start_kl
 from scalerl.rl.metrics import TokenSums, step_metrics, token_sums
 from scalerl.types import Batch
 
@@ -217,7 +216,7 @@ class TorchLearner:
         if self._start is not None:
             with torch.no_grad():
                 start, _ = self._start.run(micro.inputs)
-            terms = kl_terms(log_probs, start)
+            terms = start_kl(log_probs, start)
             self._start_kl_sum += terms.detach().double().sum()
             per_token = per_token + self._learner.start_kl * terms
         loss = (micro.weights * per_token).sum()

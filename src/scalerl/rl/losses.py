@@ -22,6 +22,9 @@ from scalerl.errors import RecipeError
 from scalerl.import_path import one_line, own_place
 from scalerl.rl.segments import dense_index, segment_count, segment_sum
 
+_LARGEST_DIFFERENCE = 20.0
+"""Of log-probs from the start's: beyond it a term of `start_kl` is constant, so that no token overflows the loss."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossInputs:
@@ -189,6 +192,17 @@ def _token_loss(loss: Tensor, ratio: Tensor, clipped: Tensor, trained: Tensor) -
     return TokenLoss(
         loss=torch.where(trained, loss, 0.0), ratio=torch.where(trained, ratio, 1.0), clipped=clipped & trained
     )
+
+
+def start_kl(log_probs: Tensor, start_log_probs: Tensor) -> Tensor:
+    """Return terms that hold the policy near the model it started from, which the paper leaves out.
+
+        k3_t = exp(d_t) - d_t - 1 >= 0,   d_t = log pi_start(y_t) - log pi(y_t)
+
+    Their mean over tokens that the policy sampled estimates KL(policy || start) (Schulman 2020), as in GRPO's loss.
+    """
+    difference = (start_log_probs - log_probs).clamp(max=_LARGEST_DIFFERENCE)
+    return torch.expm1(difference) - difference
 
 
 LOSSES = {"cispo": cispo, "dapo": dapo, "gspo": gspo, "tis": tis}
