@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.resources import files
 from typing import Any
 
@@ -63,8 +63,6 @@ class Case:
     """Tokens of a trained sequence, its prompt of one token included."""
     rounds: int = 2
     """Requests of mixed lengths per slot."""
-    per_prompt: int = 1
-    """Requests with the same prompt when the cache is nearly full, to save time; each slot has its own cache."""
     loop_slots: int | None = None
     """Slots beside the learner; None for all of them."""
     lora_rank: int = 0
@@ -100,106 +98,39 @@ def shape(
 
 TEN, SMALL = shape(LlamaConfig, 384, 6, 6, 6, 1024, 64), shape(LlamaConfig, 576, 30, 9, 3, 1536, 49152)
 MIDDLE = shape(Qwen2Config, 1536, 28, 12, 2, 8960, 151936)
-THREE = shape(LlamaConfig, 3072, 28, 24, 8, 8192, 128256)
-THREE_LONG = shape(LlamaConfig, 3072, 28, 24, 8, 8192, 128256, context=16384)
+THREE = shape(LlamaConfig, 3072, 28, 24, 8, 8192, 128256, context=16384)
 EIGHT = shape(LlamaConfig, 4096, 32, 32, 8, 14336, 128256, context=16384, tied=False)
+BASE = Case(
+    config=SMALL,
+    slots=512,
+    context=512,
+    prompt=384,
+    decoded=128,
+    short_prompt=128,
+    step_tokens=131072,
+    pass_tokens=65536,
+    memory_share=0.4,
+)
+LARGE: dict[str, Any] = {
+    **{"slots": 256, "context": 1024, "prompt": 768, "decoded": 256, "step_tokens": 32768, "pass_tokens": 8192},
+    **{"loop_slots": 128, "memory_share": 0.6},
+}
+LONG: dict[str, Any] = LARGE | {
+    **{"slots": 32, "context": 16384, "prompt": 14336, "short_prompt": 512, "pass_tokens": 16384, "sequence": 16384},
+    **{"loop_slots": 8, "memory_share": 0.75},
+}
+TINY: dict[str, Any] = {"context": 64, "prompt": 16, "decoded": 48, "short_prompt": 16, "sequence": 128}
+TEN_M: dict[str, Any] = {"slots": 1536, "context": 96, "prompt": 16, "decoded": 80, "short_prompt": 16}
+# Llama-3.2-3B and Llama-3.1-8B. With the paper's lengths a context is 16k; full training of 8B needs more devices.
 CASES = {
-    "tiny": Case(
-        config=None,
-        slots=512,
-        context=64,
-        prompt=16,
-        decoded=48,
-        short_prompt=16,
-        step_tokens=65536,
-        pass_tokens=65536,
-        sequence=128,
-    ),
-    "10m": Case(
-        config=TEN,
-        slots=1536,
-        context=96,
-        prompt=16,
-        decoded=80,
-        short_prompt=16,
-        step_tokens=131072,
-        pass_tokens=131072,
-    ),
-    "135m": Case(
-        config=SMALL,
-        slots=512,
-        context=512,
-        prompt=384,
-        decoded=128,
-        short_prompt=128,
-        step_tokens=131072,
-        pass_tokens=65536,
-        memory_share=0.4,
-    ),
-    "1.5b": Case(
-        config=MIDDLE,
-        slots=512,
-        context=512,
-        prompt=384,
-        decoded=128,
-        short_prompt=128,
-        step_tokens=65536,
-        pass_tokens=16384,
-        memory_share=0.4,
-    ),
-    # Llama-3.2-3B and Llama-3.1-8B. With the paper's lengths a context is 16k; full training of 8B needs more devices.
-    "3b": Case(
-        config=THREE,
-        slots=256,
-        context=1024,
-        prompt=768,
-        decoded=256,
-        short_prompt=128,
-        step_tokens=32768,
-        pass_tokens=8192,
-        loop_slots=128,
-    ),
-    "8b": Case(
-        config=EIGHT,
-        slots=256,
-        context=1024,
-        prompt=768,
-        decoded=256,
-        short_prompt=128,
-        step_tokens=32768,
-        pass_tokens=8192,
-        loop_slots=128,
-        lora_rank=32,
-    ),
-    "3b-16k": Case(
-        config=THREE_LONG,
-        slots=32,
-        context=16384,
-        prompt=14336,
-        decoded=256,
-        short_prompt=512,
-        step_tokens=2 * 16384,
-        pass_tokens=16384,
-        sequence=16384,
-        per_prompt=4,
-        loop_slots=8,
-        memory_share=0.75,
-    ),
-    "8b-16k": Case(
-        config=EIGHT,
-        slots=32,
-        context=16384,
-        prompt=14336,
-        decoded=256,
-        short_prompt=512,
-        step_tokens=2 * 16384,
-        pass_tokens=16384,
-        sequence=16384,
-        per_prompt=4,
-        loop_slots=8,
-        lora_rank=32,
-        memory_share=0.75,
-    ),
+    "tiny": replace(BASE, config=None, step_tokens=65536, memory_share=0.6, **TINY),
+    "10m": replace(BASE, config=TEN, pass_tokens=131072, memory_share=0.6, **TEN_M),
+    "135m": BASE,
+    "1.5b": replace(BASE, config=MIDDLE, step_tokens=65536, pass_tokens=16384),
+    "3b": replace(BASE, config=THREE, **LARGE),
+    "8b": replace(BASE, config=EIGHT, lora_rank=32, **LARGE),
+    "3b-16k": replace(BASE, config=THREE, **LONG),
+    "8b-16k": replace(BASE, config=EIGHT, lora_rank=32, **LONG),
 }
 
 
@@ -384,17 +315,7 @@ def decode_limit_s(config: Any, slots: int, attended: float, ceiling: dict[str, 
 # Sampling ------------------------------------------------------------------------------------------------------------
 
 
-def torch_engine(subject: Subject, seconds: float) -> Figures:
-    """Measure the embedded engine."""
-    return sampling(subject, "torch")
-
-
-def vllm_engine(subject: Subject, seconds: float) -> Figures:
-    """Measure vLLM as a run uses it: in a child process, with our sampler."""
-    return sampling(subject, "vllm")
-
-
-def sampling(subject: Subject, name: str) -> Figures:
+def sampling(subject: Subject, seconds: float, *, name: str) -> Figures:
     """Return the rates of full slots and of mixed lengths, the seconds of a push and the bytes in use."""
     case, model = subject.case, subject.model(subject.body_dtype)
     start = now(subject.device)
@@ -431,7 +352,7 @@ def drained(engine: Any, requests: Sequence[Request]) -> list[Completion]:
 def full_slots(subject: Subject, engine: Any) -> Figures:
     """Sample in all slots near the end of the context; timed from when all prompts are computed."""
     case = subject.case
-    engine.submit(subject.requests([case.decoded] * case.slots, prompt=case.prompt, per_prompt=case.per_prompt))
+    engine.submit(subject.requests([case.decoded] * case.slots, prompt=case.prompt))
     seen = []
     while engine.num_pending:
         engine.poll()
@@ -579,17 +500,8 @@ class FirstHalf:
         return done
 
 
-def loop(subject: Subject, seconds: float) -> Figures:
-    """Run PipelineRL-8 with the embedded engine on one device; prompts are random, lengths mixed."""
-    return run_loop(subject, "torch", seconds)
-
-
-def loop_vllm(subject: Subject, seconds: float) -> Figures:
-    """The same with vLLM beside the learner on the same device; then its process is killed, and training goes on."""
-    return run_loop(subject, "vllm", seconds)
-
-
-def run_loop(subject: Subject, name: str, seconds: float) -> Figures:
+def run_loop(subject: Subject, seconds: float, *, name: str) -> Figures:
+    """Run PipelineRL-8 on one device; prompts are random, lengths mixed. A process with vLLM is killed at the end."""
     case = subject.case
     slots = case.loop_slots or case.slots
     recipe = subject.recipe(slots=slots)
@@ -671,12 +583,12 @@ def take(running: Iterator[StepDone], most: int, seconds: float) -> list[StepDon
 
 
 PARTS: dict[str, Callable[[Subject, float], Figures]] = {
-    "torch": torch_engine,
-    "vllm": vllm_engine,
+    "torch": partial(sampling, name="torch"),
+    "vllm": partial(sampling, name="vllm"),
     "native": native,
     "learn": learn,
-    "loop": loop,
-    "loop_vllm": loop_vllm,
+    "loop": partial(run_loop, name="torch"),
+    "loop_vllm": partial(run_loop, name="vllm"),
 }
 
 

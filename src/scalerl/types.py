@@ -341,6 +341,13 @@ class Work:
     attended: int = 0
     """Sum, over all these tokens, of the length of the context attended to, including the token itself."""
 
+    @classmethod
+    def of(cls, prompt: int, num: int, cached: int = 0) -> "Work":
+        """Return the work of `num` tokens after a prompt, of which the first `cached` were not computed."""
+        context = prompt + num - 1
+        attended = context * (context + 1) // 2 - cached * (cached + 1) // 2
+        return cls(prefilled=prompt - 1 - cached, decoded=num, attended=attended)
+
     def __add__(self, other: "Work") -> "Work":
         return Work(
             prefilled=self.prefilled + other.prefilled,

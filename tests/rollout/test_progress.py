@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalerl.rollout.progress import Progress
+from scalerl.rollout.progress import FREE, OneProgress, Progress
 from scalerl.types import Ending, LengthPlan
 
 STOP = 0
@@ -24,6 +24,18 @@ def reference(plan: LengthPlan, stream) -> tuple[list[int], list[bool], bool]:
         thinking = plan.thinking_budget is not None and len(tokens) <= plan.thinking_budget and not ended
         if thinking and _ends(plan, tokens):
             ended, limit = True, len(tokens) + plan.answer_budget
+    return tokens, forced, False
+
+
+def one_by_one(plan: LengthPlan, stream) -> tuple[list[int], list[bool], bool]:
+    progress, tokens, forced = OneProgress(plan), [], []
+    while len(tokens) < progress.limit:
+        given = progress.forced(len(tokens))
+        tokens.append(stream(len(tokens)) if given == FREE else given)
+        forced.append(given != FREE)
+        progress.take(tokens[-1])
+        if tokens[-1] == STOP and not forced[-1]:
+            return tokens, forced, True
     return tokens, forced, False
 
 
@@ -89,7 +101,9 @@ def test_chunks_of_all_slots_give_what_a_plain_loop_gives(waiting, chunk, slots,
                 results[number] = (*partial[number], bool(result.stopped[slot]))
                 holders[slot] = None
     for number, plan in enumerate(waiting):
-        assert results[number] == reference(plan, lambda index, number=number: int(streams[number, index]))
+        expected = reference(plan, lambda index, number=number: int(streams[number, index]))
+        assert results[number] == expected
+        assert one_by_one(plan, lambda index, number=number: int(streams[number, index])) == expected
 
 
 @given(st.text("<>/thk ", min_size=1, max_size=6), st.lists(st.text("<>/thk ", max_size=4), min_size=1, max_size=30))

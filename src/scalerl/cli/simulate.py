@@ -11,9 +11,11 @@ from scalerl.cli.console import print_json
 from scalerl.cli.options import option
 from scalerl.cli.recipe import print_table
 from scalerl.cli.train import load
+from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
     from scalerl.curves import Fit
+    from scalerl.run.simulate import Split
 
 
 def simulate(
@@ -25,6 +27,7 @@ def simulate(
     curve: Path | None = option(
         "RUN", "A run folder or log: its reward per step gives reward against GPU-hours of the budget."
     ),
+    reach: float | None = option("R", "With --curve: days until it has this reward."),
     as_json: bool = opt.JSON,
 ) -> None:
     """Compute steps per hour, idle time and lag of a recipe on a number of GPUs, and the best split of the GPUs.
@@ -33,8 +36,10 @@ def simulate(
 
     See also: train --check --gpus NUMxGB for the memory it needs.
     """
+    if reach is not None and curve is None:
+        raise UsageError("--reach needs --curve RUN, whose reward per step it follows")
     settings = load(recipe, overrides)
-    from scalerl.curves import reward_at
+    from scalerl.curves import compute_for, reward_at
     from scalerl.run.simulate import best, read_rates, splits
 
     fitted, table = None if curve is None else _curve(curve), read_rates(rates)
@@ -46,6 +51,12 @@ def simulate(
     reward = {} if fitted is None else {
         name: reward_at(fitted, [each / split.gpu_hours_per_step for each in hours]) for name, split in chosen.items()
     }  # fmt: skip
+    reached = None if fitted is None or reach is None else compute_for(fitted, [reach])[0].compute
+
+    def days(split: "Split") -> list[float]:
+        per_step = split.gpu_hours_per_step / gpus / 24
+        return [] if reached is None else [per_step * each for each in (reached.value, reached.low, reached.high)]
+
     if as_json:
         content = {
             name: {
@@ -55,6 +66,7 @@ def simulate(
                     {"gpu_hours": each, "steps": at.compute, **asdict(at.reward)}
                     for each, at in zip(hours, reward.get(name, ()), strict=bool(reward))
                 ],
+                "days": days(chosen[name]),
             }
             for name, of_scheme in by_scheme.items()
         }
@@ -79,6 +91,9 @@ def simulate(
         ]
         table_rows = zip([f"{each:.4g}" for each in hours], *cells, strict=True)
         print_table(("GPU-hours", *(f"reward, {name}" for name in reward)), table_rows)
+        for name, split in chosen.items() if reach is not None else ():
+            text = "probably never" if reached is None else "{:.3g} [{:.3g}, {:.3g}] days".format(*days(split))
+            typer.echo(f"reward {reach:g}, {name}: {text} on {gpus} GPUs")
         typer.echo("Reward per step is the curve's, at the lag it was measured with; only the pace is computed.")
 
 

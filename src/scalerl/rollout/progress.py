@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from scalerl.types import Ending, LengthPlan
 
+FREE = -1
+"""In place of a forced token: this one is sampled."""
 _NEVER = np.iinfo(np.int64).max // 2
 
 
@@ -32,6 +34,31 @@ class ChunkResult:
     finished: NDArray[np.bool_]
     stopped: NDArray[np.bool_]
     """Finished by a stop token; the other finished slots reached the limit of their length plan."""
+
+
+class OneProgress:
+    """The position of one completion in its length plan; its tokens are given one by one."""
+
+    __slots__ = ("_ending", "_plan", "_state", "count", "ended", "limit")
+
+    def __init__(self, plan: LengthPlan) -> None:
+        self._plan, self._ending, self._state = plan, plan.recognised, 0
+        self.count, self.limit, self.ended = 0, plan.max_tokens, False
+
+    def forced(self, index: int) -> int:
+        """Return the token that must be at an index, as far as is known; FREE where it is sampled."""
+        budget, marker = self._plan.thinking_budget, self._plan.marker
+        if budget is None or self.ended or not 0 <= index - budget < len(marker):
+            return FREE
+        return marker[index - budget]
+
+    def take(self, token: int) -> None:
+        self.count += 1
+        if self._ending is None or self.ended or self.count > (self._plan.thinking_budget or 0):
+            return
+        self._state = self._ending.after(self._state, token)
+        if self._state == self._ending.width:
+            self.ended, self.limit = True, self.count + self._plan.answer_budget
 
 
 class Progress:
@@ -77,13 +104,13 @@ class Progress:
             self._marker[: len(marker), chosen] = np.array(marker, dtype=np.int64)[:, None]
 
     def forced(self, chunk: int) -> NDArray[np.int64]:
-        """Return [chunk, slots]: the token that a slot must take at a step, or -1 where it samples."""
+        """Return [chunk, slots]: the token that a slot must take at a step, or FREE where it samples."""
         index = self.count + np.arange(chunk)[:, None]
         forced = self._is_forced(index)
         if not forced.any():
-            return np.full(index.shape, -1, dtype=np.int64)
+            return np.full(index.shape, FREE, dtype=np.int64)
         place = np.where(forced, index - self._budget, 0)
-        return np.where(forced, np.take_along_axis(self._marker, place, axis=0), -1)
+        return np.where(forced, np.take_along_axis(self._marker, place, axis=0), FREE)
 
     def apply(self, tokens: NDArray[np.int64]) -> ChunkResult:
         """Apply the plans to the tokens [chunk, slots] sampled after `forced`; slots that finish become inactive."""

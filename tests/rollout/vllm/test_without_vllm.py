@@ -124,7 +124,7 @@ def test_cache_on_a_cpu_has_room_for_every_slot():
         num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim, hidden_size = 3, 4, 2, 32, 128
 
     blocks = 2 * 8 * 3 + 2  # of 32 tokens: 65 are needed at most
-    assert cpu_cache_bytes(Config, 8, 64, 4) == 2 * 3 * blocks * 32 * 2 * 32 * 4
+    assert cpu_cache_bytes(Config, 8, 64, torch.float32) == 2 * 3 * blocks * 32 * 2 * 32 * 4
 
 
 def test_usage_is_not_reported_and_a_users_choice_is_kept(monkeypatch):

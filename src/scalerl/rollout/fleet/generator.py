@@ -189,7 +189,5 @@ def _estimated_work(completions: Sequence[Completion]) -> Work:
     total = Work()
     for completion in completions:
         if completion.request.purpose == "evaluation":
-            prompt, num = len(completion.request.prompt_tokens), len(completion)
-            context = prompt + num - 1
-            total += Work(prefilled=prompt - 1, decoded=num, attended=context * (context + 1) // 2)
+            total += Work.of(len(completion.request.prompt_tokens), len(completion))
     return total

@@ -4,9 +4,9 @@ vLLM then samples the only token that is left and reports its logit, which is th
 is keyed by request, forced tokens and top_p work as in the torch engine, and tokens do not depend on the batch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,29 +14,27 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scalerl.rollout.noise import uniforms
+from scalerl.rollout.progress import FREE
 from scalerl.rollout.sampling import sample
-from scalerl.types import Request
+from scalerl.types import LengthPlan, Request
 
 KEY = "scalerl"
 """Name of our arguments in SamplingParams.extra_args."""
 NOT_FINITE = 1.0
 """Reported instead of a log-prob that is not finite; no log-prob is above 0."""
-FREE = -1
-"""In a list of forced tokens: this row samples."""
 
 
-def arguments(request: Request) -> dict[str, Any]:
-    """Return what the sampler must know about a request."""
-    plan, ending = request.length, request.length.recognised
-    return {
-        "seed": request.seed & 0xFFFFFFFFFFFFFFFF,
-        "temperature": float(request.temperature),
-        "top_p": float(request.top_p),
-        "budget": plan.thinking_budget,
-        "end_width": 0 if ending is None else ending.width,
-        "end_moves": {} if ending is None else ending.moves,
-        "marker": list(plan.marker),
-    }
+class Asked(NamedTuple):
+    """What the sampler must know about a request."""
+
+    seed: int
+    temperature: float
+    top_p: float
+    length: LengthPlan
+
+    @classmethod
+    def of(cls, request: Request) -> "Asked":
+        return cls(request.seed & 0xFFFFFFFFFFFFFFFF, request.temperature, request.top_p, request.length)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,16 +47,16 @@ class RowSettings:
     greedy: Tensor | None
 
     @classmethod
-    def of(cls, asked: Sequence[Mapping[str, Any]], device: torch.device) -> "RowSettings":
-        temperature = np.array([each["temperature"] for each in asked], dtype=np.float32)
-        top_p = np.array([each["top_p"] for each in asked], dtype=np.float32)
+    def of(cls, asked: Sequence[Asked], device: torch.device) -> "RowSettings":
+        temperature = np.array([each.temperature for each in asked], dtype=np.float32)
+        top_p = np.array([each.top_p for each in asked], dtype=np.float32)
         greedy = temperature == 0
 
         def on_device(values: np.ndarray) -> Tensor:
             return torch.from_numpy(values).to(device, non_blocking=True)
 
         return cls(
-            seeds=np.array([each["seed"] for each in asked], dtype=np.uint64),
+            seeds=np.array([each.seed for each in asked], dtype=np.uint64),
             temperature=on_device(np.where(greedy, np.float32(1), temperature)),
             top_p=on_device(top_p) if (top_p < 1).any() else None,
             greedy=on_device(greedy) if greedy.any() else None,
@@ -107,11 +105,3 @@ def _sample_by_kernel(logits: Tensor, noise: Tensor, rows: RowSettings) -> tuple
         last_position=0,
     )
     return tokens, log_probs
-
-
-def marker_token(asked: Mapping[str, Any], count: int) -> int:
-    """Return the marker's token after `count` tokens of unfinished thinking, or FREE."""
-    if asked["budget"] is None:
-        return FREE
-    place = count - asked["budget"]
-    return asked["marker"][place] if 0 <= place < len(asked["marker"]) else FREE

@@ -17,65 +17,54 @@ class in a child process (build.py); only tests run it in their own process.
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from scalerl.errors import EngineError, NonFiniteLogits, RecipeError
+from scalerl.rollout.progress import FREE, OneProgress
 from scalerl.rollout.requests import check_request
-from scalerl.rollout.vllm.choice import KEY, NOT_FINITE, arguments
+from scalerl.rollout.vllm.choice import KEY, NOT_FINITE, Asked
 from scalerl.rollout.vllm.spec import EngineSpec, cpu_cache_bytes, engine_arguments
 from scalerl.types import Completion, LengthPlan, Problem, Purpose, Request, Work
 
 _CLOSED = "the engine is closed"
 
 
-@dataclass(slots=True)
 class _Running:
     """A request that vLLM is sampling."""
 
-    request: Request
-    limit: int
-    """Tokens at which it ends; lower once thinking has ended by itself."""
-    ended: bool = False
-    """Whether thinking has ended by itself."""
-    state: int = 0
-    """How much of the end of thinking the last tokens have."""
-    tokens: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    experts: list[np.ndarray] = field(default_factory=list)
-    """As vLLM returns them: those of the prompt with the first token, then of each token before the next."""
-    stopped: bool = False
+    def __init__(self, request: Request) -> None:
+        self.request, self.progress, self.stopped = request, OneProgress(request.length), False
+        self.tokens: list[int] = []
+        self.log_probs: list[float] = []
+        self.versions: list[int] = []
+        self.experts: list[np.ndarray] = []
+        """As vLLM returns them: those of the prompt with the first token, then of each token before the next."""
+        self.num_cached = 0
+        """Tokens of the prompt that vLLM found in its cache."""
 
     @property
     def finished(self) -> bool:
-        return self.stopped or len(self.tokens) >= self.limit
+        return self.stopped or len(self.tokens) >= self.progress.limit
+
+    @property
+    def work(self) -> Work:
+        return Work.of(len(self.request.prompt_tokens), len(self.tokens), self.num_cached) if self.tokens else Work()
 
     def append(self, token: int, log_prob: float, version: int, stop_tokens: frozenset[int]) -> None:
         """Add a token and apply the length plan to it."""
-        plan, forced = self.request.length, self.is_forced(len(self.tokens))
+        forced = self.progress.forced(len(self.tokens)) != FREE
         self.tokens.append(token)
         self.log_probs.append(0.0 if forced else log_prob)
         self.versions.append(version)
         self.stopped = not forced and token in stop_tokens
-        ending = plan.recognised
-        if ending is None or self.ended or len(self.tokens) > (plan.thinking_budget or 0):
-            return
-        self.state = ending.after(self.state, token)
-        if self.state == ending.width:
-            self.ended, self.limit = True, len(self.tokens) + plan.answer_budget
-
-    def is_forced(self, index: int) -> bool:
-        plan = self.request.length
-        if plan.thinking_budget is None or self.ended:
-            return False
-        return 0 <= index - plan.thinking_budget < len(plan.marker)
+        self.progress.take(token)
 
     def completion(self) -> Completion:
-        forced = np.array([self.is_forced(index) for index in range(len(self.tokens))], dtype=np.bool_)
+        forced = np.array([self.progress.forced(index) != FREE for index in range(len(self.tokens))], dtype=np.bool_)
         return Completion(
             request=self.request,
             tokens=np.array(self.tokens, dtype=np.int32),
@@ -88,19 +77,6 @@ class _Running:
             if self.experts
             else None,
         )
-
-
-@dataclass(slots=True)
-class _Counts:
-    """Mutable counters of the work done so far; updated at every token, so a frozen Work would not do."""
-
-    prefilled: int = 0
-    decoded: int = 0
-    attended: int = 0
-
-    @property
-    def work(self) -> Work:
-        return Work(prefilled=self.prefilled, decoded=self.decoded, attended=self.attended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +118,8 @@ class VllmEngine:
         """The versions of the steps that have begun and not ended."""
         self._ended_early: list[Completion] = []
         """What finished while a pause began, to be returned after it."""
-        self._counts: dict[Purpose, _Counts] = {"training": _Counts(), "evaluation": _Counts()}
+        self._done: dict[Purpose, Work] = {"training": Work(), "evaluation": Work()}
+        """The work of requests that are no longer sampled."""
         # Not with random weights, which may give logits that are not finite.
         self._is_warm = False
         if spec.has_weights:
@@ -158,11 +135,15 @@ class VllmEngine:
 
     @property
     def work(self) -> Work:
-        return self._counts["training"].work + self._counts["evaluation"].work
+        return self._work("training") + self._work("evaluation")
 
     @property
     def eval_work(self) -> Work:
-        return self._counts["evaluation"].work
+        return self._work("evaluation")
+
+    def _work(self, purpose: Purpose) -> Work:
+        running = [*self._running.values(), *(self._aside.running.values() if self._aside else ())]
+        return sum((each.work for each in running if each.request.purpose == purpose), self._done[purpose])
 
     def submit(self, requests: Sequence[Request]) -> None:
         self._require_usable()
@@ -199,13 +180,13 @@ class VllmEngine:
         if self.num_pending or self._max_length < 3:
             return
         self._is_warm = True
-        before: dict[Purpose, _Counts] = {purpose: replace(counts) for purpose, counts in self._counts.items()}
+        before = dict(self._done)
         nothing = Problem(id="", prompt="", answer="", task="")
         plan = LengthPlan(answer_budget=2)
         self.submit([Request(group="", index=0, problem=nothing, prompt_tokens=(0,), seed=0, length=plan)])
         while self.num_pending:
             self.step()
-        self._counts = before
+        self._done = before
 
     def push_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Load weights, named as in the model's state_dict, between two steps. A tied head may be left out.
@@ -247,10 +228,10 @@ class VllmEngine:
         """Drop what is left of the requests since `pause`, return them, and go on with the others."""
         self._require_usable()
         assert self._aside is not None, "the engine is not paused"
-        dropped = [*self._waiting, *(running.request for running in self._running.values())]
-        if self._running:
-            self._engine.engine_core.abort_requests(list(self._running))
-            self._running = {}
+        aborted = list(self._running)
+        if aborted:
+            self._engine.engine_core.abort_requests(aborted)
+        dropped = [*self._waiting, *(self._drop(name).request for name in aborted)]
         while self._begun:
             self._take_outputs()
         aside, self._aside, scheduler = self._aside, None, self._core().scheduler
@@ -316,7 +297,7 @@ class VllmEngine:
                 continue
             self._take(running, output, version)
             if running.finished:
-                del self._running[output.request_id]
+                self._drop(output.request_id)
                 finished.append(running.completion())
                 if not output.finished:
                     unfinished_in_vllm.append(output.request_id)
@@ -337,7 +318,7 @@ class VllmEngine:
             request = self._waiting.popleft()
             self._num_started += 1
             name = str(self._num_started)
-            self._running[name] = _Running(request, limit=request.length.max_tokens)
+            self._running[name] = _Running(request)
             inputs: dict[str, Any] = {"prompt_token_ids": list(prompt)}
             if self._salted:
                 # Keys and values of other weights must not be found under the same prompt.
@@ -347,13 +328,15 @@ class VllmEngine:
             )
             self._engine.engine_core.add_request(asked)
 
+    def _drop(self, name: str) -> _Running:
+        """Forget a request that is no longer sampled; its work stays counted."""
+        running = self._running.pop(name)
+        self._done[running.request.purpose] += running.work
+        return running
+
     def _take(self, running: _Running, output: Any, version: int) -> None:
-        prompt = len(running.request.prompt_tokens)
-        counts = self._counts[running.request.purpose]
-        if not running.tokens:
-            num_cached = output.prefill_stats.num_cached_tokens if output.prefill_stats else 0
-            counts.prefilled += prompt - 1 - num_cached
-            counts.attended += (prompt - 1) * prompt // 2 - num_cached * (num_cached + 1) // 2
+        if not running.tokens and output.prefill_stats:
+            running.num_cached = output.prefill_stats.num_cached_tokens
         if output.routed_experts is not None:
             running.experts.append(output.routed_experts)
         log_probs = output.new_logprobs.logprobs[:, 0].tolist() if output.new_token_ids else ()
@@ -361,8 +344,6 @@ class VllmEngine:
             if log_prob == NOT_FINITE:
                 raise NonFiniteLogits(token=len(running.tokens), request=running.request.key, version=version)
             running.append(token, log_prob, version, self._stop_tokens)
-            counts.decoded += 1
-            counts.attended += prompt + len(running.tokens) - 1
 
 
 def _sampling_params(request: Request) -> Any:
@@ -375,7 +356,7 @@ def _sampling_params(request: Request) -> Any:
         ignore_eos=True,
         logprobs=0,
         detokenize=False,
-        extra_args={KEY: arguments(request)},
+        extra_args={KEY: Asked.of(request)},
     )
 
 
@@ -409,4 +390,4 @@ def _cache_bytes(spec: EngineSpec) -> int | None:
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(spec.folder).get_text_config()
-    return cpu_cache_bytes(config, spec.slots, spec.context, getattr(torch, spec.dtype).itemsize)
+    return cpu_cache_bytes(config, spec.slots, spec.context, getattr(torch, spec.dtype))

@@ -8,38 +8,26 @@ from torch import Tensor
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor  # pyright: ignore[reportMissingImports]
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates  # pyright: ignore[reportMissingImports]
 
-from scalerl.rollout.vllm.choice import FREE, KEY, RowSettings, leave_one_choice, marker_token
+from scalerl.rollout.progress import FREE, OneProgress
+from scalerl.rollout.vllm.choice import KEY, Asked, RowSettings, leave_one_choice
 
 
 class _Row:
     """A request in the batch. `output` is vLLM's own list of its tokens so far, which grows in place."""
 
-    __slots__ = ("asked", "ended", "output", "searched", "state")
+    __slots__ = ("asked", "output", "seen")
 
-    def __init__(self, asked: dict[str, Any], output: list[int]) -> None:
-        self.asked, self.output = asked, output
-        self.ended, self.searched, self.state = False, 0, 0
+    def __init__(self, asked: Asked, output: list[int]) -> None:
+        self.asked, self.output, self.seen = asked, output, OneProgress(asked.length)
 
     def forced(self) -> int:
         """Return the token that must come next, or FREE."""
-        if self.asked["budget"] is None or self.ended:
-            return FREE
-        self.ended = self._has_ended()
-        return FREE if self.ended else marker_token(self.asked, len(self.output))
-
-    def _has_ended(self) -> bool:
-        """Return whether thinking has ended by itself, looking at the tokens that are new since the last call."""
-        width, moves = self.asked["end_width"], self.asked["end_moves"]
-        last = min(len(self.output), self.asked["budget"])
-        for token in self.output[self.searched : last] if width else ():
+        for token in self.output[self.seen.count :]:
             if token < 0:
                 # A place that vLLM holds for a token of a step that has not ended.
-                return False
-            self.searched += 1
-            self.state = moves.get(token * width + self.state, 0)
-            if self.state == width:
-                return True
-        return False
+                break
+            self.seen.take(token)
+        return self.seen.forced(len(self.output))
 
 
 class OwnSampler(LogitsProcessor):
@@ -82,5 +70,5 @@ class OwnSampler(LogitsProcessor):
         self._places = sorted(self._rows)
         self._ordered = [self._rows[place] for place in self._places]
         self._settings = RowSettings.of([row.asked for row in self._ordered], self._device)
-        self._has_plans = any(row.asked["budget"] is not None for row in self._ordered)
+        self._has_plans = any(row.asked.length.thinking_budget is not None for row in self._ordered)
         self._changed = False

@@ -100,17 +100,16 @@ def engine_arguments(spec: EngineSpec, *, cache_bytes: int | None) -> dict[str, 
     return {**ours, **chosen, **settings.engine_args}
 
 
-def cpu_cache_bytes(config: Any, slots: int, context: int, itemsize: int) -> int:
+def cpu_cache_bytes(config: Any, slots: int, context: int, dtype: Any) -> int:
     """Return the memory of a paged cache with room for every slot at full length, twice.
 
     So no request is preempted, which would then be computed again with newer weights, and requests that a pause puts
     aside keep their cache. `config` is that of the model; vLLM keeps one block for itself.
     """
-    from scalerl.models.shape import head_sizes
+    from scalerl.rollout.torch.cache import cache_bytes
 
-    num_kv_heads, head_dim = head_sizes(config)
     num_blocks = 2 * slots * -(-(context + 1) // CPU_BLOCK) + 2
-    return 2 * config.num_hidden_layers * num_blocks * CPU_BLOCK * num_kv_heads * head_dim * itemsize
+    return cache_bytes(config, 1, num_blocks * CPU_BLOCK, dtype)
 
 
 def visible_devices(settings: VllmSettings, environ: Mapping[str, str], learner: int | None) -> str | None:
