@@ -7,7 +7,7 @@
     python benchmarks/study_table.py column TABLE.csv.gz NAME            first, largest and last values, by run
     python benchmarks/study_table.py seals SEALED.jsonl.gz FOLDER TABLE.csv.gz [...]     sealed files as one
     python benchmarks/study_table.py score SEALED.jsonl.gz TABLE.csv.gz [...]
-    python benchmarks/study_table.py again docs/results/*.md              the tables of pages anew
+    python benchmarks/study_table.py again docs/results/*.md              what commands on pages print, anew
     scalerl compare TABLE.csv.gz --x flops
 
 A row is an evaluation, with the arm and the seed of its run, pass@k where the correct answers of each problem are
@@ -20,12 +20,14 @@ import gzip
 import io
 import json
 import math
+import os
 import re
 import shlex
 import statistics
+import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +58,12 @@ TRAINING = (
 LAG = "training/rollout/lag_mean"
 SPENT = ("completions_per_group", "groups_per_batch")
 """What a step is spent on, of the recipe's pipeline."""
-ON_PAGE = r"(?P<above>^`python benchmarks/study_table\.py (?P<command>.*?)`.*\n\n)(?P<tables>\|.*(?:\n+\|.*)*)"
-"""A command of this script on a page, and the tables below it."""
+ON_PAGE = re.compile(
+    r"(?P<above>^`(?P<command>(?:(?P<text>scalerl)|python benchmarks/study_table\.py) .*?)`.*\n\n)"
+    r"(?P<printed>(?(text)```text\n[\s\S]*?\n```|\|.*(?:\n+\|.*)*))",
+    re.MULTILINE,
+)
+"""A command on a page, and what it prints: tables of this script, text of scalerl."""
 COLUMNS = (
     "arm",
     "seed",
@@ -294,20 +300,32 @@ def score(sealed: str, *tables: str) -> None:
 
 
 def again(*pages: str) -> None:
-    """Run the commands of this script that stand on pages, and put what they print in place of the tables below."""
-
-    def made(found: re.Match[str]) -> str:
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
-            run(*shlex.split(found["command"]))
-        return found["above"] + printed.getvalue().rstrip()
-
+    """Run the commands that stand on pages, and put what they print in place of what is below them."""
     for page in map(Path, pages):
-        page.write_text(re.sub(ON_PAGE, made, page.read_text(), flags=re.MULTILINE))
+        page.write_text(ON_PAGE.sub(lambda found: found["above"] + printed_by(found["command"]), page.read_text()))
+
+
+def printed_by(command: str) -> str:
+    """Return what a command on a page prints, as the page has it."""
+    program, *words = shlex.split(command)
+    if program == "scalerl":
+        done = [sys.executable, "-m", "scalerl", *expanded(words)]
+        printed = subprocess.run(done, check=True, capture_output=True, text=True, env=os.environ | {"COLUMNS": "155"})
+        # Without the last line, which says how the log was read.
+        lines = [line.rstrip() for line in printed.stdout.rstrip().splitlines() if not line.startswith("compute: ")]
+        return "\n".join(["```text", *lines, "```"])
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        run(*words[1:])
+    return out.getvalue().rstrip()
 
 
 def run(name: str, *words: str) -> None:
-    expanded = [sorted(map(str, Path().glob(word))) if "*" in word else [word] for word in words]
-    COMMANDS[name](*(word for words_of in expanded for word in words_of))
+    COMMANDS[name](*expanded(words))
+
+
+def expanded(words: Sequence[str]) -> list[str]:
+    """Return the words as a shell has them."""
+    return [file for word in words for file in (sorted(map(str, Path().glob(word))) if "*" in word else [word])]
 
 
 COMMANDS = {each.__name__: each for each in (write, reach, arms, grid, column, seals, score, again)}
