@@ -36,7 +36,7 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.agents: $(VENV)/.dev
-	$(PIP) --editable ".[agents]"
+	$(PIP) --editable ".[agents,trainers]"
 	@touch $@
 
 $(VENV)/.docs: $(BIN)/python pyproject.toml constraints.txt

@@ -10,6 +10,7 @@ MathML is drawn by browsers themselves, so formulas need no script and work offl
 import html
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,19 @@ def on_config(config: Any) -> Any:
 def on_files(files: Files, config: Any) -> Files:
     words = (ROOT / "src/scalerl/assets/report/words.html").read_text(encoding="utf-8")
     pages = {"commands.md": "\n".join(_commands()), "glossary.md": f"# Glossary\n\n{words}"}
-    pages |= {f"api/{name}.md": f"# {name}\n\n::: {name}\n" for name in PUBLIC}
+    pages |= {f"api/{name}.md": "\n".join(_public(name)) for name in PUBLIC}
     for path, content in pages.items():
         files.append(File.generated(config, path, content=content))
     return files
+
+
+def _public(name: str) -> Iterator[str]:
+    """Yield the lines of the page on a module; a function that is called as its file would be taken for the file."""
+    yield f"# {name}\n\n::: {name}\n"
+    module = import_module(name)
+    for each in getattr(module, "__all__", ()):
+        if (Path(str(module.__file__)).parent / f"{each}.py").exists() and callable(function := getattr(module, each)):
+            yield f"::: {function.__module__}.{each}\n"
 
 
 def _commands() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""ForecastCallback in a real TRL GRPOTrainer on a CPU. TRL is not a dependency: pip install --no-deps trl."""
+"""ForecastCallback in a real TRL GRPOTrainer on a CPU. `make test-slow` installs TRL (the extra "trainers")."""
 
 import json
 import time

@@ -20,6 +20,7 @@ from typing import Any
 from scalerl.callbacks.forecast import FEWEST_REWARDS, Forecast, make_forecast
 from scalerl.callbacks.rules import parse_rule
 from scalerl.errors import UsageError, WorkerDied
+from scalerl.report.outlook import FIRST_FIT
 from scalerl.report.workers import Workers
 
 try:
@@ -99,6 +100,12 @@ class ForecastCallback(TrainerCallback, ExportableState):
         # A resumed trainer has the rows of the steps before.
         for row in state.log_history:
             self._take(row, row.get("step", 0), None)
+        if not self.quiet and state.is_world_process_zero:
+            print(
+                f"forecasts begin with evaluation {FIRST_FIT} after the start, or before there is one with "
+                f"{FEWEST_REWARDS} logged training rewards",
+                flush=True,
+            )
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         if self._is_logging or logs is None:

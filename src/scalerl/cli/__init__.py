@@ -19,6 +19,7 @@ app = typer.Typer(
 
     [dim]scalerl example[/dim]            forecast and compare two embedded recipes
     [dim]scalerl fit LOG[/dim]            a log of your own: CSV, JSONL, TRL, wandb, ...
+    [dim]scalerl compare LOG[/dim]        which of several recipes to scale
     [dim]scalerl train tiny-cpu[/dim]     train an embedded model, minutes on a CPU""",
     no_args_is_help=True,
     add_completion=False,

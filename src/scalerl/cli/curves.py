@@ -35,7 +35,9 @@ class Common:
     x: str | None = option("COLUMN", "Column of compute: GPU-hours, FLOPs, tokens or steps. Unset: recognised.")
     y: str | None = option("COLUMN", "Column of reward, such as a pass rate. Unset: recognised.")
     by: Parsed = option(
-        "COL[,COL]", "One curve for each value of these columns. Unset: one for each file.", check=opt.columns
+        "COL[,COL]",
+        "One curve for each value of these columns. Unset: one for each recipe, arm, model ... or file.",
+        check=opt.columns,
     )
     start: Parsed = option(
         "VALUE|first|fit",
