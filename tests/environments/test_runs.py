@@ -31,8 +31,8 @@ from scalerl.types import Batch, Completion, Group
 NUDGED = ("task.environment=own_environments:Nudge", "task.environment.in_process=true")
 
 
-def log_prob_errors(completions: list[Completion], model, recipe: Recipe) -> torch.Tensor:
-    """Return |the engine's log-prob - the learner's|, over all trained tokens of completions."""
+def log_prob_differences(completions: list[Completion], model, recipe: Recipe) -> torch.Tensor:
+    """Return the learner's log-prob less the engine's, over all trained tokens of completions."""
     num = len(completions)
     group = Group(
         key="g",
@@ -57,23 +57,25 @@ def log_prob_errors(completions: list[Completion], model, recipe: Recipe) -> tor
         share_from=policy.share_from,
     )
     with torch.no_grad():
-        return torch.cat(
-            [(policy.run(micro.inputs)[0] - micro.generator_log_probs).abs() for micro in prepared.micro_batches]
-        )
+        return torch.cat([policy.run(micro.inputs)[0] - micro.generator_log_probs for micro in prepared.micro_batches])
 
 
-def test_log_probs_of_conversations_equal_the_learners():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_log_probs_of_conversations_equal_the_learners(dtype):
     # Weights as transformers draws them: with larger ones, FP32 itself is off by more than 1e-5.
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(LlamaConfig(**{**SIZES, "vocab_size": 64}), dtype=torch.float32).eval()
-    inner = TorchEngine(model, slots=8, max_length=64, stop_tokens=STOPS, chunk=4)
+    inner = TorchEngine(model, slots=8, max_length=64, stop_tokens=STOPS, chunk=4, dtype=dtype)
     with closing(turns_engine({"own": playing(Echo)}, inner=inner, slots=8, context=64)) as engine:
         engine.submit([request(number, budget=20) for number in range(192)])
         completions = drain(engine)
     assert max(len(completion.turns) for completion in completions) >= 3
-    errors = log_prob_errors(completions, model, small())
-    assert len(errors) == sum(completion.num_trained_tokens for completion in completions) > 1000
-    assert errors.max() < 1e-5
+    differences = log_prob_differences(completions, model, small())
+    assert len(differences) == sum(completion.num_trained_tokens for completion in completions) > 1000
+    if dtype == torch.float32:
+        assert differences.abs().max() < 1e-5
+    # The KL divergence of the engine from the learner, by an estimate that is never negative.
+    assert (differences.exp() - 1 - differences).mean() < 1e-4
 
 
 def test_run_over_conversations_has_its_columns_and_repeats_itself(tmp_path):

@@ -89,26 +89,18 @@ def grade(
 
 
 def _check_settings(dataset: str, difficulty: Mapping[str, Any]) -> None:
-    names, known = _known_settings(dataset)
-    if known is None:
-        raise TaskError(f'gym: reasoning-gym has no data set "{dataset}"{did_you_mean(dataset, names)}')
-    for name in difficulty:
-        if name not in known:
-            raise TaskError(
-                f'gym: {name} is not a setting of "{dataset}", which has {", ".join(known)}{did_you_mean(name, known)}'
-            )
-
-
-def _known_settings(dataset: str) -> tuple[list[str], list[str] | None]:
-    """Return the names of all data sets and of this one's settings; None if there is no such data set."""
     try:
         from reasoning_gym.factory import DATASETS
     except ModuleNotFoundError:
         raise TaskError('gym: reasoning-gym is not installed: pip install "scalerl[gym]"') from None
     if dataset not in DATASETS:
-        return list(DATASETS), None
-    fields = dataclasses.fields(DATASETS[dataset][1])
-    return list(DATASETS), [field.name for field in fields if field.name not in ("seed", "size")]
+        raise TaskError(f'gym: reasoning-gym has no data set "{dataset}"{did_you_mean(dataset, DATASETS)}')
+    known = [field.name for field in dataclasses.fields(DATASETS[dataset][1]) if field.name not in ("seed", "size")]
+    for name in difficulty:
+        if name not in known:
+            raise TaskError(
+                f'gym: {name} is not a setting of "{dataset}", which has {", ".join(known)}{did_you_mean(name, known)}'
+            )
 
 
 def _source(dataset: str, difficulty: Mapping[str, Any], *, seed: int) -> "ProceduralDataset":
