@@ -3,7 +3,7 @@
 Content decides, not the name of a file; the first format that recognises it reads it. docs/logs.md lists what is read.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -155,14 +155,15 @@ def _best_of(tables: Sequence[Table], folder: Path) -> Table:
 # Our own folders
 
 
-def _run_rows(name: str, keys: Sequence[str], source: Source) -> list[Placed] | None:
-    """Return the rows of a run folder's file that count, each with the run's seed and batch.
-
-    Of several with equal keys the latest counts.
-    """
+def _run_rows(name: str, keys: Sequence[str], source: Source) -> Found:
+    """Return the rows of a run folder's file that count: of several with equal keys the latest."""
     folder = source.path if source.is_folder else source.path.parent
-    if name != (store.EVALS if source.is_folder else source.path.name) or not store.is_run_folder(folder):
-        return None
+    is_asked = name == (store.EVALS if source.is_folder else source.path.name)
+    return _rows_of_run(folder, name, keys) if is_asked and store.is_run_folder(folder) else None
+
+
+def _rows_of_run(folder: Path, name: str, keys: Sequence[str]) -> Iterator[Placed]:
+    """Yield the rows that count, each with the run's seed and batch."""
     try:
         recipe = flatten(store.read_recipe(folder) or {})
     except RunFolderError:
@@ -170,22 +171,17 @@ def _run_rows(name: str, keys: Sequence[str], source: Source) -> list[Placed] | 
     seeds = sorted((key for key in recipe if key.split("/")[-1] == "seed"), key=lambda key: key.count("/"))
     labels = {"seed": recipe[seeds[0]]} if seeds else {}
     labels |= {key: recipe[f"pipeline/{key}"] for key in _BATCH if f"pipeline/{key}" in recipe}
-    rows = store.latest_rows(folder / name, keys)
-    return [(f"{name} line {line}", {**labels, **flatten(row)}) for line, row in rows]
+    for line, row in store.latest_rows(folder / name, keys):
+        yield f"{name} line {line}", {**labels, **flatten(row)}
 
 
-_evaluations = partial(_run_rows, store.EVALS, ("step", "set"))
-
-
-def _study_rows(source: Source) -> Found:
-    """Return the evaluations of all runs of a study so far: arms are separate curves, seeds are runs of one curve."""
-    placed: list[Placed] = []
+def _study_rows(source: Source) -> Iterator[Placed]:
+    """Yield the evaluations of all runs of a study so far: arms are separate curves, seeds are runs of one curve."""
     for run in (store.read_study(source.path) or {}).get("runs", []):
         labels = {key: run.get(key) for key in ("arm", "seed", "folder")} if isinstance(run, Mapping) else {}
         folder = source.path / store.portable(str(labels.pop("folder", None)))
-        rows = _evaluations(Source(folder)) or []
-        placed += [(f"{folder.name}, {place}", {**row, **labels}) for place, row in rows]
-    return placed
+        for place, row in _rows_of_run(folder, store.EVALS, _OF_EVALS) if store.is_run_folder(folder) else ():
+            yield f"{folder.name}, {place}", {**row, **labels}
 
 
 # Folders of others
@@ -218,32 +214,38 @@ def _file_inside(source: Source) -> Found:
 
 
 def _wandb(source: Source) -> Found:
-    """Return the history of wandb's runs; what was printed, where a run has none."""
     files = sorted({file.resolve() for file in source.files(*_WANDB_FILES)}) if source.is_folder else [source.path]
+    return partial(_read_wandb, source, files)
+
+
+def _read_wandb(source: Source, files: Sequence[Path]) -> Table:
+    """Read the history of wandb's runs; what was printed, where a run has none."""
     placed, printed = list(binary.wandb_rows(files, source)), files[0].parent / "files" / "output.log"
     if not placed and len(files) == 1 and printed.is_file():
-        return lambda: replace(read_table(printed), path=source.path)
-    return placed
+        return replace(read_table(printed), path=source.path)
+    return make_table(source, "wandb", placed, apart=_RUNS)
 
 
 _TRAINER_STATES = ("trainer_state.json", "checkpoint-*/trainer_state.json")
 _WANDB_FILES = ("*.wandb", "*run-*/*.wandb", "wandb/*run-*/*.wandb")
 _FILES_INSIDE = (store.METRICS, "files/output.log", "output.log")
 _RUNS = ("run",)
+_OF_EVALS = ("step", "set")
+_EVALUATIONS = partial(_run_rows, store.EVALS, _OF_EVALS)
 _ANY, _JSON = "", r"\s*[\[{]"
 FOLDERS: dict[str, Format] = {
-    "run": Format((store.RECIPE, store.EVALS), _evaluations, "run", y="reward", apart=("set",)),
+    "run": Format((store.RECIPE, store.EVALS), _EVALUATIONS, "run", y="reward", apart=("set",)),
     "study": Format((store.STUDY,), _study_rows, "run", y="reward", seed="seed", apart=("arm", "set")),
     "trainer folder": Format(_TRAINER_STATES, _longest_history, ""),
-    "wandb": Format(_WANDB_FILES, _wandb, "wandb", apart=_RUNS),
+    "wandb": Format(_WANDB_FILES, _wandb, "wandb"),
     "mlflow": Format(binary.MLFLOW_FILES, binary.mlflow_rows, "mlflow", apart=_RUNS),
     "file inside": Format(_FILES_INSIDE, _file_inside, ""),
     "tensorboard": Format(binary.EVENT_FILES, binary.event_rows, "tensorboard", apart=_RUNS),
 }
 FILES: dict[str, Format] = {
-    "run": Format(_ANY, _evaluations, "run", y="reward", apart=("set",)),
+    "run": Format(_ANY, _EVALUATIONS, "run", y="reward", apart=("set",)),
     "run, its metrics": Format(_ANY, partial(_run_rows, store.METRICS, ("step",)), "run"),
-    "wandb": Format(":W&B", _wandb, "wandb", apart=_RUNS),
+    "wandb": Format(":W&B", _wandb, "wandb"),
     "tensorboard": Format(_ANY, binary.event_rows, "tensorboard", apart=_RUNS),
     "sqlite": Format("SQLite format 3", binary.sqlite_rows, "sqlite", apart=_RUNS),
     "json": Format(_JSON, text.json_rows, "json"),
