@@ -243,9 +243,6 @@ def test_smollm2_error_says_how_to_install_it(tmp_path, monkeypatch):
         GgufError, match=r"the sha256 of .*/SmolLM2-135M-Instruct.Q4_1.gguf is none and must be b179c952"
     ):
         smollm2_folder()
-    (tmp_path / "SmolLM2-135M-Instruct.Q4_1.gguf").write_bytes(b"GGUF and more")
-    with pytest.raises(GgufError, match=r"is [0-9a-f]{12} and must be b179c9523d0e: pip install .* --force-reinstall$"):
-        smollm2_folder()
 
 
 def test_cli_reports_a_bad_file_in_one_sentence(tmp_path, cache, monkeypatch, capfd):
