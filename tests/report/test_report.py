@@ -67,15 +67,6 @@ def test_winner_is_named_first(written: dict[str, Any]):
     assert content["sets"][0]["reference"] == "base"
 
 
-def test_both_axes_of_a_pair_are_in_the_markdown(written: dict[str, Any]):
-    [pair] = view(written["content"])["pairs"]
-    [line] = [line for line in written["markdown"].splitlines() if line.startswith("| base | lower |")]
-    ratio = pair["target"]["compute_ratio"]
-    assert f"| {pair['p_higher_ceiling']:.2f} |" in line
-    assert f"| {ratio['value']:.3g} [{ratio['low']:.3g}, " in line
-    assert "| base has the higher ceiling |" in line
-
-
 def test_every_axis_and_window_is_fitted_separately(written: dict[str, Any]):
     content = written["content"]
     assert [axis["label"] for axis in content["axes"]] == ["CPU-hours", "FLOPs", "steps", "tokens"]
@@ -83,7 +74,11 @@ def test_every_axis_and_window_is_fitted_separately(written: dict[str, Any]):
     assert len(content["views"]) == 12
     steps, tokens = (view(content, axis)["curves"][0]["midpoint"]["value"] for axis in ("step", "tokens"))
     assert tokens == pytest.approx(5000 * steps, rel=1e-3)
-    assert view(content, window="50%")["curves"][0]["line"]["last"] == pytest.approx(0.6)
+    half = view(content, window="50%")["curves"][0]
+    assert half["line"]["last"] == pytest.approx(0.6)
+    assert half["holdout"]["num_points"] == 6
+    assert half["holdout"]["rmse"] < 0.05
+    assert view(content)["curves"][0]["holdout"] is None
 
 
 def test_fits_in_worker_processes_change_nothing(written: dict[str, Any], study: Path, monkeypatch: pytest.MonkeyPatch):
@@ -104,8 +99,11 @@ def test_page_and_markdown_show_the_same_numbers_as_the_json(written: dict[str, 
     ceiling = curve["ceiling"]
     shown = f"{ceiling['value']:.3f} [{ceiling['low']:.3f}, {ceiling['high']:.3f}]"
     assert f"| base | ok | {shown} |" in written["markdown"]
-    forecast = curve["at"][0]["reward"]
-    assert f"{forecast['value']:.3f} [{forecast['low']:.3f}, {forecast['high']:.3f}]" in written["markdown"]
+    [pair] = view(written["content"])["pairs"]
+    [line] = [line for line in written["markdown"].splitlines() if line.startswith("| base | lower |")]
+    ratio = pair["target"]["compute_ratio"]
+    assert f"| {pair['p_higher_ceiling']:.2f} | {ratio['value']:.3g} [{ratio['low']:.3g}, " in line
+    assert "| base has the higher ceiling |" in line
 
 
 def test_a_percentage_is_written_one_way(written: dict[str, Any]):
@@ -113,13 +111,6 @@ def test_a_percentage_is_written_one_way(written: dict[str, Any]):
     for text in (written["markdown"], written["html"]):
         assert re.search(r"\d%", text)
         assert re.findall(r".{0,40}[\d)}] %(?!\w)", text) == []
-
-
-def test_held_out_compute_scores_the_early_forecasts(written: dict[str, Any]):
-    score = view(written["content"], window="50%")["curves"][0]["holdout"]
-    assert score["num_points"] == 6
-    assert score["rmse"] < 0.05
-    assert view(written["content"])["curves"][0]["holdout"] is None
 
 
 def test_page_is_self_contained(written: dict[str, Any]):
@@ -313,26 +304,16 @@ def test_held_out_rows_are_found_by_compute_and_reward(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("quick")
-def test_jobs_on_a_shared_device_are_compared_by_flops(tmp_path: Path):
-    content = content_of(write_study(tmp_path / "s", shared_device=True, num=8))
-    assert content["axes"][0]["label"] == "FLOPs"
-    assert content["notes"][0]["cause"] == "shared_device"
-
-
-@pytest.mark.usefixtures("quick")
-def test_seeds_of_unequal_speed_are_compared_by_flops_too(tmp_path: Path):
+def test_arms_whose_time_is_distorted_are_compared_by_flops(tmp_path: Path):
+    shared = content_of(write_study(tmp_path / "s", shared_device=True, num=8))
+    assert (shared["axes"][0]["label"], shared["notes"][0]["cause"]) == ("FLOPs", "shared_device")
     for seed, pace in enumerate((1.0, 2.0)):
-        write_run(tmp_path / f"a-seed{seed}", seed=seed, num=8, pace=pace)
-    content = content_of(tmp_path)
-    assert content["axes"][0]["label"] == "FLOPs"
-    assert content["notes"][0]["cause"] == "uneven_pace"
-    assert content["notes"][0]["size"] == pytest.approx(2.0)
-
-
-@pytest.mark.usefixtures("quick")
-def test_shared_device_does_not_change_an_axis_other_than_time(tmp_path: Path):
-    content = content_of(write_study(tmp_path / "s", shared_device=True, num=8, plan={"compute": "tokens"}))
-    assert content["axes"][0]["label"] == "tokens"
+        write_run(tmp_path / f"runs/a-seed{seed}", seed=seed, num=8, pace=pace)
+    uneven = content_of(tmp_path / "runs")
+    assert (uneven["axes"][0]["label"], uneven["notes"][0]["cause"]) == ("FLOPs", "uneven_pace")
+    assert uneven["notes"][0]["size"] == pytest.approx(2.0)
+    other = content_of(write_study(tmp_path / "t", shared_device=True, num=8, plan={"compute": "tokens"}))
+    assert other["axes"][0]["label"] == "tokens"
 
 
 @pytest.mark.usefixtures("quick")
@@ -375,16 +356,10 @@ def test_signals_that_end_where_runs_break_are_warned_of(tmp_path: Path):
 
 
 def test_nothing_to_report_on_is_one_sentence(tmp_path: Path):
-    with pytest.raises(InputError, match="lists no runs"):
-        gather([write_empty_study(tmp_path / "s")])
-    with pytest.raises(InputError, match="there is no file"):
-        gather([tmp_path / "missing.csv"])
-
-
-def write_empty_study(folder: Path) -> Path:
-    folder.mkdir()
-    (folder / "study.json").write_text('{"name": "empty", "runs": []}')
-    return folder
+    (tmp_path / "study.json").write_text('{"name": "empty", "runs": []}')
+    for path, message in ((tmp_path, "lists no runs"), (tmp_path / "missing.csv", "there is no file")):
+        with pytest.raises(InputError, match=message):
+            gather([path])
 
 
 # Other trainers' logs, and the command

@@ -144,9 +144,6 @@ def test_no_usable_curve_names_what_the_window_dropped():
                     lambda: analyse_backtest([series(num=3), broken()], FitOptions(), [0.5])):  # fmt: skip
         with pytest.raises(InputError, match="no usable curve"):
             analyse()
-
-
-def test_one_usable_curve_is_enough():
     assert [one.usable for one in analyse_fit([series(num=3), series()], FitOptions()).curves] == [False, True]
 
 
@@ -163,16 +160,12 @@ def test_note_on_a_start_that_the_form_does_not_use(form: str, start: float | No
 def test_conclusions_say_where_it_levels_off_and_when_to_stop():
     compute = np.linspace(300.0, 15_000.0, 24)
     reward = 0.3 + 0.3 / (1 + (1000 / compute) ** 1.9) + 0.002 * np.random.default_rng(0).normal(size=24)
-    [curve] = analyse_fit([series(compute=compute, reward=reward)], FitOptions()).curves
+    [curve] = analyse_fit([series(compute=compute, reward=reward, facts=(BY_SEED,))], FitOptions()).curves
+    assert "names the runs of the curve" in curve_text(curve)
     kinds = [each.kind for each in curve.conclusions]
     assert kinds[0] == NoteKind.LEVELS_OFF
     assert kinds[-3:] == [NoteKind.MOST_OF_GAIN, NoteKind.DOUBLING, NoteKind.BEST_EVALUATION]
     assert "It levels off at 0." in curve_text(curve)
-
-
-def test_notes_on_rows_are_among_the_messages():
-    [curve] = analyse_fit([series(facts=(BY_SEED,))], FitOptions()).curves
-    assert "names the runs of the curve" in curve_text(curve)
 
 
 # Forms
@@ -199,19 +192,19 @@ def test_forms_are_ranked_by_held_out_rows():
     assert (forms["num_curves"], forms["fraction"]) == (1, None)
 
 
-def test_forms_are_ranked_over_curves_all_can_fit():
-    few = series("few", compute=np.array([100.0, 200, 300, 400, 900, 1000]), reward=np.linspace(0.35, 0.5, 6))
-    done = analyse_backtest([series(), few], FitOptions(form="exponential"), [0.5])
+FEW = series("few", compute=np.array([100.0, 200, 300, 400, 900, 1000]), reward=np.linspace(0.35, 0.5, 6))
+WIDE = series(reward=100 * series().reward, start=30.0, y_scale="none")
+
+
+@pytest.mark.parametrize(
+    "curves, form, forms",
+    [([series(), FEW], "exponential", set(FORMS)), ([WIDE], "sigmoid", {"sigmoid", "power", "exponential"})],
+)
+def test_forms_are_ranked_over_the_curves_that_all_can_fit(curves: list[Series], form: str, forms: set[str]):
+    done = analyse_backtest(curves, FitOptions(form=form), [0.5])
     assert done.form_ranking is not None
     assert done.form_ranking.num_curves == 1
-    assert {name for name, _ in done.form_ranking.errors} == set(FORMS)
-
-
-def test_log_linear_is_not_ranked_for_unlimited_rewards():
-    wide = series(reward=100 * series().reward, start=30.0, y_scale="none")
-    done = analyse_backtest([wide], FitOptions(), [0.5])
-    assert done.form_ranking is not None
-    assert {name for name, _ in done.form_ranking.errors} == {"sigmoid", "power", "exponential"}
+    assert {name for name, _ in done.form_ranking.errors} == forms
 
 
 # Comparisons
@@ -275,15 +268,9 @@ def test_pairs_show_both_axes_and_what_would_decide(pairs: Analysis):
     settled = find_note(pairs.pairs[0].notes, NoteKind.SETTLED_BY)
     assert settled is not None
     assert note_text(settled).removesuffix(".") in text
-
-
-def test_ranking_has_the_regret_of_each(pairs: Analysis):
     ranking = to_json(pairs)["rankings"][0]["standings"]
     assert sum(row["p_best"] for row in ranking) == pytest.approx(1)
     assert ranking[0]["regret"] <= ranking[-1]["regret"]
-
-
-def test_pair_without_a_curve_has_that_kind(pairs: Analysis):
     assert {pair.kind for pair in pairs.pairs if "few" in (pair.a, pair.b)} == {PairKind.NO_CURVE}
 
 

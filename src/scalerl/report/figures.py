@@ -181,7 +181,7 @@ class FigureData:
             if dots.role in sizes:
                 sizes[dots.role] = max(sizes[dots.role], float(np.abs(dots.residual).max()))
         limit = max(sizes["fitted"], min(sizes["held out"], 8 * self.noise_sd))
-        return 1.15 * limit or 0.01 * float(np.subtract(*self.y_range[::-1]))
+        return 1.15 * limit or 0.01 * (self.y_range[1] - self.y_range[0])
 
     @property
     def straight_range(self) -> tuple[float, float]:
