@@ -81,6 +81,14 @@ def test_bad_items_affect_only_themselves_and_are_counted(pool: GraderPool):
     assert pool.num_pending == 0
 
 
+@needs_linux
+def test_forged_reply_costs_its_own_verdict():
+    with GraderPool(num_workers=1, timeout_s=100.0) as pool:
+        (forged,) = pool.grade_all([Item(key="forge", spec=OBEY, text="forge", answer="0")])
+        assert forged.reason == "crash"
+        assert endings(pool, ["right"]) == ["right"]
+
+
 def test_coroutine_functions_share_a_worker_of_their_own():
     waiting = GraderSpec(name="hostile_graders:wait_for_others", settings={"num": 64})
     with GraderPool(num_workers=1, timeout_s=100) as pool:

@@ -233,8 +233,9 @@ class _Supervisor:
         fork.received, is_last = rest, False
         for line in lines:
             number, is_last, reply = json.loads(line)
+            reply = {**reply}
             del fork.given[number]
-            self._trainer.send(("ended", number, {**reply}))
+            self._trainer.send(("ended", number, reply))
         return is_last
 
     def _end(self, fork: _Fork, reason: str = "crash", error: str = "its process died") -> None:
