@@ -24,7 +24,7 @@ from scalerl.report.alarms import (
     signal_alarms,
 )
 from scalerl.report.board.charts import LINES
-from scalerl.report.columns import Columns
+from scalerl.report.columns import number_columns
 from scalerl.report.evaluations import overtrained, pass_at, pass_curves
 from scalerl.report.outlook import LiveForecast
 
@@ -191,10 +191,9 @@ def test_alarm_that_is_over_has_its_end():
 
 
 def test_every_signal_and_line_is_read_from_the_rows():
-    read = Columns()
     watched = {signal.key for signal in SIGNALS if signal.alarm is not None} | set(LINES)
-    read.append({"step": 1, "batch/effective": 4, **dict.fromkeys(watched, 0.5)})
-    assert watched <= read.arrays({}).keys() | {"batch/empty"}
+    read = number_columns([{"step": 1, "batch/effective": 4, **dict.fromkeys(watched, 0.5)}])
+    assert watched <= read.keys() | {"batch/empty"}
 
 
 def test_lag_beyond_the_recipe_is_an_alarm():

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
+from scalerl.report.columns import number_columns
 from scalerl.report.outlook import Outlook
 
 Array = NDArray[np.float64]
@@ -131,13 +132,6 @@ class Alarm:
 # The rules
 
 
-def columns_of(rows: Sequence[Row]) -> dict[str, Array]:
-    """Return the numbers of rows by column; NaN where a row has none."""
-    keys = dict.fromkeys(key for row in rows for key, value in row.items() if isinstance(value, int | float))
-    number = lambda value: float(value) if isinstance(value, int | float) else np.nan  # noqa: E731
-    return {key: np.array([number(row.get(key)) for row in rows]) for key in keys}
-
-
 def with_derived(columns: Columns) -> dict[str, Array]:
     """Add the columns that signals need and metrics.jsonl does not have."""
     derived = dict(columns)
@@ -162,7 +156,7 @@ def alarms(
     `remedies` are settings of this run's recipe that can help against each kind of alarm; `more` are alarms of its
     evaluations.
     """
-    columns = columns_of(metrics)
+    columns = number_columns(metrics)
     found = [alarm.with_remedies(remedies or {}) for alarm in signal_alarms(columns)]
     found += more
     for name, outlook in outlooks.items():

@@ -2,7 +2,7 @@
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
@@ -62,54 +62,31 @@ def number(value: object) -> float:
         return math.nan
 
 
-class Columns:
-    """Rows of numbers, appended one by one; a missing number is NaN."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, array[float]] = {}
-        self.num_rows = 0
-
-    def append(self, row: Mapping[str, Any]) -> None:
-        """Add the numbers of a row; of very many columns the first are kept."""
+def number_columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, Array]:
+    """Return the numbers of rows by column, NaN where a row has none; of very many columns the first are kept."""
+    columns: dict[str, array[float]] = {}
+    num_rows = 0
+    for row in rows:
         for key, value in row.items():
-            if key in self._values or (isinstance(value, int | float) and len(self._values) < MOST_COLUMNS):
-                self._column(key).append(value if type(value) is float and isfinite(value) else number(value))
-        self.num_rows += 1
-
-    def _column(self, key: str) -> "array[float]":
-        """Return a column, filled with NaN up to the row that is being added."""
-        values = self._values.setdefault(key, array("d"))
-        if len(values) < self.num_rows:
-            values.extend(array("d", [math.nan]) * (self.num_rows - len(values)))
-        return values
-
-    def clear(self) -> None:
-        self._values.clear()
-        self.num_rows = 0
-
-    def _all(self) -> dict[str, Array]:
-        return {key: np.frombuffer(self._column(key), dtype=np.float64).copy() for key in self._values}
-
-    def arrays(self, origins: Mapping[int, float]) -> dict[str, Array]:
-        """Return the rows that count, by step; `origins` has the step from which each attempt of a run started."""
-        columns = self._all()
-        keep = _counting(columns, origins)
-        return {key: values[keep] for key, values in columns.items()}
-
-    def replaced(self, origins: Mapping[int, float]) -> dict[str, float]:
-        """Return the number of steps that a later attempt took again, and what they cost; empty if there are none."""
-        columns = self._all()
-        lost = np.ones(self.num_rows, dtype=bool)
-        lost[_counting(columns, origins)] = False
-        if not lost.any():
-            return {}
-        spent = {key: np.diff(columns.get(key, np.zeros(self.num_rows)), prepend=0.0) for key in ("gpu_hours", "flops")}
-        return {"num_steps": int(lost.sum()), **{key: float(np.nansum(np.maximum(each, 0.0)[lost]))
-                                                 for key, each in spent.items()}}  # fmt: skip
+            column = columns.get(key)
+            if column is None:
+                if not isinstance(value, int | float) or len(columns) == MOST_COLUMNS:
+                    continue
+                column = columns[key] = array("d")
+            if len(column) < num_rows:
+                column.extend([math.nan] * (num_rows - len(column)))
+            column.append(value if type(value) is float and isfinite(value) else number(value))
+        num_rows += 1
+    for column in columns.values():
+        column.extend([math.nan] * (num_rows - len(column)))
+    return {key: np.array(column) for key, column in columns.items()}
 
 
-def _counting(columns: Mapping[str, Array], origins: Mapping[int, float]) -> NDArray[np.intp]:
-    """Return the places of the rows that no later attempt has replaced, one for each step, sorted by step."""
+def counting(columns: Mapping[str, Array], origins: Mapping[int, float]) -> NDArray[np.intp]:
+    """Return the places of the rows that no later attempt has replaced, one for each step, sorted by step.
+
+    `origins` has the step from which each attempt of a run started.
+    """
     steps, attempts = columns.get("step", np.empty(0)), columns.get("attempt")
     keep = np.isfinite(steps)
     if attempts is not None:
@@ -119,6 +96,17 @@ def _counting(columns: Mapping[str, Array], origins: Mapping[int, float]) -> NDA
     # Of rows with the same step the last one counts.
     _, last = np.unique(steps[places][::-1], return_index=True)
     return places[len(places) - 1 - last]
+
+
+def replaced(columns: Mapping[str, Array], kept: NDArray[np.intp]) -> dict[str, float]:
+    """Return the number of steps that a later attempt took again, and what they cost; empty if there are none."""
+    num_rows = len(columns.get("step", ()))
+    lost = np.setdiff1d(np.arange(num_rows), kept)
+    if not len(lost):
+        return {}
+    spent = {key: np.diff(columns.get(key, np.zeros(num_rows)), prepend=0.0) for key in ("gpu_hours", "flops")}
+    return {"num_steps": len(lost), **{key: float(np.nansum(np.maximum(each, 0.0)[lost]))
+                                       for key, each in spent.items()}}  # fmt: skip
 
 
 def renamed(columns: Sequence[str]) -> dict[str, str]:

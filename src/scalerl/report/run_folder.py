@@ -14,7 +14,7 @@ from scalerl.logs.build import make_table
 from scalerl.logs.source import Source as LogSource
 from scalerl.logs.table import Table, flatten
 from scalerl.report.alarms import ALARM_STEPS, SIGNALS, Alarm, signal_alarms, uneven_time_alarms
-from scalerl.report.columns import Columns, number, rounded, thinned
+from scalerl.report.columns import counting, number, number_columns, replaced, rounded, thinned
 from scalerl.report.evaluations import counted, overtrained, pass_curves
 from scalerl.report.files import Root, read_lines, read_object
 from scalerl.report.sources import Source
@@ -45,14 +45,15 @@ class RunFolder:
         """Lines of its files that could not be used."""
         self._origins: dict[int, float] = {}
         """The step from which each attempt started."""
-        self._columns = Columns()
-        for _, row in self._rows(store.METRICS, steps_before=1):
-            self._columns.append(row)
+        logged = number_columns(row for _, row in self._rows(store.METRICS, steps_before=1))
         rows = [(line, _checked(row)) for line, row in self._rows(store.EVALS, steps_before=0)]
-        self.columns = self._columns.arrays(self._origins)
+        kept = counting(logged, self._origins)
+        self.columns = {key: values[kept] for key, values in logged.items()}
         """The numbers over the steps, of the rows that count."""
         self.evals = store.counting_rows(rows, ("step", "set"), self._origins)
         """The evaluations that count, with their line numbers."""
+        self.repeated = replaced(logged, kept)
+        """Steps that a later attempt took again after an interruption, and what they cost; empty if there are none."""
 
     def _rows(self, name: str, steps_before: int) -> Iterator[tuple[int, store.Row]]:
         """Yield the rows that have a step, and note where their attempts started and which lines were skipped."""
@@ -132,11 +133,6 @@ class RunFolder:
     @property
     def _last_row(self) -> dict[str, float]:
         return {key: float(values[-1]) for key, values in self.columns.items() if len(values)}
-
-    @property
-    def repeated(self) -> dict[str, float]:
-        """Steps that a later attempt took again after an interruption, and what they cost; empty if there are none."""
-        return self._columns.replaced(self._origins)
 
     @property
     def prompts(self) -> dict[str, frozenset[str]]:

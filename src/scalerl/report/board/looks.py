@@ -23,7 +23,7 @@ from scalerl.logs.series import Selection, Series, series_from
 from scalerl.logs.table import Table
 from scalerl.report.alarms import Alarm, fall_alarms, listed, moved_alarms, signal_alarms
 from scalerl.report.board.charts import lines_json, times_json
-from scalerl.report.columns import COLUMNS, MOST_COLUMNS, Array, number, renamed, thinned
+from scalerl.report.columns import COLUMNS, MOST_COLUMNS, Array, number, number_columns, renamed, thinned
 from scalerl.report.content import page_json
 from scalerl.report.figures import figure_data, points_json
 from scalerl.report.files import read_lines
@@ -216,10 +216,7 @@ def _columns(table: Table) -> dict[str, Array]:
         if known and not math.isnan(step):
             # A trainer may write several rows for one step, such as one of the losses and one of the times.
             by_step.setdefault(step, {}).update(known)
-    steps = sorted(by_step)
-    keys = [key for key in shown if any(key in by_step[step] for step in steps)]
-    columns = {key: np.array([by_step[step].get(key, math.nan) for step in steps]) for key in keys}
-    return {"step": np.array(steps, dtype=np.float64), **columns} if steps else {}
+    return number_columns({"step": step, **by_step[step]} for step in sorted(by_step))
 
 
 # What the page shows
