@@ -123,7 +123,7 @@ def curves_from(tables: Sequence[Table], selection: Selection) -> dict[CurveKey,
     found: dict[str, set[str]] = {}
     for table in tables:
         for column in table.apart:
-            found.setdefault(column, set()).update(labels(table[column]))
+            found.setdefault(column, set()).update(map(label, table[column]))
     several = {name for name, values in found.items() if len(values) > 1 and name not in selection.mentioned}
     curves: dict[CurveKey, list[tuple[Table, NDArray[np.intp]]]] = {}
     for table in tables:
@@ -131,7 +131,7 @@ def curves_from(tables: Sequence[Table], selection: Selection) -> dict[CurveKey,
             table = replace(table, facts=tuple(fact for fact in table.facts if fact.kind != "attempts"))
         columns = [*(selection.by or (FILE,)), *(column for column in table.apart if column in several)]
         measured = np.flatnonzero(_is_measured(table))
-        keys = zip(*(labels(table[column][measured]) for column in columns), strict=True)
+        keys = zip(*(map(label, table[column][measured]) for column in columns), strict=True)
         for key, own in grouped(keys).items():
             curves.setdefault(tuple(zip(columns, key, strict=True)), []).append((table, measured[own]))
     if not curves:
@@ -215,7 +215,7 @@ def _with_named_runs(table: Table, selection: Selection) -> Table:
         return table
     measured = table.take(_is_measured(table))
     free = [column for column in table.columns if column not in {*selection.mentioned, *table.apart}]
-    counts = {name: Counter(labels(measured[name])) for name in find_all((*ARM, *RUN), free)}
+    counts = {name: Counter(map(label, measured[name])) for name in find_all((*ARM, *RUN), free)}
     # Every row has a value there, and most values have several rows.
     named = [
         name
@@ -225,7 +225,7 @@ def _with_named_runs(table: Table, selection: Selection) -> Table:
     run = next(iter(find_all(RUN, free)), None)
     arms = [name for name in named if plain(name) in ARM]
     apart = arms or [name for name in named if name == run and not selection.seed]
-    pairs = set(zip(labels(measured[run]), labels(measured[table.seed]), strict=True))
+    pairs = set(zip(map(label, measured[run]), map(label, measured[table.seed]), strict=True))
     if not apart or (not arms and table.seed and len(pairs) == len({seed for _, seed in pairs})):
         return table
     facts = [Fact(kind="runs_apart", values={"column": name, "num": len(counts[name])}) for name in apart]
