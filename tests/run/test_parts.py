@@ -197,7 +197,7 @@ def test_grader_processes_end_when_loading_fails(monkeypatch: pytest.MonkeyPatch
         load_inputs(recipe('task.grader="own_code:obedient"', other))
     pool = made[-1]._pool
     assert pool is not None
-    assert pool._process.returncode is not None
+    assert pool._children._process.returncode is not None
 
 
 def test_engines_are_chosen_by_name(monkeypatch: pytest.MonkeyPatch):

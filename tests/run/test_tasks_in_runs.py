@@ -61,7 +61,7 @@ SUMS = {f"{one}+{other}+1=": one + other + 1 for one in range(2, 6) for other in
 def is_over(run: Run) -> bool:
     pool = run.parts.inputs.graders._pool
     assert pool is not None
-    return pool._process.returncode is not None
+    return pool._children._process.returncode is not None
 
 
 # Graders --------------------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def test_failed_construction_leaves_no_process(tmp_path: Path, monkeypatch: pyte
         )
     (graders,) = made
     assert graders._pool is not None
-    assert graders._pool._process.returncode is not None
+    assert graders._pool._children._process.returncode is not None
 
 
 @pytest.fixture(scope="module")
