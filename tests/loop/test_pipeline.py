@@ -202,14 +202,39 @@ def expected_groups(num_problems: int) -> set[str]:
     return groups
 
 
-@settings(max_examples=40, deadline=None)
-@given(regimes(), seeds, st.integers(1, 12))
-def test_exhausted_data_is_trained_to_the_last_group(regime, seed, num_problems):
-    _, curriculum, steps = run(regime, num_problems=num_problems, slots=8, seed=seed, retires=NPR)
+class Late:
+    """Verdicts arrive in random order, each after a random number of polls."""
+
+    def __init__(self, seed: int, most_polls: int) -> None:
+        self.random, self.most_polls = random.Random(seed), most_polls
+        self.waiting: list[tuple[int, Group]] = []
+        self.num_waits = 0
+
+    def submit(self, completions: Sequence[Completion]) -> None:
+        self.waiting.append((self.random.randint(0, self.most_polls), grade(completions)))
+
+    def poll(self, *, wait: bool = False) -> list[Group]:
+        if wait:
+            assert self.waiting, "waits for a verdict that nobody will give"
+            self.num_waits += 1
+        done = [group for polls, group in self.waiting if polls == 0]
+        self.waiting = [(polls - 1, group) for polls, group in self.waiting if polls > 0]
+        self.random.shuffle(done)
+        return done
+
+
+@settings(max_examples=60, deadline=None)
+@given(regimes(), seeds, st.integers(1, 12), st.booleans())
+def test_exhausted_data_is_trained_to_the_last_group(regime, seed, num_problems, is_late):
+    curriculum, grading = Curriculum(problem_ids(num_problems), seed=seed, retires=NPR), Late(seed, most_polls=60)
+    engine = SimulatedEngine(slots=8, seed=seed)
+    pipeline = make_pipeline(regime, engine, curriculum=curriculum, grading=grading if is_late else None)
+    steps = list(pipeline.steps())
     trained = [key for done in steps for key in keys_of(done)]
     assert Counter(trained) == Counter(expected_groups(num_problems))
     assert curriculum.exhausted
     assert curriculum.num_trained == len(trained)
+    assert not grading.waiting
     sizes = [len(done.batch.groups) for done in steps]
     assert set(sizes[:-1]) <= {regime.groups_per_batch}
     assert 1 <= sizes[-1] <= regime.groups_per_batch
@@ -235,18 +260,11 @@ def saved(state: PipelineState) -> PipelineState:
     return PipelineState(meta=meta, groups=unpack_groups(arrays, packed))
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    regimes(),
-    seeds,
-    st.integers(1, 12),
-    st.integers(1, 3),
-    deaths(max_size=6),
-    st.booleans(),
-)
-def test_kill_and_resume_trains_each_group_once(regime, seed, num_problems, save_every, lives, drops):
-    retires, names = (NPR if drops else uniform), problem_ids(num_problems)
-    num_steps = sys.maxsize if drops else 14
+def survive(regime, names, lives, num_steps, *, seed, retires: Retires = uniform, save_every=1, is_late=False):
+    """Train in attempts that end as `lives` says, each from the last checkpoint; return the steps that counted.
+
+    Whatever is asked again has the same noise, and what was in flight at the checkpoint comes first.
+    """
     lineage: list[StepDone] = []
     checkpoint: PipelineState | None = None
     requests: dict[str, object] = {}
@@ -254,26 +272,34 @@ def test_kill_and_resume_trains_each_group_once(regime, seed, num_problems, save
     for attempt, (polls_to_live, steps_to_live) in enumerate([*lives, FOREVER]):
         engine = SimulatedEngine(slots=7, seed=seed + attempt, polls_to_live=polls_to_live)
         if checkpoint is None:
-            curriculum = Curriculum(names, seed=seed, retires=retires)
-            lineage = []
+            curriculum, lineage = Curriculum(names, seed=seed, retires=retires), []
         else:
             curriculum = Curriculum.restore(checkpoint.meta["curriculum"], names, retires=retires)
             lineage = lineage[: checkpoint.meta["lag"]["version"]]
         in_flight = [issued.key for issued in curriculum.in_flight]
+        grading = Late(seed + attempt, most_polls=40) if is_late else None
         learner = CountingLearner(len(lineage))
-        pipeline = make_pipeline(regime, engine, curriculum=curriculum, learner=learner, state=checkpoint)
-        try:
+        pipeline = make_pipeline(
+            regime, engine, curriculum=curriculum, learner=learner, grading=grading, state=checkpoint
+        )
+        with suppress(Killed):
             for done in itertools.islice(pipeline.steps(), min(num_steps - len(lineage), steps_to_live)):
                 lineage.append(done)
                 if done.version % save_every == 0:
                     checkpoint = saved(pipeline.state())
-        except Killed:
-            pass
-        # What was in flight comes first, and asks for the very same noise.
         asked = list(dict.fromkeys(request.group for request in engine.submitted))
         assert not asked or asked[: len(in_flight)] == in_flight
         for request in engine.submitted:
             assert requests.setdefault(request.key, request) == request
+    return lineage, curriculum
+
+
+@settings(max_examples=80, deadline=None)
+@given(regimes(), seeds, st.integers(1, 12), st.integers(1, 3), deaths(max_size=6), st.booleans(), st.booleans())
+def test_kill_and_resume_trains_each_group_once(regime, seed, num_problems, save_every, lives, drops, is_late):
+    names, num_steps = problem_ids(num_problems), sys.maxsize if drops else 14
+    how = {"seed": seed, "retires": NPR if drops else uniform, "save_every": save_every, "is_late": is_late}
+    lineage, curriculum = survive(regime, names, lives, num_steps, **how)
     trained = Counter(key for done in lineage for key in keys_of(done))
     assert [done.version for done in lineage] == list(range(1, len(lineage) + 1))
     assert max(trained.values()) == 1
@@ -282,7 +308,7 @@ def test_kill_and_resume_trains_each_group_once(regime, seed, num_problems, save
         assert set(trained) == expected_groups(num_problems)
     else:
         assert len(lineage) == num_steps
-        assert curriculum.num_trained == len(trained)
+        assert curriculum.num_trained == len(trained) == num_steps * regime.groups_per_batch
         untrained = {issued.key for issued in (*curriculum.in_flight, *curriculum.untrained)}
         for epoch in range(curriculum.epoch):
             assert {group_key(epoch, name) for name in names} <= set(trained) | untrained
@@ -293,47 +319,13 @@ def test_kill_and_resume_trains_each_group_once(regime, seed, num_problems, save
 def test_drained_run_resumes_with_the_same_batches(size, k, seed, lives):
     regime = Regime(groups_per_batch=size, max_lag=k - 1, push_every=k, drain=True)
     names, num_steps = problem_ids(2 * regime.room), 3 * k + 1
-    batches: list[list[str]] = []
-    checkpoint: PipelineState | None = None
-    for polls_to_live, steps_to_live in [*lives, FOREVER]:
-        engine = SimulatedEngine(slots=7, seed=seed, polls_to_live=polls_to_live)
-        curriculum = Curriculum(names, seed=seed, retires=uniform)
-        if checkpoint is not None:
-            curriculum = Curriculum.restore(checkpoint.meta["curriculum"], names, retires=uniform)
-        learner = CountingLearner(len(batches))
-        pipeline = make_pipeline(regime, engine, curriculum=curriculum, learner=learner, state=checkpoint)
-        try:
-            for done in itertools.islice(pipeline.steps(), min(num_steps - len(batches), steps_to_live)):
-                assert done.batch.lags == [done.batch.version % k] * size
-                batches.append(keys_of(done))
-                checkpoint = saved(pipeline.state())
-        except Killed:
-            pass
-    assert batches == issue_order(regime, num_problems=len(names), seed=seed, num_steps=num_steps)
+    lineage, _ = survive(regime, names, lives, num_steps, seed=seed)
+    assert all(done.batch.lags == [done.batch.version % k] * size for done in lineage)
+    expected = issue_order(regime, num_problems=len(names), seed=seed, num_steps=num_steps)
+    assert [keys_of(done) for done in lineage] == expected
 
 
 # Late verdicts --------------------------------------------------------------------------------------------------------
-
-
-class Late:
-    """Verdicts arrive in random order, each after a random number of polls."""
-
-    def __init__(self, seed: int, most_polls: int) -> None:
-        self.random, self.most_polls = random.Random(seed), most_polls
-        self.waiting: list[tuple[int, Group]] = []
-        self.num_waits = 0
-
-    def submit(self, completions: Sequence[Completion]) -> None:
-        self.waiting.append((self.random.randint(0, self.most_polls), grade(completions)))
-
-    def poll(self, *, wait: bool = False) -> list[Group]:
-        if wait:
-            assert self.waiting, "waits for a verdict that nobody will give"
-            self.num_waits += 1
-        done = [group for polls, group in self.waiting if polls == 0]
-        self.waiting = [(polls - 1, group) for polls, group in self.waiting if polls > 0]
-        self.random.shuffle(done)
-        return done
 
 
 @settings(max_examples=80, deadline=None)
@@ -361,50 +353,6 @@ def test_late_verdicts_lose_no_group_and_keep_the_lag(regime, seed, num_problems
     assert len(waiting) <= regime.room
     # The engine is never polled for nothing (it asserts that), and where it has nothing the grader is waited for.
     assert grading.num_waits or regime.max_lag > 0
-
-
-@settings(max_examples=40, deadline=None)
-@given(regimes(), seeds, st.integers(1, 10))
-def test_late_verdicts_are_trained_to_the_last_group(regime, seed, num_problems):
-    curriculum = Curriculum(problem_ids(num_problems), seed=seed, retires=NPR)
-    grading = Late(seed, most_polls=60)
-    pipeline = make_pipeline(regime, SimulatedEngine(slots=8, seed=seed), curriculum=curriculum, grading=grading)
-    trained = Counter(key for done in pipeline.steps() for key in keys_of(done))
-    assert trained == Counter(expected_groups(num_problems))
-    assert not grading.waiting
-
-
-@settings(max_examples=30, deadline=None)
-@given(regimes(), seeds, st.integers(1, 10), deaths(min_size=1, max_size=4))
-def test_kill_with_pending_verdicts_trains_each_group_once(regime, seed, num_problems, lives):
-    names, num_steps = problem_ids(num_problems), 10
-    lineage: list[StepDone] = []
-    checkpoint: PipelineState | None = None
-    curriculum = Curriculum(names, seed=seed, retires=uniform)
-    for attempt, (polls_to_live, steps_to_live) in enumerate([*lives, FOREVER]):
-        if checkpoint is None:
-            curriculum = Curriculum(names, seed=seed, retires=uniform)
-        else:
-            curriculum = Curriculum.restore(checkpoint.meta["curriculum"], names, retires=uniform)
-        lineage = lineage[: 0 if checkpoint is None else checkpoint.meta["lag"]["version"]]
-        engine = SimulatedEngine(slots=7, seed=seed + attempt, polls_to_live=polls_to_live)
-        pipeline = make_pipeline(
-            regime,
-            engine,
-            curriculum=curriculum,
-            learner=CountingLearner(len(lineage)),
-            grading=Late(seed + attempt, most_polls=40),
-            state=checkpoint,
-        )
-        with suppress(Killed):
-            for done in itertools.islice(pipeline.steps(), min(num_steps - len(lineage), steps_to_live)):
-                lineage.append(done)
-                checkpoint = saved(pipeline.state())
-    trained = Counter(key for done in lineage for key in keys_of(done))
-    assert [done.version for done in lineage] == list(range(1, num_steps + 1))
-    assert max(trained.values()) == 1
-    assert sum(trained.values()) == curriculum.num_trained == num_steps * regime.groups_per_batch
-    assert max(lag for done in lineage for lag in done.batch.lags) <= regime.max_lag
 
 
 # Bookkeeping and faults -----------------------------------------------------------------------------------------------
@@ -499,16 +447,8 @@ def test_timings_leave_out_the_callers_seconds():
 
     learner.step = slow_step
     curriculum = Curriculum(problem_ids(4), seed=0, retires=uniform)
-    pipeline = Pipeline(
-        engine=engine,
-        curriculum=curriculum,
-        learner=learner,
-        make_requests=make_requests,
-        grading=AtOnce(slow_grade),
-        groups_per_batch=2,
-        max_lag=0,
-        clock=clock,
-    )
+    regime, grading = Regime(groups_per_batch=2, max_lag=0), AtOnce(slow_grade)
+    pipeline = make_pipeline(regime, engine, curriculum=curriculum, learner=learner, grading=grading, clock=clock)
     num_polls = 0
     for done in itertools.islice(pipeline.steps(), 3):
         polled, num_polls = engine.num_polls - num_polls, engine.num_polls

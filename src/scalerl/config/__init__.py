@@ -5,7 +5,7 @@ Nothing here imports torch, so a wrong setting fails in a fraction of a second, 
 
 from scalerl.config.load import changed_recipe, list_recipes, load_recipe, load_written, with_derived
 from scalerl.config.parts import CustomSettings, Settings
-from scalerl.config.recipe import Recipe, body_dtype, imports_of, inert, mode_name, remedies, trusting
+from scalerl.config.recipe import Recipe, body_dtype, imports_of, inert, mode_name, remedies, replaced, trusting
 from scalerl.config.tree import AXES, Setting, differences, settings_of
 from scalerl.errors import RecipeError
 
@@ -26,6 +26,7 @@ __all__ = [
     "load_written",
     "mode_name",
     "remedies",
+    "replaced",
     "settings_of",
     "trusting",
     "with_derived",

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -83,6 +83,7 @@ class Recipe(Settings):
         return {f"evaluation.sets.{name}": task for name, task in self.evaluation.sets.items()}
 
 
+Table = TypeVar("Table", bound=Settings)
 _TABLES = frozenset(Recipe.model_fields)
 
 
@@ -291,10 +292,17 @@ def _is_plain(name: str) -> bool:
     return re.fullmatch(r"[\w-]+", name) is not None
 
 
+def replaced(part: Table, changes: Mapping[str, Any]) -> Table:
+    """Return a table with settings changed by dotted key, unchecked: whoever calls has computed them."""
+    for key, value in changes.items():
+        name, _, rest = key.partition(".")
+        part = part.model_copy(update={name: replaced(getattr(part, name), {rest: value}) if rest else value})
+    return part
+
+
 def trusting(recipe: Recipe, *, trust_remote_code: bool) -> Recipe:
     """Return the recipe with the user's word, for this call, on code that comes with the model."""
-    model = recipe.model.model_copy(update={"trust_remote_code": trust_remote_code})
-    return recipe.model_copy(update={"model": model})
+    return replaced(recipe, {"model.trust_remote_code": trust_remote_code})
 
 
 def imports_of(recipe: Recipe) -> dict[str, str]:

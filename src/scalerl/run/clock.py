@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal, get_args
 
 from scalerl.learner.late import LateMetrics
 from scalerl.loop.pipeline import StepDone
@@ -14,14 +14,14 @@ from scalerl.loop.pipeline import StepDone
 # What a second can be spent on; only training is on the compute axis.
 TRAINING = "training"
 START_UP = "start_up"
-ASIDE = ("evaluation", "compilation", "checkpoint", "stalled", "tools", START_UP)
+Aside = Literal["evaluation", "compilation", "checkpoint", "stalled", "tools"]
 
 STALL_FACTOR = 5.0  # a step that takes this many times as long as usual was not slow but suspended or starved
 STALL_S = 5.0  # and at least this much longer: short steps vary
 PACE_STEPS = 20  # steps whose median is the usual time
 FEWEST_STEPS = 5  # before that there is no usual time
 
-_SECONDS = {kind: f"time/{kind}_s" for kind in (TRAINING, *ASIDE)}
+_SECONDS = {kind: f"time/{kind}_s" for kind in (TRAINING, *get_args(Aside), START_UP)}
 _COUNTED = ("gpu_hours", "flops", "flops/generator", "flops/learner", "flops/evaluation", "tokens", *_SECONDS.values())
 
 
@@ -72,10 +72,8 @@ class Clock:
         self._kind = TRAINING
 
     @contextmanager
-    def aside(self, kind: str) -> Iterator[None]:
-        """Count time as one of the kinds in ASIDE. The innermost kind counts."""
-        if kind not in ASIDE:
-            raise ValueError(f"{kind!r} is not a kind of time; the kinds are {', '.join(ASIDE)}")
+    def aside(self, kind: Aside) -> Iterator[None]:
+        """Count time as of this kind. The innermost kind counts."""
         self._update()
         outer, self._kind = self._kind, kind
         try:
@@ -89,10 +87,8 @@ class Clock:
         self._update()
         self._devices = devices
 
-    def recount(self, kind: str, seconds: float) -> None:
+    def recount(self, kind: Aside, seconds: float) -> None:
         """Reclassify training seconds already counted as `kind`, e.g. compilation."""
-        if kind not in ASIDE:
-            raise ValueError(f"{kind!r} is not a kind of time; the kinds are {', '.join(ASIDE)}")
         self._update()
         seconds = min(max(seconds, 0.0), self._spent[_SECONDS[TRAINING]])
         self._spent[_SECONDS[TRAINING]] -= seconds

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from scalerl.choose import choose
-from scalerl.config import Recipe, body_dtype
+from scalerl.config import Recipe, body_dtype, replaced
 from scalerl.config.parts import LearnerSettings, OptimizerSettings
 from scalerl.errors import RecipeError
 from scalerl.learner import torch_learner
@@ -96,7 +96,6 @@ def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
 
 def _resolved(recipe: Recipe) -> OptimizerSettings:
     """Return the optimiser's settings with the steps over which the learning rate falls."""
-    if recipe.optimizer.schedule == "constant":
-        return recipe.optimizer.model_copy(update={"decay_steps": None})
+    falls = recipe.optimizer.schedule != "constant"
     steps = recipe.optimizer.decay_steps or recipe.budget.steps
-    return recipe.optimizer.model_copy(update={"decay_steps": steps})
+    return replaced(recipe.optimizer, {"decay_steps": steps if falls else None})

@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from scalerl.config import Recipe, body_dtype
+from scalerl.config import Recipe, body_dtype, replaced
 from scalerl.errors import RecipeError, UsageError
 from scalerl.loop.slots import full_slots
 from scalerl.models.shape import head_sizes
@@ -252,30 +252,19 @@ def memory_of_model(recipe: Recipe, config: Any, gpus: Gpus) -> Memory:
     own = memory_of(recipe, sizes, gpus)
     if recipe.learner.gradient_checkpointing != "auto":
         return own
-    return memory_of(_with(recipe, {"learner.gradient_checkpointing": not own.comfortable}), sizes, gpus)
+    return memory_of(replaced(recipe, {"learner.gradient_checkpointing": not own.comfortable}), sizes, gpus)
 
 
 def decide_checkpointing(recipe: Recipe, config: Any, gpus: Gpus | None) -> Recipe:
     """Return the recipe with learner.gradient_checkpointing decided: with auto, if the GPUs need it; not on a CPU."""
     if gpus is None and recipe.learner.gradient_checkpointing == "auto":
-        return _with(recipe, {"learner.gradient_checkpointing": False})
+        return replaced(recipe, {"learner.gradient_checkpointing": False})
     return recipe if gpus is None else memory_of_model(recipe, config, gpus).recipe
 
 
 def slots_on(recipe: Recipe, config: Any, gpus: Gpus) -> int:
     """Return the slots of all generators together, if each has GPUs of this size; the recipe does not set them."""
     return memory_of(recipe, ModelSizes.from_config(config), gpus).slots * max(num_generators(recipe), 1)
-
-
-def _with(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
-    """Return the recipe with settings of its tables changed, unchecked."""
-    for key, value in changes.items():
-        table, _, name = key.partition(".")
-        part = getattr(recipe, table)
-        if name == "vllm.tensor_parallel":
-            name, value = "vllm", part.vllm.model_copy(update={"tensor_parallel": value})
-        recipe = recipe.model_copy(update={table: part.model_copy(update={name: value})})
-    return recipe
 
 
 def settings_that_fit(recipe: Recipe, config: Any, gpus: Gpus) -> dict[str, Any] | None:
@@ -305,7 +294,7 @@ def settings_that_fit(recipe: Recipe, config: Any, gpus: Gpus) -> dict[str, Any]
         change |= {"learner.sharding": "full" if sharding == "hybrid" else sharding, "rollout.generators": generators}
         if is_vllm and rollout.gpus_per_generator is not None:
             change["rollout.gpus_per_generator"] = each
-        if memory_of(_with(recipe, change | {"learner.shard_size": None}), sizes, gpus).fits:
+        if memory_of(replaced(recipe, change | {"learner.shard_size": None}), sizes, gpus).fits:
             own = {key: functools.reduce(getattr, key.split("."), recipe) for key in change}
             return {key: value for key, value in change.items() if value != own[key]}
     return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalerl import store
-from scalerl.config import Recipe
+from scalerl.config import Recipe, replaced
 from scalerl.config.parts import BudgetSettings
 from scalerl.errors import StudyError
 from scalerl.study.die_with_parent import dying_with_parent
@@ -94,10 +94,8 @@ def check_arms(arms: Sequence[Arm], command: Sequence[str]) -> None:
 
 def probe(recipe: Recipe, command: Sequence[str]) -> Pace:
     """Train the recipe for a few steps in a folder that is thrown away, with a small evaluation."""
-    evaluation = recipe.evaluation.model_copy(
-        update={"every": _STEPS, "num_prompts": min(recipe.evaluation.num_prompts, _PROMPTS)}
-    )
-    short = recipe.model_copy(update={"budget": BudgetSettings(steps=_STEPS), "evaluation": evaluation})
+    few = {"evaluation.every": _STEPS, "evaluation.num_prompts": min(recipe.evaluation.num_prompts, _PROMPTS)}
+    short = replaced(recipe, {"budget": BudgetSettings(steps=_STEPS), **few})
     began = time.monotonic()
     with _tried(short, command) as (folder, fault):
         seconds = time.monotonic() - began

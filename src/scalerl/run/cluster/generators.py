@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from scalerl.choose import entry
-from scalerl.config import Recipe, body_dtype
+from scalerl.config import Recipe, body_dtype, replaced
 from scalerl.errors import RecipeError
 from scalerl.models.load import LoadedModel, load_model, name_elsewhere
 from scalerl.remote.child import ChildLink
@@ -65,8 +65,7 @@ def build_fleet(
     rollout = recipe.rollout
     assert recipe.model.path is not None, "checked by load_inputs"
     # The working folder of another process may be another one.
-    named = recipe.model.model_copy(update={"path": name_elsewhere(recipe.model.path)})
-    recipe = recipe.model_copy(update={"model": named})
+    recipe = replaced(recipe, {"model.path": name_elsewhere(recipe.model.path)})
     slots = slots_per_generator(recipe, slots)
     on_gpu = place.computes_on.type == "cuda"
     num_gpus = rollout.generator_gpus * int(on_gpu)
@@ -161,8 +160,7 @@ def _actors(recipe: Recipe, slots: int, num_gpus: int, num_cpus: float) -> Calla
     from scalerl.remote.actors import ActorLink, start_actor
 
     # A vLLM that dies ends its actor, which is then replaced.
-    once = recipe.rollout.model_copy(update={"max_replacements": 0})
-    make = functools.partial(_actor_generator, recipe.model_copy(update={"rollout": once}), slots)
+    make = functools.partial(_actor_generator, replaced(recipe, {"rollout.max_replacements": 0}), slots)
 
     def start(number: int) -> Link:
         options = {"num_gpus": num_gpus, "num_cpus": num_cpus, "scheduling_strategy": "SPREAD"}
