@@ -28,29 +28,20 @@ from scalerl.run.memory import (
     why_not,
 )
 
-DENSE_8B: dict[str, Any] = {
-    "vocab_size": 151936,
-    "hidden_size": 4096,
-    "intermediate_size": 12288,
-    "num_hidden_layers": 36,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "tie_word_embeddings": False,
-}
-EXPERTS_30B: dict[str, Any] = {
-    "vocab_size": 151936,
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "moe_intermediate_size": 768,
-    "num_hidden_layers": 48,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 4,
-    "head_dim": 128,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "tie_word_embeddings": False,
-}
+SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+SIZES += ("num_key_value_heads",)
+
+
+def shape(*sizes: int, **more: Any) -> dict[str, Any]:
+    return dict(zip(SIZES, sizes, strict=True)) | more
+
+
+DENSE_8B = shape(151936, 4096, 12288, 36, 32, 8, head_dim=128, tie_word_embeddings=False)
+EXPERTS_30B = shape(151936, 2048, 6144, 48, 32, 4, head_dim=128, tie_word_embeddings=False)
+EXPERTS_30B |= {"moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8}
+QWEN = shape(151936, 1536, 8960, 28, 12, 2)
+EIGHT = shape(128256, 4096, 14336, 32, 32, 8)
+THREE = shape(128256, 3072, 8192, 28, 24, 8)
 
 
 def dense():
@@ -105,24 +96,6 @@ def test_parts_add_up_by_hand():
     assert learner["reserve"] == generator["reserve"] == RESERVE_BYTES
 
 
-QWEN: dict[str, Any] = {"vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28}
-LLAMA: dict[str, Any] = {"vocab_size": 128256, "num_key_value_heads": 8}
-EIGHT: dict[str, Any] = {
-    **LLAMA,
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-}
-THREE: dict[str, Any] = {
-    **LLAMA,
-    "hidden_size": 3072,
-    "intermediate_size": 8192,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 24,
-}
-
-
 SHORT, WHOLE = (1024, 128), (16384, 512)
 """Context, and the part of it that prompts may take."""
 
@@ -130,7 +103,7 @@ SHORT, WHOLE = (1024, 128), (16384, 512)
 @pytest.mark.parametrize(
     ("shape", "role", "tokens", "lengths", "changes", "measured", "within"),
     [
-        ({**QWEN, "num_attention_heads": 12, "num_key_value_heads": 2}, "learner", 16384, SHORT, (), 69.0, 0.1),
+        (QWEN, "learner", 16384, SHORT, (), 69.0, 0.1),
         (THREE, "learner", 8192, SHORT, (), 82.24, 0.05),
         (EIGHT, "learner", 8192, SHORT, ("model.lora.rank=32",), 88.53, 0.05),
         (THREE, "learner", 16384, WHOLE, (), 101.76, 0.05),
