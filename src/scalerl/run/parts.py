@@ -449,7 +449,6 @@ def _restore(learner: CheckpointedLearner, earlier: Earlier) -> PipelineState | 
     checkpoint = earlier.checkpoint
     if checkpoint is None:
         return None
-    assert not isinstance(checkpoint.tensors, WritesTensors), "a checkpoint that was read has its tensors"
-    learner.load_state_dict(checkpoint.tensors)
+    learner.load_state_dict(checkpoint.read_tensors)
     groups = unpack_groups(checkpoint.arrays["groups"], checkpoint.meta["groups"])
     return PipelineState(meta=checkpoint.meta["pipeline"], groups=groups)

@@ -207,21 +207,16 @@ def _window_conflicts(fit: FitWindowSettings, holdout: HoldoutSettings | None) -
     for name, share, compute in pairs:
         if share is not None and compute is not None:
             yield f"{name} is {share:g} and {name}_compute is {compute:g}: a window ends at a share or a compute"
-    if fit.skip_before >= fit.until:
-        yield f"fit.skip_before is {fit.skip_before:g} and fit.until is {fit.until:g}: nothing is left to fit"
-    if fit.skip_before_compute and fit.until_compute and fit.skip_before_compute >= fit.until_compute:
-        yield (
-            f"fit.skip_before_compute is {fit.skip_before_compute:g} and fit.until_compute is {fit.until_compute:g}: "
-            f"nothing is left to fit"
-        )
-    tests_fitted = "a point that is fitted cannot test the fit"
-    if holdout is not None and holdout.start is not None and holdout.start < fit.until and fit.until_compute is None:
-        yield f"holdout.from is {holdout.start:g}, before fit.until = {fit.until:g}: {tests_fitted}"
-    if holdout is not None and holdout.from_compute and fit.until_compute and holdout.from_compute < fit.until_compute:
-        yield (
-            f"holdout.from_compute is {holdout.from_compute:g}, before fit.until_compute = {fit.until_compute:g}: "
-            f"{tests_fitted}"
-        )
+    windows = {
+        "": (fit.skip_before, None if fit.until_compute else fit.until, holdout and holdout.start),
+        "_compute": (fit.skip_before_compute, fit.until_compute, holdout and holdout.from_compute),
+    }
+    for unit, (skip, until, start) in windows.items():
+        if skip and until and skip >= until:
+            yield f"fit.skip_before{unit} is {skip:g} and fit.until{unit} is {until:g}: nothing is left to fit"
+        if start and until and start < until:
+            before = f"holdout.from{unit} is {start:g}, before fit.until{unit} = {until:g}"
+            yield f"{before}: a point that is fitted cannot test the fit"
 
 
 _HINTS = {
