@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from scalerl.config.keys import dotted, leaves, nested
 from scalerl.config.messages import Origins, problems_of, wrong_names
 from scalerl.config.recipe import Recipe, trusting
 from scalerl.config.suggest import did_you_mean
-from scalerl.config.tree import DEFAULT_NAMES, dotted, expand, is_named, leaves, merge, nested
+from scalerl.config.tree import DEFAULT_NAMES, expand, is_named, merge
 from scalerl.errors import RecipeError, RecipeProblem, UserError, not_utf8
 
 _SUFFIX = ".toml"
@@ -82,7 +83,8 @@ def _with_layers(tree: Mapping[str, Any], layers: Sequence[Layer], origins: Orig
     # One layer, so that the order of a name and its settings does not matter.
     above: dict[str, Any] = {}
     for label, layer in layers:
-        above = _overlay(above, layer)
+        # A change of name keeps the settings given in another --set.
+        above = merge(above, layer, keeps=True)
         origins.add(label, [key for key, _ in leaves(layer)])
     tree = _merged(tree, above)
     if layers and "description" not in above and isinstance(tree.get("description"), str):
@@ -226,12 +228,3 @@ def read_override(text: str) -> tuple[str, Any]:
         parsed = {}
     # Anything that is not a TOML value is taken as text, so that names and paths need no quotes in a shell.
     return key, parsed["value"] if parsed.keys() == {"value"} else value_text
-
-
-def _overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two --set layers. Unlike `merge`, a change of name keeps the settings given in another --set."""
-    merged = dict(below)
-    for name, value in above.items():
-        inner = merged.get(name)
-        merged[name] = _overlay(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
-    return merged

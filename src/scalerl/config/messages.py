@@ -6,10 +6,11 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic_core import ErrorDetails
 
+from scalerl.config.keys import dotted
 from scalerl.config.parts import Settings
 from scalerl.config.recipe import Recipe, settings_in
 from scalerl.config.suggest import closest, did_you_mean, quoted
-from scalerl.config.tree import AXES, dotted, known_keys, names_of, table_class
+from scalerl.config.tree import AXES, known_keys, names_of, table_class
 from scalerl.errors import RecipeProblem
 
 # Settings that people look for and that are left out deliberately.

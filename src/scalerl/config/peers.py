@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scalerl.config.keys import leaves
 from scalerl.config.load import read_table
 from scalerl.errors import UsageError
 
@@ -440,11 +441,8 @@ def read_settings(path: Path) -> dict[str, Any]:
     """Return the settings of a file by dotted key: YAML, TOML, JSON, Python with GRPOConfig(...), or arguments."""
     parsers = {".yaml": _yaml, ".yml": _yaml, ".py": _python}
     suffix = path.suffix.lower()
-    return flat(
-        read_table(
-            str(path), path, UsageError, None if suffix in (".toml", ".json") else parsers.get(suffix, _arguments)
-        )
-    )
+    parse = None if suffix in (".toml", ".json") else parsers.get(suffix, _arguments)
+    return dict(leaves(read_table(str(path), path, UsageError, parse), numbered=True))
 
 
 def _yaml(text: str) -> Any:
@@ -499,18 +497,3 @@ def _value(text: str) -> Any:
         except ValueError:
             continue
     return {"true": True, "false": False, "null": None, "none": None}.get(text.lower(), text)
-
-
-def flat(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested tables as dotted keys; a list of tables by number."""
-    settings: dict[str, Any] = {}
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
-            for number, item in enumerate(value):
-                settings |= flat(item, f"{name}.{number}.")
-        elif isinstance(value, Mapping):
-            settings |= flat(value, f"{name}.")
-        else:
-            settings[name] = value
-    return settings

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from scalerl.config import parts
+from scalerl.config.keys import leaves
 from scalerl.config.parts import Settings
 
 
@@ -307,23 +308,18 @@ def trusting(recipe: Recipe, *, trust_remote_code: bool) -> Recipe:
 
 def imports_of(recipe: Recipe) -> dict[str, str]:
     """Return the code that a recipe runs besides the package's own: import paths and interpreters, by their keys."""
-    found = {}
-
-    def look(value: Any, key: str) -> None:
-        if isinstance(value, Mapping):
-            for name, inner in value.items():
-                look(inner, f"{key}.{name}" if key else name)
-        elif isinstance(value, list) and key.endswith("environment.tools"):
-            for number, inner in enumerate(value):
-                look(inner, f"{key}.{number}.name")
-        elif isinstance(value, str) and (
+    values = dict(leaves(recipe.model_dump(mode="json"), numbered=True))
+    for key in [key for key, value in values.items() if key.endswith("environment.tools") and isinstance(value, list)]:
+        values |= {f"{key}.{number}.name": tool for number, tool in enumerate(values.pop(key))}
+    return {
+        key: value
+        for key, value in values.items()
+        if isinstance(value, str)
+        and (
             (key.endswith(("name", "grader")) and re.fullmatch(r"[\w.]+:\w+", value))
             or (key == "rollout.vllm.python" and value)
-        ):
-            found[key] = value
-
-    look(recipe.model_dump(mode="json"), "")
-    return found
+        )
+    }
 
 
 def mode_name(pipeline: parts.PipelineSettings) -> str:

@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from scalerl.config.keys import leaves
+
 HIDDEN = "(hidden)"
 ENVIRONMENT = "env:"
 """What a setting begins with that names an environment variable."""
@@ -70,16 +72,12 @@ def hidden(value: Any, name: str = "") -> Any:
     return redact(value) if isinstance(value, str) else value
 
 
-def secrets_in(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+def secrets_in(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the dotted name and value of each secret of nested settings."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from secrets_in(inner, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from secrets_in(inner, name)
-    elif is_secret(name, value) or (isinstance(value, str) and _CREDENTIALS.search(value)):
-        yield name, value
+    for name, value in leaves(settings, numbered=True):
+        for inner in value if isinstance(value, list | tuple) else [value]:
+            if is_secret(name, inner) or (isinstance(inner, str) and _CREDENTIALS.search(inner)):
+                yield name, inner
 
 
 def from_environment(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""A recipe as a tree of tables: which tables are axes with a name, how two trees are merged, what the leaves are.
-
-Keys are dotted everywhere: "loss.cap", "advantage.baseline.name".
-"""
+"""A recipe as a tree of tables: which tables are axes with a name, how two trees are merged, what the leaves are."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,6 +6,7 @@ from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
+from scalerl.config.keys import dotted
 from scalerl.config.parts import CustomSettings, Settings
 from scalerl.config.recipe import Recipe
 from scalerl.config.task_settings import own_meanings
@@ -21,17 +19,6 @@ class Setting:
     key: str
     value: Any
     doc: str
-
-
-def dotted(table: str, key: str) -> str:
-    return f"{table}.{key}" if table else key
-
-
-def nested(key: str, value: Any) -> dict[str, Any]:
-    """Return the tree that holds `value` at this dotted key."""
-    for name in reversed(key.split(".")):
-        value = {name: value}
-    return value
 
 
 def _parts_in(annotation: Any) -> Iterator[type[Settings]]:
@@ -96,25 +83,17 @@ def expand(tree: Mapping[str, Any], table: str = "") -> dict[str, Any]:
     return expanded
 
 
-def merge(below: Any, above: Any, key: str = "") -> Any:
-    """Return `above` merged over `below`; a named table with a different name replaces the whole other table."""
+def merge(below: Any, above: Any, key: str = "", *, keeps: bool = False) -> Any:
+    """Return `above` merged over `below`; a named table with a different name replaces the other, unless it `keeps`."""
     if not isinstance(below, Mapping) or not isinstance(above, Mapping):
         return above
-    if is_named(key) and "name" in above and "name" in below and above["name"] != below["name"]:
+    renamed = is_named(key) and "name" in above and "name" in below and above["name"] != below["name"]
+    if renamed and not keeps:
         return dict(above)
     merged = dict(below)
     for name, value in above.items():
-        merged[name] = merge(merged[name], value, dotted(key, name)) if name in merged else value
+        merged[name] = merge(merged[name], value, dotted(key, name), keeps=keeps) if name in merged else value
     return merged
-
-
-def leaves(tree: Mapping[str, Any], table: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        key = dotted(table, name)
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, key)
-        else:
-            yield key, value
 
 
 def _written(part: type[Settings]) -> dict[str, FieldInfo]:

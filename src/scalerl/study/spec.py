@@ -9,10 +9,11 @@ from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from scalerl.config import Settings
+from scalerl.config.keys import nested
 from scalerl.config.load import locate, read_override, read_table
 from scalerl.config.messages import described, show
 from scalerl.config.suggest import did_you_mean
-from scalerl.config.tree import expand, merge, nested
+from scalerl.config.tree import expand, merge
 from scalerl.errors import StudyError
 from scalerl.logs.axes import Axis
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
