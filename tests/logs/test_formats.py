@@ -434,7 +434,7 @@ def test_run_without_evaluations_is_an_error(tmp_path: Path) -> None:
         ("a.csv", b"a,b,\n1,2,,\n1,2,,3\n", "line 3: 4 values under 3 columns"),
         ("a.csv", b"a,b\n1,\xff\n", "is not UTF-8 text (byte 6, line 2): save it as UTF-8"),
         ("a.csv", b'a,b\n1,"' + b"x" * 200_000 + b'"\n', "not CSV (field larger than field limit"),
-        ("a.bin", b"\x89PNG\r\n\0\0\0\rIHDR", "a.bin is binary and no event file: give CSV, JSON lines"),
+        ("a.bin", b"\x89PNG\r\n\0\0\0\rIHDR", "a.bin is binary and not an event file: give CSV, JSON lines"),
         (
             "a.jsonl",
             b'{"step": 1}\nnonsense\n{"step": 3}\n',

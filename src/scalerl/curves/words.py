@@ -42,7 +42,7 @@ def _levels_off(n: Note, at: Amount) -> str:
 
 def _wide(n: Note, at: Amount) -> str:
     more = "no 16 times the compute would" if n.times is None else f"about {n.times:g} times the compute should"
-    return f"The ceiling lies between {n.low:.3g} and {n.high:.3g} ({n.level:.0%}): {more} settle it to {n.margin:.2g}."
+    return f"The ceiling lies between {n.low:.3g} and {n.high:.3g} ({n.level:.0%}): {more} narrow it to {n.margin:.2g}."
 
 
 def _fall(n: Note, at: Amount) -> str:

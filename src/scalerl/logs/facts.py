@@ -68,7 +68,7 @@ _SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "files_joined": "{files} are one run: each goes on from a step of the one before (--by file keeps them apart).",
     "steps_per_epoch": "{step} begins anew in each of {num} values of {coarse}: the steps are counted through.",
     "runs_joined": "{names} of column {column} are one run: each begins at a later step of the one before it.",
-    "runs_apart": "Column {column} names {num} runs: they are separate curves (--seed {column} makes them one).",
+    "runs_apart": "Column {column} has {num} values, and each is a curve of its own (--seed {column} makes them one).",
     "runs_by_column": "Column {columns} names the runs of the curve.",
     "seed_has_too_many_values": "Column {columns} has too many values to name runs: all rows count as one run.",
     "mixed": (
@@ -87,8 +87,8 @@ _SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
         "name the column of runs with --seed or --by."
     ),
     "start_at_zero": (
-        "The start, {start:g}, is the mean of the rows at {x} {compute:g} ({num}), taken for the model before training "
-        "(give another with --start)."
+        "The start is {start:g}, measured at {x} {compute:g} (rows: {num}) and taken as the model before training; "
+        "--start gives another."
     ),
     "start_is_a_mean": "The start, {start:g}, is the mean of {num} rows: a run has several at its least compute.",
     "start_is_late": (

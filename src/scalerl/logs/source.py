@@ -116,7 +116,7 @@ def _decoded(path: Path, data: bytes) -> tuple[str, int | None]:
     num_binary = len(content) - len(content.translate(None, _BINARY))
     if b"\0" in data and (100 * num_binary > len(content) or len(content.strip()) < 32):
         raise InputError(
-            f"{path} is binary and no event file: give CSV, JSON lines, trainer_state.json, console output, "
+            f"{path} is binary and not an event file: give CSV, JSON lines, trainer_state.json, console output, "
             "tensorboard event files or a run folder (text must be UTF-8)."
         )
     try:

@@ -72,7 +72,9 @@ def _answer(planned: Planned) -> str:
     if planned.favourite is None or planned.regret is None:
         return "No arm has a curve yet: continue all of them."
     arm = planned.arm(planned.favourite)
-    loss = f"taking it now is expected to lose {planned.regret.value:.2g} (interval up to {planned.regret.high:.2g})"
+    lost, most = f"{max(planned.regret.value, 0.001):.2g}", f"{max(planned.regret.high, 0.001):.2g}"
+    amount = "less than 0.001" if lost == most == "0.001" else f"{lost}, up to {most} within its 90% interval,"
+    loss = f"taking it now is expected to lose {amount} of reward"
     odds = f"with probability {probability_text(arm.p_best)}"
     if planned.kind == "decided":
         return f"Take {arm.name}: best at {target} {odds}, and {loss}."

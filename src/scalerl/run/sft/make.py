@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import torch
 from safetensors import SafetensorError
 
-from scalerl.atomic_files import new_folder
+from scalerl.atomic_files import new_folder, write_errors
 from scalerl.config import Recipe, body_dtype
 from scalerl.config.parts import NEW_MODEL
 from scalerl.config.secrets import hidden
@@ -156,7 +156,8 @@ def sft(
     with ExitStack() as opened:
         if has_ranks:
             opened.callback(learner.close)
-        folder.mkdir(parents=True, exist_ok=True)
+        with write_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         opened.enter_context(lock_folder(folder))
         curve = _restore(learner, folder, identity)
         plan = _plan(examples, batches, lr=lr, first_step=learner.version)
