@@ -7,6 +7,7 @@
     python benchmarks/study_table.py column TABLE.csv.gz NAME            first, largest and last values, by run
     python benchmarks/study_table.py seals SEALED.jsonl.gz FOLDER TABLE.csv.gz [...]     sealed files as one
     python benchmarks/study_table.py score SEALED.jsonl.gz TABLE.csv.gz [...]
+    python benchmarks/study_table.py transferred FORECAST.json TABLE.csv.gz:ARM
     python benchmarks/study_table.py again docs/results/*.md              what commands on pages print, anew
     scalerl compare TABLE.csv.gz --x flops
 
@@ -42,6 +43,7 @@ from scalerl.loop.evaluate import pass_at
 EVALUATION = (
     *("step", "set", "gpu_hours", "flops", "tokens", "reward", "num_samples", "prompts_hash", "truncated_frac"),
     "length_mean",
+    "tool_calls_mean",
 )
 PASS = (2, 4, 8, 16)
 TRAINING = (
@@ -299,6 +301,18 @@ def score(sealed: str, *tables: str) -> None:
         print("|", line, "|")
 
 
+def transferred(forecast: str, table: str) -> None:
+    """Print what `scalerl more transfer --json` said of a run, and the mean of the three evaluations nearest to it."""
+    (rows,) = runs_of(table).values()
+    print("| FLOPs | forecast | measured | in 90 % |\n|---|---|---|---|")
+    for at in json.loads(Path(forecast).read_text())["answer"]["at"]:
+        nearest = sorted(rows, key=lambda row: abs(float(row["flops"]) - at["compute"]))[:3]
+        measured, ends = statistics.mean(float(row["reward"]) for row in nearest), at["reward"]
+        held = "yes" if ends["low"] <= measured <= ends["high"] else "no"
+        cell = interval(ends["value"], ends["low"], ends["high"])
+        print(f"| {at['compute']:.2g} | {cell} | {measured:.2f} | {held} |")
+
+
 def again(*pages: str) -> None:
     """Run the commands that stand on pages, and put what they print in place of what is below them."""
     for page in map(Path, pages):
@@ -328,7 +342,7 @@ def expanded(words: Sequence[str]) -> list[str]:
     return [file for word in words for file in (sorted(map(str, Path().glob(word))) if "*" in word else [word])]
 
 
-COMMANDS = {each.__name__: each for each in (write, reach, arms, grid, column, seals, score, again)}
+COMMANDS = {each.__name__: each for each in (write, reach, arms, grid, column, seals, score, transferred, again)}
 
 if __name__ == "__main__":
     run(*sys.argv[1:])
