@@ -37,6 +37,7 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/.agents: $(VENV)/.dev
 	$(PIP) --editable ".[agents,trainers]"
+	$(PIP) --no-deps verl==0.9.1  # its logger alone is run, and the rest of what it needs does not fit this torch
 	@touch $@
 
 $(VENV)/.docs: $(BIN)/python pyproject.toml constraints.txt
