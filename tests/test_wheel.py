@@ -108,5 +108,6 @@ def write_inputs(folder: Path) -> None:
 
 def test_every_extra_for_users_has_a_command_that_tests_it():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    # vLLM has an environment and tests of its own: make test-vllm.
-    assert {extra for extra, _ in PREDICTIVE + TRAINING if extra} == set(extras) - {"agents", "dev", "docs", "vllm"}
+    # vLLM has an environment and tests of its own, make test-vllm; make test-slow installs the packages of others.
+    apart = {"agents", "dev", "docs", "trainers", "vllm"}
+    assert {extra for extra, _ in PREDICTIVE + TRAINING if extra} == set(extras) - apart
