@@ -41,7 +41,7 @@ SMALL = (
     "curriculum=uniform",
     "budget.steps=4",
 )
-TIMES = ("time/", "gpu_hours", "generators/", "lost")
+TIMES = ("time/", "gpu_hours", "generators/", "lost", "host/")
 
 
 def train(folder: Path, *more: str, resume: bool = False) -> list[store.Row]:
