@@ -108,7 +108,7 @@ def test_arguments_differ_between_cpu_and_gpu():
     assert (on_cpu["enforce_eager"], on_cpu["kv_cache_memory_bytes"], on_cpu["block_size"]) == (True, 123, 32)
     assert (on_cpu["max_num_seqs"], on_cpu["max_model_len"], on_cpu["load_format"]) == (16, 64, "auto")
     settings = {"memory_share": 0.7, "quantisation": "fp8", "engine_args": {"block_size": 16}}
-    on_gpu = engine_arguments(make_spec(on_gpu=True, has_weights=False, settings=settings), cache_bytes=None)
+    on_gpu = engine_arguments(make_spec(on_gpu=True, config="{}", settings=settings), cache_bytes=None)
     assert (on_gpu["enforce_eager"], on_gpu["gpu_memory_utilization"], on_gpu["quantization"]) == (False, 0.7, "fp8")
     assert (on_gpu["block_size"], on_gpu["load_format"]) == (16, "dummy")
     assert "kv_cache_memory_bytes" not in on_gpu

@@ -95,7 +95,6 @@ class Fleet:
         version: int = 0,
         limits: Limits | None = None,
         wait_s: float = _WAIT_S,
-        on_close: Callable[[], None] = lambda: None,
     ) -> None:
         """Start the generators and return.
 
@@ -106,7 +105,7 @@ class Fleet:
         if num_generators < 1:
             raise ValueError(f"a fleet needs at least 1 generator, got {num_generators}")
         self._start, self._check, self._publish, self._weights = start, check, publish, weights
-        self._limits, self._wait_s, self._on_close = limits or Limits(), wait_s, on_close
+        self._limits, self._wait_s = limits or Limits(), wait_s
         self._news = threading.Event()
         self._version = version
         self._pushed: tuple[Mapping[str, Any], int] | None = None
@@ -212,7 +211,6 @@ class Fleet:
             self._end = "the engine is closed"
         for seat in self._seats:
             seat.peer.kill()
-        self._on_close()
         self._seats, self._pushed = [], None
         self._lanes = {False: _Lane(), True: _Lane()}
 

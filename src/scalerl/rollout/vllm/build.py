@@ -2,7 +2,6 @@
 
 import functools
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -76,33 +75,27 @@ def vllm_fleet(
     assert settings.slots is not None, "run/parts.py has chosen the number of slots"
     if not settings.vllm.python:
         require_vllm()  # with another interpreter the child looks for itself
-    # Kept until the fleet is closed: newcomers read the configuration, too.
-    folder = tempfile.TemporaryDirectory(prefix="scalerl-vllm-")
-    model.model.config.save_pretrained(folder.name)
     spec = EngineSpec(
-        folder=folder.name,
+        config=model.model.config.to_json_string(),
         slots=settings.slots,
         context=settings.context,
         stop_tokens=tuple(model.stop_tokens),
         dtype=str(dtype).removeprefix("torch."),
         fp32_head=fp32_head,
         on_gpu=on_gpu,
-        has_weights=False,
         settings=settings.vllm,
         names=frozenset(first),
         records_experts=records_experts,
     )
+    fleet = fleet_of(
+        lambda number: _on(spec, gpus[number] if gpus else ()),
+        num,
+        devices=devices,
+        vocabulary=int(model.model.config.get_text_config().vocab_size),
+        limits=Limits(silent_s=settings.silent_s, replacements=settings.max_replacements),
+        **others,
+    )
     with ExitStack() as opened:
-        opened.callback(folder.cleanup)
-        fleet = fleet_of(
-            lambda number: _on(spec, gpus[number] if gpus else ()),
-            num,
-            devices=devices,
-            vocabulary=int(model.model.config.get_text_config().vocab_size),
-            limits=Limits(silent_s=settings.silent_s, replacements=settings.max_replacements),
-            on_close=folder.cleanup,
-            **others,
-        )
         opened.callback(fleet.close)
         fleet.wait_ready()
         fleet.push_weights(first, 0)

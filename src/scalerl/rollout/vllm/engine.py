@@ -14,10 +14,12 @@ vLLM changes its process: it sets seeds, freezes the garbage collector and binds
 class in a child process (build.py); only tests run it in their own process.
 """
 
+import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -122,7 +124,7 @@ class VllmEngine:
         """The work of requests that are no longer sampled."""
         # Not with random weights, which may give logits that are not finite.
         self._is_warm = False
-        if spec.has_weights:
+        if not spec.config:
             self.warm_up()
 
     @property
@@ -362,6 +364,11 @@ def _sampling_params(request: Request) -> Any:
 
 def _build(spec: EngineSpec) -> Any:
     """Return vLLM's engine, with our sampler in its first model runner."""
+    if not spec.folder:
+        # In this process, and not in the one that trains, which may be killed: nothing of it is to stay.
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "config.json").write_text(spec.config, encoding="utf-8")
+            return _build(replace(spec, folder=folder))
     from vllm import EngineArgs  # pyright: ignore[reportMissingImports]
     from vllm.v1.engine.llm_engine import LLMEngine  # pyright: ignore[reportMissingImports]
 

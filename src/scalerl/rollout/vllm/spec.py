@@ -20,16 +20,17 @@ LEAST_BATCH_TOKENS = {False: 2048, True: 8192}
 class EngineSpec:
     """An engine to build: the model's folder, the sizes, and the settings of [rollout.vllm]."""
 
-    folder: str
-    """Folder with the model's config.json, and with its weights unless `has_weights` is false."""
+    folder: str = ""
+    """Folder with the model's config.json and weights."""
+    config: str = ""
+    """The content of config.json where there is no folder: the engine starts with random weights, and the first push
+    brings those of the model."""
     slots: int
     context: int
     stop_tokens: tuple[int, ...]
     dtype: str = "float32"
     fp32_head: bool = True
     on_gpu: bool = False
-    has_weights: bool = True
-    """Without weights the engine starts with random ones, and the first push brings those of the model."""
     version: int = 0
     cache_bytes: int | None = None
     """Memory of the cache on a CPU; None is for all slots at full length."""
@@ -67,7 +68,7 @@ def engine_arguments(spec: EngineSpec, *, cache_bytes: int | None) -> dict[str, 
         "model": spec.folder,
         "skip_tokenizer_init": True,
         "dtype": spec.dtype,
-        "load_format": "auto" if spec.has_weights else "dummy",
+        "load_format": "dummy" if spec.config else "auto",
         "max_model_len": spec.context,
         "max_num_seqs": 2 * spec.slots,  # those that run, and in a pause those that were put aside
         "tensor_parallel_size": settings.tensor_parallel,
