@@ -59,7 +59,7 @@ def spec(folder: str, *, slots: int = 4, stop_tokens: tuple[int, ...] = (), vers
 def started(folder: str, num: int = 1, *, limits: Limits | None = None, **changes: Any) -> Fleet:
     """Start engines in child processes and wait for them; unless `limits` says so, one that is lost ends the fleet."""
     limits = limits or Limits(silent_s=10.0, replacements=0)
-    fleet = fleet_of(lambda number: spec(folder, **changes), num, vocabulary=SHAPE["vocab_size"], limits=limits)
+    fleet = fleet_of([spec(folder, **changes)] * num, vocabulary=SHAPE["vocab_size"], limits=limits)
     try:
         fleet.wait_ready()
     except BaseException:

@@ -144,5 +144,5 @@ def test_non_finite_logits_name_the_request_and_are_fatal(tmp_path):
     broken["model.norm.weight"] = torch.full_like(broken["model.norm.weight"], float("nan"))
     engine.push_weights(broken, 1)
     for _ in range(2):
-        with pytest.raises(EngineError, match="non-finite logits at token 8 of request 0/7#0, sampled with version 1"):
+        with pytest.raises(EngineError, match="non-finite logits at token 1 of request 0/7#0, sampled with version 1"):
             engine.poll()

@@ -52,7 +52,7 @@ def make_engine(processes, model):
 
     def make(*, slots=4, stop_tokens=(), version=0):
         if slots < 1:
-            return fleet_of(lambda number: spec("unused", slots=slots), vocabulary=64)
+            return fleet_of([spec("unused", slots=slots)], vocabulary=64)
         return View(processes(tuple(stop_tokens)), slots=slots, version=version, weights=weights)
 
     return make

@@ -88,8 +88,7 @@ def vllm_fleet(
         records_experts=records_experts,
     )
     fleet = fleet_of(
-        lambda number: _on(spec, gpus[number] if gpus else ()),
-        num,
+        [_on(spec, each) for each in gpus or [()] * num],
         devices=devices,
         vocabulary=int(model.model.config.get_text_config().vocab_size),
         limits=Limits(silent_s=settings.silent_s, replacements=settings.max_replacements),
@@ -116,8 +115,7 @@ def _on(spec: EngineSpec, gpus: Sequence[int]) -> EngineSpec:
 
 
 def fleet_of(
-    spec_of: Callable[[int], EngineSpec],
-    num: int = 1,
+    specs: Sequence[EngineSpec],
     *,
     vocabulary: int,
     devices: Sequence[tuple[str, ...]] = (),
@@ -125,14 +123,11 @@ def fleet_of(
     **others: Any,
 ) -> Fleet:
     """Start engines by what each needs; a wrong setting fails at once."""
-    specs = [spec_of(number) for number in range(num)]
     for spec in specs:
-        if spec.slots < 1:
-            raise ValueError(f"an engine needs at least 1 slot, got {spec.slots}")
         engine_arguments(spec, cache_bytes=None)
     return Fleet(
         lambda number: start(specs[number], devices[number] if devices else ()),
-        num,
+        len(specs),
         check=functools.partial(check_request, max_length=specs[0].context, vocabulary=vocabulary),
         publish=publish or publisher(),
         version=specs[0].version,
@@ -153,5 +148,4 @@ def _generator(spec: EngineSpec, devices: tuple[str, ...]) -> Generator:
     require_vllm()
     from scalerl.rollout.vllm.engine import VllmEngine
 
-    # One step at a time: commands are taken between any two.
-    return Generator(VllmEngine(spec, chunk=1), slots=spec.slots, devices=devices)
+    return Generator(VllmEngine(spec), slots=spec.slots, devices=devices)

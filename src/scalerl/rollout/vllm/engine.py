@@ -94,11 +94,9 @@ class _Aside:
 class VllmEngine:
     """An Engine around vLLM, in this process."""
 
-    def __init__(self, spec: EngineSpec, *, chunk: int = 8) -> None:
-        """Load the model. A poll takes `chunk` steps."""
-        if spec.slots < 1:
-            raise ValueError(f"an engine needs at least 1 slot, got {spec.slots}")
-        self._slots, self._max_length, self._chunk = spec.slots, spec.context, chunk
+    def __init__(self, spec: EngineSpec) -> None:
+        """Load the model."""
+        self._slots, self._max_length = spec.slots, spec.context
         self._stop_tokens = frozenset(spec.stop_tokens)
         self._salted = spec.settings.prefix_caching
         self._engine: Any = _build(spec)
@@ -154,16 +152,7 @@ class VllmEngine:
         self._waiting.extend(requests)
 
     def poll(self) -> list[Completion]:
-        """Take a chunk of steps and return what finished."""
-        finished = self.step()
-        for _ in range(self._chunk - 1):
-            if not self.num_pending:
-                break
-            finished += self.step()
-        return finished
-
-    def step(self) -> list[Completion]:
-        """Sample one token of every running request and return what finished."""
+        """Sample one token of every running request and return what finished; commands are taken between two."""
         self._require_usable()
         try:
             return self._step()
@@ -187,7 +176,7 @@ class VllmEngine:
         plan = LengthPlan(answer_budget=2)
         self.submit([Request(group="", index=0, problem=nothing, prompt_tokens=(0,), seed=0, length=plan)])
         while self.num_pending:
-            self.step()
+            self.poll()
         self._done = before
 
     def push_weights(self, weights: Mapping[str, Tensor], version: int) -> None:

@@ -39,6 +39,10 @@ class EngineSpec:
     """The weights that every push must have."""
     records_experts: bool = False
 
+    def __post_init__(self) -> None:
+        if self.slots < 1:
+            raise ValueError(f"an engine needs at least 1 slot, got {self.slots}")
+
 
 def environment(*, on_gpu: bool, compiled: bool = False) -> dict[str, str]:
     """Return environment variables that vLLM must see before it is imported; what a user has set is kept.
