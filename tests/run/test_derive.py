@@ -47,7 +47,12 @@ def test_grader_follows_from_the_references(tmp_path, rows, grader):
 def test_what_is_set_stays_and_is_reckoned_with(tmp_path):
     overrides = ("length.max_length=40", "task.grader=exact", "pipeline.groups_per_batch=4")
     recipe, made = derive(own_model(tmp_path, SUMS, *overrides))
-    assert (recipe.length.max_length, recipe.task.grader, recipe.rollout.context, recipe.rollout.slots) == (
+    assert (
+        recipe.length.model_dump()["max_length"],
+        recipe.task.grader,
+        recipe.rollout.context,
+        recipe.rollout.slots,
+    ) == (
         40,
         "exact",
         56,
