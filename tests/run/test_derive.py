@@ -29,8 +29,8 @@ def test_everything_open_is_derived(tmp_path):
         "task.chat": False,
         "task.grader": "numeric",
         "rollout.max_prompt_tokens": 16,  # the longest has 8, in steps of 16
-        "length.max_length": 112,
-        "rollout.context": 128,  # all that tiny-base has
+        "length.max_length": 64,
+        "rollout.context": 80,
         "pipeline.groups_per_batch": 10,  # a tenth of the problems
         "rollout.slots": 80,
         "evaluation.num_prompts": 20,  # a fifth
@@ -94,4 +94,4 @@ def test_run_has_the_derived_settings(tmp_path):
     run = Run(recipe, tmp_path / "run")
     run.train()
     written = json.loads((tmp_path / "run" / "recipe.json").read_text())
-    assert (written["derived"], written["rollout"]["context"], written["evaluation"]["num_prompts"]) == ([], 128, 4)
+    assert (written["derived"], written["rollout"]["context"], written["evaluation"]["num_prompts"]) == ([], 80, 4)

@@ -25,9 +25,9 @@ from scalerl.tasks.task import Task
 
 RATE = 5e-3
 """Learning rate x width. Recipes that learnt have 0.002 (8B) to 0.03 (0.9M); collapses begin at 0.1."""
-FLOPS = {"cuda": 1e14, "cpu": 3e10}
+FLOPS = {"cuda": 1e14, "cpu": 1.5e10}
 """FLOPs per second to reckon with; of two CPU cores."""
-LENGTH = {"cuda": 1024, "cpu": 128}
+LENGTH = {"cuda": 1024, "cpu": 64}
 """Tokens of a completion, where the model's context has room for them."""
 STEP_S = 60.0
 """About how long a step, and an evaluation, should take."""
@@ -103,7 +103,7 @@ def _derivations(recipe: Recipe, path: str) -> Iterable[Derived]:
 
     num, share = (len(task.evaluation), 1) if task.evaluation else (len(encoded), 5)
     samples = int(in_a_minute / _SAMPLE / recipe.evaluation.samples_per_prompt)
-    evaluated = max(min(samples, num // share, MOST_EVALUATED), min(num // 2, 16), 1)
+    evaluated = max(min(samples, num // share, MOST_EVALUATED), min(num // 2, 8), 1)
     yield Derived("evaluation.num_prompts", evaluated, f"about a minute an evaluation, of {num:,} problems")
 
     lr = float(f"{RATE / sizes.hidden:.1g}")
