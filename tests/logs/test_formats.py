@@ -13,7 +13,7 @@ from run_folders import write_study
 
 from scalerl import store
 from scalerl.errors import InputError
-from scalerl.logs import columns
+from scalerl.logs import columns, source
 from scalerl.logs.build import with_gpus
 from scalerl.logs.columns import ARM, RUN
 from scalerl.logs.formats import FILES, FOLDERS, expand, read_table, read_tables
@@ -416,6 +416,15 @@ def test_folder_of_runs_asks_for_the_runs(tmp_path: Path) -> None:
     _run_folder(tmp_path / "a")
     _run_folder(tmp_path / "b")
     assert f"is a folder of runs (a, b): give them by name, such as {tmp_path}/a" in _fault(tmp_path)
+
+
+def test_values_are_counted_once_whatever_the_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = "".join(f"{step},reward,0.5\n{step},loss,1.5\n" for step in range(100))
+    path = _file(tmp_path / "a.csv", "step,metric,value\n" + rows)
+    monkeypatch.setattr(source, "_MAX_VALUES", 4 * 200)
+    assert read_table(path).columns == ["step", "reward", "loss"]
+    words = "".join(f"{step},m{step // 2},0.5\n" for step in range(200))  # as a table it is nearly empty
+    assert "holds more than 800 values" in _fault(_file(tmp_path / "b.csv", "step,metric,value\n" + words))
 
 
 def test_run_without_evaluations_is_an_error(tmp_path: Path) -> None:

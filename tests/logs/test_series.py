@@ -221,6 +221,12 @@ def test_start_is_found(tmp_path: Path, name: str) -> None:
     assert (series.start, series.start_sd, series.compute.tolist(), kinds) == expected
 
 
+@pytest.mark.parametrize("count", ["inf", "1e300"])
+def test_counts_beyond_integers_are_not_known(tmp_path: Path, count: str) -> None:
+    rows = [(at, 0.1 * at, count if at == 2 else 400) for at in range(1, 5)]
+    assert _only(tmp_path / "a.csv", "gpu_hours,reward,num_samples", rows).num_samples is None
+
+
 def test_start_without_sample_counts_is_noisy(tmp_path: Path) -> None:
     (tmp_path / "recipe.json").write_text("{}")
     rows = [f'{{"step": {n}, "set": "val", "gpu_hours": {n}, "reward": {0.2 + 0.1 * n}}}\n' for n in range(4)]

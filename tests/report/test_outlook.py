@@ -1,5 +1,7 @@
 """The forecast while a run trains."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -55,6 +57,22 @@ def test_evaluations_without_a_reward_are_left_out():
     assert outlook(rows) is not None
     rows[-1]["reward"] = None
     assert outlook(rows) is None
+
+
+@pytest.mark.parametrize("odd", [{"reward": "high"}, {"reward": float("nan")}, {"gpu_hours": None}, {"gpu_hours": -1}])
+def test_rows_without_numbers_are_left_out(odd: dict[str, Any]):
+    rows = evaluations(FIRST_FIT + 1)
+    rows[3] |= odd
+    assert outlook(rows) is not None
+    assert outlook(rows[:-1]) is None
+
+
+@pytest.mark.parametrize("odd", [{"num_samples": None}, {"num_samples": "all"}, {"num_samples": 0}, {"reward": 1.5}])
+def test_odd_counts_and_rewards_beyond_a_share_are_fitted(odd: dict[str, Any]):
+    rows = evaluations(FIRST_FIT)
+    del rows[2]["num_samples"]
+    rows[3] |= odd
+    assert outlook(rows) is not None
 
 
 def test_a_plain_loop_gets_the_fit_of_its_evaluations():

@@ -55,6 +55,10 @@ def test_a_run_cut_before_its_curve_bends_has_no_known_ceiling(tmp_path):
 def test_damaged_run_folder_does_not_stop_the_study(tmp_path):
     (tmp_path / store.EVALS).write_text("not json\nnor this\n")
     assert ProgressReader(tmp_path, "gpu_hours").read() == Progress()
+    (tmp_path / store.EVALS).unlink()
+    for step, reward in enumerate([0.1, 0.2, float("nan"), "high"]):
+        store.append_row(tmp_path / store.EVALS, {"step": step, "attempt": 1, "set": "main", "reward": reward})
+    assert ProgressReader(tmp_path, "gpu_hours").read() == Progress(reward=0.2)
 
 
 def status_of(tmp_path: Path, **more: Any) -> RunStatus:

@@ -49,7 +49,7 @@ def _one_row_per_run_and_step(table: Table, source: Source) -> Table:
             apart=("run",),
         ).noting(Fact(kind="one_column_per_run", values={"columns": runs}))
     rows = one_row_per_run(table, series) if series else one_row_per_step(table)
-    cells, places = tabled(rows, source) if rows else (table.cells, table.places)
+    cells, places = tabled(rows, source, is_counted=True) if rows else (table.cells, table.places)
     return replace(table, cells=cells, places=places)
 
 

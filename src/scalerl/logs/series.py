@@ -168,7 +168,8 @@ def _series(points: Points, selection: Selection, names: dict[str, Any]) -> Seri
     if (held | is_start).all():
         raise InputError(f"{name} has no row left to fit besides its start, at {points.where(is_start)}.")
     is_mean = y_scale != "none" and not is_part(table.y or "")
-    samples = np.where((points.samples >= 1) & is_mean, points.samples, np.nan)
+    is_count = (points.samples >= 1) & (points.samples < 2**63)
+    samples = np.where(is_count & is_mean, points.samples, np.nan)
     start, start_sd = _start(y[is_start], samples[is_start], selection, SCALES[y_scale])
     facts += _start_facts(start, points.take(is_start), x[~held], selection)
     is_open = start is None and selection.start is None and y_scale == "1"

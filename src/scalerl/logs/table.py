@@ -102,17 +102,20 @@ class Table:
         return names.grouped(zip(np.zeros(len(self)), *(map(str, self[name]) for name in labels), strict=True))
 
 
-def tabled(placed: Iterable[Placed], source: Source) -> tuple[dict[str, Cells], Cells]:
-    """Return rows as columns, and their places; InputError for no rows."""
+def tabled(placed: Iterable[Placed], source: Source, *, is_counted: bool = False) -> tuple[dict[str, Cells], Cells]:
+    """Return rows as columns, and their places; InputError for no rows.
+
+    Values that were counted before, in rows of another shape, are within the limit: only new empty cells are counted.
+    """
     rows, places = [], []
     for place, row in placed:
-        source.spend(len(row) + 1)
+        source.spend(0 if is_counted else len(row) + 1)
         rows.append(row)
         places.append(place)
     if not rows:
         raise InputError(f"{source.path} holds no rows yet: wait until the run has logged something.")
     columns = dict.fromkeys(itertools.chain.from_iterable(rows))
-    source.spend(_EMPTY_CELL * len(rows) * len(columns))
+    source.spend(_EMPTY_CELL * (len(rows) * len(columns) - sum(map(len, rows))))
     cells: dict[str, Cells] = {}
     for at, column in enumerate(columns, start=1):
         name = clean(str(column)) or f"column {at}"

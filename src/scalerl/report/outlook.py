@@ -10,6 +10,7 @@ from scalerl.curves import At, Fit, Verdict, fit, reward_at
 from scalerl.curves.data import Bounds
 from scalerl.curves.fit import LEAST_POINTS
 from scalerl.logs.axes import Axis, preferred_axis
+from scalerl.report.columns import number
 
 __all__ = ["FIRST_FIT", "Axis", "Ceiling", "LiveForecast", "Outlook", "forecast_end", "preferred_axis"]
 
@@ -70,12 +71,17 @@ class LiveForecast:
     def from_rows(
         cls, rows: Iterable[Mapping[str, Any]], end_compute: float | None = None, *, axis: Axis = "gpu_hours"
     ) -> Self:
-        """Return a forecast from rows of evals.jsonl over a column of compute; rows without a reward are skipped."""
-        forecast = cls(end_compute)
+        """Return a forecast from rows of evals.jsonl over a column of compute.
+
+        Rows without a finite compute and reward are skipped; rewards outside 0 to 1 are fitted without bounds.
+        """
+        numbers = [[number(row.get(name)) for name in (axis, "reward", "num_samples")] for row in rows]
+        known = [row for row in numbers if row[0] >= 0 and row[1] == row[1]]
+        is_share = all(0 <= reward <= 1 for _, reward, _ in known)
+        forecast = cls(end_compute, bounds=(0.0, 1.0) if is_share else None)
         forecast._axis = axis
-        for row in rows:
-            if row.get("reward") is not None:
-                forecast.add(row[axis], row["reward"], row["num_samples"])
+        for compute, reward, num_samples in known:
+            forecast.add(compute, reward, int(num_samples) if num_samples >= 1 else None)
         return forecast
 
     def add(self, compute: float, reward: float, num_samples: int | None = None) -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from scalerl import store
+from scalerl.report.columns import number
 from scalerl.study.folder import first_set, last_row, run_folder
 from scalerl.study.plan import Plan, PlannedRun
 from scalerl.study.policy import EPSILON, POLICIES, Decision, Measured
@@ -79,14 +80,14 @@ def measure(folder: Path, arm: str, statuses: Sequence[RunStatus]) -> Measured:
     for place, status in enumerate(statuses):
         column, limit = axis_of(status.run)
         for row in first_set(run_folder(folder, status.run)):
-            at = float(row.get(column) or 0.0) / limit
-            if at <= 0:
-                starts.append(float(row["reward"]))
+            at, samples = number(row.get(column)) / limit, number(row.get("num_samples"))
+            if not at > 0:
+                starts += [float(row["reward"])] * (at == 0)
                 continue
             compute.append(at)
             reward.append(float(row["reward"]))
             run.append(place)
-            num_samples.append(int(row.get("num_samples") or 0))
+            num_samples.append(int(samples) if samples >= 1 else 0)
     return Measured(
         name=arm,
         # A run may be done before its budget is spent, when its data are exhausted.

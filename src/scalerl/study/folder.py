@@ -8,6 +8,7 @@ DIR/  study.json  the resolved plan      recipes/ARM-seedN.json  what each run i
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from scalerl.config import Recipe, load_written
 from scalerl.config.messages import show
 from scalerl.errors import BusyError, RecipeError, RunFolderError, StudyError
 from scalerl.logs.axes import Axis
+from scalerl.report.columns import number
 from scalerl.study.plan import Plan, PlannedRun, changes_of
 
 _RUNS, _RECIPES, _LOGS, _LOCK = "runs", "recipes", "logs", ".lock"
@@ -58,7 +60,7 @@ def last_row(folder: Path) -> store.Row:
 def first_set(folder: Path) -> list[store.Row]:
     """Return the rows of the first evaluation set, without those that were not measured."""
     rows = _readable(store.read_evals, folder) or []
-    return [row for row in rows if row.get("set") == rows[0].get("set") and row.get("reward") is not None]
+    return [row for row in rows if row.get("set") == rows[0].get("set") and not isnan(number(row.get("reward")))]
 
 
 def is_done(folder: Path, run: PlannedRun) -> bool:
