@@ -69,6 +69,7 @@ EXPECTED = {
     "write_to_the_trainer": "crash",
     "flood_the_trainer": "crash",
     "kill_the_family": "crash",
+    "outlive_the_trainer": None,
 }
 
 

@@ -82,11 +82,34 @@ def test_bad_items_affect_only_themselves_and_are_counted(pool: GraderPool):
 
 
 @needs_linux
-def test_forged_reply_costs_its_own_verdict():
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "7",
+        "[" * 700 + "]" * 700,
+        '{"value": ' + "[" * 700 + "]" * 700 + "}",
+        '{"value": NaN}',
+        '{"value": 1e9}',
+        '{"value": 1, "outcome": [1]}',
+        '{"value": 1, "reason": "error"}',
+        '{"reason": ["x"]}',
+        '{"reason": "fame"}',
+        "{}",
+    ],
+    ids=lambda reply: reply[:30],
+)
+def test_forged_reply_costs_its_own_verdict(reply: str):
     with GraderPool(num_workers=1, timeout_s=100.0) as pool:
-        (forged,) = pool.grade_all([Item(key="forge", spec=OBEY, text="forge", answer="0")])
-        assert forged.reason == "crash"
-        assert endings(pool, ["right"]) == ["right"]
+        (forged,) = pool.grade_all([Item(key="forge", spec=OBEY, text=f"forge {reply}", answer="0")])
+        assert (forged.value, forged.reason) == (None, "crash")
+
+
+@needs_linux
+def test_process_that_left_its_group_stops_nobody():
+    with GraderPool(num_workers=1, timeout_s=1.0) as pool:
+        assert endings(pool, ["outlive", "right"]) == ["timeout", "right"]
+        session = pool.pid
+    assert wait_until_none(session)
 
 
 def test_coroutine_functions_share_a_worker_of_their_own():

@@ -111,6 +111,13 @@ def kill_the_family() -> str:
     return "5"
 
 
+def outlive_the_trainer() -> str:
+    if os.fork() == 0:
+        os.setsid()
+        os.execvp("python3", ["python3", "-c", "import time; time.sleep(1000.5)"])
+    return "5"
+
+
 HARMS = {
     harm.__name__: harm
     for harm in (
@@ -132,6 +139,7 @@ HARMS = {
         write_to_the_trainer,
         flood_the_trainer,
         kill_the_family,
+        outlive_the_trainer,
     )
 }
 

@@ -33,12 +33,17 @@ def obey(text: str, answer: str, /) -> object:
                 pass
         case ["exit"]:
             os._exit(3)
-        case ["forge"]:
+        case ["forge", *reply]:
             # Alone in its write, since more than one reply is refused for that. Numbers of messages can be guessed.
             for descriptor in map(int, os.listdir("/proc/self/fd")):
                 if descriptor > 2:
                     with contextlib.suppress(OSError):
-                        os.write(descriptor, f"[{answer}, false, 7]\n".encode())
+                        os.write(descriptor, f"[{answer}, false, {' '.join(reply)}]\n".encode())
+            time.sleep(3600)
+        case ["outlive"]:
+            if os.fork() == 0:
+                os.setsid()
+                time.sleep(3600)
             time.sleep(3600)
         case ["leave"]:
             sys.exit(3)

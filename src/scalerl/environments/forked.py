@@ -9,7 +9,7 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from scalerl.config.parts import GradingSettings
 from scalerl.environments.protocol import LONGEST_OBSERVATION, Session, Step, read_step
@@ -18,12 +18,15 @@ from scalerl.environments.steps import Stepped, environment_seed
 from scalerl.errors import GraderPoolError
 from scalerl.graders.children import Children
 from scalerl.graders.supervisor import Limits, Reply, failure
+from scalerl.graders.workers import Reason
 from scalerl.types import Request
 
 _LONGEST_REPLY = 12 * LONGEST_OBSERVATION + 10_000
 """Bytes: a character outside the basic plane is 12 in JSON."""
 _CLOSE_S = 5.0
 """For the environment's own `close`, after the conversation."""
+_LOAD_S = 120.0
+"""For importing the environment and its packages on a busy machine."""
 
 
 class Conversing:
@@ -72,6 +75,7 @@ class ForkedSteps:
     def __init__(self, spec: EnvironmentSpec, limits: GradingSettings) -> None:
         self._name, self._timeout_s = spec.settings.name, limits.timeout_s
         self.first_errors: dict[str, str] = {}
+        self._is_new = True
         self._conversations: dict[str, _Conversation] = {}
         self._awaited: dict[int, str] = {}
         """The conversation of each turn that is being taken."""
@@ -95,6 +99,13 @@ class ForkedSteps:
         return len(self._awaited)
 
     def submit(self, key: str, request: Request, texts: Sequence[str]) -> None:
+        if self._is_new:
+            # Its imports do not count against the first step.
+            self._is_new = False
+            if self._children.load(timeout_s=_LOAD_S) is None:
+                raise GraderPoolError(
+                    f'the environment "{self._name}" cannot be loaded: that took over {_LOAD_S:.0f} s'
+                )
         now = time.monotonic()
         if texts:
             held = self._conversations[key]
@@ -140,8 +151,10 @@ class ForkedSteps:
         held, reason, error = self._conversations[key], reply.get("reason"), str(reply.get("error"))
         held.awaited, held.closes, step = None, bool(reply.get("closes")), Step(done=True)
         try:
+            if reason not in (None, *get_args(Reason)):
+                raise ValueError(f"its process ended a turn with {reason!r:.60}")
             step = step if reason else _read(reply["step"])
-        except (ValueError, TypeError, KeyError, AttributeError) as failed:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as failed:
             reason, error, held.closes = "crash", str(failed), False
         if reason:
             self.first_errors.setdefault(self._name, error)

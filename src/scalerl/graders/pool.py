@@ -14,11 +14,12 @@ import pickle
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from scalerl.errors import GraderError, GraderPoolError
 from scalerl.graders.children import Children
-from scalerl.graders.supervisor import Limits
+from scalerl.graders.supervisor import Limits, Reply
+from scalerl.graders.values import Score, read_score
 from scalerl.graders.workers import Reason
 
 _LOAD_TIMEOUT_S = 120.0
@@ -112,12 +113,12 @@ class GraderPool:
         graded = []
         for number, reply in self._children.poll(timeout if self._pending else 0.0):
             key, spec = self._pending.pop(number)
-            value, reason = reply.get("value"), reply.get("reason")
-            ending = "right" if value == 1 else "wrong" if value == 0 else "partly"
-            self.num_ended[reason or ending] += 1
-            graded.append(Graded(key=key, value=value, reason=reason, outcome=reply.get("outcome", "")))
-            if reason == "error":
-                self.first_errors.setdefault(spec.name, reply["error"])
+            result = _read(key, reply)
+            ending = "right" if result.value == 1 else "wrong" if result.value == 0 else "partly"
+            self.num_ended[result.reason or ending] += 1
+            graded.append(result)
+            if result.reason == "error":
+                self.first_errors.setdefault(spec.name, str(reply.get("error")))
         return graded
 
     def grade_all(self, items: Iterable[Item]) -> list[Graded]:
@@ -141,3 +142,17 @@ class GraderPool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _read(key: Hashable, reply: Reply) -> Graded:
+    """Return what a process replied; what is neither a verdict nor a reason, as a grader may forge it, is a crash."""
+    try:
+        score, reason = (
+            read_score(Score(value=reply.get("value"), outcome=reply.get("outcome", ""))),
+            reply.get("reason"),
+        )
+        if (reason is None) != (score.value is None) and reason in (None, *get_args(Reason)):
+            return Graded(key=key, value=score.value, reason=reason, outcome=score.outcome)
+    except TypeError:
+        pass
+    return Graded(key=key, value=None, reason="crash")

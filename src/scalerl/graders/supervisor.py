@@ -233,9 +233,11 @@ class _Supervisor:
         fork.received, is_last = rest, False
         for line in lines:
             number, is_last, reply = json.loads(line)
-            reply = {**reply}
+            if number not in fork.given:
+                raise ValueError("to another message")
+            # First: a reply that cannot be sent on is one that did not come.
+            self._trainer.send(("ended", number, {**reply}))
             del fork.given[number]
-            self._trainer.send(("ended", number, reply))
         return is_last
 
     def _end(self, fork: _Fork, reason: str = "crash", error: str = "its process died") -> None:
@@ -247,9 +249,11 @@ class _Supervisor:
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
             limit_s = self._limits.cpu_limit_s
             reason, error = "timeout", f"it took more than {limit_s:g} s of CPU time (grading.cpu_limit_s)"
-        # Between the deadline and its end it may have replied.
+        # Between the deadline and its end it may have replied. Without a look first, whoever has left its group and
+        # holds its socket would stop the supervisor.
         with suppress(Exception):
-            self._pass_on(fork)
+            if fork.end.poll():
+                self._pass_on(fork)
         self._poller.unregister(fork.end.fileno())
         fork.end.close()
         for number in fork.given:
