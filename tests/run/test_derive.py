@@ -10,8 +10,9 @@ import pytest
 from scalerl.config import RecipeError, changed_recipe, load_recipe
 from scalerl.run.derive import derive
 from scalerl.run.run import Run
+from scalerl.run.sft.make import SftObserver, sft
 
-SUMS = [{"question": f"{n}+{n}=", "solution": f"twice {n}. #### {2 * n}"} for n in range(1, 101)]
+SUMS = [{"question": f"{n}+{n}=", "answer": f"twice {n}. #### {2 * n}"} for n in range(1, 101)]
 LETTERS = [{"prompt": f"{n}?", "answer": "ABCD"[n % 4]} for n in range(40)]
 WORDS = [{"prompt": f"{n}?", "answer": "some words"} for n in range(40)]
 
@@ -61,15 +62,46 @@ def test_what_is_set_stays_and_is_reckoned_with(tmp_path):
     assert not {each.key for each in made} & {"length.max_length", "task.grader", "pipeline.groups_per_batch"}
 
 
-def test_chat_template_of_the_tokenizer_is_used(tmp_path):
+def test_a_length_control_without_a_max_length_keeps_its_own_settings(tmp_path):
+    settings = ("thinking_min=20", "thinking_max=40", "answer_budget=20")
+    interrupted = own_model(tmp_path, SUMS, "length.name=interruption", *(f"length.{each}" for each in settings))
+    recipe, made = derive(interrupted)
+    assert (recipe.length.name, recipe.rollout.context) == ("interruption", 16 + 40 + 20)
+    assert "length.max_length" not in {each.key for each in made}
+
+
+@pytest.fixture
+def chat_model(tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(str(files("scalerl") / "assets" / "tiny-base"), folder)
     config = json.loads((folder / "tokenizer_config.json").read_text())
     template = "{% for m in messages %}{{ m['content'] }}{% endfor %}====="
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": template}))
-    recipe, _ = derive(own_model(tmp_path, SUMS, f"model.path={folder}"))
+    return folder
+
+
+def test_chat_template_of_the_tokenizer_is_used(tmp_path, chat_model):
+    recipe, _ = derive(own_model(tmp_path, SUMS, f"model.path={chat_model}"))
     assert recipe.task.chat
     assert recipe.rollout.max_prompt_tokens == 16  # 8 and the 5 of the template
+
+
+def test_sft_encodes_with_the_derived_settings(tmp_path, chat_model):
+    class Watcher(SftObserver):
+        def started(self, plan):
+            self.plan = plan
+
+        def stopping(self):
+            return True
+
+    def inputs_per_demonstration(*overrides: str) -> float:
+        settings = ("sft.num_heldout=10", "sft.epochs=1", "sft.batch_tokens=99999", "task.demonstration_field=answer")
+        recipe, watcher = own_model(tmp_path, SUMS, *settings, *overrides), Watcher()
+        sft(recipe, tmp_path / f"out{len(overrides)}", model=str(chat_model), observer=watcher)
+        return watcher.plan.batch_tokens / watcher.plan.num_demonstrations
+
+    # The five of the template, instead of <bos>.
+    assert inputs_per_demonstration() == pytest.approx(inputs_per_demonstration("task.chat=false") + 4)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +109,8 @@ def test_chat_template_of_the_tokenizer_is_used(tmp_path):
     [
         (["task=missing.jsonl"], "missing.jsonl cannot be read"),
         (['derived=["loss.cap"]'], '"loss.cap", which cannot be derived'),
+        (["rollout.max_prompt_tokens=128"], "max_prompt_tokens is 128, but the model has room for 128 tokens"),
+        (["rollout.max_prompt_tokens=500"], "max_prompt_tokens is 500, but the model has room for 128 tokens"),
     ],
 )
 def test_what_cannot_be_derived_is_said(tmp_path, overrides, message):

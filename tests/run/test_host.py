@@ -56,6 +56,11 @@ def test_load_of_this_machine():
     assert 0.05 < row["host/memory_gb"] < 100  # this process has loaded torch
 
 
+def test_memory_is_left_out_where_the_system_does_not_say_it(monkeypatch, tmp_path):
+    monkeypatch.setattr("scalerl.run.host._STATM", tmp_path / "none")
+    assert machine_load(torch.device("cpu")).keys() == {"host/load"}
+
+
 def test_environment_is_json_with_versions():
     written = json.loads(json.dumps(environment(torch.device("cpu"))))
     assert written["torch"] == torch.__version__

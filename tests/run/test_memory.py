@@ -53,7 +53,7 @@ def dense():
 def llama():
     from transformers import LlamaConfig
 
-    return LlamaConfig(**DENSE_8B | {"vocab_size": 128256, "intermediate_size": 14336, "num_hidden_layers": 32})
+    return LlamaConfig(**EIGHT, head_dim=128, tie_word_embeddings=False)
 
 
 def experts():

@@ -8,7 +8,10 @@ VERSION = 3
 
 
 def make_completion(key, index, prompt, tokens, *, forced=(), log_probs=None, temperature=1.0, finish: Finish = "stop"):
-    """`forced` are the places of forced tokens; every token but the last is of the version before VERSION."""
+    """`forced` are the places of forced tokens; every token but the last is of the version before VERSION.
+
+    The log-prob of a forced token is one that shows in any number it would be part of.
+    """
     tokens = np.array(tokens, dtype=np.int32)
     mark = np.isin(np.arange(len(tokens)), forced)
     log_probs = np.full(len(tokens), -1.0) if log_probs is None else np.array(log_probs)
@@ -24,7 +27,7 @@ def make_completion(key, index, prompt, tokens, *, forced=(), log_probs=None, te
             temperature=temperature,
         ),
         tokens=tokens,
-        log_probs=np.where(mark, 0.0, log_probs),
+        log_probs=np.where(mark, -37.0, log_probs),
         versions=np.array([VERSION - 1] * (len(tokens) - 1) + [VERSION], dtype=np.int32),
         forced=mark,
         finish=finish,

@@ -57,7 +57,9 @@ def derive(recipe: Recipe) -> tuple[Recipe, tuple[Derived, ...]]:
     made = {each.key: each for each in _derivations(recipe, recipe.model.path)}
     if unknown := [key for key in recipe.derived if key not in made]:
         raise RecipeError(f"derived holds {quoted(unknown)}, which cannot be derived; what can be is {quoted(made)}")
-    chosen = tuple(made[key] for key in recipe.derived)
+    # Another length control than the recipe's own may have no such setting.
+    skipped = {"length.max_length"}.difference(length_settings(recipe))
+    chosen = tuple(made[key] for key in recipe.derived if key not in skipped)
     return with_derived(recipe, {each.key: each.value for each in chosen}), chosen
 
 
@@ -84,10 +86,16 @@ def _derivations(recipe: Recipe, path: str) -> Iterable[Derived]:
     )
     prompt = prompt if is_open("rollout.max_prompt_tokens") else recipe.rollout.max_prompt_tokens
 
-    length = min(LENGTH[device], longest_context - prompt)
+    room = longest_context - prompt
+    if room < 1 and is_open("length.max_length"):
+        raise RecipeError(
+            f"rollout.max_prompt_tokens is {prompt}, but the model has room for {longest_context} tokens, those of the "
+            f"completion included: lower it"
+        )
+    length, limits = max(min(LENGTH[device], room), 1), length_settings(recipe)
     yield Derived("length.max_length", length, f"{LENGTH[device]:,} on this device, if the model's context has room")
-    if not is_open("length.max_length"):
-        length = sum(getattr(recipe.length, key.partition(".")[2]) for key in length_settings(recipe))
+    if limits and not (is_open("length.max_length") and "length.max_length" in limits):
+        length = sum(getattr(recipe.length, key.partition(".")[2]) for key in limits)
     context = prompt + length
     yield Derived("rollout.context", context, f"prompt and completion; the model has room for {longest_context:,}")
 

@@ -4,7 +4,8 @@ import gc
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,9 @@ import torch
 from scalerl import __version__
 from scalerl.config import Recipe
 from scalerl.rollout import generator_devices
+
+_STATM = Path("/proc/self/statm")
+"""Memory of this process in pages; Linux has it."""
 
 
 def limit_host_threads(device: torch.device) -> None:
@@ -53,9 +57,9 @@ def run_devices(recipe: Recipe, device: torch.device) -> list[str]:
 
 def machine_load(device: torch.device) -> dict[str, float]:
     """Return how busy the machine is, as columns of metrics.jsonl: 1 is a runnable process for each core."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    row = {"host/load": os.getloadavg()[0] / (os.cpu_count() or 1), "host/memory_gb": resident / 1e9}
+    row = {"host/load": os.getloadavg()[0] / (os.cpu_count() or 1)}
+    with suppress(FileNotFoundError):
+        row["host/memory_gb"] = int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e9
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         row["gpu/memory_gb"] = (total - free) / 1e9

@@ -338,7 +338,7 @@ class VllmEngine:
 
 
 def _sampling_params(request: Request) -> Any:
-    from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
+    from vllm.sampling_params import SamplingParams  # pyright: ignore[reportMissingImports]
 
     # Our sampler has the request's own temperature and leaves one token, which vLLM finds fastest as the likeliest.
     return SamplingParams(
@@ -358,7 +358,7 @@ def _build(spec: EngineSpec) -> Any:
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "config.json").write_text(spec.config, encoding="utf-8")
             return _build(replace(spec, folder=folder))
-    from vllm import EngineArgs  # pyright: ignore[reportMissingImports]
+    from vllm.engine.arg_utils import EngineArgs  # pyright: ignore[reportMissingImports]
     from vllm.v1.engine.llm_engine import LLMEngine  # pyright: ignore[reportMissingImports]
 
     try:

@@ -24,10 +24,12 @@ from safetensors import SafetensorError
 from scalerl.atomic_files import new_folder, write_errors
 from scalerl.config import Recipe, body_dtype
 from scalerl.config.parts import NEW_MODEL
+from scalerl.config.recipe import replaced
 from scalerl.config.secrets import hidden
 from scalerl.errors import LearnerError, RecipeError, RunFolderError
 from scalerl.models.tiny import TinyShape
 from scalerl.run import checkpoint as checkpoints
+from scalerl.run.derive import derive
 from scalerl.run.host import environment
 from scalerl.run.parts import build_tasks
 from scalerl.run.resume import lock_folder
@@ -136,6 +138,8 @@ def sft(
         )
     folder, shape, new = out.with_name(f"{out.name}.checkpoints"), shape or TinyShape(), base == NEW_MODEL
     _check_folders(out, folder, resume=resume)
+    if not new:
+        recipe, _ = derive(replaced(recipe, {"model.path": base}))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     # Ranks have the model on devices of their own.
     has_ranks = recipe.learner.sharding != "none"
