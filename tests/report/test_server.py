@@ -130,6 +130,13 @@ def test_planner_has_its_word(board: ServedBoard, watched: Path):
     }
 
 
+def test_a_changed_plan_is_shown(board: ServedBoard, watched: Path):
+    path, key = watched / "study" / "study.json", board.json("/api/runs")["studies"][0]["key"]
+    wait_until(lambda: _compared(board, key))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"description": "which loss is better"}))
+    wait_until(lambda: board.json(f"/api/studies/{key}")["description"] == "which loss is better")
+
+
 def _compared(board: ServedBoard, key: str) -> Any:
     study = board.json(f"/api/studies/{key}")
     return study if study["report"] and len(study["report"]["sets"][0]["curves"]) == 2 else None

@@ -7,9 +7,10 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ UNFORESEEN = (OSError, MemoryError, RecursionError, ArithmeticError, LookupError
 MAX_BYTES = 256 << 20
 """Largest log that is read: it is read as a whole whenever it grows."""
 MOST_CURVES = 40
+FITS_AT_ONCE = 4
+"""Fits that can wait of which a look makes so many, or as many as take the time of reading; the next makes others."""
 RUN_FILES = (store.RECIPE, store.ENV, store.METRICS, store.EVALS, store.SAMPLES, store.STATUS)
 FORECAST = ("num", "compute", "verdict", "is_ok", "ceiling", "end")
 """What is kept of a fit in the history of forecasts."""
@@ -66,12 +69,45 @@ class Look:
     columns: dict[str, list[float | None]] = field(default_factory=dict)
     settings: Json = field(default_factory=dict)
     memory: Json = field(default_factory=dict)
+    more: bool = False
+    """Whether fits are left to the next look."""
     cpu_s: float = 0.0
-    """CPU time that it took: the longer, the longer until the next look."""
+    """CPU time that it took, without the fits that can wait: the longer, the longer until the next look."""
 
     @property
     def is_empty(self) -> bool:
         return bool(self.summary["problem"]) and not self.detail["curves"] and not self.columns
+
+
+@dataclass(slots=True, kw_only=True)
+class Fits:
+    """The fits of a look; those of an earlier look are in `memory`.
+
+    Early forecasts can wait until new rows are shown, and in the first look all can: it lists the log.
+    """
+
+    memory: Json
+    with_history: bool = False
+    read_s: float = 0.0
+    used: Json = field(default_factory=dict)
+    num: int = 0
+    seconds: float = 0.0
+    """CPU time of the fits that could wait."""
+    more: bool = False
+
+    def made(self, key: str, fit: Callable[[], Json], *, is_early: bool) -> Json | None:
+        """Return a fit; None where it is left to the next look."""
+        can_wait = is_early or not self.memory
+        began = time.process_time()
+        if key in self.memory:
+            self.used[key] = self.memory[key]
+        elif can_wait and self.num >= FITS_AT_ONCE and self.seconds >= self.read_s:
+            self.more = True
+        else:
+            self.used[key] = fit()
+            self.num += can_wait
+            self.seconds += (time.process_time() - began) * can_wait
+        return self.used.get(key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +129,11 @@ def files_of(source: Source) -> list[File]:
     path = source.path
     if source.kind == "study":
         folders = [path / store.portable(place) for *_, place in planned(source.plan)]
-        names = [path / store.DECISIONS, *(folder / name for folder in folders for name in RUN_FILES)]
+        names = [
+            path / store.STUDY,
+            path / store.DECISIONS,
+            *(folder / name for folder in folders for name in RUN_FILES),
+        ]
     elif source.kind == "run":
         names = [path / name for name in RUN_FILES]
     elif path.is_dir():
@@ -128,22 +168,23 @@ def unreadable(source: Source, fault: str) -> Look:
     problem = f"{source.name} cannot be read: {fault}."
     if source.kind == "study":
         return Look(detail=NOT_COMPARED | {"problem": problem})
-    return _look(source, Reading(problem=problem), None, False, {})
+    return _look(source, Reading(problem=problem), None, Fits(memory={}))
 
 
 def look_at(source: Source, end_compute: float | None, with_history: bool, memory: Json) -> Look:
     """Read a source; `end_compute` is the end of a budget that the run does not name itself."""
-    began = time.process_time()
+    began, fits = time.process_time(), Fits(memory=memory, with_history=with_history)
     try:
         if source.kind == "study":
             look = _look_at_study(source)
         else:
             reading = _read_run(source) if source.kind == "run" else _read_log(source)
             own_end = None if reading.run is None else reading.run.end_compute()
-            look = _look(source, reading, end_compute if own_end is None else own_end, with_history, memory)
+            fits.read_s = time.process_time() - began
+            look = _look(source, reading, end_compute if own_end is None else own_end, fits)
     except UNFORESEEN as fault:
         look = unreadable(source, f"{type(fault).__name__}: {fault}")
-    return replace(look, cpu_s=time.process_time() - began)
+    return replace(look, cpu_s=time.process_time() - began - fits.seconds)
 
 
 # Reading
@@ -222,12 +263,12 @@ def _columns(table: Table) -> dict[str, Array]:
 # What the page shows
 
 
-def _look(source: Source, reading: Reading, end: float | None, with_history: bool, memory: Json) -> Look:
-    run, columns, used = reading.run, reading.columns, {}
+def _look(source: Source, reading: Reading, end: float | None, fits: Fits) -> Look:
+    run, columns = reading.run, reading.columns
     curves, alarms = [], list(reading.alarms)
     for series in reading.series[:MOST_CURVES]:
         unit = axis_label(series.x_label, "GPU-hours" if run is None else run.hours)
-        row = _curve_json(series, end, unit, with_history, memory, used)
+        row = _curve_json(series, end, unit, fits)
         fall = None if row["fit"] is None else row["fit"].pop("fall")
         alarms += fall_alarms(series.evaluation_set or series.name, fall, columns, series.x_label)
         alarms += moved_alarms(row["history"])
@@ -261,7 +302,8 @@ def _look(source: Source, reading: Reading, end: float | None, with_history: boo
         "num_skipped": 0 if run is None else run.num_skipped,
     }
     shown = {name: thinned(name, values) for name, values in columns.items()}
-    return Look(summary=summary, detail=detail, columns=shown, settings=detail["settings"], memory=used)
+    kept = {"memory": fits.used, "more": fits.more}
+    return Look(summary=summary, detail=detail, columns=shown, settings=detail["settings"], **kept)
 
 
 def _main_json(curve: Json | None) -> Json:
@@ -281,19 +323,18 @@ def _main_json(curve: Json | None) -> Json:
     }
 
 
-def _curve_json(series: Series, end: float | None, unit: str, with_history: bool, memory: Json, used: Json) -> Json:
+def _curve_json(series: Series, end: float | None, unit: str, fits: Fits) -> Json:
     order = np.argsort(series.compute, kind="stable")
     # An end at an uneven pace moves a little with each step: to 3 % it is the same.
     about = "" if end is None or end <= 0 else str(round(math.log(end) * 33))
 
-    def forecast(num: int) -> Json:
+    def forecast(num: int, *, is_early: bool) -> Json | None:
         part = series.take(np.sort(order[:num]))
-        key = f"{_fingerprint(part)} {about}"
-        used[key] = memory[key] if key in memory else fit_curve(part, end, unit)
-        return used[key]
+        return fits.made(f"{_fingerprint(part)} {about}", partial(fit_curve, part, end, unit), is_early=is_early)
 
     num = len(series.compute)
-    fits = [forecast(early) for early in _HISTORY if early < num and with_history] + [forecast(num)] * (num > 0)
+    latest = forecast(num, is_early=False) if num else None
+    early = [forecast(size, is_early=True) for size in reversed(_HISTORY) if size < num and fits.with_history]
     return {
         "name": series.name,
         "set": series.evaluation_set or "",
@@ -304,8 +345,8 @@ def _curve_json(series: Series, end: float | None, unit: str, with_history: bool
         "start": series.start,
         "problem": series.problem,
         "notes": list(series.notes),
-        "fit": dict(fits[-1]) if fits else None,
-        "history": [{key: row[key] for key in FORECAST} for row in fits],
+        "fit": dict(latest) if latest else None,
+        "history": [{key: row[key] for key in FORECAST} for row in (*early[::-1], latest) if row],
     }
 
 

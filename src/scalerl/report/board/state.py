@@ -54,6 +54,10 @@ class Item:
     asked_at: float = 0.0
     next_at: float = 0.0
 
+    def lacks_history(self, now: float) -> bool:
+        """Return whether a page shows this run without the whole history of its forecasts."""
+        return now < self.wanted_until and self.source.kind != "study" and not self.has_history
+
 
 class Board:
     """Everything that is followed. `look` is called by one thread; the rest may be called by any."""
@@ -93,7 +97,8 @@ class Board:
             free = self._num_workers - sum(item.asked is not None for item in self._items.values())
             items = sorted(self._items.values(), key=lambda item: (item.wanted_until < now, item.asked_at))
         for item in items if free > 0 else ():
-            if free > 0 and item.asked is None and now >= item.next_at and self._ask(item, now):
+            is_due = item.asked is None and (now >= item.next_at or item.lacks_history(now))
+            if free > 0 and is_due and self._ask(item, now):
                 free -= 1
         if self.version != before:
             for listener in list(self._listeners):
@@ -108,7 +113,8 @@ class Board:
             item = known.get(source.key)
             if item is None or item.source.kind != source.kind:
                 item = Item(source, Look(detail=NOT_COMPARED) if source.kind == "study" else None)
-            item.source = source
+            if item.source != source:
+                item.source, item.version = source, self.version + 1
             if source.kind == "run":
                 item.status = current_status(read_object(source.path / STATUS, source.root)[0])
             self._items[source.key] = item
@@ -120,7 +126,7 @@ class Board:
         files = [*files_of(item.source), (str(item.status), 0, 0)]
         wanted = item.wanted_until > now and item.source.kind != "study"
         item.next_at = now + LOOK_EVERY_S
-        if files == item.files and item.has_history >= wanted:
+        if files == item.files and not item.lacks_history(now):
             return False
         item.files, item.has_history, item.asked_at = files, wanted, now
         memory = {} if item.look is None else item.look.memory
@@ -137,6 +143,8 @@ class Board:
             item.look = unreadable(item.source, "its reader ran out of memory")
         times, most = PAUSES[item.source.kind]
         item.next_at, item.asked = now + min(times * item.look.cpu_s, most), None
+        if item.look.more:
+            item.files, item.next_at = None, now
         self.version += 1
         item.version = self.version
         if (study := self._items.get(item.source.study or "")) is not None:
