@@ -51,9 +51,11 @@ def page() -> str:
     sections.append(
         "## Settings of each task\n\nKeys of `[task]`, `[tasks.NAME]` and `[evaluation.sets.NAME]`, by the task's name."
     )
-    names = {task: [name for name in TASKS if TASKS[name] is task] for task in TASKS.values()}
-    for task, own in names.items():
-        parameters, meanings = keyword_settings(task), TASK_SETTINGS[own[0]]
+    # Two tasks may be one function with a name bound.
+    functions = {name: getattr(task, "func", task) for name, task in TASKS.items()}
+    names = {function: [name for name in TASKS if functions[name] is function] for function in functions.values()}
+    for own in names.values():
+        parameters, meanings = keyword_settings(TASKS[own[0]]), TASK_SETTINGS[own[0]]
         rows = [
             (
                 key,

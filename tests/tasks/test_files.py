@@ -15,7 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from scalerl.errors import TaskError
-from scalerl.tasks.files import file, function_task
+from scalerl.tasks.files import file, function_task, hub
 from scalerl.tasks.task import Task
 from scalerl.types import Problem
 
@@ -97,10 +97,41 @@ def test_fields_go_by_other_names(tmp_path: Path):
     assert all(item.completion[1:] == item.problem.prompt[1:] == item.problem.id[1:] for item in made)
 
 
-@pytest.mark.parametrize("names", [("question", "answer"), ("problem", "solution"), ("input", "target")])
+@pytest.mark.parametrize("names", [("question", "answer"), ("problem", "target")])
 def test_common_names_of_fields_are_recognised(tmp_path: Path, names: tuple[str, str]):
     task = file(1, 0, path=write(tmp_path / "f.jsonl", *({names[0]: f"q{n}", names[1]: f"a{n}"} for n in range(4))))
     assert all(problem.prompt[1:] == problem.answer[1:] for problem in task.training)
+    assert task.notice.endswith(f'f.jsonl: the prompt is taken from "{names[0]}" and the answer from "{names[1]}"')
+
+
+@pytest.mark.parametrize(
+    ("row", "missing"),
+    [
+        ({"instruction": "Translate.", "input": "maison", "output": "house"}, "prompt"),
+        ({"instruction": "Translate.", "input": "maison", "answer": "house"}, "prompt"),
+        ({"question": "1+1=", "problem": "Add.", "answer": "2"}, "prompt"),
+        ({"problem": "1+1=", "solution": "One and one make \\boxed{2}."}, "answer"),
+        ({"question": "1+1=", "label": "2", "target": "two"}, "answer"),
+    ],
+)
+def test_fields_that_could_be_others_are_not_guessed(tmp_path: Path, row: dict[str, str], missing: str):
+    with pytest.raises(TaskError, match=f'the field "{missing}" is missing; it has {", ".join(row)} .set {missing}_'):
+        file(1, 0, path=write(tmp_path / "f.jsonl", row, row))
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "sentence"),
+    [
+        (file, {"path": "p.jsonl", "subset": "x"}, "file: subset is set, but it belongs to dataset"),
+        (file, {"path": "p.jsonl", "evaluation_split": "test"}, "file: evaluation_split is set, but it belongs to"),
+        (file, {"path": "p.jsonl", "split": "test"}, "file: split is set, but it belongs to dataset"),
+        (hub, {"dataset": "d", "evaluation_path": "e.jsonl"}, "hub: evaluation_path is set, but it belongs to path"),
+        (hub, {}, "hub: set either path"),
+    ],
+)
+def test_settings_of_another_source_are_refused(make: Callable[..., Task], settings: dict[str, str], sentence: str):
+    with pytest.raises(TaskError, match=f"^{sentence}"):
+        make(1, 0, **settings)
 
 
 def test_an_evaluation_file_removes_its_contents_from_training(tmp_path: Path):
@@ -244,7 +275,7 @@ def data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_data_set_loads_from_a_hub_layout(data_set: str):
-    withheld = file(5, 0, dataset=data_set)
+    withheld = hub(5, 0, dataset=data_set)
     assert len(withheld.training) == 15
     assert {problem.task for problem in withheld.training} == {"hub"}
     task = file(3, 0, dataset=data_set, evaluation_split="test")

@@ -16,10 +16,10 @@ _SOURCE = {
 }
 
 _FIELDS = {
-    "prompt_field": "Field of a row that holds the problem; where rows lack it, question, problem, instruction, "
-    "input or query.",
-    "answer_field": "Field of a row that holds the right answer; where rows lack it, solution, target, label, "
-    "reference, ground_truth or output.",
+    "prompt_field": "Field of a row that holds the problem; where rows lack it, question, problem or query, if "
+    "they have only one of these.",
+    "answer_field": "Field of a row that holds the right answer; where rows lack it, target, label, reference or "
+    "ground_truth, if they have only one of these.",
     "id_field": "Field of a row that holds its name; where there is none, its number is taken.",
     "demonstration_field": "Field of a row that holds a completion to imitate; empty where rows hold none.",
     "answer_pattern": "Regular expression whose one group is the answer, for references that hold more; the last match "

@@ -167,6 +167,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             grading=grading,
             pipeline=pipeline,
             notices=(
+                *(task.notice for task in inputs.tasks.values() if task.notice),
                 *notices(all_prompts, max_tokens=max_tokens),
                 *schedule_notices(recipe, inputs.model.model.config.hidden_size),
             ),

@@ -1,5 +1,6 @@
 """Tasks from a user's own problems: in a file, in a Hugging Face data set, or returned by a function."""
 
+import functools
 import gzip
 import inspect
 import json
@@ -22,7 +23,8 @@ _MOST_ROWS = 5_000_000
 """More rows than any set of problems has; a function that yields more is assumed never to end."""
 
 
-def file(
+def _problems(
+    name: str,
     num_evaluation: int | None,
     evaluation_seed: int,
     /,
@@ -41,9 +43,9 @@ def file(
 ) -> Task:
     """Problems of a file, or of a Hugging Face data set; `num_evaluation` of them, or of a second one, are withheld.
 
-    `answer_pattern` extracts the answer from a longer reference, e.g. "#### (.+)" for GSM8K.
+    `name` is the task's in a recipe. `answer_pattern` extracts the answer from a longer reference, e.g. "#### (.+)" for
+    GSM8K.
     """
-    name = "hub" if dataset else "file"
     source = Source(path, evaluation_path, dataset, subset, split, evaluation_split)
     fields = Fields(
         prompt=prompt_field,
@@ -56,20 +58,28 @@ def file(
     return rows_task(name, num_evaluation, evaluation_seed, rows=rows, fields=fields, evaluation_rows=evaluation_rows)
 
 
+file = functools.partial(_problems, "file")
+hub = functools.partial(_problems, "hub")
+
+
 class Source(NamedTuple):
     """Where the rows of a task are: in a file, or in a data set by its name on the hub or the folder that has it."""
 
-    path: str
-    evaluation_path: str
-    dataset: str
-    subset: str
-    split: str
-    evaluation_split: str
+    path: str = ""
+    evaluation_path: str = ""
+    dataset: str = ""
+    subset: str = ""
+    split: str = "train"
+    evaluation_split: str = ""
 
     def read(self, task: str) -> tuple[Sequence[Row], Sequence[Row] | None]:
         """Return the rows, and those to evaluate on where they are apart."""
         if bool(self.path) == bool(self.dataset):
             raise TaskError(f"{task}: set either path (a file) or dataset (of the Hugging Face hub), and not both")
+        source, other = ("path", "dataset") if self.path else ("dataset", "path")
+        for name in ("subset", "split", "evaluation_split") if self.path else ("evaluation_path",):
+            if getattr(self, name) != self._field_defaults[name]:
+                raise TaskError(f"{task}: {name} is set, but it belongs to {other}, and the problems are of {source}")
         if self.path:
             return read_rows(Path(self.path)), read_rows(Path(self.evaluation_path)) if self.evaluation_path else None
         held = load_rows(self.dataset, self.subset, self.evaluation_split) if self.evaluation_split else None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from scalerl.tasks.arithmetic import arithmetic
 from scalerl.tasks.code.problems import code
 from scalerl.tasks.countdown import countdown
-from scalerl.tasks.files import file
+from scalerl.tasks.files import file, hub
 from scalerl.tasks.gym import gym
 from scalerl.tasks.programs import programs
 from scalerl.tasks.task import Task
@@ -19,7 +19,7 @@ TASKS: Mapping[str, Callable[..., Task]] = {
     "code": code,
     "gym": gym,
     "file": file,
-    "hub": file,
+    "hub": hub,
 }
 
 FROM_ROWS = frozenset({"code", "file", "hub"})

@@ -22,10 +22,13 @@ Turns = tuple[tuple[str, str], ...]
 """A chat: (role, content) of each turn."""
 
 SYNONYMS = {
-    "prompt": ("question", "problem", "instruction", "input", "query"),
-    "answer": ("solution", "target", "label", "reference", "ground_truth", "output"),
+    "prompt": ("question", "problem", "query"),
+    "answer": ("target", "label", "reference", "ground_truth"),
 }
-"""What fields are also called, by the names that are taken if none are set."""
+"""What fields are also called, by the names that are taken if none are set.
+
+Not what often holds a part of a problem (instruction, input) or more than its answer (solution, output).
+"""
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -86,10 +89,11 @@ class Fields:
             )
 
     def found_in(self, row: Row) -> "Fields":
-        """Return the fields with a default name that the row lacks replaced by the first synonym that it has."""
+        """Return the fields with a default name that the row lacks replaced by the one synonym that it has."""
 
         def found(name: str) -> str:
-            return next((other for other in (name, *SYNONYMS.get(name, ())) if other in row.values), name)
+            others = [other for other in SYNONYMS.get(name, ()) if other in row.values]
+            return others[0] if name not in row.values and len(others) == 1 else name
 
         return dataclasses.replace(self, prompt=found(self.prompt), answer=found(self.answer))
 
@@ -161,15 +165,14 @@ def rows_task(
 
     A row without the id field gets its number as id. With a demonstration field, every row must have a completion.
     """
-
-    fields = fields.found_in(rows[0])
+    given, fields = fields, fields.found_in(rows[0])
 
     def read(row: Row) -> Entry:
         (prompt, turns), answer = fields.prompt_of(row), fields.answer_of(row)
         problem = Problem(id=fields.id_of(row), prompt=prompt, answer=answer, task=name, messages=turns)
         return problem, fields.demonstration_of(row) if fields.demonstration else ""
 
-    return entries_task(
+    task = entries_task(
         name,
         num_evaluation,
         evaluation_seed,
@@ -179,6 +182,10 @@ def rows_task(
         grader="exact",
         label="file demonstrations",
     )
+    if fields == given:
+        return task
+    notice = f'{rows[0].where}: the prompt is taken from "{fields.prompt}" and the answer from "{fields.answer}"'
+    return dataclasses.replace(task, notice=notice)
 
 
 Entry = tuple[Problem, str]

@@ -74,6 +74,8 @@ class Task:
     """None if there is nothing to imitate."""
     environment: EnvironmentSettings = NO_ENVIRONMENT
     """What answers the model's turns; without a name, one completion is the answer."""
+    notice: str = ""
+    """What a user should know of how the problems were read."""
 
     def __post_init__(self) -> None:
         for name in [used.name for used in self.graders.values()] or [self.grader]:
