@@ -92,6 +92,14 @@ def test_resumed_trainer_keeps_its_rewards(tmp_path: Path):
     assert callback.forecast.num_points == 6
 
 
+def test_only_what_can_happen_is_announced(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    told = []
+    for metric in (None, "eval_reward"):
+        make_trainer(tmp_path, [ForecastCallback(metric=metric)], max_steps=1).train()
+        told += [line for line in capsys.readouterr().out.splitlines() if line.startswith("forecasts begin")]
+    assert told[0] == f"{told[1]}; until the first evaluation, from 16 logged training rewards on"
+
+
 def test_settings_that_cannot_be_used():
     with pytest.raises(UsageError, match="compute is 'days'"):
         ForecastCallback(compute="days")

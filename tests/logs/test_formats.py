@@ -429,7 +429,7 @@ def test_values_are_counted_once_whatever_the_shape(tmp_path: Path, monkeypatch:
 
 def test_run_without_evaluations_is_an_error(tmp_path: Path) -> None:
     _file(tmp_path / "recipe.json", "{}")
-    assert "holds no rows yet: wait" in _fault(tmp_path)
+    assert "has no rows in evals.jsonl yet: wait for its first evaluation" in _fault(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -442,6 +442,11 @@ def test_pooled_files_must_share_columns(tmp_path: Path) -> None:
 # Faults of a curve
 
 
+def test_the_file_of_rows_in_a_folder_is_named_once(tmp_path: Path) -> None:
+    rows = [row | {"reward": math.nan} for row in _evals()[:3]]
+    assert "NaN at evals.jsonl line 1, line 2, line 3 of run:" in _fault(_run(tmp_path / "run", rows))
+
+
 @pytest.mark.parametrize(
     "rows, options, sentence",
     [

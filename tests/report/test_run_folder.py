@@ -14,7 +14,7 @@ from scalerl.report.conclusions import compute_caveats, sentence
 from scalerl.report.files import Root
 from scalerl.report.run_folder import RunFolder, read_run
 from scalerl.report.runs import hours_name
-from scalerl.report.sources import Source, discover
+from scalerl.report.sources import MOST_SOURCES, Source, discover
 
 
 def opened(folder: Path) -> RunFolder:
@@ -134,6 +134,14 @@ def test_study_written_on_windows_is_followed(tmp_path: Path):
     (tmp_path / "s" / "study.json").write_text(r'{"name": "s", "runs": [{"arm": "b", "folder": "runs\\b-seed0"}]}')
     (source, _), _ = discover([Root(tmp_path / "s")])
     assert source.path == tmp_path / "s" / "runs" / "b-seed0"
+
+
+def test_a_study_of_too_many_runs_keeps_its_page(tmp_path: Path):
+    runs = [{"arm": "base", "seed": seed, "folder": f"runs/base-seed{seed}"} for seed in range(MOST_SOURCES + 2)]
+    (tmp_path / "study.json").write_text(json.dumps({"name": "large", "runs": runs}))
+    sources, notes = discover([Root(tmp_path)])
+    assert [source.kind for source in sources] == ["run"] * MOST_SOURCES + ["study"]
+    assert notes == [f"Only the first {MOST_SOURCES} runs and logs are followed; 2 more are not."]
 
 
 def test_discovery_of_all_kinds(tmp_path: Path):

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from boards import GrowingRun
 
@@ -42,6 +43,21 @@ def test_newest_come_first_a_page_at_a_time(run: GrowingRun):
         if (before := page["next"]) is None:
             break
     assert steps == list(range(50, 0, -1))
+
+
+def test_only_what_was_added_is_read_again(run: GrowingRun, monkeypatch: pytest.MonkeyPatch):
+    path, sizes = run.folder / "samples.jsonl", []
+    frombuffer = np.frombuffer
+    monkeypatch.setattr(np, "frombuffer", lambda data, dtype: sizes.append(len(data)) or frombuffer(data, dtype))
+    assert Searched(run)()["total"] == 50
+    before = path.stat().st_size
+    run.sample("9+2", "added")
+    page = Searched(run)()
+    assert (page["total"], page["samples"][0]["completion"]) == (51, "added")
+    assert sizes == [before, path.stat().st_size - before]
+    for text in ('{"completion": "short"}\n', '{"completion": "' + "x" * 99_999 + '"}\n'):
+        path.write_text(text)
+        assert Searched(run)()["total"] == 1
 
 
 def test_words_are_searched_in_any_case(run: GrowingRun):

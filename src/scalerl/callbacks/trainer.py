@@ -101,11 +101,9 @@ class ForecastCallback(TrainerCallback, ExportableState):
         for row in state.log_history:
             self._take(row, row.get("step", 0), None)
         if not self.quiet and state.is_world_process_zero:
-            print(
-                f"forecasts begin with evaluation {FIRST_FIT} after the start, or before there is one with "
-                f"{FEWEST_REWARDS} logged training rewards",
-                flush=True,
-            )
+            rewards = f"; until the first evaluation, from {FEWEST_REWARDS} logged training rewards on"
+            begin = f"forecasts begin with evaluation {FIRST_FIT} after the start"
+            print(begin + rewards * (self.metric is None), flush=True)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         if self._is_logging or logs is None:

@@ -95,7 +95,12 @@ class Points:
 
     def where(self, mask: Any) -> str:
         """Return the places of points for a message: 'line 3, line 5 and 2 more of a.csv'."""
-        return f"{listed(list(self.place[mask]), _MAX_PLACES)} of {listed(list(dict.fromkeys(self.file[mask])))}"
+        parts = [place.rpartition("line ") for place in self.place[mask]]
+        # A file within a folder is named once: 'evals.jsonl line 3, line 5'.
+        named = [
+            head * (at == 0 or head != parts[at - 1][0]) + rest + num for at, (head, rest, num) in enumerate(parts)
+        ]
+        return f"{listed(named, _MAX_PLACES)} of {listed(list(dict.fromkeys(self.file[mask])))}"
 
 
 def same(cells: Cells, wanted: str) -> Mask:

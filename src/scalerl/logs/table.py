@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scalerl import store
 from scalerl.errors import InputError
 from scalerl.logs import columns as names
 from scalerl.logs.columns import Reward
@@ -113,7 +114,10 @@ def tabled(placed: Iterable[Placed], source: Source, *, is_counted: bool = False
         rows.append(row)
         places.append(place)
     if not rows:
-        raise InputError(f"{source.path} holds no rows yet: wait until the run has logged something.")
+        what = "holds no rows yet: wait until the run has logged something."
+        if store.is_run_folder(source.path):
+            what = f"has no rows in {store.EVALS} yet: wait for its first evaluation."
+        raise InputError(f"{source.path} {what}")
     columns = dict.fromkeys(itertools.chain.from_iterable(rows))
     source.spend(_EMPTY_CELL * (len(rows) * len(columns) - sum(map(len, rows))))
     cells: dict[str, Cells] = {}

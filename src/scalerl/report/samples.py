@@ -21,6 +21,8 @@ MAX_WHOLE = 400_000
 SECONDS = 1.5
 """Time after which a search returns what it has, and where to go on."""
 _CHUNK = 1 << 24
+# Inode of each file and where the lines begin that were found in it: only what was added since is read.
+_OFFSETS: dict[Path, tuple[int, "array[int]"]] = {}
 _KNOWN = ("step", "attempt", "problem", "prompt", "completion", "answer", "correct", "reward", "conversation")
 
 
@@ -72,12 +74,18 @@ def line_offsets(path: Path, root: Root) -> "array[int]":
     descriptor = open_inside(path, root)
     if descriptor is None:
         return array("Q")
-    offsets, begin = array("Q", [0]), 0
     with os.fdopen(descriptor, "rb") as file:
+        inode, before = _OFFSETS.get(path, (0, array("Q", [0])))
+        # A file that was written anew is not the one whose lines are known.
+        file.seek(max(before[-1] - 1, 0))
+        is_longer = inode == os.fstat(descriptor).st_ino and file.read(1) == b"\n"
+        offsets = before[:] if is_longer else array("Q", [0])
+        begin = file.seek(offsets[-1])
         while data := file.read(_CHUNK):
             ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n"))
             offsets.extend((ends + begin + 1).tolist())
             begin += len(data)
+        _OFFSETS[path] = os.fstat(descriptor).st_ino, offsets
     return offsets
 
 

@@ -46,10 +46,10 @@ def discover(roots: Sequence[Root]) -> tuple[list[Source], list[str]]:
     """Look at every named path; return what was found, in their order, and notes on what is left out."""
     found = [source for root in roots if root.path is not None for source in _look(root.path, root, depth=0)]
     sources, notes = list({source.key: source for source in found}.values()), []
-    if len(sources) > MOST_SOURCES:
-        left_out = len(sources) - MOST_SOURCES
-        notes.append(f"Only the first {MOST_SOURCES} runs and logs are followed; {left_out} more are not.")
-        del sources[MOST_SOURCES:]
+    if left_out := [source for source in sources if source.kind != "study"][MOST_SOURCES:]:
+        notes.append(f"Only the first {MOST_SOURCES} runs and logs are followed; {len(left_out)} more are not.")
+        gone = {source.key for source in left_out}
+        sources = [source for source in sources if source.key not in gone]
     unnamed = [source.path for source in sources if not source.name]
     names = dict(zip(unnamed, file_names(unnamed), strict=True)) if unnamed else {}
     return [source if source.name else replace(source, name=names[source.path]) for source in sources], notes
