@@ -1,10 +1,12 @@
 """`Table`: cells of text that the terminal, Markdown and the page show alike; and the tables of a report."""
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scalerl.report.columns import number
 from scalerl.report.numbers import duration, fixed, short_compute_text, two_decimals
 from scalerl.report.numbers import interval_text as interval
 
@@ -99,15 +101,20 @@ def _pooled(content: Mapping[str, Any]) -> Table:
     return Table(key="pooled", title="Pooled over arms", heads=heads, rows=rows, left=("arm",))
 
 
+def _until(share: Any) -> str:
+    """Say how far an arm is trained, where a decision says so: others may have written the file."""
+    return "" if math.isnan(number(share)) else f" to {number(share):.0%} of its budget"
+
+
 def _decisions(content: Mapping[str, Any]) -> Table:
     rows = [
         (
             str(row["decision"]),
             str(row["time"]),
-            "end" if row["arm"] is None else f"{row['arm']} to {row['until']:.0%} of its budget",
+            "end" if row["arm"] is None else f"{row['arm']}{_until(row['until'])}",
             DECISIONS.get(row["kind"], str(row["kind"])),
             row["favourite"] or "",
-            "" if row["regret"] is None else f"{row['regret']:.4f}",
+            "" if math.isnan(number(row["regret"])) else f"{number(row['regret']):.4f}",
         )
         for row in content["decisions"]
     ]

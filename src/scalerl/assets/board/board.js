@@ -53,7 +53,7 @@ function takeList(list) {
   byId("nav-summary").textContent = `Runs (${list.runs.length})`;
   if (state.page instanceof Overview) state.page.show(list);
   // A single run is what its reader came for.
-  if (!location.hash && list.runs.length === 1 && !list.studies.length && !state.went) { state.went = true; location.replace(`${location.pathname}${location.search}#run/${list.runs[0].key}`); }
+  if (!location.hash && list.runs.length === 1 && !list.num_unread && !list.studies.length && !state.went) { state.went = true; location.replace(`${location.pathname}${location.search}#run/${list.runs[0].key}`); }
 }
 
 // Routes ----------------------------------------------------------------------------------------------------------------

@@ -190,6 +190,7 @@ class Board:
             "paths": [str(root.path) for root in self.roots],
             "notes": self._notes,
             "runs": [look.summary | {"version": item.version} for item, look in shown],
+            "num_unread": sum(item.look is None for item in self._items.values()),
             "studies": [self._study_json(item) for item in self._studies()],
             "settings": {"runs": list(recipes), "rows": plain(settings_that_differ(list(recipes.values())))},
         }
