@@ -210,8 +210,7 @@ def test_keys_and_screen_readers(open_page: Any, tmp_path: Path):
         grown(tmp_path / name, num=5)
     with ServedBoard(tmp_path) as board:
         tab = open_page(board.link)
-        tab.wait_for_selector("#overview tbody tr")
-        assert tab.locator("#overview tbody tr").count() == 2
+        until(tab, "document.querySelectorAll('#overview tbody tr').length === 2")
         tab.keyboard.press("j")
         until(tab, "document.querySelector('h1').textContent === 'first'")
         tab.keyboard.press("k")
