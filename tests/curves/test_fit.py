@@ -1,5 +1,9 @@
 """`fit`: verdicts, intervals, options and what it refuses."""
 
+import csv
+import gzip
+from pathlib import Path
+
 import numpy as np
 import pytest
 from simulate import NOISE, run, sigmoid
@@ -69,6 +73,21 @@ def test_a_clear_fall_is_found_where_it_happened(since: float):
     # It is ranked by where it stands, not by its peak.
     assert np.median(result.standing_draws) == pytest.approx(reward[-5:].mean(), abs=0.02)
     assert fit(compute, reward, start=0.4, fit_until=compute[place - 1]).fall is None
+
+
+def test_a_run_that_reaches_everything_and_stays_has_not_fallen():
+    """It levels off more sharply than any curve. Under a large misfit a plain rise is likelier than one that ends."""
+    table = Path(__file__).parents[2] / "docs" / "results" / "forward" / "runs.csv.gz"
+    with gzip.open(table, "rt") as rows:
+        own = [row for row in csv.DictReader(rows) if (row["arm"], row["seed"]) == ("calculator", "0")]
+    start, *later = [(float(row["flops"]), float(row["reward"]), int(row["num_samples"])) for row in own]
+    compute, reward, num_samples = np.array(later).T
+    assert reward[-40:].min() > 0.99
+    start_sd = np.sqrt(start[1] * (1 - start[1]) / start[2])
+    result = fit(compute, reward, start=start[1], start_sd=start_sd, num_samples=num_samples)
+    assert result.verdict == Verdict.AT_BOUND
+    assert result.probability(Kind.rise) > 0.5
+    assert result.params["ceiling"] > 0.99
 
 
 def test_clean_runs_do_not_fall():

@@ -575,9 +575,13 @@ def where_the_mass_is(
     problem: Problem, covariances: list[Covariance], candidates: Candidates
 ) -> tuple[Candidates, list[Covariance]]:
     """Return a grid of shapes for every candidate that matters, and the covariances with nearly all of the mass."""
-    # White noise; and a drift, a misfit and a spread of middle size, whose best shape is near that of any other.
+    # White noise; a drift, a misfit and a spread of middle size, whose best shape is near that of any other; and the
+    # largest misfit, under which a plain curve may be as likely as one with a kink that the others ask for.
     num_spreads = len(covariances) // (len(priors.DRIFTS) * len(priors.MISFITS))
-    white, middle = covariances[0], covariances[(4 * len(priors.MISFITS) + 1) * num_spreads + (num_spreads > 1)]
+    white, middle, loose = (
+        covariances[(drift * len(priors.MISFITS) + misfit) * num_spreads + (misfit > 0 and num_spreads > 1)]
+        for drift, misfit in ((0, 0), (4, 1), (0, len(priors.MISFITS) - 1))
+    )
     b, m, mass = first_shapes(problem, white, candidates)
     # Rough as this is, it rules most places of a fall out; the best few of every kind stay.
     rank = np.array(
@@ -586,7 +590,7 @@ def where_the_mass_is(
     kept = (rank < FEW) | (mass > mass.max() - 12.0)
     candidates = candidates.take(kept)
     b, m, spread = best_shapes(problem, middle, candidates, b[kept], m[kept])
-    rough = evidence(problem, [white, middle], around(candidates, b, m, spread, num=3, reach=2.2), num_nodes=1)
+    rough = evidence(problem, [white, middle, loose], around(candidates, b, m, spread, num=3, reach=2.2), num_nodes=1)
     mass = log_sum(rough.log_mass, axis=(0, 1)).reshape(len(candidates.kind), -1).max(axis=1)
     share = np.exp(mass - log_sum(mass))
     flat, kept = candidates.kind == Kind.flat, (share >= FINE[-1][0]) & (candidates.kind != Kind.flat)
