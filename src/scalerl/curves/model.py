@@ -27,7 +27,7 @@ from scalerl.curves.data import Blocks
 from scalerl.curves.forms import FORMS, Array, Form, sigmoid
 from scalerl.curves.priors import Prior
 
-MODEL = "scalerl-curve-4"
+MODEL = "scalerl-curve-5"
 """Name of the model in JSON, sealed forecasts and prior files. It changes with what it says of the same points."""
 NUM_DRAWS = 2000
 NODES = (np.arange(8) + 0.5) / 8
