@@ -424,8 +424,8 @@ def _settled_by(pair: Pair, one: Recipe, other: Recipe) -> Note:
     Both are None where the ceilings are too alike for either.
     """
     wanted = max(abs(pair.ceiling_difference.value), pair.margin) / 1.6449
-    between = float(np.hypot(*(each.spread * np.sqrt(each.fit.num_runs) for each in (one, other))))
-    inside = float(np.hypot(*(np.std(each.fit.standing_draws) for each in (one, other))))
+    between = float(np.linalg.norm([each.spread * np.sqrt(each.fit.num_runs) for each in (one, other)]))
+    inside = float(np.linalg.norm([np.std(each.fit.standing_draws) for each in (one, other)]))
     seeds = int(np.ceil((between / wanted) ** 2 * 2)) if wanted > 0 and between > 0.5 * wanted else None
     times = None
     if inside > 0.5 * wanted:
