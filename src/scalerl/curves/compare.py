@@ -13,7 +13,7 @@ import numpy as np
 
 from scalerl.curves.draws import Value, summary, who_is_best
 from scalerl.curves.fit import Fit, compute_to_know, fit, refit
-from scalerl.curves.forecast import reach_draws
+from scalerl.curves.forecast import reach_draws, wide_curve
 from scalerl.curves.forms import Array
 from scalerl.curves.notes import Note, NoteKind, PairKind, Verdict, find_note, note
 from scalerl.curves.paper import Grid
@@ -171,14 +171,25 @@ def no_pair(a: str, b: str, fits: Mapping[str, Fit]) -> Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """One of the recipes that are compared."""
+    """One of the recipes that are compared, with all that its pairs ask of its curve: it is in many of them."""
 
     name: str
     fit: Fit
+    first: float
+    """Reward before training, or at its first evaluation."""
     spread: float
     """How far the mean of its runs lies from the recipe itself: assumed where there is one run."""
+    standing: Array
+    """Draws of where its runs end up ..."""
     top: Array
-    """Draws of where it ends up, in an order of its own."""
+    """... and of where the recipe does, in an order of its own."""
+    residual: Array
+    """Of every evaluation, from the curve."""
+    places: Array
+    draws: Array
+    """Its `wide_curve` ..."""
+    middle: Array
+    """... and the median of that."""
 
 
 def _recipe(name: str, curve: Fit, run_sd: float | None, stream: int) -> Recipe:
@@ -187,8 +198,21 @@ def _recipe(name: str, curve: Fit, run_sd: float | None, stream: int) -> Recipe:
         spread = curve.run_sd / np.sqrt(curve.num_runs)
     else:
         spread = RUN_SD * max(curve.gain, 0.0) if run_sd is None else run_sd
-    draws = rng.permutation(curve.standing_draws)
-    return Recipe(name=name, fit=curve, spread=spread, top=draws + spread * rng.standard_normal(len(draws)))
+    standing, on_curve = curve.standing_draws, curve.predict(curve.compute)
+    top = rng.permutation(standing)
+    places, draws = wide_curve(curve)
+    return Recipe(
+        name=name,
+        fit=curve,
+        first=float(on_curve[np.argmin(curve.compute)]) if curve.start is None else curve.start,
+        spread=spread,
+        standing=standing,
+        top=top + spread * rng.standard_normal(len(top)),
+        residual=curve.reward - on_curve,
+        places=places,
+        draws=draws,
+        middle=np.median(draws, axis=0),
+    )
 
 
 def _standings(recipes: Sequence[Recipe], at: float | None) -> tuple[Standing, ...]:
@@ -227,7 +251,7 @@ def _shared(recipes: Sequence[Recipe]) -> tuple[float | None, dict[str, Fit]]:
 
 def _pair(one: Recipe, other: Recipe, shared: Mapping[str, Fit], margin: float | None) -> Pair:
     a, b = one.fit, other.fit
-    correlation = paired_correlation(a, b)
+    correlation = paired_correlation(one, other)
     difference = _paired(one.top - other.top, correlation)
     margin = SAME * max(min(a.gain, b.gain), 0.0) if margin is None else margin
     p_higher = float(np.mean(difference > 0))
@@ -289,14 +313,15 @@ def _targets(one: Recipe, other: Recipe) -> tuple[Target, ...]:
 
     Another run of the recipe would be higher or lower by a share of the spread, and so reach it sooner or later.
     """
-    low = max(_first_reward(each.fit) for each in (one, other))
-    high = min(float(np.median(each.fit.standing_draws)) for each in (one, other))
+    low = max(each.first for each in (one, other))
+    high = min(float(np.median(each.standing)) for each in (one, other))
     if high <= low:
         return ()
     rewards = [low + share * (high - low) for share in SHARES]
     mine, theirs = (
         reach_draws(
-            each.fit,
+            each.places,
+            each.draws,
             np.array(rewards)
             - np.outer(np.random.default_rng(stream).standard_normal(len(each.top)) * each.spread, SHARES),
         )
@@ -314,32 +339,21 @@ def _targets(one: Recipe, other: Recipe) -> tuple[Target, ...]:
     return tuple(rows)
 
 
-def _first_reward(curve: Fit) -> float:
-    return float(curve.predict(np.array([curve.compute.min()]))[0]) if curve.start is None else curve.start
-
-
 def _paired(difference: Array, correlation: float) -> Array:
     """Return draws of a difference, narrower by the noise that both share."""
     middle = np.median(difference)
     return middle + (difference - middle) * np.sqrt(1.0 - correlation)
 
 
-def _common(a: Fit, b: Fit) -> tuple[np.ndarray, np.ndarray]:
-    """Return the places of the evaluations that both have, each label once."""
-    if a.evaluation is None or b.evaluation is None:
-        return np.empty(0, dtype=int), np.empty(0, dtype=int)
-    _, mine, theirs = np.intersect1d(a.evaluation, b.evaluation, return_indices=True)
-    return mine, theirs
-
-
-def paired_correlation(a: Fit, b: Fit) -> float:
+def paired_correlation(one: Recipe, other: Recipe) -> float:
     """Return the correlation of the residuals at evaluations on the same prompts; 0 with fewer than eight."""
-    mine, theirs = _common(a, b)
-    if len(mine) < 8:
+    a, b = one.fit.evaluation, other.fit.evaluation
+    if a is None or b is None:
         return 0.0
-    left = a.reward[mine] - a.predict(a.compute[mine])
-    right = b.reward[theirs] - b.predict(b.compute[theirs])
-    if min(np.std(left), np.std(right)) <= 0:
+    # Each label once.
+    _, mine, theirs = np.intersect1d(a, b, return_indices=True)
+    left, right = one.residual[mine], other.residual[theirs]
+    if len(mine) < 8 or min(np.std(left), np.std(right)) <= 0:
         return 0.0
     return float(np.clip(np.corrcoef(left, right)[0, 1], 0.0, 0.95))
 
@@ -350,24 +364,22 @@ def same_run(a: Fit, b: Fit) -> bool:
     return pairs[0] <= pairs[1] or pairs[1] <= pairs[0]
 
 
-def measured(pair: Pair, a: Fit, b: Fit) -> Note | None:
-    """Return how far a was measured above b, where both were evaluated, over the last half of that compute."""
-    low, high = max(a.compute.min(), b.compute.min()), min(a.compute.max(), b.compute.max())
+def measured(one: Recipe, other: Recipe) -> Note | None:
+    """Return how far one was measured above the other, over the last half of the compute that both have."""
+    low = max(each.fit.compute.min() for each in (one, other))
+    high = min(each.fit.compute.max() for each in (one, other))
     low = max(low, 0.5 * high)
-    here = [(curve, (curve.compute >= low) & (curve.compute <= high)) for curve in (a, b)]
+    here = [(each, (each.fit.compute >= low) & (each.fit.compute <= high)) for each in (one, other)]
     num = min(int(mine.sum()) for _, mine in here)
     if num < 2:
         return None
     # Each about its own curve, so that evaluations at other places compare too.
     middle = np.array([np.sqrt(low * high)])
-    means = [
-        curve.predict(middle)[0] + np.mean(curve.reward[mine] - curve.predict(curve.compute[mine]))
-        for curve, mine in here
-    ]
-    error = float(np.sqrt(sum(curve.noise_sd**2 / mine.sum() for curve, mine in here)))
+    means = [each.fit.predict(middle)[0] + np.mean(each.residual[mine]) for each, mine in here]
+    error = float(np.sqrt(sum(each.fit.noise_sd**2 / mine.sum() for each, mine in here)))
     difference = float(means[0] - means[1])
     ends = {"low": float(low), "high": float(high)}
-    return note(NoteKind.MEASURED, a=pair.a, b=pair.b, difference=difference, error=error, num=num, **ends)
+    return note(NoteKind.MEASURED, a=one.name, b=other.name, difference=difference, error=error, num=num, **ends)
 
 
 def _reasons(pair: Pair, one: Recipe, other: Recipe) -> tuple[Note, ...]:
@@ -402,7 +414,7 @@ def _reasons(pair: Pair, one: Recipe, other: Recipe) -> tuple[Note, ...]:
         )
     if not np.isnan(pair.p_larger_exponent):
         notes.append(note(NoteKind.EXPONENT, a=pair.a, b=pair.b, p_larger=pair.p_larger_exponent))
-    found = measured(pair, a, b)
+    found = measured(one, other)
     if found is not None:
         notes.append(found)
     if pair.kind == PairKind.NOT_SEPARABLE:
@@ -412,7 +424,7 @@ def _reasons(pair: Pair, one: Recipe, other: Recipe) -> tuple[Note, ...]:
         notes.append(note(NoteKind.RUN_SPREAD, names=single, sd=max(one.spread, other.spread)))
     if pair.correlation > 0:
         notes.append(note(NoteKind.SAME_PROMPTS, correlation=pair.correlation))
-    crossing = crossing_compute(a, b)
+    crossing = crossing_compute(one, other)
     if crossing is not None:
         notes.append(note(NoteKind.CROSSING, compute=crossing))
     return tuple(notes)
@@ -425,7 +437,7 @@ def _settled_by(pair: Pair, one: Recipe, other: Recipe) -> Note:
     """
     wanted = max(abs(pair.ceiling_difference.value), pair.margin) / 1.6449
     between = float(np.linalg.norm([each.spread * np.sqrt(each.fit.num_runs) for each in (one, other)]))
-    inside = float(np.linalg.norm([np.std(each.fit.standing_draws) for each in (one, other)]))
+    inside = float(np.linalg.norm([np.std(each.standing) for each in (one, other)]))
     seeds = int(np.ceil((between / wanted) ** 2 * 2)) if wanted > 0 and between > 0.5 * wanted else None
     times = None
     if inside > 0.5 * wanted:
@@ -434,10 +446,12 @@ def _settled_by(pair: Pair, one: Recipe, other: Recipe) -> Note:
     return note(NoteKind.SETTLED_BY, seeds=seeds if seeds is not None and seeds <= 32 else None, times=times)
 
 
-def crossing_compute(a: Fit, b: Fit) -> float | None:
+def crossing_compute(one: Recipe, other: Recipe) -> float | None:
     """Return the last compute at which the curves cross, between the first point and the horizon; None if not."""
+    a, b = one.fit, other.fit
     places = np.geomspace(max(a.compute.min(), b.compute.min()), HORIZON * max(a.scale, b.scale), 80)
-    gap = a.predict(places) - b.predict(places)
+    mine, theirs = (np.interp(np.log(places), np.log(each.places), each.middle) for each in (one, other))
+    gap = mine - theirs
     size = 0.02 * max(a.gain, b.gain, 1e-12)
     clear = np.flatnonzero(np.abs(gap) > size)
     turns = [(i, j) for i, j in pairwise(clear) if np.sign(gap[i]) != np.sign(gap[j])]

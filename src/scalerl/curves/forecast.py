@@ -91,14 +91,18 @@ def doubling(curve: Fit) -> Value:
     return summary(draws[:, 1] - draws[:, 0], curve.level)
 
 
-def reach_draws(curve: Fit, rewards: Sequence[float] | Array) -> Array:
-    """Return draws (rows) of the compute at which the curve first has each reward: 0 up to the start, else infinite.
+def wide_curve(curve: Fit) -> tuple[Array, Array]:
+    """Return computes from long before the data to far beyond them, and draws (rows) of the curve there."""
+    places = np.geomspace(1e-3 * float(curve.compute.min()), 1e4 * curve.scale, 240)
+    return places, curve.curve_draws(places)
 
-    `rewards` are the same for all draws, or one row for each.
+
+def reach_draws(places: Array, draws: Array, rewards: Sequence[float] | Array) -> Array:
+    """Return draws (rows) of the compute at which a `wide_curve` first has each reward; infinite where it never does.
+
+    It is 0 for what the curve has from the start. `rewards` are the same for all draws, or one row for each.
     """
-    first = float(curve.compute.min())
-    places = np.geomspace(1e-3 * first, 1e4 * curve.scale, 240)
-    heights = np.maximum.accumulate(curve.curve_draws(places), axis=1)
+    heights = np.maximum.accumulate(draws, axis=1)
     columns = []
     for reward in np.atleast_2d(np.asarray(rewards, dtype=float)).T if np.size(rewards) else ():
         after = (heights < reward[:, None]).sum(axis=1)
@@ -115,7 +119,7 @@ def compute_for(curve: Fit, rewards: Sequence[float]) -> list[Reach]:
     """Return the compute needed for each reward, or that it lies above the ceiling."""
     if not curve.has_intervals:
         return [_reach_without_intervals(curve, float(reward)) for reward in rewards]
-    draws = reach_draws(curve, rewards)
+    draws = reach_draws(*wide_curve(curve), rewards)
     return [_reach(curve, float(reward), column) for reward, column in zip(rewards, draws.T, strict=True)]
 
 
@@ -173,7 +177,8 @@ def stopping(curve: Fit) -> Stopping | None:
     if curve.verdict not in (Verdict.FLAT, Verdict.FALLEN):
         draws = curve.curve_draws([float(curve.compute.min())])[:, 0]
         first = float(np.median(draws)) if curve.start is None else curve.start
-        most = summary(reach_draws(curve, [first + MOST * (curve.params["ceiling"] - first)])[:, 0], curve.level)
+        wanted = first + MOST * (curve.params["ceiling"] - first)
+        most = summary(reach_draws(*wide_curve(curve), [wanted])[:, 0], curve.level)
     return Stopping(
         most_of_gain=most,
         reached=most is not None and most.value <= curve.scale,
