@@ -251,8 +251,6 @@ def test_skipping_early_compute(skip, first):
         ({"skip_before": "early"}, ["'early'"]),
         ({"fit_until": -1.0}, ["fit_until", "-1"]),
         ({"num_samples": 0}, ["num_samples", "0"]),
-        ({"error": -1.0}, ["error", "positive"]),
-        ({"num_samples": 10, "error": 0.1}, ["not both"]),
         ({"run": ["a"]}, ["run has 1 labels"]),
     ],
 )

@@ -5,15 +5,12 @@ import pytest
 from simulate import run, sigmoid
 
 from scalerl.curves import (
-    FORMS,
     NoteKind,
     Verdict,
-    backtest,
     compute_for,
     doubling,
     find_note,
     fit,
-    rank_forms,
     reward_at,
     score,
     stopping,
@@ -100,19 +97,17 @@ def test_when_to_stop_after_a_fall_and_without_a_curve(fallen):
     assert stopping(fit([1.0, 2.0], [0.4, 0.5])) is None
 
 
-def test_backtest_scores_what_was_not_fitted():
+def test_a_score_tells_the_error_on_points_that_were_not_fitted():
     compute, reward = run(3, reach=6.0, num=60)
-    done = backtest(compute[:40], reward[:40], holdout=(compute[40:], reward[40:]), start=0.4, fractions=(0.5,))
-    error = fit(compute[:40], reward[:40], start=0.4).predict(compute[40:]) - reward[40:]
-    assert done.holdout is not None
-    assert done.holdout.num_points == 20
-    assert done.holdout.rmse == pytest.approx(np.sqrt(np.mean(error**2)))
-    assert done.holdout.bias == pytest.approx(error.mean())
-    assert done.holdout.coverage > 0.6
-    ((share, half),) = done.fractions
-    assert share == 0.5
-    assert half is not None
-    assert half.num_points == int((compute > 3.0).sum())  # held-out points lie after the fraction too
+    early = fit(compute[:40], reward[:40], start=0.4)
+    error = early.predict(compute[40:]) - reward[40:]
+    result = score(early, compute[40:], reward[40:])
+    assert result is not None
+    assert result.num_points == 20
+    assert result.rmse == pytest.approx(np.sqrt(np.mean(error**2)))
+    assert result.bias == pytest.approx(error.mean())
+    assert result.coverage > 0.6
+    assert score(early, compute[:0], reward[:0]) is None
 
 
 def test_coverage_is_the_share_of_the_points_within_the_interval(curve):
@@ -128,24 +123,6 @@ def test_coverage_is_the_share_of_the_points_within_the_interval(curve):
     assert many.coverage == pytest.approx(np.mean((reward >= low) & (reward <= high)), abs=0.02)
 
 
-def test_a_part_without_a_score_has_a_reason():
-    done = backtest(*run(0, num=12), start=0.4, fractions=(0.05, 0.3, 0.75))
-    assert [result is None for _, result in done.fractions] == [True, True, False]
-    assert {share: note.kind for share, note in done.unscored} == {
-        0.05: NoteKind.NOTHING_TO_SCORE,
-        0.3: NoteKind.TOO_FEW_POINTS,
-    }
-
-
-def test_forms_are_ranked_by_their_error_on_unseen_points():
-    ranked = rank_forms(*run(0, reach=8.0, num=40, noise=0.002, exponent=2.5), start=0.4)
-    assert {name for name, _ in ranked} == set(FORMS)
-    assert ranked == sorted(ranked, key=lambda row: row[1])
-    assert ranked[0][0] == "sigmoid"
-
-
 def test_impossible_questions_are_refused(curve):
     with pytest.raises(ValueError, match="must be positive"):
         reward_at(curve, [0.0])
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        backtest(COMPUTE, REWARD, fractions=(1.5,))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from shared_data import FOLDER, needs_shared_data
 
-from scalerl.curves import PairKind, Verdict, backtest, compare, fit
+from scalerl.curves import PairKind, Verdict, compare, fit, score
 
 pytestmark = needs_shared_data
 
@@ -41,9 +41,7 @@ def test_held_out_compute_is_forecast_and_covered():
         train, held = kinds["train"], kinds["extended"]
         if not len(held):
             continue
-        result = backtest(
-            train[:, 0], train[:, 1], holdout=(held[:, 0], held[:, 1]), fractions=(), start=0.399, skip_before=1500.0
-        ).holdout
+        result = score(fit(train[:, 0], train[:, 1], start=0.399, skip_before=1500.0), held[:, 0], held[:, 1])
         assert result is not None
         rmse[name] = result.rmse
         inside, num = inside + result.coverage * result.num_points, num + result.num_points

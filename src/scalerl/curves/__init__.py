@@ -33,15 +33,12 @@ from scalerl.curves.draws import Value, tails
 from scalerl.curves.fit import Fit, fit, refit
 from scalerl.curves.forecast import (
     At,
-    Backtest,
     Reach,
     Score,
     Stopping,
-    backtest,
     compute_for,
     conclusions,
     doubling,
-    rank_forms,
     reward_at,
     score,
     stopping,
@@ -54,9 +51,9 @@ from scalerl.curves.priors import Prior
 from scalerl.curves.words import note_text, pair_verdict
 
 __all__ = [
-    "FORMS", "MODEL", "PAPER_MARGIN", "At", "Backtest", "Comparison", "Fit", "Grid", "Kind", "Note",
+    "FORMS", "MODEL", "PAPER_MARGIN", "At", "Comparison", "Fit", "Grid", "Kind", "Note",
     "NoteKind", "Pair", "PairKind", "Prior", "Reach", "Score", "Standing", "Stopping", "Target", "Value", "Verdict",
-    "backtest", "compare", "compare_by_paper", "compute_for", "conclusions", "doubling", "find_note",
-    "fit", "linearise", "note", "note_json", "note_text", "pair_verdict", "rank_forms", "refit", "reward_at", "score",
+    "compare", "compare_by_paper", "compute_for", "conclusions", "doubling", "find_note",
+    "fit", "linearise", "note", "note_json", "note_text", "pair_verdict", "refit", "reward_at", "score",
     "stopping", "tails",
 ]  # fmt: skip

@@ -183,8 +183,10 @@ class Recipe:
     """Draws of where its runs end up ..."""
     top: Array
     """... and of where the recipe does, in an order of its own."""
+    evaluations: frozenset[tuple[float, float]]
+    """(Compute, reward) of each ..."""
     residual: Array
-    """Of every evaluation, from the curve."""
+    """... and how far it lies from the curve."""
     places: Array
     draws: Array
     """Its `wide_curve` ..."""
@@ -208,6 +210,7 @@ def _recipe(name: str, curve: Fit, run_sd: float | None, stream: int) -> Recipe:
         spread=spread,
         standing=standing,
         top=top + spread * rng.standard_normal(len(top)),
+        evaluations=frozenset(zip(curve.compute.tolist(), curve.reward.tolist(), strict=True)),
         residual=curve.reward - on_curve,
         places=places,
         draws=draws,
@@ -280,6 +283,8 @@ def _pair(one: Recipe, other: Recipe, shared: Mapping[str, Fit], margin: float |
         correlation=correlation,
         notes=(),
     )
+    if one.evaluations <= other.evaluations or other.evaluations <= one.evaluations:
+        return replace(pair, notes=(note(NoteKind.SAME_RUN),))
     kind, sign = _decide(pair, a, b)
     winner = {1: one.name, -1: other.name, 0: None}[sign]
     pair = replace(pair, kind=kind, winner=winner)
@@ -293,8 +298,6 @@ def _sign(probability: float) -> int:
 
 def _decide(pair: Pair, a: Fit, b: Fit) -> tuple[PairKind, int]:
     """Ceilings first, or who is ahead as far as can be forecast; then efficiency."""
-    if same_run(a, b):
-        return PairKind.NOT_SEPARABLE, 0
     for kind, probability, lead in (
         (PairKind.HIGHER_CEILING, pair.p_higher_ceiling, pair.ceiling_difference.value),
         (PairKind.AHEAD, pair.p_ahead, pair.lead),
@@ -358,12 +361,6 @@ def paired_correlation(one: Recipe, other: Recipe) -> float:
     return float(np.clip(np.corrcoef(left, right)[0, 1], 0.0, 0.95))
 
 
-def same_run(a: Fit, b: Fit) -> bool:
-    """Return whether one holds the evaluations of the other, or a part of them."""
-    pairs = [set(zip(curve.compute.tolist(), curve.reward.tolist(), strict=True)) for curve in (a, b)]
-    return pairs[0] <= pairs[1] or pairs[1] <= pairs[0]
-
-
 def measured(one: Recipe, other: Recipe) -> Note | None:
     """Return how far one was measured above the other, over the last half of the compute that both have."""
     low = max(each.fit.compute.min() for each in (one, other))
@@ -383,9 +380,6 @@ def measured(one: Recipe, other: Recipe) -> Note | None:
 
 
 def _reasons(pair: Pair, one: Recipe, other: Recipe) -> tuple[Note, ...]:
-    a, b = one.fit, other.fit
-    if same_run(a, b):
-        return (note(NoteKind.SAME_RUN),)
     d = pair.ceiling_difference
     notes = [
         note(

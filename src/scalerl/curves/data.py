@@ -27,7 +27,6 @@ class Points:
     evaluation: np.ndarray | None
     """What each was evaluated on: equal labels of two runs mean the same prompts at the same step."""
     num_samples: np.ndarray | None
-    error: Array | None
 
     @property
     def num(self) -> int:
@@ -49,13 +48,10 @@ class Points:
             bounds=self.bounds,
             evaluation=pick(self.evaluation),
             num_samples=pick(self.num_samples),
-            error=pick(self.error),
         )
 
 
-def make_points(
-    compute, reward, *, num_samples=None, error=None, run=None, evaluation=None, bounds: Bounds = (0.0, 1.0)
-) -> Points:
+def make_points(compute, reward, *, num_samples=None, run=None, evaluation=None, bounds: Bounds = (0.0, 1.0)) -> Points:
     """Validate and sort; compute must be positive and everything finite."""
     compute = np.asarray(compute, dtype=float).ravel()
     reward = np.asarray(reward, dtype=float).ravel()
@@ -83,32 +79,23 @@ def make_points(
             raise ValueError(f"num_samples must be positive, but {num_samples.min():g} was given")
         # Counts say nothing of the noise of a reward without limits.
         num_samples = None if bounds is None else num_samples.astype(float)
-    if error is not None:
-        error = np.broadcast_to(np.asarray(error, dtype=float), compute.shape)
-        if num_samples is not None:
-            raise ValueError("pass num_samples or error, not both")
-        if error.size and not (np.isfinite(error).all() and (error > 0).all()):
-            raise ValueError("every error must be a positive number")
     labels = np.zeros(compute.size, dtype=int) if run is None else np.unique(np.asarray(run), return_inverse=True)[1]
     order = np.lexsort((compute, labels))
     pick = lambda values: None if values is None else np.asarray(values)[order]  # noqa: E731
     return Points(
         compute=compute[order],
         reward=reward[order],
-        variance=noise_variance(reward, num_samples, error, bounds)[order],
+        variance=noise_variance(reward, num_samples, bounds)[order],
         run=labels[order],
-        is_noise_known=num_samples is not None or error is not None,
+        is_noise_known=num_samples is not None,
         bounds=bounds,
         evaluation=pick(evaluation),
         num_samples=pick(num_samples),
-        error=pick(error),
     )
 
 
-def noise_variance(reward: Array, num_samples: Array | None, error: Array | None, bounds: Bounds) -> Array:
-    """Return each evaluation's variance: from its error, binomial from its count, or 1 where nothing is known."""
-    if error is not None:
-        return np.maximum(error, 1e-9) ** 2
+def noise_variance(reward: Array, num_samples: Array | None, bounds: Bounds) -> Array:
+    """Return each evaluation's variance: binomial from its count, or 1 where nothing is known."""
     if num_samples is None:
         return np.ones(len(reward))
     assert bounds is not None

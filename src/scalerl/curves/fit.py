@@ -41,8 +41,6 @@ class Fit:
     """Which run each point belongs to: 0, 1, ..."""
     evaluation: np.ndarray | None = field(repr=False)
     num_samples: np.ndarray | None = field(repr=False)
-    error: Array | None = field(repr=False)
-    """Standard error of each reward, where rewards are means of several."""
     noise_sd: float
     """Scatter of one evaluation about its run's own curve."""
     run_sd: float | None
@@ -180,7 +178,6 @@ def fit(
     form: str = "sigmoid",
     fixed: Mapping[str, float] | None = None,
     num_samples=None,
-    error=None,
     run=None,
     evaluation=None,
     skip_before: float | str | None = None,
@@ -196,20 +193,18 @@ def fit(
 
     `start` is the reward before any training (fitted when None) and `start_sd` its own noise (None: that of one more
     evaluation); `fixed` holds parameters by name; `num_samples` is the number of graded completions behind each point;
-    `error` is the standard error of each reward where these are means; `run` labels the run
-    (seed) of each point and `evaluation` what it was evaluated on (for paired comparisons). `skip_before` is a compute
-    or a share of the largest ("10%"). `margin` is how wide a ceiling's interval may be to either side, by default a
-    share of the gain. `bounds=None` is for rewards without limits. `pool` is what other runs say of its parameters
-    (`scalerl.joint`). `method="paper"` is the grid procedure of arXiv 2510.13786, A.5, over `grid`, without intervals.
+    `run` labels the run (seed) of each point and `evaluation` what it was evaluated on (for paired comparisons).
+    `skip_before` is a compute or a share of the largest ("10%"). `margin` is how wide a ceiling's interval may be to
+    either side, by default a share of the gain. `bounds=None` is for rewards without limits. `pool` is what other runs
+    say of its parameters (`scalerl.joint`). `method="paper"` is the grid procedure of arXiv 2510.13786, A.5, over
+    `grid`, without intervals.
     """
     shape, fixed = _checked(form, method, start, dict(fixed or {}), bounds)
     tails(level)
     start = fixed.pop("start", start)
     if start_sd is not None and not start_sd >= 0:
         raise ValueError(f"start_sd must not be negative, but is {start_sd:g}")
-    points = make_points(
-        compute, reward, num_samples=num_samples, run=run, bounds=bounds, evaluation=evaluation, error=error
-    )
+    points = make_points(compute, reward, num_samples=num_samples, run=run, bounds=bounds, evaluation=evaluation)
     num_given = points.num
     points = _window(points, skip_before, fit_until)
     start = start if shape.has_start else None
@@ -251,7 +246,6 @@ def refit(curve: Fit, *, ceiling: float | None = None, pool: Prior | None = None
         start=curve.start,
         start_sd=curve.start_sd,
         num_samples=curve.num_samples,
-        error=curve.error,
         form=curve.form,
         fixed=curve.fixed if ceiling is None else {**curve.fixed, "ceiling": ceiling},
         run=curve.run,
@@ -421,7 +415,6 @@ def _fit_without_curve(
         run=points.run,
         evaluation=points.evaluation,
         num_samples=points.num_samples,
-        error=points.error,
         noise_sd=nan,
         run_sd=None,
         level=level,

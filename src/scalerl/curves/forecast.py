@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
 from scalerl.curves.draws import Value, summary, tails
-from scalerl.curves.fit import Fit, fit
-from scalerl.curves.forms import FORMS, Array
+from scalerl.curves.fit import Fit
+from scalerl.curves.forms import Array
 from scalerl.curves.notes import Note, NoteKind, Verdict, note
 
 MOST = 0.95
@@ -48,16 +47,6 @@ class Score:
     coverage: float
     """Share of the points within the interval of a new evaluation."""
     level: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backtest:
-    fit: Fit
-    holdout: Score | None
-    fractions: tuple[tuple[float, Score | None], ...]
-    """For each share of the compute: fitted on what lies before it, scored on what lies after."""
-    unscored: tuple[tuple[float, Note], ...] = ()
-    """Why a share has no score."""
 
 
 def reward_at(curve: Fit, computes: Sequence[float]) -> list[At]:
@@ -208,7 +197,7 @@ def conclusions(curve: Fit) -> tuple[Note, ...]:
     return (*rows, note(NoteKind.BEST_EVALUATION, compute=when.best_compute, reward=when.best_reward))
 
 
-# On the run's own past ------------------------------------------------------------------------------------------------
+# On points that it has not seen ---------------------------------------------------------------------------------------
 
 
 def score(curve: Fit, compute: Array, reward: Array) -> Score | None:
@@ -230,64 +219,3 @@ def score(curve: Fit, compute: Array, reward: Array) -> Score | None:
         coverage=coverage,
         level=curve.level,
     )
-
-
-def backtest(
-    compute,
-    reward,
-    *,
-    holdout: tuple[Any, Any] | None = None,
-    fractions: Sequence[float] = (0.25, 0.5, 0.75),
-    run=None,
-    num_samples=None,
-    error=None,
-    **options: Any,
-) -> Backtest:
-    """Fit what lies before each share of the largest compute and score the forecast of what lies after.
-
-    `holdout` is a pair (compute, reward) that is never fitted: it scores the fit of everything else, and counts among
-    what lies after a fraction. `options` go to `fit`.
-    """
-    compute, reward = np.asarray(compute, dtype=float), np.asarray(reward, dtype=float)
-    held = [np.asarray(part, dtype=float) for part in holdout] if holdout is not None else [np.empty(0), np.empty(0)]
-    given = {"run": run, "num_samples": num_samples, "error": error}
-    columns = {
-        name: np.broadcast_to(np.asarray(values), compute.shape) for name, values in given.items() if values is not None
-    }
-
-    def part(mask: np.ndarray) -> Fit:
-        return fit(compute[mask], reward[mask], **{name: each[mask] for name, each in columns.items()}, **options)
-
-    whole = part(np.ones(len(compute), dtype=bool))
-    largest = max(compute.max(initial=0.0), held[0].max(initial=0.0))
-    rows, unscored = [], []
-    for fraction in fractions:
-        if not 0 < fraction < 1:
-            raise ValueError(f"a fraction must lie between 0 and 1, not {fraction:g}")
-        before = compute <= fraction * largest
-        later = held[0] > fraction * largest
-        unseen = (np.concatenate([compute[~before], held[0][later]]), np.concatenate([reward[~before], held[1][later]]))
-        early = part(before) if before.any() else None
-        result = score(early, *unseen) if early is not None else None
-        rows.append((float(fraction), result))
-        if result is None:
-            side = "before" if early is None else "after"
-            nothing = note(NoteKind.NOTHING_TO_SCORE, side=side, compute=float(fraction * largest))
-            unscored.append((float(fraction), nothing if early is None or early.usable else early.notes[-1]))
-    return Backtest(fit=whole, holdout=score(whole, *held), fractions=tuple(rows), unscored=tuple(unscored))
-
-
-def rank_forms(
-    compute, reward, *, holdout: tuple[Any, Any] | None = None, fraction: float = 0.5, **options: Any
-) -> list[tuple[str, float]]:
-    """Return the forms by their error on held-out points (or on what lies after a fraction), best first."""
-    errors = []
-    for name, form in FORMS.items():
-        if form.ceiling is not None and options.get("bounds", (0.0, 1.0)) is None:
-            continue  # a fixed ceiling means nothing for rewards without limits
-        fractions = () if holdout is not None else (fraction,)
-        done = backtest(compute, reward, holdout=holdout, fractions=fractions, **{**options, "form": name})
-        result = done.holdout if holdout is not None else done.fractions[0][1]
-        if result is not None:
-            errors.append((name, result.rmse))
-    return sorted(errors, key=lambda row: row[1])

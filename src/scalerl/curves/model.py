@@ -161,27 +161,48 @@ class Covariance:
     log_weight: float
     """Logarithm of the prior probability, and of the normalisation under it."""
     whiten: Array
+    """What whitens drift, misfit and noise ..."""
+    along: Array
+    """... and then the directions (columns) in which runs differ ..."""
+    less: Array
+    """... by how much each has to shrink to be white too: all of it is 1."""
+
+    def whitened(self, values: Array) -> Array:
+        """Return white columns."""
+        white = self.whiten @ values
+        return white - self.along @ (self.less[:, None] * (self.along.T @ white))
+
+    def products(self, table: Array, pairs: tuple[np.ndarray, np.ndarray], known: dict[int, tuple]) -> list[Array]:
+        """Return inner products of white columns: of the first two with all, of all with themselves, of some pairs.
+
+        `known` keeps those that covariances share which differ in the spread between runs alone.
+        """
+        if id(self.whiten) not in known:
+            white, (left, right) = self.whiten @ table, pairs
+            dot = lambda a, b: np.einsum("ij,ij->j", a, b)  # noqa: E731
+            parts = (white[:, :2].T @ white, dot(white, white), dot(white[:, left], white[:, right]))
+            known[id(self.whiten)] = parts, self.along.T @ white
+        (first, own, paired), along = known[id(self.whiten)]
+        fewer: Array = (1.0 - (1.0 - self.less) ** 2)[:, None] * along
+        both = (fewer[:, pairs[0]] * along[:, pairs[1]]).sum(axis=0)
+        return [first - fewer[:, :2].T @ along, own - (fewer * along).sum(axis=0), paired - both]
 
     def between(self, blocks: Blocks, here, there, shared_shape) -> Array:
         """Covariance between two sets of places, each (log compute, index, run)."""
-        (x, index, run), (other_x, other_index, other_run) = here, there
-        same = np.equal.outer(run, other_run)
-        total = np.zeros(same.shape)
-        if self.drift:
-            length = self.drift_length * float(np.median(blocks.size))
-            total += self.drift * same * np.exp(-np.abs(np.subtract.outer(index, other_index)) / length)
-        if self.misfit:
-            total += self.misfit**2 * matern(np.abs(np.subtract.outer(x, other_x)))
-        if self.spread:
-            total += self.spread**2 * same * np.multiply.outer(shared_shape(x), shared_shape(other_x))
-        return total
+        runs = np.equal.outer(here[2], there[2]) * np.multiply.outer(shared_shape(here[0]), shared_shape(there[0]))
+        total = self.drift * drifting(blocks, here, there, self.drift_length) + self.misfit**2 * departing(here, there)
+        return total + self.spread**2 * runs
 
 
-UNWEIGHED = {"log_weight": 0.0, "whiten": np.empty((0, 0))}
+def drifting(blocks: Blocks, here, there, length: float) -> Array:
+    """Correlation of a run's slow drift between two sets of places."""
+    apart = np.abs(np.subtract.outer(here[1], there[1])) / (length * float(np.median(blocks.size)))
+    return np.equal.outer(here[2], there[2]) * np.exp(-apart)
 
 
-def matern(distance: Array) -> Array:
-    scaled = np.sqrt(3.0) * distance / priors.MISFIT_LENGTH
+def departing(here, there) -> Array:
+    """Correlation of the misfit between two sets of places: a Matern process of order 3/2."""
+    scaled = np.sqrt(3.0) * np.abs(np.subtract.outer(here[0], there[0])) / priors.MISFIT_LENGTH
     return (1.0 + scaled) * np.exp(-scaled)
 
 
@@ -190,25 +211,22 @@ def all_covariances(blocks: Blocks, shared_shape) -> list[Covariance]:
     unit = blocks.span / blocks.noise
     spreads = priors.RUN_SPREADS if blocks.num_runs > 1 else ((0.0, 1.0),)
     here = (blocks.x, blocks.index, blocks.run)
-
-    def part(**sizes: float) -> Array:
-        bare = Covariance(**{"drift": 0.0, "drift_length": 1.0, "misfit": 0.0, "spread": 0.0, **sizes}, **UNWEIGHED)
-        return bare.between(blocks, here, here, shared_shape)
-
-    # Sizes scale the same few matrices.
-    drifts = {length: part(drift=1.0, drift_length=length) for _, length, _ in priors.DRIFTS}
-    misfits, runs = part(misfit=1.0), part(spread=1.0)
     start = [] if blocks.start is None else [blocks.start_weight]
-    num = blocks.num
     noise = np.diag(np.append(blocks.weight, start))
+    drifts = {length: drifting(blocks, here, here, length) for _, length, _ in priors.DRIFTS}
+    departure = departing(here, here)
+    risen = np.zeros((len(noise), blocks.num_runs))
+    risen[np.arange(blocks.num), blocks.run] = shared_shape(blocks.x)
     found = []
     for drift, length, drift_weight in priors.DRIFTS:
         for misfit, misfit_weight in priors.MISFITS:
+            total = noise.copy()
+            total[: blocks.num, : blocks.num] += drift * drifts[length] + (misfit * unit) ** 2 * departure
+            factor = np.linalg.cholesky(total)
+            whiten: Array = np.linalg.inv(factor)
+            along, size, _ = np.linalg.svd(whiten @ risen, full_matrices=False)
             for spread, spread_weight in spreads:
-                total = noise.copy()
-                total[:num, :num] += drift * drifts[length]
-                total[:num, :num] += (misfit * unit) ** 2 * misfits + (spread * unit) ** 2 * runs
-                factor = np.linalg.cholesky(total)
+                variance = 1.0 + (spread * unit * size) ** 2
                 log_weight = np.log(drift_weight * misfit_weight * spread_weight) - np.log(np.diag(factor)).sum()
                 found.append(
                     Covariance(
@@ -216,8 +234,10 @@ def all_covariances(blocks: Blocks, shared_shape) -> list[Covariance]:
                         drift_length=length,
                         misfit=misfit * unit,
                         spread=spread * unit,
-                        log_weight=log_weight,
-                        whiten=np.asarray(np.linalg.inv(factor), dtype=float),
+                        log_weight=log_weight - 0.5 * np.log(variance).sum(),
+                        whiten=whiten,
+                        along=along,
+                        less=1.0 - variance**-0.5,
                     )
                 )
     return found
@@ -379,14 +399,14 @@ def evidence(problem: Problem, covariances: list[Covariance], candidates: Candid
     slopes = second_slopes(blocks, c.take(extra), e[:, extra])
     prior_squares = problem.noise_df * blocks.noise**2
     rows: dict[str, list[Array]] = {name: [] for name in Evidence.__slots__}
+    known: dict[int, tuple] = {}
     for covariance in covariances:
-        white = covariance.whiten @ table
-        one, y, rise, other = white[:, 0], white[:, 1], white[:, 2 : 2 + num], white[:, 2 + num :]
-        level_precision = float(one @ one) + problem.level_precision
-        level, on_level = float(one @ y) / level_precision, one @ rise / level_precision
-        squares = np.full(num, y @ y - level_precision * level**2)
-        precision = np.einsum("ij,ij->j", rise, rise) - level_precision * on_level**2
-        pull = y @ rise - level_precision * on_level * level
+        (one, y), own, cross = covariance.products(table, (2 + extra, np.arange(2 + num, table.shape[1])), known)
+        level_precision = one[0] + problem.level_precision
+        level, on_level = y[0] / level_precision, one[2 : 2 + num] / level_precision
+        squares = np.full(num, own[1] - level_precision * level**2)
+        precision = own[2 : 2 + num] - level_precision * on_level**2
+        pull = y[2 : 2 + num] - level_precision * on_level * level
         log_mass = covariance.log_weight + prior + 0.5 * np.log(problem.level_precision / level_precision)
         extra_on_level, extra_precision, extra_mean, gain_on_extra = (
             np.zeros(num),
@@ -395,14 +415,12 @@ def evidence(problem: Problem, covariances: list[Covariance], candidates: Candid
             np.zeros(num),
         )
         if len(extra):
-            extra_on_level[extra] = one @ other / level_precision
-            extra_precision[extra] = (
-                np.einsum("ij,ij->j", other, other) - level_precision * extra_on_level[extra] ** 2 + before
-            )
-            pulled = y @ other - level_precision * extra_on_level[extra] * level + before * before_mean
+            extra_on_level[extra] = one[2 + num :] / level_precision
+            extra_precision[extra] = own[2 + num :] - level_precision * extra_on_level[extra] ** 2 + before
+            pulled = y[2 + num :] - level_precision * extra_on_level[extra] * level + before * before_mean
             extra_mean[extra] = pulled / extra_precision[extra]
             squares[extra] += before * before_mean**2
-            cross = np.einsum("ij,ij->j", rise[:, extra], other) - level_precision * (on_level * extra_on_level)[extra]
+            cross = cross - level_precision * (on_level * extra_on_level)[extra]
             gain_on_extra[extra] = cross / extra_precision[extra]
             squares -= extra_precision * extra_mean**2
             precision -= extra_precision * gain_on_extra**2
@@ -515,9 +533,9 @@ def _gauss_newton(
     s, e = columns(blocks, form, c)
     by_b = (columns(blocks, form, replace(c, log_exponent=c.log_exponent + nudge))[0] - s) / nudge
     by_m = (columns(blocks, form, replace(c, log_midpoint=c.log_midpoint + nudge))[0] - s) / nudge
-    one, y = covariance.whiten @ np.ones(len(problem.rewards)), covariance.whiten @ problem.rewards
+    one, y = covariance.whitened(np.stack([np.ones(len(problem.rewards)), problem.rewards], axis=1)).T
     parts = (problem.rising(s), problem.padded(e), problem.padded(by_b), problem.padded(by_m))
-    white: Array = np.stack([np.tile(one[:, None], num), *(covariance.whiten @ part for part in parts)], axis=2)
+    white: Array = np.stack([np.tile(one[:, None], num), *(covariance.whitened(part) for part in parts)], axis=2)
     # Level, gain and extra first, then one step of everything.
     linear_part = white[:, :, :3]
     extra_precision = np.where(c.has_extra, problem.extra_precision[c.kind] / blocks.noise**2, 1e12)
@@ -808,7 +826,10 @@ def _shared_shape(problem: Problem, candidates: Candidates) -> tuple[float, floa
     weight = problem.blocks.weight
     weight = weight if problem.blocks.start is None else np.append(weight, problem.blocks.start_weight)
     white = Covariance(
-        drift=0.0, drift_length=1.0, misfit=0.0, spread=0.0, log_weight=0.0, whiten=np.diag(weight**-0.5)
+        **dict.fromkeys(("drift", "drift_length", "misfit", "spread", "log_weight"), 0.0),
+        whiten=np.diag(weight**-0.5),
+        along=np.empty((len(weight), 0)),
+        less=np.empty(0),
     )
     rise = candidates.take(candidates.kind == Kind.rise)
     b, m, _ = best_shapes(problem, white, rise, *first_shapes(problem, white, rise)[:2])
