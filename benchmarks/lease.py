@@ -25,7 +25,7 @@ from scalerl.study.plan import PlannedRun, make_plan
 from scalerl.study.spec import divided, load_study
 
 SHARES = {"tenth": 0.1, "quarter": 0.25}
-"""Of the budget, at which a forecast is sealed."""
+"""Shares of the budget at which a forecast is sealed."""
 SCALERL = (sys.executable, "-m", "scalerl")
 
 

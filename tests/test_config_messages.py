@@ -203,7 +203,7 @@ def test_all_problems_are_reported_at_once():
         ),
         (["pipeline.drain=true", "pipeline.push_every=8"], 1, "set pipeline.max_lag = 7, or pipeline.push_every = 9"),
         (["length.thinking_min=12289"], 0, "length.thinking_min is 12289, above length.thinking_max = 12288"),
-        (["rollout.vllm.engine_args={trust_remote_code=true}"], 0, "which no recipe sets: it is the option --trust-"),
+        (["rollout.vllm.engine_args={trust_remote_code=true}"], 0, "which no recipe sets: use --trust-"),
         (["length.answer_budget=2049"], 0, "set rollout.context = 16385 or shorten the others"),
         (["length=none", "length.max_length=20000"], 1, "rollout.max_prompt_tokens + length.max_length is 22048"),
         (["length=penalty", "length.cache=14337"], 1, "length.cache is 14337, above length.max_length = 14336"),

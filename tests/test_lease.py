@@ -33,7 +33,7 @@ if folder.name.endswith("seed1"):
 """
 
 
-def test_lease_starts_runs_in_order_repeats_a_failed_one_seals_and_cuts(tmp_path, monkeypatch, capsys):
+def test_lease_runs_in_order_repeats_a_failure_seals_and_cuts(tmp_path, monkeypatch, capsys):
     trainer = tmp_path / "trainer.py"
     trainer.write_text(TRAINER)
     monkeypatch.setattr(lease, "SCALERL", (sys.executable, str(trainer)))

@@ -99,7 +99,7 @@ def regimes():
 
 
 def test_long_tail_stops_training_only_by_the_rule_of_groups():
-    """Of the simulated engine's completions one in eight takes fifty times as long."""
+    """One in eight completions of the simulated engine takes fifty times as long."""
     lags, polls = {}, {}
     for waits_for in ("groups", "generators"):
         regime = Regime(groups_per_batch=4, max_lag=4, waits_for=waits_for)

@@ -133,7 +133,7 @@ class Log(NamedTuple):
     text: str
     y: str
     points: tuple[int, ...] = (40,)
-    """Of each curve; ten are the evaluations of every fourth step."""
+    """Number of evaluations of each curve; ten are the evaluations of every fourth step."""
     unit: float = 1.0
     start: float | None = None
     facts: str = ""

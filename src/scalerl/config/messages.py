@@ -8,7 +8,7 @@ from pydantic_core import ErrorDetails
 
 from scalerl.config.keys import dotted
 from scalerl.config.parts import Settings
-from scalerl.config.recipe import Recipe, settings_in
+from scalerl.config.recipe import Recipe
 from scalerl.config.suggest import closest, did_you_mean, quoted
 from scalerl.config.tree import AXES, known_keys, names_of, table_class
 from scalerl.errors import RecipeProblem
@@ -124,8 +124,8 @@ def wrong_names(tree: Mapping[str, Any], origins: Origins) -> Iterator[RecipePro
 def problems_of(error: ErrorDetails, tree: Mapping[str, Any], origins: Origins) -> Iterator[RecipeProblem]:
     """Yield the problems that one pydantic error reports; several when it holds several conflicts."""
     if error["type"] == "conflict":
-        for sentence in error.get("ctx", {})["sentences"]:
-            yield RecipeProblem(origin=origins.label(*settings_in(sentence)), statement=sentence)
+        for keys, sentence in error.get("ctx", {})["conflicts"]:
+            yield RecipeProblem(origin=origins.label(*keys), statement=sentence)
         return
     key, statement, suggestion = described(error, tree)
     if key in _HINTS:

@@ -68,8 +68,9 @@ class Recipe(Settings):
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
-        if sentences := list(conflicts(self)):
-            raise PydanticCustomError("conflict", "{text}", {"text": "; ".join(sentences), "sentences": sentences})
+        if found := list(conflicts(self)):
+            text = "; ".join(sentence for _, sentence in found)
+            raise PydanticCustomError("conflict", "{text}", {"text": text, "conflicts": found})
         return self
 
     @property
@@ -85,11 +86,12 @@ class Recipe(Settings):
 
 
 Table = TypeVar("Table", bound=Settings)
-_TABLES = frozenset(Recipe.model_fields)
+Conflict = tuple[tuple[str, ...], str]
+"""Settings that cannot work together, or tables of them, and a sentence that says how to fix it."""
 
 
-def conflicts(r: Recipe) -> Iterator[str]:
-    """Yield a sentence for each combination that cannot work: the settings in question, and how to fix them."""
+def conflicts(r: Recipe) -> Iterator[Conflict]:
+    """Yield each combination that cannot work."""
     yield from _pipeline_conflicts(r)
     yield from _device_conflicts(r)
     for table, task in {**r.task_tables, **r.eval_tables}.items():
@@ -98,188 +100,229 @@ def conflicts(r: Recipe) -> Iterator[str]:
     yield from _evaluation_conflicts(r)
     if r.reward.correct <= r.reward.wrong:
         correct, wrong = f"{r.reward.correct:g}", f"{r.reward.wrong:g}"
-        yield f"reward.correct is {correct} and reward.wrong is {wrong}: a correct completion must be worth more"
+        yield (
+            ("reward.correct", "reward.wrong"),
+            f"reward.correct is {correct} and reward.wrong is {wrong}: a correct completion must be worth more",
+        )
     if r.grading.cpu_limit_s > r.grading.timeout_s:
         yield (
+            ("grading.cpu_limit_s", "grading.timeout_s"),
             f"grading.cpu_limit_s is {r.grading.cpu_limit_s:g}, above grading.timeout_s = {r.grading.timeout_s:g}, "
-            f"when the answer is given up anyway: raise grading.timeout_s or lower grading.cpu_limit_s"
+            f"when the answer is given up anyway: raise grading.timeout_s or lower grading.cpu_limit_s",
         )
     if r.budget.steps is None and r.budget.gpu_hours is None and r.budget.flops is None:
-        yield "budget is not set: give at least one of budget.steps, budget.gpu_hours, budget.flops"
+        yield ("budget",), "budget is not set: give at least one of budget.steps, budget.gpu_hours, budget.flops"
     if r.optimizer.schedule != "constant" and r.optimizer.decay_steps is None and r.budget.steps is None:
         yield (
+            ("optimizer.schedule", "optimizer.decay_steps", "budget.steps"),
             f'optimizer.schedule is "{r.optimizer.schedule}", but the run has no number of steps over which the '
-            f"learning rate could fall: set optimizer.decay_steps, or budget.steps"
+            f"learning rate could fall: set optimizer.decay_steps, or budget.steps",
         )
     if r.sft.epochs is not None and r.sft.steps is not None:
-        yield f"sft.epochs is {r.sft.epochs:g} and sft.steps is {r.sft.steps}: set one of the two"
+        yield (
+            ("sft.epochs", "sft.steps"),
+            f"sft.epochs is {r.sft.epochs:g} and sft.steps is {r.sft.steps}: set one of the two",
+        )
 
 
-def _pipeline_conflicts(r: Recipe) -> Iterator[str]:
+def _pipeline_conflicts(r: Recipe) -> Iterator[Conflict]:
     pipeline, length, rollout = r.pipeline, r.length, r.rollout
     lag, every = pipeline.max_lag, pipeline.push_every
     if not pipeline.drain and every > 1:
         yield (
+            ("pipeline",),
             f"pipeline.push_every is {every} with pipeline.drain = false: set pipeline.push_every = 1 "
-            f"(PipelineRL-{lag}), or pipeline.drain = true and pipeline.max_lag = {every - 1} (PPO-off-policy-{every})"
+            f"(PipelineRL-{lag}), or pipeline.drain = true and pipeline.max_lag = {every - 1} (PPO-off-policy-{every})",
         )
     if pipeline.drain and lag != every - 1:
         yield (
+            ("pipeline",),
             f"pipeline.max_lag is {lag}, but with pipeline.drain = true and pipeline.push_every = {every} the lag is "
             f"always up to {every - 1}: set pipeline.max_lag = {every - 1}, or pipeline.push_every = {lag + 1}, or "
-            f"pipeline.drain = false (and pipeline.push_every = 1) for PipelineRL-{lag}"
+            f"pipeline.drain = false (and pipeline.push_every = 1) for PipelineRL-{lag}",
         )
     if pipeline.drain and pipeline.waits_for == "generators":
         yield (
+            ("pipeline",),
             'pipeline.waits_for is "generators" with pipeline.drain = true, which waits for every group: set '
-            'pipeline.waits_for = "groups", or pipeline.drain = false'
+            'pipeline.waits_for = "groups", or pipeline.drain = false',
         )
     if isinstance(length, parts.InterruptionSettings) and length.thinking_min > length.thinking_max:
         yield (
+            ("length",),
             f"length.thinking_min is {length.thinking_min}, above length.thinking_max = {length.thinking_max}: the "
-            f"place is drawn between the two"
+            f"place is drawn between the two",
         )
     if isinstance(length, parts.PenaltySettings) and length.cache > length.max_length:
         yield (
+            ("length",),
             f"length.cache is {length.cache}, above length.max_length = {length.max_length}: even an empty answer "
-            f"would be penalised"
+            f"would be penalised",
         )
     fields = length_settings(r)
     needed = rollout.max_prompt_tokens + sum(getattr(length, name.partition(".")[2]) for name in fields)
     if fields and needed > rollout.context and "rollout.context" not in r.derived:
         yield (
+            ("rollout.context", "rollout.max_prompt_tokens", *fields),
             f"rollout.context is {rollout.context}, but rollout.max_prompt_tokens + {' + '.join(fields)} is {needed}: "
-            f"set rollout.context = {needed} or shorten the others"
+            f"set rollout.context = {needed} or shorten the others",
         )
 
 
-def _device_conflicts(r: Recipe) -> Iterator[str]:
+def _device_conflicts(r: Recipe) -> Iterator[Conflict]:
     learner, rollout, address = r.learner, r.rollout, r.cluster.address
     ranks, sharding, size, context = learner.ranks, learner.sharding, learner.shard_size, learner.context_ranks
     if sharding == "none" and ranks > 1:
         yield (
+            ("learner.ranks", "learner.sharding"),
             f'learner.ranks is {ranks}, but learner.sharding is "none": set it to "replicate" if a device can hold '
-            f'weights and optimiser, else to "full"'
+            f'weights and optimiser, else to "full"',
         )
     if sharding == "hybrid" and not (size is not None and ranks % size == 0 and size < ranks):
         yield (
+            ("learner.sharding", "learner.shard_size", "learner.ranks"),
             f'learner.sharding is "hybrid" and learner.shard_size is {size or "not set"}: set it to a divisor of '
-            f'learner.ranks = {ranks} below it, or learner.sharding to "full"'
+            f'learner.ranks = {ranks} below it, or learner.sharding to "full"',
         )
     if sharding != "hybrid" and size is not None:
-        yield f'learner.shard_size is {size}, but learner.sharding is "{sharding}": it is only for "hybrid"'
+        yield (
+            ("learner.shard_size", "learner.sharding"),
+            f'learner.shard_size is {size}, but learner.sharding is "{sharding}": it is only for "hybrid"',
+        )
     if context > 1 and sharding != "full":
-        yield f'learner.context_ranks is {context}, but learner.sharding is "{sharding}": it is only for "full"'
+        yield (
+            ("learner.context_ranks", "learner.sharding"),
+            f'learner.context_ranks is {context}, but learner.sharding is "{sharding}": it is only for "full"',
+        )
     if sharding == "full" and ranks % context:
         yield (
+            ("learner.context_ranks", "learner.ranks"),
             f"learner.context_ranks is {context}, which does not divide learner.ranks = {ranks}: set it to a divisor, "
-            f"or to 1"
+            f"or to 1",
         )
     if sharding in ("full", "hybrid") and learner.start_kl:
         yield (
+            ("learner.start_kl", "learner.sharding"),
             f'learner.start_kl is {learner.start_kl:g} with learner.sharding = "{sharding}", which would need a second '
-            f'sharded model: set learner.start_kl = 0 or learner.sharding = "replicate"'
+            f'sharded model: set learner.start_kl = 0 or learner.sharding = "replicate"',
         )
     if r.model.router_replay and context > 1:
         yield (
+            ("model.router_replay", "learner.context_ranks"),
             f"model.router_replay with learner.context_ranks = {context}: experts of a divided pass are not replayed; "
-            f"set learner.context_ranks = 1"
+            f"set learner.context_ranks = 1",
         )
     if r.model.router_replay and r.task.environment.name:
         yield (
+            ("model.router_replay", "task.environment"),
             "model.router_replay with task.environment: the experts of a conversation of several turns are not "
-            "recorded; set model.router_replay = false"
+            "recorded; set model.router_replay = false",
         )
     if address and not rollout.generators:
         yield (
+            ("cluster.address", "rollout.generators"),
             f'cluster.address is "{address}", but rollout.generators is 0, so nothing would sample there: set '
-            f"rollout.generators, or leave cluster.address out"
+            f"rollout.generators, or leave cluster.address out",
         )
     if address and r.grading.sandbox == "none":
         yield (
+            ("grading.sandbox", "cluster.address"),
             'grading.sandbox is "none", which is refused with cluster.address: programs would have all rights on a '
-            "machine that others of the cluster trust"
+            "machine that others of the cluster trust",
         )
     if rollout.engine == "torch" and (rollout.gpus_per_generator or 0) > 1:
         yield (
+            ("rollout.gpus_per_generator", "rollout.engine"),
             f"rollout.gpus_per_generator is {rollout.gpus_per_generator}, but the torch engine samples on one GPU: set "
-            f"it to 1 and raise rollout.generators"
+            f"it to 1 and raise rollout.generators",
         )
     parallel = rollout.vllm.tensor_parallel
     if rollout.generators and rollout.engine == "vllm" and rollout.generator_gpus not in (0, parallel):
         yield (
+            ("rollout.gpus_per_generator", "rollout.vllm.tensor_parallel"),
             f"rollout.gpus_per_generator is {rollout.gpus_per_generator}, but rollout.vllm.tensor_parallel is "
-            f"{parallel}: set both alike"
+            f"{parallel}: set both alike",
         )
     if "trust_remote_code" in rollout.vllm.engine_args:
         yield (
-            "rollout.vllm.engine_args has trust_remote_code, which no recipe sets: it is the option --trust-remote-code"
+            ("rollout.vllm.engine_args",),
+            "rollout.vllm.engine_args has trust_remote_code, which no recipe sets: use --trust-remote-code",
         )
 
 
-def _task_conflicts(table: str, task: parts.TaskSettings) -> Iterator[str]:
+def _task_conflicts(table: str, task: parts.TaskSettings) -> Iterator[Conflict]:
     if task.grader and task.graders:
         yield (
+            (f"{table}.grader", f"{table}.graders"),
             f'{table}.grader is "{task.grader}" and there are also {table}.graders: a task has one grader or several, '
-            f"so move it to a table [{table}.graders.NAME]"
+            f"so move it to a table [{table}.graders.NAME]",
         )
     if task.graders and not any(grader.weight for grader in task.graders.values()):
-        yield f"every weight in {table}.graders is 0: nothing would be trained on"
+        yield (f"{table}.graders",), f"every weight in {table}.graders is 0: nothing would be trained on"
     if not all(map(_is_plain, task.graders)):
         yield (
+            (f"{table}.graders",),
             f"a name in {table}.graders has other characters than letters, digits, _ and -, and a column is named "
-            f"after it"
+            f"after it",
         )
     if task.environment.reward_range[0] >= task.environment.reward_range[1]:
         yield (
+            (f"{table}.environment.reward_range",),
             f"{table}.environment.reward_range is {task.environment.reward_range}: what is worth 1 must be above what "
-            f"is worth 0"
+            f"is worth 0",
         )
 
 
-def _mixture_conflicts(r: Recipe) -> Iterator[str]:
+def _mixture_conflicts(r: Recipe) -> Iterator[Conflict]:
     if r.tasks and r.task.name:
         yield (
+            ("task", "tasks"),
             f'task.name is "{r.task.name}" and there are also tables [{"], [".join(r.task_tables)}]: a run has one '
-            f'task or several, so move [task] to a table [tasks.NAME], or write task = "" where it comes by extends'
+            f'task or several, so move [task] to a table [tasks.NAME], or write task = "" where it comes by extends',
         )
     for name, task in r.tasks.items():
         # Problems, evaluation sets and curves are named after it.
         if not _is_plain(name):
-            yield f"tasks holds {json.dumps(name)}, but the name of a task may only have letters, digits, _ and -"
+            yield (
+                ("tasks",),
+                f"tasks holds {json.dumps(name)}, but the name of a task may only have letters, digits, _ and -",
+            )
         if not task.name:
-            yield f"tasks.{name}.name is not set: say which task it is"
+            yield (f"tasks.{name}",), f"tasks.{name}.name is not set: say which task it is"
         if name in r.evaluation.sets:
             yield (
+                (f"evaluation.sets.{name}", f"tasks.{name}"),
                 f"evaluation.sets.{name} has the name of tasks.{name}, which already has an evaluation set: give it "
-                f"another name"
+                f"another name",
             )
 
 
-def _evaluation_conflicts(r: Recipe) -> Iterator[str]:
+def _evaluation_conflicts(r: Recipe) -> Iterator[Conflict]:
     best, overlap = r.checkpoint.best, r.evaluation.overlap
     names = [*(r.tasks or ["main"]), *r.evaluation.sets]
     if "main" in r.evaluation.sets and not r.tasks:
-        yield "evaluation.sets.main has the name of the task's own evaluation set: give it another name"
+        yield (
+            ("evaluation.sets.main",),
+            "evaluation.sets.main has the name of the task's own evaluation set: give it another name",
+        )
     if best and best not in names:
-        yield f'checkpoint.best is "{best}", which is not an evaluation set; the sets are {", ".join(names)}'
+        yield (
+            ("checkpoint.best", "evaluation.sets"),
+            f'checkpoint.best is "{best}", which is not an evaluation set; the sets are {", ".join(names)}',
+        )
     if best and overlap:
         yield (
+            ("checkpoint.best", "evaluation.overlap"),
             f'checkpoint.best is "{best}" and evaluation.overlap is {overlap:g}: an evaluation beside training ends '
-            f"when the weights have changed already, so set evaluation.overlap = 0"
+            f"when the weights have changed already, so set evaluation.overlap = 0",
         )
     for table, sampling in r.evaluation.sampling_of_sets():
         if sampling.temperature == 0 and sampling.samples_per_prompt > 1:
             yield (
+                (f"{table}.temperature", f"{table}.samples_per_prompt"),
                 f"{table}.temperature = 0 is greedy, so {sampling.samples_per_prompt} samples of a prompt would be "
-                f"one sample counted often: set {table}.samples_per_prompt = 1 or raise the temperature"
+                f"one sample counted often: set {table}.samples_per_prompt = 1 or raise the temperature",
             )
-
-
-def settings_in(sentence: str) -> list[str]:
-    """Return the settings that a sentence on a recipe names: all dotted keys, and its first word."""
-    first = sentence.partition(" ")[0]
-    return [first, *(key for key in re.findall(r"[a-z]+(?:\.[\w-]+)+", sentence) if key.split(".")[0] in _TABLES)]
 
 
 def length_settings(recipe: Recipe) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ class Conversing:
 @dataclass(slots=True)
 class _Conversation:
     seat: int
-    """Of its process."""
+    """Number of its process."""
     awaited: int | None
     """The number of its turn that is being taken."""
     submitted: float

@@ -27,11 +27,11 @@ SCATTERS = np.geomspace(0.125, 16.0, 15)
 DF = 3.0
 """Degrees of freedom of the Student-t: one arm in twenty lies beyond three scales."""
 T_QUANTILE = 1.6377
-"""Of such a Student-t: half the width of its central 80 %."""
+"""Half the width of the central 80 % of such a Student-t."""
 PLAIN = (Kind.rise, Kind.second, Kind.tail)
 """Kinds of curves whose exponent and midpoint mean the same."""
 NEW = 0.9
-"""Of the weak prior's variance: a run whose error is not smaller than this has said nothing."""
+"""A run whose error is not smaller than this share of the weak prior's variance has said nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ class Format(NamedTuple):
     """How a format is recognised, how its rows are found, and what is known of its columns."""
 
     mark: str | tuple[str, ...]
-    """Of a file a pattern of its beginning, of a folder those of files in it."""
+    """A pattern of the beginning of a file; for a folder, patterns of the names of files in it."""
     rows: Callable[[Source], Found]
     kind: str
     y: str | None = None

@@ -33,7 +33,7 @@ class Source:
     """Whether a log that cannot be read is left out: it was not named, only its folder was."""
 
     plan: Mapping[str, Any] = field(default_factory=dict)
-    """Of a study: its study.json."""
+    """The study.json of a study."""
     faults: tuple[str, ...] = ()
 
     @property

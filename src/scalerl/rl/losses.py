@@ -23,7 +23,7 @@ from scalerl.import_path import one_line, own_place
 from scalerl.rl.segments import dense_index, segment_count, segment_sum
 
 _LARGEST_DIFFERENCE = 20.0
-"""Of log-probs from the start's: beyond it a term of `start_kl` is constant, so that no token overflows the loss."""
+"""Distance of log-probs from those of the start beyond which `start_kl` is constant: no token overflows the loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,7 +77,7 @@ class Progress:
         self._marker_length = np.zeros(slots, dtype=np.int64)
         self._endings: dict[tuple[str | int, ...], int] = {}
         self._tables: list[NDArray[np.int16]] = []
-        """Of each ending: state x token -> next state; the last column is for all tokens without one of their own."""
+        """One table an ending: state x token -> next state. The last column is for tokens without their own."""
         self._ending = np.full(slots, -1)
         """The ending of each slot, or -1."""
         self._state = np.zeros(slots, dtype=np.int64)

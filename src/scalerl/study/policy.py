@@ -25,7 +25,7 @@ class Measured:
 
     name: str
     share: float
-    """Of the budget, the least of its runs."""
+    """Share of the budget that the least of its runs has spent."""
     num_runs: int
     compute: tuple[float, ...] = ()
     """Shares of the budget at which it was evaluated."""

@@ -66,7 +66,7 @@ class StudyBudgetSettings(Settings):
     rungs: Annotated[int, Field(ge=2, le=100)] = 8
     """Equal parts of a run's budget after which it may be paused."""
     share: Annotated[float, Field(gt=0, le=1)] = 0.4
-    """Of the compute of running all arms to the end: what halving and forecast may spend."""
+    """What halving and forecast may spend, as a share of the compute of running all arms to the end."""
 
     @property
     def limits(self) -> dict[str, float]:
