@@ -250,6 +250,14 @@ LOGS = (
         "eval/accuracy", EVALS),
     Log("bar.log", printed("\rTrain: 7%|#  | {step}/40 [00:09<01:00, 2.0s/it, pg=-0.01, reward={reward}]" * 3),
         "reward"),
+    Log("keras.log", printed("Epoch {step}/40\n100/100 ━━━━━ 3s 2ms/step - loss: 0.3 - val_accuracy: {reward}"),
+        "val_accuracy"),
+    Log("tune.log", printed("Trial a finished iteration {step} at 10:00:00.\n╭─────╮\n│ Trial a result │\n├─────┤\n"
+                            "│ episode_return_mean {percent:.2f} │\n│ num_env_steps {step}000 │\n╰─────╯"),
+        "episode_return_mean", unit=100),
+    Log("eval_blocks.log", printed("Step {step}: reward={half}", "=== Evaluation ===\n  accuracy: {reward}\n====="),
+        "eval/accuracy", EVALS),
+    Log("own_names.log", printed("rollout_step={step} returns={percent:.2f} loss=0.1 kl= 0.01"), "returns", unit=100),
     Log("notes.md", f"# A run\n\nAt step 3 the reward = 0.9\n\n```\n{printed('step={step} reward={reward}')}```\n"
         "\nThen step 70, reward: 0.1, was a typo.\n", "reward"),
     # tables

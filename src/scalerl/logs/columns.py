@@ -49,7 +49,7 @@ ELAPSED = (
     *("time/time_elapsed", "time_elapsed", "elapsed_time"),
 )
 WALL_CLOCK = ("wall_time", "_timestamp", "timestamp", "datetime", "date_time", "time", "created_at")
-NUM_SAMPLES = ("num_samples", "eval/num_samples", "num_eval_samples")
+NUM_SAMPLES = ("eval/num_samples", "num_eval_samples", "num_samples")
 SEED = ("seed", "random_seed", "train_seed", "train/seed")
 RUN = ("run", "run_name", "run_id", "run_uuid", "experiment", "experiment_name", "exp_name")
 ARM = ("recipe", "arm", "model", "config", "method", "variant", "algorithm", "algo")
@@ -60,7 +60,7 @@ RATES = (
     r"pass_?rate|solve_?rate|success(_?rate)?|win_?rate(_percent)?|pass(@|_at_|_)?1",
     r"acc|accuracy|correct|exact_match",
     r"(avg|mean)@\d+",
-    r"reward|rewards|return",
+    r"rewards?|returns?",
     r"score|scores|pass@\d+",
 )
 TRAINING = (
