@@ -5,7 +5,8 @@
 The seeds of the base come first, then every arm, seed by seed; or those that --runs names, in its order. A run that
 fails is started once more, last. At the first evaluation past each share of its budget a run's forecast is sealed by
 `scalerl forecast RUN --x flops --fit-until C --seal FILE`. When the time is up, what still trains is killed and stays
-as far as it came. OUT has runs/, logs/ and sealed/, for benchmarks/study_table.py.
+as far as it came. OUT has runs/, logs/ and sealed/, for benchmarks/study_table.py. With --keep-answers runs keep what
+was written at their evaluations (benchmarks/answers.py).
 """
 
 import argparse
@@ -27,11 +28,13 @@ from scalerl.study.spec import divided, load_study
 SHARES = {"tenth": 0.1, "quarter": 0.25}
 """Shares of the budget at which a forecast is sealed."""
 SCALERL = (sys.executable, "-m", "scalerl")
+KEEPS_ANSWERS = (sys.executable, str(Path(__file__).with_name("answers.py")))
 
 
 @dataclass(slots=True, kw_only=True)
 class Lease:
     out: Path
+    train: tuple[str, ...]
     began: float = field(default_factory=time.monotonic)
     sealed: set[Path] = field(default_factory=set)
     sealing: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -47,7 +50,7 @@ class Lease:
         recipe = self.out / "recipes" / f"{run.name}.json"
         recipe.parent.mkdir(parents=True, exist_ok=True)
         store.write_json(recipe, run.recipe.model_dump(mode="json"))
-        return self._call(run.name, "train", "--no-plots", str(recipe), "--out", str(self.out / "runs" / run.name))
+        return self._call(run.name, *self.train, str(recipe), "--out", str(self.out / "runs" / run.name))
 
     def seal(self, run: PlannedRun) -> None:
         """Start to seal the forecasts that are due."""
@@ -61,14 +64,14 @@ class Lease:
                 self.sealed.add(file)
                 file.parent.mkdir(parents=True, exist_ok=True)
                 until = ("--fit-until", f"{past[0]:.17g}", "--at", f"{limit:g}")
-                words = ("forecast", str(folder), "--x", column, *until, "--seal", str(file))
+                words = (*SCALERL, "forecast", str(folder), "--x", column, *until, "--seal", str(file))
                 self.sealing.append(self._call(f"{run.name}-{name}", *words))
 
     def _call(self, name: str, *words: str) -> subprocess.Popen[bytes]:
         log = self.out / "logs" / f"{name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as file:
-            command = dying_with_parent([*SCALERL, *words])
+            command = dying_with_parent(list(words))
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
 
 
@@ -87,11 +90,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--runs", nargs="+", metavar="ARM-seedN", help="these alone, in this order")
     parser.add_argument("--no-seals", action="store_true")
+    parser.add_argument("--keep-answers", action="store_true")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
     of_study, of_recipes = divided(arguments.set)
     plan = make_plan(*load_study(arguments.study, of_study), of_recipes, gpu=True)
-    lease = Lease(out=arguments.out)
+    train = KEEPS_ANSWERS if arguments.keep_answers else (*SCALERL, "train", "--no-plots")
+    lease = Lease(out=arguments.out, train=train)
     waiting = sorted(plan.runs, key=lambda run: run.arm != plan.base.name)
     if arguments.runs:
         named = {run.name: run for run in plan.runs}

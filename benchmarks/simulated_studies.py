@@ -22,6 +22,7 @@ def main(
     """Run `study` for each seed and print the summary; `--summary` and `--published` take the place of that."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--studies", type=int, default=500)
+    parser.add_argument("--first", type=int, default=0, help="number of the first study, to share them among processes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--spread", default=spread)
     parser.add_argument("--out", type=Path, help="append the row of each study to this file")
@@ -35,7 +36,7 @@ def main(
         published(options.published)
         return
     began, rows = time.process_time(), []
-    for index in range(options.studies):
+    for index in range(options.first, options.first + options.studies):
         rows.append(study(np.random.default_rng([options.seed, index]), options.spread))
         if options.out:
             with options.out.open("a") as file:

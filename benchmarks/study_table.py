@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from answers import kept, kinds
 
 from scalerl import read, store
 from scalerl.curves.compare import Comparison, compare
@@ -342,7 +343,9 @@ def expanded(words: Sequence[str]) -> list[str]:
     return [file for word in words for file in (sorted(map(str, Path().glob(word))) if "*" in word else [word])]
 
 
-COMMANDS = {each.__name__: each for each in (write, reach, arms, grid, column, seals, score, transferred, again)}
+COMMANDS = {
+    each.__name__: each for each in (write, reach, arms, grid, column, kept, kinds, seals, score, transferred, again)
+}
 
 if __name__ == "__main__":
     run(*sys.argv[1:])
