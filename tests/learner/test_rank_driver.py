@@ -12,7 +12,7 @@ from learners import make_learner
 from scalerl.errors import LearnerError, RankLost, RunFolderError
 from scalerl.learner.ranks.driver import RankedLearner
 from scalerl.learner.ranks.rank import RankFacts, check_visible
-from scalerl.remote.peer import Command, Lost
+from scalerl.remote.peer import Lost
 from scalerl.remote.serve import RemoteFailure
 
 FACTS = RankFacts(version=3, shape=make_learner().shape, device="cpu", num_local=1, peak_bytes=0)
@@ -21,7 +21,7 @@ FACTS = RankFacts(version=3, shape=make_learner().shape, device="cpu", num_local
 class ScriptedRank:
     """A link to a rank that answers every command with what it was given."""
 
-    where = ""
+    where, pid = "", None
 
     def __init__(self, answers: Any = None, *, is_ready: bool = True) -> None:
         self.killed, self.lost_at = False, float("inf")
@@ -31,24 +31,22 @@ class ScriptedRank:
         self._results = answers or {}
         self.commands: list[Any] = []
 
-    def write(self, command: Command) -> None:
-        self.commands.append(command.name)
-        result = self._results.get(command.name)
-        if command.name in self._results or self.lost_at == float("inf"):
+    def packed(self, name: Any, arguments: tuple[Any, ...]) -> Any:
+        return name
+
+    def write(self, name: Any) -> None:
+        self.commands.append(name)
+        result = self._results.get(name)
+        if name in self._results or self.lost_at == float("inf"):
             self._messages.put(("error", result) if isinstance(result, Exception) else ("done", result))
 
-    def read(self, wait_s: float) -> list[tuple[str, Any]]:
+    def read(self) -> list[tuple[str, Any]]:
         if time.monotonic() > self.lost_at:
             raise Lost("died", "was lost")
         try:
             return [self._messages.get(timeout=0.01)]
         except queue.Empty:
             return [("beat", 0.0)]
-
-    def is_stopped(self) -> bool | None:
-        return None
-
-    def ready(self) -> None: ...
 
     def kill(self) -> None:
         self.killed = True

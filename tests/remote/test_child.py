@@ -1,8 +1,8 @@
 """An object in a child process: commands, deaths, silence, and what is left behind: nothing."""
 
 import os
+import queue
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,8 +15,8 @@ import pytest
 
 from scalerl.errors import RecipeError
 from scalerl.remote import peer as peer_module
-from scalerl.remote.child import ChildLink, Frames
-from scalerl.remote.peer import Lost, Peer, Silence, close_all
+from scalerl.remote.child import ChildLink
+from scalerl.remote.peer import Limits, Lost, Peer, close_all
 from scalerl.remote.session import session_members
 
 
@@ -57,7 +57,8 @@ def start(temporary):
     peers: list[Peer] = []
 
     def started(make: Any = Echo, *, silent_s: float = 15.0, **settings: Any) -> Peer:
-        peers.append(Peer(ChildLink(make, **settings), silent_s=silent_s, news=threading.Event()))
+        limits = Limits(silent_s=silent_s)
+        peers.append(Peer(ChildLink(make, **settings), limits=limits, news=threading.Event()))
         return peers[-1]
 
     yield started
@@ -150,8 +151,8 @@ DRIVER = """
 import sys, threading, time
 from test_child import Echo
 from scalerl.remote.child import ChildLink
-from scalerl.remote.peer import Peer
-peer = Peer(ChildLink(Echo), silent_s=15.0, news=threading.Event())
+from scalerl.remote.peer import Limits, Peer
+peer = Peer(ChildLink(Echo), limits=Limits(), news=threading.Event())
 while (message := peer.receive()) is None:
     time.sleep(0.01)
 print(*message[1], flush=True)
@@ -176,26 +177,33 @@ def test_child_of_a_killed_driver_ends_with_all_that_it_started(temporary):
     assert not list(temporary.iterdir())
 
 
-def test_silence_is_not_counted_while_nobody_listens(monkeypatch):
+class Ready:
+    """A link to an object that says that it is ready, and later gives a sign of life if it is asked to."""
+
+    where, pid = "", None
+
+    def __init__(self) -> None:
+        self.messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.messages.put(("ready", None))
+
+    def read(self) -> list[Any]:
+        return [self.messages.get()]
+
+
+def test_driver_that_was_stopped_itself_doubts_the_silence_first(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(peer_module.time, "monotonic", lambda: now[0])
-    silence = Silence()
-    for elapsed, heard, seconds in ((0.5, False, 0.5), (0.4, False, 0.9), (3600.0, False, 1.9), (0.5, True, 0.0)):
+    link: Any = Ready()
+    peer = Peer(link, limits=Limits(silent_s=15.0), news=threading.Event())
+    assert answer(peer) == ("ready", None)
+    now[0] += 3600.0
+    assert peer.receive() is None, "it has not listened for an hour"
+    link.messages.put(("beat", 1.0))
+    while peer.busy_s != 1.0:
+        time.sleep(0.001)
+    for elapsed in (2.0, 12.0, 2.0):
         now[0] += elapsed
-        silence.listen(heard)
-        assert silence.seconds == pytest.approx(seconds)
-
-
-def test_messages_arrive_whole_however_they_are_cut():
-    ours, theirs = socket.socketpair()
-    frames, sent = Frames(theirs), [b"", b"a", bytes(5000), b"end"]
-    data = b"".join(len(each).to_bytes(8, "big") + each for each in sent)
-    received: list[bytes] = []
-    for start in range(0, len(data), 777):
-        ours.sendall(data[start : start + 777])
-        received += frames.receive() or []
-    assert received == sent
-    assert frames.receive(0.0) is None
-    ours.close()
-    with pytest.raises(EOFError):
-        frames.receive()
+        assert peer.receive() is None
+    now[0] += 2.0
+    with pytest.raises(Lost, match="no sign of life for 15 s"):
+        peer.receive()

@@ -7,7 +7,8 @@ from typing import Any
 
 from local_links import LocalLink
 
-from scalerl.rollout.fleet.fleet import Fleet, Limits
+from scalerl.remote.peer import Limits
+from scalerl.rollout.fleet.fleet import Fleet
 from scalerl.rollout.fleet.generator import Generator
 from scalerl.rollout.requests import check_request
 

@@ -2,10 +2,10 @@
 
 import multiprocessing
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ def children(monkeypatch: Any) -> None:
 class Child:
     """As much of subprocess.Popen as is used of a child."""
 
-    def __init__(self, python: str, connection: socket.socket, variables: Mapping[str, str], log: Any) -> None:
+    def __init__(self, python: str, connection: Connection, variables: Mapping[str, str], log: Any) -> None:
         self._process = context().Process(target=_serve, args=(connection, dict(variables)), daemon=True)
         self._process.start()
         assert self._process.pid is not None
@@ -73,7 +73,7 @@ class Child:
         self._process.kill()
 
 
-def _serve(connection: socket.socket, variables: dict[str, str]) -> None:
+def _serve(connection: Connection, variables: dict[str, str]) -> None:
     from scalerl.remote.child import serve
 
     os.setsid()

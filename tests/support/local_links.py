@@ -5,12 +5,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from scalerl.remote.peer import Command
 from scalerl.remote.serve import Server
 
 
 class LocalLink:
-    where = ""
+    where, pid = "", None
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.is_killed = False
@@ -19,20 +18,18 @@ class LocalLink:
         self._server = Server(self._receive, lambda kind, value: self._outbox.put((kind, value)))
         threading.Thread(target=self._serve, args=(make,), daemon=True).start()
 
-    def write(self, command: Command) -> None:
-        self._inbox.put((command.name, command.arguments))
+    def packed(self, name: Any, arguments: tuple[Any, ...]) -> Any:
+        return name, arguments
 
-    def read(self, wait_s: float) -> list[tuple[str, Any]]:
+    def write(self, command: Any) -> None:
+        self._inbox.put(command)
+
+    def read(self) -> list[tuple[str, Any]]:
         beat = ("beat", self._server.busy_s)
         try:
-            return [beat, self._outbox.get(timeout=min(wait_s, 0.01))]
+            return [beat, self._outbox.get(timeout=0.01)]
         except queue.Empty:
             return [beat]
-
-    def is_stopped(self) -> bool | None:
-        return None
-
-    def ready(self) -> None: ...
 
     def kill(self) -> None:
         self.is_killed = True

@@ -7,7 +7,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scalerl.config.parts import VllmSettings
-from scalerl.rollout.fleet.fleet import Fleet, Limits
+from scalerl.remote.peer import Limits
+from scalerl.rollout.fleet.fleet import Fleet
 from scalerl.rollout.vllm.build import fleet_of
 from scalerl.rollout.vllm.spec import EngineSpec
 
@@ -56,10 +57,14 @@ def spec(folder: str, *, slots: int = 4, stop_tokens: tuple[int, ...] = (), vers
     )
 
 
-def started(folder: str, num: int = 1, *, limits: Limits | None = None, **changes: Any) -> Fleet:
-    """Start engines in child processes and wait for them; unless `limits` says so, one that is lost ends the fleet."""
-    limits = limits or Limits(silent_s=10.0, replacements=0)
-    fleet = fleet_of([spec(folder, **changes)] * num, vocabulary=SHAPE["vocab_size"], limits=limits)
+def started(folder: str, num: int = 1, *, limits: Limits | None = None, replacements: int = 0, **changes: Any) -> Fleet:
+    """Start engines in child processes and wait for them; by default one that is lost ends the fleet."""
+    fleet = fleet_of(
+        [spec(folder, **changes)] * num,
+        vocabulary=SHAPE["vocab_size"],
+        limits=limits or Limits(silent_s=10.0),
+        replacements=replacements,
+    )
     try:
         fleet.wait_ready()
     except BaseException:

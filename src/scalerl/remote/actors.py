@@ -21,13 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalerl.remote.peer import CLOSE_S, Command, Lost, is_stopped
+from scalerl.remote.peer import CLOSE_S, Lost
 from scalerl.remote.serve import Server
 
 REPORT_S = 1.0
 """A living actor answers `take` at least this often."""
 _THREADS = 4
 """Calls that an actor serves at a time: `take` waits while `give` goes on."""
+_LISTEN_S = 0.5
+"""How long a driver waits for a message at a time."""
 _NODE_S = 3.0
 """How long the server of a node may take to accept a connection."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -161,41 +163,38 @@ class ActorLink:
     def where(self) -> str:
         return "" if self.place is None else f", process {self.place.pid} on node {self.place.address},"
 
-    def write(self, command: Command) -> None:
+    @property
+    def pid(self) -> int | None:
+        return self.place.pid if self.place is not None and _is_here(self.place) else None
+
+    def packed(self, name: Any, arguments: tuple[Any, ...]) -> Any:
         import ray
 
-        if command.packed is None:
-            # Stored once, also if many actors get it.
-            command.packed = ray.put((command.name, command.arguments))
-        self._actor.give.remote(self._num_given, command.packed)
+        # Stored once, also if many actors get it.
+        return ray.put((name, arguments))
+
+    def write(self, command: Any) -> None:
+        self._actor.give.remote(self._num_given, command)
         self._num_given += 1
 
-    def read(self, wait_s: float) -> list[tuple[str, Any]]:
+    def read(self) -> list[tuple[str, Any]]:
         import ray
         from ray.exceptions import RayError, RayTaskError
 
         try:
-            if not ray.wait([self._report], timeout=wait_s)[0]:
-                self._is_silent = True
+            self._is_silent = not ray.wait([self._report], timeout=_LISTEN_S)[0]
+            if self._is_silent:
                 return []
+            ray.get(self._begun)
             messages = ray.get(self._report)
-            if self._begun is not None and ray.wait([self._begun], timeout=0)[0]:
-                ray.get(self._begun)
-                self._begun = None
         except RayTaskError as error:
             raise Lost("start", f"cannot be started: {reason_of(error)}") from None
         except RayError as error:
             raise Lost("died", self._reason_of_death(error)) from None
-        self._is_silent = False
         self._report = self._actor.take.remote(REPORT_S)
         self.place = next((value for kind, value in messages if kind == "place"), self.place)
         read = [(kind, pickle.loads(value) if kind == "report" else value) for kind, value in messages]
         return [message for message in read if message[0] != "place"]
-
-    def is_stopped(self) -> bool | None:
-        return is_stopped(self.place.pid) if self.place is not None and _is_here(self.place) else None
-
-    def ready(self) -> None: ...
 
     def kill(self) -> None:
         import ray

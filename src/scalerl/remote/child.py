@@ -9,11 +9,8 @@ import getpass
 import os
 import pickle
 import queue
-import select
 import shutil
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -22,68 +19,16 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from multiprocessing.connection import Connection, Pipe
 from typing import IO, Any, NoReturn
 
 from scalerl.errors import RecipeError
-from scalerl.remote.peer import CLOSE_S, Command, Lost, is_stopped
+from scalerl.remote.peer import CLOSE_S, Lost
 from scalerl.remote.serve import DriverGone, Server
 from scalerl.remote.session import end_session, mapped_files, session_members
 
 BEAT_S = 0.5
 """Time between two signs of life."""
-_LENGTH = struct.Struct("!Q")
-_READ_BYTES = 1 << 20
-
-
-class Frames:
-    """Messages of bytes over a socket, each with its length in front."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._file, self._buffer, self._sending = connection.detach(), bytearray(), threading.Lock()
-
-    def send(self, data: bytes) -> None:
-        with self._sending:
-            for part in (_LENGTH.pack(len(data)), data):
-                left = memoryview(part)
-                while left:
-                    left = left[os.write(self._file, left) :]
-
-    def receive(self, wait_s: float | None = None) -> list[bytes] | None:
-        """Return the messages that are complete, None if no byte has come after `wait_s`; EOFError at the end.
-
-        The rest of a message is not waited for: a process that is stopped in the middle of it would never send it.
-        """
-        # Not select(), which refuses numbers of files from 1024 on.
-        waiting = select.poll()
-        waiting.register(self._file, select.POLLIN)
-        if not waiting.poll(None if wait_s is None else 1000 * wait_s):
-            return None
-        data = os.read(self._file, _READ_BYTES)
-        if not data:
-            raise EOFError
-        self._buffer += data
-        return self._complete()
-
-    def _complete(self) -> list[bytes]:
-        messages, start = [], 0
-        while len(self._buffer) >= start + _LENGTH.size:
-            end = start + _LENGTH.size + _LENGTH.unpack_from(self._buffer, start)[0]
-            if len(self._buffer) < end:
-                break
-            messages.append(bytes(memoryview(self._buffer)[start + _LENGTH.size : end]))
-            start = end
-        if start:
-            del self._buffer[:start]
-        return messages
-
-    def shut(self) -> None:
-        """Let whoever waits for the socket, in any thread, see its end."""
-        with suppress(OSError), socket.socket(fileno=os.dup(self._file)) as connection:
-            connection.shutdown(socket.SHUT_RDWR)
-
-    def __del__(self) -> None:
-        # Not earlier: another thread may wait for the socket, whose number could be that of another file then.
-        os.close(self._file)
 
 
 class ChildLink:
@@ -106,21 +51,20 @@ class ChildLink:
         self._to_send: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._files: list[str] = []
         self._ending = threading.Lock()
+        self._connection, theirs = Pipe()
         with ExitStack() as opened:
             self._log: IO[bytes] | None = opened.enter_context(tempfile.TemporaryFile()) if has_log else None
-            ours, theirs = map(opened.enter_context, socket.socketpair())
             folder = tempfile.mkdtemp(prefix="scalerl-", dir=_short(tempfile.gettempdir()))
             opened.callback(shutil.rmtree, folder, ignore_errors=True)
             others = {"TORCHINDUCTOR_CACHE_DIR": _compiled(), **os.environ, **(variables or {}), "TMPDIR": folder}
             self._process = start_process(python or sys.executable, theirs, others, self._log)
-            theirs.close()
             opened.pop_all()  # what is open now is closed with the process
-        self._frames = Frames(ours)
+        theirs.close()
         # Also when this object is dropped and when the interpreter ends.
-        self._end: Callable[[], object] = weakref.finalize(self, _end, self._process, self._frames, self._files, folder)
+        self._end: Callable[[], object] = weakref.finalize(self, _end, self._process, self._files, folder)
         if self._log is not None:
             weakref.finalize(self, self._log.close)
-        threading.Thread(target=_write, args=(self._frames, self._to_send), daemon=True, name="child").start()
+        threading.Thread(target=_write, args=(self._connection, self._to_send), daemon=True, name="child").start()
         self._to_send.put(pickle.dumps(None if python else sys.path))
         self._to_send.put(first)
 
@@ -130,25 +74,21 @@ class ChildLink:
     def pid(self) -> int:
         return self._process.pid
 
-    def write(self, command: Command) -> None:
-        if command.packed is None:
-            command.packed = pickle.dumps((command.name, command.arguments), protocol=pickle.HIGHEST_PROTOCOL)
-        self._to_send.put(command.packed)
+    def packed(self, name: Any, arguments: tuple[Any, ...]) -> bytes:
+        return _dumps((name, arguments))
 
-    def read(self, wait_s: float) -> list[tuple[str, Any]]:
+    def write(self, command: bytes) -> None:
+        self._to_send.put(command)
+
+    def read(self) -> list[tuple[str, Any]]:
         try:
-            messages = self._frames.receive(wait_s)
+            message = pickle.loads(self._connection.recv_bytes())
         except (EOFError, OSError):
             raise Lost("died", self._reason_of_end()) from None
-        # Part of a message is a sign of life, too.
-        return [("beat", 0.0)] if messages == [] else [pickle.loads(message) for message in messages or ()]
-
-    def is_stopped(self) -> bool | None:
-        return is_stopped(self.pid)
-
-    def ready(self) -> None:
-        # Noted now: a child that is killed, with those that it started, leaves these files and cannot be asked then.
-        self._files.extend(mapped_files(session_members(self.pid)))
+        if message[0] == "ready":
+            # Noted now: a child that is killed, with those that it started, leaves these files and cannot be asked.
+            self._files.extend(mapped_files(session_members(self.pid)))
+        return [message]
 
     def kill(self) -> None:
         self._to_send.put(None)
@@ -187,7 +127,7 @@ def _pickled(make: Callable[[], Any]) -> bytes:
 
 
 def start_process(
-    python: str, connection: socket.socket, variables: Mapping[str, str], log: IO[bytes] | None
+    python: str, connection: Connection, variables: Mapping[str, str], log: IO[bytes] | None
 ) -> "subprocess.Popen[bytes]":
     descriptor = connection.fileno()
     try:
@@ -204,19 +144,22 @@ def start_process(
         raise RecipeError(f"{python} cannot be started: {error.strerror}") from error
 
 
-def _write(frames: Frames, to_send: "queue.SimpleQueue[bytes | None]") -> None:
+def _dumps(message: Any) -> bytes:
+    return pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def _write(connection: Connection, to_send: "queue.SimpleQueue[bytes | None]") -> None:
     with suppress(OSError):  # The listener says that the child has ended.
         while (message := to_send.get()) is not None:
-            frames.send(message)
+            connection.send_bytes(message)
 
 
-def _end(process: "subprocess.Popen[bytes]", frames: Frames, files: list[str], folder: str) -> None:
+def _end(process: "subprocess.Popen[bytes]", files: list[str], folder: str) -> None:
     """Kill the child and every process of its session, and remove the files that such an end leaves behind."""
     end_session(process.pid, files=files, folder=folder)
     with suppress(ProcessLookupError):
         process.kill()
     process.wait()
-    frames.shut()
 
 
 def _short(folder: str) -> str:
@@ -239,10 +182,10 @@ def _compiled() -> str:
 _ENDING = threading.Lock()
 
 
-def serve(connection: socket.socket) -> NoReturn:
+def serve(connection: Connection) -> NoReturn:
     """Serve the object that the first messages describe until the driver closes it or is gone."""
-    frames, inbox = Frames(connection), queue.SimpleQueue[bytes]()
-    threading.Thread(target=_read, args=(frames, inbox), daemon=True, name="driver").start()
+    inbox, sending = queue.SimpleQueue[bytes](), threading.Lock()
+    threading.Thread(target=_read, args=(connection, inbox), daemon=True, name="driver").start()
 
     def receive(wait: bool) -> tuple[Any, tuple[Any, ...]] | None:
         try:
@@ -251,8 +194,10 @@ def serve(connection: socket.socket) -> NoReturn:
             return None
 
     def send(kind: str, value: Any) -> None:
+        message = _dumps((kind, value))
         try:
-            frames.send(pickle.dumps((kind, value), protocol=pickle.HIGHEST_PROTOCOL))
+            with sending:
+                connection.send_bytes(message)
         except OSError:
             raise DriverGone from None
 
@@ -272,11 +217,10 @@ def serve(connection: socket.socket) -> NoReturn:
     _exit(0)
 
 
-def _read(frames: Frames, inbox: "queue.SimpleQueue[bytes]") -> None:
+def _read(connection: Connection, inbox: "queue.SimpleQueue[bytes]") -> None:
     with suppress(EOFError, OSError):
         while True:
-            for message in frames.receive() or ():
-                inbox.put(message)
+            inbox.put(connection.recv_bytes())
     _exit(1, orphaned=True)
 
 
@@ -302,4 +246,4 @@ def _exit(code: int, *, orphaned: bool = False) -> NoReturn:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(Connection(int(sys.argv[1])))

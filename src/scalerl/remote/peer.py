@@ -19,8 +19,8 @@ STARTING_S = 600.0
 """Longest silence until an object is ready, unless it is stopped: imports may hold Python's lock for long."""
 CLOSE_S = 5.0
 """How long an object may take to end when it is asked to."""
-_LISTEN_S = 0.5
-_MOST_S = 1.0
+_DOUBT_S = 1.0
+"""How long silence must last after it was noticed: a driver that was stopped itself has not listened."""
 
 Kind = Literal["died", "silent", "stuck", "start"]
 
@@ -28,21 +28,23 @@ Kind = Literal["died", "silent", "stuck", "start"]
 class Lost(Exception):
     """An object is lost with its process; the text says what the process did, as the end of a sentence."""
 
-    def __init__(self, kind: Kind, reason: str) -> None:
+    def __init__(self, kind: Kind, reason: str, where: str = "") -> None:
+        """`where` the object was, as a clause after its name."""
         super().__init__(reason)
         self.kind: Kind = kind
-        self.where = ""
-        """Where the object was, as a clause after its name."""
+        self.where = where
 
 
-@dataclass(slots=True, eq=False)
-class Command:
-    """A method's name, or a function of a module that gets the object first, and the other arguments."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """When an object counts as lost."""
 
-    name: Any
-    arguments: tuple[Any, ...]
-    packed: Any = None
-    """As a link sends it: the same for every peer that gets this command."""
+    silent_s: float = 15.0
+    """Longest time without a sign of life."""
+    start_s: float = 3600.0
+    """Longest time until it is ready; it may have to download a large model first."""
+    stuck_s: float = 300.0
+    """Longest time in one call, after which its device is assumed to hang."""
 
 
 class Link(Protocol):
@@ -53,20 +55,24 @@ class Link(Protocol):
         """Where the process is, as a clause after the object's name; empty for this machine."""
         ...
 
-    def write(self, command: Command) -> None:
-        """Send a command, after all earlier ones, without waiting for the process."""
+    @property
+    def pid(self) -> int | None:
+        """The process, if it is one of this machine."""
         ...
 
-    def read(self, wait_s: float) -> list[tuple[str, Any]]:
-        """Return the messages that have come, after `wait_s` none; raise Lost if the process has died."""
+    def packed(self, name: Any, arguments: tuple[Any, ...]) -> Any:
+        """Return a command as it travels: the same for every link of this kind.
+
+        It is a method's name, or a function of a module that gets the object first, and the other arguments.
+        """
         ...
 
-    def is_stopped(self) -> bool | None:
-        """Return whether the process is stopped (SIGSTOP), None if the system cannot say."""
+    def write(self, command: Any) -> None:
+        """Send a packed command, after all earlier ones, without waiting for the process."""
         ...
 
-    def ready(self) -> None:
-        """Note what a process whose object is made would leave behind if it were killed."""
+    def read(self) -> Sequence[tuple[str, Any]]:
+        """Wait for messages, or a moment, and return what has come; raise Lost if the process has died."""
         ...
 
     def kill(self) -> None:
@@ -74,56 +80,39 @@ class Link(Protocol):
         ...
 
 
-class Silence:
-    """Seconds since the last sign of life, counted only while somebody listens."""
-
-    def __init__(self) -> None:
-        self.seconds, self._listened_at = 0.0, time.monotonic()
-
-    def listen(self, heard: bool) -> None:
-        """Count the time since the last call, unless a sign of life was heard.
-
-        At most a second of it: a driver that did something else, or was stopped itself, has not listened.
-        """
-        now = time.monotonic()
-        self.seconds = 0.0 if heard else self.seconds + min(now - self._listened_at, _MOST_S)
-        self._listened_at = now
-
-
 class Peer:
     """An object in another process. `send` never waits, and `receive` returns what has come."""
 
-    def __init__(self, link: Link, *, silent_s: float, news: threading.Event) -> None:
-        """Count the object as lost after `silent_s` without a sign of life; set `news` when it has said something."""
+    def __init__(self, link: Link, *, limits: Limits, news: threading.Event) -> None:
+        """Set `news` when the object has said something."""
         self.link, self.is_ready, self.busy_s = link, False, 0.0
         """`busy_s`: seconds that the object's current call had taken at its last sign of life."""
-        self._silent_s, self._news = silent_s, news
+        self._limits, self._news = limits, news
         self._messages: deque[tuple[str, Any]] = deque()
-        self._loss: Lost | None = None
         self._is_over = False
+        self._started_at = self._heard_at = time.monotonic()
+        self._doubted_at: float | None = None
         threading.Thread(target=self._listen, name="peer", daemon=True).start()
 
     def send(self, name: Any, *arguments: Any) -> None:
-        self.link.write(Command(name, arguments))
+        send_all([self], name, *arguments)
 
     def receive(self) -> tuple[str, Any] | None:
-        """Return the next message, None if there is none yet; raise what the object raised, or Lost."""
-        loss = self._loss
+        """Return the next message, None if there is none yet; raise what the object raised, or Lost, at every call."""
         if not self._messages:
-            if loss is not None:
-                raise loss
+            self._check_life()
             return None
-        kind, value = self._messages.popleft()
+        kind, value = self._messages[0]
         if kind == "error":
             raise value
-        return kind, value
+        return self._messages.popleft()
 
     def check(self) -> None:
-        """Raise what the object raised last, or Lost; leave other messages for `receive`."""
-        if self._messages and self._messages[-1][0] == "error":
+        """Raise what the object raised, or Lost; leave other messages for `receive`."""
+        if not self._messages:
+            self._check_life()
+        elif self._messages[-1][0] == "error":
             raise self._messages[-1][1]
-        if self._loss is not None and not self._messages:
-            raise self._loss
 
     def kill(self) -> None:
         """End the process; a second call does nothing."""
@@ -131,49 +120,53 @@ class Peer:
         self.link.kill()
 
     def _listen(self) -> None:
-        silence = Silence()
         try:
             while not self._is_over:
-                messages = self.link.read(_LISTEN_S)
-                silence.listen(bool(messages))
-                for kind, value in messages:
+                for kind, value in self.link.read():
+                    self._heard_at = time.monotonic()
                     if kind == "beat":
                         self.busy_s = value
                         continue
-                    if kind == "ready":
-                        self.link.ready()
-                        self.is_ready = True
+                    self.is_ready |= kind == "ready"
                     self.busy_s = 0.0
                     self._messages.append((kind, value))
                     self._news.set()
-                if silence.seconds > self._silent_s:
-                    self._check_silence(silence.seconds)
-        except Lost as loss:
-            self._loss = loss
-        except Exception as error:  # A message of another version of this package, for example.
-            self._loss = Lost("died", f"sent what cannot be read: {type(error).__name__}: {error}")
-        if self._loss is not None and not self._is_over:
-            self._loss.where = self.link.where
-            self.link.kill()
+        except Exception as error:  # Besides Lost: a message of another version of this package, for example.
+            loss = error if isinstance(error, Lost) else Lost("died", f"sent what cannot be read: {error!r}")
+            loss.where = self.link.where
+            self._messages.append(("error", loss))
+            if not self._is_over:
+                self.link.kill()
         self._news.set()
 
-    def _check_silence(self, seconds: float) -> None:
-        stopped = self.link.is_stopped()
-        limit_s, state = self._silent_s, ""
-        if stopped:
-            state = ": it was stopped (SIGSTOP)"
-        elif not self.is_ready:
-            limit_s, state = max(self._silent_s, STARTING_S), ", and is not ready yet"
-        elif stopped is not None:
-            limit_s, state = max(self._silent_s, RUNNING_S), ": it hangs"
-        if seconds > limit_s:
+    def _check_life(self) -> None:
+        """Raise Lost if a limit is exceeded."""
+        now, limits = time.monotonic(), self._limits
+        if not self.is_ready and now - self._started_at > limits.start_s:
+            raise Lost("start", f"is not ready after {limits.start_s:g} s", self.link.where)
+        if self.is_ready and self.busy_s > limits.stuck_s:
+            raise Lost("stuck", f"has taken more than {limits.stuck_s:g} s for one call", self.link.where)
+        if now - self._heard_at <= limits.silent_s:
+            self._doubted_at = None
+            return
+        self._doubted_at = self._doubted_at or now
+        limit_s, state = self._longest_silence()
+        if now - self._heard_at > limit_s and now - self._doubted_at > _DOUBT_S:
             kind = "silent" if self.is_ready else "start"
-            raise Lost(kind, f"has given no sign of life for {limit_s:g} s{state}")
+            raise Lost(kind, f"has given no sign of life for {limit_s:g} s{state}", self.link.where)
+
+    def _longest_silence(self) -> tuple[float, str]:
+        stopped, limit_s = self.link.pid and is_stopped(self.link.pid), self._limits.silent_s
+        if stopped:
+            return limit_s, ": it was stopped (SIGSTOP)"
+        if not self.is_ready:
+            return max(limit_s, STARTING_S), ", and is not ready yet"
+        return (limit_s, "") if stopped is None else (max(limit_s, RUNNING_S), ": it hangs")
 
 
 def send_all(peers: Sequence[Peer], name: Any, *arguments: Any) -> None:
     """Send the same command to all, packed once."""
-    command = Command(name, arguments)
+    command = peers[0].link.packed(name, arguments) if peers else None
     for peer in peers:
         peer.link.write(command)
 

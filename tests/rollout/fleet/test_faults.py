@@ -14,7 +14,7 @@ from simulated import NUM_COMPLETIONS, AtOnce, CountingLearner, grade, make_requ
 
 from scalerl.errors import EngineError
 from scalerl.loop.pipeline import Pipeline
-from scalerl.rollout.fleet.fleet import Limits
+from scalerl.remote.peer import Limits
 from scalerl.tasks.curriculum import Curriculum, uniform
 
 STEPS = 10
@@ -57,8 +57,8 @@ def test_deaths_and_hangs_lose_and_repeat_nothing(seed, num_members, groups_per_
         engines.append(FaultyEngine(seed + len(engines), released))
         return engines[-1]
 
-    limits = Limits(stuck_s=0.05, replacements=10_000)
-    fleet = make_fleet(engine, num_members, slots=2, version=-1, limits=limits, wait_s=0.01)
+    settings = {"limits": Limits(stuck_s=0.05), "replacements": 10_000, "wait_s": 0.01}
+    fleet = make_fleet(engine, num_members, slots=2, version=-1, **settings)
     learner = CountingLearner()
     curriculum = Curriculum([f"p{number}" for number in range(7)], seed=seed, retires=uniform)
     pipeline = Pipeline(

@@ -12,7 +12,8 @@ from gated import GatedEngine
 from scalerl.errors import EngineError, RecipeError
 from scalerl.loop.seams import PausableEngine
 from scalerl.remote import peer as peer_module
-from scalerl.rollout.fleet.fleet import Fleet, Limits
+from scalerl.remote.peer import Limits
+from scalerl.rollout.fleet.fleet import Fleet
 from scalerl.rollout.fleet.messages import Report
 
 
@@ -126,7 +127,7 @@ def test_newcomer_starts_with_the_last_weights(gated):
 
 
 def test_too_many_replacements_end_the_fleet_with_the_reason(gated):
-    fleet, made = gated(1, limits=Limits(replacements=2))
+    fleet, made = gated(1, replacements=2)
     fleet.submit(group(0))
 
     def break_all() -> bool:
@@ -146,7 +147,7 @@ def test_engine_that_cannot_be_built_ends_the_fleet(request):
     def fails(number: int):
         raise MemoryError("no room on device 0")
 
-    fleet = make_fleet(fails, 2, limits=Limits(replacements=3))
+    fleet = make_fleet(fails, 2, replacements=3)
     request.addfinalizer(fleet.close)
     fleet.submit(group(0))
     with pytest.raises(EngineError, match="MemoryError: no room on device 0"):
@@ -162,7 +163,7 @@ def test_mistake_of_the_user_ends_the_fleet_at_once(request):
     fleet.submit([make_request(0)])
     with pytest.raises(RecipeError, match=r"^no such engine: choose another$"):
         drain(fleet)
-    assert fleet.num_lost == 1
+    assert len(fleet.losses) == 1
     with pytest.raises(EngineError, match="no such engine"):
         fleet.poll()
 
@@ -170,35 +171,32 @@ def test_mistake_of_the_user_ends_the_fleet_at_once(request):
 class Silent:
     """A link to a generator that says what it is given and then falls silent, as a process under SIGSTOP does."""
 
-    where = ""
+    where, pid = "", None
 
     def __init__(self, *messages) -> None:
         self.messages, self.killed = list(messages), False
 
+    def packed(self, name, arguments) -> None: ...
+
     def write(self, command) -> None: ...
 
-    def read(self, wait_s):
+    def read(self):
         time.sleep(0.01)
         messages, self.messages = self.messages, []
         return messages
-
-    def is_stopped(self):
-        return None
-
-    def ready(self) -> None: ...
 
     def kill(self) -> None:
         self.killed = True
 
 
-def silent_fleet(request, *messages, **limits):
+def silent_fleet(request, *messages, replacements=10, **limits):
     started: list[Silent] = []
 
     def start(number: int) -> Silent:
         started.append(Silent(*messages))
         return started[-1]
 
-    fleet = Fleet(start, 1, check=lambda request: None, limits=Limits(**limits), wait_s=0.02)
+    fleet = Fleet(start, 1, check=lambda request: None, limits=Limits(**limits), replacements=replacements, wait_s=0.02)
     request.addfinalizer(fleet.close)
     return fleet, started
 

@@ -10,8 +10,8 @@ from contracts.requests import by_key, drain, mixed_requests
 from fleets import wait_for
 from vllm_models import llama, pids_of, saved, started
 
+from scalerl.remote.peer import Limits
 from scalerl.remote.session import session_members
-from scalerl.rollout.fleet.fleet import Limits
 from scalerl.rollout.torch.engine import TorchEngine
 
 STOPS = (3, 9)
@@ -44,8 +44,8 @@ def wait_until_ready(fleet):
 
 def test_members_die_and_hang_and_no_completion_changes(tmp_path, expected):
     folder, before = saved(llama(), tmp_path), set(os.listdir("/dev/shm"))
-    limits = Limits(silent_s=15.0, stuck_s=60.0, replacements=2)
-    fleet = started(folder, 2, slots=SLOTS, stop_tokens=STOPS, limits=limits)
+    limits = Limits(silent_s=15.0, stuck_s=60.0)
+    fleet = started(folder, 2, slots=SLOTS, stop_tokens=STOPS, limits=limits, replacements=2)
     members = pids_of(fleet)
     try:
         fleet.push_weights(llama(seed=1).state_dict(), 1)
@@ -58,8 +58,8 @@ def test_members_die_and_hang_and_no_completion_changes(tmp_path, expected):
             victim = pids_of(fleet)[place]
             fleet.submit(REQUESTS)
             os.kill(victim, kind)
-            begun, completions, num_lost = time.monotonic(), [], fleet.num_lost
-            while fleet.num_lost == num_lost:
+            begun, completions, num_lost = time.monotonic(), [], len(fleet.losses)
+            while len(fleet.losses) == num_lost:
                 completions += fleet.poll()
             seconds = time.monotonic() - begun
             print(f"the loss was noticed {seconds:.1f} s after {kind.name}")
@@ -71,7 +71,7 @@ def test_members_die_and_hang_and_no_completion_changes(tmp_path, expected):
             assert not session_members(victim)
             wait_until_ready(fleet)
             members += pids_of(fleet)
-        assert fleet.num_lost == 2
+        assert len(fleet.losses) == 2
         assert len(set(members)) == 4
     finally:
         fleet.close()

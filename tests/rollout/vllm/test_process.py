@@ -16,8 +16,9 @@ from contracts.sampling import full_forward
 from vllm_models import llama, pids_of, saved, started
 
 from scalerl.errors import EngineError, RecipeError
+from scalerl.remote.peer import Limits
 from scalerl.remote.session import session_members
-from scalerl.rollout.fleet.fleet import Fleet, Limits
+from scalerl.rollout.fleet.fleet import Fleet
 from scalerl.types import LengthPlan
 
 LONG = LengthPlan(answer_budget=1900)
@@ -139,8 +140,8 @@ def test_an_interpreter_without_vllm_says_how_to_install_it(folder, monkeypatch,
 
 
 def test_start_that_takes_too_long_is_given_up(folder):
-    with pytest.raises(EngineError, match="was not ready after 1 s"):
-        started(folder, limits=Limits(start_s=1.0, replacements=0))
+    with pytest.raises(EngineError, match="is not ready after 1 s"):
+        started(folder, limits=Limits(start_s=1.0))
 
 
 def test_the_child_ends_with_its_trainer(folder, temporary):

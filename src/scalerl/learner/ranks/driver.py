@@ -9,23 +9,23 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from torch import Tensor
 
 from scalerl.config.parts import LearnerSettings
 from scalerl.errors import LearnerError, RankLost, RunFailure, UserError
-from scalerl.learner.ranks.rank import DONE, FAILED, LearnerRank, RankFacts, RankSpec
+from scalerl.learner.ranks.rank import LearnerRank, RankFacts, RankSpec
 from scalerl.learner.saved import SavedTensors
 from scalerl.models.shape import ModelShape
 from scalerl.remote.child import ChildLink
-from scalerl.remote.peer import Link, Lost, Peer, close_all, send_all
+from scalerl.remote.peer import Limits, Link, Lost, Peer, close_all, send_all
 from scalerl.remote.serve import RemoteFailure
 from scalerl.types import Batch
 
 LOOPBACK = "127.0.0.1"
 _ANSWER_S = 1800.0
-"""A rank whose answer takes longer counts as dead."""
+"""A rank that takes longer for a command counts as dead."""
 _POLL_S = 0.05
 _CHECK_S = 0.5
 """Shortest time between two checks of ranks that are not being waited for."""
@@ -54,13 +54,8 @@ def ranked_learner(
         start_s=learner.start_s,
         **fields,
     )
-    return RankedLearner(
-        start(spec),
-        silent_s=learner.silent_s,
-        start_s=learner.start_s,
-        cause_s=cause_s,
-        meeting_place=meeting_place,
-    )
+    limits = Limits(silent_s=learner.silent_s, start_s=learner.start_s, stuck_s=_ANSWER_S)
+    return RankedLearner(start(spec), limits=limits, cause_s=cause_s, meeting_place=meeting_place)
 
 
 def _meeting_place(address: str) -> Any:
@@ -95,24 +90,22 @@ class RankedLearner:
         self,
         links: Sequence[Link],
         *,
-        silent_s: float = 15.0,
-        start_s: float = 3600.0,
+        limits: Limits = Limits(),  # noqa: B008 -- frozen
         cause_s: float = 1.0,
         meeting_place: Any = None,
     ) -> None:
         """Take the ranks behind `links`.
 
-        The first answer, when a rank has loaded the model, may take `start_s`. A rank that fails may have lost another
-        one, whose death is noticed up to `cause_s` later. `meeting_place` is kept until the learner is closed.
+        A rank that fails may have lost another one, whose death is noticed up to `cause_s` later. `meeting_place` is
+        kept until the learner is closed.
         """
         self._cause_s, self._meeting_place = cause_s, meeting_place
         self._lock, self._news = threading.Lock(), threading.Event()
         self._check_at = 0.0
         self._failure: BaseException | None = None
-        self._ranks = [Peer(link, silent_s=silent_s, news=self._news) for link in links]
+        self._ranks = [Peer(link, limits=limits, news=self._news) for link in links]
         with self._ending_all():
-            fault = f"is not ready after {start_s:g} s (learner.start_s): it hangs, or needs longer to load the model"
-            facts: list[RankFacts] = self._collect(start_s, fault)
+            facts: list[RankFacts] = self._collect()
         self._version, self._shape = facts[0].version, facts[0].shape
 
     @property
@@ -143,7 +136,8 @@ class RankedLearner:
 
     def state_dict(self) -> "RankState":
         """Return the state, copied by each rank into host memory: training can go on while it is written."""
-        return RankState(self, [rank for rank, writes in enumerate(self._call("snapshot")) if writes])
+        self._call("snapshot")
+        return RankState(self._call)
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Restore the state of a checkpoint's folder; each rank reads its own rows."""
@@ -161,8 +155,8 @@ class RankedLearner:
         try:
             self._check_at = time.monotonic() + _CHECK_S
             with self._ending_all():
-                for rank in range(len(self._ranks)):
-                    self._check_rank(rank)
+                for rank, peer in enumerate(self._ranks):
+                    _heard(rank, peer.check)
         finally:
             self._lock.release()
 
@@ -177,49 +171,28 @@ class RankedLearner:
         close_all(ranks)
         self._meeting_place = None
 
-    def start_writing(self, folder: Path) -> None:
-        """Let the ranks write their last snapshots into a folder."""
-        self._call("write", str(folder.absolute()))
-
     def _call(self, command: Any, *arguments: Any) -> list[Any]:
         """Give a command to all ranks and return their answers."""
         with self._lock, self._ending_all():
             if not self._ranks:
                 raise self._failure or LearnerError("the learner is closed")
             send_all(self._ranks, command, *arguments)
-            return self._collect(_ANSWER_S, f"did not answer for {_ANSWER_S:g} s")
+            return self._collect()
 
-    def _collect(self, limit_s: float, fault: str) -> list[Any]:
-        """Return one answer of each rank, in their order; RankLost with the `fault` if one takes longer."""
+    def _collect(self) -> list[Any]:
+        """Return one answer of each rank, in their order."""
         answers: dict[int, Any] = {}
-        deadline = time.monotonic() + limit_s
-        while len(answers) < len(self._ranks):
+        while True:
             self._news.clear()
             for rank, peer in enumerate(self._ranks):
                 # All are looked at, so that the failure of any is noticed while others wait for it.
                 if rank in answers:
-                    self._check_rank(rank)
-                elif (message := self._received(rank, peer.receive)) is not None:
+                    _heard(rank, peer.check)
+                elif (message := _heard(rank, peer.receive)) is not None:
                     answers[rank] = message[1]
-            if len(answers) < len(self._ranks):
-                if time.monotonic() > deadline:
-                    late = next(rank for rank in range(len(self._ranks)) if rank not in answers)
-                    raise RankLost(f"rank {late} of the learner {fault}")
-                self._news.wait(_POLL_S)
-        return [answers[rank] for rank in range(len(self._ranks))]
-
-    def _check_rank(self, rank: int) -> None:
-        self._received(rank, self._ranks[rank].check)
-
-    def _received(self, rank: int, receive: Callable[[], Any]) -> Any:
-        """Return what a rank says, or raise its failure or loss with the number of the rank."""
-        try:
-            return receive()
-        except Lost as loss:
-            sentence = f"rank {rank} of the learner{loss.where} {loss}; --resume continues from the last checkpoint"
-            _raise(RankLost(sentence), loss)
-        except RemoteFailure as failure:
-            _raise(LearnerError(f"rank {rank} of the learner failed: {failure}"), failure)
+            if len(answers) == len(self._ranks):
+                return [answers[rank] for rank in range(len(self._ranks))]
+            self._news.wait(_POLL_S)
 
     @contextmanager
     def _ending_all(self) -> Iterator[None]:
@@ -241,9 +214,9 @@ class RankedLearner:
         """Return the loss of a rank, if one is noticed in time; the failures of other ranks follow from the first."""
         deadline = time.monotonic() + self._cause_s
         while time.monotonic() < deadline:
-            for rank in range(len(self._ranks)):
+            for rank, peer in enumerate(self._ranks):
                 try:
-                    self._check_rank(rank)
+                    _heard(rank, peer.check)
                 except RankLost as error:
                     return error
                 except (UserError, RunFailure):
@@ -252,31 +225,30 @@ class RankedLearner:
         return None
 
 
-def _raise(error: LearnerError, cause: Exception) -> NoReturn:
-    for note in getattr(cause, "__notes__", ()):
-        error.add_note(note)
-    raise error from None
+def _heard(rank: int, listen: Callable[[], Any]) -> Any:
+    """Return what a rank says, or raise its failure or loss with the number of the rank."""
+    try:
+        return listen()
+    except Lost as loss:
+        setting = " (learner.start_s)" if loss.kind == "start" else ""
+        raise RankLost(
+            f"rank {rank} of the learner{loss.where} {loss}{setting}; --resume continues from the last checkpoint"
+        ) from None
+    except RemoteFailure as failure:
+        error = LearnerError(f"rank {rank} of the learner failed: {failure}")
+        for note in getattr(failure, "__notes__", ()):
+            error.add_note(note)
+        raise error from None
 
 
 class RankState:
     """A state that ranks hold in host memory until it is written."""
 
-    def __init__(self, learner: RankedLearner, writers: Sequence[int]) -> None:
-        self._learner, self._writers = learner, writers
+    def __init__(self, call: Callable[..., list[Any]]) -> None:
+        self._call = call
 
     def write(self, folder: Path) -> None:
         """Write every rank's part into the folder and wait for the last; RunFailure if a rank could not."""
-        self._learner.start_writing(folder)
-        waiting = {rank: folder / DONE.format(rank=rank) for rank in self._writers}
-        while waiting:
-            for rank, done in list(waiting.items()):
-                failed = folder / FAILED.format(rank=rank)
-                if failed.exists():
-                    raise LearnerError(f"rank {rank} could not write its part of the checkpoint: {failed.read_text()}")
-                if done.exists():
-                    os.unlink(done)
-                    del waiting[rank]
-            self._learner.check()
-            if waiting and not self._learner.num_ranks:
-                raise LearnerError("the ranks of the learner ended while they wrote a checkpoint")
-            time.sleep(_POLL_S if waiting else 0.0)
+        self._call("write", str(folder.absolute()))
+        while not all(self._call("has_written")):
+            time.sleep(_POLL_S)

@@ -8,9 +8,9 @@ together. `LearnerRank` is a plain class: a process of this machine or of anothe
 import datetime
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from scalerl.config.parts import LoraSettings
-from scalerl.errors import ModelError, RunFolderError
+from scalerl.errors import LearnerError, ModelError, RunFolderError
 from scalerl.learner.saved import SavedTensors, file_name, write_rows
 from scalerl.learner.state import first_row, local
 from scalerl.models.load import model_folder
@@ -29,8 +29,6 @@ from scalerl.types import Batch
 
 Sharding = Literal["replicate", "full", "hybrid"]
 
-DONE, FAILED = "rank-{rank:05d}.done", "rank-{rank:05d}.failed"
-"""Files that say how writing a checkpoint ended; the second holds the reason."""
 _SEEN_S = 10.0
 """How long a file of another machine may take to be seen on a shared file system."""
 
@@ -98,7 +96,8 @@ class LearnerRank:
         self._folder = self._join()
         self._learner = self._build()
         self._snapshot: dict[str, tuple[dict[str, Tensor], dict[str, tuple[int, int]]]] = {}
-        self._writer: threading.Thread | None = None
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="write")
+        self._writing: Future[None] | None = None
 
     def step(self, batch: Batch) -> dict[str, float]:
         """Train on this rank's share of the batch; the metrics are those of the whole."""
@@ -135,28 +134,36 @@ class LearnerRank:
             peak_bytes=torch.cuda.max_memory_allocated(self._device) if on_gpu else 0,
         )
 
-    def snapshot(self) -> bool:
-        """Copy this rank's part of the state to host memory; return whether it has a part to write.
+    def snapshot(self) -> None:
+        """Copy this rank's part of the state to host memory, if no other rank writes the same.
 
         Training goes on while `write` writes the copy.
         """
-        self._await_writer()
-        if not self._writes:
-            return False
+        self._snapshot = {}
+        if self.rank >= (1 if self._spec.sharding == "replicate" else self._shard_size):
+            return
         self._snapshot = {kind: _host_copies(tensors) for kind, tensors in self._learner.state_dict().items()}
         if self._spec.sharding != "replicate" and self.rank > 0:
             # Equal on all ranks, so the first writes them.
             self._snapshot = {kind: self._snapshot[kind] for kind in ("weights", "optimizer")}
-        return True
 
     def write(self, folder: str) -> None:
-        """Start to write the last snapshot into a folder; a file there says when it is done."""
+        """Start to write the last snapshot into a folder."""
         if self._snapshot:
-            # Here and not in the thread: without the folder it could not even say that it failed.
             self.see(folder)
-            snapshot, self._snapshot = self._snapshot, {}
-            self._writer = threading.Thread(target=self._write, args=(Path(folder), snapshot), daemon=True)
-            self._writer.start()
+            self._writing = self._writer.submit(self._write, Path(folder), self._snapshot)
+            self._snapshot = {}
+
+    def has_written(self) -> bool:
+        """Return whether the last snapshot is written; LearnerError if it could not be."""
+        if self._writing is None or not self._writing.done():
+            return self._writing is None
+        writing, self._writing = self._writing, None
+        try:
+            writing.result()
+        except Exception as error:
+            raise LearnerError(f"rank {self.rank} could not write its part of the checkpoint: {error}") from error
+        return True
 
     def load(self, folder: str) -> int:
         """Restore the state of a checkpoint, of any number of ranks; return its version."""
@@ -166,14 +173,8 @@ class LearnerRank:
 
     def close(self) -> None:
         """Leave the other ranks."""
-        self._await_writer()
+        self._writer.shutdown()
         torch.distributed.destroy_process_group()
-
-    @property
-    def _writes(self) -> bool:
-        """Whether this rank's part is not also written by another: the first replica writes."""
-        shard_size = 1 if self._spec.sharding == "replicate" else self._shard_size
-        return self.rank < shard_size
 
     @property
     def _shard_size(self) -> int:
@@ -237,19 +238,10 @@ class LearnerRank:
     def _write(
         self, folder: Path, snapshot: Mapping[str, tuple[Mapping[str, Tensor], Mapping[str, tuple[int, int]]]]
     ) -> None:
-        try:
-            for kind, (parts, rows) in snapshot.items():
-                divided = self._spec.sharding != "replicate" and kind in ("weights", "optimizer")
-                name = file_name(kind, self.rank, self._shard_size) if divided else file_name(kind)
-                write_rows(folder / name, parts, rows if divided else {})
-            (folder / DONE.format(rank=self.rank)).touch()
-        except Exception as error:
-            (folder / FAILED.format(rank=self.rank)).write_text(f"{type(error).__name__}: {error}")
-
-    def _await_writer(self) -> None:
-        if self._writer is not None:
-            self._writer.join()
-            self._writer = None
+        for kind, (parts, rows) in snapshot.items():
+            divided = self._spec.sharding != "replicate" and kind in ("weights", "optimizer")
+            name = file_name(kind, self.rank, self._shard_size) if divided else file_name(kind)
+            write_rows(folder / name, parts, rows if divided else {})
 
 
 def check_visible(path: Path, *, rank: int, wait_s: float = _SEEN_S) -> None:

@@ -16,28 +16,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scalerl.errors import EngineError, RecipeError, UserError
-from scalerl.remote.peer import Kind, Link, Lost, Peer, send_all
-from scalerl.rollout.fleet.messages import Pace, Report, bare
+from scalerl.remote.peer import Kind, Limits, Link, Lost, Peer, send_all
+from scalerl.rollout.fleet.messages import Report, bare
 from scalerl.types import Completion, Request, Work
 
-START_S = 3600.0
-"""Longest time until a generator is ready; it may have to download a large model first."""
-STUCK_S = 300.0
-"""Longest time in one call of its engine, after which the device is assumed to hang."""
 WINDOW_S = 3600.0
 """Replacements are counted within this time."""
 _WAIT_S = 0.1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """When a generator counts as lost, and when the fleet gives up."""
-
-    silent_s: float = 15.0
-    start_s: float = START_S
-    stuck_s: float = STUCK_S
-    replacements: int = 10
-    """The fleet gives up at the next loss after this many replacements in WINDOW_S."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +54,7 @@ class _Seat:
 
     number: int
     peer: Peer
-    started_at: float
-    is_newcomer: bool
+    is_newcomer: bool = False
     """Whether it replaces another one."""
     is_ready: bool = False
     is_greeted: bool = False
@@ -94,9 +78,10 @@ class Fleet:
         weights: Callable[[], Mapping[str, Any]] | None = None,
         version: int = 0,
         limits: Limits | None = None,
+        replacements: int = 10,
         wait_s: float = _WAIT_S,
     ) -> None:
-        """Start the generators and return.
+        """Start the generators and return. The fleet ends at the next loss after `replacements` in WINDOW_S.
 
         `start(number)` starts one. `check` raises ValueError for a request that none could serve. `publish` returns
         weights as they travel: a copy that stays as it is, or a parcel. Where that is the learner's own memory,
@@ -105,7 +90,7 @@ class Fleet:
         if num_generators < 1:
             raise ValueError(f"a fleet needs at least 1 generator, got {num_generators}")
         self._start, self._check, self._publish, self._weights = start, check, publish, weights
-        self._limits, self._wait_s = limits or Limits(), wait_s
+        self._limits, self._replacements, self._wait_s = limits or Limits(), replacements, wait_s
         self._news = threading.Event()
         self._version = version
         self._pushed: tuple[Mapping[str, Any], int] | None = None
@@ -116,10 +101,9 @@ class Fleet:
         """The work and pace of generators that were lost."""
         self._replaced_at: deque[float] = deque()
         self._end: str | None = None
-        self.losses: deque[Loss] = deque(maxlen=100)
-        """The last generators that were lost."""
-        self.num_lost = 0
-        self._seats = [self._seat(number) for number in range(num_generators)]
+        self.losses: list[Loss] = []
+        """All generators that were lost."""
+        self._seats = [_Seat(number, self._peer(number)) for number in range(num_generators)]
 
     # Engine -----------------------------------------------------------------------------------------------------------
 
@@ -133,13 +117,17 @@ class Fleet:
         return self._lanes[self._paused].num_pending
 
     @property
+    def total(self) -> Report:
+        """What all generators did so far, those that were lost included."""
+        return sum((seat.report for seat in self._seats), self._of_lost)
+
+    @property
     def work(self) -> Work:
-        """The work of all generators so far, those that were lost included."""
-        return sum((seat.report.work for seat in self._seats), self._of_lost.work)
+        return self.total.work
 
     @property
     def eval_work(self) -> Work:
-        return sum((seat.report.eval_work for seat in self._seats), self._of_lost.eval_work)
+        return self.total.eval_work
 
     def submit(self, requests: Sequence[Request]) -> None:
         self._require_open()
@@ -223,11 +211,6 @@ class Fleet:
             self._hear(lambda: True)
 
     @property
-    def pace(self) -> Pace:
-        """How long the engines of all generators took so far, those that were lost included."""
-        return sum((seat.report.pace for seat in self._seats), self._of_lost.pace)
-
-    @property
     def devices(self) -> tuple[str, ...]:
         """The devices that generators hold, as "node/device"; a starting one has not reported its own yet."""
         return tuple(device for seat in self._seats for device in seat.report.devices)
@@ -249,9 +232,8 @@ class Fleet:
         if self._end is not None:
             raise EngineError(self._end)
 
-    def _seat(self, number: int, *, is_newcomer: bool = False) -> _Seat:
-        peer = Peer(self._start(number), silent_s=self._limits.silent_s, news=self._news)
-        return _Seat(number, peer, started_at=time.monotonic(), is_newcomer=is_newcomer)
+    def _peer(self, number: int) -> Peer:
+        return Peer(self._start(number), limits=self._limits, news=self._news)
 
     def _hear(self, waits: Callable[[], bool]) -> None:
         """Read what generators say, wait a moment for more if `waits`, replace those that are lost, and give work."""
@@ -282,7 +264,6 @@ class Fleet:
             try:
                 while (message := seat.peer.receive()) is not None:
                     self._read(seat, *message)
-                self._check_time(seat)
             except Exception as error:
                 self._replace(place, seat, error)
 
@@ -299,24 +280,16 @@ class Fleet:
                     del seat.pending[key]
                     self._lanes[inside].arrived.append(replace(completion, request=request))
 
-    def _check_time(self, seat: _Seat) -> None:
-        limits = self._limits
-        if not seat.is_ready and time.monotonic() - seat.started_at > limits.start_s:
-            raise Lost("start", f"was not ready after {limits.start_s:g} s")
-        if seat.is_ready and seat.peer.busy_s > limits.stuck_s:
-            raise Lost("stuck", f"has taken more than {limits.stuck_s:g} s for one call of its engine")
-
     def _replace(self, place: int, seat: _Seat, error: Exception) -> None:
         """Start another generator in the place of a lost one, or end the fleet with the reason."""
         seat.peer.kill()
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         kind: Kind = error.kind if isinstance(error, Lost) else "died" if seat.is_ready else "start"
         self.losses.append(Loss(number=seat.number, kind=kind, reason=reason, num_requests=len(seat.pending)))
-        self.num_lost += 1
         if isinstance(error, UserError) and not seat.is_newcomer:
             self._end = reason
             raise RecipeError(reason) if not isinstance(error, RecipeError) else error
-        now, limit = time.monotonic(), self._limits.replacements
+        now, limit = time.monotonic(), self._replacements
         while self._replaced_at and now - self._replaced_at[0] > WINDOW_S:
             self._replaced_at.popleft()
         if len(self._replaced_at) >= limit:
@@ -328,17 +301,11 @@ class Fleet:
                 )
             raise EngineError(self._end)
         self._replaced_at.append(now)
-        lost, report = self._of_lost, seat.report
-        self._of_lost = replace(
-            lost,
-            work=lost.work + report.work,
-            eval_work=lost.eval_work + report.eval_work,
-            pace=lost.pace + report.pace,
-        )
+        self._of_lost += seat.report
         for request, inside in reversed(seat.pending.values()):
             # In front: their groups are the oldest.
             self._lanes[inside].waiting.appendleft(request)
-        self._seats[place] = self._seat(seat.number, is_newcomer=True)
+        self._seats[place] = _Seat(seat.number, self._peer(seat.number), is_newcomer=True)
 
     def _assign(self) -> None:
         """Give all waiting requests to ready generators, group by group, each to the one with the fewest."""

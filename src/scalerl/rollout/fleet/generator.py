@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from scalerl.remote.weights import Gone, Parcel
 from scalerl.rollout.fleet.messages import Pace, Report, sampled
@@ -22,9 +23,19 @@ REPORT_S = 0.05
 _WAIT_S = 0.05
 
 
-class _Push(NamedTuple):
+@dataclass(slots=True)
+class _Push:
+    """Weights to sample with; `arriving` where a parcel is fetched."""
+
     weights: Mapping[str, Any]
     version: int
+    arriving: Future[dict[str, Any]] | None = None
+    is_gone: bool = False
+    """Whether the learner has freed them, which means that a newer push is on its way."""
+
+    @property
+    def is_here(self) -> bool:
+        return not self.is_gone and (self.arriving is None or self.arriving.done())
 
 
 class Generator:
@@ -39,13 +50,11 @@ class Generator:
         self._engine, self._slots, self._room = engine, slots, slots + max(slots // 4, 1)
         self._devices = tuple(devices)
         self._inbox: deque[_Push | Callable[[], None]] = deque()
+        """Commands in order, with at most one push."""
         self._inside: deque[Request] = deque()
         self._waiting: dict[str, deque[Request]] = {"evaluation": deque(), "training": deque()}
         self._pause: ExitStack | None = None
         self._fetcher = ThreadPoolExecutor(1, thread_name_prefix="fetch")
-        self._arriving: tuple[int, Future[dict[str, Any]]] | None = None
-        self._needs_newer = False
-        """Whether the last push was freed before it was fetched, which means that another one is on its way."""
         self._pace, self._eval_work = Pace(), Work()
         self._completions: list[Completion] = []
         self._reported_s = 0.0
@@ -68,8 +77,16 @@ class Generator:
         self._inbox.append(take)
 
     def push(self, weights: Mapping[str, Any], version: int) -> None:
-        """Sample with these weights from now on."""
-        self._inbox.append(_Push(weights, version))
+        """Sample with these weights from now on; they take the place of a push that has not been obeyed yet."""
+        push = _Push(weights, version)
+        if isinstance(weights, Parcel) and not hasattr(self._engine, "push_parcel"):
+            push.arriving = self._fetcher.submit(weights.open)
+        for place, command in enumerate(self._inbox):
+            if isinstance(command, _Push):
+                # Newer weights never break the order.
+                self._inbox[place] = push
+                return
+        self._inbox.append(push)
 
     def hold(self, paused: bool) -> None:
         """Put all requests aside, except those that are submitted inside the pause; or end it and drop those."""
@@ -85,14 +102,14 @@ class Generator:
         self._feed()
         if self._engine.num_pending:
             self._sample()
-        elif self._arriving is not None:
-            wait_for([self._arriving[1]], _WAIT_S)
+        elif arriving := self._arriving():
+            wait_for(arriving, _WAIT_S)
         now = time.monotonic()
         if self._completions or has_news or now - self._reported_s >= REPORT_S:
             self._reported_s = now
             send("report", self._report())
             self._completions = []
-        return bool(self._engine.num_pending or self._arriving is not None or any(self._served()))
+        return bool(self._engine.num_pending or self._arriving() or any(self._served()))
 
     def _report(self) -> Report:
         return Report(
@@ -108,47 +125,36 @@ class Generator:
     def _obey(self) -> bool:
         """Obey commands in order, up to a push whose weights are not here yet; return whether weights were pushed."""
         has_pushed = False
-        while True:
-            if self._arriving is not None:
-                version, arriving = self._arriving
-                if not arriving.done():
-                    return has_pushed
-                self._arriving = None
-                try:
-                    self._apply(arriving.result(), version)
-                    has_pushed = True
-                except Gone:
-                    self._needs_newer = True
-            pushes = [command for command in self._inbox if isinstance(command, _Push)]
-            if not self._inbox or (self._needs_newer and not pushes):
-                return has_pushed
-            if not self._needs_newer and not isinstance(command := self._inbox[0], _Push):
-                self._inbox.popleft()
+        while self._inbox:
+            command = self._inbox[0]
+            if not isinstance(command, _Push):
                 command()
-                continue
-            # Newer weights never break the order.
-            self._inbox = deque(command for command in self._inbox if not isinstance(command, _Push))
-            self._needs_newer = False
-            weights, version = pushes[-1]
-            if isinstance(weights, Parcel) and not hasattr(self._engine, "push_parcel"):
-                self._arriving = (version, self._fetcher.submit(weights.open))
-                if not self._engine.num_pending:
-                    wait_for([self._arriving[1]], _WAIT_S)
-                continue
-            try:
-                self._apply(weights, version)
+            elif command.is_here:
+                try:
+                    self._apply(command)
+                except Gone:
+                    command.is_gone = True
+                    break
                 has_pushed = True
-            except Gone:
-                self._needs_newer = True
+            else:
+                break
+            self._inbox.popleft()
+        return has_pushed
 
-    def _apply(self, weights: Mapping[str, Any], version: int) -> None:
+    def _arriving(self) -> "list[Future[dict[str, Any]]]":
+        """Return what the next command waits for."""
+        push = self._inbox[0] if self._inbox else None
+        return [push.arriving] if isinstance(push, _Push) and push.arriving and not push.is_gone else []
+
+    def _apply(self, push: _Push) -> None:
+        weights = push.weights if push.arriving is None else push.arriving.result()
         start = time.monotonic()
         if isinstance(weights, Parcel):
             # An engine with workers of its own opens it in these.
             with weights.held() as held:
-                self._engine.push_parcel(held, version)
+                self._engine.push_parcel(held, push.version)
         else:
-            self._engine.push_weights(weights, version)
+            self._engine.push_weights(weights, push.version)
         self._pace += Pace(copies=1, copy_s=time.monotonic() - start)
 
     def _hold(self, paused: bool) -> None:

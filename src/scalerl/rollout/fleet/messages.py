@@ -54,3 +54,8 @@ class Report:
     """The version that its engine samples with."""
     devices: tuple[str, ...] = ()
     """The devices it holds, as "node/device"."""
+
+    def __add__(self, other: "Report") -> "Report":
+        """Add up what two generators did."""
+        work, eval_work = self.work + other.work, self.eval_work + other.eval_work
+        return Report(work=work, eval_work=eval_work, pace=self.pace + other.pace)

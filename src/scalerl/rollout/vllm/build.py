@@ -12,8 +12,9 @@ import torch
 from scalerl.config.parts import RolloutSettings
 from scalerl.models.load import LoadedModel
 from scalerl.remote.child import ChildLink
+from scalerl.remote.peer import Limits
 from scalerl.remote.weights import publisher
-from scalerl.rollout.fleet.fleet import Fleet, Limits
+from scalerl.rollout.fleet.fleet import Fleet
 from scalerl.rollout.fleet.generator import Generator
 from scalerl.rollout.requests import check_request
 from scalerl.rollout.torch.build import MEMORY_SHARE, free_bytes
@@ -91,7 +92,8 @@ def vllm_fleet(
         [_on(spec, each) for each in gpus or [()] * num],
         devices=devices,
         vocabulary=int(model.model.config.get_text_config().vocab_size),
-        limits=Limits(silent_s=settings.silent_s, replacements=settings.max_replacements),
+        limits=Limits(silent_s=settings.silent_s),
+        replacements=settings.max_replacements,
         **others,
     )
     with ExitStack() as opened:

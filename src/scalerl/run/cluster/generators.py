@@ -13,10 +13,10 @@ from scalerl.config import Recipe, body_dtype, replaced
 from scalerl.errors import RecipeError
 from scalerl.models.load import LoadedModel, load_model, name_elsewhere
 from scalerl.remote.child import ChildLink
-from scalerl.remote.peer import Link
+from scalerl.remote.peer import Limits, Link
 from scalerl.remote.weights import publish_on_ray, publisher
 from scalerl.rollout import ENGINES
-from scalerl.rollout.fleet.fleet import Fleet, Limits
+from scalerl.rollout.fleet.fleet import Fleet
 from scalerl.rollout.fleet.generator import Generator
 from scalerl.rollout.requests import check_request
 from scalerl.run.cluster.meter import FleetMeter
@@ -112,7 +112,8 @@ def _fleet(start: Callable[[int], Link], recipe: Recipe, model: LoadedModel, **c
         start,
         rollout.generators,
         check=functools.partial(check_request, max_length=rollout.context, vocabulary=vocabulary),
-        limits=Limits(silent_s=rollout.silent_s, replacements=rollout.max_replacements),
+        limits=Limits(silent_s=rollout.silent_s),
+        replacements=rollout.max_replacements,
         **common,
     )
 

@@ -14,7 +14,7 @@ class FleetMeter:
         self._slots = slots
         self._gpus_per_generator = gpus_per_generator
         self._learner = learner
-        self._pace = fleet.pace
+        self._pace = fleet.total.pace
         self._num_lost = 0
 
     def wait_ready(self) -> None:
@@ -23,9 +23,10 @@ class FleetMeter:
 
     def row(self) -> dict[str, Any]:
         """Return the columns of a step: what the generators did since the last call."""
-        pace, self._pace = self._fleet.pace - self._pace, self._fleet.pace
-        num_lost, self._num_lost = self._fleet.num_lost - self._num_lost, self._fleet.num_lost
-        losses = list(self._fleet.losses)[-num_lost:] if num_lost else []
+        before, self._pace = self._pace, self._fleet.total.pace
+        pace = self._pace - before
+        losses = self._fleet.losses[self._num_lost :]
+        self._num_lost += len(losses)
         row: dict[str, Any] = {
             "generators/ready": self._fleet.num_ready,
             "generators/slots": self._slots,
@@ -33,7 +34,7 @@ class FleetMeter:
             "generators/busy_s": pace.busy_s,
             "generators/active_mean": pace.active / max(pace.chunks, 1),
             "generators/copy_s": pace.copy_s / max(pace.copies, 1),
-            "generators/lost": num_lost,
+            "generators/lost": len(losses),
         }
         if losses:
             row["lost"] = [{"generator": loss.number, "kind": loss.kind, "reason": loss.reason} for loss in losses]
