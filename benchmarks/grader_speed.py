@@ -129,7 +129,7 @@ def measure(num: int, limits: Mapping[str, Any] = LIMITS) -> Result:
         pool.check(GraderSpec(name="math"))
         good_s, slips = timed(pool, [items[i] for i in good], [endings[i] for i in good])
         all_s, more = timed(pool, items, endings)
-    num_left = num_processes(pool.pid)
+    num_left = num_processes(pool.pids[0])
     return Result(good_s=good_s, all_s=all_s, counts=pool.num_ended, slips=slips + more, num_left=num_left)
 
 

@@ -26,7 +26,6 @@ sys.path.append(str(Path(__file__).parent))
 
 from scalerl.config.parts import EnvironmentSettings, GradingSettings
 from scalerl.environments.build import build_steps
-from scalerl.environments.forked import ForkedSteps
 from scalerl.environments.protocol import Step
 from scalerl.environments.start import EnvironmentSpec
 from scalerl.environments.turns import Playing, TurnsEngine
@@ -63,7 +62,7 @@ def observe(step: Step) -> list[int]:
 def cpu_s(steps: Any) -> float:
     """Return the CPU time of this process, and of the one that environments are forked from with its ended forks."""
     ticks = 0
-    if isinstance(steps, ForkedSteps):
+    if steps.pid is not None:
         fields = Path(f"/proc/{steps.pid}/stat").read_text().rpartition(")")[2].split()
         ticks = sum(map(int, fields[11:15]))
     return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")

@@ -13,9 +13,8 @@ from played import observe, opened, request, turns_engine
 
 from scalerl.config.parts import EnvironmentSettings, GradingSettings
 from scalerl.environments.build import build_steps
-from scalerl.environments.forked import ForkedSteps
 from scalerl.environments.start import EnvironmentSpec
-from scalerl.environments.steps import LocalSteps
+from scalerl.environments.steps import Steps
 from scalerl.environments.turns import Playing, TurnsEngine
 from scalerl.errors import GraderPoolError
 from scalerl.remote.session import session_members
@@ -24,18 +23,16 @@ from scalerl.types import Completion, Problem, Request
 LIMITS = GradingSettings(timeout_s=20.0, cpu_limit_s=3.0, memory_limit_mb=256)
 
 
-def forked(name: str, limits: GradingSettings = LIMITS, **settings: object) -> ForkedSteps:
+def forked(name: str, limits: GradingSettings = LIMITS, **settings: object) -> Steps:
     spec = EnvironmentSpec(settings=EnvironmentSettings(name=f"hostile_environments:{name}", **settings))  # type: ignore[arg-type]
-    steps = build_steps(spec, limits)
-    assert isinstance(steps, ForkedSteps)
-    return steps
+    return build_steps(spec, limits)
 
 
-def engine_of(steps: ForkedSteps) -> TurnsEngine:
+def engine_of(steps: Steps) -> TurnsEngine:
     return turns_engine({"own": Playing(steps=steps, observe=observe, opened=opened)}, slots=8)
 
 
-def played(steps: ForkedSteps, requests: list[Request]) -> list[Completion]:
+def played(steps: Steps, requests: list[Request]) -> list[Completion]:
     with closing(engine_of(steps)) as engine:
         engine.submit(requests)
         return drain(engine)
@@ -167,4 +164,4 @@ def test_death_of_the_forker_ends_the_run():
 def test_code_of_the_users_runs_apart(name: str, in_process: bool, apart: bool):
     spec = EnvironmentSpec(settings=EnvironmentSettings(name=name, in_process=in_process))
     with closing(build_steps(spec, LIMITS)) as steps:
-        assert isinstance(steps, ForkedSteps if apart else LocalSteps)
+        assert (steps.pid is not None) == apart

@@ -14,11 +14,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from scalerl.answer_format import AnswerFormat
 from scalerl.config.parts import EnvironmentSettings, GradingSettings
 from scalerl.environments.build import build_playing, observer, offer_tools
-from scalerl.environments.calculator import calculator
 from scalerl.environments.chat import ChatCalls, chat_observer
 from scalerl.environments.protocol import Step
 from scalerl.environments.search import index_folder, search_tool
-from scalerl.environments.tools import Plain, Tools, schema_of
+from scalerl.environments.tools import Plain, Tools, calculator, schema_of
 from scalerl.errors import RecipeError
 from scalerl.loop.requests import Text
 from scalerl.tasks.prompts import PromptFormat

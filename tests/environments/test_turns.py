@@ -10,12 +10,12 @@ from contracts.requests import by_key, drain
 from fake_engine import FakeEngine
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from played import STOPS, Counting, Echo, SlowSteps, playing, request, scripted, turns_engine
+from played import STOPS, Counting, Echo, Slow, playing, request, scripted, turns_engine
 from simulated import NUM_COMPLETIONS, AtOnce, CountingLearner, grade, make_requests
 
 from scalerl.environments.conversation import fit_plan
 from scalerl.environments.protocol import Session, Step, read_step
-from scalerl.environments.steps import LocalSteps
+from scalerl.environments.steps import Here
 from scalerl.loop.pipeline import Pipeline
 from scalerl.run.pack import pack_groups, unpack_groups
 from scalerl.tasks.curriculum import Curriculum, uniform
@@ -269,21 +269,20 @@ def test_follow_up_turns_come_before_new_conversations():
     assert order[:4] * 3 + order[12:16] * 3 + order[24:28] * 3 == order
 
 
-class StuckSteps(LocalSteps):
+class Stuck(Here):
     """Steps that never come back, but for the start of a conversation."""
 
-    def submit(self, key, request, texts) -> None:
-        if not texts:
-            LocalSteps.submit(self, key, request, texts)
+    def give(self, message, limit_s, seat=None, *, begins=False) -> int:
+        return super().give(message, limit_s, seat, begins=begins) if begins else 10**9
 
 
 def test_conversations_that_wait_for_steps_are_bounded():
-    stuck = playing(Echo, steps=StuckSteps)
+    stuck = playing(Echo, where=Stuck)
     engine = turns_engine({"own": stuck}, slots=4)
     engine.submit([request(number, budget=200) for number in range(40)])
     for _ in range(400):
         engine.poll()
-    assert len(stuck.steps._sessions) == 8  # pyright: ignore[reportAttributeAccessIssue]
+    assert len(stuck.steps._conversations) == 8
     assert engine.num_pending == 40
 
 
@@ -307,7 +306,7 @@ def pipeline_over(engine, max_lag: int, curriculum, **changes) -> Pipeline:
 @given(st.integers(0, 4), st.integers(0, 2**16), st.sampled_from([2, 8, 64]))
 def test_lag_stays_within_its_bound_over_random_step_times(max_lag, seed, slots):
     inner = FakeEngine(slots=slots, stop_tokens=STOPS, seed=seed)
-    engine = turns_engine({"own": playing(Echo, steps=SlowSteps)}, slots=slots, inner=inner)
+    engine = turns_engine({"own": playing(Echo, where=Slow)}, slots=slots, inner=inner)
     curriculum = Curriculum([f"p{number}" for number in range(20)], seed=seed, retires=uniform)
     trained = []
     for done in itertools.islice(pipeline_over(engine, max_lag, curriculum).steps(), 12):
@@ -350,7 +349,7 @@ def test_pause_puts_conversations_aside():
     expected = turns_engine({"own": playing(Echo)})
     expected.submit([request(number) for number in range(10)])
     undisturbed = by_key(drain(expected))
-    engine = turns_engine({"own": playing(Echo, steps=SlowSteps)})
+    engine = turns_engine({"own": playing(Echo, where=Slow)})
     engine.submit([request(number) for number in range(10)])
     completions = [completion for _ in range(6) for completion in engine.poll()]
     num_pending = engine.num_pending

@@ -234,12 +234,12 @@ def test_silent_or_dead_pool_raises(monkeypatch: pytest.MonkeyPatch):
     graders = GraderRunner(GradingSettings(num_workers=1, timeout_s=0.2, cpu_limit_s=0.2))
     graders.check(judge(OBEDIENT))
     assert graders._pool is not None
-    os.kill(graders._started().pid, signal.SIGSTOP)
+    os.kill(graders._started().pids[0], signal.SIGSTOP)
     graders.submit([completion("3")], judge(OBEDIENT), "training")
     with pytest.raises(GradingStalled, match=r"1 answers are with the graders, and none came back in 0.5 s"):
         wait_for(lambda: graders.poll("training", wait=True), 1)
-    os.kill(graders._started().pid, signal.SIGKILL)
-    with pytest.raises(GraderPoolError, match="the grading process died"):
+    os.kill(graders._started().pids[0], signal.SIGKILL)
+    with pytest.raises(GraderPoolError, match="died, with exit status"):
         wait_for(lambda: graders.poll("training", wait=True), 1)
     graders.close()
 
@@ -272,7 +272,7 @@ def test_poll_waits_for_a_verdict_if_asked_to(graders: GraderRunner, monkeypatch
 def test_close_ends_the_child_processes():
     graders = GraderRunner(LIMITS)
     graders.check(judge(OBEDIENT))
-    pid = graders._started().pid
+    pid = graders._started().pids[0]
     graders.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

@@ -144,7 +144,7 @@ def test_saving_a_step_again_never_loses_it(tmp_path, monkeypatch):
         ("tensors.weights.safetensors", lambda data: data[:-1] + b"\x7f", "has changed since it was written"),
         ("meta.json", lambda data: None, "meta.json is missing"),
         ("manifest.json", lambda data: data[:20], "manifest.json is missing or cut"),
-        ("manifest.json", lambda data: data.replace(b'"format": 1', b'"format": 9'), "its format is 9"),
+        ("manifest.json", lambda data: data.replace(b'"format": 2', b'"format": 9'), "its format is 9"),
     ],
 )
 def test_damaged_checkpoint_error_names_the_older_one(tmp_path, file, change, fault):

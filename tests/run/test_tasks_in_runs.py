@@ -25,8 +25,7 @@ from scalerl.loop.pipeline import Pipeline
 from scalerl.report.alarms import Alarm, AlarmKind
 from scalerl.run.evaluate import evaluate_model
 from scalerl.run.run import Outlooks, Run, RunObserver
-from scalerl.tasks.curriculum import uniform
-from scalerl.tasks.mixture import Mixture
+from scalerl.tasks.curriculum import Curriculum, uniform
 
 SMALL = (
     *small_runs.SHORT,
@@ -275,7 +274,7 @@ def test_each_task_has_its_own_rows_curve_and_forecast(mixed: tuple[Path, list[L
 
 def test_three_to_one_holds_within_a_percent_through_the_loop():
     ids = {name: [f"{name}/{number}" for number in range(50)] for name in ("math", "code")}
-    mixture = Mixture(ids, weights={"math": 3, "code": 1}, seed=0, retires=uniform)
+    mixture = Curriculum(ids, weights={"math": 3, "code": 1}, seed=0, retires=uniform)
     pipeline = Pipeline(
         engine=SimulatedEngine(slots=30, seed=1),
         curriculum=mixture,

@@ -10,7 +10,7 @@ from contracts.requests import make_request
 from fake_engine import FakeEngine
 
 from scalerl.environments.protocol import Session, Step
-from scalerl.environments.steps import LocalSteps, Stepped
+from scalerl.environments.steps import Here, Steps
 from scalerl.environments.turns import Playing, TurnsEngine
 from scalerl.types import LengthPlan, Problem, Request, derive_seed
 
@@ -80,21 +80,21 @@ class Scripted:
         return returned
 
 
-class SlowSteps(LocalSteps):
+class Slow(Here):
     """Steps that take a random number of polls."""
 
-    def poll(self, wait_s: float = 0.0) -> list[Stepped]:
+    def poll(self, timeout_s: float = 0.0) -> list[tuple[int, Any]]:
         # Deterministic for a seed; a wait ends with something, as a pool's does after some time.
-        drawn = random.Random(len(self._sessions) * 7919 + len(self._ready))
-        some = [each for each in self._ready if wait_s or drawn.random() < 0.2]
-        self._ready = [each for each in self._ready if each not in some]
+        drawn = random.Random(len(self._seats) * 7919 + len(self._replies))
+        some = [each for each in self._replies if timeout_s or drawn.random() < 0.2]
+        self._replies = [each for each in self._replies if each not in some]
         return some
 
 
 def playing(
-    start: Any, settings: Mapping[str, Any] | None = None, *, steps: type[LocalSteps] = LocalSteps, **rules: Any
+    start: Any, settings: Mapping[str, Any] | None = None, *, where: type[Here] = Here, **rules: Any
 ) -> Playing:
-    made = steps("own", functools.partial(Session, start, settings or {}))
+    made = Steps("own", where(functools.partial(Session, start, settings or {})))
     return Playing(steps=made, observe=observe, opened=opened, **rules)
 
 

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from scalerl.environments.calculator import calculator
 from scalerl.environments.chat import ChatCalls
+from scalerl.environments.tools import calculator
 from scalerl.graders.rules import exact
 from scalerl.tasks.arithmetic import Expression, arithmetic, calls, demonstrate, solve, try_expression, value
 

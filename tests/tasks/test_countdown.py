@@ -121,7 +121,7 @@ def test_values_are_those_of_pythons_arithmetic(text: str):
     try:
         wanted = eval(exact, {"Fraction": Fraction})
     except ZeroDivisionError:
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(ValueError, match="division by zero"):
             evaluate(text)
         return
     assert evaluate(text) == (wanted, numbers)
@@ -140,7 +140,7 @@ def test_no_text_breaks_the_grader(text: str):
 
 def test_the_last_expression_counts():
     assert last_expression("3+4=7 and 7*9=63.") == "7*9"
-    assert last_expression("nothing here") is None
+    assert last_expression("nothing here") == ""
 
 
 def test_random_wrong_numbers_are_wrong(task: Task):

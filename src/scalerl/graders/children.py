@@ -17,13 +17,14 @@ from multiprocessing.connection import Connection
 from typing import IO, Any
 
 from scalerl.config.secrets import redact
-from scalerl.errors import GraderPoolError
+from scalerl.errors import GraderError, GraderPoolError
 from scalerl.graders.supervisor import Limits, Reply
 
 News = queue.SimpleQueue[tuple[Any, ...] | None]
 """What the supervisor has sent; None after the last."""
 
 _CLOSE_TIMEOUT_S = 5.0
+_LOAD_TIMEOUT_S = 120.0
 _MOST_LINES = 200
 """Lines on stderr that are shown; a grader that reports every answer would bury everything else."""
 _LONGEST_LINE = 500
@@ -36,12 +37,14 @@ class Children:
         """Start the supervisor; `work` is the import path of supervisor.Work, and `name` is for messages."""
         if os.name != "posix":
             raise GraderPoolError(f"graders cannot run in child processes on {sys.platform}: that needs Linux or macOS")
-        self._name, self._num_given = name, 0
-        self._loaded: str | None = None
-        """What the supervisor said to the last order to load."""
+        self._name, self._num_given, self._is_ready = name, 0, False
         self._replies: list[tuple[int, Reply]] = []
         limits = limits if limits.num_workers else replace(limits, num_workers=_default_num_workers())
-        self._process, self._end = _started(pickle.dumps((limits, work, given)))
+        try:
+            pickled = pickle.dumps((limits, work, given))
+        except Exception as error:
+            raise GraderPoolError(f"its settings cannot be sent to another process: {error}") from None
+        self._process, self._end = _started(pickled)
         self._news = News()
         threading.Thread(target=_read, args=(self._end, self._news), name="news of children", daemon=True).start()
         self._close = weakref.finalize(self, _stop, self._process, self._end, os.getpid())
@@ -51,14 +54,16 @@ class Children:
         """Process id of the supervisor; also the session id of all processes."""
         return self._process.pid
 
-    def load(self, *what: Any, timeout_s: float) -> str | None:
-        """Have the supervisor load something. Return why that is not possible, "" if it is, None if it takes longer."""
-        self._loaded = None
-        self._send("load", *what)
-        deadline = time.monotonic() + timeout_s
-        while self._loaded is None and self._receive(deadline - time.monotonic()):
-            pass
-        return self._loaded
+    def wait_until_ready(self) -> None:
+        """Wait until the supervisor has loaded the work, and so no message waits for imports. UserError if it cannot.
+
+        That may take longest for a grader with large packages on a busy machine.
+        """
+        deadline = time.monotonic() + _LOAD_TIMEOUT_S
+        while not self._is_ready:
+            if not self._receive(deadline - time.monotonic()):
+                self.close()
+                raise GraderPoolError(f"{self._name} cannot be loaded: its import took over {_LOAD_TIMEOUT_S:.0f} s")
 
     def give(self, message: Any, limit_s: float, seat: int | None = None, *, begins: bool = False) -> int:
         """Give a message to a free worker, or to the fork in a seat, and return its number.
@@ -66,12 +71,12 @@ class Children:
         With `begins` the message gets a fork of its own, whose seat is that number.
         """
         number, self._num_given = self._num_given, self._num_given + 1
-        self._send("give", number, number if begins else seat, message, limit_s)
+        self._send(number, number if begins else seat, message, limit_s)
         return number
 
     def end(self, seat: int) -> None:
         """End the fork in a seat."""
-        self._send("end", seat)
+        self._send(-1, seat, None, None)
 
     def poll(self, timeout_s: float = 0.0) -> list[tuple[int, Reply]]:
         """Return the replies since the last call, by number; wait up to `timeout_s` for at least one."""
@@ -101,10 +106,10 @@ class Children:
         match message:
             case ("ended", number, reply):
                 self._replies.append((number, reply))
-            case ("loaded", reason):
-                self._loaded = reason
+            case ("ready",):
+                self._is_ready = True
             case ("failed", reason):
-                raise GraderPoolError(f"{self._name} failed: {reason}")
+                raise GraderError(reason)
             case _:
                 self._news.put(None)
                 status = self._process.wait()

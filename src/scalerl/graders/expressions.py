@@ -1,4 +1,4 @@
-"""Find expressions of whole numbers in a text and evaluate them exactly.
+"""Find expressions of numbers in a text and evaluate them exactly.
 
 The parser is our own, so nothing that a model writes is ever executed, and its time is bounded for every text.
 """
@@ -27,8 +27,9 @@ _SPELLINGS = {
 }
 _RUN = re.compile(r"[\d+\-*/() ]+")
 _OPERATION_BETWEEN = re.compile(r"\d[) ]*[-+*/][( ]*\d")
-_TOKEN = re.compile(r"\d+|[-+*/()]")
-PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
+_TOKEN = re.compile(r"\d+(?:\.\d+)?|[-+*/()]")
+_NEGATION = "~"
+PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2, _NEGATION: 3}
 OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
     "-": operator.sub,
@@ -37,33 +38,37 @@ OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def last_expression(text: str) -> str | None:
-    """Return the last expression of a text, else its last number: "(25+7)*2" for "so (25+7)*2 = 64."."""
+def last_expression(text: str) -> str:
+    """Return the last expression of a text, else its last number, else "": "(25+7)*2" for "so (25+7)*2 = 64."."""
     for spelling, sign in _SPELLINGS.items():
         text = text.replace(spelling, sign)
     runs = [run for run in _RUN.findall(text[-2 * _LONGEST :]) if any(map(str.isdecimal, run))]
     expressions = [run for run in runs if _OPERATION_BETWEEN.search(run)]
-    return (expressions or runs)[-1].strip() if runs else None
+    return (expressions or runs)[-1].strip() if runs else ""
 
 
-def evaluate(expression: str) -> tuple[Fraction, list[int]]:
-    """Return the exact value of an expression of whole numbers, and the numbers in it.
+def evaluate(expression: str) -> tuple[Fraction, list[Fraction]]:
+    """Return the exact value of an expression, and the numbers in it.
 
-    Raise ValueError if it is not a well-formed expression. Two stacks and no recursion, so that no depth of brackets
-    overflows.
+    Raise ValueError if it is not a well-formed expression, or divides by zero. Two stacks and no recursion, so that no
+    depth of brackets overflows.
     """
     if len(expression) > _LONGEST:
-        raise ValueError("too long")
+        raise ValueError(f"the expression has {len(expression)} characters: at most {_LONGEST} are read")
+    if other := _TOKEN.sub("", expression).strip():
+        raise ValueError(f'"{other[:20]}" is not part of an expression')
     values: list[Fraction] = []
     waiting: list[str] = []
-    used: list[int] = []
+    used: list[Fraction] = []
     number_next = True
     for token in _TOKEN.findall(expression):
-        if number_next != (token.isdigit() or token == "("):
-            raise ValueError(f"unexpected {token}")
-        if token.isdigit():
-            used.append(int(token))
-            values.append(Fraction(used[-1]))
+        if number_next and token == "-":
+            waiting.append(_NEGATION)
+        elif number_next != (token[0].isdigit() or token == "("):
+            raise ValueError(f'"{token}" was not expected here')
+        elif token[0].isdigit():
+            used.append(Fraction(token))
+            values.append(used[-1])
             number_next = False
         elif token == "(":
             waiting.append(token)
@@ -83,5 +88,7 @@ def evaluate(expression: str) -> tuple[Fraction, list[int]]:
 
 
 def _reduce(values: list[Fraction], waiting: list[str]) -> None:
-    right, left, operation = values.pop(), values.pop(), waiting.pop()
-    values.append(OPERATIONS[operation](left, right))
+    right, operation = values.pop(), waiting.pop()
+    if operation == "/" and not right:
+        raise ValueError("division by zero")
+    values.append(-right if operation == _NEGATION else OPERATIONS[operation](values.pop(), right))

@@ -6,24 +6,24 @@ pool.submit(key, GraderSpec(name="math"), text, answer)
 for graded in pool.poll(): ...                         # Graded(key, value, reason), in any order
 
 A bad item affects only itself: it ends without a verdict, with a reason, and the items behind it go to another worker.
+Every grader has processes of its own.
 """
 
 import dataclasses
 import math
-import pickle
+import time
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 from scalerl.errors import GraderError, GraderPoolError
 from scalerl.graders.children import Children
-from scalerl.graders.supervisor import Limits, Reply
+from scalerl.graders.supervisor import Limits, Reason, Reply
 from scalerl.graders.values import Score, read_score
-from scalerl.graders.workers import Reason
 
-_LOAD_TIMEOUT_S = 120.0
-"""For importing a grader and its packages on a busy machine."""
+_TURN_S = 0.02
+"""How long one of several graders is waited for before the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,67 +58,57 @@ class Graded:
     """The name that the grader gave to what it saw, if any."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Grader:
+    spec: GraderSpec
+    children: Children
+    keys: dict[int, Hashable] = field(default_factory=dict)
+    """Of items that are being graded, by the number of their message."""
+
+
 class GraderPool:
     """Grades items in child processes. Use a pool from one thread only."""
 
     def __init__(self, **limits: Any) -> None:
-        """Start them; `limits` are the fields of supervisor.Limits."""
+        """`limits` are the fields of supervisor.Limits."""
         self._limits = Limits(**limits)
         self.num_ended: Counter[str] = Counter()
         """How many items ended how: right, wrong, partly, or a reason."""
         self.first_errors: dict[str, str] = {}
         """The first exception of each grader that raised on an item."""
-        self._specs: list[GraderSpec] = []
-        self._pending: dict[int, tuple[Hashable, GraderSpec]] = {}
-        self._children = Children("the grading process", "scalerl.graders.workers:Grading", limits=self._limits)
+        self._graders: list[_Grader] = []
 
     @property
-    def pid(self) -> int:
-        """Process id of the supervisor; also the session id of all processes of the pool."""
-        return self._children.pid
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the graders' supervisors; also the session ids of all processes."""
+        return tuple(grader.children.pid for grader in self._graders)
 
     @property
     def num_pending(self) -> int:
         """Items submitted and not yet returned by poll()."""
-        return len(self._pending)
+        return sum(len(grader.keys) for grader in self._graders)
 
-    def check(self, spec: GraderSpec) -> int:
-        """Load a grader in the child processes, once; GraderError says why it cannot be used."""
-        if spec in self._specs:
-            return self._specs.index(spec)
-        number = len(self._specs)
-        try:
-            pickle.dumps(spec.settings)
-        except Exception as error:
-            raise GraderError(f'the settings of "{spec.name}" cannot be sent to another process: {error}') from None
-        try:
-            reason = self._children.load(number, spec.name, dict(spec.settings), timeout_s=_LOAD_TIMEOUT_S)
-        except GraderPoolError as error:
-            raise GraderError(f'"{spec.name}" cannot be loaded: {error}') from None
-        if reason is None:
-            self.close()
-            raise GraderError(f'"{spec.name}" cannot be loaded: its import took over {_LOAD_TIMEOUT_S:.0f} s')
-        if reason:
-            raise GraderError(reason)
-        self._specs.append(spec)
-        return number
+    def check(self, spec: GraderSpec) -> None:
+        """Load a grader in child processes, once; GraderError says why it cannot be used."""
+        self._grader(spec)
 
     def submit(self, key: Hashable, spec: GraderSpec, text: str, answer: str) -> None:
         """Have an item graded; the result comes by poll() under its key."""
-        number = self._children.give((self.check(spec), text, answer), self._limits.timeout_s)
-        self._pending[number] = (key, spec)
+        grader = self._grader(spec)
+        grader.keys[grader.children.give((text, answer), self._limits.timeout_s)] = key
 
     def poll(self, timeout: float = 0.0) -> list[Graded]:
         """Return what was graded since the last call; with a timeout, wait up to that long for at least one."""
-        graded = []
-        for number, reply in self._children.poll(timeout if self._pending else 0.0):
-            key, spec = self._pending.pop(number)
-            result = _read(key, reply)
-            ending = "right" if result.value == 1 else "wrong" if result.value == 0 else "partly"
-            self.num_ended[result.reason or ending] += 1
-            graded.append(result)
-            if result.reason == "error":
-                self.first_errors.setdefault(spec.name, str(reply.get("error")))
+        graded, deadline = [], time.monotonic() + timeout
+        # All of them, so that one that has died is noticed.
+        while not graded:
+            busy = sum(bool(grader.keys) for grader in self._graders)
+            for grader in self._graders:
+                wait_s = deadline - time.monotonic() if grader.keys and not graded else 0.0
+                for number, reply in grader.children.poll(min(wait_s, math.inf if busy == 1 else _TURN_S)):
+                    graded.append(self._read(grader, number, reply))
+            if not busy or time.monotonic() >= deadline:
+                break
         return graded
 
     def grade_all(self, items: Iterable[Item]) -> list[Graded]:
@@ -135,7 +125,8 @@ class GraderPool:
 
     def close(self) -> None:
         """End all child processes; pending items are dropped."""
-        self._children.close()
+        for grader in self._graders:
+            grader.children.close()
 
     def __enter__(self) -> Self:
         return self
@@ -143,16 +134,31 @@ class GraderPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _grader(self, spec: GraderSpec) -> _Grader:
+        for grader in self._graders:
+            if grader.spec == spec:
+                return grader
+        name, work = f'the process of the grader "{spec.name}"', "scalerl.graders.workers:Grading"
+        try:
+            children = Children(name, work, spec.name, dict(spec.settings), limits=self._limits)
+            children.wait_until_ready()
+        except GraderPoolError as error:
+            raise GraderError(f'"{spec.name}" cannot be loaded: {error}') from None
+        self._graders.append(_Grader(spec, children))
+        return self._graders[-1]
 
-def _read(key: Hashable, reply: Reply) -> Graded:
-    """Return what a process replied; what is neither a verdict nor a reason, as a grader may forge it, is a crash."""
-    try:
-        score, reason = (
-            read_score(Score(value=reply.get("value"), outcome=reply.get("outcome", ""))),
-            reply.get("reason"),
-        )
-        if (reason is None) != (score.value is None) and reason in (None, *get_args(Reason)):
-            return Graded(key=key, value=score.value, reason=reason, outcome=score.outcome)
-    except TypeError:
-        pass
-    return Graded(key=key, value=None, reason="crash")
+    def _read(self, grader: _Grader, number: int, reply: Reply) -> Graded:
+        """Return what a process replied; what is no verdict without a reason, as a grader may forge it, is a crash."""
+        key, reason = grader.keys.pop(number), reply.get("reason")
+        try:
+            score = read_score(Score(value=reply.get("value"), outcome=reply.get("outcome", "")))
+            forged = (reason is None) == (score.value is None)
+        except TypeError:
+            forged = True
+        if forged:
+            score, reason = Score(value=None), "crash"
+        ending = "right" if score.value == 1 else "wrong" if score.value == 0 else "partly"
+        self.num_ended[reason or ending] += 1
+        if reason == "error":
+            self.first_errors.setdefault(grader.spec.name, str(reply.get("error")))
+        return Graded(key=key, value=score.value, reason=reason, outcome=score.outcome)

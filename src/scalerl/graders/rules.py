@@ -82,15 +82,12 @@ def countdown(given: str | None, answer: str) -> bool | None:
     """
     try:
         wanted = json.loads(answer)
-        target, numbers = Fraction(wanted["target"]), Counter[int](wanted["numbers"])
+        target, numbers = Fraction(wanted["target"]), Counter[Fraction](wanted["numbers"])
     except (ValueError, KeyError, TypeError, ArithmeticError):
         return None
-    expression = None if given is None else last_expression(given)
-    if expression is None:
-        return False
     try:
-        value, used = evaluate(expression)
-    except (ValueError, ZeroDivisionError):
+        value, used = evaluate(last_expression(given or ""))
+    except ValueError:
         return False
     return value == target and Counter(used) <= numbers
 

@@ -1,13 +1,13 @@
 """A process that forks others, and what runs in each fork: messages in, replies out, within limits.
 
-    trainer --load, give, end--> supervisor --message (pickle)--> fork --reply (line of JSON)--> supervisor --> trainer
+    trainer --give, end--> supervisor --message (pickle)--> fork --reply (line of JSON)--> supervisor --> trainer
 
-The supervisor loads once what its forks need, so that replacing a hung or dead one takes a fork of a few milliseconds.
+The supervisor loads once what its forks do, so that replacing a hung or dead one takes a fork of a few milliseconds.
 It has one thread, so that forking is safe, and it runs while the trainer computes, so that time limits do not depend on
 how often the trainer asks.
 
-A message goes to any free worker, or to the fork that has a seat of that number. Coroutine functions, such as one that
-asks a judge over HTTP, share one worker, where many wait at the same time. A call there that takes `timeout_s` is
+A message goes to any free worker, or to the fork that has a seat of that number. Work that waits, such as asking a
+judge over HTTP, has one worker, where many messages wait at the same time. A call there that takes `timeout_s` is
 cancelled; there are no limits on CPU time and memory, which calls share. Nothing in a fork is trusted: its replies are
 JSON of a bounded length, and it is killed with its process group when it ends. Whatever left that group is killed at
 the latest with the supervisor.
@@ -16,7 +16,6 @@ the latest with the supervisor.
 import asyncio
 import ctypes
 import gc
-import inspect
 import json
 import math
 import os
@@ -30,15 +29,19 @@ import time
 from collections import deque
 from collections.abc import Awaitable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, cast, get_args
 
+from scalerl.errors import UserError
 from scalerl.import_path import import_function, one_line
 
+Reason = Literal["no_answer", "timeout", "crash", "memory", "error"]
+"""Why there is no verdict: unreadable reference, time limit, dead process, memory limit, exception."""
+
 Reply = dict[str, Any]
-"""What came of a message; with "reason" and "error" if nothing did."""
+"""What came of a message; with a Reason as "reason", and "error", if nothing did."""
 
 _CHECK_S = 1.0
 """How often to check that the trainer is alive, in case another process keeps its end of the socket open."""
@@ -71,23 +74,18 @@ class Limits:
 class Work(Protocol):
     """What forks do. Made once in the supervisor; every fork has its own copy, which may keep a state."""
 
-    def load(self, *what: Any) -> str:
-        """Get ready for more messages; return why that is not possible, or an empty text."""
+    @property
+    def waits(self) -> bool:
+        """Whether it returns awaitables, many at once."""
         ...
 
-    def waits(self, message: Any) -> bool:
-        """Return whether a message is for a coroutine function."""
-        ...
-
-    def __call__(self, message: Any) -> Reply | Awaitable[Reply]: ...
+    def __call__(self, message: Any, /) -> Reply | Awaitable[Reply]: ...
 
 
 @dataclass(slots=True, kw_only=True)
 class _Fork:
     pid: int
     end: Connection
-    waits: bool
-    """Whether it runs coroutine functions, many at once."""
     seat: int | None
     """None for a worker, which takes messages for any."""
     given: dict[int, float] = field(default_factory=dict)
@@ -98,13 +96,11 @@ class _Fork:
 class _Supervisor:
     def __init__(self, trainer: Connection, limits: Limits, work: Work) -> None:
         self._trainer, self._limits, self._work = trainer, limits, work
-        self._queues: dict[bool, deque[tuple[int, Any, float]]] = {False: deque(), True: deque()}
-        """Messages for workers that nobody has yet: for plain functions, and for coroutine functions."""
+        self._queue: deque[tuple[int, Any, float]] = deque()
+        """Messages for workers that nobody has yet."""
         self._forks: dict[int, _Fork] = {}
         """By the number of the file that each is connected by."""
         self._seats: dict[int, _Fork] = {}
-        self._earliest = math.inf
-        """No message must be answered before this time; it is found anew when it has come."""
         self._poller = select.poll()
         self._poller.register(trainer.fileno(), select.POLLIN)
 
@@ -112,16 +108,15 @@ class _Supervisor:
         """Serve until the trainer closes the connection or has ended."""
         try:
             while os.getppid() == parent:
-                wait_s = min(max(self._earliest - time.monotonic(), 0.0), _CHECK_S)
-                for file, _ in self._poller.poll(1000 * wait_s):
+                deadlines = [each for fork in self._forks.values() for each in fork.given.values()]
+                wait_s = min(deadlines, default=math.inf) - time.monotonic()
+                for file, _ in self._poller.poll(1000 * min(max(wait_s, 0.0), _CHECK_S)):
                     if file == self._trainer.fileno():
                         self._obey(*self._trainer.recv())
                     elif file in self._forks:
                         self._receive(self._forks[file])
-                if time.monotonic() > self._earliest:
-                    self._end_late()
-                for waits in self._queues:
-                    self._hand_out(waits)
+                self._end_late()
+                self._hand_out()
         except EOFError:
             return
         finally:
@@ -129,56 +124,39 @@ class _Supervisor:
                 _kill_group(fork.pid)
             _kill_orphans()
 
-    def _obey(self, order: str, *what: Any) -> None:
-        if order == "load":
-            reason = self._work.load(*what)
-            # Forks share loaded memory until it is written to, as garbage collection would do.
-            gc.collect()
-            gc.freeze()
-            for fork in [] if reason else list(self._forks.values()):
-                self._send(fork, (None, what))
-            self._trainer.send(("loaded", reason))
-        elif order == "end":
-            if what[0] in self._seats:
-                self._end(self._seats[what[0]])
+    def _obey(self, number: int, seat: int | None, message: Any, limit_s: float | None) -> None:
+        """Give a message to a worker or to the fork in a seat; without a limit there is no message: end that fork."""
+        if limit_s is None:
+            if seat in self._seats:
+                self._end(self._seats[seat])
+        elif seat is None:
+            # A call is cancelled by its own process, unless that hangs.
+            self._queue.append((number, message, limit_s * (2 if self._work.waits else 1)))
+        # The number of a seat is that of its first message.
+        elif fork := self._fork(seat) if number == seat else self._seats.get(seat):
+            self._give(fork, number, message, limit_s)
         else:
-            number, seat, message, limit_s = what
-            if seat is None:
-                self._queues[self._work.waits(message)].append((number, message, limit_s))
-                return
-            # The number of a seat is that of its first message.
-            fork = self._fork(seat=seat) if number == seat else self._seats.get(seat)
-            if fork is None:
-                self._trainer.send(("ended", number, {"reason": "crash", "error": "its process died"}))
-            else:
-                self._give(fork, number, message, limit_s)
+            self._trainer.send(("ended", number, _DIED))
 
-    def _hand_out(self, waits: bool) -> None:
-        queue = self._queues[waits]
-        most_workers, most_given = (1, self._limits.max_calls) if waits else (self._limits.num_workers, 1)
-        while queue:
-            workers = [fork for fork in self._forks.values() if fork.seat is None and fork.waits == waits]
+    def _hand_out(self) -> None:
+        most_workers, most_given = (1, self._limits.max_calls) if self._work.waits else (self._limits.num_workers, 1)
+        while self._queue:
+            workers = [fork for fork in self._forks.values() if fork.seat is None]
             worker = next((worker for worker in workers if len(worker.given) < most_given), None)
             if worker is None:
                 if len(workers) >= most_workers:
                     return
-                worker = self._fork(waits=waits)
-            number, message, limit_s = queue.popleft()
-            # A call is cancelled by its own process, unless that hangs.
-            self._give(worker, number, message, limit_s * (2 if waits else 1))
+                worker = self._fork()
+            self._give(worker, *self._queue.popleft())
 
     def _give(self, fork: _Fork, number: int, message: Any, limit_s: float) -> None:
-        fork.given[number] = deadline = time.monotonic() + limit_s
-        self._earliest = min(self._earliest, deadline)
-        self._send(fork, (number, message))
-
-    def _send(self, fork: _Fork, message: object) -> None:
+        fork.given[number] = time.monotonic() + limit_s
         try:
-            fork.end.send(message)
+            fork.end.send((number, message))
         except OSError:  # It has died, or does not read.
             self._end(fork)
 
-    def _fork(self, *, waits: bool = False, seat: int | None = None) -> _Fork:
+    def _fork(self, seat: int | None = None) -> _Fork:
         ours, theirs = socket.socketpair()
         # One that is stopped must not stop the supervisor.
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(self._limits.timeout_s) + 1, 0))
@@ -189,8 +167,8 @@ class _Supervisor:
                 for end in [self._trainer, *(fork.end for fork in self._forks.values())]:
                     end.close()
                 end = Connection(theirs.detach())
-                if waits:
-                    _lead_group()
+                _lead_group()
+                if self._work.waits:
                     asyncio.run(_answer_calls(end, self._work, self._limits.timeout_s))
                 else:
                     _answer(end, self._work, self._limits, is_worker=seat is None)
@@ -201,7 +179,7 @@ class _Supervisor:
         # Both do this: whoever is first, the group exists before anything is to be killed.
         with suppress(OSError):
             os.setpgid(pid, pid)
-        fork = _Fork(pid=pid, end=Connection(ours.detach()), waits=waits, seat=seat)
+        fork = _Fork(pid=pid, end=Connection(ours.detach()), seat=seat)
         self._forks[fork.end.fileno()] = fork
         if seat is not None:
             self._seats[seat] = fork
@@ -214,7 +192,7 @@ class _Supervisor:
         except (EOFError, OSError):
             self._end(fork)
         except Exception as error:
-            self._end(fork, "crash", f"its process did not keep to one reply per message: {one_line(error)}")
+            self._end(fork, {**_DIED, "error": f"its process did not keep to one reply per message: {one_line(error)}"})
         else:
             if is_last:
                 self._end(fork)
@@ -226,7 +204,7 @@ class _Supervisor:
         *lines, rest = fork.received.split(b"\n")
         if max(map(len, (*lines, rest))) > self._limits.longest_reply:
             raise ValueError("too long")
-        if not fork.waits and (len(lines) > 1 or (lines and rest)):
+        if not self._work.waits and (len(lines) > 1 or (lines and rest)):
             raise ValueError("more than one")
         if not chunk:
             raise EOFError
@@ -235,20 +213,21 @@ class _Supervisor:
             number, is_last, reply = json.loads(line)
             if number not in fork.given:
                 raise ValueError("to another message")
+            if reply.get("reason") not in (None, *get_args(Reason)):
+                raise ValueError("an unknown reason")
             # First: a reply that cannot be sent on is one that did not come.
             self._trainer.send(("ended", number, {**reply}))
             del fork.given[number]
         return is_last
 
-    def _end(self, fork: _Fork, reason: str = "crash", error: str = "its process died") -> None:
-        """End a fork and report the reason for what it was given."""
+    def _end(self, fork: _Fork, reply: Reply | None = None) -> None:
+        """End a fork and answer what it was given by `reply`."""
         del self._forks[fork.end.fileno()]
         if fork.seat is not None:
             del self._seats[fork.seat]
         status = _kill_group(fork.pid)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
-            limit_s = self._limits.cpu_limit_s
-            reason, error = "timeout", f"it took more than {limit_s:g} s of CPU time (grading.cpu_limit_s)"
+            reply = _late(self._limits.cpu_limit_s, "s of CPU time (grading.cpu_limit_s)")
         # Between the deadline and its end it may have replied. Without a look first, whoever has left its group and
         # holds its socket would stop the supervisor.
         with suppress(Exception):
@@ -257,14 +236,20 @@ class _Supervisor:
         self._poller.unregister(fork.end.fileno())
         fork.end.close()
         for number in fork.given:
-            self._trainer.send(("ended", number, {"reason": reason, "error": error}))
+            self._trainer.send(("ended", number, reply or _DIED))
 
     def _end_late(self) -> None:
-        now, error = time.monotonic(), f"it took more than {self._limits.timeout_s:g} s (grading.timeout_s)"
+        now = time.monotonic()
         for fork in list(self._forks.values()):
             if min(fork.given.values(), default=now) < now:
-                self._end(fork, "timeout", error)
-        self._earliest = min((each for fork in self._forks.values() for each in fork.given.values()), default=math.inf)
+                self._end(fork, _late(self._limits.timeout_s, "s (grading.timeout_s)"))
+
+
+_DIED: Reply = {"reason": "crash", "error": "its process died"}
+
+
+def _late(limit_s: float, unit: str) -> Reply:
+    return {"reason": "timeout", "error": f"it took more than {limit_s:g} {unit}"}
 
 
 def serve(file: int, parent: int, limits: Limits, work: str, given: tuple[Any, ...]) -> None:
@@ -277,9 +262,14 @@ def serve(file: int, parent: int, limits: Limits, work: str, given: tuple[Any, .
     _set_option(_ADOPT_ORPHANS, 1)
     _allow_descriptors()
     try:
-        _Supervisor(trainer, limits, import_function(work)(*given)).run(parent)
+        made = import_function(work)(*given)
+        # Forks share loaded memory until it is written to, as garbage collection would do.
+        gc.collect()
+        gc.freeze()
+        trainer.send(("ready",))
+        _Supervisor(trainer, limits, made).run(parent)
     except Exception as error:
-        trainer.send(("failed", one_line(error)))
+        trainer.send(("failed", str(error) if isinstance(error, UserError) else one_line(error)))
 
 
 # In a fork ------------------------------------------------------------------------------------------------------------
@@ -292,9 +282,6 @@ def _answer(end: Connection, work: Work, limits: Limits, *, is_worker: bool) -> 
     with suppress(EOFError):
         while True:
             number, message = end.recv()
-            if number is None:
-                work.load(*message)
-                continue
             # No handler: the system ends the process, even within a computation that never returns to Python.
             signal.setitimer(signal.ITIMER_PROF, limits.cpu_limit_s)
             try:
@@ -321,8 +308,7 @@ async def _answer_calls(end: Connection, work: Work, timeout_s: float) -> None:
         limit = asyncio.timeout(timeout_s)
         try:
             async with limit:
-                made: Any = work(message)
-                reply = await made if inspect.isawaitable(made) else made
+                reply = await cast(Awaitable[Reply], work(message))
         except BaseException as error:
             reply = {"reason": "timeout"} if limit.expired() else failure(error)
         _send_reply(end, number, reply)
@@ -333,9 +319,6 @@ async def _answer_calls(end: Connection, work: Work, timeout_s: float) -> None:
         except EOFError:
             is_over.set()
             return
-        if number is None:
-            work.load(*message)
-            return
         tasks.add(task := loop.create_task(answer(number, message)))
         task.add_done_callback(tasks.discard)
 
@@ -344,7 +327,7 @@ async def _answer_calls(end: Connection, work: Work, timeout_s: float) -> None:
 
 
 def _send_reply(end: Connection, number: int, reply: Reply, is_last: bool = False) -> None:
-    left = memoryview(json.dumps([number, is_last, reply]).encode() + b"\n")
+    left = memoryview(json.dumps([number, is_last, reply], default=asdict).encode() + b"\n")
     while left:
         left = left[os.write(end.fileno(), left) :]
 
@@ -392,7 +375,6 @@ def _lead_group() -> None:
 
 def _limit_process(memory_limit_mb: int) -> int | None:
     """Set the limits that the system enforces. Return the size so far on Linux, where memory is limited, else None."""
-    _lead_group()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     base_bytes = _data_bytes()
     if base_bytes is not None:

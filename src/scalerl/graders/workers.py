@@ -3,9 +3,9 @@
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
-from scalerl.errors import GraderError, ImportPathError
+from scalerl.errors import GraderError
 from scalerl.graders.answer import TAGS
 from scalerl.graders.rules import GRADERS, PREPARE, WARM_UP, unknown_grader
 from scalerl.graders.supervisor import Reply
@@ -14,39 +14,27 @@ from scalerl.import_path import import_function
 
 Grade = Callable[[str, str], object]
 
-Reason = Literal["no_answer", "timeout", "crash", "memory", "error"]
-"""Why there is no verdict: unreadable reference, time limit, dead process, memory limit, exception."""
-
-
-class LoadError(ValueError):
-    """A grader cannot be used; the message is one sentence."""
-
 
 def load(name: str, settings: Mapping[str, Any]) -> Grade:
-    """Return the grader of that name or import path, with its settings bound and warmed up."""
-    try:
-        function = import_function(name) if ":" in name else GRADERS.get(name)
-    except ImportPathError as error:
-        raise LoadError(str(error)) from None
+    """Return the grader of that name or import path, with its settings bound and warmed up; UserError if it cannot."""
+    function = import_function(name) if ":" in name else GRADERS.get(name)
     if function is None:
-        raise LoadError(unknown_grader(name))
+        raise GraderError(unknown_grader(name))
     try:
         settings = _wanted(function, settings)
         inspect.signature(function).bind("", "", **settings)
     except TypeError as error:
-        raise LoadError(f'"{name}" cannot be called as grader(text, answer, /, *, settings): {error}') from None
+        raise GraderError(f'"{name}" cannot be called as grader(text, answer, /, *, settings): {error}') from None
     except ValueError:
-        raise LoadError(f'"{name}" does not say which arguments it takes: wrap it in a function') from None
+        raise GraderError(f'"{name}" does not say which arguments it takes: wrap it in a function') from None
     grade = functools.partial(function, **settings)
     try:
         if name in PREPARE:
             PREPARE[name](**settings)
         for text, answer in WARM_UP.get(name, ()):
             grade(text, answer)
-    except GraderError as error:
-        raise LoadError(str(error)) from None
     except ModuleNotFoundError as error:
-        raise LoadError(f'"{name}" needs {error.name}, which is not installed: pip install "scalerl[math]"') from None
+        raise GraderError(f'"{name}" needs {error.name}, which is not installed: pip install "scalerl[math]"') from None
     return grade
 
 
@@ -65,27 +53,15 @@ def _wanted(function: Callable[..., object], settings: Mapping[str, Any]) -> dic
 
 
 class Grading:
-    """Grades texts by the graders that were loaded, by number."""
+    """Grades texts by one grader."""
 
-    def __init__(self) -> None:
-        self._graders: dict[int, Grade] = {}
-        self._waits: dict[int, bool] = {}
+    def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
+        self._grade = load(name, settings)
+        self.waits = is_async(self._grade)
 
-    def load(self, number: int, name: str, settings: Mapping[str, Any]) -> str:
-        try:
-            grade = self._graders[number] = load(name, settings)
-            self._waits[number] = is_async(grade)
-        except LoadError as error:
-            return str(error)
-        return ""
-
-    def waits(self, message: tuple[int, str, str]) -> bool:
-        return self._waits[message[0]]
-
-    def __call__(self, message: tuple[int, str, str]) -> Reply | Awaitable[Reply]:
-        grader, text, answer = message
-        returned = self._graders[grader](text, answer)
-        return _awaited(returned) if inspect.isawaitable(returned) else _reply(returned)
+    def __call__(self, message: tuple[str, str]) -> Reply | Awaitable[Reply]:
+        returned: Any = self._grade(*message)
+        return _awaited(returned) if self.waits else _reply(returned)
 
 
 async def _awaited(returned: Awaitable[object]) -> Reply:

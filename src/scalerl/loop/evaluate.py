@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scalerl.graders.workers import Reason
+from scalerl.graders.supervisor import Reason
 from scalerl.loop.grading import GraderRunner, Judge, Verdict
 from scalerl.types import Completion, LengthPlan, Problem, Request, derive_seed
 

@@ -21,8 +21,8 @@ from scalerl.config.secrets import from_environment, redact, secrets_in
 from scalerl.errors import GraderError, GradingStalled
 from scalerl.graders.pool import Graded, GraderPool, GraderSpec
 from scalerl.graders.rules import GRADERS, POOLED, RUN_PROGRAMS
+from scalerl.graders.supervisor import Reason
 from scalerl.graders.values import Score, read_score
-from scalerl.graders.workers import Reason
 from scalerl.import_path import is_local, one_line
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.task import Task, TaskGrader
@@ -263,13 +263,10 @@ class GraderRunner:
 
     def _local_grader(self, spec: GraderSpec) -> Callable[[str, str], object]:
         """Return a grader that is an object of this process, with its settings bound."""
-        from scalerl.graders.workers import LoadError, is_async, load
+        from scalerl.graders.workers import is_async, load
 
         if spec.name not in self._local:
-            try:
-                self._local[spec.name] = load(spec.name, spec.settings)
-            except LoadError as error:
-                raise GraderError(str(error)) from None
+            self._local[spec.name] = load(spec.name, spec.settings)
             if is_async(self._local[spec.name]):
                 raise GraderError(
                     f'"{spec.name}" is a coroutine function that cannot be imported: put it into a module, so that the '

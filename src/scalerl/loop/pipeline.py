@@ -31,7 +31,6 @@ from typing import Any
 from scalerl.loop.lag import LagRule, WaitsFor
 from scalerl.loop.seams import Engine, Grading, Learner
 from scalerl.tasks.curriculum import Curriculum, Issued
-from scalerl.tasks.mixture import Mixture
 from scalerl.types import Batch, Completion, Group, Request
 
 
@@ -86,7 +85,7 @@ class Pipeline:
         self,
         *,
         engine: "Engine",
-        curriculum: Curriculum | Mixture,
+        curriculum: Curriculum,
         learner: Learner,
         make_requests: Callable[[Issued], Sequence[Request]],
         grading: Grading,

@@ -33,7 +33,7 @@ from scalerl.learner.saved import SavedTensors, file_name
 MANIFEST = "manifest.json"
 META = "meta.json"
 _NAME = re.compile(r"step-\d{8,}")
-_FORMAT = 1
+_FORMAT = 2
 _READ_BYTES = 1 << 24
 
 

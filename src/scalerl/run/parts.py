@@ -48,7 +48,6 @@ from scalerl.run.resume import Earlier
 from scalerl.tasks.curriculum import CURRICULA, Curriculum
 from scalerl.tasks.files import DEFAULT_EVALUATION, function_task, hide_hub_warnings
 from scalerl.tasks.length import LENGTHS, LengthControl, recognising
-from scalerl.tasks.mixture import Mixture
 from scalerl.tasks.problems import FROM_ROWS, TASKS
 from scalerl.tasks.task import Task, named, shared_answer, with_settings
 
@@ -422,19 +421,15 @@ def request_maker(prompts: Mapping[str, Prompts], inputs: Inputs, recipe: Recipe
 
 def build_curriculum(
     prompts: Mapping[str, Prompts], recipe: Recipe, state: Mapping[str, Any] | None = None
-) -> Curriculum | Mixture:
+) -> Curriculum:
     """Return the curriculum over the training problems, restored from `state` if there is one."""
-    ids = {name: [problem.id for problem in of_task.tokens] for name, of_task in prompts.items()}
+    by_task = {name: [problem.id for problem in of_task.tokens] for name, of_task in prompts.items()}
+    ids = by_task if recipe.tasks else next(iter(by_task.values()))
+    weights = {name: task.weight for name, task in recipe.tasks.items()}
     retires = choose(CURRICULA, recipe.curriculum)
-    if recipe.tasks:
-        weights = {name: task.weight for name, task in recipe.tasks.items()}
-        if state is None:
-            return Mixture(ids, weights=weights, seed=recipe.seed, retires=retires)
-        return Mixture.restore(state, ids, weights=weights, retires=retires)
-    (problem_ids,) = ids.values()
     if state is None:
-        return Curriculum(problem_ids, seed=recipe.seed, retires=retires)
-    return Curriculum.restore(state, problem_ids, retires=retires)
+        return Curriculum(ids, seed=recipe.seed, retires=retires, weights=weights)
+    return Curriculum.restore(state, ids, retires=retires, weights=weights)
 
 
 def _make_ready(meter: FleetMeter | None, learner: Any, folder: Path) -> None:

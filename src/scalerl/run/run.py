@@ -17,7 +17,7 @@ from scalerl import store
 from scalerl.config import Recipe
 from scalerl.config.secrets import hidden, redact, secrets_in
 from scalerl.errors import StoreError
-from scalerl.graders.workers import Reason
+from scalerl.graders.supervisor import Reason
 from scalerl.learner.late import LateMetrics
 from scalerl.learner.step import compilation_s
 from scalerl.loop.evaluate import EvalResult, conversation_means, conversation_sums

@@ -9,7 +9,8 @@ Plain Python without a clock: results depend only on the seed and the order of t
 
 import hashlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self
 
 from scalerl.types import derive_seed, group_key
@@ -68,50 +69,122 @@ def uniform(record: PassRecord, /) -> bool:
     return False
 
 
-class Curriculum:
-    """Issues every remaining problem exactly once per epoch, in an order drawn from (seed, epoch).
+class _Epochs:
+    """The problems of one task: every remaining one once per epoch, in an order drawn from (seed, epoch)."""
 
-    The next epoch begins as soon as the last problem of this one is issued, but a problem waits in it until its
-    previous group is graded, since only then it is known whether the problem is retired.
-    """
-
-    def __init__(self, problem_ids: Sequence[str], *, seed: int, retires: Retires) -> None:
+    def __init__(self, problem_ids: Sequence[str], seed: int) -> None:
         if not problem_ids:
             raise ValueError("a curriculum needs at least one problem")
         # Sorted: the order of an epoch must not depend on the order of a file.
-        self._problem_ids = sorted(problem_ids)
-        for left, right in zip(self._problem_ids, self._problem_ids[1:], strict=False):
-            if left == right:
-                raise ValueError(f"two problems have the id {left!r}; ids must be unique")
-        self._seed = seed
-        self._retires = retires
+        self.problem_ids, self.seed = sorted(problem_ids), seed
+        self.retired: set[str] = set()
+        self.epoch = 0
+        self.pending = self._shuffled()
+
+    @property
+    def exhausted(self) -> bool:
+        return len(self.retired) == len(self.problem_ids)
+
+    def next(self, busy: Container[str]) -> Issued | None:
+        """Return the next problem that is not busy."""
+        if not self.pending and not self.exhausted:
+            self.epoch += 1
+            self.pending = self._shuffled()
+        # Pending is stored in reverse, so that removing its first problem is cheap.
+        for place in range(len(self.pending) - 1, -1, -1):
+            if self.pending[place] not in busy:
+                return Issued(problem_id=self.pending.pop(place), epoch=self.epoch)
+        return None
+
+    def retire(self, issued: Issued) -> None:
+        self.retired.add(issued.problem_id)
+        # The next epoch may have begun before this grade, with the problem pending in it.
+        if issued.epoch < self.epoch and issued.problem_id in self.pending:
+            self.pending.remove(issued.problem_id)
+
+    def state_dict(self) -> dict[str, Any]:
+        retired = sorted(self.retired)
+        return {"problems": self._digest(), "epoch": self.epoch, "pending": list(self.pending), "retired": retired}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        if state["problems"] != self._digest():
+            raise ValueError(
+                "the checkpoint was made with other problems than these; resume with the same task settings"
+            )
+        self.epoch, self.pending, self.retired = state["epoch"], list(state["pending"]), set(state["retired"])
+
+    def _shuffled(self) -> list[str]:
+        # Shuffled before retired problems are removed, so that two runs differ only by what they retired.
+        order = list(self.problem_ids)
+        random.Random(derive_seed("epoch order", self.seed, self.epoch)).shuffle(order)
+        return [problem_id for problem_id in reversed(order) if problem_id not in self.retired]
+
+    def _digest(self) -> str:
+        return hashlib.sha256("\n".join(self.problem_ids).encode()).hexdigest()[:16]
+
+
+class Curriculum:
+    """Issues every remaining problem of a task exactly once per epoch, and tasks in the ratio of their weights.
+
+    The next epoch begins as soon as the last problem of this one is issued, but a problem waits in it until its
+    previous group is graded, since only then it is known whether the problem is retired.
+
+    The task furthest behind its share is asked next, so the ratio holds at every point and not only in the long run.
+    If that task must wait for a grade, all wait, since asking another would change the ratio; the task has groups in
+    flight, so the wait ends. An exhausted task drops out, and the others continue in their ratio.
+    """
+
+    def __init__(
+        self,
+        problem_ids: Sequence[str] | Mapping[str, Sequence[str]],
+        *,
+        seed: int,
+        retires: Retires,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        """Several tasks have their problems and weights by name; only the ratios of the weights matter."""
+        if isinstance(problem_ids, Mapping):
+            weights = weights or {}
+            if not problem_ids or problem_ids.keys() != weights.keys() or min(weights.values()) <= 0:
+                raise ValueError(
+                    f"a curriculum of several tasks needs a weight above 0 for each, not tasks {list(problem_ids)} "
+                    f"with weights {dict(weights)}"
+                )
+            # Sorted: the order of problems must not depend on the order of a file.
+            self._tasks = {
+                name: _Epochs(problem_ids[name], derive_seed("task of a mixture", seed, name))
+                for name in sorted(problem_ids)
+            }
+        else:
+            self._tasks, weights = {"": _Epochs(problem_ids, seed)}, {"": 1.0}
+        self._task_of = {problem_id: task for task in self._tasks.values() for problem_id in task.problem_ids}
+        listed = [problem_id for task in self._tasks.values() for problem_id in task.problem_ids]
+        if len(listed) > len(self._task_of):
+            raise ValueError(f"two problems have the id {Counter(listed).most_common(1)[0][0]!r}; ids must be unique")
+        self._weights, self._seed, self._retires = dict(weights), seed, retires
+        # Those issued again after a resume count once.
+        self._num_issued = dict.fromkeys(self._tasks, 0)
         self._records: dict[str, PassRecord] = {}
-        self._retired: set[str] = set()
         self._in_flight: dict[str, Issued] = {}
         self._busy: set[str] = set()
         self._untrained: dict[str, Issued] = {}
         self._reissue: dict[str, Issued] = {}
-        self._num_trained = 0
-        self._epoch = 0
-        self._pending = self._shuffled(0)
 
     def next(self) -> Issued | None:
         """Return the next problem to ask. None means to wait for a grade, or to stop if `exhausted`."""
         if self._reissue:
             return self._reissue.pop(next(iter(self._reissue)))
-        if not self._pending and not self.exhausted:
-            self._epoch += 1
-            self._pending = self._shuffled(self._epoch)
-        # Pending is stored in reverse, so that removing its first problem is cheap.
-        for place in range(len(self._pending) - 1, -1, -1):
-            problem_id = self._pending[place]
-            if problem_id not in self._busy:
-                del self._pending[place]
-                issued = Issued(problem_id=problem_id, epoch=self._epoch)
-                self._in_flight[issued.key] = issued
-                self._busy.add(problem_id)
-                return issued
-        return None
+        remaining = [name for name, task in self._tasks.items() if not task.exhausted]
+        if not remaining:
+            return None
+        # Half a problem ahead, so that the first task depends on the weights, not on the names.
+        name = min(remaining, key=lambda name: (self._num_issued[name] + 0.5) / self._weights[name])
+        issued = self._tasks[name].next(self._busy)
+        if issued is not None:
+            self._num_issued[name] += 1
+            self._in_flight[issued.key] = issued
+            self._busy.add(issued.problem_id)
+        return issued
 
     def graded(self, key: str, *, num_correct: int, num_graded: int, num_asked: int | None = None) -> None:
         """Record a group's verdicts; call it at grading, before any filter.
@@ -133,26 +206,18 @@ class Curriculum:
             record = record.with_group(num_correct, num_graded)
         self._records[issued.problem_id] = record
         if self._retires(record):
-            self._retired.add(issued.problem_id)
-            # The next epoch may have begun before this grade, with the problem pending in it.
-            if issued.epoch < self._epoch and issued.problem_id in self._pending:
-                self._pending.remove(issued.problem_id)
+            self._task_of[issued.problem_id].retire(issued)
 
     def trained(self, key: str) -> None:
         """Record that a step used this group, even if a filter dropped all of it."""
         if key not in self._untrained:
             raise ValueError(f"group {key!r} is trained but not waiting: it was never graded, or was already trained")
         del self._untrained[key]
-        self._num_trained += 1
 
     @property
     def exhausted(self) -> bool:
         """Whether no problem is left to ask, now or later; the run then ends as done, "data exhausted"."""
-        return len(self._retired) == len(self._problem_ids)
-
-    @property
-    def epoch(self) -> int:
-        return self._epoch
+        return all(task.exhausted for task in self._tasks.values())
 
     @property
     def in_flight(self) -> tuple[Issued, ...]:
@@ -165,59 +230,51 @@ class Curriculum:
         return tuple(self._untrained.values())
 
     @property
-    def num_trained(self) -> int:
-        return self._num_trained
-
-    @property
-    def num_retired(self) -> int:
-        return len(self._retired)
-
-    @property
     def metrics(self) -> dict[str, float]:
-        """Columns of a step's row: the share of problems that will not be asked again."""
-        return {"curriculum/retired_frac": len(self._retired) / len(self._problem_ids)}
+        """Columns of a step's row: the share of problems that will not be asked again.
+
+        Of several tasks, the largest, and that of each with its name at the end.
+        """
+        fracs = {name: len(task.retired) / len(task.problem_ids) for name, task in self._tasks.items()}
+        by_task = {f"curriculum/retired_frac/{name}": frac for name, frac in fracs.items() if name}
+        return {"curriculum/retired_frac": max(fracs.values()), **by_task}
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumed run needs, in JSON types."""
         return {
-            "problems": self._digest(),
             "seed": self._seed,
-            "epoch": self._epoch,
-            "pending": list(self._pending),
+            "tasks": {name: task.state_dict() for name, task in self._tasks.items()},
+            "num_issued": dict(self._num_issued),
             "in_flight": list(map(list, self._in_flight.values())),
             "untrained": list(map(list, self._untrained.values())),
-            "num_trained": self._num_trained,
-            "retired": sorted(self._retired),
             "records": {problem_id: list(record) for problem_id, record in self._records.items()},
         }
 
     @classmethod
-    def restore(cls, state: Mapping[str, Any], problem_ids: Sequence[str], *, retires: Retires) -> Self:
+    def restore(
+        cls,
+        state: Mapping[str, Any],
+        problem_ids: Sequence[str] | Mapping[str, Sequence[str]],
+        *,
+        retires: Retires,
+        weights: Mapping[str, float] | None = None,
+    ) -> Self:
         """Return a curriculum in the given state; groups in flight are issued again first."""
-        curriculum = cls(problem_ids, seed=state["seed"], retires=retires)
-        if state["problems"] != curriculum._digest():
+        made = cls(problem_ids, seed=state["seed"], retires=retires, weights=weights)
+        if state["tasks"].keys() != made._tasks.keys():
             raise ValueError(
-                "the checkpoint was made with other problems than these; resume with the same task settings"
+                f"the checkpoint was made with the tasks {', '.join(state['tasks'])}, not {', '.join(made._tasks)}; "
+                f"resume with the same tasks"
             )
-        curriculum._epoch = state["epoch"]
-        curriculum._pending = list(state["pending"])
-        curriculum._in_flight = {issued.key: issued for issued in map(Issued._make, state["in_flight"])}
-        curriculum._busy = {issued.problem_id for issued in curriculum._in_flight.values()}
-        curriculum._reissue = dict(curriculum._in_flight)
-        curriculum._untrained = {issued.key: issued for issued in map(Issued._make, state["untrained"])}
-        curriculum._num_trained = state["num_trained"]
-        curriculum._retired = set(state["retired"])
-        curriculum._records = {problem_id: PassRecord(*numbers) for problem_id, numbers in state["records"].items()}
-        return curriculum
-
-    def _shuffled(self, epoch: int) -> list[str]:
-        # Shuffled before retired problems are removed, so that two runs differ only by what they retired.
-        order = list(self._problem_ids)
-        random.Random(derive_seed("epoch order", self._seed, epoch)).shuffle(order)
-        return [problem_id for problem_id in reversed(order) if problem_id not in self._retired]
-
-    def _digest(self) -> str:
-        return hashlib.sha256("\n".join(self._problem_ids).encode()).hexdigest()[:16]
+        for name, task in made._tasks.items():
+            task.restore(state["tasks"][name])
+        made._num_issued = dict(state["num_issued"])
+        made._in_flight = {issued.key: issued for issued in map(Issued._make, state["in_flight"])}
+        made._busy = {issued.problem_id for issued in made._in_flight.values()}
+        made._reissue = dict(made._in_flight)
+        made._untrained = {issued.key: issued for issued in map(Issued._make, state["untrained"])}
+        made._records = {problem_id: PassRecord(*numbers) for problem_id, numbers in state["records"].items()}
+        return made
 
 
 CURRICULA: Mapping[str, Callable[..., bool]] = {"no_positive_resampling": no_positive_resampling, "uniform": uniform}

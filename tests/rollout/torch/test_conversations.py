@@ -7,7 +7,7 @@ import pytest
 from contracts.requests import by_key, drain
 from contracts.sampling import full_forward
 from families import make_model
-from played import STOPS, Echo, SlowSteps, played_requests, playing, request, turns_engine
+from played import STOPS, Echo, Slow, played_requests, playing, request, turns_engine
 
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.rollout.torch.scheduler import SlotScheduler, plan_prompts
@@ -45,7 +45,7 @@ def test_a_turn_computes_only_what_is_new(fused):
 @pytest.mark.parametrize("slots", [2, 5, 16])
 def test_slots_that_others_took_are_computed_again(slots):
     inner = torch_engine(slots)
-    engine = turns_engine({"own": playing(Echo, steps=SlowSteps)}, inner=inner, slots=slots, context=64)
+    engine = turns_engine({"own": playing(Echo, where=Slow)}, inner=inner, slots=slots, context=64)
     singles = [request(number + 100, environment="", budget=30) for number in range(10)]
     engine.submit([*played_requests(20), *singles])
     completions = drain(engine)
