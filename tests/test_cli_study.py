@@ -17,9 +17,8 @@ from scalerl import store
 from scalerl.cli import app
 from scalerl.cli import study as study_module
 from scalerl.config.load import shipped
-from scalerl.curves import Verdict
+from scalerl.curves import Value, Verdict
 from scalerl.errors import StudyError
-from scalerl.report.outlook import Ceiling
 from scalerl.study.plan import make_plan
 from scalerl.study.progress import Progress, RunStatus
 from scalerl.study.spec import load_study
@@ -242,8 +241,10 @@ def test_a_dry_run_to_resume_needs_a_study(tmp_path, monkeypatch):
 def test_the_summary_gives_a_ceiling_with_its_verdict(tmp_path):
     (tmp_path / "small.toml").write_text(SMALL)
     plan = make_plan(*load_study(tmp_path / "small.toml"), gpu=False)
-    ceiling = Ceiling(value=0.409, low=0.343, high=0.615, verdict=Verdict.WIDE)
-    status = RunStatus(run=plan.runs[0], folder=tmp_path, state="done", progress=Progress(ceiling=ceiling))
+    ceiling = Value(value=0.409, low=0.343, high=0.615)
+    status = RunStatus(
+        run=plan.runs[0], folder=tmp_path, state="done", progress=Progress(ceiling=ceiling, verdict=Verdict.WIDE)
+    )
     (row,) = study_module.summary(plan, tmp_path, [status], None)["runs"]
     assert row["ceiling"] == {"value": 0.409, "low": 0.343, "high": 0.615, "verdict": "ceiling not identifiable yet"}
 

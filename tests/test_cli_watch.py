@@ -29,14 +29,6 @@ def test_port_that_cannot_be_used_is_an_error(tmp_path: Path):
     assert "choose another --host or --port" in done.stderr
 
 
-def test_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr("scalerl.report.board.serve.find_spec", lambda name: None)
-    for words in (("watch", tmp_path, "--no-open"), ("train", "tiny-cpu", "--board", "--out", tmp_path / "run")):
-        done = scalerl(*words)
-        assert done.returncode == 2
-        assert 'pip install "scalerl[board]"' in done.stderr
-
-
 def test_board_beside_a_block_serves_and_ends_with_it(tmp_path: Path):
     lines: list[str] = []
     with BoardBeside([tmp_path / "later"], announce=lines.append) as board:

@@ -264,7 +264,8 @@ def test_pass_at_1_that_rises_while_pass_at_k_falls_is_overtraining():
     assert min(alarm.value or 0.0, alarm.before or 0.0) > 0.1
     assert "pass@16 has fallen" in alarm_text(alarm)
     assert overtrained(evaluations(rising, [0.9] * 12), "main") == overtrained(rows[:5], "main") == []
-    curves = pass_curves(rows)
+    numbers, curves = pass_curves(rows)
+    assert numbers == list(range(12))
     assert list(curves) == [1, 2, 4, 8, 16]
     assert curves[1][0] == pytest.approx(sum(rows[0]["num_correct"]) / 3200)
 

@@ -4,13 +4,17 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
+from boards import GrowingRun
 from simulate import sigmoid
 
 from scalerl.curves import Verdict
 from scalerl.logs.series import Series
-from scalerl.report.board.looks import FITS_AT_ONCE, Look, fit_curve, look_at
+from scalerl.report import files
+from scalerl.report.board import looks
+from scalerl.report.board.looks import Look, fit_curve, look_at
 from scalerl.report.board.state import Board
-from scalerl.report.files import Root
+from scalerl.report.files import Root, json_object
 from scalerl.report.sources import Source
 
 
@@ -47,16 +51,48 @@ def _num_fits(look: Look) -> list[int]:
     return [len(curve["history"]) for curve in look.detail["curves"]]
 
 
-def test_a_look_makes_few_fits_and_the_next_one_goes_on(tmp_path: Path):
-    source = Source(path=_write(tmp_path / "a.jsonl", 6, 12), root=Root(tmp_path), kind="log", name="a")
-    look = look_at(source, None, False, {})
-    assert (_num_fits(look), look.more) == ([1] * FITS_AT_ONCE + [0, 0], True)
-    look = look_at(source, None, True, look.memory)
-    assert (_num_fits(look), look.more) == ([5, 1, 1, 1, 1, 1], True)
-    assert [row["num"] for row in look.detail["curves"][0]["history"]] == [6, 7, 8, 10, 11]
-    _write(source.path, 1, 8)
-    look = look_at(source, None, True, look.memory)
-    assert (_num_fits(look), look.more) == ([3], False)
+def _looked(source: Source, before: Look | None, *, has_changed: bool, with_history: bool = False) -> Look:
+    memory = {} if before is None else before.memory
+    return look_at(source, None, memory, has_changed=has_changed, with_history=with_history)
+
+
+def test_new_points_are_shown_before_they_are_fitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made: list[Series] = []
+    monkeypatch.setattr(looks, "fit_curve", lambda series, *more: made.append(series) or fit_curve(series, *more))
+    monkeypatch.setattr(looks.time, "process_time", lambda: float(len(made)))
+    monkeypatch.setattr(looks, "FIT_S", 0.5)  # one fit in a look
+    source = Source(path=_write(tmp_path / "a.jsonl", 3, 12), root=Root(tmp_path), kind="log", name="a")
+    look = _looked(source, None, has_changed=True)
+    assert (_num_fits(look), look.more) == ([0, 0, 0], True)
+    assert len(look.summary["points"]["compute"]) == 11
+    assert [curve["num_points"] for curve in look.detail["curves"]] == [11] * 3
+    for num in range(1, 4):
+        look = _looked(source, look, has_changed=False)
+        assert (_num_fits(look), look.more) == ([1] * num + [0] * (3 - num), num < 3)
+    _write(source.path, 3, 14)
+    look = _looked(source, look, has_changed=True)
+    assert [(curve["num_points"], curve["fit"]["num"]) for curve in look.detail["curves"]] == [(13, 11)] * 3
+    while look.more:
+        look = _looked(source, look, has_changed=False, with_history=True)
+    assert [curve["fit"]["num"] for curve in look.detail["curves"]] == [13] * 3
+    assert [row["num"] for row in look.detail["curves"][0]["history"]] == [5, 6, 7, 8, 10, 12, 13]
+
+
+def test_only_what_was_added_to_a_run_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run = GrowingRun(tmp_path / "run")
+    run.train(50)
+    source = Source(path=run.folder, root=Root(tmp_path), kind="run", name="run")
+    lines: list[bytes] = []
+    monkeypatch.setattr(files, "json_object", lambda data: lines.append(data) or json_object(data))
+    for added, expected in ((0, 51), (3, 3), (2, 2)):
+        run.train(added)
+        lines.clear()
+        look = _looked(source, None, has_changed=True)
+        assert len([line for line in lines if b"step" in line and b"budget" not in line]) == expected
+    assert look.summary["step"] == 55
+    # A file that was written anew is read from its beginning.
+    (run.folder / "metrics.jsonl").write_text('{"step": 1, "attempt": 1}\n')
+    assert _looked(source, None, has_changed=True).summary["step"] == 1
 
 
 def test_an_open_page_gets_its_history_without_a_pause(tmp_path: Path):
@@ -67,14 +103,11 @@ def test_an_open_page_gets_its_history_without_a_pause(tmp_path: Path):
         assert item.asked is not None
         item.asked.result()
         board.look()
-        item.next_at += 1000.0
         assert board.detail(item.source.key) is not None
-        for _ in range(2):  # two looks make the 8 early forecasts
-            board.look()
-            assert item.asked is not None
+        while item.asked is not None:
             item.asked.result()
-        board.look()
+            board.look()
         assert item.look is not None
-        assert (_num_fits(item.look), item.asked) == ([9], None)
+        assert (_num_fits(item.look), item.look.more) == ([9], False)
     finally:
         board.close()

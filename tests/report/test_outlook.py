@@ -7,7 +7,8 @@ import pytest
 
 from scalerl.cli.train import forecast_words
 from scalerl.curves import Verdict, fit
-from scalerl.report.outlook import FIRST_FIT, LiveForecast, Outlook
+from scalerl.report.outlook import FIRST_FIT, LiveForecast
+from scalerl.report.results import CurveResult
 
 
 def evaluations(num: int, start: float | None = 0.2, ceiling: float = 0.8) -> list[dict[str, float | None]]:
@@ -18,7 +19,7 @@ def evaluations(num: int, start: float | None = 0.2, ceiling: float = 0.8) -> li
     return rows
 
 
-def outlook(rows: list[dict[str, float | None]], end: float | None = None) -> Outlook | None:
+def outlook(rows: list[dict[str, float | None]], end: float | None = None) -> CurveResult | None:
     return LiveForecast.from_rows(rows, end).outlook()
 
 
@@ -31,6 +32,7 @@ def test_the_forecast_is_the_curve_at_the_end_of_the_budget():
     result = outlook(evaluations(20), 40.0)
     assert result is not None
     assert result.at_end is not None
+    assert result.fit is not None
     low, high = result.fit.interval("ceiling")
     assert low < 0.8 < high
     at_end = result.at_end
@@ -46,7 +48,7 @@ def test_the_forecast_is_the_curve_at_the_end_of_the_budget():
 def test_far_end_is_forecast_whatever_is_known_of_the_ceiling(num: int, verdict: Verdict, words: str):
     result = outlook(evaluations(num), 100.0 * num)
     assert result is not None
-    assert result.fit.verdict == verdict
+    assert result.verdict == verdict
     assert result.at_end is not None
     assert result.at_end.reward.low < 0.8 < result.at_end.reward.high
     assert forecast_words(result).startswith(f"  ceiling {words}")
@@ -84,6 +86,7 @@ def test_a_plain_loop_gets_the_fit_of_its_evaluations():
         forecast.add(steps, reward[-1])
     result = forecast.outlook()
     assert result is not None
+    assert result.fit is not None
     assert result.fit.params == fit(compute, reward, start=0.2, start_sd=None).params
     assert result.at_end is not None
     assert result.at_end.compute == 500

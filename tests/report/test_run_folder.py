@@ -12,13 +12,12 @@ from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
 from scalerl.report.conclusions import compute_caveats, sentence
 from scalerl.report.files import Root
-from scalerl.report.run_folder import RunFolder, read_run
-from scalerl.report.runs import hours_name
+from scalerl.report.runs import Run, hours_name, read_folder, read_run
 from scalerl.report.sources import MOST_SOURCES, Source, discover
 
 
-def opened(folder: Path) -> RunFolder:
-    return RunFolder(Source(path=folder, root=Root(folder), kind="run", name="a"))
+def opened(folder: Path) -> Run:
+    return read_folder(Source(path=folder, root=Root(folder), kind="run", name="a"))
 
 
 def write_rows(path: Path, rows: list[dict[str, float | None]]) -> None:
@@ -77,7 +76,7 @@ def test_damaged_lines_are_named_and_the_rest_is_kept(tmp_path: Path):
 def test_largest_lag_is_drawn_by_its_largest_and_the_mean_by_its_mean(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lags: list, most: int, drawn: dict, last: dict
 ):
-    monkeypatch.setattr("scalerl.report.run_folder.MOST_SIGNAL_POINTS", most)
+    monkeypatch.setattr("scalerl.report.runs.MOST_SIGNAL_POINTS", most)
     folder = write_run(tmp_path / "a")
     keys = {kind: f"rollout/lag_{kind}" for kind in ("max", "mean")}
     rows = [{"step": n, **dict.fromkeys(keys.values(), lag)} for n, lag in enumerate(lags, start=1)]

@@ -10,7 +10,7 @@ from boards import GrowingRun
 
 from scalerl.report import samples
 from scalerl.report.files import Root
-from scalerl.report.run_folder import read_run
+from scalerl.report.runs import read_run
 from scalerl.report.samples import Query
 from scalerl.report.write import newest_samples
 

@@ -14,9 +14,8 @@ from ray_processes import descendants
 from run_folders import write_study
 
 from scalerl.errors import UsageError
-from scalerl.report.board.app import HEADERS
-from scalerl.report.board.serve import REQUEST_S, is_loopback, link_to, listen
-from scalerl.report.board.state import WORKER_BYTES
+from scalerl.report.board.serve import HEADERS, REQUEST_S, is_loopback, link_to, listen
+from scalerl.report.board.state import WORKER_BYTES, Board
 
 SECRET = "do-not-show-this"
 
@@ -278,5 +277,6 @@ def test_addresses_and_links():
 
 
 def test_taken_port_is_reported():
-    with listen("127.0.0.1", 0) as first, pytest.raises(UsageError, match="choose another --host or --port"):
-        listen("127.0.0.1", first.getsockname()[1])
+    board = Board([])
+    with listen(board, "127.0.0.1", 0) as first, pytest.raises(UsageError, match="choose another --host or --port"):
+        listen(board, "127.0.0.1", first.server_address[1])

@@ -36,6 +36,12 @@ def fails(text: str) -> None:
     raise ValueError(text)
 
 
+def pid_of(_: int) -> int:
+    """Takes long enough that another worker takes the next call."""
+    time.sleep(0.3)
+    return os.getpid()
+
+
 def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -61,7 +67,8 @@ def test_fits_are_equal_to_those_made_here_to_the_last_digit():
 
 def test_workers_end_with_the_block():
     with Workers(2) as workers:
-        pids = {workers.submit(os.getpid).result() for _ in range(4)}
+        calls = [workers.submit(pid_of, place) for place in range(4)]
+        pids = {call.result() for call in calls}
         assert len(pids - {os.getpid()}) == 2
         assert all(map(is_alive, pids))
     assert not any(map(is_alive, pids))
@@ -73,7 +80,8 @@ def test_an_interrupt_waits_for_no_call():
 
     def interrupted() -> None:
         with Workers(2) as workers:
-            pids.update(workers.submit(os.getpid).result() for _ in range(4))
+            calls = [workers.submit(pid_of, place) for place in range(4)]
+            pids.update(call.result() for call in calls)
             for _ in range(6):
                 workers.submit(time.sleep, 600)
             raise KeyboardInterrupt

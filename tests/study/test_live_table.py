@@ -10,9 +10,8 @@ from rich.console import Console
 from small_study import plan_of
 
 from scalerl import store
-from scalerl.curves import Verdict
+from scalerl.curves import Value, Verdict
 from scalerl.report.numbers import duration
-from scalerl.report.outlook import Ceiling
 from scalerl.study.live_table import Screen, event_line, table
 from scalerl.study.progress import Progress, ProgressReader, RunStatus
 
@@ -36,7 +35,7 @@ def test_the_forecast_of_a_run_follows_its_evaluations(tmp_path):
     assert progress.ceiling is not None
     assert progress.ceiling.low < 0.7 < progress.ceiling.high
     assert progress.ceiling.value == pytest.approx(0.7, abs=0.01)
-    assert progress.ceiling.verdict == "ok"
+    assert progress.verdict == "ok"
 
 
 def test_a_run_cut_before_its_curve_bends_has_no_known_ceiling(tmp_path):
@@ -46,7 +45,7 @@ def test_a_run_cut_before_its_curve_bends_has_no_known_ceiling(tmp_path):
         store.append_row(tmp_path / store.EVALS, {**row, "reward": reward + 0.01 * (-1) ** step, "num_samples": 400})
     progress = ProgressReader(tmp_path, "gpu_hours").read()
     assert progress.ceiling is not None
-    assert progress.ceiling.verdict == "ceiling not identifiable yet"
+    assert progress.verdict == "ceiling not identifiable yet"
     assert event_line(status_of(tmp_path, state="done", seconds=3, progress=progress)).endswith(
         ", ceiling not known yet"
     )
@@ -66,7 +65,7 @@ def status_of(tmp_path: Path, **more: Any) -> RunStatus:
 
 
 def reached(verdict: Verdict) -> Progress:
-    return Progress(step=3, reward=0.5, ceiling=Ceiling(value=0.7, low=0.65, high=0.81, verdict=verdict))
+    return Progress(step=3, reward=0.5, ceiling=Value(value=0.7, low=0.65, high=0.81), verdict=verdict)
 
 
 def test_the_table_shows_every_run_and_its_forecast(tmp_path):

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from scalerl.callbacks.follow import follow
 from scalerl.callbacks.forecast import Forecast
 from scalerl.callbacks.rules import StopRule
-from scalerl.report.outlook import LiveForecast, Outlook
+from scalerl.report.outlook import LiveForecast
 
 if TYPE_CHECKING:
     from scalerl.callbacks.trainer import ForecastCallback
 
-__all__ = ["Forecast", "ForecastCallback", "LiveForecast", "Outlook", "StopRule", "follow"]
+__all__ = ["Forecast", "ForecastCallback", "LiveForecast", "StopRule", "follow"]
 
 
 def __getattr__(name: str) -> Any:

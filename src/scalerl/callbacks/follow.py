@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from scalerl.callbacks.forecast import Forecast, describe
-from scalerl.curves import fit
 from scalerl.errors import InputError
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, Series, series_from
-from scalerl.report.outlook import FIRST_FIT, Outlook, forecast_end
-from scalerl.report.results import FitOptions
+from scalerl.report.outlook import FIRST_FIT, with_end
+from scalerl.report.results import FitOptions, fitted_curve
 
 
 def follow(
@@ -37,7 +36,7 @@ def follow(
         if series is not None and len(series.compute) != known:
             known, quiet_since = len(series.compute), time.monotonic()
             if known >= FIRST_FIT:
-                yield _forecast(series, end_compute)
+                yield describe(with_end(fitted_curve(series, FitOptions()), end_compute), end_compute)
         elif until_quiet_s is not None and time.monotonic() - quiet_since > until_quiet_s:
             return
         time.sleep(every_s)
@@ -49,8 +48,3 @@ def _read(path: Path, selection: Selection) -> Series | None:
         return next((data for data in series_from([read_table(path)], selection) if not data.problem), None)
     except InputError:
         return None
-
-
-def _forecast(series: Series, end: float | None) -> Forecast:
-    done = fit(series.compute, series.reward, **FitOptions().of(series))
-    return describe(Outlook(fit=done, axis=None, at_end=forecast_end(done, end)), end)

@@ -8,8 +8,8 @@ import numpy as np
 
 from scalerl.curves import Value, conclusions, doubling, note_text
 from scalerl.report.numbers import interval_text
-from scalerl.report.outlook import LiveForecast, Outlook
-from scalerl.report.results import param_value
+from scalerl.report.outlook import LiveForecast
+from scalerl.report.results import CurveResult, param_value
 
 FEWEST_REWARDS = 16
 """Training rewards from which a curve is fitted to them: they are noisier than evaluations."""
@@ -70,30 +70,23 @@ def make_forecast(
     return None if outlook is None else describe(outlook, end_compute, rewards)
 
 
-def describe(outlook: Outlook, end_compute: float | None = None, rewards: Sequence[float] = ()) -> Forecast:
+def describe(outlook: CurveResult, end_compute: float | None = None, rewards: Sequence[float] = ()) -> Forecast:
     """Return an outlook as numbers and a sentence."""
-    done = outlook.fit
+    done, end = outlook.fit, None if outlook.at_end is None else outlook.at_end.reward
+    assert done is not None, "an outlook has points to fit"
     text = " ".join(map(note_text, conclusions(done))) or str(done.verdict)
-    if outlook.at_end is not None:
-        end = outlook.at_end.reward
-        text += f" At the end of the budget: {interval_text(end)}."
+    text += "" if end is None else f" At the end of the budget: {interval_text(end)}."
+    if end_compute is None or not done.has_intervals:
+        draws = done.standing_draws if done.has_intervals else None
+    else:
+        draws = done.curve_draws([max(end_compute, done.scale)])[:, 0]
     return Forecast(
         num_points=done.num_points,
         compute=done.scale,
         verdict=str(done.verdict),
         ceiling=param_value(done, "ceiling") if done.usable else None,
-        end=None if outlook.at_end is None else outlook.at_end.reward,
+        end=end,
         gain_per_doubling=doubling(done) if done.has_intervals else None,
-        p_reach=tuple((reward, _p_reach(outlook, end_compute, reward)) for reward in rewards)
-        if done.has_intervals
-        else (),
+        p_reach=() if draws is None else tuple((reward, float(np.mean(draws >= reward))) for reward in rewards),
         text=text[:1].upper() + text[1:],
     )
-
-
-def _p_reach(outlook: Outlook, end_compute: float | None, reward: float) -> float:
-    """Return the share of the draws whose curve is at least this high at the end, or has so high a ceiling."""
-    done = outlook.fit
-    if end_compute is None:
-        return float(np.mean(done.standing_draws >= reward))
-    return float(np.mean(done.curve_draws([max(end_compute, done.scale)])[:, 0] >= reward))

@@ -244,7 +244,10 @@ def summary(plan: "Plan", out: Path, statuses: "Sequence[RunStatus]", report: Pa
             "state": status.state,
             "reason": status.reason,
             "seconds": round(status.seconds, 1),
-            **asdict(status.progress),
+            "step": status.progress.step,
+            "reward": status.progress.reward,
+            "ceiling": status.progress.ceiling
+            and {**asdict(status.progress.ceiling), "verdict": status.progress.verdict},
         }
         for status in statuses
     ]

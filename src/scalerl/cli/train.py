@@ -17,13 +17,13 @@ from scalerl.cli import options as opt
 from scalerl.cli.conclusion import conclude, resumes_from
 from scalerl.cli.console import RunTerminal, ended_by_ctrl_c, print_json
 from scalerl.cli.options import argument, flag, option
-from scalerl.cli.watch import board_beside, check_board
+from scalerl.cli.watch import board_beside
 from scalerl.errors import StoreError, UsageError, UserError
 
 if TYPE_CHECKING:
     from scalerl.config import Recipe
     from scalerl.report.alarms import Alarm
-    from scalerl.report.outlook import Outlook
+    from scalerl.report.results import CurveResult
     from scalerl.run.derive import Derived
     from scalerl.run.run import Outlooks, Run, RunEnd
 
@@ -63,7 +63,6 @@ def train(
         raise UsageError(f"--pause-at takes a share of the budget between 0 and 1, not {pause_at:g}")
     settings, terminal = load(recipe, overrides, trust_remote_code=trust_remote_code), Terminal()
     (store.check_resumable if resume else store.check_new)(out)
-    check_board(board)
     settings, derived = _derive(settings)
     if layout_only(recipe, settings, gpus, check=check):
         return
@@ -346,17 +345,16 @@ def outcome_words(row: Mapping[str, Any]) -> str:
     return ", ".join(f"{num:,} {name.replace('_', ' ')}" for name, num in ordered)
 
 
-def forecast_words(outlook: "Outlook | None") -> str:
+def forecast_words(outlook: "CurveResult | None") -> str:
     """Return the forecast so far, for the end of a line."""
-    if outlook is None or not outlook.fit.usable:
-        return ""
-    from scalerl.report.outlook import Ceiling, ceiling_text
+    from scalerl.report.numbers import ceiling_text, fixed, interval_text
+    from scalerl.report.results import param_value
 
-    words = f"  {ceiling_text(Ceiling.of(outlook.fit))}"
-    if outlook.at_end is not None:
-        end = outlook.at_end.reward
-        words += f"  end {end.value:.3f} [{end.low:.3f}, {end.high:.3f}]"
-    return words
+    ceiling = None if outlook is None or not outlook.usable else param_value(outlook.fit, "ceiling")
+    if outlook is None or ceiling is None:
+        return ""
+    end = "" if outlook.at_end is None else f"  end {interval_text(outlook.at_end.reward, fixed(3))}"
+    return f"  {ceiling_text(ceiling, outlook.verdict)}{end}"
 
 
 def _number(value: float | None, digits: int = 3) -> str:

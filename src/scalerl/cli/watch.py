@@ -68,21 +68,12 @@ def _has_display() -> bool:
     return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-def check_board(wanted: bool) -> None:
-    """Refuse a board that cannot be shown before anything heavy is loaded."""
-    if wanted:
-        from scalerl.report.board.serve import check_installed
-
-        check_installed()
-
-
 @contextmanager
 def board_beside(out: Path, *, wanted: bool) -> Iterator[None]:
     """Have a board beside the block, if it is wanted; what becomes of the board does not matter to the block."""
     if not wanted:
         yield
         return
-    check_board(wanted)
     from scalerl.report.board.beside import BoardBeside
 
     with BoardBeside([out], announce=lambda line: typer.echo(line, err=True)):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
 from scalerl.report.columns import number_columns
-from scalerl.report.outlook import Outlook
+from scalerl.report.results import CurveResult
 
 Array = NDArray[np.float64]
 Columns = Mapping[str, Array]
@@ -146,7 +146,7 @@ def with_derived(columns: Columns) -> dict[str, Array]:
 
 def alarms(
     metrics: Sequence[Row],
-    outlooks: Mapping[str, Outlook | None],
+    outlooks: Mapping[str, CurveResult | None],
     *,
     remedies: Mapping[str, tuple[str, ...]] | None = None,
     more: Sequence[Alarm] = (),
@@ -160,7 +160,7 @@ def alarms(
     found = [alarm.with_remedies(remedies or {}) for alarm in signal_alarms(columns)]
     found += more
     for name, outlook in outlooks.items():
-        if outlook is not None:
+        if outlook is not None and outlook.fit is not None:
             found += fall_alarms(name, outlook.fit.fall, columns, outlook.axis)
     return [alarm for alarm in [*found, *uneven_time_alarms(disagreement(metrics))] if alarm.ended is None]
 

@@ -62,24 +62,39 @@ def number(value: object) -> float:
         return math.nan
 
 
-def number_columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, Array]:
-    """Return the numbers of rows by column, NaN where a row has none; of very many columns the first are kept."""
-    columns: dict[str, array[float]] = {}
-    num_rows = 0
-    for row in rows:
+class NumberColumns:
+    """The numbers of rows by column, NaN where a row has none; of very many columns the first are kept."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, array[float]] = {}
+        self.num_rows = 0
+
+    def add(self, row: Mapping[str, Any]) -> None:
         for key, value in row.items():
-            column = columns.get(key)
+            column = self._columns.get(key)
             if column is None:
-                if not isinstance(value, int | float) or len(columns) == MOST_COLUMNS:
+                if not isinstance(value, int | float) or len(self._columns) == MOST_COLUMNS:
                     continue
-                column = columns[key] = array("d")
-            if len(column) < num_rows:
-                column.extend([math.nan] * (num_rows - len(column)))
+                column = self._columns[key] = array("d")
+            if len(column) < self.num_rows:
+                column.extend([math.nan] * (self.num_rows - len(column)))
             column.append(value if type(value) is float and isfinite(value) else number(value))
-        num_rows += 1
-    for column in columns.values():
-        column.extend([math.nan] * (num_rows - len(column)))
-    return {key: np.array(column) for key, column in columns.items()}
+        self.num_rows += 1
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def arrays(self) -> dict[str, Array]:
+        for column in self._columns.values():
+            column.extend([math.nan] * (self.num_rows - len(column)))
+        return {key: np.array(column) for key, column in self._columns.items()}
+
+
+def number_columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, Array]:
+    columns = NumberColumns()
+    for row in rows:
+        columns.add(row)
+    return columns.arrays()
 
 
 def counting(columns: Mapping[str, Array], origins: Mapping[int, float]) -> NDArray[np.intp]:
@@ -101,9 +116,9 @@ def counting(columns: Mapping[str, Array], origins: Mapping[int, float]) -> NDAr
 def replaced(columns: Mapping[str, Array], kept: NDArray[np.intp]) -> dict[str, float]:
     """Return the number of steps that a later attempt took again, and what they cost; empty if there are none."""
     num_rows = len(columns.get("step", ()))
-    lost = np.setdiff1d(np.arange(num_rows), kept)
-    if not len(lost):
+    if len(kept) == num_rows:
         return {}
+    lost = np.delete(np.arange(num_rows), kept)
     spent = {key: np.diff(columns.get(key, np.zeros(num_rows)), prepend=0.0) for key in ("gpu_hours", "flops")}
     return {"num_steps": len(lost), **{key: float(np.nansum(np.maximum(each, 0.0)[lost]))
                                        for key, each in spent.items()}}  # fmt: skip

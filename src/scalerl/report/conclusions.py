@@ -11,8 +11,7 @@ from scalerl.report.alarms import alarm_text
 from scalerl.report.inputs import ARM
 from scalerl.report.numbers import decimals, fixed, join_names, probability_text
 from scalerl.report.results import param_value
-from scalerl.report.run_folder import WAITING, RunFolder
-from scalerl.report.runs import environments, incomparable
+from scalerl.report.runs import WAITING, Run, environments, incomparable
 from scalerl.report.standing import Lead, LeadKind, is_confirmed, lead, pair_of, reference
 from scalerl.report.views import ALL, Report, View
 
@@ -145,7 +144,7 @@ def warnings(report: Report) -> list[Fact]:
     return [*facts, *([said("different_environments", keys=differing)] if differing else [])]
 
 
-def compute_caveats(run: RunFolder) -> list[Fact]:
+def compute_caveats(run: Run) -> list[Fact]:
     """Return what is special about the compute of a run: work done twice, and time that stood still."""
     facts = []
     if again := run.repeated:

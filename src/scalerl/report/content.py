@@ -9,8 +9,7 @@ from scalerl.report.decisions import decisions_json, pooled_json
 from scalerl.report.figures import line_of, points_json
 from scalerl.report.json import plain, ranking_json, to_json
 from scalerl.report.results import curve_text
-from scalerl.report.run_folder import REPORTED, RunFolder
-from scalerl.report.runs import differences, environments, hours_name
+from scalerl.report.runs import REPORTED, Run, differences, environments, hours_name
 from scalerl.report.standing import lead, reference
 from scalerl.report.tables import report_tables
 from scalerl.report.views import HELD_OUT, TARGETS, Report, View
@@ -122,6 +121,6 @@ def _view_json(report: Report, view: View) -> dict[str, Any]:
     return {**analysis, **ranking, **keys, "compared": view.is_compared, "straight": straight}
 
 
-def _run_json(run: RunFolder) -> dict[str, Any]:
+def _run_json(run: Run) -> dict[str, Any]:
     shown = ("name", "arm", "seed", "status", "reason", "num_steps", "cost", "seconds")
     return {**{key: getattr(run, key) for key in shown}, "faults": run.faults(), "signals": run.signals()}

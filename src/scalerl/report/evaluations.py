@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalerl.report.alarms import Alarm, AlarmKind
+from scalerl.report.columns import MOST_POINTS
 
 Array = NDArray[np.float64]
 
@@ -18,8 +19,10 @@ MOST_K = 64
 
 def pass_at(num_correct: Array, num_samples: int, k: int) -> Array:
     """Return the unbiased estimate of pass@k of each problem (arXiv 2107.03374): 1 - C(n - c, k) / C(n, k)."""
-    left = num_samples - num_correct[..., None] - np.arange(k)
-    return 1.0 - np.prod(np.maximum(left, 0.0) / (num_samples - np.arange(k)), axis=-1)
+    counts, places = np.unique(num_correct, return_inverse=True)
+    left = num_samples - counts[:, None] - np.arange(k)
+    passed = 1.0 - np.prod(np.maximum(left, 0.0) / (num_samples - np.arange(k)), axis=1)
+    return passed[places].reshape(num_correct.shape)
 
 
 def ks_of(num_samples: int) -> list[int]:
@@ -42,12 +45,15 @@ def counted(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]],
     return usable, np.array([row["num_correct"] for row in usable], dtype=float), samples // num
 
 
-def pass_curves(rows: Sequence[Mapping[str, Any]]) -> dict[int, list[float]]:
-    """Return pass@k at each evaluation of one set, by k; empty where problems were sampled once."""
+def pass_curves(rows: Sequence[Mapping[str, Any]]) -> tuple[list[float], dict[int, list[float]]]:
+    """Return the steps of evaluations of one set, and pass@k at each by k; empty where problems were sampled once."""
     usable, correct, num = counted(rows)
-    if len(usable) < 1 or num < 2:
-        return {}
-    return {k: pass_at(correct, num, k).mean(axis=1).tolist() for k in ks_of(num)}
+    if num < 2:
+        return [], {}
+    every = -(-len(usable) // MOST_POINTS)
+    shown = slice((len(usable) - 1) % every, None, every)  # the last one too
+    curves = {k: pass_at(correct[shown], num, k).mean(axis=1).tolist() for k in ks_of(num)}
+    return [row["step"] for row in usable[shown]], curves
 
 
 def overtrained(rows: Sequence[Mapping[str, Any]], name: str) -> list[Alarm]:
@@ -58,7 +64,7 @@ def overtrained(rows: Sequence[Mapping[str, Any]], name: str) -> list[Alarm]:
     k = ks_of(num)[-1]
     many, one = pass_at(correct, num, k), correct / num
     last = len(usable) - WINDOW
-    peak = max(range(last - WINDOW + 1), key=lambda at: float(many[at : at + WINDOW].mean()))
+    peak = int(np.convolve(many.mean(axis=1), np.ones(WINDOW), mode="valid")[: last - WINDOW + 1].argmax())
     changes = []
     for values in (many, one):
         difference = values[last:].mean(axis=0) - values[peak : peak + WINDOW].mean(axis=0)

@@ -72,21 +72,49 @@ class Line(NamedTuple):
     """None for a line that is too long or not a JSON object."""
 
 
-def read_lines(path: Path, root: Root) -> Iterator[Line]:
-    """Yield the lines of a file of JSON objects, without blank ones and a last one that is still being written."""
-    descriptor = open_inside(path, root)
+@dataclass(slots=True)
+class Place:
+    """How far a file that grows has been read."""
+
+    inode: int = 0
+    offset: int = 0
+    num_lines: int = 0
+    is_open: bool = False
+    """Whether the last line that was read still lacks its end."""
+
+    def is_in(self, path: Path, root: Root) -> bool:
+        """Return whether the file is still the one that was read: not shorter, and not another."""
+        descriptor = open_inside(path, root)
+        if descriptor is None:
+            return not self.offset
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            file.seek(max(self.offset - 1, 0))
+            is_same = status.st_ino == self.inode and status.st_size >= self.offset
+            return not self.offset or (is_same and (self.is_open or file.read(1) == b"\n"))
+
+
+def read_lines(path: Path, root: Root, place: Place | None = None) -> Iterator[Line]:
+    """Yield the lines of a file of JSON objects, without blank ones and a last one that is still being written.
+
+    With a `place`, begin there and move it on.
+    """
+    descriptor, place = open_inside(path, root), place or Place()
     if descriptor is None:
         return
     with os.fdopen(descriptor, "rb") as file:
-        number = 0
+        place.inode = os.fstat(descriptor).st_ino
+        file.seek(place.offset)
         while data := file.readline(MAX_LINE):
-            number += 1
-            is_long = len(data) == MAX_LINE
+            size, is_long = len(data), len(data) == MAX_LINE
             is_whole = data.endswith(b"\n")
             while is_long and data and not data.endswith(b"\n"):
                 data = file.readline(MAX_LINE)
+                size += len(data)
             row, fault = ({}, "too long") if is_long else json_object(data) if data.strip() else ({}, "")
-            if fault and (is_whole or is_long):
-                yield Line(number, None)
-            elif not fault and data.strip():
-                yield Line(number, row)
+            if fault and not is_whole and not is_long:
+                return
+            place.num_lines += not place.is_open
+            place.offset, place.is_open = place.offset + size, not data.endswith(b"\n")
+            if fault or data.strip():
+                yield Line(place.num_lines, None if fault else row)

@@ -16,8 +16,7 @@ from scalerl.logs.facts import Fact
 from scalerl.logs.formats import expand, read_table
 from scalerl.logs.names import file_names
 from scalerl.logs.table import Table
-from scalerl.report.run_folder import WAITING, RunFolder, read_run
-from scalerl.report.runs import PER_RUN
+from scalerl.report.runs import PER_RUN, WAITING, Run, read_run
 from scalerl.report.sources import planned
 
 ARM = "arm"
@@ -30,7 +29,7 @@ class Material:
 
     title: str
     tables: tuple[Table, ...]
-    runs: tuple[RunFolder, ...] = ()
+    runs: tuple[Run, ...] = ()
     """Our own run folders, the unreadable ones too."""
     has_arms: bool
     """Whether rows say which arm they belong to."""
@@ -106,7 +105,7 @@ def _study(folder: Path) -> Material:
     )
 
 
-def _tables_of(runs: Sequence[RunFolder]) -> tuple[list[Table], list[str]]:
+def _tables_of(runs: Sequence[Run]) -> tuple[list[Table], list[str]]:
     """Return the evaluations of the runs that have some, with their arms, and what is wrong with any of them."""
     tables, faults = [], []
     for run in runs:
@@ -145,9 +144,9 @@ def _from_folders(paths: Sequence[Path], title: str) -> Material:
     )
 
 
-def _pooled(runs: Sequence[RunFolder]) -> list[Fact]:
+def _pooled(runs: Sequence[Run]) -> list[Fact]:
     """Join runs whose recipes differ only in the seed into one arm; return a note on each."""
-    same: dict[str, list[RunFolder]] = {}
+    same: dict[str, list[Run]] = {}
     for run in runs:
         key = {name: value for name, value in (run.settings or {"name": run.name}).items() if name not in PER_RUN}
         same.setdefault(json.dumps(key, sort_keys=True, default=str), []).append(run)

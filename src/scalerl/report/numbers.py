@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from scalerl.curves import Fit, Value
+from scalerl.curves import Fit, Value, Verdict
 
 Format = Callable[[float], str]
 
@@ -73,6 +73,20 @@ def interval_text(value: Value | Mapping[str, float | None] | None, show: Format
     if math.isnan(value.low) or value.low == value.high:
         return show(value.value)
     return f"{show(value.value)} [{show(value.low)}, {show(value.high) if math.isfinite(value.high) else 'unbounded'}]"
+
+
+def ceiling_cell(ceiling: Value, verdict: Verdict) -> str:
+    """Return the cell of a table under the heading "ceiling": the numbers if it is known, else the verdict."""
+    known, wide = interval_text(ceiling, fixed(3)), "not known yet"
+    return known if verdict == Verdict.KNOWN else wide if verdict == Verdict.WIDE else verdict
+
+
+def ceiling_text(ceiling: Value, verdict: Verdict) -> str:
+    """Return the same for a sentence: "ceiling 0.7 [0.6, 0.8]", "ceiling not known yet" or "curve VERDICT".
+
+    Other verdicts judge the whole curve.
+    """
+    return f"{'ceiling' if verdict in (Verdict.KNOWN, Verdict.WIDE) else 'curve'} {ceiling_cell(ceiling, verdict)}"
 
 
 def probability_text(probability: float) -> str:

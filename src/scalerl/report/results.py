@@ -153,6 +153,16 @@ class CurveResult:
         return self.series.name
 
     @property
+    def axis(self) -> str:
+        """The column of compute."""
+        return self.series.x_label
+
+    @property
+    def at_end(self) -> At | None:
+        """The forecast for the end of a budget; None where it is not known, or reached."""
+        return self.at[-1] if self.at else None
+
+    @property
     def verdict(self) -> Verdict:
         return Verdict.NO_CURVE if self.fit is None else self.fit.verdict
 

@@ -1,12 +1,379 @@
-"""What several runs say together: settings that differ, machines, pace, and prompts they were evaluated on."""
+"""What the files of a run say: one of our run folders or another trainer's log; and what several runs say together."""
 
+import json
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from scalerl.logs.table import flatten
-from scalerl.report.run_folder import RunFolder
+import numpy as np
 
+from scalerl import store
+from scalerl.errors import InputError, RunFolderError, UserError
+from scalerl.logs.axes import disagreement, preferred_axis
+from scalerl.logs.build import make_table
+from scalerl.logs.series import Selection, Series, series_from
+from scalerl.logs.source import Source as LogSource
+from scalerl.logs.table import Table, flatten
+from scalerl.report.alarms import ALARM_STEPS, SIGNALS, Alarm, signal_alarms, uneven_time_alarms
+from scalerl.report.columns import (
+    COLUMNS,
+    MOST_COLUMNS,
+    Array,
+    NumberColumns,
+    counting,
+    number,
+    number_columns,
+    renamed,
+    replaced,
+    rounded,
+    thinned,
+)
+from scalerl.report.evaluations import overtrained, pass_curves
+from scalerl.report.files import Place, Root, read_lines, read_object
+from scalerl.report.sources import Source
+
+WAITING = "waiting"
+"""Status of a run that has not started."""
 PER_RUN = ("description", "seed")  # settings in which runs of one arm may differ
+COST = ("gpu_hours", "flops", "tokens")
+AXES = (*COST, "step")
+PARTS = ("training", "evaluation", "checkpoint", "compilation", "stalled", "start_up")
+REPORTED = SIGNALS[:6]
+"""Signals that a report draws."""
+MOST_SIGNAL_POINTS = 120
+_MOST_PROMPTS = 5000
+_MOST_SPENT = 500
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """Everything that the files of a run say."""
+
+    source: Source
+    kind: str = "run"
+    """`run` for a run folder, else the format of the log."""
+    columns: Mapping[str, Array] = field(default_factory=dict)
+    """The numbers over the steps, of the rows that count."""
+    evals: Sequence[tuple[int, store.Row]] = ()
+    """The evaluations that count, with their line numbers."""
+    log: Table | None = None
+    problem: str = ""
+    """Why it has no curve; empty where it has."""
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    written_status: Mapping[str, Any] = field(default_factory=dict)
+    damage: Sequence[str] = ()
+    """What is wrong with its files."""
+    num_skipped: int = 0
+    """Lines of its files that could not be used."""
+    repeated: Mapping[str, float] = field(default_factory=dict)
+    """Steps that a later attempt took again after an interruption, and what they cost; empty if there are none."""
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @property
+    def arm(self) -> str:
+        return self.source.arm
+
+    @property
+    def seed(self) -> int | None:
+        return self.source.seed if self.source.seed is not None else self.recipe.get("seed")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The recipe by dotted keys."""
+        return {key.replace("/", "."): value for key, value in flatten(self.recipe).items()}
+
+    @property
+    def hours(self) -> str:
+        """What to call the hours that its devices were held."""
+        return "CPU-hours" if self.environment.get("device") == "cpu" else "GPU-hours"
+
+    @property
+    def status(self) -> str:
+        usual = "log" if self.kind != "run" else "unknown" if self.recipe or self.evals else WAITING
+        return str(self.written_status.get("status", usual))
+
+    @property
+    def reason(self) -> str:
+        return str(self.written_status.get("reason", ""))
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it has started and did not finish."""
+        return self.status not in ("done", WAITING)
+
+    @property
+    def num_steps(self) -> int:
+        steps = [row["step"] for _, row in self.evals] + self.columns.get("step", np.empty(0)).tolist()[-1:]
+        return int(max(steps, default=0))
+
+    @property
+    def cost(self) -> dict[str, float]:
+        """Compute spent by the last row of metrics or evaluations, whichever is later."""
+        rows = [self._last_row, *(row for _, row in self.evals[-1:])]
+        spent = max(rows, key=lambda row: number(row.get("gpu_hours", 0.0)))
+        return {key: float(spent[key]) for key in COST if np.isfinite(number(spent.get(key)))}
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Wall time by what it was spent on."""
+        values = {part: self._last_row.get(f"time/{part}_s", np.nan) for part in PARTS}
+        return {part: value for part, value in values.items() if np.isfinite(value)}
+
+    @property
+    def _last_row(self) -> dict[str, float]:
+        return {key: float(values[-1]) for key, values in self.columns.items() if len(values)}
+
+    @property
+    def prompts(self) -> dict[str, frozenset[str]]:
+        """The hashes of the prompts it was evaluated on, by evaluation set."""
+        hashes: dict[str, set[str]] = {}
+        for _, row in self.evals:
+            if row.get("prompts_hash") is not None:
+                hashes.setdefault(str(row.get("set", "")), set()).add(str(row["prompts_hash"]))
+        return {name: frozenset(own) for name, own in hashes.items()}
+
+    def signals(self) -> dict[str, Any] | None:
+        """Return the signals that a report draws, over blocks of steps, and their mean over the last steps."""
+        present = [key for key in (signal.key for signal in REPORTED)
+                   if np.isfinite(self.columns.get(key, np.empty(0))).any()]  # fmt: skip
+        if not present:
+            return None
+        blank = np.full(len(self.columns["step"]), np.nan)
+        values = {key: self.columns.get(key, blank) for key in (*AXES, *present)}
+        blocks = {key: thinned(key, each, MOST_SIGNAL_POINTS, 4) for key, each in values.items()}
+        last = {key: thinned(key, values[key][-ALARM_STEPS:], 1, 15)[0] for key in present}
+        return {
+            "compute": {key: blocks[key] for key in AXES},
+            "values": {key: blocks[key] for key in present},
+            "last": {key: value for key, value in last.items() if value is not None},
+        }
+
+    def faults(self) -> list[str]:
+        """Return what cannot be read or is missing."""
+        if self.status == WAITING:
+            return []
+        folder, faults = self.source.path, list(self.damage)
+        if not self.recipe and not any(fault.startswith(str(folder / store.RECIPE)) for fault in faults):
+            faults.insert(0, f"{folder} has no {store.RECIPE}: what the run was set to is not known.")
+        evaluated, trained = (self.evals[-1][1]["step"] if self.evals else 0), self._last_row.get("step", 0)
+        if evaluated and not trained:
+            faults.append(f"{folder} has no rows in {store.METRICS}: whether it stayed stable is not known.")
+        elif self.status == "done" and 0 < evaluated < trained:
+            faults.append(
+                f"{folder / store.EVALS} ends at step {evaluated:g} of a run of {trained:g}: the evaluations after "
+                "that are lost, and its curve ends there."
+            )
+        return faults + ([self.problem] if self.problem else [])
+
+    # Its evaluations
+
+    def table(self) -> Table:
+        """Return the evaluations that count, or the log; InputError where there are none or they cannot be read."""
+        if self.problem:
+            raise InputError(self.problem)
+        if self.log is not None:
+            return self.log
+        seed = {} if self.seed is None else {"seed": self.seed}
+        rows = []
+        for line, row in self.evals:
+            shown = {key: each for key, each in row.items() if key != "num_correct"}
+            rows.append((f"{store.EVALS} line {line}", {**seed, **flatten(shown)}))
+        return make_table(LogSource(self.source.path), "run", y="reward", apart=("set",), rows=rows)
+
+    def series(self) -> list[Series]:
+        """Return its curves; InputError where there are none."""
+        table = self.table()
+        axis = self.axis() if self.kind == "run" else None
+        return series_from([table], Selection(x=axis if axis in table.columns else None))
+
+    def _counted(self) -> dict[str, list[store.Row]]:
+        """Return the evaluations with right answers per problem, by set."""
+        sets: dict[str, list[store.Row]] = {}
+        for _, row in self.evals:
+            if "num_correct" in row:
+                sets.setdefault(str(row.get("set", "")), []).append(row)
+        return sets
+
+    def passes(self) -> list[dict[str, Any]]:
+        """Return pass@k over the steps, one entry for each set that was sampled more than once."""
+        out = []
+        for name, rows in self._counted().items():
+            steps, curves = pass_curves(rows)
+            if curves:
+                passed = {str(k): rounded(each) for k, each in curves.items()}
+                out.append({"set": name, "step": steps, "pass": passed})
+        return out
+
+    # Compute
+
+    def axis(self) -> str:
+        """Return the column of compute: as the recipe says, else GPU-hours, or FLOPs where time per FLOP changed."""
+        forecast = self.recipe.get("forecast")
+        chosen = forecast.get("compute", "auto") if isinstance(forecast, dict) else "auto"
+        return str(chosen) if chosen in AXES else preferred_axis(self._spent())
+
+    def _spent(self) -> list[dict[str, float]]:
+        hours, flops = self.columns.get("gpu_hours"), self.columns.get("flops")
+        if hours is None or flops is None:
+            return []
+        # Of a long run only some rows: the two change slowly.
+        every = max(len(hours) // _MOST_SPENT, 1)
+        pairs = zip(hours[::-every].tolist(), flops[::-every].tolist(), strict=True)
+        return [{"gpu_hours": spent, "flops": done} for spent, done in pairs]
+
+    def end_compute(self) -> float | None:
+        """Return the compute at the end of the budget, at the pace so far; None where it is not known."""
+        budget = self.recipe.get("budget")
+        limits = budget if isinstance(budget, dict) else {}
+        last = self._last_row
+        shares = [last[column] / number(limits[name]) for name, column in store.BUDGET_COLUMNS.items()
+                  if number(limits.get(name)) > 0 and column in last]  # fmt: skip
+        share, spent = max(shares, default=0.0), last.get(self.axis(), 0.0)
+        return spent / share if share > 0 and spent > 0 else None
+
+    # Its health
+
+    @property
+    def max_lag(self) -> float | None:
+        """The largest lag that the recipe allows for a group, where it has a limit."""
+        pipeline = self.recipe.get("pipeline")
+        value = number(pipeline.get("max_lag")) if isinstance(pipeline, dict) else float("nan")
+        bounds_every_group = isinstance(pipeline, dict) and pipeline.get("waits_for") != "generators"
+        return value if value >= 0 and bounds_every_group else None
+
+    def alarms(self) -> list[Alarm]:
+        """Return the alarms of its metrics and evaluations, those that are over too."""
+        signals = signal_alarms(self.columns, max_lag=self.max_lag)
+        remedies = self._remedies() if signals else {}
+        shown = [alarm.with_remedies(remedies) for alarm in signals]
+        lost = [alarm for name, rows in self._counted().items() for alarm in overtrained(rows, name)]
+        return [*shown, *uneven_time_alarms(disagreement(self._spent())), *lost]
+
+    def _remedies(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the settings of its recipe that can help against alarms."""
+        from scalerl.config import Recipe, remedies
+
+        try:
+            return remedies(Recipe.model_validate_json(json.dumps(self.recipe))) if self.recipe else {}
+        except (UserError, ValueError):
+            return {}
+
+
+# Reading
+
+
+class Rows:
+    """The rows of a run folder, as far as they were read; `read` adds what was written since."""
+
+    def __init__(self) -> None:
+        self.metrics = NumberColumns()
+        self.evals: list[tuple[int, store.Row]] = []
+        self.origins: dict[int, float] = {}
+        """The step from which each attempt started."""
+        self.skipped: dict[str, list[int]] = {store.METRICS: [], store.EVALS: []}
+        """Lines that could not be used."""
+        self._places = {store.METRICS: Place(), store.EVALS: Place()}
+
+    @property
+    def num_values(self) -> int:
+        return self.metrics.num_rows * len(self.metrics) + sum(len(row.get("num_correct", ())) for _, row in self.evals)
+
+    def read(self, source: Source) -> None:
+        folder, root = source.path, source.root
+        if not all(place.is_in(folder / name, root) for name, place in self._places.items()):
+            self.__init__()
+        for name, steps_before in ((store.METRICS, 1), (store.EVALS, 0)):
+            for line, row in read_lines(folder / name, root, self._places[name]):
+                step = None if row is None else row.get("step")
+                if row is None:
+                    self.skipped[name].append(line)
+                elif isinstance(step, int | float):
+                    if isinstance(attempt := row.get("attempt"), int):
+                        origin = float(step) - steps_before
+                        self.origins[attempt] = min(self.origins.get(attempt, origin), origin)
+                    if name == store.METRICS:
+                        self.metrics.add(row)
+                    else:
+                        self.evals.append((line, _checked(row)))
+
+
+def _checked(row: store.Row) -> store.Row:
+    """Return an evaluation without right answers per problem, where these are not counts."""
+    counts = row.get("num_correct")
+    is_valid = isinstance(counts, list) and len(counts) <= _MOST_PROMPTS and all(number(each) >= 0 for each in counts)
+    return row if is_valid else {key: value for key, value in row.items() if key != "num_correct"}
+
+
+def read_folder(source: Source, rows: Rows | None = None) -> Run:
+    """Read a run folder; with the `rows` of an earlier time, only what was added."""
+    rows, folder = rows or Rows(), source.path
+    objects = {name: read_object(folder / name, source.root) for name in (store.RECIPE, store.STATUS, store.ENV)}
+    (recipe, _), (status, _), (environment, _) = objects.values()
+    damage = [fault for _, fault in objects.values() if fault]
+    rows.read(source)
+    for name, (first, *others) in [(name, lines) for name, lines in rows.skipped.items() if lines]:
+        more = f" and {len(others)} more" if others else ""
+        damage.append(f"{folder / name}, line {first}{more}: not a JSON object, and left out.")
+    logged = rows.metrics.arrays()
+    kept = counting(logged, rows.origins)
+    evals = store.counting_rows(rows.evals, ("step", "set"), rows.origins)
+    problem = f"the run folder {folder} has no rows in {store.EVALS} yet: wait for its first evaluation."
+    try:
+        store.check_format(folder)
+    except RunFolderError as fault:
+        problem, evals = str(fault), []
+    return Run(
+        source=source,
+        columns={key: values[kept] for key, values in logged.items()},
+        evals=evals,
+        problem="" if evals else problem,
+        recipe=recipe,
+        environment=environment,
+        written_status=store.current_status(status),
+        damage=damage,
+        num_skipped=sum(map(len, rows.skipped.values())),
+        repeated=replaced(logged, kept),
+    )
+
+
+def read_run(folder: Path, *, name: str, arm: str, seed: int | None = None) -> Run:
+    """Read all of a run folder."""
+    return read_folder(Source(path=folder, root=Root(), kind="run", name=name, arm=arm, seed=seed))
+
+
+def log_run(source: Source, table: Table) -> Run:
+    """Return another trainer's log as a run."""
+    return Run(source=source, kind=table.kind, columns=log_columns(table), log=table)
+
+
+def log_columns(table: Table) -> dict[str, Array]:
+    """Return the numbers of a log, the usual ones under our names, one entry per training step, in order of steps.
+
+    The row number is the step in a log without a column of steps; rows whose step is missing are skipped.
+    """
+    names = renamed(table.columns)
+    step_column = names.pop("step", table.step)
+    taken = {*names.values(), step_column, *COLUMNS}
+    shown = {**names, **{name: name for name in [each for each in table.columns if each not in taken][:MOST_COLUMNS]}}
+    shown.pop("attempt", None)
+    by_step: dict[float, dict[str, float]] = {}
+    for place, row in enumerate(table.rows):
+        step = float(place) if step_column is None else number(row.get(step_column))
+        values = {key: number(row.get(name)) for key, name in shown.items()}
+        known = {key: value for key, value in values.items() if not math.isnan(value)}
+        if known and not math.isnan(step):
+            # A trainer may write several rows for one step, such as one of the losses and one of the times.
+            by_step.setdefault(step, {}).update(known)
+    return number_columns({"step": step, **by_step[step]} for step in sorted(by_step))
+
+
+# Several runs
 
 
 def changed_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -24,12 +391,12 @@ def settings_that_differ(settings: Sequence[Mapping[str, Any]]) -> dict[str, lis
     return {key: values for key, values in rows.items() if any(value != values[0] for value in values)}
 
 
-def hours_name(runs: Sequence[RunFolder]) -> str:
+def hours_name(runs: Sequence[Run]) -> str:
     """Return what to call the hours that devices were held: no GPU-hours where all of them are CPUs."""
     return "CPU-hours" if {run.hours for run in runs} == {"CPU-hours"} else "GPU-hours"
 
 
-def differences(runs: Sequence[RunFolder], base: str | None) -> list[dict[str, Any]]:
+def differences(runs: Sequence[Run], base: str | None) -> list[dict[str, Any]]:
     """Return what each arm changes, against `base` or the first arm; seeds aside."""
     of_arm: dict[str, Mapping[str, Any]] = {}
     for run in runs:
@@ -43,7 +410,7 @@ def differences(runs: Sequence[RunFolder], base: str | None) -> list[dict[str, A
     ]
 
 
-def environments(runs: Sequence[RunFolder]) -> dict[str, dict[str, list[str]]]:
+def environments(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:
     """Return, for each key of the environment, its values and the runs that have each."""
     by_key: dict[str, dict[str, list[str]]] = {}
     for run in runs:
@@ -54,7 +421,7 @@ def environments(runs: Sequence[RunFolder]) -> dict[str, dict[str, list[str]]]:
     return by_key
 
 
-def uneven_pace(runs: Sequence[RunFolder]) -> float:
+def uneven_pace(runs: Sequence[Run]) -> float:
     """Return the largest ratio of time per FLOP between two runs of one arm; about 1 unless they shared a machine."""
     paces: dict[str, list[float]] = {}
     for run in runs:
@@ -63,7 +430,7 @@ def uneven_pace(runs: Sequence[RunFolder]) -> float:
     return max((max(of_arm) / min(of_arm) for of_arm in paces.values()), default=1.0)
 
 
-def incomparable(runs: Sequence[RunFolder]) -> dict[str, dict[str, frozenset[str]]]:
+def incomparable(runs: Sequence[Run]) -> dict[str, dict[str, frozenset[str]]]:
     """Return, for each evaluation set on which prompts differed between runs, the prompt hashes of each arm."""
     by_set: dict[str, dict[str, frozenset[str]]] = {}
     for run in runs:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from queue import SimpleQueue
+from queue import LifoQueue
 from typing import Any, Self
 
 from scalerl.errors import WorkerDied
@@ -52,7 +52,8 @@ class Workers:
         """
         self._retry_here, self._most_bytes = retry_here, most_bytes
         self._workers: list[subprocess.Popen[bytes]] = []
-        self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
+        # The one that was used last comes first: it may have kept what the next call needs.
+        self._idle: LifoQueue[subprocess.Popen[bytes]] = LifoQueue()
         self._threads: ThreadPoolExecutor | None = None
         self._is_closed = False
         self.start(num)

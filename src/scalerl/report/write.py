@@ -12,7 +12,7 @@ from scalerl.report.figures import FigureData, figure_data
 from scalerl.report.markdown import markdown
 from scalerl.report.page import page
 from scalerl.report.results import Analysis, FitOptions
-from scalerl.report.run_folder import RunFolder
+from scalerl.report.runs import Run
 from scalerl.report.samples import Query, search
 from scalerl.report.views import ALL, Report, View, build_report
 from scalerl.store import SAMPLES, write_text
@@ -56,7 +56,7 @@ def write_report(
     return Written(page=folder / PAGE, warnings=tuple(content["warnings"]))
 
 
-def newest_samples(runs: Sequence[RunFolder]) -> list[dict[str, Any]]:
+def newest_samples(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return the last samples of each run, to be read on the page."""
     query = Query(num=SAMPLES_OF_A_RUN)
     return [

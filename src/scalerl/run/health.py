@@ -6,7 +6,8 @@ from typing import Any
 from scalerl.config import Recipe, remedies
 from scalerl.report.alarms import Alarm, AlarmKind, AlarmNews, alarms
 from scalerl.report.evaluations import overtrained
-from scalerl.report.outlook import Axis, LiveForecast, Outlook, preferred_axis
+from scalerl.report.outlook import Axis, LiveForecast, preferred_axis
+from scalerl.report.results import CurveResult
 from scalerl.run.clock import Pace
 
 Row = Mapping[str, Any]
@@ -33,7 +34,7 @@ class Health:
 
     def outlooks(
         self, evals: Sequence[Row], sets: Sequence[str], end_compute: Callable[[Axis], float | None]
-    ) -> dict[str, Outlook | None]:
+    ) -> dict[str, CurveResult | None]:
         """Return the forecast of each evaluation set, None before there is one."""
         by_set = {name: [row for row in evals if row["set"] == name] for name in sets}
         axes: dict[str, Axis] = {name: preferred_axis(rows) for name, rows in by_set.items()}
@@ -46,7 +47,7 @@ class Health:
         self,
         metrics: Sequence[Row],
         evals: Sequence[Row],
-        outlooks: Mapping[str, Outlook | None],
+        outlooks: Mapping[str, CurveResult | None],
         grader_errors: Mapping[str, str],
     ) -> list[Alarm]:
         """Return what is new since the last call."""

@@ -25,7 +25,8 @@ from scalerl.loop.pipeline import StepDone
 from scalerl.loop.watchdog import Watchdog
 from scalerl.models.shape import ModelShape, work_flops
 from scalerl.report.alarms import Alarm
-from scalerl.report.outlook import Axis, Outlook
+from scalerl.report.outlook import Axis
+from scalerl.report.results import CurveResult
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.clock import Clock, devices_held, larger, step_times
 from scalerl.run.derive import derive
@@ -41,7 +42,7 @@ from scalerl.types import Group, Work
 
 SAMPLES_KEPT = 4  # completions written to samples.jsonl at each evaluation
 _REPORT_S = 5.0  # how long a run that hangs may take to report it
-Outlooks = Mapping[str, Outlook | None]
+Outlooks = Mapping[str, CurveResult | None]
 """The forecast of each evaluation set, None before there is one."""
 
 

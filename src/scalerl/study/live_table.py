@@ -8,8 +8,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from scalerl.report.numbers import duration
-from scalerl.report.outlook import ceiling_cell, ceiling_text
+from scalerl.report.numbers import ceiling_cell, ceiling_text, duration
 from scalerl.study.plan import PlannedRun
 from scalerl.study.progress import RunStatus
 
@@ -73,7 +72,7 @@ def event_line(status: RunStatus) -> str:
     if status.progress.reward is not None:
         words += f", reward {status.progress.reward:.3f}"
     if status.progress.ceiling is not None:
-        words += f", {ceiling_text(status.progress.ceiling)}"
+        words += f", {ceiling_text(status.progress.ceiling, status.progress.verdict)}"
     return words
 
 
@@ -91,7 +90,7 @@ def table(statuses: Sequence[RunStatus]) -> Table:
             _steps(status.run, progress.step),
             duration(status.seconds) if status.seconds else "",
             "" if progress.reward is None else f"{progress.reward:.3f}",
-            Text("" if progress.ceiling is None else ceiling_cell(progress.ceiling)),
+            Text("" if progress.ceiling is None else ceiling_cell(progress.ceiling, progress.verdict)),
         )
     return made
 

@@ -1,13 +1,15 @@
 """A run of a study as it stands, read from its folder: last step, latest reward, the ceiling of its fitted curve."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from scalerl import store
+from scalerl.curves import Value, Verdict
 from scalerl.logs.axes import Axis
-from scalerl.report.outlook import Ceiling, LiveForecast
+from scalerl.report.outlook import LiveForecast
+from scalerl.report.results import param_value
 from scalerl.study.folder import first_set
 from scalerl.study.plan import PlannedRun
 
@@ -23,7 +25,8 @@ class Progress:
     step: int | None = None
     reward: float | None = None
     """Reward of the latest evaluation, on the first set."""
-    ceiling: Ceiling | None = None
+    ceiling: Value | None = None
+    verdict: Verdict = Verdict.NO_CURVE
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,8 +50,7 @@ class ProgressReader:
         self._folder = folder
         self._axis: Axis = axis
         self._evals_size = -1
-        self._reward: float | None = None
-        self._ceiling: Ceiling | None = None
+        self._known = Progress()
 
     def read(self) -> Progress:
         evals = self._folder / store.EVALS
@@ -56,10 +58,12 @@ class ProgressReader:
         if size != self._evals_size:
             self._evals_size = size
             rows = first_set(self._folder)
-            self._reward = rows[-1]["reward"] if rows else None
+            self._known = Progress(reward=rows[-1]["reward"] if rows else None)
             outlook = LiveForecast.from_rows(rows, axis=self._axis).outlook()
-            self._ceiling = Ceiling.of(outlook.fit) if outlook is not None and outlook.fit.usable else None
-        return Progress(step=_last_step(self._folder), reward=self._reward, ceiling=self._ceiling)
+            if outlook is not None and outlook.usable:
+                ceiling = param_value(outlook.fit, "ceiling")
+                self._known = replace(self._known, ceiling=ceiling, verdict=outlook.verdict)
+        return replace(self._known, step=_last_step(self._folder))
 
 
 def _last_step(folder: Path) -> int | None:

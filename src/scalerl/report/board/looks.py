@@ -1,13 +1,14 @@
 """One look at a run, a log or a study: everything that the page shows of it. Runs in a worker process.
 
-Each look reads the files anew. `memory` carries the forecasts that an earlier look has made of the same points.
+`memory` carries the forecasts that an earlier look has made of the same points. The rows of run folders stay in the
+process that read them, so that a look reads only what was added; any process can read all of them anew.
 """
 
 import hashlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,18 +21,17 @@ from scalerl import store
 from scalerl.curves import Verdict
 from scalerl.errors import InputError, UserError
 from scalerl.logs.formats import read_table
-from scalerl.logs.series import Selection, Series, series_from
-from scalerl.logs.table import Table
-from scalerl.report.alarms import Alarm, fall_alarms, listed, moved_alarms, signal_alarms
+from scalerl.logs.series import Selection, Series
+from scalerl.report.alarms import fall_alarms, listed, moved_alarms
 from scalerl.report.board.charts import lines_json, times_json
-from scalerl.report.columns import COLUMNS, MOST_COLUMNS, Array, number, number_columns, renamed, thinned
+from scalerl.report.columns import number, thinned
 from scalerl.report.content import page_json
 from scalerl.report.figures import figure_data, points_json
 from scalerl.report.files import read_lines
 from scalerl.report.json import plain
-from scalerl.report.outlook import FIRST_FIT, forecast_end
+from scalerl.report.outlook import FIRST_FIT, with_end
 from scalerl.report.results import Analysis, FitOptions, curve_text, fitted_curve, param_value
-from scalerl.report.run_folder import WAITING, RunFolder
+from scalerl.report.runs import WAITING, Rows, Run, log_run, read_folder
 from scalerl.report.samples import line_offsets
 from scalerl.report.sources import Source, planned
 from scalerl.report.views import axis_label, build_report
@@ -41,14 +41,17 @@ UNFORESEEN = (OSError, MemoryError, RecursionError, ArithmeticError, LookupError
 MAX_BYTES = 256 << 20
 """Largest log that is read: it is read as a whole whenever it grows."""
 MOST_CURVES = 40
-FITS_AT_ONCE = 4
-"""Fits that can wait of which a look makes so many, or as many as take the time of reading; the next makes others."""
+FIT_S = 0.2
+"""CPU time after which a look leaves further fits to the next one; or that of reading, where it took longer."""
+MOST_VALUES = 30_000_000
+"""Numbers of run folders that a process keeps, to read only what is added: 8 bytes each."""
 RUN_FILES = (store.RECIPE, store.ENV, store.METRICS, store.EVALS, store.SAMPLES, store.STATUS)
 FORECAST = ("num", "compute", "verdict", "is_ok", "ceiling", "end")
 """What is kept of a fit in the history of forecasts."""
 # Numbers of points after which a forecast is kept: four to a doubling.
 _HISTORY = sorted({round(FIRST_FIT * 2 ** (quarter / 4)) for quarter in range(60)})
 _DEPTH, _MOST_FILES = 3, 4000
+_ROWS: dict[Path, Rows] = {}
 NO_BANDS = {"band": None, "new_band": None}
 NOT_COMPARED = {"report": None, "problem": "", "planner": {}, "decision": ""}
 """What is shown of a study before its arms are compared."""
@@ -69,10 +72,11 @@ class Look:
     columns: dict[str, list[float | None]] = field(default_factory=dict)
     settings: Json = field(default_factory=dict)
     memory: Json = field(default_factory=dict)
+    """Its fits by the points they were made of, and the latest of each curve by its name."""
     more: bool = False
     """Whether fits are left to the next look."""
-    cpu_s: float = 0.0
-    """CPU time that it took, without the fits that can wait: the longer, the longer until the next look."""
+    read_s: float = 0.0
+    """CPU time that it took without its fits: the longer, the longer until the next look."""
 
     @property
     def is_empty(self) -> bool:
@@ -81,47 +85,27 @@ class Look:
 
 @dataclass(slots=True, kw_only=True)
 class Fits:
-    """The fits of a look; those of an earlier look are in `memory`.
+    """The fits of a look. What is new is shown first: its fits are made by the looks that follow, a few each."""
 
-    Early forecasts can wait until new rows are shown, and in the first look all can: it lists the log.
-    """
-
-    memory: Json
+    memory: Json = field(default_factory=dict)
     with_history: bool = False
-    read_s: float = 0.0
+    fit_s: float = 0.0
+    """CPU time for fits in this look."""
     used: Json = field(default_factory=dict)
-    num: int = 0
     seconds: float = 0.0
-    """CPU time of the fits that could wait."""
     more: bool = False
 
-    def made(self, key: str, fit: Callable[[], Json], *, is_early: bool) -> Json | None:
+    def made(self, key: str, fit: Callable[[], Json]) -> Json | None:
         """Return a fit; None where it is left to the next look."""
-        can_wait = is_early or not self.memory
-        began = time.process_time()
         if key in self.memory:
             self.used[key] = self.memory[key]
-        elif can_wait and self.num >= FITS_AT_ONCE and self.seconds >= self.read_s:
+        elif self.seconds >= self.fit_s:
             self.more = True
         else:
+            began = time.process_time()
             self.used[key] = fit()
-            self.num += can_wait
-            self.seconds += (time.process_time() - began) * can_wait
+            self.seconds += time.process_time() - began
         return self.used.get(key)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """What a run folder or a log holds."""
-
-    series: Sequence[Series] = ()
-    columns: Mapping[str, Array] = field(default_factory=dict)
-    kind: str = "log"
-    num_rows: int = 0
-    problem: str = ""
-    """Why there is no curve; empty where there is one."""
-    run: RunFolder | None = None
-    alarms: Sequence[Alarm] = ()
 
 
 def files_of(source: Source) -> list[File]:
@@ -168,59 +152,47 @@ def unreadable(source: Source, fault: str) -> Look:
     problem = f"{source.name} cannot be read: {fault}."
     if source.kind == "study":
         return Look(detail=NOT_COMPARED | {"problem": problem})
-    return _look(source, Reading(problem=problem), None, Fits(memory={}))
+    return _look(Run(source=source, kind="log", problem=problem), None, Fits())
 
 
-def look_at(source: Source, end_compute: float | None, with_history: bool, memory: Json) -> Look:
+def look_at(source: Source, end_compute: float | None, memory: Json, *, with_history: bool, has_changed: bool) -> Look:
     """Read a source; `end_compute` is the end of a budget that the run does not name itself."""
     began, fits = time.process_time(), Fits(memory=memory, with_history=with_history)
     try:
         if source.kind == "study":
             look = _look_at_study(source)
         else:
-            reading = _read_run(source) if source.kind == "run" else _read_log(source)
-            own_end = None if reading.run is None else reading.run.end_compute()
-            fits.read_s = time.process_time() - began
-            look = _look(source, reading, end_compute if own_end is None else own_end, fits)
+            run = _read_run(source) if source.kind == "run" else _read_log(source)
+            own_end = run.end_compute()
+            fits.fit_s = 0.0 if has_changed else max(FIT_S, time.process_time() - began)
+            look = _look(run, end_compute if own_end is None else own_end, fits)
     except UNFORESEEN as fault:
         look = unreadable(source, f"{type(fault).__name__}: {fault}")
-    return replace(look, cpu_s=time.process_time() - began - fits.seconds)
+    return replace(look, read_s=time.process_time() - began - fits.seconds)
 
 
 # Reading
 
 
-def _read_run(source: Source) -> Reading:
-    run = RunFolder(source)
-    series, problem = [], ""
-    try:
-        table, axis = run.table(), run.axis()
-        series = series_from([table], Selection(x=axis if axis in table.columns else None))
-    except UserError as fault:
-        waiting = "Not started yet." if run.status == WAITING else "No evaluation yet."
-        problem = str(fault) if run.evals else waiting
-    num = len(run.columns.get("step", ()))
-    return Reading(
-        series=series, columns=run.columns, kind="run", num_rows=num, problem=problem, run=run, alarms=run.alarms()
-    )
+def _read_run(source: Source) -> Run:
+    """Read a run folder: what was added since the last look in this process, or all of it."""
+    rows = _ROWS.pop(source.path, None) or Rows()
+    run = read_folder(source, rows)
+    _ROWS[source.path] = rows
+    while sum(each.num_values for each in _ROWS.values()) > MOST_VALUES:
+        del _ROWS[next(iter(_ROWS))]
+    if run.problem and not run.evals:
+        run.problem = "Not started yet." if run.status == WAITING else "No evaluation yet."
+    return run
 
 
-def _read_log(source: Source) -> Reading:
+def _read_log(source: Source) -> Run:
     """Read a log of any known format; whatever is wrong with it is its `problem`."""
-    if refusal := _refusal(source):
-        return Reading(problem=refusal)
+    refusal = _refusal(source)
     try:
-        table = read_table(source.path)
+        return Run(source=source, kind="log", problem=refusal) if refusal else log_run(source, read_table(source.path))
     except InputError as fault:
-        return Reading(problem=str(fault))
-    columns, series, problem = _columns(table), [], ""
-    try:
-        series = series_from([table], Selection())
-    except InputError as fault:
-        problem = str(fault)
-    alarms = signal_alarms(columns, max_lag=None)
-    num = len(table)
-    return Reading(series=series, columns=columns, kind=table.kind, num_rows=num, problem=problem, alarms=alarms)
+        return Run(source=source, kind="log", problem=str(fault))
 
 
 def _refusal(source: Source) -> str:
@@ -239,36 +211,18 @@ def _refusal(source: Source) -> str:
     return ""
 
 
-def _columns(table: Table) -> dict[str, Array]:
-    """Return the numbers of a log, the usual ones under our names, one entry per training step, in order of steps.
-
-    The row number is the step in a log without a column of steps; rows whose step is missing are skipped.
-    """
-    names = renamed(table.columns)
-    step_column = names.pop("step", table.step)
-    taken = {*names.values(), step_column, *COLUMNS}
-    shown = {**names, **{name: name for name in [each for each in table.columns if each not in taken][:MOST_COLUMNS]}}
-    shown.pop("attempt", None)
-    by_step: dict[float, dict[str, float]] = {}
-    for place, row in enumerate(table.rows):
-        step = float(place) if step_column is None else number(row.get(step_column))
-        values = {key: number(row.get(name)) for key, name in shown.items()}
-        known = {key: value for key, value in values.items() if not math.isnan(value)}
-        if known and not math.isnan(step):
-            # A trainer may write several rows for one step, such as one of the losses and one of the times.
-            by_step.setdefault(step, {}).update(known)
-    return number_columns({"step": step, **by_step[step]} for step in sorted(by_step))
-
-
 # What the page shows
 
 
-def _look(source: Source, reading: Reading, end: float | None, fits: Fits) -> Look:
-    run, columns = reading.run, reading.columns
-    curves, alarms = [], list(reading.alarms)
-    for series in reading.series[:MOST_CURVES]:
-        unit = axis_label(series.x_label, "GPU-hours" if run is None else run.hours)
-        row = _curve_json(series, end, unit, fits)
+def _look(run: Run, end: float | None, fits: Fits) -> Look:
+    source, columns, problem = run.source, run.columns, run.problem
+    curves, alarms, all_series = [], run.alarms(), []
+    try:
+        all_series = [] if problem else run.series()
+    except UserError as fault:
+        problem = str(fault)
+    for series in all_series[:MOST_CURVES]:
+        row = _curve_json(series, end, axis_label(series.x_label, run.hours), fits)
         fall = None if row["fit"] is None else row["fit"].pop("fall")
         alarms += fall_alarms(series.evaluation_set or series.name, fall, columns, series.x_label)
         alarms += moved_alarms(row["history"])
@@ -277,48 +231,46 @@ def _look(source: Source, reading: Reading, end: float | None, fits: Fits) -> Lo
     summary = {
         "key": source.key,
         "name": source.name,
-        "kind": reading.kind,
+        "kind": run.kind,
         "study": source.study,
         "arm": source.arm,
         "seed": source.seed,
-        "status": "log" if run is None else run.status,
-        "reason": "" if run is None else run.reason,
-        "problem": reading.problem,
+        "status": run.status,
+        "reason": run.reason,
+        "problem": problem,
         "step": float(columns["step"][-1]) if len(columns.get("step", ())) else None,
-        "num_rows": reading.num_rows,
         "updated_at": max((changed for _, _, changed in files_of(source)), default=0) / 1e9,
         "num_alarms": sum(alarm.ended is None for alarm in alarms),
         **_main_json(main),
     }
+    settings = plain(run.settings)
     detail = {
         "curves": curves,
         "end_compute": end,
         "signals": lines_json(columns),
-        "times": times_json(columns, per_step=run is None),
-        "passes": [] if run is None else run.passes(),
+        "times": times_json(columns, per_step=run.kind != "run"),
+        "passes": run.passes(),
         "alarms": listed(alarms),
-        "settings": {} if run is None else plain(run.settings),
-        "num_samples": 0 if run is None else max(len(line_offsets(source.path / store.SAMPLES, source.root)) - 1, 0),
-        "num_skipped": 0 if run is None else run.num_skipped,
+        "settings": settings,
+        "num_samples": max(len(line_offsets(source.path / store.SAMPLES, source.root)) - 1, 0),
+        "num_skipped": run.num_skipped,
     }
     shown = {name: thinned(name, values) for name, values in columns.items()}
-    kept = {"memory": fits.used, "more": fits.more}
-    return Look(summary=summary, detail=detail, columns=shown, settings=detail["settings"], **kept)
+    return Look(summary=summary, detail=detail, columns=shown, settings=settings, memory=fits.used, more=fits.more)
 
 
 def _main_json(curve: Json | None) -> Json:
     """Return what the list shows of a run's first curve."""
-    if curve is None or curve["fit"] is None:
-        return {"reward": None, "x_label": "", "is_ok": False, "points": None, "line": None,
-                **dict.fromkeys(("verdict", "advice", "ceiling", "end"))}  # fmt: skip
-    points, fit, line = curve["points"], curve["fit"], curve["fit"]["line"]
-    every = max(math.ceil(len(points["compute"]) / 60), 1)
+    points = {} if curve is None else curve["points"]
+    fit = (None if curve is None else curve["fit"]) or {"is_ok": False}
+    line = fit.get("line")
+    every = max(math.ceil(len(points.get("compute", ())) / 60), 1)
     return {
-        "reward": points["reward"][-1],
-        "x_label": curve["x_label"],
-        **{key: fit[key] for key in ("verdict", "advice", "ceiling", "end", "is_ok")},
+        "reward": points["reward"][-1] if points.get("reward") else None,
+        "x_label": "" if curve is None else curve["x_label"],
+        **{key: fit.get(key) for key in ("verdict", "advice", "ceiling", "end", "is_ok")},
         # The last one too.
-        "points": {key: points[key][::-1][::every][::-1] for key in ("compute", "reward", "run")},
+        "points": {key: points[key][::-1][::every][::-1] for key in ("compute", "reward", "run")} if points else None,
         "line": line and {**line, "compute": line["compute"][::3], "reward": line["reward"][::3], **NO_BANDS},
     }
 
@@ -328,13 +280,16 @@ def _curve_json(series: Series, end: float | None, unit: str, fits: Fits) -> Jso
     # An end at an uneven pace moves a little with each step: to 3 % it is the same.
     about = "" if end is None or end <= 0 else str(round(math.log(end) * 33))
 
-    def forecast(num: int, *, is_early: bool) -> Json | None:
+    def forecast(num: int) -> Json | None:
         part = series.take(np.sort(order[:num]))
-        return fits.made(f"{_fingerprint(part)} {about}", partial(fit_curve, part, end, unit), is_early=is_early)
+        return fits.made(f"{_fingerprint(part)} {about}", partial(fit_curve, part, end, unit))
 
-    num = len(series.compute)
-    latest = forecast(num, is_early=False) if num else None
-    early = [forecast(size, is_early=True) for size in reversed(_HISTORY) if size < num and fits.with_history]
+    num, name = len(series.compute), f"latest {series.name}"
+    latest = forecast(num) if num else None
+    # Until the new points are fitted, the curve of the earlier ones is shown.
+    latest = fits.used[name] = latest or fits.memory.get(name)
+    early = [forecast(size) for size in reversed(_HISTORY) if size < num and fits.with_history]
+    history = {row["num"]: row for row in (*early[::-1], latest) if row}
     return {
         "name": series.name,
         "set": series.evaluation_set or "",
@@ -346,7 +301,7 @@ def _curve_json(series: Series, end: float | None, unit: str, fits: Fits) -> Jso
         "problem": series.problem,
         "notes": list(series.notes),
         "fit": dict(latest) if latest else None,
-        "history": [{key: row[key] for key in FORECAST} for row in (*early[::-1], latest) if row],
+        "history": [{key: row[key] for key in FORECAST} for row in history.values()],
     }
 
 
@@ -358,10 +313,8 @@ def _fingerprint(series: Series) -> str:
 
 def fit_curve(series: Series, end_compute: float | None, unit: str | None) -> Json:
     """Fit one curve; return its line and bands, its forecast for the end of the budget, and the words on it."""
-    curve = fitted_curve(series, FitOptions())
-    done = curve.fit
-    at_end = None if done is None else forecast_end(done, end_compute)
-    curve = replace(curve, at=() if at_end is None else (at_end,))
+    curve = with_end(fitted_curve(series, FitOptions()), end_compute)
+    done, at_end = curve.fit, curve.at_end
     (drawn,) = figure_data(Analysis(command="forecast", curves=(curve,))).curves
     params = {name: plain(param_value(done, name)) if curve.usable else None for name in ("ceiling", "exponent")}
     return {

@@ -1,71 +1,223 @@
-"""Start the board: choose an address, print its link, and serve until it is stopped."""
+"""The web server of the board: GET routes that return its state. No route takes a path or changes anything.
 
-import asyncio
-import contextlib
+/                         the page                     /assets/NAME         its scripts and styles, from a fixed table
+/api/events               server-sent events: which versions have changed
+/api/runs                 the list                     /api/runs/KEY        one run
+/api/runs/KEY/samples     a page of its samples        /api/runs/KEY/columns?names=...   columns over its steps
+/api/studies/KEY          one study
+"""
+
+import hmac
 import ipaddress
+import json
+import re
 import secrets
+import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler
+from importlib.resources import files
 from pathlib import Path
+from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
+from urllib.parse import parse_qsl
 
 from scalerl.errors import UsageError
+from scalerl.report.board.state import LOOK_EVERY_S, Board
+from scalerl.report.samples import MAX_PAGE, PAGE, Query
 
 DEFAULT_PORT = 8420
 REQUEST_S = 5.0
 """Seconds in which a connection must send a whole request."""
+ANSWER_S = 30.0
+"""Seconds in which a client must take a part of an answer."""
+HEARTBEAT_S = 15.0
 MOST_CONNECTIONS = 256
-INSTALL = 'pip install "scalerl[board]"'
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+REFUSAL = b"open the whole link that scalerl watch printed: it ends with a token\n"
+_MAX_QUERY = 500
+_MAX_NAMES, _MOST_NAMES = 8000, 60
+_TYPES = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src 'self'; "
+        "worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
 
 
-def check_installed() -> None:
-    """Raise UsageError if the packages of the board are missing."""
-    for name in ("starlette", "uvicorn"):
-        if find_spec(name) is None:
-            raise UsageError(f"the board needs the board extra ({name} is missing): {INSTALL}")
+def read_assets() -> dict[str, tuple[bytes, str]]:
+    """Return the content and type of the page and its files, by path; the drawing code is the report's own."""
+    folder = files("scalerl") / "assets"
+    page = (folder / "board" / "board.html").read_bytes()
+    for name in ("report", "words"):
+        page = page.replace(f"<!-- {name} -->".encode(), (folder / "report" / f"{name}.html").read_bytes())
+    found = [file for place in ("report", "board") for file in (folder / place).iterdir()]
+    kinds = {file: _TYPES.get(file.name.rsplit(".", 1)[-1]) for file in found}
+    assets = {f"/assets/{file.name}": (file.read_bytes(), kind) for file, kind in kinds.items() if kind is not None}
+    return {"/": (page, "text/html"), **assets}
 
 
-def is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+class Server(ThreadingMixIn, TCPServer):
+    """A thread per connection. With a token all routes but the assets require it; else only known hosts are served."""
 
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+    request_queue_size = 256
 
-def listen(host: str, port: int | None) -> socket.socket:
-    """Return a socket on this port; without one, on the usual port or any other that is free."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for wanted in (DEFAULT_PORT, 0) if port is None else (port,):
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    def __init__(self, board: Board, host: str, port: int, token: str) -> None:
+        self.board, self.token, self.assets = board, token, read_assets()
+        self.hosts = (*LOOPBACK_HOSTS, host.lower())
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.silent: dict[socket.socket, float] = {}
+        """Connections that a request is awaited from, and since when."""
+        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        super().__init__((host.strip("[]"), port), Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
-            sock.bind((host.strip("[]"), wanted))
-            # Before the link is printed: who opens it at once is kept waiting, not refused.
-            sock.listen(256)
-        except (OSError, OverflowError) as fault:
-            sock.close()
-            if wanted == DEFAULT_PORT and port is None:
-                continue
-            reason = getattr(fault, "strerror", None) or fault
-            raise UsageError(
-                f"cannot listen on {host}, port {wanted} ({reason}): choose another --host or --port"
-            ) from None
-        return sock
-    raise AssertionError("a free port is always tried last")
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def service_actions(self) -> None:
+        """End connections whose request does not come; called twice a second."""
+        for connection, since in list(self.silent.items()):
+            if time.monotonic() - since > REQUEST_S:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
-def link_to(host: str, port: int, token: str) -> str:
-    """Return the address to open."""
-    name = host.strip("[]")
-    if name in ("0.0.0.0", "::"):
-        name = socket.gethostname()
-    name = f"[{name}]" if ":" in name else name
-    return f"http://{name}:{port}/" + (f"?token={token}" if token else "")
+class Handler(BaseHTTPRequestHandler):
+    """The requests of one connection."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = ANSWER_S
+    wbufsize = -1
+    disable_nagle_algorithm = True
+    server: Server
+
+    def handle_one_request(self) -> None:
+        self.server.silent[self.connection] = time.monotonic()
+        super().handle_one_request()
+
+    def parse_request(self) -> bool:
+        is_whole = super().parse_request()
+        self.server.silent.pop(self.connection, None)
+        return is_whole
+
+    def finish(self) -> None:
+        self.server.silent.pop(self.connection, None)
+        super().finish()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Say nothing: the terminal is for the link."""
+
+    def do_GET(self) -> None:
+        path, _, words = self.path.partition("?")
+        given = dict(reversed(parse_qsl(words)))  # the first of a name counts
+        if not self._is_allowed(path, given.get("token", "")):
+            self._send(403, REFUSAL, "text/plain")
+        elif path == "/api/events":
+            self._stream()
+        elif path in self.server.assets:
+            self._send(200, *self.server.assets[path])
+        elif (answer := _answer(self.server.board, path, given)) is None:
+            self._send(404, b'{"error": "there is no such page"}', "application/json")
+        else:
+            content = answer if isinstance(answer, bytes) else json.dumps(answer, allow_nan=False, default=str).encode()
+            self._send(200, content, "application/json")
+
+    do_HEAD = do_GET
+
+    def _refuse(self) -> None:
+        self.close_connection = True
+        self._send(405, b"", "text/plain")
+
+    do_POST = do_PUT = do_DELETE = do_PATCH = _refuse
+
+    def _is_allowed(self, path: str, token: str) -> bool:
+        """Return whether a request has the token or, where there is none, names this machine as its users do.
+
+        The second rule protects against web pages whose name resolves to this machine (DNS rebinding).
+        """
+        if self.server.token:
+            return path.startswith("/assets/") or hmac.compare_digest(token.encode(), self.server.token.encode())
+        name = re.fullmatch(r"(\[[^]]*\]|[^:]*)(:\d*)?", self.headers.get("Host", ""))
+        return name is not None and name[1].lower() in self.server.hosts
+
+    def _send(self, status: int, content: bytes, kind: str) -> None:
+        self._send_head(status, kind, {"Content-Length": str(len(content))})
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def _send_head(self, status: int, kind: str, more: Mapping[str, str]) -> None:
+        text = "" if "json" in kind or "image" in kind else "; charset=utf-8"
+        self.send_response_only(status)
+        for name, value in {"Content-Type": kind + text, **HEADERS, **more}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def _stream(self) -> None:
+        """Send the versions of everything, then what has changed, and a comment now and then to notice an end."""
+        self._send_head(200, "text/event-stream", {"Connection": "close"})
+        self.wfile.write(b"retry: 1000\n\n")
+        version = 0
+        while self.command != "HEAD":
+            current = self.server.board.versions(after=version, wait_s=HEARTBEAT_S)
+            is_new, version = current["version"] != version, current["version"]
+            event = f"event: versions\ndata: {json.dumps(current, separators=(',', ':'))}\n\n"
+            self.wfile.write(event.encode() if is_new else b": still here\n\n")
+            self.wfile.flush()
+
+
+def _answer(board: Board, path: str, given: Mapping[str, str]) -> Any:
+    """Return JSON, as bytes or as a value; None where there is no such thing."""
+    match path.split("/"):
+        case ["", "api", "runs"]:
+            return board.listing()
+        case ["", "api", "runs" | "studies", key]:
+            return board.detail(key)
+        case ["", "api", "runs", key, "columns"]:
+            return board.columns(key, given.get("names", "")[:_MAX_NAMES].split("\n")[:_MOST_NAMES])
+        case ["", "api", "runs", key, "samples"]:
+            query = Query(
+                text=given.get("q", "")[:_MAX_QUERY],
+                problem=given.get("problem"),
+                verdict=given.get("verdict", ""),
+                before=_integer(given.get("before")),
+                num=min(max(_integer(given.get("num")) or PAGE, 1), MAX_PAGE),
+            )
+            return board.samples(key, query, _integer(given.get("number")))
+    return None
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < 10 else None
+
+
+# Starting it
 
 
 def serve(
@@ -78,54 +230,48 @@ def serve(
     until: Callable[[], Any] | None = None,
 ) -> None:
     """Serve the board until Ctrl-C; `until` blocks, in a thread, for as long as it should run."""
-    check_installed()
-    import uvicorn
-
-    from scalerl.report.board.app import LOOPBACK_HOSTS, make_app
-    from scalerl.report.board.state import Board
-
-    sock = listen(host, port)
     token = "" if is_loopback(host) else secrets.token_urlsafe(24)
     board = Board(paths, end_compute=end_compute)
-    app = make_app(board, token=token, hosts=(*LOOPBACK_HOSTS, host.lower()))
-    config = uvicorn.Config(
-        app, http=_protocol(), ws="none", log_level="critical", access_log=False, lifespan="off",
-        timeout_graceful_shutdown=1, server_header=False, limit_concurrency=MOST_CONNECTIONS,
-    )  # fmt: skip
-    server = uvicorn.Server(config)
-    with _watching(board), contextlib.closing(sock):
-        announce(link_to(host, sock.getsockname()[1], token))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with listen(board, host, port, token) as server, _watching(board), suppress(KeyboardInterrupt):
+        announce(link_to(host, server.server_address[1], token))
         if until is not None:
-            threading.Thread(target=lambda: (until(), setattr(server, "should_exit", True)), daemon=True).start()
-        with contextlib.suppress(KeyboardInterrupt):
-            server.run(sockets=[sock])
+            threading.Thread(target=lambda: (until(), server.shutdown()), daemon=True).start()
+        server.serve_forever()
 
 
-def _protocol() -> type[asyncio.Protocol]:
-    """Return uvicorn's protocol with a limit on the time in which a request must come; without it there is none."""
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    class Protocol(H11Protocol):
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            self.loop.call_later(REQUEST_S, self._check, None)
-
-        def _check(self, before: object) -> None:
-            """Close a connection that has sent no request since the one of `before`, and is not being answered."""
-            is_answering = self.cycle is not None and not self.cycle.response_complete
-            if self.cycle is before and not is_answering:
-                self.transport.close()
-            elif not self.transport.is_closing():
-                self.loop.call_later(REQUEST_S, self._check, self.cycle)
-
-    return Protocol
+def listen(board: Board, host: str, port: int | None, token: str = "") -> Server:
+    """Return a server on this port; without one, on the usual port or any other that is free."""
+    try:
+        return Server(board, host, DEFAULT_PORT if port is None else port, token)
+    except (OSError, OverflowError) as fault:
+        if port is None:
+            return listen(board, host, 0, token)
+        reason = getattr(fault, "strerror", None) or fault
+        raise UsageError(f"cannot listen on {host}, port {port} ({reason}): choose another --host or --port") from None
 
 
-@contextlib.contextmanager
-def _watching(board: Any) -> Iterator[None]:
+def is_loopback(host: str) -> bool:
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def link_to(host: str, port: int, token: str) -> str:
+    """Return the address to open."""
+    name = host.strip("[]")
+    if name in ("0.0.0.0", "::"):
+        name = socket.gethostname()
+    name = f"[{name}]" if ":" in name else name
+    return f"http://{name}:{port}/" + (f"?token={token}" if token else "")
+
+
+@contextmanager
+def _watching(board: Board) -> Iterator[None]:
     """Have a thread look at the files until the end of the block."""
-    from scalerl.report.board.state import LOOK_EVERY_S
-
     stopped = threading.Event()
 
     def watch() -> None:

@@ -54,9 +54,13 @@ class Item:
     asked_at: float = 0.0
     next_at: float = 0.0
 
+    def is_wanted(self, now: float) -> bool:
+        """Return whether a page shows this run."""
+        return now < self.wanted_until and self.source.kind != "study"
+
     def lacks_history(self, now: float) -> bool:
         """Return whether a page shows this run without the whole history of its forecasts."""
-        return now < self.wanted_until and self.source.kind != "study" and not self.has_history
+        return self.is_wanted(now) and not self.has_history
 
 
 class Board:
@@ -68,13 +72,13 @@ class Board:
         self.epoch = f"{os.getpid()}-{time.time_ns()}"
         """Differs between two starts of the server: a page that sees a new one asks for everything again."""
         self.lock = threading.RLock()
+        self._changed = threading.Condition(self.lock)
         self.woken = threading.Event()
         """Set when a worker has finished: the next look need not wait."""
         self._end_compute = end_compute
         self._items: dict[str, Item] = {}
         self._notes: list[str] = []
         self._next_discovery = 0.0
-        self._listeners: set[Callable[[], None]] = set()
         self._num_workers = min(max(num_cores() - 1, 2), MOST_WORKERS)
         self._workers = Workers(retry_here=False, most_bytes=WORKER_BYTES)
         self._cache: dict[str, tuple[int, bytes]] = {}
@@ -101,8 +105,8 @@ class Board:
             if free > 0 and is_due and self._ask(item, now):
                 free -= 1
         if self.version != before:
-            for listener in list(self._listeners):
-                listener()
+            with self._changed:
+                self._changed.notify_all()
 
     def _discover(self) -> None:
         sources, notes = discover(self.roots)
@@ -122,16 +126,17 @@ class Board:
             self.version += 1
 
     def _ask(self, item: Item, now: float) -> bool:
-        """Have a worker look at something, if it has changed; return whether it has."""
+        """Have a worker look at something, if it has changed or lacks fits; return whether it does."""
         files = [*files_of(item.source), (str(item.status), 0, 0)]
-        wanted = item.wanted_until > now and item.source.kind != "study"
         item.next_at = now + LOOK_EVERY_S
-        if files == item.files and not item.lacks_history(now):
+        has_changed = files != item.files
+        if not has_changed and not item.lacks_history(now) and not (item.look and item.look.more):
             return False
-        item.files, item.has_history, item.asked_at = files, wanted, now
-        memory = {} if item.look is None else item.look.memory
+        item.files, item.has_history, item.asked_at = files, item.is_wanted(now), now
         self._workers.start(self._num_workers)
-        item.asked = self._workers.submit(look_at, item.source, self._end_compute, wanted, memory)
+        memory = {} if item.look is None else item.look.memory
+        look = partial(look_at, with_history=item.has_history, has_changed=has_changed)
+        item.asked = self._workers.submit(look, item.source, self._end_compute, memory)
         item.asked.add_done_callback(lambda _: self.woken.set())
         return True
 
@@ -142,20 +147,13 @@ class Board:
         except (WorkerDied, OSError, EOFError):
             item.look = unreadable(item.source, "its reader ran out of memory")
         times, most = PAUSES[item.source.kind]
-        item.next_at, item.asked = now + min(times * item.look.cpu_s, most), None
-        if item.look.more:
-            item.files, item.next_at = None, now
+        item.next_at, item.asked = now + min(times * item.look.read_s, most) * (not item.look.more), None
         self.version += 1
         item.version = self.version
         if (study := self._items.get(item.source.study or "")) is not None:
             study.version = self.version
 
     # What the page asks for
-
-    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener` after each change, from the watcher's thread; return how to stop that."""
-        self._listeners.add(listener)
-        return lambda: self._listeners.discard(listener)
 
     def _shown(self) -> Iterator[tuple[Item, Look]]:
         """Yield runs and logs that have anything to show: files beside a log that are not logs do not."""
@@ -166,9 +164,10 @@ class Board:
     def _studies(self) -> list[Item]:
         return [item for item in self._items.values() if item.source.kind == "study"]
 
-    def versions(self) -> dict[str, Any]:
-        """Return the version of everything."""
-        with self.lock:
+    def versions(self, after: int = 0, wait_s: float = 0.0) -> dict[str, Any]:
+        """Return the version of everything, as soon as it is another than `after` or the time is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.version != after, wait_s)
             return {
                 "epoch": self.epoch,
                 "version": self.version,
