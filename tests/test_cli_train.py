@@ -26,7 +26,7 @@ from small_runs import SHORT, USUAL
 
 from scalerl import store
 from scalerl.cli import main
-from scalerl.cli.train import Terminal, seconds_left
+from scalerl.cli.train import Terminal
 from scalerl.errors import EngineError
 from scalerl.graders.pool import GraderPool
 from scalerl.rollout.torch.engine import TorchEngine
@@ -128,8 +128,8 @@ def test_a_run_is_checked_trained_resumed_and_exported(scalerl: Command, tmp_pat
     checked = train(scalerl, out, "--check")
     assert checked.code == 0
     assert checked.out == (
-        "tiny-cpu can be trained: 0.85M matmul parameters on cpu, PipelineRL-1, cispo, 2 x 2 completions a step\n"
-        "8 slots for batches of 4: expected mean lag 1, largest 1 steps (rollout.slots)\n"
+        "tiny-cpu can be trained: 0.855M parameters on cpu, 2 x 2 answers a step, PipelineRL-1, cispo\n"
+        "8 slots for batches of 4: expected mean lag 1, largest 1 steps\n"
         "optimizer.warmup_steps = 10 is not below budget.steps = 3: the learning rate is still rising when the run "
         "ends\n"
     )
@@ -181,13 +181,6 @@ def test_run_without_an_update_is_not_called_learned(scalerl: Command, tmp_path:
     assert f"Not trained: none of 6 steps changed a weight (6 had {why}" in left.out
     assert "Learned" not in left.out
     assert "How sure" not in left.out
-
-
-def test_seconds_left_use_the_pace_of_this_attempt():
-    assert seconds_left(10.0, 0.0, 0.25) == pytest.approx(30.0)
-    assert seconds_left(10.0, 0.5, 0.75) == pytest.approx(10.0)
-    assert seconds_left(10.0, 0.5, 1.0) == 0.0
-    assert seconds_left(10.0, 0.5, 0.5) is None
 
 
 def test_several_tasks_are_shown_and_fitted_separately(scalerl: Command, tmp_path: Path):

@@ -50,7 +50,7 @@ def shortened(line: str, *, tiny_study: bool) -> list[str]:
     elif words[1] == "eval":
         added = FEW_PROBLEMS
     elif words[1] == "sft":
-        added = ("sft.steps=3", "sft.num_demonstrations=100", "sft.num_measured=4")
+        added = ("sft.steps=3", "sft.num_demonstrations=100")
     return words + [word for setting in added for word in ("--set", setting)]
 
 

@@ -140,7 +140,7 @@ class Watcher(SftObserver):
 
     def measured(self, progress: SftProgress) -> None:
         print(
-            f"step {progress.step:6d}  {progress.elapsed_s:6.1f} s  loss {progress.train_loss:.4f}"
+            f"step {progress.step:6d}  {progress.elapsed_s:6.1f} s  loss {progress.train_loss or math.nan:.4f}"
             f"  held out {progress.heldout_loss:.4f}",
             flush=True,
         )

@@ -9,7 +9,7 @@ from simulated import SimulatedEngine, complete
 
 from scalerl.errors import EngineStalled
 from scalerl.graders.pool import GraderSpec
-from scalerl.loop.evaluate import EvalResult, Evaluation, eval_requests, hash_prompts, pass_at, pass_at_turns
+from scalerl.loop.evaluate import Asked, EvalResult, Evaluation, eval_requests, hash_prompts, pass_at, pass_at_turns
 from scalerl.loop.grading import GraderRunner, Judge, Purpose, Verdict, WeightedGrader
 from scalerl.loop.watchdog import Watchdog, WatchedEngine
 from scalerl.types import Completion, LengthPlan, Problem
@@ -19,6 +19,7 @@ PROBLEMS = [Problem(id=f"p{place}", prompt=f"{place}?", answer=str(place), task=
 
 def requests(problems=PROBLEMS, seed=0, step=0):
     return eval_requests(
+        "main",
         problems,
         encode=lambda problem: [ord(character) for character in problem.prompt],
         plan=lambda key: LengthPlan(answer_budget=256),
@@ -38,13 +39,15 @@ JUDGE = Judge(
 
 def evaluate(engine, asked, *, graders, prompts_hash="h", seen: list[int] | None = None) -> EvalResult:
     """Sample all requests on an idle engine, and grade them."""
-    engine.submit(asked)
-    evaluation = Evaluation(asked, graders=graders, judge=JUDGE, prompts_hash=prompts_hash)
-    while not evaluation.done:
-        evaluation.take([] if evaluation.all_sampled else engine.poll())
-        if seen is not None:
-            seen.append(evaluation.num_finished)
-    return evaluation.result()
+    progress = [] if seen is None else seen
+    evaluation = Evaluation(
+        engine,
+        {"main": Asked(asked, JUDGE, prompts_hash)},
+        graders=graders,
+        on_progress=lambda finished, total: progress.append(finished),
+    )
+    assert evaluation.finish()
+    return evaluation.results()["main"]
 
 
 class Given(GraderRunner):
@@ -61,7 +64,7 @@ class Given(GraderRunner):
             correct = self._verdict(one)
             value = None if correct is None else float(correct)
             reason = "timeout" if correct is None else None
-            self._due.append(Verdict(completion=one, correct=correct, value=value, reason=reason))
+            self._due.append(Verdict(subject=one, correct=correct, value=value, reason=reason))
 
     def poll(self, purpose: Purpose, *, wait: bool = False) -> list[Verdict]:
         assert purpose == "evaluation"

@@ -27,7 +27,6 @@ from scalerl.loop.grading import (
     graders_of,
     is_pooled,
     opened_thinking,
-    verdicts,
 )
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.task import Task, TaskGrader
@@ -83,7 +82,7 @@ def wait_for(poll: Callable[[], list], num: int) -> list:
 
 
 def of(marked: Verdict) -> tuple[str, bool | None, str | None]:
-    return marked.completion.request.key, marked.correct, marked.reason
+    return marked.subject.request.key, marked.correct, marked.reason
 
 
 def test_only_fast_built_in_graders_run_in_this_process(graders: GraderRunner):
@@ -137,14 +136,6 @@ def test_the_grader_is_told_where_thinking_ends():
         name="a", training=(), evaluation=(), grader="exact", answer=AnswerFormat(thinking_start="[", thinking_end="]")
     )
     assert graders_of(task)[0].spec == GraderSpec(name="exact", settings={"thinking_start": "[", "thinking_end": "]"})
-    assert verdicts(task, [("[1]3", "3"), ("[3", "3"), ("3", " ")]) == [True, False, None]
-
-
-def test_pooled_verdicts_keep_the_order_of_answers():
-    task = Task(name="a", training=(), evaluation=(), grader=OBEDIENT)
-    answers = [("late", "3"), ("4", "3"), ("3", "3"), ("raise", "3")]
-    assert verdicts(task, answers) == [True, False, True, None]
-    assert verdicts(task, [("late", "3"), ("3", "3")], GradingSettings(cpu_limit_s=0.1, timeout_s=0.1)) == [None, True]
 
 
 def test_training_and_evaluation_share_a_pool(graders: GraderRunner):
@@ -170,7 +161,7 @@ def test_answer_that_breaks_the_grader_costs_only_itself(graders: GraderRunner):
     for index, text in enumerate(texts):
         graders.submit([completion(text, index)], judge(OBEDIENT), "training")
     found = {
-        one.completion.request.index: (one.correct, one.reason)
+        one.subject.request.index: (one.correct, one.reason)
         for one in wait_for(lambda: graders.poll("training", wait=True), len(texts))
     }
     assert [found[index] for index in range(len(texts))] == [
@@ -395,7 +386,7 @@ def test_threshold_decides_what_is_correct(graders: GraderRunner):
     texts = ["0.49", "half", "0.75"]
     graders.submit([completion(text, index) for index, text in enumerate(texts)], lenient, "training")
     verdicts = wait_for(lambda: graders.poll("training", wait=True), 3)
-    assert {v.completion.request.index: v.correct for v in verdicts} == {0: False, 1: True, 2: True}
+    assert {v.subject.request.index: v.correct for v in verdicts} == {0: False, 1: True, 2: True}
 
 
 def test_several_graders_give_a_weighted_mean(graders: GraderRunner):
@@ -408,7 +399,7 @@ def test_several_graders_give_a_weighted_mean(graders: GraderRunner):
     graders.submit(
         [completion(text, index) for index, text in enumerate(("3", "late", "4", "raise"))], both, "training"
     )
-    verdicts = {v.completion.request.index: v for v in wait_for(lambda: graders.poll("training", wait=True), 4)}
+    verdicts = {v.subject.request.index: v for v in wait_for(lambda: graders.poll("training", wait=True), 4)}
     assert verdicts[0].scores == {"right": 1.0, "short": 1.0, "seen": 1.0}
     assert [verdicts[index].value for index in range(4)] == [1.0, 0.0, 0.25, None]
     assert [verdicts[index].correct for index in range(4)] == [True, False, False, None]
@@ -436,7 +427,7 @@ def test_coroutine_graders_wait_together_within_their_limit():
         graders.check(limited)
         graders.submit([completion("3" if index % 2 else "4", index) for index in range(64)], limited, "training")
         verdicts = wait_for(lambda: graders.poll("training", wait=True), 64)
-        assert {v.completion.request.index: v.correct for v in verdicts} == {i: bool(i % 2) for i in range(64)}
+        assert {v.subject.request.index: v.correct for v in verdicts} == {i: bool(i % 2) for i in range(64)}
 
 
 def test_coroutine_that_hangs_has_no_verdict():
@@ -444,4 +435,4 @@ def test_coroutine_that_hangs_has_no_verdict():
     with closing(graders):
         graders.submit([completion("hang"), completion("3", 1)], judge("own_code:judge"), "training")
         verdicts = wait_for(lambda: graders.poll("training", wait=True), 2)
-    assert {v.completion.request.index: v.reason for v in verdicts} == {0: "timeout", 1: None}
+    assert {v.subject.request.index: v.reason for v in verdicts} == {0: "timeout", 1: None}

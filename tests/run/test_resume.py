@@ -10,8 +10,8 @@ import pytest
 from scalerl import store
 from scalerl.config import Recipe, load_recipe
 from scalerl.errors import RecipeError, RunFolderError
-from scalerl.loop.evaluate import EvalResult, Evaluation
 from scalerl.run import checkpoint as checkpoints
+from scalerl.run.evaluate import eval_rows
 from scalerl.run.resume import best_step, check_same, export, lock_folder, newest_checkpoint, read_earlier
 from scalerl.run.run import Run
 
@@ -144,19 +144,10 @@ def test_the_best_checkpoint_is_kept_and_exported(tmp_path: Path, monkeypatch: p
         ],
     )
     given = iter([0.5, 0.1, 0.2, 0.9, 0.3, 0.4])
-    kept = type("Kept", (EvalResult,), {"reward": property(lambda self: rewards[id(self)])})
-    rewards: dict[int, float] = {}
-    true_result = Evaluation.result
-
-    def pretended(evaluation: Evaluation) -> EvalResult:
-        result = true_result(evaluation)
-        pretend = kept(**{field: getattr(result, field) for field in EvalResult.__slots__})
-        rewards[id(pretend)] = next(given)
-        alive.append(pretend)
-        return pretend
-
-    alive: list[EvalResult] = []
-    monkeypatch.setattr(Evaluation, "result", pretended)
+    monkeypatch.setattr(
+        "scalerl.run.run.eval_rows",
+        lambda *arguments: [row | {"reward": next(given)} for row in eval_rows(*arguments)],
+    )
     folder = tmp_path / "run"
     Run(recipe, folder).train()
     assert list(checkpoints.steps(folder / store.CHECKPOINTS)) == [3, 5]

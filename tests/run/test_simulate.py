@@ -192,14 +192,10 @@ def test_command_prints_tables_and_json(rates, tmp_path):
     words += ["--reach", "0.5", *(word for change in SMALL for word in ("--set", change))]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
-    assert "reward, PPO-off-policy-3" in result.output
     assert "reward 0.5, PipelineRL-3: " in result.output
     scheme = json.loads(CliRunner().invoke(app, [*words, "--json"]).output)["schemes"]["PipelineRL-3"]
     assert scheme["best"]["generators"] + scheme["best"]["learner_gpus"] == 4
     assert len(scheme["splits"]) == 3
-    rewards = [row["value"] for row in scheme["reward"]]
-    assert rewards == sorted(rewards)
-    assert 0.2 < rewards[0] < rewards[-1] < 0.85
     # 0.5 is half of the rise, at 60 steps.
     days, low, high = scheme["days"]
     assert days == pytest.approx(60 * scheme["best"]["gpu_hours_per_step"] / 4 / 24, rel=0.1)

@@ -16,7 +16,6 @@ from unpacked_sft import examples, reference_loss
 
 from scalerl import store
 from scalerl.config import load_recipe
-from scalerl.config.parts import LearnerSettings, SftSettings
 from scalerl.graders.rules import numeric
 from scalerl.graders.sandbox.job import KINDS
 from scalerl.models.load import load_model
@@ -91,7 +90,7 @@ class Killer(SftObserver):
 @pytest.mark.timeout(7200)
 @needs_smollm2
 def test_sft_lowers_the_heldout_loss_at_its_defaults(tmp_path: Path):
-    recipe = load_recipe("smollm2-arithmetic", ["sft.num_demonstrations=200", "sft.num_measured=0"])
+    recipe = load_recipe("smollm2-arithmetic", ["sft.num_demonstrations=200"])
     # A fork: SIGKILL leaves no time to write anything.
     child = os.fork()
     if child == 0:
@@ -116,10 +115,8 @@ def test_sft_lowers_the_heldout_loss_at_its_defaults(tmp_path: Path):
 def test_packed_sft_of_smollm2_equals_an_unpacked_reference():
     model = load_model("smollm2-135m", dtype=torch.float32, device="cpu").model
     reference = copy.deepcopy(model)
-    settings = SftSettings(lr=3e-5, warmup_frac=0.0)
-    learner = sft_learner(
-        model, settings, LearnerSettings(micro_batch_tokens=64), lr=3e-5, num_steps=2, dtype=torch.float32
-    )
+    recipe = load_recipe("scalerl", ["sft.warmup_frac=0.0", "learner.micro_batch_tokens=64", "model.dtype=float32"])
+    learner = sft_learner(model, recipe, lr=3e-5, num_steps=2)
     optimizer = torch.optim.AdamW(reference.parameters(), lr=3e-5, betas=(0.9, 0.95), weight_decay=0.01)
     for step in range(2):
         batch = examples(4, model.config.vocab_size, seed=step)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TextIO
 
 import typer
 
@@ -158,18 +158,21 @@ class RunTerminal:
         self._signals.install()
 
     def show_bar(self, text: str, *, total: float, **fields: Any) -> None:
-        """Show a bar, on a screen only; `text` begins it and may have the fields, which `update` changes."""
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        """Show a bar with the time left, on a screen only; `text` begins it and may have the fields.
+
+        `update` changes them.
+        """
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         self._bar = Progress(
             *(TextColumn(text), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn()),
-            TextColumn("{task.fields[left]}"),
+            *(TimeRemainingColumn(), TextColumn("left")),
             console=self.console,
             transient=True,
             disable=not self.console.is_terminal,
         )
         self._bar.start()
-        self._task = self._bar.add_task("", total=total, left="", **fields)
+        self._task = self._bar.add_task("", total=total, **fields)
 
     def update(self, **fields: Any) -> None:
         self._bar.update(self._task, **fields)
@@ -180,6 +183,14 @@ class RunTerminal:
             with suppress(OSError):
                 self._bar.stop()
         self._signals.restore()
+
+    def leave(self, text: str) -> NoReturn:
+        """End a command that was stopped: with this text, and the signal in the exit code."""
+        self.close()
+        gone = self.stopped_by == signal.SIGPIPE
+        with suppress(OSError):
+            typer.echo(f"the output cannot be written any more. {text}" if gone else text, err=gone)
+        raise typer.Exit(128 + (self.stopped_by or signal.SIGINT))
 
 
 @contextmanager

@@ -1,9 +1,6 @@
 """sft: make a base model from demonstrations."""
 
-import signal
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +16,10 @@ from scalerl.errors import UsageError
 if TYPE_CHECKING:
     from scalerl.run.sft.make import SftPlan, SftProgress, SftResult
 
-_READ = ("sft", "task", "tasks", "model.path", "model.dtype", "grading", "learner", "seed", "description")
-_READ_OF_EVALUATION = ("evaluation.num_prompts", "evaluation.seed")
+_READ = (
+    *("sft", "task", "tasks", "learner", "model.path", "model.dtype", "seed", "description"),
+    *("evaluation.num_prompts", "evaluation.seed"),
+)
 
 
 def sft(
@@ -51,26 +50,14 @@ def sft(
         with setting_up():
             from scalerl.run.sft.make import sft as make
 
-            result = make(
-                settings,
-                out,
-                model=model,
-                record={"recipe": recipe, "set": [*(overrides or ()), *added]},
-                resume=resume,
-                observer=terminal,
-            )
-        words = "Stopped, with a checkpoint: the same command with --resume goes on"
+            record = {"recipe": recipe, "set": [*(overrides or ()), *added]}
+            result = make(settings, out, model=model, record=record, resume=resume, observer=terminal)
     except KeyboardInterrupt:
-        result, words = (
-            None,
-            "Stopped at once: the same command with --resume goes on after its last checkpoint",
-        )
+        terminal.leave("Stopped at once: the same command with --resume goes on after its last checkpoint")
     finally:
         terminal.close()
     if result is None:
-        with suppress(OSError):
-            typer.echo(words)
-        raise typer.Exit(128 + (terminal.stopped_by or signal.SIGINT))
+        terminal.leave("Stopped, with a checkpoint: the same command with --resume goes on")
     typer.echo(reached(result, recipe))
 
 
@@ -78,36 +65,21 @@ def _check_read(overrides: Sequence[str]) -> None:
     """Refuse a setting that SFT would not read, rather than ignore it."""
     for text in overrides:
         key = text.partition("=")[0].strip()
-        if key.split(".")[0] in _READ or key in _READ or key in _READ_OF_EVALUATION:
-            continue
-        own = "sft." + key.rpartition(".")[2]
-        hint = f"; did you mean {own}?" if key in ("optimizer.lr", "optimizer.weight_decay", "budget.steps") else ""
-        raise UsageError(
-            f"--set {text}: sft does not use {key}; it uses the tables sft, task, grading and learner, model.path, "
-            f"model.dtype, seed, {' and '.join(_READ_OF_EVALUATION)}{hint}"
-        )
+        if not any(f"{key}.".startswith(f"{read}.") for read in _READ):
+            raise UsageError(f"--set {text}: sft does not use {key}; it uses {', '.join(_READ)}")
 
 
 def reached(result: "SftResult", recipe: str) -> str:
     """Return what a run of SFT reached, in a few lines."""
-    first, last, plan, rates = result.curve[0], result.curve[-1], result.plan, result.pass_rates
-    lines = [
+    first, last, plan, folder = result.curve[0], result.curve[-1], result.plan, result.folder
+    return (
         f"The held-out loss went from {first.heldout_loss:.4f} to {last.heldout_loss:.4f} in {last.step:,} steps "
         f"({plan.epochs:.3g} epochs of {plan.num_demonstrations:,} demonstrations, "
         f"{timedelta(seconds=round(last.elapsed_s))}); {result.gain_last_fifth:.1%} of that loss fell in the last "
-        f"fifth of the steps (a base that still improves by much breaks under RL)."
-    ]
-    for name, of_task in {"": rates}.items() if "greedy" in rates else rates.items():
-        if of_task and of_task["greedy"] is not None:
-            lines.append(
-                f"Pass rate on {of_task['num_prompts']} evaluation problems{name and f' of {name}'}: "
-                f"{of_task['greedy']:.3f} greedy, {of_task['temperature_1']:.3f} at temperature 1."
-            )
-    lines.append(
-        f"{result.num_parameters:,} parameters in {result.folder}. Next: scalerl train {recipe} --set "
-        f"model.path={result.folder}"
+        f"fifth of the steps (a base that still improves by much breaks under RL).\n"
+        f"{result.num_parameters:,} parameters in {folder}. Next: scalerl eval {folder} --recipe {recipe}, then "
+        f"scalerl train {recipe} --set model.path={folder}"
     )
-    return "\n".join(lines)
 
 
 class SftTerminal(RunTerminal):
@@ -125,18 +97,11 @@ class SftTerminal(RunTerminal):
             self.print(f"{plan.num_too_long:,} demonstrations are left out: they have more tokens than the context")
         if plan.first_step:
             self.print(f"Continuing after step {plan.first_step:,}")
-        self._since, self._plan = time.monotonic(), plan
         self.show_bar("step {task.completed:.0f}/{task.total:.0f}", total=plan.num_steps, completed=plan.first_step)
 
     def stepped(self, step: int) -> None:
         self.update(completed=step)
 
     def measured(self, progress: "SftProgress") -> None:
-        words = f"step {progress.step:6d}  held out {progress.heldout_loss:.4f}"
-        if progress.train_loss == progress.train_loss:
-            words += f"  training {progress.train_loss:.4f}"
-        done = progress.step - self._plan.first_step
-        if done:
-            left_s = (time.monotonic() - self._since) / done * (self._plan.num_steps - progress.step)
-            words += f"  {timedelta(seconds=round(left_s))} left"
-        self.print(words)
+        training = "" if progress.train_loss is None else f"  training {progress.train_loss:.4f}"
+        self.print(f"step {progress.step:6d}  held out {progress.heldout_loss:.4f}{training}")

@@ -14,8 +14,20 @@ from scalerl.cli.train import load
 from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
-    from scalerl.curves import Fit
+    from scalerl.curves import Value
     from scalerl.run.simulate import Split
+
+_COLUMNS = {
+    "scheme": "{0.scheme}",
+    "generators": "{0.generators}",
+    "learner": "{0.learner_gpus}",
+    "steps/h": "{0.steps_per_hour:.1f}",
+    "GPU-h/step": "{0.gpu_hours_per_step:.3g}",
+    "idle: generators": "{0.generator_idle:.0%}",
+    "idle: learner": "{0.learner_idle:.0%}",
+    "slots used": "{0.slots_used:.0%}",
+    "mean lag": "{0.lag_mean:.1f}",
+}
 
 
 def simulate(
@@ -24,10 +36,8 @@ def simulate(
     rates: Path = option("FILE|RUN", "Rates: a TOML file, or a run folder of at least 8 steps.", default=...),
     overrides: list[str] | None = opt.OVERRIDES,
     generators: int | None = option("N", "This number of generators only. Unset: every split.", min=0),
-    curve: Path | None = option(
-        "RUN", "A run folder or log: its reward per step gives reward against GPU-hours of the budget."
-    ),
-    reach: float | None = option("R", "With --curve: days until it has this reward."),
+    curve: Path | None = option("RUN", "With --reach: a run folder or log, whose reward per step is followed."),
+    reach: float | None = option("R", "With --curve: days until the reward is reached."),
     as_json: bool = opt.JSON,
 ) -> None:
     """Compute steps per hour, idle time and lag of a recipe on a number of GPUs, and the best split of the GPUs.
@@ -36,72 +46,40 @@ def simulate(
 
     See also: train --check --gpus NUMxGB for the memory it needs.
     """
-    if reach is not None and curve is None:
-        raise UsageError("--reach needs --curve RUN, whose reward per step it follows")
+    if (reach is None) != (curve is None):
+        raise UsageError("--curve RUN and --reach R go together: the days until that run's curve has the reward R")
     settings = load(recipe, overrides)
-    from scalerl.curves import compute_for, reward_at
     from scalerl.run.simulate import best, read_rates, splits
 
-    fitted, table = None if curve is None else _curve(curve), read_rates(rates)
+    steps, table = None if curve is None or reach is None else _steps_to(curve, reach), read_rates(rates)
     by_scheme = splits(settings, table, gpus, generators)
     chosen = {name: best(of_scheme) for name, of_scheme in by_scheme.items()}
-    first = next(iter(chosen.values()))
-    most = settings.budget.gpu_hours or (settings.budget.steps or 1000) * first.gpu_hours_per_step
-    hours = [most * place / 8 for place in range(1, 9)]
-    reward = {} if fitted is None else {
-        name: reward_at(fitted, [each / split.gpu_hours_per_step for each in hours]) for name, split in chosen.items()
-    }  # fmt: skip
-    reached = None if fitted is None or reach is None else compute_for(fitted, [reach])[0].compute
 
     def days(split: "Split") -> list[float]:
         per_step = split.gpu_hours_per_step / gpus / 24
-        return [] if reached is None else [per_step * each for each in (reached.value, reached.low, reached.high)]
+        return [] if steps is None else [per_step * each for each in (steps.value, steps.low, steps.high)]
 
     if as_json:
-        content = {
-            name: {
-                "best": asdict(chosen[name]),
-                "splits": [asdict(split) for split in of_scheme],
-                "reward": [
-                    {"gpu_hours": each, "steps": at.compute, **asdict(at.reward)}
-                    for each, at in zip(hours, reward.get(name, ()), strict=bool(reward))
-                ],
-                "days": days(chosen[name]),
-            }
-            for name, of_scheme in by_scheme.items()
+        schemes = {
+            name: {"best": asdict(split), "splits": [asdict(each) for each in by_scheme[name]], "days": days(split)}
+            for name, split in chosen.items()
         }
-        print_json("simulate", gpus=gpus, rates=table.model_dump(mode="json"), schemes=content)
+        print_json("simulate", gpus=gpus, rates=table.model_dump(mode="json"), schemes=schemes)
         return
     typer.echo(f"{gpus} GPU{'s' * (gpus > 1)}; rates: {table.description or 'as given'}")
-    header = ("scheme", "generators", "learner", "steps/h", "GPU-h/step", "idle: generators", "learner", "slots used")
-    rows = [
-        (
-            *(name, str(split.generators), str(split.learner_gpus)),
-            *(f"{split.steps_per_hour:.1f}", f"{split.gpu_hours_per_step:.3g}"),
-            *(f"{split.generator_idle:.0%}", f"{split.learner_idle:.0%}"),
-            *(f"{split.slots_used:.0%}", f"{split.lag_mean:.1f}"),
-        )
-        for name, split in chosen.items()
-    ]
-    print_table((*header, "mean lag"), rows)
-    if reward:
-        cells = [
-            [f"{at.reward.value:.3f} [{at.reward.low:.3f}, {at.reward.high:.3f}]" for at in column]
-            for column in reward.values()
-        ]
-        table_rows = zip([f"{each:.4g}" for each in hours], *cells, strict=True)
-        print_table(("GPU-hours", *(f"reward, {name}" for name in reward)), table_rows)
-        for name, split in chosen.items() if reach is not None else ():
-            text = "probably never" if reached is None else "{:.3g} [{:.3g}, {:.3g}] days".format(*days(split))
-            typer.echo(f"reward {reach:g}, {name}: {text} on {gpus} GPUs")
-        typer.echo("Reward per step is the curve's, at the lag it was measured with; only the pace is computed.")
+    print_table(list(_COLUMNS), [[cell.format(split) for cell in _COLUMNS.values()] for split in chosen.values()])
+    for name, split in chosen.items() if reach is not None else ():
+        text = "probably never" if steps is None else "{:.3g} [{:.3g}, {:.3g}] days".format(*days(split))
+        typer.echo(f"reward {reach:g}, {name}: {text}; reward per step is the curve's, only the pace is computed")
 
 
-def _curve(path: Path) -> "Fit":
+def _steps_to(path: Path, reward: float) -> "Value | None":
+    """Return the steps at which the curve of a run has this reward, with an interval; None if probably never."""
+    from scalerl.curves import compute_for
     from scalerl.logs.formats import read_table
     from scalerl.logs.series import Selection, series_from
     from scalerl.report.results import FitOptions, analyse_fit
 
     result = analyse_fit(series_from([read_table(str(path))], Selection(x="step"))[:1], FitOptions()).curves[0]
     assert result.fit is not None, "a curve that cannot be fitted is an error"
-    return result.fit
+    return compute_for(result.fit, [reward])[0].compute

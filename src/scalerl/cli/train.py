@@ -1,12 +1,9 @@
 """train | eval | export: the training half, besides sft."""
 
 import json
-import signal
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from datetime import timedelta
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
     from scalerl.report.alarms import Alarm
     from scalerl.report.results import CurveResult
     from scalerl.run.derive import Derived
-    from scalerl.run.run import Outlooks, Run, RunEnd
+    from scalerl.run.run import Outlooks, Run
 
 
 def train(
@@ -77,28 +74,19 @@ def train(
         with board_beside(out, wanted=board):
             end = run.train()
     except KeyboardInterrupt:
-        terminal.close()
-        typer.echo(f"Stopped at once{resumes_from(out)}")
-        raise typer.Exit(128 + (terminal.stopped_by or signal.SIGINT)) from None
+        terminal.leave(f"Stopped at once{resumes_from(out)}")
     except StoreError as error:
         raise StoreError(f"{error}{resumes_from(out)}") from error
     finally:
         terminal.close()
-    _report_end(end, run, terminal, plots=plots)
-
-
-def _report_end(end: "RunEnd", run: "Run", terminal: "Terminal", *, plots: bool) -> None:
-    """Say how a run ended; one that was stopped exits with the number of the signal."""
-    if end.kind in ("paused", "stopped"):
-        word = end.kind.capitalize()
-        text = f"{word} at step {run.pipeline.version}, with a checkpoint: the same command with --resume goes on"
-        if terminal.stopped_by == signal.SIGPIPE:
-            text = f"the output cannot be written any more. {text}"
-        with suppress(OSError):
-            typer.echo(text, err=terminal.stopped_by == signal.SIGPIPE)
-        raise typer.Exit(128 + (terminal.stopped_by or 0) if end.kind == "stopped" else 0)
-    typer.echo(f"\nDone: {end.reason}. The run is in {run.folder}")
-    conclude(run.folder, plots=plots)
+    text = f"{end.kind.capitalize()} at step {run.pipeline.version}, with a checkpoint: the same command with --resume"
+    if end.kind == "stopped":
+        terminal.leave(f"{text} goes on")
+    if end.kind == "paused":
+        typer.echo(f"{text} goes on")
+        return
+    typer.echo(f"\nDone: {end.reason}. The run is in {out}")
+    conclude(out, plots=plots)
 
 
 def _derive(recipe: "Recipe") -> "tuple[Recipe, tuple[Derived, ...]]":
@@ -113,6 +101,7 @@ def _derive(recipe: "Recipe") -> "tuple[Recipe, tuple[Derived, ...]]":
 def _try(recipe: str, run: "Run", derived: "Sequence[Derived]") -> None:
     """Give every grader an answer, talk to each environment, take one step, and print what would be trained."""
     from scalerl.cli.recipe import print_table
+    from scalerl.config import mode_name
     from scalerl.run.trial import try_parts
 
     with setting_up(), closing(run):
@@ -120,7 +109,8 @@ def _try(recipe: str, run: "Run", derived: "Sequence[Derived]") -> None:
     if derived:
         rows = [(each.key, json.dumps(each.value), each.reason) for each in derived]
         print_table(("derived setting", "value", "because"), rows)
-    lines = [f"{recipe} can be trained: {summary(run)}", slots_line(run), *run.parts.notices]
+    regime = f"{mode_name(run.recipe.pipeline)}, {run.recipe.loss.name}"
+    lines = [f"{recipe} can be trained: {summary(run)}, {regime}", slots_line(run), *run.parts.notices]
     typer.echo("\n".join([*lines, *(trial.text for trial in trials)]))
 
 
@@ -243,41 +233,24 @@ def setting_up() -> Iterator[None]:
 
 
 def summary(run: "Run") -> str:
-    """Return a run in one line: model, device, regime, loss, batch."""
-    from scalerl.config import mode_name
-
-    shape, recipe = run.shape, run.recipe
-    return (
-        f"{(shape.body_params + shape.head_params) / 1e6:.2f}M matmul parameters on {run.device}, "
-        f"{mode_name(recipe.pipeline)}, {recipe.loss.name}, "
-        f"{recipe.pipeline.groups_per_batch} x {recipe.pipeline.completions_per_group} completions a step"
-    )
-
-
-def first_line(run: "Run") -> str:
-    """Return what is trained, for a first run; `--check` says more."""
+    """Return what is trained, where, and on how much a step."""
     size, pipeline = (run.shape.body_params + run.shape.head_params) / 1e6, run.recipe.pipeline
-    answers = pipeline.groups_per_batch * pipeline.completions_per_group
-    return f"{size:.3g}M parameters on {run.device}, {answers:,} answers a step (train --check says more)"
+    answers = f"{pipeline.groups_per_batch} x {pipeline.completions_per_group} answers a step"
+    return f"{size:.3g}M parameters on {run.device}, {answers}"
 
 
 def slots_line(run: "Run") -> str:
-    """Return the number of slots, how it was chosen, and the lag to expect from it."""
+    """Return the number of slots, and the lag to expect from it."""
     from scalerl.loop.slots import full_slots, lag_words
 
-    lag, settings = run.parts.lag, run.recipe
-    if num := settings.rollout.generators:
+    lag, rollout, full = run.parts.lag, run.recipe.rollout, full_slots(run.recipe.pipeline)
+    if rollout.generators:
         return (
-            f"{lag.slots:,} slots in {num} generator{'s' * (num > 1)} for batches of {lag.batch:,}: lag up to "
+            f"{lag.slots:,} slots of all generators for batches of {lag.batch:,}: lag up to "
             f"{lag.max_lag} steps where the learner sets the pace (scalerl simulate)"
         )
-    if settings.rollout.slots is not None:
-        origin = "rollout.slots"
-    elif lag.slots < full_slots(settings.pipeline):
-        origin = f"as many as memory allows, of {full_slots(settings.pipeline):,} that max_lag could use"
-    else:
-        origin = "max_lag + 1 batches"
-    return f"{lag_words(lag)} ({origin})"
+    is_short = rollout.slots is None and lag.slots < full
+    return lag_words(lag) + (f" (memory has no room for {full:,}, which max_lag could use)" if is_short else "")
 
 
 class Terminal(RunTerminal):
@@ -286,11 +259,12 @@ class Terminal(RunTerminal):
     _reward: float | None = None
 
     def started(self, run: "Run") -> None:
-        self._run, self._since, self._share_before = run, time.monotonic(), run.share_spent
-        for line in (first_line(run), *run.parts.notices):
+        self._run = run
+        for line in (f"{summary(run)} (train --check says more)", *run.parts.notices):
             self.print(line)
         self.open()
-        self.show_bar("step {task.fields[step]}", total=1.0, step=run.pipeline.version)
+        done, step = run.share_spent, run.pipeline.version
+        self.show_bar("step {task.fields[step]}", total=1.0, completed=done, step=step)
         self.update(description="starting")
 
     def stepped(self, row: Mapping[str, Any]) -> None:
@@ -303,10 +277,7 @@ class Terminal(RunTerminal):
         parts.append(f"entropy {_number(row.get('loss/entropy'), 2)}")
         if row.get("outcome/stopped_frac"):
             parts.append(f"stopped {row['outcome/stopped_frac']:.0%}")
-        share = self._run.share_spent
-        left_s = seconds_left(time.monotonic() - self._since, self._share_before, share)
-        left = "" if left_s is None else f"{timedelta(seconds=round(left_s))} left"
-        self.update(completed=share, description="  ".join(parts), step=row["step"], left=left)
+        self.update(completed=self._run.share_spent, description="  ".join(parts), step=row["step"])
 
     def evaluating(self, finished: int, total: int) -> None:
         self.update(description=f"evaluating {finished}/{total}")
@@ -329,12 +300,6 @@ class Terminal(RunTerminal):
         self.close()
         sys.stderr.write(f"error: {reason}\n")
         sys.stderr.flush()
-
-
-def seconds_left(elapsed_s: float, share_before: float, share: float) -> float | None:
-    """Return the seconds until the budget is spent, at the pace of this attempt, including evaluations."""
-    gained = share - share_before
-    return elapsed_s * max(1 - share, 0.0) / gained if gained > 0 else None
 
 
 def outcome_words(row: Mapping[str, Any]) -> str:

@@ -551,5 +551,3 @@ class SftSettings(Settings):
     new model."""
     num_heldout: int = Field(default=4000, ge=1)
     """Demonstrations that only measure the loss; at most a tenth of all."""
-    num_measured: int = Field(default=32, ge=0)
-    """Evaluation problems on which the result's pass rate is measured at the end; 0 measures none."""

@@ -5,12 +5,14 @@ A completion that its grader could not judge counts as wrong, and the reasons ar
 
 import hashlib
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from scalerl.graders.supervisor import Reason
 from scalerl.loop.grading import GraderRunner, Judge, Verdict
+from scalerl.loop.seams import Engine
 from scalerl.types import Completion, LengthPlan, Problem, Request, derive_seed
 
 
@@ -90,6 +92,7 @@ def pass_at_turns(correct_turns: Sequence[Sequence[int]], num_samples: int) -> d
 
 
 def eval_requests(
+    set_name: str,
     problems: Sequence[Problem],
     *,
     encode: Callable[[Problem], Sequence[int]],
@@ -114,7 +117,7 @@ def eval_requests(
             key = derive_seed("evaluation", seed, problem.content_hash, index, step, *([repeat] if repeat else []))
             requests.append(
                 Request(
-                    group=f"eval/{problem.id}",
+                    group=f"eval/{set_name}/{problem.id}",
                     index=index,
                     problem=problem,
                     prompt_tokens=prompt_tokens,
@@ -156,82 +159,108 @@ def conversation_means(sums: Mapping[str, float]) -> dict[str, float]:
     }
 
 
+class Asked(NamedTuple):
+    """What an evaluation asks on one set, and who judges the answers."""
+
+    requests: Sequence[Request]
+    judge: Judge
+    prompts_hash: str
+
+
 class Evaluation:
-    """One evaluation of one set while it is under way: grades the completions it is given, and counts."""
+    """One evaluation, of all sets at once, while it is under way: grades the completions it is given."""
 
-    def __init__(self, requests: Sequence[Request], *, graders: GraderRunner, judge: Judge, prompts_hash: str) -> None:
-        self.num_requests = len(requests)
-        self.num_finished = 0
-        """Completions that are graded."""
-        self.last_version = 0
-        """The newest version of the policy that sampled a token."""
-        self._graders, self._judge, self._prompts_hash = graders, judge, prompts_hash
-        self._order: dict[str, int] = {}
-        for request in requests:
-            self._order.setdefault(request.group, len(self._order))
-        self._num_correct = [0] * len(self._order)
-        self._num_without_verdict: Counter[Reason] = Counter()
-        self._num_outcomes: Counter[str] = Counter()
-        self._value_sum, self._has_shares = 0.0, len(judge.graders) > 1
-        self._score_sums: defaultdict[str, float] = defaultdict(float)
-        self._num_sampled = self._num_graded = self._num_truncated = self._num_tokens = 0
-        self._conversations: Counter[str] = Counter()
-        self._correct_turns: list[list[int]] = [[] for _ in self._order]
-
-    @property
-    def all_sampled(self) -> bool:
-        return self._num_sampled == self.num_requests
+    def __init__(
+        self,
+        engine: Engine,
+        sets: Mapping[str, Asked],
+        *,
+        graders: GraderRunner,
+        on_progress: Callable[[int, int], None] = lambda finished, total: None,
+    ) -> None:
+        """Submit all requests. `engine` returns nothing else; `on_progress` gets the completions graded and asked."""
+        self._engine, self._graders, self._on_progress = engine, graders, on_progress
+        self._answers = {name: _Answers(asked) for name, asked in sets.items()}
+        requests = [request for asked in sets.values() for request in asked.requests]
+        self._set_of = {request.group: name for name, asked in sets.items() for request in asked.requests}
+        self._num_asked, self._num_sampled, self._num_graded = len(requests), 0, 0
+        engine.submit(requests)
 
     @property
     def done(self) -> bool:
-        return self.num_finished == self.num_requests
+        return self._num_graded == self._num_asked
+
+    def finish(self, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Sample and grade all that is left; return whether that ended before `stop` said to give up."""
+        while not self.done:
+            if stop():
+                return False
+            self.take([] if self._num_sampled == self._num_asked else self._engine.poll())
+        return True
 
     def take(self, completions: Sequence[Completion]) -> None:
-        """Grade these completions and count the verdicts that have arrived; wait a moment if all are sampled."""
-        self._graders.submit(completions, self._judge, "evaluation")
+        """Grade these completions and take the verdicts that have arrived; wait a moment if all are sampled."""
+        if self.done:
+            return
+        for name, answers in self._answers.items():
+            own = [completion for completion in completions if self._set_of[completion.request.group] == name]
+            self._graders.submit(own, answers.asked.judge, "evaluation")
+            answers.sampled(own)
         self._num_sampled += len(completions)
-        self._num_truncated += sum(completion.truncated for completion in completions)
-        self._num_tokens += sum(completion.num_written for completion in completions)
-        self._conversations.update(conversation_sums(completions))
-        self.last_version = max([self.last_version, *(int(completion.versions[-1]) for completion in completions)])
-        for verdict in self._graders.poll("evaluation", wait=self.all_sampled):
-            self._count(verdict)
+        for verdict in self._graders.poll("evaluation", wait=self._num_sampled == self._num_asked):
+            self._answers[self._set_of[verdict.subject.request.group]].graded(verdict)
+            self._num_graded += 1
+        self._on_progress(self._num_graded, self._num_asked)
 
-    def _count(self, verdict: Verdict) -> None:
-        self.num_finished += 1
-        self._num_graded += verdict.correct is not None
-        if verdict.reason is not None:
-            self._num_without_verdict[verdict.reason] += 1
-        if verdict.outcome:
-            self._num_outcomes[verdict.outcome] += 1
-        place = self._order[verdict.completion.request.group]
-        self._num_correct[place] += verdict.correct is True
-        if verdict.correct:
-            self._correct_turns[place].append(len(verdict.completion.turns))
-        self._value_sum += verdict.value or 0.0
-        self._has_shares |= verdict.value not in (None, 0.0, 1.0)
-        for name, value in verdict.scores.items():
-            self._score_sums[name] += value
+    def results(self) -> dict[str, EvalResult]:
+        """Return what was measured on each set; call it when `done`."""
+        return {name: answers.result() for name, answers in self._answers.items()}
+
+
+class _Answers:
+    """The answers on one set."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        groups = dict.fromkeys(request.group for request in asked.requests)
+        self._places = {group: place for place, group in enumerate(groups)}
+        self._verdicts: list[tuple[int, int, Verdict]] = []
+        """The place of the prompt, the turns of the completion, and the verdict without it: tokens take memory."""
+        self._sums: Counter[str] = Counter()
+        self._last_version = 0
+
+    def sampled(self, completions: Sequence[Completion]) -> None:
+        self._sums.update(conversation_sums(completions))
+        for completion in completions:
+            self._sums.update(truncated=completion.truncated, written=completion.num_written)
+            self._last_version = max(self._last_version, int(completion.versions[-1]))
+
+    def graded(self, verdict: Verdict) -> None:
+        place, turns = self._places[verdict.subject.request.group], len(verdict.subject.turns)
+        self._verdicts.append((place, turns, replace(verdict, subject=None)))
 
     def result(self) -> EvalResult:
-        """Return what was measured; call it when `done`."""
-        num = self.num_requests
+        verdicts, num = [verdict for _, _, verdict in self._verdicts], max(len(self._verdicts), 1)
+        correct_turns: list[list[int]] = [[] for _ in self._places]
+        for place, turns, verdict in self._verdicts:
+            if verdict.correct:
+                correct_turns[place].append(turns)
+        has_shares = len(self.asked.judge.graders) > 1 or any(each.value not in (None, 0.0, 1.0) for each in verdicts)
+        columns = dict.fromkeys(name for verdict in verdicts for name in verdict.scores)
         return EvalResult(
-            num_correct=tuple(self._num_correct),
-            samples_per_prompt=num // max(len(self._order), 1),
-            num_graded=self._num_graded,
-            num_without_verdict=self._num_without_verdict,
-            num_outcomes=self._num_outcomes,
-            score=self._value_sum / num if self._has_shares and num else None,
-            scores={name: total / num for name, total in self._score_sums.items()},
-            num_truncated=self._num_truncated,
-            mean_length=self._num_tokens / num if num else 0.0,
-            prompts_hash=self._prompts_hash,
-            last_version=self.last_version,
-            conversations=conversation_means(self._conversations),
-            correct_turns=tuple(tuple(sorted(of_prompt)) for of_prompt in self._correct_turns)
-            if self._conversations
-            else (),
+            num_correct=tuple(map(len, correct_turns)),
+            samples_per_prompt=len(self._verdicts) // max(len(self._places), 1),
+            num_graded=sum(verdict.correct is not None for verdict in verdicts),
+            num_without_verdict=Counter(verdict.reason for verdict in verdicts if verdict.reason is not None),
+            num_outcomes=Counter(verdict.outcome for verdict in verdicts if verdict.outcome),
+            score=sum(verdict.value or 0.0 for verdict in verdicts) / num if has_shares else None,
+            scores={name: sum(verdict.scores.get(name, 0.0) for verdict in verdicts) / num for name in columns},
+            num_truncated=self._sums["truncated"],
+            mean_length=self._sums["written"] / num,
+            prompts_hash=self.asked.prompts_hash,
+            last_version=self._last_version,
+            conversations=conversation_means(self._sums),
+            correct_turns=tuple(tuple(sorted(turns)) for turns in correct_turns) if self._sums["num"] else (),
         )
 
 

@@ -1,6 +1,6 @@
 """Verdicts on completions: fast graders run in this process, all others in child processes.
 
-    graders.submit(them, judge, "training")  ->  graders.poll("training")  ->  Verdict(completion, value, correct, ...)
+    graders.submit(them, judge, "training")  ->  graders.poll("training")  ->  Verdict(subject, value, correct, ...)
 
 A grader's value is a number from 0 to 1. Of several graders the weighted mean counts, and a completion is correct if
 that reaches the judge's threshold. Training and evaluation share the child processes, and each gets only the verdicts
@@ -70,7 +70,8 @@ class Judge:
 class Verdict:
     """What a completion is worth, or the reason why that is not known."""
 
-    completion: Completion
+    subject: Any
+    """The completion, or what `submit_text` was given for a text."""
     correct: bool | None
     """Whether the value reaches the threshold; None without a verdict."""
     value: float | None = None
@@ -133,38 +134,12 @@ def with_limits(spec: GraderSpec, limits: GradingSettings) -> GraderSpec:
     return dataclasses.replace(spec, settings={**spec.settings, **bounds})
 
 
-def verdicts(
-    task: Task, answers: Sequence[tuple[str, str]], limits: GradingSettings | None = None, *, threshold: float = 1.0
-) -> list[bool | None]:
-    """Grade texts with their references, all at once; return whether each is correct, in the same order."""
-    judge = Judge(graders=graders_of(task), decode_all=lambda _: (), threshold=threshold)
-    runner = GraderRunner(limits)
-    try:
-        correct: dict[int, bool | None] = {}
-        for index, (text, answer) in enumerate(answers):
-            runner.submit_text(index, text, answer, judge, "evaluation")
-        while len(correct) < len(answers):
-            correct |= {cast(int, key): made.correct for key, made in runner.poll_keys("evaluation", wait=True)}
-        return [correct[index] for index in range(len(answers))]
-    finally:
-        runner.close()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """What graders made of one text; a Verdict without its completion."""
-
-    correct: bool | None
-    value: float | None = None
-    scores: Mapping[str, float] = field(default_factory=dict)
-    reason: Reason | None = None
-    outcome: str = ""
-
-
 @dataclass(slots=True, kw_only=True)
 class _Waiting:
     """A text whose graders have not all answered."""
 
+    subject: Any
+    purpose: Purpose
     judge: Judge
     episode: Episode | None = None
     """The conversation whose answer it is, if it is one's."""
@@ -172,7 +147,7 @@ class _Waiting:
     outcomes: dict[str, str] = field(default_factory=dict)
     reason: Reason | None = None
 
-    def take(self, column: str, score: Score, reason: Reason | None) -> Judged | None:
+    def take(self, column: str, score: Score, reason: Reason | None) -> Verdict | None:
         """Add the value of one grader; return the verdict if it was the last."""
         self.values[column], self.outcomes[column] = score.value, score.outcome
         self.reason = self.reason or reason
@@ -181,13 +156,17 @@ class _Waiting:
         outcome = next((name for grader in self.judge.graders if (name := self.outcomes[grader.column])), "")
         scores = {name: value for name, value in self.values.items() if value is not None}
         if len(scores) < len(self.judge.graders):
-            return Judged(correct=None, reason=self.reason, outcome=outcome)
+            return Verdict(subject=self.subject, correct=None, reason=self.reason, outcome=outcome)
         value = self.judge.value_of(scores)
         if self.episode is not None and (self.episode.base, self.episode.weight) != (0.0, 1.0):
             value = min(max(self.episode.base + self.episode.weight * value, 0.0), 1.0)
-        several = len(self.judge.graders) > 1
-        correct = value >= self.judge.threshold
-        return Judged(correct=correct, value=value, scores=scores if several else {}, outcome=outcome)
+        return Verdict(
+            subject=self.subject,
+            correct=value >= self.judge.threshold,
+            value=value,
+            scores=scores if len(scores) > 1 else {},
+            outcome=outcome,
+        )
 
 
 class GraderRunner:
@@ -196,14 +175,14 @@ class GraderRunner:
     def __init__(self, limits: GradingSettings | None = None) -> None:
         self._limits = limits or GradingSettings()
         self._pool: GraderPool | None = None
-        self._waiting: dict[tuple[Purpose, str | int], _Waiting] = {}
-        self._completions: dict[tuple[Purpose, str | int], Completion] = {}
+        self._waiting: dict[int, _Waiting] = {}
+        self._num_submitted = 0
         self._local: dict[str, Callable[[str, str], object]] = {}
         self._local_errors: dict[str, str] = {}
         self._secrets: set[str] = set()
         """Values of settings that look like keys; no message repeats them."""
         self._last_verdict = time.monotonic()
-        self._ready: defaultdict[Purpose, list[tuple[str | int, Judged]]] = defaultdict(list)
+        self._ready: defaultdict[Purpose, list[Verdict]] = defaultdict(list)
 
     def check(self, judge: Judge) -> None:
         """Raise GraderError if one of the judge's graders cannot be used; to be called before anything is sampled."""
@@ -221,42 +200,43 @@ class GraderRunner:
         alone = [completion for completion in completions if completion.episode is None]
         texts = iter(judge.decode_all([completion.tokens.tolist() for completion in alone]))
         for completion in completions:
-            key, episode = completion.request.key, completion.episode
-            self._completions[purpose, key] = completion
+            episode = completion.episode
             text = next(texts) if episode is None else episode.answer
             if text is not None:
                 answer = completion.request.problem.answer
-                self.submit_text(key, judge.opening + text, answer, judge, purpose, episode)
+                self.submit_text(completion, judge.opening + text, answer, judge, purpose, episode)
             elif episode is not None:
                 correct = None if episode.value is None else episode.value >= judge.threshold
-                judged = Judged(correct=correct, value=episode.value, reason=cast(Reason | None, episode.reason))
-                self._ready[purpose].append((key, judged))
+                reason = cast(Reason | None, episode.reason)
+                verdict = Verdict(subject=completion, correct=correct, value=episode.value, reason=reason)
+                self._ready[purpose].append(verdict)
 
     def submit_text(
-        self, key: str | int, text: str, answer: str, judge: Judge, purpose: Purpose, episode: Episode | None = None
+        self, subject: Any, text: str, answer: str, judge: Judge, purpose: Purpose, episode: Episode | None = None
     ) -> None:
-        """Grade one text under a key; the rewards of an `episode` are added to what graders say of its answer."""
-        waiting = _Waiting(judge=judge, episode=episode)
+        """Grade one text; the rewards of an `episode` are added to what graders say of its answer."""
         if not self._waiting:
             self._last_verdict = time.monotonic()
-        self._waiting[purpose, key] = waiting
+        number = self._num_submitted = self._num_submitted + 1
+        self._waiting[number] = _Waiting(subject=subject, purpose=purpose, judge=judge, episode=episode)
         for grader in judge.graders:
             spec = with_limits(grader.spec, self._limits)
             if is_pooled(spec):
-                self._started().submit((purpose, key, grader.column), spec, text, answer)
+                self._started().submit((number, grader.column), spec, text, answer)
             else:
-                score, reason = self._grade_here(spec, text, answer)
-                self._take(purpose, key, grader.column, score, reason)
+                self._take(number, grader.column, *self._grade_here(spec, text, answer))
 
     def _grade_here(self, spec: GraderSpec, text: str, answer: str) -> tuple[Score, Reason | None]:
         """Return the value by a grader of this process, or the reason why there is none."""
-        if not is_local(spec.name):
-            score = read_score(GRADERS[spec.name](text, answer, **spec.settings))
-            return score, "no_answer" if score.value is None else None
         try:
-            score = read_score(self._local_grader(spec)(text, answer))
-        # What a user's own grader raises costs one verdict, as in a child process.
+            if is_local(spec.name):
+                score = read_score(self._local_grader(spec)(text, answer))
+            else:
+                score = read_score(GRADERS[spec.name](text, answer, **spec.settings))
         except Exception as error:
+            if not is_local(spec.name):
+                raise
+            # What a user's own grader raises costs one verdict, as in a child process.
             self._local_errors.setdefault(spec.name, one_line(error))
             return Score(value=None), "error"
         return score, "no_answer" if score.value is None else None
@@ -276,30 +256,16 @@ class GraderRunner:
 
     def poll(self, purpose: Purpose, *, wait: bool = False) -> list[Verdict]:
         """Return the verdicts since the last call; with `wait`, wait a moment for at least one if any is pending."""
-        return [
-            Verdict(
-                completion=self._completions.pop((purpose, key)),
-                correct=made.correct,
-                value=made.value,
-                scores=made.scores,
-                reason=made.reason,
-                outcome=made.outcome,
-            )
-            for key, made in self.poll_keys(purpose, wait=wait)
-        ]
-
-    def poll_keys(self, purpose: Purpose, *, wait: bool = False) -> list[tuple[str | int, Judged]]:
-        """Return the keys that have a verdict since the last call, each with it."""
         if self._pool is not None and self._waiting:
-            due = not self._ready[purpose] and any(waiting == purpose for waiting, _ in self._waiting)
+            due = not self._ready[purpose] and any(each.purpose == purpose for each in self._waiting.values())
             self._receive(self._pool.poll(_WAIT_S if wait and due else 0.0))
         ready, self._ready[purpose] = self._ready[purpose], []
         return ready
 
     def _receive(self, results: Sequence[Graded]) -> None:
         for result in results:
-            purpose, key, column = cast(tuple[Purpose, str, str], result.key)
-            self._take(purpose, key, column, Score(value=result.value, outcome=result.outcome), result.reason)
+            number, column = cast(tuple[int, str], result.key)
+            self._take(number, column, Score(value=result.value, outcome=result.outcome), result.reason)
         if results:
             self._last_verdict = time.monotonic()
         elif time.monotonic() - self._last_verdict > (quiet_s := self._limits.timeout_s + _SPARE_S):
@@ -307,11 +273,10 @@ class GraderRunner:
                 f"{len(self._waiting)} answers are with the graders, and none came back in {quiet_s:g} s"
             )
 
-    def _take(self, purpose: Purpose, key: str | int, column: str, score: Score, reason: Reason | None) -> None:
-        made = self._waiting[purpose, key].take(column, score, reason)
-        if made is not None:
-            del self._waiting[purpose, key]
-            self._ready[purpose].append((key, made))
+    def _take(self, number: int, column: str, score: Score, reason: Reason | None) -> None:
+        verdict = self._waiting[number].take(column, score, reason)
+        if verdict is not None:
+            self._ready[self._waiting.pop(number).purpose].append(verdict)
 
     @property
     def first_errors(self) -> dict[str, str]:
@@ -363,7 +328,7 @@ class GroupGrading:
         """Return the groups whose last verdict has arrived, in the order of their last verdicts."""
         graded = []
         for verdict in self._graders.poll("training", wait=wait):
-            request = verdict.completion.request
+            request = verdict.subject.request
             verdicts = self._verdicts[request.group]
             verdicts[request.index] = verdict
             if len(verdicts) == len(self._groups[request.group]):
@@ -389,7 +354,7 @@ class GroupGrading:
 
     def _reward_of(self, verdict: Verdict) -> float:
         return reward_of(verdict.value or 0.0, self._reward) + self._length.adjust(
-            verdict.completion.num_written, verdict.correct is True
+            verdict.subject.num_written, verdict.correct is True
         )
 
 

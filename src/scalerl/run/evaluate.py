@@ -1,7 +1,6 @@
 """Measure a model on evaluation sets: the rows of evals.jsonl and of `scalerl eval`."""
 
 import math
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -11,7 +10,7 @@ from scalerl.config import Recipe
 from scalerl.config.parts import EvaluationSettings
 from scalerl.errors import GraderError
 from scalerl.graders.sandbox.job import KINDS, STOPPED
-from scalerl.loop.evaluate import EvalResult, Evaluation, eval_requests
+from scalerl.loop.evaluate import Asked, EvalResult, Evaluation, eval_requests
 from scalerl.loop.requests import Text
 from scalerl.loop.seams import Engine
 from scalerl.run.derive import derive
@@ -25,6 +24,7 @@ def set_requests(eval_set: EvalSet, inputs: Inputs, settings: EvaluationSettings
     """Return the requests of one set."""
     sampling = settings.sampling(eval_set.name)
     return eval_requests(
+        eval_set.name,
         eval_set.problems,
         encode=eval_set.prompts.tokens.__getitem__,
         plan=inputs.length.plan,
@@ -41,84 +41,42 @@ def evaluate_set(
     eval_set: EvalSet, engine: Engine, inputs: Inputs, settings: EvaluationSettings, *, step: int
 ) -> EvalResult:
     """Sample and grade every prompt of a set on an otherwise idle engine."""
-    measured = EvaluationRound(engine, replace(inputs, eval_sets=(eval_set,)), settings, step=step)
-    measured.finish()
-    return measured.results[0][1]
+    evaluation = begin_evaluation(engine, replace(inputs, eval_sets=(eval_set,)), settings, step=step)
+    evaluation.finish()
+    return evaluation.results()[eval_set.name]
 
 
-class EvaluationRound:
-    """The evaluations of all sets at one step, one set after the other, while they are under way."""
+def begin_evaluation(
+    engine: Engine,
+    inputs: Inputs,
+    settings: EvaluationSettings,
+    *,
+    step: int,
+    on_progress: Callable[[int, int], None] = lambda finished, total: None,
+) -> Evaluation:
+    """Submit the requests of all sets."""
+    asked = {
+        each.name: Asked(set_requests(each, inputs, settings, step=step), each.judge, each.prompts_hash)
+        for each in inputs.eval_sets
+    }
+    return Evaluation(engine, asked, graders=inputs.graders, on_progress=on_progress)
 
-    def __init__(
-        self,
-        engine: Engine,
-        inputs: Inputs,
-        settings: EvaluationSettings,
-        *,
-        step: int,
-        on_progress: Callable[[int, int], None] = lambda finished, total: None,
-        on_result: Callable[[EvalSet, EvalResult], None] = lambda eval_set, result: None,
-        spent: Mapping[str, float] | None = None,
-        groups: Sequence[Group] = (),
-    ) -> None:
-        """`engine` returns only what this submits. `on_progress` gets the number of finished completions and of all,
-        `on_result` the result of each set; it may raise. `spent` is what the run had spent when it began, and `groups`
-        are training groups to show beside it."""
-        self.step, self.groups, self._spent = step, tuple(groups), spent or {}
-        self.results: list[tuple[EvalSet, EvalResult]] = []
-        self._engine, self._inputs, self._settings = engine, inputs, settings
-        self._on_progress, self._on_result = on_progress, on_result
-        self._left = deque(inputs.eval_sets)
-        self._current = self._begin()
 
-    @property
-    def done(self) -> bool:
-        return len(self.results) == len(self._inputs.eval_sets)
-
-    def finish(self, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Sample and grade all that is left; return whether that ended before `stop` said to give up."""
-        while not self.done:
-            if stop():
-                return False
-            self.take([] if self._current.all_sampled else self._engine.poll())
-        return True
-
-    def take(self, completions: Sequence[Completion]) -> None:
-        """Grade what has been sampled, and go on to the next set after the last of one."""
-        if self.done:
-            return
-        self._current.take(completions)
-        self._on_progress(self._current.num_finished, self._current.num_requests)
-        if self._current.done:
-            self.results.append((self._left.popleft(), self._current.result()))
-            self._on_result(*self.results[-1])
-            if self._left:
-                self._current = self._begin()
-
-    def rows(self, attempt: int) -> list[Row]:
-        """Return the rows of evals.jsonl; `last_version` is there where later weights have sampled too."""
-        return [
-            {
-                "step": self.step,
-                "attempt": attempt,
-                "set": eval_set.name,
-                **{key: self._spent[key] for key in ("gpu_hours", "flops", "tokens")},
-                "reward": result.reward,
-                "num_correct": list(result.num_correct),
-                **counts(result),
-                **({"last_version": result.last_version} if result.last_version > self.step else {}),
-            }
-            for eval_set, result in self.results
-        ]
-
-    def _begin(self) -> Evaluation:
-        """Submit the requests of the next set."""
-        eval_set = self._left[0]
-        requests = set_requests(eval_set, self._inputs, self._settings, step=self.step)
-        self._engine.submit(requests)
-        return Evaluation(
-            requests, graders=self._inputs.graders, judge=eval_set.judge, prompts_hash=eval_set.prompts_hash
-        )
+def eval_rows(results: Mapping[str, EvalResult], step: int, attempt: int, spent: Mapping[str, float]) -> list[Row]:
+    """Return the rows of evals.jsonl; `last_version` is there where later weights have sampled too."""
+    return [
+        {
+            "step": step,
+            "attempt": attempt,
+            "set": name,
+            **{key: spent[key] for key in ("gpu_hours", "flops", "tokens")},
+            "reward": result.reward,
+            "num_correct": list(result.num_correct),
+            **counts(result),
+            **({"last_version": result.last_version} if result.last_version > step else {}),
+        }
+        for name, result in results.items()
+    ]
 
 
 def sample_rows(groups: Sequence[Group], text: Text) -> list[dict[str, Any]]:
@@ -154,29 +112,26 @@ def evaluate_model(recipe: Recipe, sets: Collection[str] = ()) -> list[dict[str,
     """Measure the recipe's model, untrained, on evaluation sets, all of them or `sets`; return one row per set."""
     recipe, _ = derive(recipe)
     inputs = load_inputs(recipe, sets=sets)
-
-    def check(eval_set: EvalSet, result: EvalResult) -> None:
-        if result.num_graded == 0:
-            raise no_verdicts(eval_set, result, inputs)
-
     with closing(inputs.graders), closing(eval_engine(inputs, recipe)) as engine:
-        measured = EvaluationRound(engine, inputs, recipe.evaluation, step=0, on_result=check)
-        measured.finish()
-        return [
-            {
-                "set": eval_set.name,
-                "reward": result.reward,
-                "interval": list(wilson(sum(result.num_correct), result.num_samples)),
-                **counts(result),
-                "num_prompts": len(result.num_correct),
-                "samples_per_prompt": result.samples_per_prompt,
-                "num_correct": list(result.num_correct),
-                "pass_at": _keyed(result.pass_at),
-                **({"pass_at_turns": _keyed(by_turns)} if (by_turns := result.pass_at_turns) else {}),
-                "without_verdict": dict(result.num_without_verdict),
-            }
-            for eval_set, result in measured.results
-        ]
+        evaluation = begin_evaluation(engine, inputs, recipe.evaluation, step=0)
+        evaluation.finish()
+        results = evaluation.results()
+        check_verdicts(results, inputs)
+    return [
+        {
+            "set": name,
+            "reward": result.reward,
+            "interval": list(wilson(sum(result.num_correct), result.num_samples)),
+            **counts(result),
+            "num_prompts": len(result.num_correct),
+            "samples_per_prompt": result.samples_per_prompt,
+            "num_correct": list(result.num_correct),
+            "pass_at": _keyed(result.pass_at),
+            **({"pass_at_turns": _keyed(by_turns)} if (by_turns := result.pass_at_turns) else {}),
+            "without_verdict": dict(result.num_without_verdict),
+        }
+        for name, result in results.items()
+    ]
 
 
 def _keyed(by_number: Mapping[int, Any]) -> dict[str, Any]:
@@ -184,17 +139,20 @@ def _keyed(by_number: Mapping[int, Any]) -> dict[str, Any]:
     return {str(key): _keyed(value) if isinstance(value, Mapping) else value for key, value in by_number.items()}
 
 
-def no_verdicts(eval_set: EvalSet, result: EvalResult, inputs: Inputs) -> GraderError:
-    """Return the error for a set on which the grader gave no verdict at all, with the reasons."""
-    playing = inputs.environments.get(eval_set.name)
-    name = eval_set.judge.name if playing is None else eval_set.task.environment.name
-    reasons = ", ".join(f"{num} x {reason}" for reason, num in result.num_without_verdict.items())
-    errors = {**({} if playing is None else playing.steps.first_errors), **inputs.graders.first_errors}
-    error = next(iter(errors.values()), None)
-    return GraderError(
-        f'"{name}" has a verdict on none of {result.num_samples} answers of {eval_set.name} '
-        f"({reasons}{f': {error}' if error else ''})"
-    )
+def check_verdicts(results: Mapping[str, EvalResult], inputs: Inputs, *, allowed: Collection[str] = ()) -> None:
+    """Raise GraderError if a set has no verdict at all, for other reasons than the `allowed` ones."""
+    for eval_set in inputs.eval_sets:
+        result, playing = results[eval_set.name], inputs.environments.get(eval_set.name)
+        if result.num_graded or not result.num_without_verdict.keys() - set(allowed):
+            continue
+        name = eval_set.judge.name if playing is None else eval_set.task.environment.name
+        reasons = ", ".join(f"{num} x {reason}" for reason, num in result.num_without_verdict.items())
+        errors = {**({} if playing is None else playing.steps.first_errors), **inputs.graders.first_errors}
+        error = next(iter(errors.values()), None)
+        raise GraderError(
+            f'"{name}" has a verdict on none of {result.num_samples} answers of {eval_set.name} '
+            f"({reasons}{f': {error}' if error else ''})"
+        )
 
 
 def counts(result: EvalResult) -> dict[str, Any]:

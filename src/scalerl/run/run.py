@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 
@@ -20,7 +20,7 @@ from scalerl.errors import StoreError
 from scalerl.graders.supervisor import Reason
 from scalerl.learner.late import LateMetrics
 from scalerl.learner.step import compilation_s
-from scalerl.loop.evaluate import EvalResult, conversation_means, conversation_sums
+from scalerl.loop.evaluate import Evaluation, conversation_means, conversation_sums
 from scalerl.loop.pipeline import StepDone
 from scalerl.loop.watchdog import Watchdog
 from scalerl.models.shape import ModelShape, work_flops
@@ -30,12 +30,11 @@ from scalerl.report.results import CurveResult
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.clock import Clock, devices_held, larger, step_times
 from scalerl.run.derive import derive
-from scalerl.run.evaluate import EvaluationRound, no_verdicts, outcome_columns, sample_rows
+from scalerl.run.evaluate import begin_evaluation, check_verdicts, eval_rows, outcome_columns, sample_rows
 from scalerl.run.health import Health
 from scalerl.run.host import environment, frozen_objects, machine_load, run_devices
 from scalerl.run.pack import pack_groups
 from scalerl.run.parts import build
-from scalerl.run.prompts import EvalSet
 from scalerl.run.resume import Earlier, best_step, check_same, lock_folder, read_earlier
 from scalerl.run.sinks import Sinks, check_sinks
 from scalerl.types import Group, Work
@@ -80,6 +79,16 @@ class RunEnd:
     kind: Literal["budget", "data", "stopped", "paused"]
     """The budget is spent, the data is exhausted, the observer asked it to stop, or it came to where it pauses."""
     reason: str
+
+
+class _Begun(NamedTuple):
+    """An evaluation that is under way, and what belongs to its step."""
+
+    evaluation: Evaluation
+    step: int
+    spent: Mapping[str, float]
+    groups: Sequence[Group]
+    """Training groups to show beside it."""
 
 
 class Run:
@@ -135,7 +144,7 @@ class Run:
         self._saves = checkpoints.BackgroundSaves()
         self._work, self._eval_work = Work(), Work()
         self._unwritten: Callable[[], dict[str, Any]] | None = None
-        self._evaluation: EvaluationRound | None = None
+        self._evaluation: _Begun | None = None
         """The evaluation that goes on beside training, if any."""
         self._num_without_verdict: Counter[Reason] = Counter()
         self._num_outcomes: Counter[str] = Counter()
@@ -347,44 +356,31 @@ class Run:
             return
         with self.clock.aside("evaluation"), engine.alone():
             engine.push_weights(self.learner.weights(), step)
-            evaluation = self._begin_evaluation(groups)
+            begun = self._begin_evaluation(groups)
             with self._watchdog.watching("the grader"):
-                stopped = not evaluation.finish(lambda: bool(self.observer.stopping()))
+                stopped = not begun.evaluation.finish(lambda: bool(self.observer.stopping()))
             if stopped:
                 # A resumed run evaluates this step again.
                 self._last_evaluated = -1
                 return
-            self._record(evaluation)
+            self._record(begun)
         self._count_evaluation(0.0)
         if self.parts.turns is not None:
             # What environments took here is time of the evaluation.
             self.parts.turns.take_seconds()
 
-    def _begin_evaluation(self, groups: Sequence[Group]) -> EvaluationRound:
-        inputs, step = self.parts.inputs, self.pipeline.version
-
-        def check(eval_set: EvalSet, result: EvalResult) -> None:
-            if step == 0 and result.num_graded == 0 and result.num_without_verdict.keys() - {"no_answer"}:
-                # Training may make answers readable; a grader that fails on every answer stays broken.
-                raise no_verdicts(eval_set, result, inputs)
-
-        return EvaluationRound(
-            self.parts.engine.evaluation,
-            inputs,
-            self.recipe.evaluation,
-            step=step,
-            on_progress=self._on_progress,
-            on_result=check,
-            spent=self.clock.row(),
-            groups=groups[:SAMPLES_KEPT],
-        )
+    def _begin_evaluation(self, groups: Sequence[Group]) -> _Begun:
+        step, engine, settings = self.pipeline.version, self.parts.engine.evaluation, self.recipe.evaluation
+        spent = self.clock.row()
+        begun = begin_evaluation(engine, self.parts.inputs, settings, step=step, on_progress=self._on_progress)
+        return _Begun(begun, step, spent, groups[:SAMPLES_KEPT])
 
     def _advance_evaluation(self) -> None:
         """Take what has been sampled for the evaluation beside training."""
         if self._evaluation is not None:
             with self._watchdog.watching("the grader"):
-                self._evaluation.take(self.parts.engine.received("evaluation"))
-            if self._evaluation.done:
+                self._evaluation.evaluation.take(self.parts.engine.received("evaluation"))
+            if self._evaluation.evaluation.done:
                 self._record(self._evaluation)
                 self._evaluation = None
 
@@ -394,7 +390,7 @@ class Run:
             return
         started = time.monotonic()
         with self._watchdog.watching("the grader"):
-            stopped = not self._evaluation.finish(self._stops_now)
+            stopped = not self._evaluation.evaluation.finish(self._stops_now)
         self._count_evaluation(time.monotonic() - started)
         if not stopped:
             self._record(self._evaluation)
@@ -409,14 +405,18 @@ class Run:
             self.clock.add(evaluation_flops=evaluated)
             self.clock.recount("evaluation", seconds * evaluated / (evaluated + trained))
 
-    def _record(self, evaluation: EvaluationRound) -> None:
+    def _record(self, begun: _Begun) -> None:
         """Write the rows of an evaluation and report them."""
         self._write_row()
-        step, rows = evaluation.step, evaluation.rows(self.attempt)
+        step, results = begun.step, begun.evaluation.results()
+        if step == 0:
+            # Training may make answers readable; a grader that fails on every answer stays broken.
+            check_verdicts(results, self.parts.inputs, allowed=["no_answer"])
+        rows = eval_rows(results, step, self.attempt, begun.spent)
         for row in rows:
             store.append_row(self.folder / store.EVALS, row)
             self._sinks.log(row, "eval")
-        for row in sample_rows(evaluation.groups, self.parts.inputs.text):
+        for row in sample_rows(begun.groups, self.parts.inputs.text):
             store.append_row(self.folder / store.SAMPLES, {"step": step, "attempt": self.attempt, **row})
         self.evals = [row for row in self.evals if row["step"] != step] + rows
         names = [each.name for each in self.parts.inputs.eval_sets]

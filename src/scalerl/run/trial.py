@@ -126,9 +126,9 @@ def try_graders(parts: Parts) -> list[GraderTrial]:
         for text in (problem.answer, _NONSENSE):
             runner.submit_text(_NONSENSE, opening + text, problem.answer, judge, "evaluation")
             # The pool's limits bound the wait.
-            while not (results := runner.poll_keys("evaluation", wait=True)):
+            while not (verdicts := runner.poll("evaluation", wait=True)):
                 pass
-            ((_, judged),) = results
+            (judged,) = verdicts
             if judged.reason not in (None, "no_answer"):
                 error = runner.first_errors.get(name, f"it ended by {judged.reason}")
                 raise GraderError(f'the grader "{name}" fails on an answer of {eval_set.name}: {error}')

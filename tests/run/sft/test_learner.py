@@ -10,11 +10,14 @@ import torch
 from unpacked_sft import examples, reference_loss
 
 from scalerl.answer_format import AnswerFormat
-from scalerl.config.parts import LearnerSettings, SftSettings
+from scalerl.config import Recipe, load_recipe
 from scalerl.models.tiny import TinyShape, build_model, build_tokenizer
 from scalerl.run.sft.learner import batch_of, sft_learner, take_weights
 
-SETTINGS = SftSettings(lr=3e-3, warmup_frac=0.25)
+
+def recipe_of(*changes: str) -> Recipe:
+    fixed = ("sft.warmup_frac=0.25", "learner.micro_batch_tokens=100", "model.dtype=float32")
+    return load_recipe("scalerl", [*fixed, *changes])
 
 
 @pytest.fixture
@@ -28,14 +31,7 @@ def tiny_model():
 def test_packed_training_equals_an_unpacked_reference(tiny_model):
     reference, vocabulary = copy.deepcopy(tiny_model), tiny_model.config.vocab_size
     num_steps = 12
-    learner = sft_learner(
-        tiny_model,
-        SETTINGS,
-        LearnerSettings(micro_batch_tokens=100),
-        lr=3e-3,
-        num_steps=num_steps,
-        dtype=torch.float32,
-    )
+    learner = sft_learner(tiny_model, recipe_of(), lr=3e-3, num_steps=num_steps)
     optimizer = torch.optim.AdamW(reference.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=0.01)
     for step in range(num_steps):
         batch = examples(9, vocabulary, seed=step)
@@ -59,10 +55,9 @@ def test_packed_training_equals_an_unpacked_reference(tiny_model):
 def test_ranks_imitate_as_one_process(tiny_model, monkeypatch, sharding):
     forked.children(monkeypatch)
     alone, vocabulary = copy.deepcopy(tiny_model), tiny_model.config.vocab_size
-    like = {"lr": 3e-3, "num_steps": 6, "dtype": torch.float32}
-    expected = sft_learner(alone, SETTINGS, LearnerSettings(micro_batch_tokens=100), **like)
-    settings = LearnerSettings(micro_batch_tokens=100, ranks=2, sharding=sharding)
-    ranked = sft_learner(tiny_model, SETTINGS, settings, **like)
+    expected = sft_learner(alone, recipe_of(), lr=3e-3, num_steps=6)
+    two = recipe_of("learner.ranks=2", f"learner.sharding={sharding}")
+    ranked = sft_learner(tiny_model, two, lr=3e-3, num_steps=6)
     with contextlib.closing(ranked):
         heldout = batch_of(examples(20, vocabulary, seed=99))
         for step in range(6):
@@ -77,8 +72,7 @@ def test_ranks_imitate_as_one_process(tiny_model, monkeypatch, sharding):
 
 
 def test_learning_rate_rises_and_then_falls_along_a_cosine(tiny_model):
-    settings = SftSettings(warmup_frac=0.2)
-    learner = sft_learner(tiny_model, settings, LearnerSettings(), lr=1.0, num_steps=10, dtype=torch.float32)
+    learner = sft_learner(tiny_model, recipe_of("sft.warmup_frac=0.2"), lr=1.0, num_steps=10)
     rates = []
     for step in range(10):
         rates.append(learner.lr)

@@ -82,15 +82,6 @@ class Examples:
         return digest.hexdigest()[:16]
 
 
-def merged(parts: Sequence[Examples]) -> Examples:
-    """Return the examples of several tasks as one; the order of training mixes them."""
-    return Examples(
-        training=[example for part in parts for example in part.training],
-        heldout=[example for part in parts for example in part.heldout],
-        num_too_long=sum(part.num_too_long for part in parts),
-    )
-
-
 def draw(task: Task, settings: SftSettings, *, seed: int, new: bool, share: float = 1.0) -> Sequence[Demonstration]:
     """Draw the demonstrations of a task; one with a fixed number of them may give fewer.
 

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scalerl.config.parts import LearnerSettings, OptimizerSettings, SftSettings
+from scalerl.config import Recipe, body_dtype
+from scalerl.config.parts import OptimizerSettings
 from scalerl.learner import torch_learner
 from scalerl.learner.saved import SavedTensors
 from scalerl.rl.filters import EffectiveBatch
@@ -35,38 +36,38 @@ _LENGTH = LengthPlan(answer_budget=1)
 
 
 def sft_learner(
-    model: "PreTrainedModel",
-    settings: SftSettings,
-    learner: LearnerSettings,
-    *,
-    lr: float,
-    num_steps: int,
-    dtype: torch.dtype,
-    device: torch.device | None = None,
+    model: "PreTrainedModel", recipe: Recipe, *, lr: float, num_steps: int, device: torch.device | None = None
 ) -> Any:
     """Return a learner with a warm-up and then a cosine to a fiftieth of `lr`.
 
     It trains the model in place; with learner.sharding, ranks on this kind of device train copies of it, and
     `take_weights` brings back what they made of it.
     """
+    learner, device = recipe.learner, device or model.device
     optimizer = OptimizerSettings(
         lr=lr,
         schedule="cosine",
         decay_steps=num_steps,
         final_lr_frac=0.02,
-        warmup_steps=math.ceil(settings.warmup_frac * num_steps),
+        warmup_steps=math.ceil(recipe.sft.warmup_frac * num_steps),
         beta2=0.95,
         eps=1e-8,
     )
-    plain = learner.model_copy(update={"start_kl": 0.0, "share_prompts": False})
-    step: dict[str, Any] = {"effective": _all_kept, "weigh": token, "loss": _imitation}
-    step |= {"learner": plain, "optimizer": optimizer, "dtype": dtype, "fp32_head": True}
+    step: dict[str, Any] = {
+        "effective": _all_kept,
+        "weigh": token,
+        "loss": _imitation,
+        "learner": learner.model_copy(update={"start_kl": 0.0, "share_prompts": False}),
+        "optimizer": optimizer,
+        "dtype": getattr(torch, body_dtype(recipe, gpu=device.type == "cuda")),
+        "fp32_head": True,
+    }
     if learner.sharding == "none":
-        return torch_learner(model, **step)
+        return torch_learner(model.to(device), **step)  # pyright: ignore[reportArgumentType]
     with tempfile.TemporaryDirectory(prefix="scalerl-sft-") as folder:
         # Ranks have read it when they are ready.
         model.save_pretrained(folder)
-        return child_learner(learner, device or model.device, model=folder, settings=functools.partial(dict, **step))
+        return child_learner(learner, device, model=folder, settings=functools.partial(dict, **step))
 
 
 @torch.no_grad()

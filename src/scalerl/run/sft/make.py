@@ -2,47 +2,56 @@
 
     demonstrations -> tokens (demonstrations.py) -> steps (learner.py) -> a Hugging Face folder + made_by.json
 
-Starts from a model's folder, or builds a small Llama (inputs.py). While it runs, checkpoints are in OUT.checkpoints; a
-run that was stopped or killed continues from the newest, to the same weights.
+Starts from a model's folder, or builds a small Llama. While it runs, checkpoints are in OUT.checkpoints; a run that was
+stopped or killed continues from the newest, to the same weights. `scalerl eval` measures the model.
 """
 
-import dataclasses
 import json
 import math
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from safetensors import SafetensorError
 
 from scalerl.atomic_files import new_folder, write_errors
-from scalerl.config import Recipe, body_dtype
+from scalerl.config import Recipe
 from scalerl.config.parts import NEW_MODEL
 from scalerl.config.recipe import replaced
 from scalerl.config.secrets import hidden
+from scalerl.environments.build import offer_tools
 from scalerl.errors import LearnerError, RecipeError, RunFolderError
-from scalerl.models.tiny import TinyShape
+from scalerl.loop.requests import Text
+from scalerl.models.load import load_model
+from scalerl.models.tiny import TinyShape, build_model, build_tokenizer
+from scalerl.models.vocabulary import add_tokens, missing_tokens
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.derive import derive
 from scalerl.run.host import environment
 from scalerl.run.parts import build_tasks
 from scalerl.run.resume import lock_folder
-from scalerl.run.sft.demonstrations import Examples, plan_batches
-from scalerl.run.sft.inputs import load_inputs
+from scalerl.run.sft.demonstrations import Examples, draw, encode, num_wanted, plan_batches
 from scalerl.run.sft.learner import batch_of, sft_learner, take_weights
-from scalerl.run.sft.measure import measure
 from scalerl.store import check_place
+from scalerl.tasks.files import hide_hub_warnings
+from scalerl.tasks.task import shared_answer
+from scalerl.types import derive_seed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 MADE_BY = "made_by.json"
 LR = 3e-5
 """The paper's, for a pretrained model."""
 NEW_LR = 2e-3
+NUM_MEASUREMENTS = 20
+"""Points of the loss curve after its first; each is also a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +59,8 @@ class SftProgress:
     """One point of the loss curve, in nats per completion token."""
 
     step: int
-    train_loss: float
-    """Mean since the previous point; nan at step 0."""
+    train_loss: float | None
+    """Mean since the previous point; None at step 0."""
     heldout_loss: float
     elapsed_s: float
 
@@ -81,8 +90,6 @@ class SftResult:
     num_parameters: int
     plan: SftPlan
     curve: tuple[SftProgress, ...]
-    pass_rates: Mapping[str, Any]
-    """Pass rates on the evaluation problems, by task where there are several; empty where none was measured."""
 
     @property
     def gain_last_fifth(self) -> float:
@@ -131,77 +138,56 @@ def sft(
     of the demonstrations by its weight. None if the observer asked to stop: then there is a checkpoint, and `resume`
     continues.
     """
-    settings, base, observer = recipe.sft, model or recipe.sft.model or recipe.model.path, observer or _Silent()
+    base, shape, observer = model or recipe.sft.model or recipe.model.path, shape or TinyShape(), observer or _Silent()
     if not base:
         raise RecipeError(
             "model.path is not set, so there is nothing to start from: set it, or sft.model, or add --model new"
         )
-    folder, shape, new = out.with_name(f"{out.name}.checkpoints"), shape or TinyShape(), base == NEW_MODEL
+    folder, new = out.with_name(f"{out.name}.checkpoints"), base == NEW_MODEL
     _check_folders(out, folder, resume=resume)
     if not new:
         recipe, _ = derive(replaced(recipe, {"model.path": base}))
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    # Ranks have the model on devices of their own.
-    has_ranks = recipe.learner.sharding != "none"
-    tasks = build_tasks(recipe)
-    trained, text, examples = load_inputs(recipe, tasks, base, shape, "cpu" if has_ranks else device, observer.drawing)
+    settings, lr = recipe.sft, recipe.sft.lr or (NEW_LR if new else LR)
+    trained, text, examples = load_inputs(recipe, base, shape, observer.drawing)
     batches = plan_batches(examples, settings, seed=recipe.seed, new=new)
-    identity = {"settings": settings.model_dump(mode="json"), "seed": recipe.seed, "examples": examples.content_hash}
-    lr = settings.lr or (NEW_LR if new else LR)
-    learner = sft_learner(
-        trained,
-        settings,
-        recipe.learner,
-        lr=lr,
-        num_steps=len(batches),
-        dtype=getattr(torch, body_dtype(recipe, gpu=device == "cuda")),
-        device=torch.device(device),
-    )
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    learner = sft_learner(trained, recipe, lr=lr, num_steps=len(batches), device=device)
     with ExitStack() as opened:
-        if has_ranks:
-            opened.callback(learner.close)
+        opened.callback(getattr(learner, "close", lambda: None))
         with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         opened.enter_context(lock_folder(folder))
-        curve = _restore(learner, folder, identity)
-        plan = _plan(examples, batches, lr=lr, first_step=learner.version)
+        identity = {"settings": settings.model_dump(mode="json"), "seed": recipe.seed}
+        run = _Run(learner, folder, {**identity, "demonstrations": examples.content_hash})
+        plan = SftPlan(
+            num_steps=len(batches),
+            num_demonstrations=len(examples.training),
+            num_heldout=len(examples.heldout),
+            num_too_long=examples.num_too_long,
+            epochs=sum(map(len, batches)) / len(examples.training),
+            batch_tokens=sum(examples.training[i].num_inputs for batch in batches for i in batch) / len(batches),
+            lr=lr,
+            first_step=learner.version,
+        )
         observer.started(plan)
-        if not _train(learner, examples, batches, curve, observer, folder, identity):
+        if not run.train(examples, batches, observer):
             return None
-        if has_ranks:
+        if recipe.learner.sharding != "none":
             take_weights(learner, trained)
-    trained.to(device)  # pyright: ignore[reportArgumentType]
-    # Half as long again as any demonstration: what has not ended by then never will.
-    max_new_tokens = max(example.num_targets for example in examples.training) * 3 // 2
-    few = {
-        name: dataclasses.replace(task, evaluation=task.evaluation[: settings.num_measured])
-        for name, task in tasks.items()
-    }
-    rates = {
-        name: measure(trained, text, task, grading=recipe.grading, max_new_tokens=max_new_tokens)
-        for name, task in few.items()
-        if task.evaluation
-    }
-    result = SftResult(
-        folder=out,
-        num_parameters=sum(p.numel() for p in trained.parameters()),
-        plan=plan,
-        curve=tuple(curve),
-        pass_rates=rates if len(tasks) > 1 else next(iter(rates.values()), {}),
-    )
+    num_parameters = sum(parameter.numel() for parameter in trained.parameters())
+    result = SftResult(folder=out, num_parameters=num_parameters, plan=plan, curve=tuple(run.curve))
     made_by = {
         "made_by": "scalerl sft",
-        "settings": settings.model_dump(mode="json"),
+        "settings": identity["settings"],
         "model": base,
         **({"shape": asdict(shape)} if new else {}),
         "seed": recipe.seed,
         "plan": asdict(plan),
-        "num_parameters": result.num_parameters,
+        "num_parameters": num_parameters,
         "vocabulary_size": len(text.tokenizer),
         "gain_last_fifth": round(result.gain_last_fifth, 5),
-        "curve": [{key: value and round(value, 5) for key, value in _finite(asdict(p)).items()} for p in curve],
-        "pass_rates": dict(result.pass_rates),
-        "environment": environment(torch.device(device)),
+        "curve": [{key: value and round(value, 5) for key, value in asdict(point).items()} for point in run.curve],
+        "environment": environment(device),
         **(record or {}),
     }
     with new_folder(out, failures=(SafetensorError,)) as unfinished:
@@ -212,17 +198,44 @@ def sft(
     return result
 
 
-def _plan(examples: Examples, batches: list[list[int]], *, lr: float, first_step: int) -> SftPlan:
-    return SftPlan(
-        num_steps=len(batches),
-        num_demonstrations=len(examples.training),
-        num_heldout=len(examples.heldout),
-        num_too_long=examples.num_too_long,
-        epochs=sum(map(len, batches)) / len(examples.training),
-        batch_tokens=sum(examples.training[i].num_inputs for batch in batches for i in batch) / len(batches),
-        lr=lr,
-        first_step=first_step,
+def load_inputs(
+    recipe: Recipe, base: str, shape: TinyShape, drawing: Callable[[int], None]
+) -> tuple["PreTrainedModel", Text, Examples]:
+    """Load or build the model, draw the demonstrations and encode them; `drawing` is told how many are drawn."""
+    settings, new, seed, tasks = recipe.sft, base == NEW_MODEL, recipe.seed, build_tasks(recipe)
+    answer, trust = shared_answer(tasks), recipe.model.trust_remote_code
+    # The model before the demonstrations: a wrong path shows at once, and drawing them takes a while.
+    with hide_hub_warnings():
+        given = None if new else load_model(base, dtype=torch.float32, device="cpu", trust_remote_code=trust)
+    drawing(num_wanted(settings, new=new))
+    weights = {name: recipe.tasks[name].weight if recipe.tasks else 1.0 for name in tasks}
+    shares = {name: weight / sum(weights.values()) for name, weight in weights.items()}
+    drawn = {name: draw(task, settings, seed=seed, new=new, share=shares[name]) for name, task in tasks.items()}
+    said = [(item.problem.prompt, *item.earlier, item.completion) for items in drawn.values() for item in items]
+    texts = [each for of_item in said for each in of_item]
+    torch.manual_seed(derive_seed("sft weights", seed))
+    tokenizer = cast(
+        "PreTrainedTokenizerFast", build_tokenizer(iter(texts), answer) if given is None else given.tokenizer
     )
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    if settings.new_tokens != "none":
+        tags = [tag for tag in (answer.thinking_start, answer.thinking_end) if tag]
+        added = missing_tokens(tokenizer, texts, words=settings.new_tokens == "words", tags=tags)
+        add_tokens(tokenizer, added, given and given.model, tags=tags)
+    stop_tokens = (cast(int, tokenizer.eos_token_id),) if given is None else given.stop_tokens
+    text = Text(tokenizer=tokenizer, stop_tokens=stop_tokens)
+    model = build_model(tokenizer, shape) if given is None else given.model
+    context = getattr(model.config, "max_position_embeddings", math.inf)
+    encoded = [
+        encode(drawn[name], offer_tools(task, text), text, settings, context=context, share=shares[name])
+        for name, task in tasks.items()
+    ]
+    examples = Examples(
+        training=[example for part in encoded for example in part.training],
+        heldout=[example for part in encoded for example in part.heldout],
+        num_too_long=sum(part.num_too_long for part in encoded),
+    )
+    return model, text, examples
 
 
 def _check_folders(out: Path, checkpoint_folder: Path, *, resume: bool) -> None:
@@ -239,73 +252,58 @@ def _check_folders(out: Path, checkpoint_folder: Path, *, resume: bool) -> None:
         raise RunFolderError(f"there is nothing to resume: {checkpoint_folder} has no checkpoint")
 
 
-def _restore(learner: Any, folder: Path, identity: Mapping[str, Any]) -> list[SftProgress]:
-    """Load the newest checkpoint, if there is one; return the loss curve up to it."""
-    path = checkpoints.latest(folder)
-    if path is None:
-        return []
-    checkpoint = checkpoints.load(path, verify=False)
-    for name, value in identity.items():
-        if checkpoint.meta[name] != value:
-            what = {"settings": "settings", "seed": "seed", "examples": "demonstrations"}[name]
-            raise RunFolderError(f"{folder} was started with other {what}: resume with the same, or remove that folder")
-    learner.load_state_dict(checkpoint.read_tensors)
-    points = checkpoint.meta["curve"]
-    # JSON has no NaN: a loss that was not measured yet is null there.
-    filled: list[dict[str, Any]] = [
-        {key: math.nan if value is None else value for key, value in point.items()} for point in points
-    ]
-    return [SftProgress(**point) for point in filled]
+class _Run:
+    """The steps of a run, with its checkpoints; as the newest of those left it, if there is one."""
 
-
-def _train(
-    learner: Any,
-    examples: Examples,
-    batches: list[list[int]],
-    curve: list[SftProgress],
-    observer: SftObserver,
-    folder: Path,
-    identity: Mapping[str, Any],
-) -> bool:
-    """Train to the end, adding to the curve; False if the observer asked to stop, with a checkpoint."""
-    started = time.monotonic() - (curve[-1].elapsed_s if curve else 0.0)
-    every = max(1, len(batches) // 20)
-    losses: list[Mapping[str, float]] = []
-
-    def save() -> None:
-        points = [_finite(asdict(point)) for point in curve]
-        kept = checkpoints.Checkpoint(
-            step=learner.version, tensors=learner.state_dict(), meta={**identity, "curve": points}
-        )
-        checkpoints.save(folder, kept, keep=1)
-
-    while True:
-        step = learner.version
-        due = step % every == 0 or step == len(batches)
-        if due and (not curve or curve[-1].step < step):
-            train_loss = fmean(each.get("loss/value", math.nan) for each in losses) if losses else math.nan
-            losses.clear()
-            heldout_loss = learner.mean_loss(batch_of(examples.heldout, step))
-            if not math.isfinite(heldout_loss):
-                # Before it is saved: the checkpoint of an earlier step stays.
-                raise LearnerError(
-                    f"the held-out loss is {heldout_loss} after step {step}: training has diverged, so start again "
-                    f"with a lower sft.lr"
+    def __init__(self, learner: Any, folder: Path, identity: Mapping[str, Any]) -> None:
+        """`identity` is what a resumed run must have in common with the one that was stopped."""
+        self.curve: list[SftProgress] = []
+        self._learner, self._folder, self._identity = learner, folder, identity
+        path = checkpoints.latest(folder)
+        if path is None:
+            return
+        checkpoint = checkpoints.load(path, verify=False)
+        for name, value in identity.items():
+            if checkpoint.meta.get(name) != value:
+                raise RunFolderError(
+                    f"{folder} was started with other {name}: resume with the same, or remove that folder"
                 )
-            elapsed_s = time.monotonic() - started
-            curve.append(SftProgress(step=step, train_loss=train_loss, heldout_loss=heldout_loss, elapsed_s=elapsed_s))
-            observer.measured(curve[-1])
-            if step < len(batches):
-                save()
-        if step == len(batches):
-            return True
-        if observer.stopping():
-            save()
-            return False
-        losses.append(learner.step(batch_of([examples.training[index] for index in batches[step]], step)))
-        observer.stepped(learner.version)
+        learner.load_state_dict(checkpoint.read_tensors)
+        self.curve = [SftProgress(**point) for point in checkpoint.meta["curve"]]
 
+    def train(self, examples: Examples, batches: list[list[int]], observer: SftObserver) -> bool:
+        """Train to the end, adding to the curve; False if the observer asked to stop, with a checkpoint."""
+        started = time.monotonic() - (self.curve[-1].elapsed_s if self.curve else 0.0)
+        every = max(1, len(batches) // NUM_MEASUREMENTS)
+        losses: list[Mapping[str, float]] = []
+        while True:
+            step = self._learner.version
+            is_due = step % every == 0 or step == len(batches)
+            if is_due and (not self.curve or self.curve[-1].step < step):
+                train_loss = fmean(each.get("loss/value", math.nan) for each in losses) if losses else None
+                losses.clear()
+                heldout_loss = self._learner.mean_loss(batch_of(examples.heldout, step))
+                if not math.isfinite(heldout_loss):
+                    # Before it is saved: the checkpoint of an earlier step stays.
+                    raise LearnerError(
+                        f"the held-out loss is {heldout_loss} after step {step}: training has diverged, so start "
+                        f"again with a lower sft.lr"
+                    )
+                point = {"train_loss": train_loss, "heldout_loss": heldout_loss}
+                self.curve.append(SftProgress(step=step, elapsed_s=time.monotonic() - started, **point))
+                observer.measured(self.curve[-1])
+                if step < len(batches):
+                    self._save()
+            if step == len(batches):
+                return True
+            if observer.stopping():
+                self._save()
+                return False
+            batch = batch_of([examples.training[index] for index in batches[step]], step)
+            losses.append(self._learner.step(batch))
+            observer.stepped(self._learner.version)
 
-def _finite(point: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a point of the curve for JSON, which has no nan."""
-    return {key: None if value != value else value for key, value in point.items()}
+    def _save(self) -> None:
+        meta = {**self._identity, "curve": [asdict(point) for point in self.curve]}
+        state = checkpoints.Checkpoint(step=self._learner.version, tensors=self._learner.state_dict(), meta=meta)
+        checkpoints.save(self._folder, state, keep=1)
