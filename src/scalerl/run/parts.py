@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from scalerl.choose import choose
-from scalerl.config import Recipe, body_dtype
+from scalerl.config import Recipe, body_dtype, replaced
 from scalerl.config.parts import EvalSetSettings, EvaluationSettings, RolloutSettings, TaskSettings
 from scalerl.config.suggest import did_you_mean, quoted
 from scalerl.environments.build import build_playing, offer_tools
@@ -118,6 +118,9 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
     """Build every part of a training run, as the checkpoint in `earlier` left it if there is one."""
     with ExitStack() as opened:
         place = enter_cluster(recipe, opened, watchdog.end)
+        if place.ranks is not None and recipe.learner.sharding == "none":
+            # On a cluster the learner is a rank, also where it is the only one.
+            recipe = replaced(recipe, {"learner.sharding": "replicate"})
         inputs = load_inputs(recipe, device=place.device)
         opened.callback(inputs.graders.close)
         max_tokens = recipe.rollout.max_prompt_tokens

@@ -2,9 +2,8 @@
 
 import os
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +17,8 @@ from scalerl.learner.ranks.rank import LearnerRank, RankSpec
 from scalerl.models.load import model_folder, name_elsewhere
 from scalerl.remote.actors import Place, RemoteActor, interface_of, reason_of, variables_of
 from scalerl.run.clock import devices_held
-from scalerl.run.cluster.connect import Connection, _Reservation
-from scalerl.run.cluster.place import _place_ranks, cpu_share, cpus_for, gpu_number
+from scalerl.run.cluster.connect import Connection, Node
+from scalerl.run.cluster.place import cpu_share, place_on
 from scalerl.run.cluster.ranks import PlacedRanks, _not_free, ordered, threads_of
 from scalerl.run.memory import Gpus, slots_on
 
@@ -67,39 +66,6 @@ def test_ranks_on_a_node_share_its_cores():
     assert threads_of([place("a")] * 3, {"a": 2.0}) == (1, 1, 1)
 
 
-UUIDS = ("GPU-5a1f", "GPU-5b2e", "GPU-77c0")
-
-
-@pytest.mark.parametrize(
-    ("gpu", "visible", "number"),
-    [
-        ("2", None, 2),
-        # Ray's ids are what CUDA_VISIBLE_DEVICES names, and torch counts from 0.
-        ("5", "3, 5,7", 1),
-        ("GPU-77c0", "GPU-5a1f,GPU-5b2e,GPU-77c0", 2),
-        ("GPU-5b2e", None, 1),
-        ("GPU-5b", "3,5,7", 1),
-        ("MIG-1f0", "MIG-1f0", 0),
-        ("MIG-2c1", "MIG-1f0", None),
-        ("5", None, None),
-        ("GPU-5", None, None),
-    ],
-)
-def test_gpu_of_the_driver_is_found_by_rays_id(gpu, visible, number):
-    if number is not None:
-        assert gpu_number(gpu, visible, UUIDS) == number
-        return
-    with pytest.raises(ClusterError, match=rf"Ray gave GPU {gpu} of this node to the learner.*CUDA_VISIBLE_DEVICES"):
-        gpu_number(gpu, visible, UUIDS)
-
-
-def test_reserved_gpu_keeps_rays_id(monkeypatch):
-    ray = pytest.importorskip("ray")
-    context = SimpleNamespace(get_accelerator_ids=lambda: {"GPU": ["GPU-5b2e"]})
-    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
-    assert _Reservation().gpu() == "GPU-5b2e"
-
-
 def test_devices_of_ranks_are_counted_by_node():
     on_gpus = [place(node, gpu) for node in "ab" for gpu in range(4)]
     assert devices_held([device for each in on_gpus for device in each.devices]) == 8
@@ -126,60 +92,72 @@ def test_slots_follow_from_the_memory_of_the_clusters_gpus():
 # What a cluster has too little of -------------------------------------------------------------------------------------
 
 
-def connection(num_gpus: int, num_cpus: int = 64, **more: Any) -> Connection:
-    return Connection(address="head:1", num_gpus=num_gpus, num_cpus=num_cpus, num_nodes=1, close=lambda: None, **more)
+def connection(*nodes: tuple[float, float]) -> Connection:
+    """A cluster with nodes of so many cores and GPUs."""
+    named = tuple(Node(chr(ord("a") + place), *sizes) for place, sizes in enumerate(nodes))
+    return Connection(address="head:1", nodes=named, close=lambda: None)
 
 
 def ranked(*more: str) -> Any:
     return load_recipe("scalerl", ["cluster.address=auto", "learner.ranks=4", "learner.sharding=full", *more])
 
 
-def test_too_few_gpus_for_ranks_and_generators_is_one_sentence():
-    message = (
-        "learner.ranks = 4 with rollout.generators = 5 needs 9 GPUs, and the cluster at head:1 has 8 on 1 node: lower "
-        "rollout.generators, or add nodes"
-    )
-    with ExitStack() as opened, pytest.raises(ClusterError) as raised:
-        _place_ranks(ranked("rollout.generators=5"), connection(8), opened)
-    assert str(raised.value) == message
+@pytest.mark.parametrize(
+    "nodes, settings, error, message",
+    [
+        (
+            [(64, 8)],
+            ["rollout.generators=5"],
+            ClusterError,
+            "learner.ranks = 4 with rollout.generators = 5 needs 9 GPUs, and the cluster at head:1 has 8: lower",
+        ),
+        (
+            [(64, 0)],
+            ["rollout.generators=5", "rollout.gpus_per_generator=1"],
+            RecipeError,
+            "the cluster at head:1 has no GPU",
+        ),
+        ([(0, 0)], ["rollout.generators=5"], ClusterError, "has no CPUs"),
+    ],
+)
+def test_what_a_cluster_has_too_little_of(nodes, settings, error, message):
+    with ExitStack() as opened, pytest.raises(error, match=message):
+        place_on(connection(*nodes), ranked(*settings), opened)
 
 
-def test_too_few_gpus_for_the_ranks_alone_name_the_ranks():
-    with (
-        ExitStack() as opened,
-        pytest.raises(ClusterError, match=r"has 3 on 1 node: lower learner.ranks, or add nodes"),
-    ):
-        _place_ranks(ranked("rollout.generators=5"), connection(3), opened)
+@pytest.mark.parametrize(
+    "nodes, settings, cpus",
+    [
+        # Generators on GPUs share the cores of nodes with GPUs.
+        ([(64, 0), (4, 12)], ["rollout.generators=8"], 0.5),
+        ([(64, 0), (4, 12)], ["rollout.generators=8", "rollout.gpus_per_generator=0"], 1.0),
+        ([(2, 0)], ["rollout.generators=2", "learner.ranks=1", "learner.sharding=none"], 0.6666),
+    ],
+)
+def test_cores_are_shared(monkeypatch, nodes, settings, cpus):
+    given = {}
 
+    def placed(*_: Any, **asked: Any) -> Any:
+        given.update(asked)
+        ranks = PlacedRanks(actors=[None], places=[place("a", free_bytes=1.0)], threads=(1,), address="here")
+        return nullcontext(ranks)
 
-def test_generators_on_gpus_share_the_cores_of_nodes_with_gpus():
-    nodes = connection(8, 68, node_cpus=(("head", 64.0), ("gpus", 4.0)), gpu_nodes=frozenset({"gpus"}))
-    recipe = ranked("rollout.generators=8")
-    assert cpu_share(cpus_for(recipe, nodes, on_gpu=True), 8) == 0.5
-    assert cpu_share(cpus_for(recipe, nodes, on_gpu=False), 8) == 1.0
-    on_cpus = ranked("rollout.generators=8", "rollout.gpus_per_generator=0")
-    assert cpu_share(cpus_for(on_cpus, nodes, on_gpu=True), 8) == 1.0
+    pytest.importorskip("ray")
+    monkeypatch.setattr("scalerl.run.cluster.ranks.placed_ranks", placed)
+    with ExitStack() as opened:
+        assert place_on(connection(*nodes), ranked(*settings), opened).cpus_per_generator == cpus
+    assert given["is_here"] == ("learner.sharding=none" in settings)
 
 
 def test_devices_that_are_not_free_are_counted_in_cores(monkeypatch):
     ray = pytest.importorskip("ray")
     monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 1.5})
     expected = (
-        "learner.ranks = 4 needs 2 free CPUs, and of the 64 of the cluster at head:1 1.5 are free: others hold them, "
-        "so wait for them or lower learner.ranks"
+        "learner.ranks = 4 needs 2 free CPUs, and the cluster at head:1 has 1.5: others hold them, so wait for them or "
+        "lower learner.ranks"
     )
-    assert _not_free(connection(0), 4, 0.5, on_gpu=False) == expected
-    assert "needs 4 free GPUs, and of the 8" in _not_free(connection(8), 4, 1.0, on_gpu=True)
-
-
-def test_generators_with_gpus_on_a_cluster_without_any():
-    with ExitStack() as opened, pytest.raises(RecipeError, match="the cluster at head:1 has no GPU"):
-        _place_ranks(ranked("rollout.generators=5", "rollout.gpus_per_generator=1"), connection(0), opened)
-
-
-def test_cluster_without_gpus_and_cores():
-    with ExitStack() as opened, pytest.raises(ClusterError, match="has no CPUs"):
-        _place_ranks(ranked("rollout.generators=5"), connection(0, 0), opened)
+    assert _not_free(connection((64, 0)), 4, 0.5, on_gpu=False).startswith(expected)
+    assert "needs 4 free GPUs" in _not_free(connection((64, 8)), 4, 1.0, on_gpu=True)
 
 
 # Why a rank cannot start ----------------------------------------------------------------------------------------------

@@ -9,11 +9,10 @@ import re
 import select
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scalerl.errors import ClusterError
 from scalerl.run.cluster.cleanup import Cleanup, servers
@@ -26,20 +25,27 @@ _CURRENT = Path("ray") / "ray_current_cluster"
 """File in the temporary folder to which `ray start` writes the address of the node it started."""
 
 
+class Node(NamedTuple):
+    """A living node of a cluster."""
+
+    id: str
+    """Ray's."""
+    cpus: float
+    gpus: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
     """A connection to Ray."""
 
     address: str
-    num_gpus: int
-    """GPUs of the whole cluster."""
-    num_cpus: int
-    num_nodes: int
-    node_cpus: tuple[tuple[str, float], ...] = ()
-    """Ray's id and the cores of each node."""
-    gpu_nodes: frozenset[str] = frozenset()
-    """Ray's ids of the nodes with GPUs."""
+    nodes: tuple[Node, ...]
     close: Callable[[], None]
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the whole cluster."""
+        return int(sum(node.gpus for node in self.nodes))
 
 
 def connect(address: str, *, on_lost: Callable[[str], None] = lambda reason: None) -> Connection:
@@ -80,17 +86,9 @@ def connect(address: str, *, on_lost: Callable[[str], None] = lambda reason: Non
         if cleanup is not None:
             cleanup.close()
 
-    resources = ray.cluster_resources()
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    return Connection(
-        address=address,
-        num_gpus=int(resources.get("GPU", 0)),
-        num_cpus=int(resources.get("CPU", 0)),
-        num_nodes=len(nodes),
-        node_cpus=tuple((node["NodeID"], float(node["Resources"].get("CPU", 0.0))) for node in nodes),
-        gpu_nodes=frozenset(node["NodeID"] for node in nodes if node["Resources"].get("GPU", 0.0) > 0),
-        close=close,
-    )
+    found = [(node["NodeID"], node["Resources"]) for node in ray.nodes() if node["Alive"]]
+    nodes = tuple(Node(name, held.get("CPU", 0.0), held.get("GPU", 0.0)) for name, held in found)
+    return Connection(address=address, nodes=nodes, close=close)
 
 
 def _watch(found: Mapping[int, str], is_closing: threading.Event, on_lost: Callable[[str], None]) -> None:
@@ -117,53 +115,6 @@ def check_address(address: str) -> str:
     address = _resolved(address)
     _check_answers(address)
     return address
-
-
-def node_id() -> str:
-    """Return the id of the node that this process is on."""
-    import ray
-
-    return ray.get_runtime_context().get_node_id()
-
-
-def check_gpus(connection: Connection, *, wanted: int, source: str, ranks: int = 0) -> None:
-    """Raise ClusterError if the cluster has fewer GPUs than a layout needs; `ranks` of them are for actors."""
-    if wanted > connection.num_gpus:
-        nodes = f"{connection.num_nodes} node{'s' * (connection.num_nodes > 1)}"
-        setting = "learner.ranks" if ranks > connection.num_gpus else "rollout.generators"
-        raise ClusterError(
-            f"{source} needs {wanted} GPUs, and the cluster at {connection.address} has {connection.num_gpus} on "
-            f"{nodes}: lower {setting}, or add nodes"
-        )
-
-
-@contextmanager
-def reserved_gpu() -> Iterator[str]:
-    """Hold a GPU of this node for the learner, so that no generator gets it; yield Ray's id of it."""
-    import ray
-    from ray.exceptions import GetTimeoutError, RayError
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    actor: Any = ray.remote(_Reservation).options(num_gpus=1, num_cpus=0, scheduling_strategy=here).remote()
-    try:
-        try:
-            gpu: str = ray.get(actor.gpu.remote(), timeout=60.0)
-        except GetTimeoutError:
-            raise ClusterError("this node has no free GPU for the learner: start the run on another one") from None
-        yield gpu
-    finally:
-        with suppress(RayError, ValueError):
-            ray.kill(actor)
-
-
-class _Reservation:
-    """An actor that reserves a GPU for as long as it lives and does no work."""
-
-    def gpu(self) -> str:
-        import ray
-
-        return str(ray.get_runtime_context().get_accelerator_ids()["GPU"][0])
 
 
 def _resolved(address: str) -> str:

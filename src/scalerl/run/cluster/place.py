@@ -1,6 +1,5 @@
 """Where the parts of a run are: the learner in the driver's process or its ranks on nodes, and room for generators."""
 
-import os
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -49,69 +48,47 @@ def enter_cluster(recipe: Recipe, opened: ExitStack, on_lost: Callable[[str], No
     """
     if recipe.learner.context_ranks > 1 and recipe.model.path is not None:
         check_context_ranks(recipe, load_config(recipe.model.path, trust_remote_code=recipe.model.trust_remote_code))
-    on_gpu = torch.cuda.is_available()
-    has_ranks = recipe.learner.sharding != "none"
-    has_actors = bool(recipe.cluster.address) and has_ranks
-    if not has_actors:
-        _check_generators(recipe, on_gpu=on_gpu, where="this machine")
-    if not recipe.cluster.address:
-        here = torch.device("cuda" if on_gpu else "cpu")
-        devices = [f"cuda:{rank}" for rank in range(recipe.learner.ranks)] if on_gpu else ["cpu"]
-        return Place(
-            device=torch.device("cpu") if has_ranks else here,
-            computes_on=here,
-            names=tuple(f"{socket.gethostname()}/{device}" for device in devices),
-            gpus=Gpus.here(len(devices)) if has_ranks else None,
-        )
-    from scalerl.run.cluster.connect import check_gpus, connect, node_id, reserved_gpu
+    if recipe.cluster.address:
+        from scalerl.run.cluster.connect import connect
 
-    connection = connect(recipe.cluster.address, on_lost=on_lost)
-    opened.callback(connection.close)
-    if has_actors:
-        return _place_ranks(recipe, connection, opened)
-    wanted = gpus_wanted(recipe, has_gpus=on_gpu)
-    check_gpus(connection, wanted=wanted, source=f"rollout.generators = {recipe.rollout.generators}")
-    cpus = cpu_share(cpus_for(recipe, connection, on_gpu=on_gpu), recipe.rollout.generators)
-    if not on_gpu:
-        cpu = torch.device("cpu")
-        return Place(device=cpu, computes_on=cpu, names=(f"{node_id()}/cpu",), cpus_per_generator=cpus)
-    gpu = opened.enter_context(reserved_gpu())
-    uuids = [f"GPU-{torch.cuda.get_device_properties(number).uuid}" for number in range(torch.cuda.device_count())]
-    device = torch.device("cuda", gpu_number(gpu, os.environ.get("CUDA_VISIBLE_DEVICES"), uuids))
-    return Place(device=device, computes_on=device, names=(f"{node_id()}/gpu:{gpu}",), cpus_per_generator=cpus)
+        connection = connect(recipe.cluster.address, on_lost=on_lost)
+        opened.callback(connection.close)
+        return place_on(connection, recipe, opened)
+    on_gpu, has_ranks = torch.cuda.is_available(), recipe.learner.sharding != "none"
+    _check_generators(recipe, on_gpu=on_gpu, where="this machine")
+    here = torch.device("cuda" if on_gpu else "cpu")
+    devices = [f"cuda:{rank}" for rank in range(recipe.learner.ranks)] if on_gpu else ["cpu"]
+    return Place(
+        device=torch.device("cpu") if has_ranks else here,
+        computes_on=here,
+        names=tuple(f"{socket.gethostname()}/{device}" for device in devices),
+        gpus=Gpus.here(len(devices)) if has_ranks else None,
+    )
 
 
-def gpu_number(gpu: str, visible: str | None, uuids: Sequence[str]) -> int:
-    """Return the number of a GPU in this process. `gpu` is Ray's id: its name in the node's CUDA_VISIBLE_DEVICES.
+def place_on(connection: "Connection", recipe: Recipe, opened: ExitStack) -> Place:
+    """Hold devices for the learner's ranks on the nodes of a cluster; the driver needs no GPU.
 
-    `visible` is that variable in this process, and `uuids` are those of the GPUs that it sees. The variable may hold
-    numbers, UUIDs, beginnings of those, and names of parts of a GPU.
+    Without learner.sharding there is one rank, on the driver's node: others need not see the run folder.
     """
-    names = [name.strip() for name in visible.split(",")] if visible else [str(number) for number in range(len(uuids))]
-    numbers = [number for number, uuid in enumerate(uuids) if uuid.startswith(gpu)]
-    if gpu not in names and len(numbers) != 1:
-        given = "is not set" if visible is None else f'is "{visible}"'
-        raise ClusterError(
-            f"Ray gave GPU {gpu} of this node to the learner, and this process does not see it (CUDA_VISIBLE_DEVICES "
-            f"{given}): start the run with the CUDA_VISIBLE_DEVICES that `ray start` had on this node"
-        )
-    return names.index(gpu) if gpu in names else numbers[0]
-
-
-def _place_ranks(recipe: Recipe, connection: "Connection", opened: ExitStack) -> Place:
-    """Hold the devices of the ranks, on any nodes; the driver needs no GPU."""
-    from scalerl.run.cluster.connect import check_gpus
     from scalerl.run.cluster.ranks import placed_ranks
 
-    ranks, generators = recipe.learner.ranks, recipe.rollout.generators
-    on_gpu = connection.num_gpus > 0
+    ranks, generators, on_gpu = recipe.learner.ranks, recipe.rollout.generators, connection.num_gpus > 0
     _check_generators(recipe, on_gpu=on_gpu, where=f"the cluster at {connection.address}")
-    source = f"learner.ranks = {ranks} with rollout.generators = {generators}"
-    check_gpus(connection, wanted=gpus_wanted(recipe, has_gpus=on_gpu), source=source, ranks=ranks if on_gpu else 0)
-    cpus = cpu_share(cpus_for(recipe, connection, on_gpu=on_gpu), generators + (0 if on_gpu else ranks))
+    wanted = generators * recipe.rollout.generator_gpus + ranks if on_gpu else 0
+    if wanted > connection.num_gpus:
+        raise ClusterError(
+            f"learner.ranks = {ranks} with rollout.generators = {generators} needs {wanted} GPUs, and the cluster at "
+            f"{connection.address} has {connection.num_gpus}: lower one of the two, or add nodes"
+        )
+    # Generators that need a GPU run on nodes with one.
+    anywhere = not (on_gpu and recipe.rollout.generator_gpus)
+    usable = [node.cpus for node in connection.nodes if anywhere or node.gpus]
+    cpus = cpu_share(usable, generators + (0 if on_gpu else ranks))
     if not (cpus or on_gpu):
         raise ClusterError(f"the cluster at {connection.address} has no CPUs: start its nodes with --num-cpus")
-    placed = opened.enter_context(placed_ranks(connection, ranks, on_gpu=on_gpu, cpus=cpus))
+    is_here = recipe.learner.sharding == "none"
+    placed = opened.enter_context(placed_ranks(connection, ranks, on_gpu=on_gpu, cpus=cpus, is_here=is_here))
     return Place(
         device=torch.device("cpu"),
         computes_on=torch.device("cuda" if on_gpu else "cpu"),
@@ -128,19 +105,6 @@ def _check_generators(recipe: Recipe, *, on_gpu: bool, where: str) -> None:
             f"rollout.gpus_per_generator is {recipe.rollout.gpus_per_generator}, and {where} has no GPU: leave it "
             f"out to sample on CPUs"
         )
-
-
-def gpus_wanted(recipe: Recipe, *, has_gpus: bool) -> int:
-    """Return the GPUs that a recipe's generators and its learner need in all."""
-    if not has_gpus:
-        return 0
-    return recipe.rollout.generators * recipe.rollout.generator_gpus + recipe.learner.ranks
-
-
-def cpus_for(recipe: Recipe, connection: "Connection", *, on_gpu: bool) -> tuple[float, ...]:
-    """Return the cores of the nodes that generators may run on: where they need a GPU, of those with GPUs."""
-    anywhere = not (on_gpu and recipe.rollout.generator_gpus)
-    return tuple(cpus for node, cpus in connection.node_cpus if anywhere or node in connection.gpu_nodes)
 
 
 def cpu_share(cpus_of_nodes: Sequence[float], num: int) -> float:

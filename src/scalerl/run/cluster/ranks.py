@@ -49,16 +49,22 @@ class PlacedRanks:
 
 
 @contextmanager
-def placed_ranks(connection: Connection, num_ranks: int, *, on_gpu: bool, cpus: float) -> Iterator[PlacedRanks]:
+def placed_ranks(
+    connection: Connection, num_ranks: int, *, on_gpu: bool, cpus: float, is_here: bool = False
+) -> Iterator[PlacedRanks]:
     """Hold a GPU, or `cpus` cores of a machine without any, for every rank; ClusterError if they are not free.
 
-    Ranks are packed on as few nodes as possible and numbered node by node, the driver's first.
+    Ranks are packed on as few nodes as possible and numbered node by node, the driver's first. With `is_here` all are
+    on the driver's node.
     """
     import ray
     from ray.exceptions import GetTimeoutError, RayError
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     bundle = {"GPU": 1.0} if on_gpu else {"CPU": cpus}
+    if is_here:
+        # What Ray gives every node under its own address.
+        bundle[f"node:{ray.util.get_node_ip_address()}"] = 0.001
     group = ray.util.placement_group([bundle] * num_ranks, strategy="PACK")
     actors: list[Any] = []
     try:
@@ -80,8 +86,8 @@ def placed_ranks(connection: Connection, num_ranks: int, *, on_gpu: bool, cpus: 
         yield PlacedRanks(
             actors=[actors[index] for index in order],
             places=places,
-            threads=threads_of(places, dict(connection.node_cpus)),
-            address=LOOPBACK if connection.num_nodes == 1 else ray.util.get_node_ip_address(),
+            threads=threads_of(places, {node.id: node.cpus for node in connection.nodes}),
+            address=LOOPBACK if len(connection.nodes) == 1 or is_here else ray.util.get_node_ip_address(),
         )
     finally:
         for actor in actors:
@@ -167,8 +173,8 @@ def _not_free(connection: Connection, num_ranks: int, each: float, *, on_gpu: bo
 
     kind = "GPU" if on_gpu else "CPU"
     free = ray.available_resources().get(kind, 0.0)
-    total = connection.num_gpus if on_gpu else connection.num_cpus
     return (
-        f"learner.ranks = {num_ranks} needs {num_ranks * each:g} free {kind}s, and of the {total} of the cluster at "
-        f"{connection.address} {free:g} are free: others hold them, so wait for them or lower learner.ranks"
+        f"learner.ranks = {num_ranks} needs {num_ranks * each:g} free {kind}s, and the cluster at {connection.address} "
+        f"has {free:g}: others hold them, so wait for them or lower learner.ranks; without learner.sharding they must "
+        f"be on this node"
     )
