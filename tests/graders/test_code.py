@@ -9,11 +9,11 @@ from scalerl.config.parts import GradingSettings
 from scalerl.errors import GraderError, SandboxError
 from scalerl.graders.code import close_sandboxes, code, code_share, prepare, program_in, run_program
 from scalerl.graders.pool import GraderPool, GraderSpec, Item
-from scalerl.graders.sandbox import launch
-from scalerl.graders.sandbox.job import Asserts, Calls, Reference
+from scalerl.graders.sandbox import box
+from scalerl.graders.sandbox.job import Reference
 from scalerl.loop.grading import with_limits
 
-ANSWER = Reference(tests=Calls(function="f", cases=(([2], 4), ([3], 9))), entry_point="f").to_text()
+ANSWER = Reference.of_calls("f", [([2], 4), ([3], 9)]).to_text()
 SQUARE = "def f(x):\n    return x * x\n"
 
 
@@ -73,7 +73,7 @@ def test_reasons_are_counted_apart():
     assert run_program("", ANSWER).kind == "no_program"
     assert run_program(SQUARE, "8").kind == "bad_tests"
     assert run_program(SQUARE, "8").correct is None
-    unreadable = Reference(tests=Asserts(tests=("assert f( == 1",))).to_text()
+    unreadable = Reference(asserts=("assert f( == 1",)).to_text()
     assert run_program(SQUARE, unreadable).kind == "bad_tests"
     half = run_program("def f(x): return 4", ANSWER)
     assert (half.kind, half.share, half.correct) == ("failed", 0.5, False)
@@ -87,7 +87,7 @@ def test_reasons_are_counted_apart():
 @pytest.mark.parametrize("rest", ["", "\nprint(f(\n", "So that is it."])
 def test_prompts_are_continued(rest: str):
     prefix = 'def f(x):\n    """Square."""\n'
-    answer = Reference(tests=Asserts(tests=("assert f(3) == 9",)), prefix=prefix, entry_point="f").to_text()
+    answer = Reference(asserts=("assert f(3) == 9",), prefix=prefix, entry_point="f").to_text()
     assert run_program(f"    return x * x\n{rest}", answer).kind == "passed"
 
 
@@ -129,7 +129,7 @@ def test_a_missing_sandbox_is_told_before_anything_is_graded(monkeypatch: pytest
     monkeypatch.setenv("PATH", str(tmp_path))
     with GraderPool(num_workers=1) as pool, pytest.raises(GraderError, match="apt install bubblewrap"):
         pool.check(pooled())
-    assert "apt install" in launch.INSTALL
+    assert "apt install" in box.INSTALL
 
 
 def test_limits_of_the_recipe_reach_the_programs():

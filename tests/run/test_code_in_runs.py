@@ -7,7 +7,7 @@ from sandbox_support import needs_bubblewrap
 
 from scalerl import store
 from scalerl.config import load_recipe
-from scalerl.graders.sandbox.job import Reference, Streams
+from scalerl.graders.sandbox.job import Reference
 from scalerl.run.run import Run
 
 SMALL = (
@@ -26,7 +26,7 @@ SMALL = (
 @needs_bubblewrap
 def test_answers_of_a_run_are_run_as_programs(tmp_path: Path):
     # The tiny model answers with a number: a program that writes nothing. Two minuses in a row are no program.
-    reference = Reference(tests=Streams(cases=(("", ""),))).to_text()
+    reference = Reference(streams=(("", ""),)).to_text()
     problems = tmp_path / "problems.jsonl"
     prompts = [f"{first}+{second}=" for first in range(2, 8) for second in range(3, 9)]
     problems.write_text("".join(json.dumps({"prompt": prompt, "answer": reference}) + "\n" for prompt in prompts))

@@ -1,9 +1,11 @@
+import ast
 import json
 
 import pytest
 from sandbox_support import needs_bubblewrap
 
 from scalerl.graders.code import close_sandboxes, run_program
+from scalerl.graders.sandbox.job import Reference
 from scalerl.tasks.programs import STEPS, Specified, programs
 
 
@@ -53,15 +55,15 @@ def test_withheld_functions_are_never_trained_on():
 
 def test_prompts_show_one_example_and_withhold_the_others():
     for problem in programs(20, 0, num_problems=100, num_tests=4).training:
-        cases = json.loads(problem.answer)["cases"]
-        assert len(cases) == 5
-        (argument,), value = cases[0]
-        assert problem.prompt.endswith(f"f({argument!r}) = {value!r}")
-        assert len({json.dumps(value) for _, value in cases}) > 1
+        asserts = json.loads(problem.answer)["asserts"]
+        assert len(asserts) == 5
+        argument, value = map(ast.literal_eval, problem.prompt.rpartition(". f(")[2].split(") = "))
+        assert (asserts[0],) == Reference.of_calls("f", [([argument], value)]).asserts
+        assert len({test.rpartition(" == ")[2] for test in asserts}) > 1
 
 
 def test_example_may_be_left_out():
     shown, left_out = (programs(5, 0, num_problems=50, show_example=show).training for show in (True, False))
     assert all(problem.prompt.endswith(".") for problem in left_out)
     assert {problem.prompt.partition(" f(")[0] for problem in shown} & {problem.prompt for problem in left_out}
-    assert all(len(json.loads(problem.answer)["cases"]) == 7 for problem in left_out)
+    assert all(len(json.loads(problem.answer)["asserts"]) == 7 for problem in left_out)

@@ -10,8 +10,8 @@ import socket
 from scalerl.environments.tools import Tool
 from scalerl.graders.code import prepare
 from scalerl.graders.sandbox.box import Box
-from scalerl.graders.sandbox.job import Program, RunLimits
-from scalerl.graders.sandbox.runner import job_of
+from scalerl.graders.sandbox.job import Reference, RunLimits
+from scalerl.graders.sandbox.runner import program_job
 from scalerl.graders.sandbox.test_side import Program as Served
 from scalerl.graders.sandbox.test_side import ProgramGone
 
@@ -92,7 +92,7 @@ def python_tool(sandbox: str = "bubblewrap", timeout_s: float = 5.0, memory_limi
                 self._box = box
                 try:
                     with theirs:
-                        box.start(job_of("calls", limits, Program(code=_INTERPRETER)), [theirs.fileno()])
+                        box.start(program_job("calls", _INTERPRETER, Reference(), limits), [theirs.fileno()])
                     box.begun()
                     self._program = Served(self._channel)
                     self._program.wait_until_ready()

@@ -1,8 +1,8 @@
 """Grade a program that a model wrote by running its tests, in another process than the program; see graders/sandbox.
 
-The reference answer of a code problem is a text that Reference.to_text wrote: asserts, calls with return values, or
-stdin with stdout. A program that is wrong, crashes or exceeds a limit is graded False. A completion has no verdict
-(None) only if the tests themselves cannot be used.
+The reference answer of a code problem is a text that Reference.to_text wrote: asserts, or stdin with stdout. A program
+that is wrong, crashes or exceeds a limit is graded False. A completion has no verdict (None) only if the tests
+themselves cannot be used.
 """
 
 import functools
@@ -12,7 +12,7 @@ import re
 from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.errors import SandboxError
 from scalerl.graders.answer import after_thinking
-from scalerl.graders.sandbox.job import BadTests, Outcome, Program, Reference, RunLimits
+from scalerl.graders.sandbox.job import BadTests, Outcome, Reference, RunLimits
 from scalerl.graders.sandbox.runner import Runner
 from scalerl.graders.values import Score
 
@@ -68,8 +68,7 @@ def run_program(
     program = None if given is None else program_in(given, reference.entry_point)
     if program is None:
         return Outcome(kind="no_program", num_checks=1)
-    written = Program(code=program, prefix=reference.prefix, entry_point=reference.entry_point)
-    return runner.run(written, reference.tests, limits or RunLimits())
+    return runner.run(program, reference, limits or RunLimits())
 
 
 def program_in(given: str, entry_point: str = "") -> str | None:

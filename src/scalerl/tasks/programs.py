@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from scalerl.graders.sandbox.job import Calls, Reference
+from scalerl.graders.sandbox.job import Reference
 from scalerl.tasks.procedural import check_chosen, check_least, check_shares, drawn_task
 from scalerl.tasks.task import Task
 from scalerl.types import Problem, derive_seed
@@ -166,8 +166,7 @@ def _problem(made: Specified, show_example: bool) -> Problem:
     prompt = f"f({name}): {_described(made.steps)}."
     if show_example:
         prompt += f" f({shown!r}) = {made.value(shown)!r}"
-    tests = Calls(function="f", cases=tuple(([argument], made.value(argument)) for argument in made.inputs))
-    reference = Reference(tests=tests, entry_point="f")
+    reference = Reference.of_calls("f", [([argument], made.value(argument)) for argument in made.inputs])
     return Problem(id=f"{name}: {_described(made.steps)}", prompt=prompt, answer=reference.to_text(), task="programs")
 
 

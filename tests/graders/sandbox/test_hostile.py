@@ -13,7 +13,7 @@ import pytest
 from hostile_programs import CHEATS, EXHAUSTION, OUTSIDE, Hostile
 from sandbox_support import needs_bubblewrap
 
-from scalerl.graders.sandbox.job import Asserts, Outcome, Program, RunLimits
+from scalerl.graders.sandbox.job import Outcome, Reference, RunLimits
 from scalerl.graders.sandbox.runner import Runner
 
 pytestmark = needs_bubblewrap
@@ -26,10 +26,9 @@ def limits_of(hostile: Hostile) -> RunLimits:
     return RunLimits(timeout_s=4.0 if "timeout" in hostile.ends else 60.0, cpu_limit_s=1.0, memory_limit_mb=256)
 
 
-NOTHING_GAINED = Asserts(
-    tests=("try:\n    gained = attack()\nexcept Exception:\n    gained = None\nassert gained is None",)
-)
-RIGHT = Asserts(tests=("assert attack() == 42",))
+GAINED = "try:\n    gained = attack()\nexcept Exception:\n    gained = None\nassert gained is None"
+NOTHING_GAINED = Reference(asserts=(GAINED,), entry_point="attack")
+RIGHT = Reference(asserts=("assert attack() == 42",), entry_point="attack")
 
 
 @pytest.fixture(scope="module")
@@ -75,16 +74,16 @@ def devices() -> list[tuple[int, ...]]:
     return [(state.st_mode, state.st_uid, state.st_gid, state.st_rdev) for state in states]
 
 
-def attacked(runner: Runner, hostile: Hostile, tests: Asserts, outside: dict[str, object]) -> Outcome:
+def attacked(runner: Runner, hostile: Hostile, tests: Reference, outside: dict[str, object]) -> Outcome:
     """Run an attack, then check that nothing is left of it and that the next program finds everything in order."""
     before, devices_before = processes_below(runner.pids), devices()
     started, limits = time.monotonic(), limits_of(hostile)
-    outcome = runner.run(Program(code=hostile.aimed_at(outside), entry_point="attack"), tests, limits)
+    outcome = runner.run(hostile.aimed_at(outside), tests, limits)
     assert time.monotonic() - started < limits.timeout_s + SPARE_S
     assert processes_below(runner.pids) == before
     assert devices() == devices_before
-    honest = Program(
-        code="import os, math\nSEEN = 'EARLIER-PROGRAM-RETURNS-42'\n"
+    honest = (
+        "import os, math\nSEEN = 'EARLIER-PROGRAM-RETURNS-42'\n"
         "def attack():\n    return 42 if os.listdir('.') == [] and math.floor(2.5) == 2 else 7\n"
     )
     assert runner.run(honest, RIGHT, RunLimits(timeout_s=60)).kind == "passed"
@@ -112,7 +111,7 @@ def test_no_cheat_passes(name: str, runner: Runner, outside: dict[str, object]):
 
 # Harmless where nothing stops them.
 REACH = ("read_a_system_file", "read_a_users_file", "list_the_root", "look_at_the_process_table", "run_a_shell")
-REACH += ("connect_to_an_abstract_socket", "follow_a_symlink", "memory_outside_the_process", "open_many_files")
+REACH += ("connect_to_an_abstract_socket", "follow_a_symlink", "memory_outside_the_process")
 
 
 @pytest.mark.parametrize("name", REACH)
@@ -121,8 +120,7 @@ def test_attacks_succeed_without_a_sandbox(name: str, outside: dict[str, object]
     attack = {**OUTSIDE, **EXHAUSTION}[name]
     code = dataclasses.replace(attack, code=attack.code.replace("/tmp/", f"{tmp_path}/")).aimed_at(outside)
     runner = Runner("none")
-    limits = RunLimits(timeout_s=60, num_files=4096)
-    assert runner.run(Program(code=code, entry_point="attack"), NOTHING_GAINED, limits).kind == "failed"
+    assert runner.run(code, NOTHING_GAINED, RunLimits(timeout_s=60)).kind == "failed"
     runner.close()
 
 
@@ -130,9 +128,9 @@ def test_environment_of_the_trainer_is_not_passed_on(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("SCALERL_SECRET", "secret")
     runner = Runner("bubblewrap")
     code = "import os\ndef attack():\n    return dict(os.environ)\n"
-    tests = Asserts(tests=("environment = attack()\nassert not set(environment) - set(ALLOWED), environment",))
-    tests = Asserts(tests=tests.tests, setup="ALLOWED = ['PYTHONHASHSEED', 'HARNESS', 'PWD', 'LC_CTYPE']")
-    assert runner.run(Program(code=code), tests, RunLimits(timeout_s=60)).kind == "passed"
+    test = "environment = attack()\nassert not set(environment) - set(ALLOWED), environment"
+    allowed = "ALLOWED = ['PYTHONHASHSEED', 'HARNESS', 'PWD', 'LC_CTYPE']"
+    assert runner.run(code, Reference(asserts=(test,), setup=allowed), RunLimits(timeout_s=60)).kind == "passed"
     runner.close()
 
 
@@ -141,14 +139,14 @@ def test_files_left_behind_do_not_shadow_modules(runner: Runner):
         "import os\ndef attack():\n    open('random.py', 'w').write('raise SystemExit')\n"
         "    os.mkdir('heapq')\n    return 42\n"
     )
-    assert runner.run(Program(code=leave), RIGHT, RunLimits(timeout_s=60)).kind == "passed"
+    assert runner.run(leave, RIGHT, RunLimits(timeout_s=60)).kind == "passed"
     find = "import random, heapq, os\ndef attack():\n    return 42 if not os.listdir('/tmp') else 7\n"
-    assert runner.run(Program(code=find), RIGHT, RunLimits(timeout_s=60)).kind == "passed"
+    assert runner.run(find, RIGHT, RunLimits(timeout_s=60)).kind == "passed"
     shadow = (
         "import sys\nopen('nntplib.py', 'w').write('x = 1')\n"
         "def attack():\n    import nntplib\n    return 7 if hasattr(nntplib, 'x') else 42\n"
     )
-    assert runner.run(Program(code=shadow), RIGHT, RunLimits(timeout_s=60)).kind == "passed"
+    assert runner.run(shadow, RIGHT, RunLimits(timeout_s=60)).kind == "passed"
 
 
 def test_sandboxes_end_with_their_owner():
@@ -165,11 +163,11 @@ import json, sys; sys.path.insert(0, {folder!r})
 from scalerl.graders.sandbox.job import *
 from scalerl.graders.sandbox.runner import Runner
 runner = Runner()
-right = Asserts(tests=({right!r},))
+right = Reference(asserts=({right!r},), entry_point="attack")
 for name, code, tests, timeout_s in json.loads(sys.stdin.read()):
     limits = RunLimits(timeout_s=timeout_s, cpu_limit_s=1, memory_limit_mb=256)
-    kind = runner.run(Program(code=code, entry_point="attack"), Asserts(tests=tests), limits).kind
-    honest = runner.run(Program(code="def attack(): return 42"), right, RunLimits(timeout_s=60))
+    kind = runner.run(code, Reference(asserts=tests, entry_point="attack"), limits).kind
+    honest = runner.run("def attack(): return 42", right, RunLimits(timeout_s=60))
     print(name, kind if honest.kind == "passed" else "harmed_the_next")
 runner.close()
 """
@@ -191,10 +189,15 @@ def test_ordinary_user_is_as_safe(one_in: int, outside: dict[str, object]):
         subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
         programs = list({**OUTSIDE, **EXHAUSTION, **CHEATS}.items())[::one_in]
         jobs = [
-            (name, one.aimed_at(outside), (RIGHT if name in CHEATS else NOTHING_GAINED).tests, limits_of(one).timeout_s)
+            (
+                name,
+                one.aimed_at(outside),
+                (RIGHT if name in CHEATS else NOTHING_GAINED).asserts,
+                limits_of(one).timeout_s,
+            )
             for name, one in programs
         ]
-        script = ORDINARY.format(folder=folder, right=RIGHT.tests[0])
+        script = ORDINARY.format(folder=folder, right=RIGHT.asserts[0])
         line = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", python, "-c", script]
         ran = subprocess.run(line, capture_output=True, text=True, cwd="/", input=json.dumps(jobs))
     kinds = dict(line.split() for line in ran.stdout.splitlines())

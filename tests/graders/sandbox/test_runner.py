@@ -9,7 +9,7 @@ from sandbox_support import needs_bubblewrap
 
 from scalerl.errors import SandboxError
 from scalerl.graders.sandbox.box import Box
-from scalerl.graders.sandbox.job import Asserts, BadTests, Calls, Outcome, Program, Reference, RunLimits, Streams
+from scalerl.graders.sandbox.job import BadTests, Outcome, Reference, RunLimits
 from scalerl.graders.sandbox.runner import Runner, same_output
 
 LIMITS = RunLimits(timeout_s=60)
@@ -23,7 +23,7 @@ def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
 
 
 def asserted(runner: Runner, code: str, *tests: str, setup: str = "") -> Outcome:
-    return runner.run(Program(code=code), Asserts(tests=tests, setup=setup), LIMITS)
+    return runner.run(code, Reference(asserts=tests, setup=setup), LIMITS)
 
 
 def test_each_assert_counts(runner: Runner):
@@ -149,10 +149,10 @@ def test_programs_that_do_not_load_fail_every_test(runner: Runner):
 
 
 def test_calls_compare_return_values(runner: Runner):
-    tests = Calls(function="f", cases=(([1, 2], [1, 2]), ([3, 4], [3, 4]), ([5, 6], None)))
-    outcome = runner.run(Program(code="def f(a, b):\n    return (a, b)\n"), tests, LIMITS)
+    tests = Reference.of_calls("f", [([1, 2], [1, 2]), ([3, 4], [3, 4]), ([5, 6], None)])
+    outcome = runner.run("def f(a, b):\n    return (a, b)\n", tests, LIMITS)
     assert (outcome.num_passed, outcome.num_checks) == (2, 3)
-    method = Program(code="class Solution:\n    def f(self, a, b):\n        return [a, b] if a < 5 else None\n")
+    method = "class Solution:\n    def f(self, a, b):\n        return [a, b] if a < 5 else None\n"
     assert runner.run(method, tests, LIMITS).kind == "passed"
 
 
@@ -160,10 +160,10 @@ def test_scripts_read_stdin_and_write_stdout(runner: Runner):
     code = "import sys, atexit\natexit.register(print, 'end')\nn = int(input())\n"
     code += "print(sum(map(int, sys.stdin.read().split())) * n)"
     cases = (("2\n1 2\n3\n", "12\nend\n"), ("1\n5\n", "5\nend"), ("1\n5\n", "6\nend"))
-    outcome = runner.run(Program(code=code), Streams(cases=cases), LIMITS)
+    outcome = runner.run(code, Reference(streams=cases), LIMITS)
     assert (outcome.kind, outcome.num_passed, outcome.num_checks) == ("failed", 2, 3)
     main = "if __name__ == '__main__':\n    print(input()[::-1])\n"
-    assert runner.run(Program(code=main), Streams(cases=(("abc\n", "cba"),)), LIMITS).kind == "passed"
+    assert runner.run(main, Reference(streams=(("abc\n", "cba"),)), LIMITS).kind == "passed"
 
 
 SCRIPTS = {
@@ -208,19 +208,19 @@ NAMES += "async def answer(): print(6)\n"
 @pytest.mark.parametrize(("code", "kind"), SCRIPTS.items())
 def test_scripts_end_as_they_should(code: str, kind: str, runner: Runner):
     limits = RunLimits(timeout_s=60, cpu_limit_s=1)
-    assert runner.run(Program(code=NAMES + code), Streams(cases=(("1\n2\n3\n", "6"),)), limits).kind == kind
+    assert runner.run(NAMES + code, Reference(streams=(("1\n2\n3\n", "6"),)), limits).kind == kind
 
 
 def test_end_of_a_script_that_closed_its_output_is_waited_for(runner: Runner):
     code = "with open(1, 'w') as file:\n    print(6, file=file)\nsum(range(20000))"
-    outcome = runner.run(Program(code=code), Streams(cases=(("", "6"),) * 20), LIMITS)
+    outcome = runner.run(code, Reference(streams=(("", "6"),) * 20), LIMITS)
     assert (outcome.kind, outcome.num_passed) == ("passed", 20)
 
 
 @needs_bubblewrap
 def test_sandbox_that_dies_before_its_program_began_is_no_verdict(monkeypatch: pytest.MonkeyPatch):
-    runner, tests = Runner(), Asserts(tests=("assert f() == 1",))
-    right = Program(code="def f(): return 1")
+    runner, tests = Runner(), Reference(asserts=("assert f() == 1",))
+    right = "def f(): return 1"
     runner.start()
     for pid in runner.pids:
         os.kill(pid, signal.SIGKILL)
@@ -228,10 +228,10 @@ def test_sandbox_that_dies_before_its_program_began_is_no_verdict(monkeypatch: p
         assert runner.run(right, tests, LIMITS).kind == "passed"
     assert runner.num_failed_starts == 1
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr("scalerl.graders.sandbox.box.send_job", fail)
+    monkeypatch.setattr("scalerl.graders.sandbox.box.send", fail)
     began = pytest.warns(UserWarning, match="ended before its program began")
     with began, pytest.raises(SandboxError, match="no program could be begun in 3 sandboxes"):
         runner.run(right, tests, LIMITS)
@@ -241,7 +241,7 @@ def test_sandbox_that_dies_before_its_program_began_is_no_verdict(monkeypatch: p
 def test_a_slow_case_leaves_no_time_for_the_next(runner: Runner):
     code = "import time\nif input() == 'slow': time.sleep(60)\nprint(1)"
     cases = (("fast", "1"), ("slow", "1"), ("fast", "1"))
-    outcome = runner.run(Program(code=code), Streams(cases=cases), RunLimits(timeout_s=3))
+    outcome = runner.run(code, Reference(streams=cases), RunLimits(timeout_s=3))
     assert (outcome.kind, outcome.num_passed, outcome.num_checks) == ("timeout", 1, 3)
 
 
@@ -274,13 +274,12 @@ def test_a_bubblewrap_that_fails_is_one_sentence(monkeypatch: pytest.MonkeyPatch
 
 
 def test_references_survive_being_written():
-    tests = Calls(function="f", cases=(([1, "x"], [None]),))
-    reference = Reference(tests=tests, prefix="p", entry_point="f", solution="s")
+    reference = Reference(asserts=("a",), streams=(("b", "c"),), prefix="p", entry_point="f", solution="s")
     assert Reference.from_text(reference.to_text()) == reference
 
 
 @pytest.mark.parametrize(
-    "text", ["", "8", "[]", "{}", '{"kind": "asserts", "tests": []}', '{"kind": "x"}', "[" * 100000]
+    "text", ["", "8", "[]", "{}", Reference().to_text(), '{"asserts": ["x"], "streams": [], "kind": "x"}', "[" * 100000]
 )
 def test_other_texts_are_not_references(text: str):
     with pytest.raises(BadTests):

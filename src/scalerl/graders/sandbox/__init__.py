@@ -21,5 +21,5 @@ What this rests on:
   program at a time, so two programs never meet.
 
 Modules inside a sandbox (standard library only): values wire seccomp confine zygote program_side test_side.
-Modules outside: job launch box runner.
+Modules outside: job box runner.
 """

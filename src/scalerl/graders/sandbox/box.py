@@ -1,24 +1,75 @@
-"""One running sandbox, seen from outside: have a job run in it, and end that.
+"""One running sandbox, seen from outside: start it, have jobs run in it, and end it.
+
+A sandbox is a bare interpreter in namespaces and a root of its own, made by bubblewrap. The root is read-only and holds
+the interpreter, the standard library, the shared libraries of both and four devices. Process 1 keeps the capabilities
+to make mounts, to change its user and to end programs; programs have none. Where the trainer is root, programs run as
+the user `nobody`, who owns nothing. Elsewhere only the trainer's own user can be mapped into the sandbox, so what he
+owns must be read-only in it.
+
+With isolation "none" the same interpreter is started as it is. Programs then run apart from their tests and within
+limits on time and memory, but with all rights of the user: they can read, write and send whatever the user can.
 
 A job is one fork of the sandbox's first process, with descriptors of its own, until it ends or is ended. A job may be a
 program with its tests, or anything that goes on serving its descriptors for as long as they are open.
 """
 
+import functools
+import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 from scalerl.errors import SandboxError
-from scalerl.graders.sandbox.launch import Launched, launch
-from scalerl.graders.sandbox.wire import BadMessage, Closed, receive, send_job
+from scalerl.graders.sandbox.wire import BadMessage, Closed, receive, send
+
+INSTALL = "install bubblewrap (Debian and Ubuntu: apt install bubblewrap; Fedora: dnf install bubblewrap)"
+
+_NOBODY = 65534
+_FOLDER = "/tmp"
+_HARNESS = "/harness"
+_INSIDE = ("values", "wire", "seccomp", "confine", "program_side", "test_side", "zygote")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+
+# -P -s -S: only the standard library can be imported. -B: nothing is written. Not -I: that ignores the hash seed.
+_BOOT = (
+    "import os, sys; sys.path.insert(0, os.environ['HARNESS'])\n"
+    "from scalerl.graders.sandbox.zygote import main; main(*sys.argv[1:])"
+)
+_PYTHON = ("-P", "-s", "-S", "-B", "-X", "utf8", "-c", _BOOT)
+
+# Modules of the standard library that bring shared libraries with them.
+_MODULES = ["zlib", "bz2", "lzma", "ctypes", "hashlib", "ssl", "sqlite3", "decimal", "uuid", "pyexpat", "_elementtree"]
+_PROBE = f"""
+import ctypes, importlib, json, os, sys, sysconfig
+for name in {_MODULES!r}:
+    try: importlib.import_module(name)
+    except ImportError: pass
+class Info(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_size_t), ("name", ctypes.c_char_p)]
+libraries = []
+@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Info), ctypes.c_size_t, ctypes.c_void_p)
+def note(info, size, data):
+    name = os.fsdecode(info.contents.name or b"")
+    if name.startswith("/"): libraries.append(name)
+    return 0
+ctypes.CDLL(None).dl_iterate_phdr(note, None)
+print(json.dumps([libraries, sorted({{sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}})]))
+"""
 
 _START_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 20.0
+
+
+Launched = tuple[subprocess.Popen[bytes], socket.socket, tempfile.TemporaryDirectory[str] | None]
+"""A first process, our end of the socket for its orders, and the working folder of programs without bubblewrap."""
 
 
 class BoxDied(RuntimeError):
@@ -40,7 +91,7 @@ class Box:
         self._stop = weakref.finalize(self, _stop, launched, os.getpid())
         self._control.settimeout(_START_TIMEOUT_S)
         try:
-            ready = receive(self._control)
+            receive(self._control)
         except (OSError, Closed, BadMessage):
             with suppress(subprocess.TimeoutExpired):
                 self._process.kill()
@@ -50,8 +101,6 @@ class Box:
             raise SandboxError(_why(isolation, lines[-1])) from None
         assert self._process.stderr is not None
         self._process.stderr.close()
-        self.has_filter: bool = ready["seccomp"]
-        """Whether system calls are filtered."""
 
     @property
     def pid(self) -> int:
@@ -73,7 +122,7 @@ class Box:
         try:
             with theirs:
                 socket.send_fds(self._control, [b"R"], [theirs.fileno(), *descriptors])
-            send_job(self._job, job)
+            send(self._job, job, most=sys.maxsize)
         except OSError as error:
             raise NotBegun(str(error)) from error
 
@@ -138,3 +187,113 @@ def _stop(launched: Launched, owner: int) -> None:
         process.wait()
     if folder is not None:
         folder.cleanup()
+
+
+# How it is started ----------------------------------------------------------------------------------------------------
+
+
+_started = functools.partial(
+    subprocess.Popen[bytes], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+)
+
+
+def launch(isolation: str) -> Launched:
+    """Start a first process; `isolation` is "bubblewrap" or "none". SandboxError says why that cannot be done."""
+    python = [os.path.realpath(sys.executable), *_PYTHON]
+    ours, theirs = socket.socketpair()
+    with theirs, ExitStack() as on_failure:
+        on_failure.callback(ours.close)
+        number = theirs.fileno()
+        try:
+            if isolation == "bubblewrap":
+                folder, process = None, _bubblewrapped([*python, str(number), _FOLDER], number)
+            else:
+                folder = tempfile.TemporaryDirectory(prefix="scalerl-")
+                environment = {"HARNESS": str(Path(__file__).parents[3]), "PYTHONHASHSEED": "0"}
+                line = [*python, str(number), folder.name]
+                process = _started(line, pass_fds=[number], env=environment, start_new_session=True)
+        except OSError as error:
+            raise SandboxError(f"the sandbox cannot be started: {error}") from error
+        on_failure.pop_all()
+        return process, ours, folder
+
+
+def _bubblewrapped(inside: list[str], control: int) -> subprocess.Popen[bytes]:
+    line = _bubblewrap()
+    if not _may_map_users():
+        user = ["--uid", str(_NOBODY), "--gid", str(_NOBODY), "--", *inside, str(_NOBODY), *_DEVICES]
+        return _started([*line, *user], pass_fds=[control])
+    go_on, blocked = os.pipe()
+    told, tells = os.pipe()
+    with os.fdopen(blocked, "wb") as gate, os.fdopen(told, "rb", buffering=0) as news:
+        try:
+            wait = ["--userns-block-fd", str(go_on), "--info-fd", str(tells)]
+            for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_KILL"):
+                wait += ["--cap-add", capability]
+            line += [*wait, "--", *inside, str(_NOBODY), *_DEVICES]
+            process = _started(line, pass_fds=[control, go_on, tells])
+        finally:
+            os.close(go_on)
+            os.close(tells)
+        said = b""
+        while b"}" not in said and (more := news.read(4096)):
+            said += more
+        if b"}" in said:
+            folder = Path("/proc", str(json.loads(said)["child-pid"]))
+            for name in ("uid_map", "gid_map"):
+                (folder / name).write_text(f"0 0 1\n{_NOBODY} {_NOBODY} 1\n")
+            gate.write(b"x")
+    return process
+
+
+def _bubblewrap() -> list[str]:
+    """Return the command line of bubblewrap, without the user that programs run as."""
+    program = shutil.which("bwrap")
+    if program is None:
+        raise SandboxError(f"programs are run by bubblewrap, and no bwrap is on the PATH: {INSTALL}")
+    line = [program, "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
+    line += ["--unshare-cgroup-try", "--hostname", "sandbox", "--die-with-parent", "--new-session", "--as-pid-1"]
+    line += ["--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"]
+    # PYTHONHASHSEED: a verdict must not depend on the order of a set.
+    line += ["--clearenv", "--setenv", "PYTHONHASHSEED", "0", "--setenv", "HARNESS", _HARNESS]
+    line += _interpreter()
+    source = Path(__file__).parent
+    for name in _INSIDE:
+        line += ["--ro-bind", str(source / f"{name}.py"), f"{_HARNESS}/scalerl/graders/sandbox/{name}.py"]
+    for path in _DEVICES:
+        line += ["--dev-bind", path, path]
+    return [*line, "--dir", _FOLDER, "--remount-ro", "/", "--chdir", "/"]
+
+
+@functools.cache
+def _interpreter() -> tuple[str, ...]:
+    """Return the mounts of the interpreter that runs this process, without its virtual environment and packages."""
+    executable = os.path.realpath(sys.executable)
+    try:
+        probe = [executable, "-I", "-S", "-c", _PROBE]
+        answer = subprocess.run(probe, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True)
+        libraries, folders = json.loads(answer.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise SandboxError(f"{executable} cannot be asked which files it needs: {error}") from error
+    paths = [*folders, executable, *(path for path in libraries if not path.startswith(tuple(folders)))]
+    mounts = []
+    # Folders that bubblewrap makes without being told to may be closed to other users.
+    for folder in sorted({str(parent) for path in paths for parent in Path(path).parents}):
+        mounts += ["--dir", folder]
+    for path in paths:
+        mounts += ["--ro-bind", path, path]
+    for path in (os.path.join(folder, name) for folder in folders for name in ("site-packages", "dist-packages")):
+        if os.path.isdir(path):
+            mounts += ["--tmpfs", path, "--remount-ro", path]
+    return tuple(mounts)
+
+
+def _may_map_users() -> bool:
+    """Return whether programs can run as `nobody`: this is root, with the capabilities for it, and Python is public."""
+    if os.geteuid() != 0 or not all(os.stat(path).st_mode & 4 for path in (sys.executable, os.__file__)):
+        return False
+    status = Path("/proc/self/status").read_text()
+    capabilities = int(status.partition("CapEff:")[2].split()[0], 16)
+    needed = 1 << 6 | 1 << 7 | 1 << 31  # CAP_SETGID, CAP_SETUID, CAP_SETFCAP
+    ranges = [[int(word) for word in line.split()] for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    return capabilities & needed == needed and any(first <= _NOBODY < first + num for first, _, num in ranges)

@@ -1,12 +1,18 @@
-"""What a process in a sandbox gives up before it runs someone else's code: its user, capabilities, resources and system
-calls. Process 1 of a sandbox also makes mounts: an empty temporary folder for each program, and devices read-only."""
+"""What a process in a sandbox gives up before it runs someone else's code, and what is cleared away after it.
+
+A confined one gives up its user, capabilities, resources and system calls, and finds an empty temporary folder. Process
+1 of its sandbox has made the mounts for that. Without bubblewrap there are limits on resources only.
+"""
 
 import ctypes
 import math
 import os
 import resource
+import shutil
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from scalerl.graders.sandbox.seccomp import deny_filter
@@ -23,81 +29,115 @@ _KEPT = _NO_SUID | _NO_EXECUTION | 1024 | 2048  # flags of a mount that a user n
 _DETACH = 2
 
 _CAPABILITY_VERSION_3 = 0x20080522
-_SIGKILL = 9
 
 _FOLDER_MB, _FOLDER_FILES = 16, 1024
+
+# Of one process. Processes and threads are counted where a filter of system calls does not forbid new processes anyway.
+_FILE_MB, _OPEN_FILES, _PROCESSES = 16, 64, 64
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class _Filter(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
-class Confinement:
-    """The calls into the C library that confine a process, prepared once so that a fork only has to make them."""
+class Confined:
+    """Programs within bubblewrap; this is process 1."""
 
-    def __init__(self) -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        instructions = deny_filter() if sys.platform == "linux" else None
-        self._filter = _Filter(len(instructions) // 8, instructions) if instructions else None
+    def __init__(self, folder: str, user: int, devices: Sequence[str]) -> None:
+        """`user` is whom programs run as in `folder`. Devices can be written to, but not have their mode changed."""
+        assert os.getpid() == 1
+        self._folder, self._user, instructions = folder, user, deny_filter()
+        self._filter = _Filter(len(instructions) // 8, instructions)
+        # Other processes of the same user must not read this one's memory or take its descriptors.
+        _call("prctl", _SET_DUMPABLE, 0, 0, 0, 0)
+        for path in devices:
+            flags = _REMOUNT | _BIND | _READ_ONLY | os.statvfs(path).f_flag & _KEPT
+            _call("mount", None, path.encode(), None, flags, None)
+        self._mount_folder()
 
-    def hide(self) -> None:
-        """Keep other processes of the same user from reading this one's memory or taking its descriptors."""
-        self._check(self._libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0), "hiding a process")
-
-    def die_with_parent(self) -> None:
-        if sys.platform == "linux":
-            self._check(self._libc.prctl(_DIE_WITH_PARENT, _SIGKILL, 0, 0, 0), "dying with the parent")
-
-    def make_read_only(self, path: str) -> None:
-        """Make a mounted device read-only: it can still be written to, but not have its mode or owner changed."""
-        flags = _REMOUNT | _BIND | _READ_ONLY | os.statvfs(path).f_flag & _KEPT
-        self._check(self._libc.mount(None, path.encode(), None, flags, None), f"making {path} read-only")
-
-    def renew_folder(self, path: str, user: int, *, is_first: bool) -> None:
-        """Mount an empty, limited tmpfs at `path`, in place of the one that is there unless it is the first."""
-        if not is_first:
-            self._check(self._libc.umount2(path.encode(), _DETACH), "taking the temporary folder away")
-        options = f"size={_FOLDER_MB}m,nr_inodes={_FOLDER_FILES},mode=0700,uid={user},gid={user}".encode()
-        flags = _NO_SUID | _NO_DEVICES | _NO_EXECUTION
-        self._check(self._libc.mount(b"tmpfs", path.encode(), b"tmpfs", flags, options), "making the temporary folder")
-
-    def drop_rights(self, user: int) -> None:
-        """Become `user`, and give up every capability for good."""
-        if os.getuid() != user:
+    def enter(self, limits: Mapping[str, Any]) -> None:
+        """Give up every right for good."""
+        if os.getuid() != self._user:
             os.setgroups([])
-            os.setresgid(user, user, user)
-            os.setresuid(user, user, user)
+            os.setresgid(self._user, self._user, self._user)
+            os.setresuid(self._user, self._user, self._user)
         head, none = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
-        self._check(self._libc.capset(head, none), "dropping capabilities")
-
-    def filter_calls(self) -> bool:
-        """Load the filter of system calls; return whether that was possible."""
-        if self._filter is None:
-            return False
+        _call("capset", head, none)
+        os.chdir(self._folder)
+        # Counted over all processes of the user in this user namespace.
+        _limit_resources(limits, NPROC=_PROCESSES)
         # Bubblewrap has given up new privileges, which is a condition.
-        return not self._libc.prctl(_SET_SECCOMP, _FILTER_MODE, ctypes.byref(self._filter), 0, 0)
+        _call("prctl", _SET_SECCOMP, _FILTER_MODE, ctypes.byref(self._filter), 0, 0)
 
-    def _check(self, returned: int, action: str) -> None:
-        if returned:
-            raise OSError(ctypes.get_errno(), f"{action} failed")
+    def kill(self, child: int) -> None:
+        """Kill the program and all that it started."""
+        with suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+
+    def clear(self) -> None:
+        """Reap all that was killed, and take an empty folder in place of the one that was used."""
+        # All orphans of the namespace are children of process 1: once there are none, nothing is left.
+        with suppress(ChildProcessError):
+            while True:
+                os.wait()
+        _call("umount2", self._folder.encode(), _DETACH)
+        self._mount_folder()
+
+    def _mount_folder(self) -> None:
+        options = f"size={_FOLDER_MB}m,nr_inodes={_FOLDER_FILES},mode=0700,uid={self._user},gid={self._user}"
+        flags = _NO_SUID | _NO_DEVICES | _NO_EXECUTION
+        _call("mount", b"tmpfs", self._folder.encode(), b"tmpfs", flags, options.encode())
 
 
-def limit_resources(limits: Mapping[str, Any], *, limit_processes: bool) -> None:
+class Unconfined:
+    """Programs with all rights of the user, in a folder of their own."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def enter(self, limits: Mapping[str, Any]) -> None:
+        if sys.platform == "linux":
+            _call("prctl", _DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+        os.chdir(self._folder)
+        _limit_resources(limits)
+
+    def kill(self, child: int) -> None:
+        for kill in (os.killpg, os.kill):
+            with suppress(ProcessLookupError, PermissionError):
+                kill(child, signal.SIGKILL)
+
+    def clear(self) -> None:
+        for entry in os.scandir(self._folder):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                with suppress(OSError):
+                    os.unlink(entry.path)
+
+
+def _call(name: str, *arguments: Any) -> None:
+    """Call a function of the C library; OSError if it fails."""
+    if getattr(_LIBC, name)(*arguments):
+        raise OSError(ctypes.get_errno(), f"{name}{arguments} failed")
+
+
+def _limit_resources(limits: Mapping[str, Any], **others: int) -> None:
     """Set the limits that the kernel enforces on each process, hard, so that they cannot be raised again."""
     cpu_s = max(1, math.ceil(limits["cpu_limit_s"]))
     wanted = {
         "AS": limits["memory_limit_mb"] * 2**20,
-        "FSIZE": limits["file_size_mb"] * 2**20,
-        "NOFILE": limits["num_files"],
+        "FSIZE": _FILE_MB * 2**20,
+        "NOFILE": _OPEN_FILES,
         "CORE": 0,
         # Memory of the kernel: signals and timers under way, queues of messages, locked pages.
         "SIGPENDING": 256,
         "MSGQUEUE": 0,
         "MEMLOCK": 0,
+        **others,
     }
-    if limit_processes:
-        # Counted over all processes of the user in this user namespace. Without one, that would be all of his.
-        wanted["NPROC"] = limits["num_processes"]
     # At the soft limit the program gets SIGXCPU, which says why it ended; at the hard one, if it ignores that, SIGKILL.
     _limit("CPU", cpu_s, cpu_s + 1)
     for name, most in wanted.items():

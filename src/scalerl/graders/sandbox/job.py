@@ -1,52 +1,14 @@
-"""What a runner is given and gives back: a program, its tests, limits, and how it went."""
+"""What a runner is given and gives back: tests for a program, limits, and how it went."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """What a model wrote."""
-
-    code: str
-    prefix: str = ""
-    """Code that stands before it, such as a prompt that ends inside a function; see program_side.assemble."""
-    entry_point: str = ""
-    """The function that is asked for, where its name is known."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asserts:
-    """Pieces of Python that call what the program defines, and raise where it is wrong."""
-
-    tests: tuple[str, ...]
-    setup: str = ""
-    """Code that the tests need. It runs on their side: a program cannot replace what it defines."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calls:
-    """Arguments of one function, each with the value it must return; all as JSON values."""
-
-    function: str
-    cases: tuple[tuple[Sequence[Any], Any], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Streams:
-    """Texts for the program's stdin, each with what it must write to stdout."""
-
-    cases: tuple[tuple[str, str], ...]
-
-
-Tests = Asserts | Calls | Streams
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunLimits:
-    """What one program may take with all of its tests."""
+    """What one program may take with all of its tests; confine.py has the limits that nobody sets."""
 
     timeout_s: float = 6.0
     """Seconds on the wall, from its start to the last test's end."""
@@ -54,13 +16,6 @@ class RunLimits:
     """Seconds of computing of one process; the kernel counts whole seconds."""
     memory_limit_mb: int = 512
     """Address space of one process, with the interpreter's own 50 MB."""
-    output_limit_kb: int = 1024
-    """What it may write to stdout in one case."""
-    file_size_mb: int = 16
-    num_files: int = 64
-    """Open at the same time."""
-    num_processes: int = 64
-    """Threads and processes, where a system call filter does not forbid new processes anyway."""
 
 
 Kind = Literal["passed", "failed", "timeout", "cpu", "memory", "crash", "output", "no_program", "bad_tests"]
@@ -101,50 +56,59 @@ class BadTests(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """What a code problem's `answer` holds: the tests, and what else is needed to run a program against them."""
+    """What a code problem's `answer` holds: tests of either kind, and what else is needed to run a program."""
 
-    tests: Tests
+    asserts: tuple[str, ...] = ()
+    """Pieces of Python that call what the program defines, and raise where it is wrong."""
+    setup: str = ""
+    """Code that the asserts need. It runs on their side: a program cannot replace what it defines."""
+    streams: tuple[tuple[str, str], ...] = ()
+    """Texts for the program's stdin, each with what it must write to stdout."""
     prefix: str = ""
+    """Code that stands before the program, such as a prompt that ends inside a function; see program_side.assemble."""
     entry_point: str = ""
+    """The function that is asked for, where its name is known."""
     solution: str = field(default="", compare=False)
+
+    @property
+    def num_tests(self) -> int:
+        return len(self.asserts) + len(self.streams)
+
+    @classmethod
+    def of_calls(cls, function: str, cases: Iterable[tuple[Sequence[Any], Any]], *, solution: str = "") -> "Reference":
+        """Return the tests that a function returns certain values for certain arguments; all as JSON values."""
+        asserts = tuple(
+            f"assert as_json(candidate(*loads({json.dumps(given)!r}))) == loads({json.dumps(value)!r})"
+            for given, value in cases
+        )
+        return cls(asserts=asserts, setup=_AS_JSON, entry_point=function, solution=solution)
 
     def to_text(self) -> str:
         """Return the reference as the text of a problem's answer; the solution is left out."""
-        kind = {Asserts: "asserts", Calls: "calls", Streams: "streams"}[type(self.tests)]
-        tests = {name: getattr(self.tests, name) for name in self.tests.__slots__}
-        return json.dumps({"kind": kind, "prefix": self.prefix, "entry_point": self.entry_point, **tests})
+        return json.dumps({name: value for name, value in asdict(self).items() if name != "solution"})
 
     @staticmethod
     def from_text(text: str) -> "Reference":
         """Return the reference that `to_text` wrote. BadTests where the text is something else."""
         try:
             values = json.loads(text)
-            return Reference(
-                tests=_TESTS[values["kind"]](values),
-                prefix=str(values.get("prefix", "")),
-                entry_point=str(values.get("entry_point", "")),
-            )
+            asserts, streams = tuple(map(str, values.pop("asserts"))), values.pop("streams")
+            pairs = tuple((str(given), str(wanted)) for given, wanted in streams)
+            made = Reference(asserts=asserts, streams=pairs, **{name: str(value) for name, value in values.items()})
+            if made.num_tests:
+                return made
+            raise ValueError("there are no tests")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BadTests(f"the reference is not a set of tests: {type(error).__name__}: {error}") from None
 
 
-def _asserts(values: Mapping[str, Any]) -> Tests:
-    return Asserts(tests=tuple(map(str, _some(values["tests"]))), setup=str(values.get("setup", "")))
+_AS_JSON = """
+from json import loads
 
 
-def _calls(values: Mapping[str, Any]) -> Tests:
-    cases = tuple((list(arguments), expected) for arguments, expected in _some(values["cases"]))
-    return Calls(function=str(values["function"]), cases=cases)
-
-
-def _streams(values: Mapping[str, Any]) -> Tests:
-    return Streams(cases=tuple((str(given), str(wanted)) for given, wanted in _some(values["cases"])))
-
-
-def _some(tests: Any) -> Any:
-    if not isinstance(tests, list) or not tests:
-        raise ValueError("there are no tests")
-    return tests
-
-
-_TESTS = {"asserts": _asserts, "calls": _calls, "streams": _streams}
+def as_json(value):
+    # What is written in JSON has no tuples.
+    if isinstance(value, list | tuple):
+        return [as_json(item) for item in value]
+    return {key: as_json(item) for key, item in value.items()} if isinstance(value, dict) else value
+"""

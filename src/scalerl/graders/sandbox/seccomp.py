@@ -89,15 +89,15 @@ def machine() -> str:
     return {"arm64": "aarch64", "amd64": "x86_64"}.get(name := platform.machine().lower(), name)
 
 
-def deny_filter(architecture: str | None = None) -> bytes | None:
-    """Return the filter for an architecture, this machine's by default; None where there is none for it.
+def deny_filter(architecture: str | None = None) -> bytes:
+    """Return the filter for an architecture, this machine's by default; OSError where there is none for it.
 
     Denied calls fail with EPERM, so that a program sees an ordinary error. clone3 fails with ENOSYS: its flags are in
     memory, where a filter cannot look, and C libraries then fall back to clone.
     """
     architecture = architecture or machine()
     if architecture not in _ARCHITECTURES:
-        return None
+        raise OSError(f"there is no filter of system calls for {architecture}")
     column = list(_ARCHITECTURES).index(architecture)
     denied = _ERROR | errno.EPERM
     code = [

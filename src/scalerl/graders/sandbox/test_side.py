@@ -9,10 +9,10 @@ import ast
 import builtins
 import os
 import socket
+import types
 from collections import deque
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from scalerl.graders.sandbox.values import Malformed, NotData, decode, encode
 from scalerl.graders.sandbox.wire import BadMessage, Closed, receive, send
@@ -153,13 +153,17 @@ class Checks:
     met: dict[int, bool] = field(default_factory=dict)
     """By number: whether a check that was made was met every time."""
     error: str | None = None
+    """What ended the test."""
+    raised: str = "AssertionError"
+    """What the last check that raised did."""
 
-    def record(self, number: int, met: Any) -> None:
+    def record(self, number: int, met: Any, error: Exception | None = None) -> None:
         self.met[number] = bool(met) and self.met.get(number, True)
+        self.raised = type(error).__name__ if error else self.raised
 
     def summary(self) -> tuple[int, int, str | None]:
         """Return how many checks were met, how many there are, and what went wrong, if anything."""
-        error = self.error or (None if all(self.met.values()) else "AssertionError")
+        error = self.error or (None if all(self.met.values()) else self.raised)
         if error is None:
             return self.num, self.num, None
         num_met = sum(self.met.values())
@@ -167,44 +171,37 @@ class Checks:
         return num_met, max(self.num, num_met + 1), error
 
 
+class _Recording(ast.NodeTransformer):
+    """Makes asserts record whether they were met, and go on; `num` is their number."""
+
+    num = 0
+    catches = False
+    """Whether the test catches exceptions, so that it may rely on an assert that raises."""
+
+    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
+        if isinstance(node.test, ast.Constant):
+            return node
+        number, self.num = self.num, self.num + 1
+        raised = f"except Exception as __raised__: __record__({number}, False, __raised__)"
+        (made,) = ast.parse(f"try: __record__({number}, None)\n{raised}").body
+        cast(Any, made).body[0].value.args[1] = node.test
+        return ast.copy_location(made, node)
+
+    def visit_Try(self, node: ast.AST) -> ast.AST:
+        self.catches = True
+        return node
+
+    visit_With = visit_Try
+
+
 def prepared(test: str) -> tuple[ast.Module, int]:
     """Return a test whose asserts record whether they were met and go on, and how many checks it has.
 
-    A test that catches exceptions may rely on an assert that raises, so it is left as it is and counts once.
+    A test that catches exceptions is left as it is and counts once.
     """
-    tree = ast.parse(test)
-    bodies = list(_bodies(tree))
-    if any(isinstance(node, ast.Try | ast.With) for body in bodies for node in body):
-        return tree, 1
-    num = 0
-    for body in bodies:
-        for at, node in enumerate(body):
-            if isinstance(node, ast.Assert) and not isinstance(node.test, ast.Constant):
-                body[at] = _recording(node, num)
-                num += 1
-    return tree, max(1, num)
-
-
-def _bodies(node: Any) -> Iterator[list[Any]]:
-    """Yield every list of statements below a node."""
-    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
-        inner = getattr(node, name, None)
-        if isinstance(inner, list):
-            yield inner
-            for child in inner:
-                yield from _bodies(child)
-
-
-def _recording(node: ast.Assert, number: int) -> ast.Try:
-    place: Any = {"lineno": node.lineno, "col_offset": 0, "end_lineno": node.lineno, "end_col_offset": 0}
-
-    def record(met: ast.expr) -> ast.Expr:
-        name = ast.Name("__record__", ast.Load(), **place)
-        return ast.Expr(ast.Call(name, [ast.Constant(number, **place), met], [], **place), **place)
-
-    failed = record(ast.Constant(False, **place))
-    handler = ast.ExceptHandler(ast.Name("Exception", ast.Load(), **place), None, [failed], **place)
-    return ast.Try([record(node.test)], [handler], [], [], **place)
+    recording = _Recording()
+    tree = recording.visit(ast.parse(test))
+    return (ast.parse(test), 1) if recording.catches else (tree, max(1, recording.num))
 
 
 class _Names(dict[str, Any]):
@@ -227,64 +224,36 @@ def run_tests(job: Any, descriptors: list[int]) -> None:
     except ProgramGone:
         failure = "ProgramGone"
     try:
-        tests = _calls(job, program) if "function" in job else _asserts(job, program)
-        report = {"tests": [_run(checks, run, failure).summary() for checks, run in tests]}
+        namespace = _namespace(job, program)
+        # All are compiled first: tests that cannot be used make no verdict, whatever the program does.
+        tests = [prepared(test) for test in job["asserts"]]
+        compiled = [(compile(tree, "<tests>", "exec", dont_inherit=True), num) for tree, num in tests]
+        report: Any = {"tests": [_run(code, num, namespace, failure).summary() for code, num in compiled]}
     except (TestsUnusable, Exception) as error:
         report = {"unusable": f"{type(error).__name__}: {error}"}
     send(results, report)
     os._exit(0)
 
 
-Test = tuple[Checks, Callable[[], None]]
-"""What is checked, and what makes the checks."""
-
-
-def _run(checks: Checks, run: Callable[[], None], failure: str | None) -> Checks:
-    try:
-        checks.error = failure
-        if failure is None:
-            run()
-    except TestsUnusable:
-        raise
-    except BaseException as error:
-        checks.error = type(error).__name__
-    return checks
-
-
-def _asserts(job: Any, program: Program) -> list[Test]:
+def _namespace(job: Any, program: Program) -> dict[str, Any]:
+    """Return the names that tests have: those of their setup, and the program's."""
     names = _Names(builtins.__dict__)
     namespace: dict[str, Any] = {"__name__": "tests", "__builtins__": names}
     exec(compile(job["setup"], "<setup>", "exec", dont_inherit=True), namespace)
     names.program = program
     if job["entry_point"]:
         namespace[job["entry_point"]] = namespace["candidate"] = Proxy(program, job["entry_point"])
-    return [_assert_test(test, namespace) for test in job["tests"]]
+    return namespace
 
 
-def _assert_test(test: str, namespace: dict[str, Any]) -> Test:
-    tree, num = prepared(test)
-    checks = Checks(num=num)
-    code = compile(tree, "<tests>", "exec", dont_inherit=True)
-
-    def run() -> None:
-        namespace["__record__"] = checks.record
-        exec(code, namespace)
-
-    return checks, run
-
-
-def _calls(job: Any, program: Program) -> list[Test]:
-    function = Proxy(program, job["function"])
-
-    def test(arguments: list[Any], expected: Any) -> Test:
-        checks = Checks(num=1)
-        return checks, lambda: checks.record(0, _as_json(function(*arguments)) == expected)
-
-    return [test(*case) for case in job["cases"]]
-
-
-def _as_json(value: Any) -> Any:
-    """Return a value with tuples as lists, since expectations written in JSON have no tuples."""
-    if isinstance(value, list | tuple):
-        return [_as_json(item) for item in value]
-    return {key: _as_json(item) for key, item in value.items()} if isinstance(value, dict) else value
+def _run(code: types.CodeType, num: int, namespace: dict[str, Any], failure: str | None) -> Checks:
+    checks = Checks(num=num, error=failure)
+    try:
+        if failure is None:
+            namespace["__record__"] = checks.record
+            exec(code, namespace)
+    except TestsUnusable:
+        raise
+    except BaseException as error:
+        checks.error = type(error).__name__
+    return checks

@@ -1,12 +1,11 @@
-"""Messages over a stream socket: a length, then JSON. Jobs, which only the grader process sends, are faster to read."""
+"""Messages over a stream socket: a length, then JSON."""
 
 import json
-import marshal
 import socket
 import struct
 from typing import Any
 
-_HEAD = struct.Struct("!I")
+_HEAD = struct.Struct("!Q")
 
 LARGEST_MESSAGE = 16 * 2**20
 """Bytes. A longer message is refused unread; so is a return value that needs one."""
@@ -20,35 +19,23 @@ class Closed(EOFError):
     """The other end is gone."""
 
 
-def send(end: socket.socket, message: Any) -> None:
+def send(end: socket.socket, message: Any, most: int = LARGEST_MESSAGE) -> None:
     """Send a message and wait until it is written. BadMessage where it is too long."""
     body = json.dumps(message, separators=(",", ":")).encode()
-    if len(body) > LARGEST_MESSAGE:
+    if len(body) > most:
         raise BadMessage(f"a message of {len(body)} bytes is too long")
     end.sendall(_HEAD.pack(len(body)) + body)
 
 
-def receive(end: socket.socket) -> Any:
+def receive(end: socket.socket, most: int = LARGEST_MESSAGE) -> Any:
     """Return the next message. Closed where there is none, BadMessage where it cannot be read."""
     (length,) = _HEAD.unpack(_exactly(end, _HEAD.size))
-    if length > LARGEST_MESSAGE:
+    if length > most:
         raise BadMessage(f"a message of {length} bytes is too long")
     try:
         return json.loads(_exactly(end, length))
     except (ValueError, RecursionError) as error:
         raise BadMessage(f"not JSON: {error}") from None
-
-
-def send_job(end: socket.socket, job: Any) -> None:
-    """Send a job to the same interpreter, in its own format. No one else's data may be read by it."""
-    body = marshal.dumps(job)
-    end.sendall(_HEAD.pack(len(body)) + body)
-
-
-def receive_job(end: socket.socket) -> Any:
-    """Return the job that `send_job` sent."""
-    (length,) = _HEAD.unpack(_exactly(end, _HEAD.size))
-    return marshal.loads(_exactly(end, length))
 
 
 def _exactly(end: socket.socket, num: int) -> bytes:

@@ -12,19 +12,17 @@ import gc
 import importlib
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from scalerl.graders.sandbox.confine import Confinement, limit_resources
+from scalerl.graders.sandbox.confine import Confined, Unconfined
 from scalerl.graders.sandbox.program_side import answer_calls, run_script
 from scalerl.graders.sandbox.test_side import run_tests
-from scalerl.graders.sandbox.wire import receive_job, send
+from scalerl.graders.sandbox.wire import receive, send
 
 # What programs import most, so that a fork has it already.
 _WARM = """
@@ -43,20 +41,12 @@ _MOST_DESCRIPTORS = 4
 
 
 class Zygote:
-    """One program at a time. `user` is whom programs run as, -1 where nothing is confined."""
+    """Runs one program at a time, within `bounds`."""
 
-    def __init__(self, control: socket.socket, *, folder: str, user: int, devices: list[str]):
-        self._control, self._folder, self._user = control, folder, user
-        self._confined = user >= 0
-        self._confinement = Confinement()
+    def __init__(self, control: socket.socket, bounds: Confined | Unconfined) -> None:
+        self._control, self._bounds = control, bounds
         self._child: int | None = None
         self._woken, self._wakes = socket.socketpair()
-        if self._confined:
-            assert os.getpid() == 1
-            self._confinement.hide()
-            for device in devices:
-                self._confinement.make_read_only(device)
-            self._confinement.renew_folder(folder, user, is_first=True)
 
     def serve(self) -> Callable[[], None]:
         """Take orders until the socket closes. In a fork, return what it is to run."""
@@ -65,8 +55,7 @@ class Zygote:
         for name in _WARM.split():
             importlib.import_module(name)
         sys.path[:] = [path for path in sys.path if path != os.environ.get("HARNESS")]
-        self._has_filter = self._confined and self._can_filter()
-        send(self._control, {"seccomp": self._has_filter})
+        send(self._control, "ready")
         _open_null()
         gc.collect()
         gc.freeze()
@@ -89,8 +78,8 @@ class Zygote:
                         return self._job(descriptors)
                     for number in descriptors:
                         os.close(number)
-                else:
-                    self._kill()
+                elif self._child is not None:
+                    self._bounds.kill(self._child)
                 if not order:
                     os._exit(0)
             self._report_end()
@@ -103,33 +92,14 @@ class Zygote:
             end.close()
         # A group of its own, so that it can be ended together with what it starts.
         os.setsid()
-        if not self._confined:
-            self._confinement.die_with_parent()
         first, *others = descriptors
         with socket.socket(fileno=first) as given:
-            job = receive_job(given)
-            if self._confined:
-                self._confinement.drop_rights(self._user)
-            os.chdir(self._folder)
-            limit_resources(job["limits"], limit_processes=self._confined)
-            if self._has_filter and not self._confinement.filter_calls():
-                raise OSError("system calls cannot be filtered")
+            job = receive(given, most=sys.maxsize)
+            self._bounds.enter(job["limits"])
             given.send(b"B")
             if job["kind"] == "tests":
                 others.append(os.dup(first))
         return partial(_JOBS[job["kind"]], job, others)
-
-    def _kill(self) -> None:
-        """Kill the program and all that it started."""
-        if self._child is None:
-            return
-        if self._confined:
-            with suppress(ProcessLookupError):
-                os.kill(-1, signal.SIGKILL)
-            return
-        for kill in (os.killpg, os.kill):
-            with suppress(ProcessLookupError, PermissionError):
-                kill(self._child, signal.SIGKILL)
 
     def _report_end(self) -> None:
         """If the program has ended, end and reap all that it started, and send how it ended and what it took."""
@@ -138,31 +108,10 @@ class Zygote:
         pid, status, usage = os.wait4(self._child, os.WNOHANG)
         if not pid:
             return
-        self._kill()
+        self._bounds.kill(self._child)
+        self._bounds.clear()
         self._child = None
-        # All orphans of the namespace are children of process 1: once there are none, nothing is left.
-        with suppress(ChildProcessError):
-            while self._confined:
-                os.wait()
-        self._clear_folder()
         send(self._control, {"status": status, "cpu_s": usage.ru_utime + usage.ru_stime})
-
-    def _clear_folder(self) -> None:
-        if self._confined:
-            self._confinement.renew_folder(self._folder, self._user, is_first=False)
-            return
-        for entry in os.scandir(self._folder):
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path, ignore_errors=True)
-            else:
-                with suppress(OSError):
-                    os.unlink(entry.path)
-
-    def _can_filter(self) -> bool:
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if self._confinement.filter_calls() else 1)
-        return os.waitpid(child, 0)[1] == 0
 
 
 def _open_null() -> None:
@@ -173,11 +122,11 @@ def _open_null() -> None:
     os.close(null)
 
 
-def main(descriptor: str, folder: str, user: str, *devices: str) -> None:
-    """Serve on the socket with this number; see box.py for the arguments.
+def main(descriptor: str, folder: str, *confined: str) -> None:
+    """Serve on the socket with this number; `confined` are the user that programs run as and devices; see box.py.
 
     A fork returns to here, so that a script ends as every interpreter ends: threads are waited for, exit handlers run,
     stdout is flushed, and what it raised sets the exit status.
     """
-    control = socket.socket(fileno=int(descriptor))
-    Zygote(control, folder=folder, user=int(user), devices=list(devices)).serve()()
+    bounds = Confined(folder, int(confined[0]), confined[1:]) if confined else Unconfined(folder)
+    Zygote(socket.socket(fileno=int(descriptor)), bounds).serve()()

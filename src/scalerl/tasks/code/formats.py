@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalerl.errors import TaskError
-from scalerl.graders.sandbox.job import Asserts, Calls, Reference, Streams, Tests
+from scalerl.graders.sandbox.job import Reference
 from scalerl.tasks.rows import Row
 
 _QUESTIONS = ("question_content", "question", "problem", "prompt", "text")
@@ -56,7 +56,9 @@ def read_problem(row: Row) -> CodeProblem:
             f"known are HumanEval (prompt, test, entry_point), MBPP (text, test_list), and stdin with stdout "
             f"(input_output, tests, or public_test_cases)"
         )
-    _check_compiles(row, problem.reference.tests)
+    for source in (problem.reference.setup, *problem.reference.asserts):
+        if not _parses(source):
+            raise TaskError(f"{row.place}: its tests are not valid Python")
     return problem
 
 
@@ -66,10 +68,14 @@ def _human_eval(row: Row) -> CodeProblem:
         raise TaskError(f'{row.place}: the field "test" must define check(candidate), as HumanEval\'s do')
     setup = _whole(prompt)
     # The prompt's other functions are the tests' to use; as the program wrote them, they could say anything.
-    tests = Asserts(tests=(f"{test}\n\ncheck({entry_point})\n",), setup=setup)
-    solution = row.values.get("canonical_solution") or ""
-    # A prompt in words is not continued by the program.
-    reference = Reference(tests=tests, prefix=prompt if setup else "", entry_point=entry_point, solution=str(solution))
+    reference = Reference(
+        asserts=(f"{test}\n\ncheck({entry_point})\n",),
+        setup=setup,
+        # A prompt in words is not continued by the program.
+        prefix=prompt if setup else "",
+        entry_point=entry_point,
+        solution=str(row.values.get("canonical_solution") or ""),
+    )
     return CodeProblem(id=_id(row), prompt=prompt, reference=reference)
 
 
@@ -96,24 +102,24 @@ def _mbpp(row: Row) -> CodeProblem:
     question = _question(row)
     prompt = f"{question}\n\n{_WRITE_FUNCTION}\n\n{tests[0]}"
     solution = str(row.values.get("code") or "")
-    return CodeProblem(
-        id=_id(row), prompt=prompt, reference=Reference(tests=Asserts(tests=tests, setup=setup), solution=solution)
-    )
+    return CodeProblem(id=_id(row), prompt=prompt, reference=Reference(asserts=tests, setup=setup, solution=solution))
 
 
 def _cases(row: Row) -> CodeProblem:
     cases, function = _read_cases(row)
     if not cases:
         raise TaskError(f"{row.place}: the problem has no tests")
-    tests: Tests
+    solution = _first_solution(row)
     if function:
-        tests = Calls(function=function, cases=tuple((_arguments(row, given), _value(out)) for given, out in cases))
+        calls = [(_arguments(row, given), _value(out)) for given, out in cases]
+        reference = Reference.of_calls(function, calls, solution=solution)
     else:
-        tests = Streams(cases=tuple((_lines(given), _lines(out)) for given, out in cases))
+        streams = tuple((_lines(given), _lines(out)) for given, out in cases)
+        reference = Reference(streams=streams, solution=solution)
     starter = str(row.values.get("starter_code") or "")
     ask = _WRITE_FUNCTION if function else _WRITE_SCRIPT
     prompt = "\n\n".join(part for part in (_question(row), ask, starter) if part.strip())
-    return CodeProblem(id=_id(row), prompt=prompt, reference=Reference(tests=tests, solution=_first_solution(row)))
+    return CodeProblem(id=_id(row), prompt=prompt, reference=reference)
 
 
 def _read_cases(row: Row) -> tuple[list[tuple[Any, Any]], str]:
@@ -233,14 +239,3 @@ def _list(row: Row, name: str) -> list[Any]:
     if not isinstance(value, list):
         raise TaskError(f'{row.place}: the field "{name}" must be a list')
     return value
-
-
-def _check_compiles(row: Row, tests: Tests) -> None:
-    if not isinstance(tests, Asserts):
-        return
-    for source in (tests.setup, *tests.tests):
-        try:
-            ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            reason = error.msg if isinstance(error, SyntaxError) else str(error)
-            raise TaskError(f"{row.place}: its tests are not valid Python: {reason}") from None
