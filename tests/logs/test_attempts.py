@@ -172,7 +172,7 @@ def test_resumed_run_that_evaluates_step_0_again_is_one_curve(tmp_path: Path) ->
     [series] = _all(_write_lines(tmp_path / "log.jsonl", [*range(26), 0, *range(16, 41)]))
     assert series.compute.tolist() == list(range(1, 41))
     assert series.reward[15:].tolist() == [round(0.3 + at / 1000, 4) for at in range(27, 52)]
-    assert {fact.kind for fact in series.facts} == {"first_step_again", "superseded", "start_at_zero"}
+    assert {fact.kind for fact in series.facts} == {"superseded", "start_at_zero"}
 
 
 def test_stacked_runs_that_differ_in_a_number_name_it(tmp_path: Path) -> None:

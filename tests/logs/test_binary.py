@@ -14,7 +14,7 @@ from tensorboardX.record_writer import RecordWriter
 from wandb_files import write_wandb
 
 from scalerl.errors import InputError
-from scalerl.logs.build import with_gpus
+from scalerl.logs.build import arranged
 from scalerl.logs.formats import read_table, read_tables
 from scalerl.logs.series import Selection, Series, series_from
 from scalerl.logs.table import Table
@@ -49,7 +49,7 @@ def test_tensorboard_scalars_are_rows_by_step(tmp_path: Path) -> None:
     assert _column(table, "wall_time") == [1e9, 1e9 + 3600, 1e9 + 7200]
     assert not {"weights", "note"} & set(table.columns)
     assert table.places.tolist() == ["step 0", "step 1", "step 2"]
-    assert _column(with_gpus(read_table(tmp_path), 8), "gpu_hours") == [0.0, 8.0, 16.0]
+    assert _column(arranged(read_table(tmp_path), Selection(gpus=8)), "gpu_hours") == [0.0, 8.0, 16.0]
 
 
 def test_truncated_event_file_loses_only_its_last_record(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_waiting_for_a_restart_costs_no_compute(tmp_path: Path) -> None:
         [("val/reward", 0, 0.0), ("val/reward", 3600, 0.25), ("val/reward", 4000, 0.3)],
     )
     _write_raw(tmp_path / "events.out.tfevents.2", [("val/reward", 90000, 0.5), ("val/reward", 93600, 0.75)])
-    table = with_gpus(read_table(tmp_path), 1)
+    table = arranged(read_table(tmp_path), Selection(gpus=1))
     assert _column(table, "val/reward") == pytest.approx([0.0, 0.25, 0.3, 0.5, 0.75])
     assert _column(table, "hours") == pytest.approx([0.0, 1.0, 1 + 1 / 9, 2 + 1 / 9, 3 + 1 / 9])
     [fact] = table.facts

@@ -14,7 +14,7 @@ from run_folders import write_study
 from scalerl import store
 from scalerl.errors import InputError
 from scalerl.logs import columns, source
-from scalerl.logs.build import with_gpus
+from scalerl.logs.build import arranged
 from scalerl.logs.columns import ARM, RUN
 from scalerl.logs.formats import FILES, FOLDERS, expand, read_table, read_tables
 from scalerl.logs.series import Selection, series_from
@@ -125,7 +125,7 @@ def test_gzipped_text_is_read(tmp_path: Path) -> None:
 def test_wandb_export_on_relative_time_has_hours(tmp_path: Path) -> None:
     header = '"Relative Time (Process)","a - quality","a - quality__MIN","a - quality__MAX"'
     text = f"{header}\n3600,0.5,0.5,0.5\n7200,0.6,0.6,0.6\n"
-    table = with_gpus(read_table(_file(tmp_path / "wandb.csv", text)), 4)
+    table = arranged(read_table(_file(tmp_path / "wandb.csv", text)), Selection(gpus=4))
     assert (table.x, table.y, _column(table, "gpu_hours")) == ("gpu_hours", "quality", [4.0, 8.0])
 
 
@@ -144,7 +144,7 @@ def test_prime_rl_compute_comes_from_other_rows_of_a_step(tmp_path: Path) -> Non
     assert (table.x, table.y) == ("progress/total_tokens", "eval/aime2024/avg@8")
     assert columns.fill_from_step(table.cells, "progress/total_tokens", "step")[4] == 200
     # --gpus asks for GPU-hours, so that tokens give way.
-    table = with_gpus(read_table(path), 100)
+    table = arranged(read_table(path), Selection(gpus=100))
     assert table.x == "gpu_hours"
     at_eval = [row["gpu_hours"] for row in table.rows if "eval/aime2024/avg@8" in row]
     assert at_eval == pytest.approx([2.0, 4.0])
@@ -156,10 +156,10 @@ def test_step_time_is_the_mean_since_the_last_row(tmp_path: Path) -> None:
         history += [{"step": step, "reward": 1.2, "step_time": 36.0}, {"step": step, "eval_reward": 0.5}]
     state = {"global_step": 30, "log_history": [*history, {"step": 30, "total_flos": 1e9}]}
     path = _file(tmp_path / "checkpoint-30/trainer_state.json", json.dumps(state, indent=2))
-    table = with_gpus(read_table(path), 10)
+    table = arranged(read_table(path), Selection(gpus=10))
     assert (table.x, table.y, table.places[1]) == ("gpu_hours", "eval_reward", "log_history row 2")
     assert [row["gpu_hours"] for row in table.rows if "eval_reward" in row] == pytest.approx([1.0, 2.0, 3.0])
-    assert with_gpus(read_table(path.parent), 10).rows == table.rows
+    assert arranged(read_table(path.parent), Selection(gpus=10)).rows == table.rows
 
 
 # Run folders
@@ -232,7 +232,7 @@ def test_time_is_summed_in_each_run_of_a_file(tmp_path: Path) -> None:
     text = "arm,seed,step,step_time,reward\n" + "".join(
         f"{arm},{seed},{step},3600,0.5\n" for step in (1, 2, 3) for arm in "ab" for seed in (0, 1)
     )
-    table = with_gpus(read_table(_file(tmp_path / "a.csv", text)), 2)
+    table = arranged(read_table(_file(tmp_path / "a.csv", text)), Selection(gpus=2))
     assert _column(table, "gpu_hours") == [2.0] * 4 + [4.0] * 4 + [6.0] * 4
 
 
@@ -258,7 +258,7 @@ def test_number_of_gpus_must_be_positive(tmp_path: Path) -> None:
     path = _file(tmp_path / "a.csv", "step,reward,step_time\n1,0.5,1800\n2,0.6,1800\n")
     for gpus in (0, -1, float("nan")):
         with pytest.raises(InputError, match="is not a number of GPUs: give how many"):
-            with_gpus(read_table(path), gpus)
+            arranged(read_table(path), Selection(gpus=gpus))
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,7 @@ LOGS = (
     Log(
         "slime.log",
         printed("(RolloutManager pid=7) rollout.py:88 - rollout {step}: {{'rollout/raw_reward': {half}}}\n"
+                "(RolloutManager pid=7) rollout.py:89 - perf {step}: {{'perf/rollout_time': 3.2}}\n"
                 "(TrainActor pid=8) model.py:9 - step {step}{step}: {{'train/loss': 0.1}}",
                 "(RolloutManager pid=7) rollout.py:90 - eval {step}: {{'eval/aime': {reward}}}"),
         "eval/aime", EVALS,

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from scalerl.logs.columns import ELAPSED, STEP_TIME, WALL_CLOCK, run_labels
-from scalerl.logs.facts import Fact
 from scalerl.logs.table import Table
 from scalerl.logs.units import NOTHING, Cells, Floats, is_number, number
 
@@ -83,8 +82,9 @@ def with_hours(table: Table) -> Table:
         return table  # a clock that stands still
     table = table.with_column("hours", np.where(is_timed, hours, NOTHING))
     found = np.flatnonzero(pauses)
-    values = {"num": len(found), "hours": float(pauses.sum()), "place": "".join(table.places[found[:1]])}
-    return table.noting(Fact(kind="clock_gaps", values=values)) if len(found) else table
+    if not found.size:
+        return table
+    return table.noting("clock_gaps", num=len(found), hours=float(pauses.sum()), place=table.places[found[0]])
 
 
 def _summed(steps: Floats, seconds: Floats) -> Floats:

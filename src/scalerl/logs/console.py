@@ -248,7 +248,7 @@ def _records(lines: Sequence[Line], is_open: bool, source: Source) -> Iterator[R
 
 def _agree(then: Counters, now: Counters, values: Values) -> bool:
     """Return whether no counter has moved, except those that are values themselves."""
-    return all(now[name] == number for name, number in then.items() if name not in values)
+    return all(now.get(name, number) == number for name, number in then.items() if name not in values)
 
 
 def _is_counter(name: str, value: float) -> bool:

@@ -60,10 +60,9 @@ _SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     # what is a run
     "attempts": _attempts,
     "short_attempts": "{num} short attempts ({num_rows} rows) of {place} are left out: the run began anew after them.",
-    "first_step_again": "The resumed run evaluated step {step:g} again: {num} repeated rows are left out.",
     "superseded": (
         "The step falls from {from_step:g} to {to_step:g} at {place}, as where a run is resumed (restarts: {times}): "
-        "{num} earlier rows are left out. If they are of another run, name the column of runs with --seed or --by."
+        "{num} rows are left out. If they are of another run, name the column of runs with --seed or --by."
     ),
     "files_joined": "{files} are one run: each goes on from a step of the one before (--by file keeps them apart).",
     "steps_per_epoch": "{step} begins anew in each of {num} values of {coarse}: the steps are counted through.",
@@ -87,10 +86,9 @@ _SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
         "name the column of runs with --seed or --by."
     ),
     "start_at_zero": (
-        "The start is {start:g}, measured at {x} {compute:g} (rows: {num}) and taken as the model before training; "
+        "The start is {start:g}, the mean at {x} {compute:g} (rows: {num}), taken as the model before training; "
         "--start gives another."
     ),
-    "start_is_a_mean": "The start, {start:g}, is the mean of {num} rows: a run has several at its least compute.",
     "start_is_late": (
         "The first row lies at compute {compute:g}, not before training: it is a point, and the start is fitted."
     ),

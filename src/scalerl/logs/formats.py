@@ -35,9 +35,6 @@ class Format(NamedTuple):
     """A pattern of the beginning of a file; for a folder, patterns of the names of files in it."""
     rows: Callable[[Source], Found]
     kind: str
-    y: str | None = None
-    seed: str | None = None
-    apart: tuple[str, ...] = ()
 
 
 def read_table(path: str | Path) -> Table:
@@ -115,7 +112,7 @@ def _reader(path: Path) -> Callable[[], Table] | None:
             raise InputError(f"{path} is not UTF-8 text (byte {source.bad_byte}, line {line}): save it as UTF-8.")
         if callable(rows):
             return rows
-        return partial(make_table, source, form.kind, rows, y=form.y, seed=form.seed, apart=form.apart)
+        return partial(make_table, source, form.kind, rows)
     return None
 
 
@@ -223,35 +220,34 @@ def _read_wandb(source: Source, files: Sequence[Path]) -> Table:
     placed, printed = list(binary.wandb_rows(files, source)), files[0].parent / "files" / "output.log"
     if not placed and len(files) == 1 and printed.is_file():
         return replace(read_table(printed), path=source.path)
-    return make_table(source, "wandb", placed, apart=_RUNS)
+    return make_table(source, "wandb", placed)
 
 
 _TRAINER_STATES = ("trainer_state.json", "checkpoint-*/trainer_state.json")
 _WANDB_FILES = ("*.wandb", "*run-*/*.wandb", "wandb/*run-*/*.wandb")
 _FILES_INSIDE = (store.METRICS, "files/output.log", "output.log")
-_RUNS = ("run",)
 _OF_EVALS = ("step", "set")
 _EVALUATIONS = partial(_run_rows, store.EVALS, _OF_EVALS)
 _ANY, _JSON = "", r"\s*[\[{]"
 FOLDERS: dict[str, Format] = {
-    "run": Format((store.RECIPE, store.EVALS), _EVALUATIONS, "run", y="reward", apart=("set",)),
-    "study": Format((store.STUDY,), _study_rows, "run", y="reward", seed="seed", apart=("arm", "set")),
+    "run": Format((store.RECIPE, store.EVALS), _EVALUATIONS, "run"),
+    "study": Format((store.STUDY,), _study_rows, "run"),
     "trainer folder": Format(_TRAINER_STATES, _longest_history, ""),
     "wandb": Format(_WANDB_FILES, _wandb, "wandb"),
-    "mlflow": Format(binary.MLFLOW_FILES, binary.mlflow_rows, "mlflow", apart=_RUNS),
+    "mlflow": Format(binary.MLFLOW_FILES, binary.mlflow_rows, "mlflow"),
     "file inside": Format(_FILES_INSIDE, _file_inside, ""),
-    "tensorboard": Format(binary.EVENT_FILES, binary.event_rows, "tensorboard", apart=_RUNS),
+    "tensorboard": Format(binary.EVENT_FILES, binary.event_rows, "tensorboard"),
 }
 FILES: dict[str, Format] = {
-    "run": Format(_ANY, _EVALUATIONS, "run", y="reward", apart=("set",)),
+    "run": Format(_ANY, _EVALUATIONS, "run"),
     "run, its metrics": Format(_ANY, partial(_run_rows, store.METRICS, ("step",)), "run"),
     "wandb": Format(":W&B", _wandb, "wandb"),
-    "tensorboard": Format(_ANY, binary.event_rows, "tensorboard", apart=_RUNS),
-    "sqlite": Format("SQLite format 3", binary.sqlite_rows, "sqlite", apart=_RUNS),
+    "tensorboard": Format(_ANY, binary.event_rows, "tensorboard"),
+    "sqlite": Format("SQLite format 3", binary.sqlite_rows, "sqlite"),
     "json": Format(_JSON, text.json_rows, "json"),
     "jsonl": Format(_JSON, text.jsonl_rows, "jsonl"),
     "csv": Format(_ANY, text.csv_rows, "csv"),
-    "console": Format(_ANY, console_rows, "console", apart=_RUNS),
+    "console": Format(_ANY, console_rows, "console"),
     "drawn table": Format(_ANY, text.drawn_rows, "csv"),
     "csv, by its suffix": Format(_ANY, text.named_csv_rows, "csv"),
 }

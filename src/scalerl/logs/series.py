@@ -19,7 +19,8 @@ from scalerl.logs.clock import time_of_day
 from scalerl.logs.columns import FLOPS, STEP, TOKENS, grouped, is_part, is_rate, plain
 from scalerl.logs.facts import Fact, sentence
 from scalerl.logs.names import CurveKey, curve_names, listed
-from scalerl.logs.selection import Points, Selection, curves_from
+from scalerl.logs.points import Points, curves_from
+from scalerl.logs.selection import Selection
 from scalerl.logs.table import Table
 from scalerl.logs.units import (
     ROUNDING,
@@ -34,7 +35,7 @@ from scalerl.logs.units import (
     labels,
     number,
     numeric,
-)  # fmt: skip
+)
 
 __all__ = ["InputError", "Selection", "Series", "in_shares", "series_from"]
 
@@ -311,24 +312,18 @@ def _span(bounds: tuple[float, float]) -> str:
 
 
 def _numbers(points: Points, cells: Cells, column: str, option: str) -> Floats:
-    found = [number(cell) for cell in cells]
-    if None in found:
-        shown = repr(cells[found.index(None)])
-        raise InputError(
-            f"{column!r} holds {shown if len(shown) <= 40 else shown[:40] + '...'} where a number is needed, at "
-            f"{points.where([value is None for value in found])}: write plain numbers such as "
-            f"{'0.25' if option == '--y' else '1000.5'} there, or choose another column with {option}."
-        )
-    known = np.array(found, dtype=np.float64)
-    is_odd = ~np.isfinite(known)
+    values = [number(cell) for cell in cells]
+    numbers = np.array(values, dtype=np.float64)
+    is_odd = ~np.isfinite(numbers)
     if is_odd.any():
-        words = sorted(set(map(str, known[is_odd])))
-        what = " or ".join(sorted({"NaN" if word == "nan" else "infinite" for word in words}))
-        options = " ".join(f"--where '{column}!={word}'" for word in words)
+        shown = sorted({str(cell)[:40] for cell in cells[is_odd]})
+        options = " ".join(f"--where '{column}!={word}'" for word in shown[:3])
         raise InputError(
-            f"{column!r} is {what} at {points.where(is_odd)}: remove those rows, or leave them out with {options}."
+            f"{column!r} is {listed(list(map(repr, shown)), 3)} where a finite number is needed, at "
+            f"{points.where(is_odd)}: correct or remove those rows, leave them out with {options}, or choose another "
+            f"column with {option}."
         )
-    return known
+    return numbers
 
 
 def _check_clock(points: Points, x: Floats) -> None:
@@ -408,14 +403,13 @@ def _start(y: Floats, samples: Floats, selection: Selection, bounds: Bounds) -> 
 
 def _start_facts(start: float | None, first: Points, x: Floats, selection: Selection) -> list[Fact]:
     """Return which rows became the start where that is not plain from the options."""
-    num = len(first.x)
-    if selection.start == "first" and not num:
+    num, is_first = len(first.x), selection.start == "first"
+    if is_first and not num:
         return [Fact(kind="start_is_late", values={"compute": float(x.min())})]
-    if selection.start == "first" and len(set(first.run)) < num:
-        return [Fact(kind="start_is_a_mean", values={"start": start, "num": num})]
+    is_mean = is_first and len(set(first.run)) < num
+    is_silent = first.table.kind == "run" or selection.start is not None
     values = {"start": start, "num": num, "compute": float(x.min()), "x": first.table.x}
-    is_told = selection.start is None and num and first.table.kind != "run"
-    return [Fact(kind="start_at_zero", values=values)] if is_told else []
+    return [Fact(kind="start_at_zero", values=values)] if num and (is_mean or not is_silent) else []
 
 
 def _evaluated_before(points: Points, key: CurveKey) -> Fact | None:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from scalerl.logs.columns import COARSE, LABELS, STEP, WALL_CLOCK, choose_y, is_measured, plain
-from scalerl.logs.facts import Fact
 from scalerl.logs.table import Placed, Table
 from scalerl.logs.units import NOTHING, column_of, known, logged, numeric
 
@@ -52,7 +51,7 @@ def with_evaluations(table: Table) -> Table:
             new |= {f"{word}/{name}": np.where(split == word, cells, NOTHING) for word in sorted(tests & seen)}
     for name, cells in new.items():
         table = table.with_column(name, cells)
-    return table.noting(Fact(kind="evaluations_apart", values={"columns": tuple(new)})) if new else table
+    return table.noting("evaluations_apart", columns=tuple(new)) if new else table
 
 
 # Tables with one column per run

@@ -53,8 +53,8 @@ class Table:
     """Columns that are not in the log: hours from its clock, evaluations that share a column with training."""
     facts: tuple[Fact, ...] = ()
     """What the reader decided that the user did not ask for."""
-    raw: tuple["Table", ...] = ()
-    """The table before its attempts were joined, where that changed anything."""
+    raw: "Table | None" = None
+    """The table as it was read, before its attempts were joined."""
 
     def __len__(self) -> int:
         return len(self.places)
@@ -95,8 +95,8 @@ class Table:
         """Return the table with a column that is not in the log."""
         return replace(self, cells={**self.cells, name: column_of(values, len(self))}, built=(*self.built, name))
 
-    def noting(self, *facts: Fact) -> "Table":
-        return replace(self, facts=(*self.facts, *facts))
+    def noting(self, kind: str, **values: Any) -> "Table":
+        return replace(self, facts=(*self.facts, Fact(kind=kind, values=values)))
 
     def groups(self, labels: Iterable[str]) -> dict[Any, NDArray[np.intp]]:
         """Return the positions of the rows that agree in these columns."""

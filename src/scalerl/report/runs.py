@@ -184,7 +184,7 @@ class Run:
         for line, row in self.evals:
             shown = {key: each for key, each in row.items() if key != "num_correct"}
             rows.append((f"{store.EVALS} line {line}", {**seed, **flatten(shown)}))
-        return make_table(LogSource(self.source.path), "run", y="reward", apart=("set",), rows=rows)
+        return make_table(LogSource(self.source.path), "run", rows=rows)
 
     def series(self) -> list[Series]:
         """Return its curves; InputError where there are none."""

@@ -55,9 +55,9 @@ LEFT = ("curve", "a", "b", "verdict", "what to do", "fitted on", "asked", "note"
 IN_FIRST_LINES = (NoteKind.LEVELS_OFF, NoteKind.DOUBLING)
 IN_PAIR_TABLE = (NoteKind.CEILING_DIFFERENCE, NoteKind.COMPUTE_RATIO, NoteKind.EXPONENT, NoteKind.RUN_SPREAD)
 QUIET_FACTS = (
-    "lines_taken", "rows_counted", "longest_history", "one_column_per_run", "short_attempts", "first_step_again",
-    "superseded", "files_joined", "runs_apart", "runs_by_column", "repeated_rows", "held_values", "start_at_zero",
-    "start_is_a_mean", "start_from_evaluation",
+    "lines_taken", "rows_counted", "longest_history", "one_column_per_run", "short_attempts", "superseded",
+    "files_joined", "runs_apart", "runs_by_column", "repeated_rows", "held_values", "start_at_zero",
+    "start_from_evaluation",
 )  # fmt: skip
 """What was decided about a log and hardly changes the answer: said by `explain` only."""
 
