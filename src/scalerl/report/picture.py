@@ -1,7 +1,6 @@
-"""Draw an Analysis with matplotlib, as .png or .svg. What is drawn is decided in figures.py.
+"""Draw an Analysis with matplotlib, as .png or .svg: rewards, and below them residuals over the same compute.
 
-rewards   | linearised     compute is shared downwards; the right-hand panel is there for a comparison
-residuals |
+What is drawn is decided in figures.py.
 """
 
 import math
@@ -9,7 +8,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ import numpy as np
 
 from scalerl.atomic_files import new_file
 from scalerl.errors import InputError, StoreError
-from scalerl.report.figures import MOST_BANDS, CurveData, Dots, FigureData, figure_data
-from scalerl.report.numbers import interval_text, number_text, short_compute_text, two_decimals
+from scalerl.report.figures import MOST_BANDS, Drawn, FigureData, figure_data
+from scalerl.report.numbers import interval_text, number_text, short_compute_text
 from scalerl.report.results import Analysis
 
 # Okabe and Ito's colours without the yellow that white swallows, then Paul Tol's muted ones.
@@ -31,7 +30,6 @@ WARNING, GREY = "#B00020", "#666666"
 SUFFIXES = (".png", ".svg")
 DPI = 160
 MOST_NAMED = 60  # curves in the legend
-MOST_SLOPES = 6  # exponents given beside the linearised comparison
 MOST_RIMMED = 100  # points of one run that stand apart with a white rim; the rims of more would hide the curve
 STYLE: dict[Any, Any] = {
     "text.parse_math": False,  # a name may hold dollars
@@ -111,28 +109,21 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def _figure(data: FigureData) -> Any:
-    names = [legend_text(curve) for curve in data.curves[:MOST_NAMED]]
+    named = data.curves[:MOST_NAMED]
+    names = [legend_text(curve) for curve in named]
     columns = 1 if len(names) < 4 or max(map(len, names)) > 60 else 2
-    width = 12.2 if data.straights else 7.8
-    figure = new_figure(width, 5.6 + 0.16 * (2 + math.ceil(len(names) / columns)))
-    grid = figure.add_gridspec(
-        2, 2 if data.straights else 1, height_ratios=[3.2, 1.0], width_ratios=[3, 2] if data.straights else None
-    )
-    main = figure.add_subplot(grid[0, 0])
+    figure = new_figure(7.8, 5.6 + 0.16 * (2 + math.ceil(len(names) / columns)))
+    main, below = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1.0])
     _main_panel(main, data)
-    _residual_panel(figure.add_subplot(grid[1, 0], sharex=main), data)
-    if data.straights:
-        _straight_panel(figure.add_subplot(grid[:, 1]), data)
-    handles = [
-        _handle(colour(place), "-", marker(place, 0) if curve.dots else "")
-        for place, curve in enumerate(data.curves[:MOST_NAMED])
-    ]
+    _residual_panel(below, data)
+    handles = [_handle(colour(place), marker(place, 0) if len(curve.points.reward) else "")
+               for place, curve in enumerate(named)]  # fmt: skip
     more = len(data.curves) - len(names)
     legend = figure.legend(
         handles, names, loc="outside lower left", ncols=columns, fontsize=7.5, frameon=False, alignment="left",
         title=_legend_title(data) + (f"; {more} more have no name here" if more else ""), title_fontsize=7.5,
     )  # fmt: skip
-    for curve, text in zip(data.curves, legend.get_texts(), strict=False):
+    for curve, text in zip(named, legend.get_texts(), strict=True):
         text.set_color("black" if curve.is_ok else WARNING)
     return figure
 
@@ -140,7 +131,7 @@ def _figure(data: FigureData) -> Any:
 def _legend_title(data: FigureData) -> str:
     level = f"{100 * data.level:g}%"
     parts = [f"ceiling [{level} interval], verdict", f"bands: {level} of the curve, and of a new evaluation"]
-    roles = {dots.role for curve in data.curves for dots in curve.dots}
+    roles = {role for curve in data.curves for role in curve.points.role}
     signs = {"left out": "faint points are left out of the fit", "held out": "hollow points are held out"}
     return "; ".join([*parts, *(text for role, text in signs.items() if role in roles)])
 
@@ -149,7 +140,6 @@ def _main_panel(axes: Any, data: FigureData) -> None:
     compute_axis(axes, *data.x_range)
     axes.set_ylim(*data.y_range)
     axes.set_ylabel(data.y_label)
-    axes.tick_params(labelbottom=False)
     axes.set_title(textwrap.fill(data.title, 76), fontsize=11, fontweight="bold")
     few = len(data.curves) <= MOST_BANDS
     if len(data.curves) == 1 and data.curves[0].line is not None:
@@ -158,28 +148,24 @@ def _main_panel(axes: Any, data: FigureData) -> None:
         axes.axvline(data.target, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
     for place, curve in enumerate(data.curves):
         _draw_line(axes, curve, colour(place), few, data.x_range[1])
-        for dots in curve.dots:
-            axes.plot(dots.compute, dots.reward, **_dot_style(place, dots, few))
-            _error_bars(axes, place, dots, dots.reward)
+        _draw_points(axes, place, curve, curve.points.reward, few)
         if curve.peak is not None:
             # Just above the points, so that it hides none.
             axes.annotate(
-                "", (curve.peak[0], curve.peak[1] + 2 * curve.noise_sd), xytext=(0, 14),
-                textcoords="offset points", zorder=7,
-                arrowprops={"arrowstyle": "-|>", "color": colour(place), "linewidth": 1.2},
+                "", curve.peak, xytext=(0, 20), textcoords="offset points", zorder=7,
+                arrowprops={"arrowstyle": "-|>", "color": colour(place), "linewidth": 1.2, "shrinkB": 6},
             )  # fmt: skip
-        for mark in curve.marks:
+        for compute, reward in curve.marks:
             axes.errorbar(
-                mark.compute.value, mark.reward.value, fmt="*", color=colour(place), markersize=9,
-                xerr=_error(mark.compute), yerr=_error(mark.reward), capsize=3, linewidth=1.2,
-                markeredgecolor="white", markeredgewidth=0.6, zorder=6,
+                compute.value, reward.value, fmt="*", color=colour(place), markersize=9, xerr=_error(compute),
+                yerr=_error(reward), capsize=3, linewidth=1.2, markeredgecolor="white", markeredgewidth=0.6, zorder=6,
             )  # fmt: skip
     if few and data.crossings:
         where = zip(*data.crossings, strict=True)
         axes.plot(*where, linestyle="", marker="x", color="black", markersize=6, markeredgewidth=1.1, zorder=7)
 
 
-def _draw_line(axes: Any, curve: CurveData, shade: str, few: bool, end: float) -> None:
+def _draw_line(axes: Any, curve: Drawn, shade: str, few: bool, end: float) -> None:
     line = curve.line
     if line is None:
         return
@@ -191,33 +177,37 @@ def _draw_line(axes: Any, curve: CurveData, shade: str, few: bool, end: float) -
         axes.axhline(curve.ceiling.value, linewidth=0.9, linestyle=":", **look)
         if np.isfinite(curve.ceiling.low):
             axes.plot([end, end], [curve.ceiling.low, curve.ceiling.high], linewidth=5, solid_capstyle="butt", **look)
-    for within, mask in line.pieces:
+    before, after = line.compute <= line.first, line.compute >= line.last
+    within = (line.compute >= line.first) & (line.compute <= line.last)
+    for mask, style in ((before, (0, (4, 2.2))), (within, "-"), (after, (0, (4, 2.2)))):
         axes.plot(
-            line.compute[mask], line.reward[mask], color=shade, linestyle="-" if within else (0, (4, 2.2)),
-            linewidth=1.7 if few else 1.1, alpha=1.0 if within else 0.8, zorder=4,
+            line.compute[mask], line.reward[mask], color=shade, linestyle=style, linewidth=1.7 if few else 1.1,
+            alpha=1.0 if mask is within else 0.8, zorder=4,
         )  # fmt: skip
 
 
-def _dot_style(place: int, dots: Dots, few: bool) -> dict[str, Any]:
-    size = 4.6 if few else 3.0
-    style: dict[str, Any] = {
-        "linestyle": "", "marker": marker(place, dots.run), "markersize": size, "color": colour(place),
-        "markeredgecolor": "white", "markeredgewidth": 0.4, "alpha": 0.9 if few else 0.55, "zorder": 5,
-    }  # fmt: skip
-    if len(dots.reward) > MOST_RIMMED:
-        # Behind the curve, and without rims.
-        style.update(markeredgewidth=0.0, markersize=0.7 * size, alpha=0.5, zorder=3.5)
-    if dots.role == "left out":
-        style.update(alpha=0.28, zorder=3)
-    if dots.role == "held out":
-        style.update(markerfacecolor="white", markeredgecolor=colour(place), markeredgewidth=1.0, alpha=1.0)
-    return style
-
-
-def _error_bars(axes: Any, place: int, dots: Dots, at: Any) -> None:
-    if dots.error is not None:
-        faint = 0.2 if dots.role == "left out" else 0.5
-        axes.vlines(dots.compute, at - dots.error, at + dots.error, color=colour(place), linewidth=0.7, alpha=faint)
+def _draw_points(axes: Any, place: int, curve: Drawn, at: Any, few: bool, size: float = 4.6) -> None:
+    """Draw the points of a curve at these heights, runs by their signs and roles by their looks."""
+    points, shade = curve.points, colour(place)
+    size *= 1.0 if few else 0.65
+    many = len(points.reward) > MOST_RIMMED
+    # Many points lie behind the curve, and have no rims.
+    fitted = {"markeredgewidth": 0.0, "markersize": 0.7 * size, "alpha": 0.5, "zorder": 3.5} if many else {}
+    looks = {
+        "left out": {**fitted, "alpha": 0.28, "zorder": 3},
+        "fitted": fitted,
+        "held out": {"markerfacecolor": "white", "markeredgecolor": shade, "markeredgewidth": 1.0, "alpha": 1.0},
+    }
+    for run, (role, look) in product(range(len(points.runs)), looks.items()):
+        which = (points.run == run) & (points.role == role)
+        style = {
+            "linestyle": "", "marker": marker(place, run), "markersize": size, "color": shade, "zorder": 5,
+            "markeredgecolor": "white", "markeredgewidth": 0.4, "alpha": 0.9 if few else 0.55,
+        }  # fmt: skip
+        axes.plot(points.compute[which], at[which], **(style | look))
+        means = which & np.isfinite(points.error)
+        ends = at[means] - points.error[means], at[means] + points.error[means]
+        axes.vlines(points.compute[means], *ends, color=shade, linewidth=0.7, alpha=0.2 if role == "left out" else 0.5)
 
 
 def _error(value: Any) -> list[list[float]]:
@@ -235,35 +225,16 @@ def _residual_panel(axes: Any, data: FigureData) -> None:
     axes.axhline(0, color=GREY, linewidth=0.8)
     few = len(data.curves) <= MOST_BANDS
     for place, curve in enumerate(data.curves):
-        for dots in curve.dots if curve.line is not None else ():
-            if dots.role != "left out":
-                shown = np.clip(dots.residual, -0.93 * limit, 0.93 * limit)
-                axes.plot(dots.compute, shown, **(_dot_style(place, dots, few) | {"markersize": 3.6 if few else 2.4}))
-                _error_bars(axes, place, dots, shown)
-
-
-def _straight_panel(axes: Any, data: FigureData) -> None:
-    ends = np.concatenate([straight.line_compute for straight in data.straights])
-    compute_axis(axes, ends.min() / 1.06, ends.max() * 1.06, most=8, label=data.x_label)
-    low, high = data.straight_range
-    axes.set_ylim(low, high + 0.06 * min(len(data.straights), MOST_SLOPES) * (high - low))
-    axes.set_ylabel("log10 F(reward)")
-    axes.set_title(f"at one ceiling of {number_text(data.shared_ceiling or 0.0)} the slope is the exponent")
-    few = len(data.curves) <= MOST_BANDS
-    handles, texts = [], []
-    for straight in data.straights:
-        curve, shade = data.curves[straight.curve], colour(straight.curve)
-        axes.plot(straight.compute, straight.log_f, **(_dot_style(straight.curve, curve.dots[0], few) | {"alpha": 0.7}))
-        axes.plot(straight.line_compute, straight.line_log_f, color=shade, linewidth=1.5)
-        handles.append(_handle(shade, "-", ""))
-        texts.append(f"{cut(curve.label, 30)}  {interval_text(straight.exponent, two_decimals)}")
-    axes.legend(handles[:MOST_SLOPES], texts[:MOST_SLOPES], loc="upper left", fontsize=7.5, frameon=False)
+        if curve.line is not None:
+            shown = np.clip(curve.residual, -0.93 * limit, 0.93 * limit)
+            shown[curve.points.role == "left out"] = np.nan
+            _draw_points(axes, place, curve, shown, few, size=3.6)
 
 
 # Words, colours and ticks
 
 
-def legend_text(curve: CurveData) -> str:
+def legend_text(curve: Drawn) -> str:
     """Return the name, P(best), the ceiling with its interval or the peak, and the verdict, marked where doubtful."""
     parts = [cut(curve.label, 60)]
     if curve.p_best is not None:
@@ -272,7 +243,7 @@ def legend_text(curve: CurveData) -> str:
         parts.append(f"peak {number_text(curve.peak[1])} at {short_compute_text(curve.peak[0])}")
     elif curve.ceiling is not None:
         parts.append(interval_text(curve.ceiling))
-    return "  ".join([*parts, curve.verdict if curve.is_ok else f"(!) {curve.verdict}"])
+    return "  ".join([*parts, curve.result.verdict if curve.is_ok else f"(!) {curve.result.verdict}"])
 
 
 def cut(text: str, most: int) -> str:
@@ -289,10 +260,10 @@ def marker(curve: int, run: int) -> str:
     return MARKERS[(curve // len(COLOURS) + run) % len(MARKERS)]
 
 
-def _handle(shade: str, line: Any, sign: str) -> Any:
+def _handle(shade: str, sign: str) -> Any:
     from matplotlib.lines import Line2D
 
-    return Line2D([], [], color=shade, linestyle=line, marker=sign, markersize=4.6, linewidth=1.6)
+    return Line2D([], [], color=shade, marker=sign, markersize=4.6, linewidth=1.6)
 
 
 def compute_axis(axes: Any, low: float, high: float, *, most: int = 12, label: str = "") -> None:

@@ -26,11 +26,11 @@ from scalerl.report.alarms import fall_alarms, listed, moved_alarms
 from scalerl.report.board.charts import lines_json, times_json
 from scalerl.report.columns import number, thinned
 from scalerl.report.content import page_json
-from scalerl.report.figures import figure_data, points_json
+from scalerl.report.figures import line_to, points_json
 from scalerl.report.files import read_lines
 from scalerl.report.json import plain
 from scalerl.report.outlook import FIRST_FIT, with_end
-from scalerl.report.results import Analysis, FitOptions, curve_text, fitted_curve, param_value
+from scalerl.report.results import FitOptions, curve_text, fitted_curve, param_value
 from scalerl.report.runs import WAITING, Rows, Run, log_run, read_folder
 from scalerl.report.samples import line_offsets
 from scalerl.report.sources import Source, planned
@@ -315,7 +315,7 @@ def fit_curve(series: Series, end_compute: float | None, unit: str | None) -> Js
     """Fit one curve; return its line and bands, its forecast for the end of the budget, and the words on it."""
     curve = with_end(fitted_curve(series, FitOptions()), end_compute)
     done, at_end = curve.fit, curve.at_end
-    (drawn,) = figure_data(Analysis(command="forecast", curves=(curve,))).curves
+    line = line_to(curve)
     params = {name: plain(param_value(done, name)) if curve.usable else None for name in ("ceiling", "exponent")}
     return {
         "num": len(series.compute),
@@ -331,7 +331,7 @@ def fit_curve(series: Series, end_compute: float | None, unit: str | None) -> Js
         "advice": curve.advice,
         "text": curve_text(curve, unit),
         "fall": None if done is None else done.fall,
-        "line": None if drawn.line is None else drawn.line.as_json(),
+        "line": None if line is None else line.as_json(),
     }
 
 

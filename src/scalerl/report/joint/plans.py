@@ -117,7 +117,7 @@ def draw_plan(planned: Planned, candidates: Sequence[Candidate], curves: Sequenc
     fits = {arm.name: arm.fit for arm in candidates}
     pooled = tuple(replace(curve, fit=fits[curve.name]) for curve in curves)
     data = figure_data(Analysis(command="compare", curves=pooled, at=planned.target))
-    arms = [planned.arm(curve.name) for curve in data.curves]
+    arms = [planned.arm(curve.result.name) for curve in data.curves]
     shown = tuple(
         replace(curve, label=f"{curve.label} ({arm.action})", p_best=None if math.isnan(arm.p_best) else arm.p_best)
         for curve, arm in zip(data.curves, arms, strict=True)
