@@ -86,14 +86,6 @@ def test_fits_in_worker_processes_change_nothing(written: dict[str, Any], study:
     assert page_json(build_report([study], Selection(), FitOptions())) | {"samples": []} == written["content"]
 
 
-def test_pictures_are_drawn_while_other_axes_are_fitted(study: Path):
-    seen = []
-    report = build_report([study], Selection(), FitOptions(), meanwhile=seen.append)
-    assert [axis.label for axis in seen[0].axes] == ["CPU-hours"]
-    assert seen[0].views == tuple(one for one in report.views if one.axis is report.axes[0])
-    assert len(report.views) == 12
-
-
 def test_page_and_markdown_show_the_same_numbers_as_the_json(written: dict[str, Any]):
     curve = view(written["content"])["curves"][0]
     ceiling = curve["ceiling"]

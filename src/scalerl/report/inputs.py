@@ -16,8 +16,9 @@ from scalerl.logs.facts import Fact
 from scalerl.logs.formats import expand, read_table
 from scalerl.logs.names import file_names
 from scalerl.logs.table import Table
-from scalerl.report.runs import PER_RUN, WAITING, Run, read_run
-from scalerl.report.sources import planned
+from scalerl.report.files import Root
+from scalerl.report.runs import PER_RUN, WAITING, Run, read_folder
+from scalerl.report.sources import Source, planned
 
 ARM = "arm"
 _SEED = re.compile(r"[-_.]?(seed|s)[-_]?\d+$")
@@ -43,30 +44,55 @@ class Material:
     notes: tuple[Fact, ...] = ()
 
 
-def num_inputs(paths: Sequence[Path]) -> int:
-    """Return how many runs and files were named, before any of them is read."""
-    if len(paths) == 1 and (paths[0] / store.STUDY).is_file():
-        return len(_read_plan(paths[0]).get("runs", []))
-    return len(_expanded(paths))
-
-
 def gather(paths: Sequence[Path]) -> Material:
     """Read everything that was named; InputError where nothing of it can be used."""
     if not paths:
         raise InputError("no input was given: name a study folder, run folders or log files.")
-    if len(paths) == 1 and (paths[0] / store.STUDY).is_file():
-        return _study(paths[0])
-    return _from_folders(_expanded(paths), title=file_names([paths[0].resolve()])[0] if len(paths) == 1 else "report")
+    study = paths[0] if len(paths) == 1 and (paths[0] / store.STUDY).is_file() else None
+    plan = {} if study is None else _read_plan(study)
+    sources = _expanded(paths) if study is None else _planned(study, plan)
+    runs = [read_folder(source) for source in sources if source.kind == "run"]
+    notes = _pooled(runs) if study is None else []
+    tables, faults = _tables_of(runs)
+    for source in sources:
+        try:
+            tables += [read_table(source.path)] if source.kind == "log" else []
+        except InputError as fault:
+            if len(sources) == 1:
+                raise
+            faults.append(str(fault))
+    if waiting := [run.name for run in runs if run.status == WAITING]:
+        faults.append(f"Not started yet: {', '.join(waiting)}.")
+    faults += [f"{row[ARM]} was not run: {row['skipped']}." for row in plan.get("skipped", []) if ARM in row]
+    if not tables:
+        raise InputError(f"nothing of what was given can be used; {faults[0] if faults else 'none is evaluated yet.'}")
+    arms = [run.arm for run in runs]
+    base = None if study is None else str(plan["base"]) if plan.get("base") in arms else arms[0]
+    title = file_names([paths[0].resolve()])[0] if len(paths) == 1 else "report"
+    return Material(
+        title=title if study is None else str(plan.get("name") or study.resolve().name),
+        tables=tuple(tables),
+        runs=tuple(runs),
+        has_arms=len(runs) == len(sources),
+        folder=study,
+        base=base,
+        plan=plan,
+        faults=tuple(faults),
+        notes=tuple(notes),
+    )
 
 
-def _expanded(paths: Sequence[Path]) -> list[Path]:
-    """Replace a folder of runs by the runs in it."""
+def _expanded(paths: Sequence[Path]) -> list[Source]:
+    """Return the runs and logs at these paths; a folder of runs is replaced by the runs in it."""
     expanded: list[Path] = []
     for path in paths:
         inside = path / "runs" if (path / "runs").is_dir() else path
         runs = [item for item in sorted(inside.iterdir()) if store.is_run_folder(item)] if inside.is_dir() else []
         expanded += runs if runs and not store.is_run_folder(path) else expand([path])
-    return expanded
+    return [
+        Source(path=path, root=Root(), kind="run" if store.is_run_folder(path) else "log", name=name, arm=name)
+        for path, name in zip(expanded, file_names(expanded), strict=True)
+    ]
 
 
 def _read_plan(folder: Path) -> store.Row:
@@ -76,72 +102,28 @@ def _read_plan(folder: Path) -> store.Row:
         raise InputError(f"{fault}: run the study again with --resume, or repair it.") from None
 
 
-def _study(folder: Path) -> Material:
-    plan = _read_plan(folder)
-    rows = list(planned(plan))
-    if not rows:
+def _planned(folder: Path, plan: store.Row) -> list[Source]:
+    sources = [
+        Source(path=folder / store.portable(place), root=Root(), kind="run", name=f"{arm}-seed{seed or 0}", arm=arm,
+               seed=seed)
+        for arm, seed, place in planned(plan)
+    ]  # fmt: skip
+    if not sources:
         raise InputError(
             f"{folder / store.STUDY} lists no runs: give the run folders themselves, or run the study first."
         )
-    runs = [
-        read_run(folder / store.portable(place), name=f"{arm}-seed{seed or 0}", arm=arm, seed=seed)
-        for arm, seed, place in rows
-    ]
-    tables, faults = _tables_of(runs)
-    if waiting := [run.name for run in runs if run.status == WAITING]:
-        faults.append(f"Not started yet: {', '.join(waiting)}.")
-    faults += [f"{row[ARM]} was not run: {row['skipped']}." for row in plan.get("skipped", []) if ARM in row]
-    if not tables:
-        raise InputError(f"no run of {folder} can be used; {faults[0] if faults else 'none has been evaluated yet.'}")
-    return Material(
-        title=str(plan.get("name") or folder.resolve().name),
-        tables=tuple(tables),
-        runs=tuple(runs),
-        has_arms=True,
-        folder=folder,
-        base=str(plan["base"]) if plan.get("base") in {run.arm for run in runs} else runs[0].arm,
-        plan=plan,
-        faults=tuple(faults),
-    )
+    return sources
 
 
 def _tables_of(runs: Sequence[Run]) -> tuple[list[Table], list[str]]:
     """Return the evaluations of the runs that have some, with their arms, and what is wrong with any of them."""
     tables, faults = [], []
     for run in runs:
-        own = run.faults()
-        try:
+        faults += [f"{run.name}: {fault}" for fault in run.faults()]
+        if not run.problem:
             table = run.table()
             tables.append(replace(table.with_column(ARM, [run.arm] * len(table)), built=table.built))
-        except InputError as fault:
-            own += [] if run.status == WAITING or str(fault) in own else [str(fault)]
-        faults += [f"{run.name}: {fault}" for fault in own]
     return tables, faults
-
-
-def _from_folders(paths: Sequence[Path], title: str) -> Material:
-    names = file_names(paths)
-    runs = [read_run(path, name=name, arm=name) for path, name in zip(paths, names, strict=True)
-            if store.is_run_folder(path)]  # fmt: skip
-    notes = _pooled(runs)
-    tables, faults = _tables_of(runs)
-    for path in paths:
-        try:
-            tables += [] if store.is_run_folder(path) else [read_table(path)]
-        except InputError as fault:
-            if len(paths) == 1:
-                raise
-            faults.append(str(fault))
-    if not tables:
-        raise InputError(f"nothing of what was given can be used; {faults[0]}")
-    return Material(
-        title=title,
-        tables=tuple(tables),
-        runs=tuple(runs),
-        has_arms=len(runs) == len(paths),
-        faults=tuple(faults),
-        notes=tuple(notes),
-    )
 
 
 def _pooled(runs: Sequence[Run]) -> list[Fact]:

@@ -3,7 +3,7 @@
 inputs -> Material -> Series of each axis -> a View for each evaluation set, axis and window -> Report
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import product
@@ -19,7 +19,7 @@ from scalerl.logs.axes import UNEVEN_TIME, disagreement
 from scalerl.logs.facts import Fact
 from scalerl.logs.series import Selection, Series, series_from
 from scalerl.logs.table import Table
-from scalerl.report.inputs import ARM, Material, gather, num_inputs
+from scalerl.report.inputs import ARM, Material, gather
 from scalerl.report.numbers import compute_text
 from scalerl.report.results import Analysis, CurveResult, FitOptions, fitted_curve, held_out_after, score_held_out
 from scalerl.report.runs import hours_name, incomparable, uneven_pace
@@ -31,7 +31,6 @@ TARGETS = (2.0, 4.0)
 ALL = "all"
 HELD_OUT = "held-out"
 MOST_PAIRED = 8  # more curves than these are compared in the view shown first only
-NUM_AXES = 4  # GPU-hours, FLOPs, steps and tokens
 UNEVEN = 1.3  # times as long for the same work: something else used the machine
 
 
@@ -104,75 +103,53 @@ class Report:
         return [data for data in self.series[axis] if (data.evaluation_set or "") == evaluation_set]
 
 
-def build_report(
-    inputs: Sequence[Path],
-    selection: Selection,
-    options: FitOptions,
-    *,
-    meanwhile: Callable[[Report], None] = lambda report: None,
-    quick: bool = False,
-) -> Report:
-    """Build the report. `meanwhile` gets the report on the first axis alone while the others are being fitted.
-
-    `quick` has one axis and, besides all points, the window that is shown first; it starts no process.
-    """
-    inputs = [Path(path) for path in inputs]
-    # An estimate, since nothing has been read yet: inputs are read while the workers start.
-    with Workers(0 if quick else worth(num_inputs(inputs) * (1 + len(SHARES)) * NUM_AXES)) as workers:
-        material = gather(inputs)
-        if material.has_arms and not selection.by:
-            selection = replace(selection, by=(ARM,))
-        options = _with_study_options(options, material)
-        main, axis_notes = _main_axis(material, selection)
-        notes = [*axis_notes, *material.notes]
-        windows, window = windows_of(material, selection)
-        windows = tuple(dict.fromkeys([window, windows[-1]])) if quick else windows
-        axes: list[Axis] = []
-        sets: tuple[str, ...] = ()
-        series: dict[str, list[Series]] = {}
-        jobs: list[list[_Job]] = []
-        for axis, own, held_out in _on_each_axis(material, replace(selection, x=main), main, notes):
-            axes.append(axis)
-            series[axis.column] = own
-            sets = sets or tuple(dict.fromkeys(data.evaluation_set or "" for data in own))
-            workers.start(0 if quick else worth(len(own) * len(windows) * NUM_AXES))
-            on_main = {(data.evaluation_set, data.name): data for data in series[axes[0].column]}
+def build_report(inputs: Sequence[Path], selection: Selection, options: FitOptions, *, quick: bool = False) -> Report:
+    """Build the report. `quick` has one axis and, besides all points, the window shown first; it starts no process."""
+    material = gather([Path(path) for path in inputs])
+    if material.has_arms and not selection.by:
+        selection = replace(selection, by=(ARM,))
+    options = _with_study_options(options, material)
+    main, axis_notes = _main_axis(material, selection)
+    notes = [*axis_notes, *material.notes]
+    windows, window = windows_of(material, selection)
+    windows = tuple(dict.fromkeys([window, windows[-1]])) if quick else windows
+    on_axes = _on_each_axis(material, replace(selection, x=main), main, notes)
+    found = [next(on_axes)] if quick else list(on_axes)
+    series = {axis.column: own for axis, own, _ in found}
+    main_series = found[0][1]
+    sets = tuple(dict.fromkeys(data.evaluation_set or "" for data in main_series))
+    on_main = {(data.evaluation_set, data.name): data for data in main_series}
+    jobs = []
+    num_fits = sum(len(own) for own in series.values()) * len(windows)
+    with Workers(0 if quick else worth(num_fits)) as workers:
+        for name, (axis, own, held_out), each in product(sets, found, windows):
+            chosen = held_out if each.key == HELD_OUT else own
+            members = [data for data in chosen if (data.evaluation_set or "") == name]
+            asked = [_asked(data, on_main.get((data.evaluation_set, data.name), data), each, options)
+                     for data in members]  # fmt: skip
             largest = max(float(data.compute.max(initial=0.0)) for data in own)
-            jobs.append([])
-            # The next axis is read while this one is fitted.
-            for name, each in product(sets, windows):
-                chosen = held_out if each.key == HELD_OUT else own
-                members = [data for data in chosen if (data.evaluation_set or "") == name]
-                asked = [_asked(data, on_main.get((data.evaluation_set, data.name), data), each, options)
-                         for data in members]  # fmt: skip
-                computes = [times * largest for times in TARGETS]
-                fits = [workers.submit(_fitted, *arguments, computes) for arguments in asked]
-                # Few curves are compared in all views, many in the one that is shown first.
-                is_compared = len(members) <= MOST_PAIRED or (len(axes) == 1 and each is window)
-                jobs[-1].append(_Job(name, axis, each, fits, is_compared))
-            if quick:
-                break
-        # Compared here: the workers have the other axes before them.
-        views = _views(jobs[0], material, options, Workers())
-        shown = [curve for view in views if view.window is window for curve in view.analysis.curves]
-        if window.key != ALL and not any(curve.usable for curve in shown):
-            notes.append(Fact(kind="window_too_short", values={"window": window.label}))
-            window = windows[-1]
-        report = Report(
-            material=material,
-            options=options,
-            axes=tuple(axes[:1]),
-            windows=windows,
-            window=window,
-            sets=sets,
-            series=series,
-            views=views,
-            notes=tuple(notes),
-        )
-        meanwhile(report)
-        views += _views([job for later in jobs[1:] for job in later], material, options, workers)
-    views = tuple(sorted(views, key=lambda view: sets.index(view.evaluation_set)))
-    return replace(report, axes=tuple(axes), views=views)
+            computes = [times * largest for times in TARGETS]
+            fits = [workers.submit(_fitted, *arguments, computes) for arguments in asked]
+            # Few curves are compared in all views, many in the one that is shown first.
+            is_compared = len(members) <= MOST_PAIRED or (axis is found[0][0] and each is window)
+            jobs.append(_Job(name, axis, each, fits, is_compared))
+        views = _views(jobs, material, options, workers)
+    shown = [curve for view in views if view.axis is found[0][0] and view.window is window
+             for curve in view.analysis.curves]  # fmt: skip
+    if window.key != ALL and not any(curve.usable for curve in shown):
+        notes.append(Fact(kind="window_too_short", values={"window": window.label}))
+        window = windows[-1]
+    return Report(
+        material=material,
+        options=options,
+        axes=tuple(axis for axis, _, _ in found),
+        windows=windows,
+        window=window,
+        sets=sets,
+        series=series,
+        views=views,
+        notes=tuple(notes),
+    )
 
 
 def _with_study_options(options: FitOptions, material: Material) -> FitOptions:

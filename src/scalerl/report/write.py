@@ -39,14 +39,9 @@ def write_report(
     options: FitOptions | None = None,
 ) -> Written:
     """Write report.html, report.md and its pictures into `out` (the study's folder, else the current one)."""
-    pictures: dict[str, list[tuple[str, str]]] = {}
-
-    def draw(early: Report) -> None:
-        folder = _folder(early, out)
-        pictures.update({name: _pictures(early, name, folder) for name in early.sets})
-
-    report = build_report(inputs, selection or Selection(), options or FitOptions(), meanwhile=draw)
+    report = build_report(inputs, selection or Selection(), options or FitOptions())
     folder = _folder(report, out)
+    pictures = {name: _pictures(report, name, folder) for name in report.sets}
     try:
         content = {**page_json(report), "samples": newest_samples(report.material.runs)}
         write_text(folder / PAGE, page(content))
