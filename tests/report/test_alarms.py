@@ -23,7 +23,7 @@ from scalerl.report.alarms import (
     rolling_means,
     signal_alarms,
 )
-from scalerl.report.board.charts import LINES
+from scalerl.report.charts import LINES
 from scalerl.report.columns import number_columns
 from scalerl.report.evaluations import overtrained, pass_at, pass_curves
 from scalerl.report.outlook import LiveForecast

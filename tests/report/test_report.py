@@ -119,7 +119,7 @@ def test_settings_costs_environment_and_signals(written: dict[str, Any]):
     assert content["runs"][0]["cost"]["gpu_hours"] == pytest.approx(1.2)
     assert content["runs"][0]["seconds"] == {"training": 36.0 * 120, "evaluation": 240.0}
     assert content["environment"]["torch"] == {"2.11": ["base-seed0", "lower-seed0"]}
-    assert [signal["key"] for signal in content["signals"]] == [
+    assert [line["key"] for line in content["runs"][0]["signals"]["lines"]] == [
         "rollout/truncated_frac", "loss/entropy", "loss/kl", "rollout/lag_max",
     ]  # fmt: skip
 

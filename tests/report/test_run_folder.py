@@ -10,6 +10,8 @@ from run_folders import write_run
 
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
+from scalerl.report import columns
+from scalerl.report.charts import lines_json
 from scalerl.report.conclusions import compute_caveats, sentence
 from scalerl.report.files import Root
 from scalerl.report.runs import Run, hours_name, read_folder, read_run
@@ -76,15 +78,14 @@ def test_damaged_lines_are_named_and_the_rest_is_kept(tmp_path: Path):
 def test_largest_lag_is_drawn_by_its_largest_and_the_mean_by_its_mean(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lags: list, most: int, drawn: dict, last: dict
 ):
-    monkeypatch.setattr("scalerl.report.runs.MOST_SIGNAL_POINTS", most)
+    monkeypatch.setattr(columns.thinned, "__defaults__", (most, 5))
     folder = write_run(tmp_path / "a")
-    keys = {kind: f"rollout/lag_{kind}" for kind in ("max", "mean")}
-    rows = [{"step": n, **dict.fromkeys(keys.values(), lag)} for n, lag in enumerate(lags, start=1)]
+    rows = [{"step": n, "rollout/lag_max": lag, "rollout/lag_mean": lag} for n, lag in enumerate(lags, start=1)]
     write_rows(folder / "metrics.jsonl", rows)
-    signals = read_run(folder, name="a", arm="a").signals()
-    assert signals is not None
-    assert signals["values"] == {key: drawn[kind] for kind, key in reversed(keys.items())}
-    assert signals["last"] == {key: last[kind] for kind, key in keys.items()}
+    lines = {line["key"]: line for line in lines_json(read_run(folder, name="a", arm="a").columns)["lines"]}
+    for kind in ("max", "mean"):
+        line = lines[f"rollout/lag_{kind}"]
+        assert (line["values"], line["last"]) == (drawn[kind], last[kind])
 
 
 def test_repeated_and_stalled_work_is_reported(tmp_path: Path):

@@ -4,12 +4,13 @@ from typing import Any
 
 from scalerl.curves import FORMS, Comparison, NoteKind, Verdict, find_note, note_text
 from scalerl.logs.series import Series
+from scalerl.report.charts import lines_json
 from scalerl.report.conclusions import open_questions, sentence, summary, warnings
 from scalerl.report.decisions import decisions_json, pooled_json
 from scalerl.report.figures import line_of, points_json
 from scalerl.report.json import plain, ranking_json, to_json
 from scalerl.report.results import curve_text
-from scalerl.report.runs import REPORTED, Run, differences, environments, hours_name
+from scalerl.report.runs import Run, differences, environments, hours_name
 from scalerl.report.standing import lead, reference
 from scalerl.report.tables import report_tables
 from scalerl.report.views import HELD_OUT, TARGETS, Report, View
@@ -24,7 +25,6 @@ def report_json(report: Report) -> dict[str, Any]:
     """Return kinds and numbers: what `--json` prints."""
     material = report.material
     runs = [_run_json(run) for run in material.runs]
-    drawn = {key for run in runs if run["signals"] for key in run["signals"]["values"]}
     return {
         "title": material.title,
         "description": str(material.plan.get("description") or ""),
@@ -43,11 +43,6 @@ def report_json(report: Report) -> dict[str, Any]:
         "views": [_view_json(report, view) for view in report.views],
         "runs": runs,
         "hours": hours_name(material.runs),
-        "signals": [
-            {"key": signal.key, "label": signal.label, "limit": signal.limit}
-            for signal in REPORTED
-            if signal.key in drawn
-        ],
         "differences": {
             "base": material.base or next((run.arm for run in material.runs), None),
             "rows": differences(material.runs, material.base),
@@ -123,4 +118,5 @@ def _view_json(report: Report, view: View) -> dict[str, Any]:
 
 def _run_json(run: Run) -> dict[str, Any]:
     shown = ("name", "arm", "seed", "status", "reason", "num_steps", "cost", "seconds")
-    return {**{key: getattr(run, key) for key in shown}, "faults": run.faults(), "signals": run.signals()}
+    more = {"faults": run.faults(), "signals": lines_json(run.columns), "passes": run.passes()}
+    return {**{key: getattr(run, key) for key in shown}, **more}

@@ -16,7 +16,7 @@ from scalerl.logs.build import make_table
 from scalerl.logs.series import Selection, Series, series_from
 from scalerl.logs.source import Source as LogSource
 from scalerl.logs.table import Table, flatten
-from scalerl.report.alarms import ALARM_STEPS, SIGNALS, Alarm, signal_alarms, uneven_time_alarms
+from scalerl.report.alarms import Alarm, signal_alarms, uneven_time_alarms
 from scalerl.report.columns import (
     COLUMNS,
     MOST_COLUMNS,
@@ -28,7 +28,6 @@ from scalerl.report.columns import (
     renamed,
     replaced,
     rounded,
-    thinned,
 )
 from scalerl.report.evaluations import overtrained, pass_curves
 from scalerl.report.files import Place, Root, read_lines, read_object
@@ -40,9 +39,6 @@ PER_RUN = ("description", "seed")  # settings in which runs of one arm may diffe
 COST = ("gpu_hours", "flops", "tokens")
 AXES = (*COST, "step")
 PARTS = ("training", "evaluation", "checkpoint", "compilation", "stalled", "start_up")
-REPORTED = SIGNALS[:6]
-"""Signals that a report draws."""
-MOST_SIGNAL_POINTS = 120
 _MOST_PROMPTS = 5000
 _MOST_SPENT = 500
 
@@ -137,22 +133,6 @@ class Run:
             if row.get("prompts_hash") is not None:
                 hashes.setdefault(str(row.get("set", "")), set()).add(str(row["prompts_hash"]))
         return {name: frozenset(own) for name, own in hashes.items()}
-
-    def signals(self) -> dict[str, Any] | None:
-        """Return the signals that a report draws, over blocks of steps, and their mean over the last steps."""
-        present = [key for key in (signal.key for signal in REPORTED)
-                   if np.isfinite(self.columns.get(key, np.empty(0))).any()]  # fmt: skip
-        if not present:
-            return None
-        blank = np.full(len(self.columns["step"]), np.nan)
-        values = {key: self.columns.get(key, blank) for key in (*AXES, *present)}
-        blocks = {key: thinned(key, each, MOST_SIGNAL_POINTS, 4) for key, each in values.items()}
-        last = {key: thinned(key, values[key][-ALARM_STEPS:], 1, 15)[0] for key in present}
-        return {
-            "compute": {key: blocks[key] for key in AXES},
-            "values": {key: blocks[key] for key in present},
-            "last": {key: value for key, value in last.items() if value is not None},
-        }
 
     def faults(self) -> list[str]:
         """Return what cannot be read or is missing."""

@@ -130,13 +130,11 @@ def _differences(content: Mapping[str, Any]) -> Table:
 
 
 def _signals(content: Mapping[str, Any]) -> Table:
-    last = lambda run, key: "-" if (value := run["signals"]["last"].get(key)) is None else f"{value:.3g}"  # noqa: E731
-    rows = [
-        (run["name"], *(last(run, signal["key"]) for signal in content["signals"]))
-        for run in content["runs"]
-        if run["signals"] is not None
-    ]
-    heads = ("run", *(signal["label"] for signal in content["signals"]))
+    lines = {run["name"]: {line["key"]: line for line in run["signals"]["lines"]} for run in content["runs"]}
+    labels = {key: line["label"] for own in lines.values() for key, line in own.items()}
+    text = lambda line: "-" if line is None or line["last"] is None else f"{line['last']:.3g}"  # noqa: E731
+    rows = [(run, *(text(own.get(key)) for key in labels)) for run, own in lines.items() if own]
+    heads = ("run", *labels.values())
     return Table(key="stability", title="Stability over the last steps", heads=heads, rows=rows, left=("run",))
 
 

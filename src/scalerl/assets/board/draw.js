@@ -2,9 +2,6 @@
 // Charts of the board, with the report's frame, axes and tooltips.
 
 const byId = (id) => document.getElementById(id);
-const span = (values) => [Math.min(...values), Math.max(...values)];
-const isNumber = (value) => typeof value === "number" && isFinite(value);
-const shorten = (text, most) => (text.length > most ? `${text.slice(0, Math.ceil(most / 2) - 1)}\u2026${text.slice(-Math.floor(most / 2))}` : text);
 const rangeText = (value) => (value && isNumber(value.low) ? `${rewardText(value.low)} to ${rewardText(value.high)}` : "");
 
 // Buttons of which one is pressed; they stay the same while their texts do, so that focus stays where it is.
@@ -16,12 +13,6 @@ function choices(host, options, chosen, pick) {
 function padded(low, high, share = 0.06) {
   const pad = share * (high - low) || Math.abs(high) * 0.05 || 0.05;
   return [low - pad, high + pad];
-}
-
-// Drawn with the width of its place; a place that is not laid out yet has a usual one.
-function sized(host, phone, wide) {
-  const width = Math.max(host.clientWidth || 640, 280);
-  return { width, height: width < 520 ? phone : wide, isPhone: width < 520 };
 }
 
 function tableOf(heads, rows, className = "", sortBy = null) {
@@ -98,21 +89,6 @@ function drawHistory(host, curve, hasEnd) {
     const near = nearest({ compute: rows.map((row) => row.compute) }, (c) => Math.abs(Math.log(c / compute))), row = rows[near.i];
     return [element("div", {}, `after ${row.num} evaluations`), tipRow(1, hasEnd ? "forecast for the end" : "ceiling", rewardText(row.told.value)), element("div", {}, rangeText(row.told))];
   });
-}
-
-// Lines over the steps in one frame: `sets` have a label, steps, values and a colour.
-function drawLines(host, sets, label, { limit = null, text = computeText } = {}) {
-  const { width } = sized(host, 170, 170);
-  sets = sets.map((set) => ({ ...set, points: set.steps.map((x, at) => [x, set.values[at]]).filter(([x, y]) => isNumber(x) && isNumber(y)) })).filter((set) => set.points.length);
-  if (!sets.length) return host.replaceChildren(element("p", { className: "sub" }, "No number yet."));
-  const xs = sets.flatMap((set) => set.points.map(([x]) => x)), ys = sets.flatMap((set) => set.points.map(([, y]) => y));
-  const top = Math.max(...ys), [low, high] = [Math.min(0, ...ys), Math.max(top, isNumber(limit) && top > 0.4 * limit ? limit * 1.1 : 0)];
-  const [from, to] = span(xs);
-  const chart = new Chart({ width, height: 176, xRange: [from, to > from ? to : from + 1], yRange: [low, high + 0.08 * (high - low) || 1], xLog: false, xLabel: "steps", left: 44, yText: (value) => text(value), label });
-  if (isNumber(limit) && limit < chart.yRange[1]) chart.line([[from, limit], [to, limit]], { class: "limit", "stroke-width": 1.3 });
-  for (const set of sets) chart.line(set.points, { stroke: own(set.colour), "stroke-width": 1.7 });
-  host.replaceChildren(chart.svg);
-  withTip(host, chart, (x) => [element("div", {}, `step ${computeText(x, 4)}`), ...sets.slice(0, 12).map((set) => tipRow(set.colour, shorten(set.label, 26), text(set.points.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a))[1])))]);
 }
 
 // A running mean that forgets: weight 0 leaves values as they are.

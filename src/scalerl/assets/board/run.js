@@ -32,14 +32,8 @@ class RunPage {
     this.part("settings", "div").replaceChildren(tableOf([{ text: "setting" }, { text: "value" }], shown.map(([key, value]) => [element("code", {}, key), element("code", {}, value)])));
   }
   showPasses({ passes }) {
-    const host = this.part("passes", ".small");
     this.node.querySelector("#passes").hidden = !passes.length;
-    host.replaceChildren(...passes.map((each) => element("figure", {}, element("h3", {}, each.set), element("div", {}))));
-    passes.forEach((each, i) => {
-      const sets = Object.entries(each.pass).map(([k, values], colour) => ({ label: `pass@${k}`, steps: each.step, values, colour }));
-      drawLines(host.children[i].lastChild, sets, `pass@k on ${each.set}`, { text: (value) => rewardText(value, 2) });
-      host.children[i].append(element("ul", { className: "key" }, ...sets.map((set) => element("li", {}, element("span", { className: "dot", style: `--own:${own(set.colour)}` }), `${set.label}: ${rewardText(set.values[set.values.length - 1])}`))));
-    });
+    drawPasses(this.part("passes", ".small"), passes);
   }
   part(id, what) { return this.node.querySelector(`#${id} ${what}`); }
   show(data) {

@@ -147,3 +147,38 @@ function withTip(figure, chart, say, pick) {
 function tipRow(index, name, value) {
   return element("div", { className: "row" }, element("span", { className: "dot", style: `--own:${own(index)}` }), element("span", {}, name), element("b", {}, value));
 }
+
+const span = (values) => [Math.min(...values), Math.max(...values)];
+const isNumber = (value) => typeof value === "number" && isFinite(value);
+const shorten = (text, most) => (text.length > most ? `${text.slice(0, Math.ceil(most / 2) - 1)}\u2026${text.slice(-Math.floor(most / 2))}` : text);
+
+// Drawn with the width of its place; a place that is not laid out yet has a usual one.
+function sized(host, phone, wide) {
+  const width = Math.max(host.clientWidth || 640, 280);
+  return { width, height: width < 520 ? phone : wide, isPhone: width < 520 };
+}
+
+// Lines over the steps in one frame: `sets` have a label, steps, values and a colour.
+function drawLines(host, sets, label, { limit = null, text = computeText } = {}) {
+  const { width } = sized(host, 170, 170);
+  sets = sets.map((set) => ({ ...set, points: set.steps.map((x, at) => [x, set.values[at]]).filter(([x, y]) => isNumber(x) && isNumber(y)) })).filter((set) => set.points.length);
+  if (!sets.length) return host.replaceChildren(element("p", { className: "sub" }, "No number yet."));
+  const xs = sets.flatMap((set) => set.points.map(([x]) => x)), ys = sets.flatMap((set) => set.points.map(([, y]) => y));
+  const top = Math.max(...ys), [low, high] = [Math.min(0, ...ys), Math.max(top, isNumber(limit) && top > 0.4 * limit ? limit * 1.1 : 0)];
+  const [from, to] = span(xs);
+  const chart = new Chart({ width, height: 176, xRange: [from, to > from ? to : from + 1], yRange: [low, high + 0.08 * (high - low) || 1], xLog: false, xLabel: "steps", left: 44, yText: (value) => text(value), label });
+  if (isNumber(limit) && limit < chart.yRange[1]) chart.line([[from, limit], [to, limit]], { class: "limit", "stroke-width": 1.3 });
+  for (const set of sets) chart.line(set.points, { stroke: own(set.colour), "stroke-width": 1.7 });
+  host.replaceChildren(chart.svg);
+  withTip(host, chart, (x) => [element("div", {}, `step ${computeText(x, 4)}`), ...sets.slice(0, 12).map((set) => tipRow(set.colour, shorten(set.label, 26), text(set.points.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a))[1])))]);
+}
+
+// pass@k over the steps: a frame for each evaluation set.
+function drawPasses(host, passes, nameOf = (each) => each.set) {
+  host.replaceChildren(...passes.map((each) => element("figure", {}, element("h3", {}, nameOf(each)), element("div", {}))));
+  passes.forEach((each, i) => {
+    const sets = Object.entries(each.pass).map(([k, values], colour) => ({ label: `pass@${k}`, steps: each.step, values, colour }));
+    drawLines(host.children[i].lastChild, sets, `pass@k on ${nameOf(each)}`, { text: (value) => rewardText(value, 2) });
+    host.children[i].append(element("ul", { className: "key" }, ...sets.map((set) => element("li", {}, element("span", { className: "dot", style: `--own:${own(set.colour)}` }), `${set.label}: ${rewardText(set.values[set.values.length - 1])}`))));
+  });
+}

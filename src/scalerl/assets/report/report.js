@@ -24,11 +24,10 @@ const labelOf = (name) => (theSet().curves.find((curve) => curve.name === name) 
 const isShown = (curve) => !state.hidden.has(labelOf(curve.name));
 const isHeldOut = (points, i) => state.window === "held-out" && (points.held_out || []).includes(i);
 const isDrawn = (curve) => curve.line !== null && isShown(curve);
-const spread = (values) => [Math.min(...values), Math.max(...values)];
 
 function dataRange() {
   const found = Object.values(theSet().points[state.axis]).flatMap((points) => points.compute).filter((c) => c > 0);
-  return spread(found);
+  return span(found);
 }
 const targetRange = () => { const [low, high] = dataRange(); return [Math.max(low, high / 20), high * 16]; };
 
@@ -89,7 +88,7 @@ function drawResults() {
     return row;
   });
   const heads = [["curve"], ["ceiling A", 1], ["exponent B", 1], [`C_mid, ${axisLabel()}`, 1], ...(hasShared ? [[`B at A = ${rewardText(view.shared_ceiling)}`, 1]] : []),
-    ...(several ? [["P(higher A)", 1], ["compute ratio", 1], [`against ${clip(labelOf(reference), 28)}`]] : [])];
+    ...(several ? [["P(higher A)", 1], ["compute ratio", 1], [`against ${shorten(labelOf(reference), 28)}`]] : [])];
   $("results").replaceChildren(table(heads, rows));
   const held = `Intervals hold ${Math.round(100 * report.level)}%.`;
   $("results-note").textContent = !several ? held : view.compared
@@ -146,7 +145,7 @@ function drawCurves() {
     if (drawn.length <= 8) chart.line([[beside, least], [beside, most]], { stroke, "stroke-width": 2.4, opacity: .85 });
     chart.mark(drawn.length <= 8 ? beside : state.target, value, 0, { r: 3.6, fill: "var(--raised)", stroke, "stroke-width": 2 });
   });
-  if (!isPhone) chart.labels(drawn.slice(0, 24).map((curve) => ({ y: valueAt(curve, end), text: clip(labelOf(curve.name), 24), colour: own(colourOf(curve.name)) })));
+  if (!isPhone) chart.labels(drawn.slice(0, 24).map((curve) => ({ y: valueAt(curve, end), text: shorten(labelOf(curve.name), 24), colour: own(colourOf(curve.name)) })));
   $("curves").replaceChildren(chart.svg);
   drawResiduals(chart.xRange, chart.right);
   withTip($("curves"), chart, (compute, px, py) => curveTip(chart, shown, drawn, compute, px, py), setTarget);
@@ -155,12 +154,10 @@ function drawCurves() {
 function rewardRange(measured, drawn, told, end) {
   const lines = drawn.map((curve) => valueAt(curve, end)), all = measured.concat(lines);
   if (!all.length) return [0, 1];
-  const [low, high] = spread(all), room = 0.25 * (high - low);
+  const [low, high] = span(all), room = 0.25 * (high - low);
   const ends = told.flatMap(({ low: least, high: most }) => [Math.max(least, low - room), Math.min(most, high + room)]);
-  return spread(all.concat(ends));
+  return span(all.concat(ends));
 }
-// Without the middle: what tells names apart is mostly at the ends.
-const clip = (text, most) => (text.length > most ? `${text.slice(0, Math.ceil(most / 2) - 1)}\u2026${text.slice(-Math.floor(most / 2))}` : text);
 
 const isFitted = (curve, points, i) => curve.line !== null && points.compute[i] <= curve.line.last * (1 + 1e-5) && points.compute[i] >= curve.line.first * (1 - 1e-5) && !isHeldOut(points, i);
 const dotStyle = (fill, fitted, many) => (fitted ? { fill, "fill-opacity": many ? .55 : .9 } : { fill: "var(--paper)", stroke: fill, "stroke-width": 1.3 });
@@ -207,7 +204,7 @@ function curveTip(chart, shown, drawn, compute, px, py) {
   if (best) rows.push(tipRow(colourOf(best.curve.name), best.run || labelOf(best.curve.name), rewardText(best.reward, 4)));
   else for (const curve of drawn.slice(0, 10)) {
     const [low, high] = curveInterval(curve, compute);
-    rows.push(tipRow(colourOf(curve.name), clip(labelOf(curve.name), 18), `${rewardText(valueAt(curve, compute))} [${rewardText(low)}, ${rewardText(high)}]`));
+    rows.push(tipRow(colourOf(curve.name), shorten(labelOf(curve.name), 18), `${rewardText(valueAt(curve, compute))} [${rewardText(low)}, ${rewardText(high)}]`));
   }
   return rows;
 }
@@ -226,40 +223,30 @@ function drawStraight() {
   const heights = sets.flatMap(({ dots, ends }) => [...dots, ...ends].map(([, y]) => y)).sort((a, b) => a - b);
   const cut = (share_) => heights[Math.round(share_ * (heights.length - 1))], lows = sets.flatMap(({ ends }) => ends.map(([, y]) => y));
   const low = Math.min(cut(.02), ...lows), high = Math.max(cut(.98), ...lows), pad = .06 * (high - low);
-  const width = widthOf("straight"), [first, last] = spread(sets.flatMap(({ p }) => [p.first, p.last]));
+  const width = widthOf("straight"), [first, last] = span(sets.flatMap(({ p }) => [p.first, p.last]));
   const chart = new Chart({ width, height: width < 520 ? 280 : 330, xRange: [first / 1.06, last * 1.06], yRange: [low - pad, high + pad], xLog: true, xLabel: axisLabel(), yLabel: "log\u2081\u2080 F", right: width < 520 ? 12 : 170,
     yText: (value, digits) => rewardText(value, Math.min(digits, 2)), label: "Linearised comparison" });
   for (const { name, dots, ends } of sets) {
     for (const [c, y, run] of dots) chart.mark(c, y, run, { r: 2.6, fill: own(colourOf(name)), "fill-opacity": .6 });
     chart.line(ends, { stroke: own(colourOf(name)), "stroke-width": 2.2 });
   }
-  if (width >= 520) chart.labels(sets.map(({ name, p, ends }) => ({ y: ends[1][1], text: `${clip(labelOf(name), 15)}  B ${rewardText(p.exponent, 2)}`, colour: own(colourOf(name)) })));
+  if (width >= 520) chart.labels(sets.map(({ name, p, ends }) => ({ y: ends[1][1], text: `${shorten(labelOf(name), 15)}  B ${rewardText(p.exponent, 2)}`, colour: own(colourOf(name)) })));
   $("straight").replaceChildren(chart.svg);
   $("straight-note").textContent = `Refitted with one ceiling of ${rewardText(view.shared_ceiling)}. F = C_mid^B / ((A \u2212 R\u2080)/(R \u2212 R\u2080) \u2212 1) equals C^B on the curve, so the slope is the exponent: the steeper, the more efficient. Curves whose ceiling is lower or unsure are not here.`;
 }
 
 function drawSignals() {
-  const arms = theSet().curves.map((curve) => curve.label), runs = report.runs.filter((run) => run.signals && !state.hidden.has(run.arm));
-  const hosts = report.signals.map((signal) => {
-    const host = element("figure", {}, element("h3", {}, signal.label), element("div", {}));
-    $("signals").append(host);
-    return { signal, host };
-  });
-  const axis = runs.some((run) => (run.signals.compute[state.axis] || []).some((x) => x !== null)) ? state.axis : "step";
-  for (const { signal, host } of hosts) {
-    const lines = runs.filter((run) => run.signals.values[signal.key]).map((run) => ({ run, points: run.signals.values[signal.key].map((y, i) => [run.signals.compute[axis][i], y]).filter(([x, y]) => x !== null && y !== null) })).filter(({ points }) => points.length);
-    if (!lines.length) { host.remove(); continue; }
-    const width = Math.max(host.clientWidth, 280), xs = lines.flatMap(({ points }) => points.map(([x]) => x)), ys = lines.flatMap(({ points }) => points.map(([, y]) => y));
-    const high = Math.max(...ys, signal.limit !== null && Math.max(...ys) > .6 * signal.limit ? signal.limit * 1.05 : 0), low = Math.min(0, ...ys);
-    const chart = new Chart({ width, height: 190, xRange: [0, Math.max(...xs)], yRange: [low, high + .08 * (high - low) || 1], xLog: false, xLabel: axis === state.axis ? axisLabel() : "steps", left: 42, label: signal.label });
-    if (signal.limit !== null && signal.limit < chart.yRange[1]) chart.line([[0, signal.limit], [Math.max(...xs), signal.limit]], { stroke: "var(--bad)", "stroke-dasharray": "3 4", "stroke-width": 1.2 });
-    for (const { run, points } of lines) chart.line(points, { stroke: own(Math.max(arms.indexOf(run.arm), 0)), "stroke-width": 1.6, opacity: .85 });
-    host.lastChild.replaceWith(chart.svg);
-    withTip(host, chart, (compute) => [element("div", {}, `at ${computeText(compute)}`), ...lines.slice(0, 10).map(({ run, points }) => {
-      const near = points.reduce((a, b) => (Math.abs(b[0] - compute) < Math.abs(a[0] - compute) ? b : a));
-      return tipRow(Math.max(arms.indexOf(run.arm), 0), clip(run.name, 20), computeText(near[1]));
-    })]);
+  const arms = theSet().curves.map((curve) => curve.label), runs = report.runs.filter((run) => !state.hidden.has(run.arm)), kinds = new Map();
+  for (const run of runs) for (const line of run.signals.lines) {
+    if (!kinds.has(line.key)) kinds.set(line.key, { line, sets: [] });
+    kinds.get(line.key).sets.push({ label: run.name, steps: run.signals.step, values: line.values, colour: Math.max(arms.indexOf(run.arm), 0) });
   }
+  const drawn = [...kinds.values()].map(({ line, sets }) => ({ line, sets, host: element("figure", {}, element("h3", {}, line.label), element("div", {})) }));
+  $("signals").replaceChildren(...drawn.map(({ host }) => host));
+  for (const { line, sets, host } of drawn) drawLines(host.lastChild, sets, `${line.label} over the steps`, { limit: line.limit });
+  const passes = runs.flatMap((run) => run.passes.map((each) => ({ ...each, run: run.name })));
+  $("passes-section").hidden = !passes.length;
+  drawPasses($("passes"), passes, (each) => (report.runs.length > 1 ? `${each.run}, ${each.set}` : each.set));
 }
 
 // Choices ------------------------------------------------------------------------------------------------------------
@@ -324,7 +311,6 @@ function drawAll() {
   $("several-runs").hidden = !Object.values(theSet().points[state.axis]).some((points) => points.runs.length > 1);
   $("in-bins").hidden = !Object.values(theSet().points[state.axis]).some((points) => points.error);
   press(); drawTarget(); drawCurves(); drawForecast(); drawResults(); drawStraight(); drawScores();
-  $("signals").replaceChildren();
   drawSignals();
 }
 
@@ -339,7 +325,7 @@ function drawFacts() {
   $("notes").replaceChildren(...report.notes.map((text) => element("p", { className: "note" }, text)));
   $("level").textContent = `${Math.round(100 * report.level)}%`;
   $("formula").textContent = `${report.formula}.`;
-  $("signals-section").hidden = !report.signals.length;
+  $("signals-section").hidden = !report.runs.some((run) => run.signals.lines.length);
   const samples = report.samples || [];
   $("samples-section").hidden = !samples.length;
   $("samples").replaceChildren(...samples.map(sampleCard));
@@ -352,7 +338,7 @@ function drawFacts() {
 }
 function sampleCard(sample) {
   const verdict = { correct: "correct", wrong: "wrong", none: "no verdict" }[sample.verdict];
-  const expected = sample.answer === undefined ? "" : `, expected ${clip(sample.answer, 60)}`, cut = sample.cut ? `, ${computeText(sample.cut)} characters left out` : "";
+  const expected = sample.answer === undefined ? "" : `, expected ${shorten(sample.answer, 60)}`, cut = sample.cut ? `, ${computeText(sample.cut)} characters left out` : "";
   return element("details", { className: "sample" }, element("summary", {}, `${sample.run}, step ${sample.step === null ? "?" : sample.step}: ${verdict}${expected}${cut}`),
     ...sampleTexts(sample));
 }
@@ -360,7 +346,7 @@ function sampleCard(sample) {
 function timeline() {
   const rows = report.decisions.filter((row) => row.arm), arms = [...new Set(rows.map((row) => row.arm))], reached = new Map(arms.map((arm) => [arm, 0]));
   const svg = node("svg", { viewBox: `0 0 670 ${22 * arms.length}`, role: "img", "aria-label": "which arm got which part of its budget" });
-  arms.forEach((arm, at) => svg.append(node("text", { x: 0, y: 22 * at + 13 }, clip(arm, 20))));
+  arms.forEach((arm, at) => svg.append(node("text", { x: 0, y: 22 * at + 13 }, shorten(arm, 20))));
   for (const row of rows) {
     const left = 140 + 520 * reached.get(row.arm), y = 22 * arms.indexOf(row.arm);
     svg.append(node("rect", { x: left, y, width: Math.max(520 * (row.until - reached.get(row.arm)) - 1, 1), height: 18, fill: "var(--c0)", opacity: .35 }), node("text", { x: left + 3, y: y + 13 }, String(row.decision)));

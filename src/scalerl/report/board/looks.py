@@ -23,7 +23,7 @@ from scalerl.errors import InputError, UserError
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, Series
 from scalerl.report.alarms import fall_alarms, listed, moved_alarms
-from scalerl.report.board.charts import lines_json, times_json
+from scalerl.report.charts import lines_json, times_json
 from scalerl.report.columns import number, thinned
 from scalerl.report.content import page_json
 from scalerl.report.figures import line_to, points_json

@@ -1,11 +1,11 @@
-"""Data for the page besides the curve: metrics by step, and time per part of a step. Pure functions."""
+"""What a page shows of a run besides its curve: columns over the steps, and time per part of a step. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from scalerl.report.alarms import SIGNALS
+from scalerl.report.alarms import ALARM_STEPS, SIGNALS
 from scalerl.report.columns import Array, rounded, thinned
 
 LAST_STEPS = 200
@@ -46,7 +46,7 @@ def _known(columns: Mapping[str, Array], key: str, num: int | None = None) -> Ar
 
 
 def lines_json(columns: Mapping[str, Array]) -> dict[str, Any]:
-    """Return the usual lines over the steps, and the names of all other columns, which a page may ask for."""
+    """Return the usual lines over the steps, each with its mean over the last, and the names of all other columns."""
     if not len(columns.get("step", ())):
         return {"step": [], "lines": [], "columns": []}
     lines = [
@@ -55,7 +55,7 @@ def lines_json(columns: Mapping[str, Array]) -> dict[str, Any]:
             "label": label,
             "limit": _LIMITS.get(key),
             "values": thinned(key, columns[key]),
-            "last": rounded(known[-1:])[0],
+            "last": thinned(key, known[-ALARM_STEPS:], 1)[0],
         }
         for key, label in LINES.items()
         if len(known := _known(columns, key))
