@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 import small_runs
+from sandbox_support import needs_bubblewrap
 from simulated import AtOnce, CountingLearner, SimulatedEngine, grade, make_requests
 
 from scalerl import store
 from scalerl.config import Recipe, load_recipe
 from scalerl.errors import GraderError, GraderPoolError, RecipeError
+from scalerl.graders.sandbox.job import Reference, Streams
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
 from scalerl.loop.grading import GraderRunner
@@ -205,6 +207,25 @@ def test_a_task_and_a_grader_by_import_path_train(tmp_path: Path):
     (prompts,) = run.parts.prompts.values()
     assert len(prompts.tokens) == 13
     assert store.read_evals(tmp_path / "run")[-1]["reward"] > 0
+
+
+@needs_bubblewrap
+def test_answers_of_a_run_are_run_as_programs(tmp_path: Path):
+    # The tiny model answers with a number: a program that writes nothing. Two minuses in a row are no program.
+    reference = Reference(tests=Streams(cases=(("", ""),))).to_text()
+    path = rows_file(tmp_path / "problems.jsonl", dict.fromkeys(SUMS, reference))
+    task = f'task={{name="file", path={path}, prompt_field="q", answer_field="a", grader="code"}}'
+    Run(small("budget.steps=2", task, "grading.timeout_s=120", *small_runs.USUAL), tmp_path / "run").train()
+    (first, *_) = store.read_evals(tmp_path / "run")
+    assert first["reward"] > 0.5
+    assert first["outcome/passed"] == sum(first["num_correct"])
+    rows = store.read_metrics(tmp_path / "run")
+    assert len(rows) == 2
+    for row in rows:
+        # Groups are counted when they are graded, which may be a step before they are trained on.
+        counted = sum(value for key, value in row.items() if key.startswith("outcome/") and not key.endswith("_frac"))
+        assert counted > 0 == counted % 2
+        assert row["outcome/stopped_frac"] == 0
 
 
 # Several tasks --------------------------------------------------------------------------------------------------------

@@ -1,14 +1,10 @@
 """Whole runs with vLLM: it learns, it trains as the torch engine does, and a dead vLLM is replaced."""
 
-import copy
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Sequence
-from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,10 +14,7 @@ from ray_processes import alive, command_line, descendants, generators_of
 from scalerl import store
 from scalerl.config import load_recipe
 from scalerl.run.evaluate import evaluate_model
-from scalerl.run.parts import build_curriculum, build_engine, build_grading, build_learner, load_inputs, request_maker
-from scalerl.run.prompts import training_prompts
 from scalerl.run.run import Run
-from scalerl.types import Batch, Completion, Group
 
 pytestmark = pytest.mark.vllm
 
@@ -41,68 +34,6 @@ def test_tiny_cpu_rises_as_in_the_demo(tmp_path: Path):
     assert rows[0]["rollout/lag_max"] == 0
     assert abs(rows[0]["loss/kl"]) < 1e-6
     assert rows[0]["loss/ratio_max"] < 1.01
-
-
-def graded(completions: Sequence[Completion], grading) -> tuple[Group, ...]:
-    groups = defaultdict(list)
-    for completion in sorted(completions, key=lambda completion: completion.request.index):
-        groups[completion.request.group].append(completion)
-    for group in groups.values():
-        grading.submit(group)
-    done: list[Group] = []
-    while len(done) < len(groups):
-        done += grading.poll(wait=True)
-    return tuple(sorted(done, key=lambda group: group.key))
-
-
-def drained(engine, requests) -> list[Completion]:
-    engine.submit(requests)
-    completions: list[Completion] = []
-    while engine.num_pending:
-        completions += engine.poll()
-    return completions
-
-
-def test_steps_equal_those_of_the_torch_engine():
-    recipe = load_recipe("tiny-cpu", [*SMALL, "pipeline.max_lag=0"])
-    inputs = load_inputs(recipe)
-    prompts = training_prompts(inputs.tasks, inputs.eval_sets, text=inputs.text, max_tokens=16)
-    curriculum, maker = build_curriculum(prompts, recipe), request_maker(prompts, inputs, recipe)
-    learner, grading = build_learner(inputs.model.model, recipe), build_grading(inputs, recipe)
-    with_vllm = recipe.model_copy(update={"rollout": recipe.rollout.model_copy(update={"engine": "vllm"})})
-    num_equal = 0
-    with (
-        closing(inputs.graders),
-        closing(build_engine(inputs.model, recipe)) as ours,
-        closing(build_engine(inputs.model, with_vllm)) as theirs,
-    ):
-        for step in range(20):
-            issued = [curriculum.next() for _ in range(recipe.pipeline.groups_per_batch)]
-            requests = [request for each in issued if each is not None for request in maker.requests(each)]
-            batches = []
-            for engine in (ours, theirs):
-                engine.push_weights(learner.weights(), step)
-                batches.append(Batch(version=step, groups=graded(drained(engine, requests), grading)))
-            state = copy.deepcopy(learner.state_dict())
-            with_theirs = learner.step(batches[1])
-            learner.load_state_dict(state)
-            with_ours = learner.step(batches[0])
-            tokens = [[c.tokens.tolist() for group in batch.groups for c in group.completions] for batch in batches]
-            if tokens[0] == tokens[1]:
-                num_equal += 1
-                assert [group.rewards for group in batches[0].groups] == [group.rewards for group in batches[1].groups]
-                assert with_theirs["loss/value"] == pytest.approx(with_ours["loss/value"], abs=1e-4)
-            for each in issued:
-                if each is not None:
-                    group = next(group for group in batches[0].groups if group.key == each.key)
-                    curriculum.graded(
-                        each.key,
-                        num_correct=group.num_correct,
-                        num_graded=group.num_graded,
-                        num_asked=len(group.completions),
-                    )
-                    curriculum.trained(each.key)
-    assert num_equal >= 15
 
 
 def vllm_children(root: int) -> list[int]:

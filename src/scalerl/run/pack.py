@@ -1,7 +1,12 @@
-"""Convert groups to flat arrays (for safetensors) and JSON types for a checkpoint, and back."""
+"""Convert groups to flat arrays (for safetensors) and JSON types for a checkpoint, and back.
 
+In JSON a list begins with what it stands for: a class and its fields, a tuple, a problem by its number, or the next
+entries of an array.
+"""
+
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -9,105 +14,65 @@ from numpy.typing import NDArray
 
 from scalerl.types import Completion, Episode, Group, LengthPlan, Problem, Request
 
-_PER_TOKEN = {"tokens": np.int32, "log_probs": np.float32, "versions": np.int32, "forced": np.bool_}
-_OF_REQUEST = ("index", "seed", "temperature", "top_p", "environment")
-_OF_COMPLETION = ("finish", "interrupted_at", "turns")
-_OF_GROUP = ("correct", "rewards", "values")
+_KINDS = {kind.__name__: kind for kind in (Completion, Episode, Group, LengthPlan, Problem, Request)}
 
 
-def pack_groups(groups: Sequence[Group]) -> tuple[dict[str, NDArray[Any]], list[dict[str, Any]]]:
-    """Return the concatenated tokens of all groups as arrays, and the rest as JSON types."""
-    completions = [completion for group in groups for completion in group.completions]
-    arrays = {
-        name: _joined([getattr(completion, name) for completion in completions], dtype)
-        for name, dtype in _PER_TOKEN.items()
-    }
-    arrays["prompt_tokens"] = _joined([completion.request.prompt_tokens for completion in completions], np.int32)
-    meta = [
-        {
-            "key": group.key,
-            "problem": asdict(group.problem),
-            **{name: list(getattr(group, name)) for name in _OF_GROUP},
-            "scores": {name: list(values) for name, values in group.scores.items()},
-            "completions": [_completion_meta(completion) for completion in group.completions],
-        }
-        for group in groups
-    ]
-    experts = [completion.experts for completion in completions if completion.experts is not None]
-    if experts and len(experts) == len(completions):
-        arrays["experts"] = np.concatenate(experts)
-    return arrays, meta
+def pack_groups(groups: Sequence[Group]) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Return the tokens of all groups, joined by kind of number, and the rest as JSON types."""
+    arrays: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
+    problems: dict[Problem, int] = {}
+
+    def packed(value: Any) -> Any:
+        if isinstance(value, Problem):
+            return ["problem", problems.setdefault(value, len(problems))]
+        if is_dataclass(value):
+            return fields_of(value)
+        if isinstance(value, np.ndarray):
+            name = "x".join([value.dtype.name, *map(str, value.shape[1:])])
+            arrays[name].append(value)
+            return ["array", name, len(value)]
+        if isinstance(value, Mapping):
+            return {name: packed(each) for name, each in value.items()}
+        return ["tuple", *map(packed, value)] if isinstance(value, tuple) else value
+
+    def fields_of(value: Any) -> Any:
+        own = {field.name: getattr(value, field.name) for field in fields(value)}
+        if isinstance(value, Request):
+            own["prompt_tokens"] = np.asarray(value.prompt_tokens, np.int32)
+        if isinstance(value, LengthPlan):
+            # What recognises the end of thinking is large, and a sampled completion needs it no more.
+            own["ending"] = None
+        return [type(value).__name__, {name: packed(each) for name, each in own.items()}]
+
+    meta = {"groups": [packed(group) for group in groups], "problems": list(map(fields_of, problems))}
+    return {name: np.concatenate(parts) for name, parts in arrays.items()}, meta
 
 
-def unpack_groups(arrays: Mapping[str, NDArray[Any]], meta: Sequence[Mapping[str, Any]]) -> tuple[Group, ...]:
+def unpack_groups(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> tuple[Group, ...]:
     """Return groups equal to those that pack_groups was given."""
-    token_place, prompt_place, fed_place = 0, 0, 0
-    groups: list[Group] = []
-    for packed in meta:
-        problem, completions = Problem(**packed["problem"]), []
-        for entry in packed["completions"]:
-            token_end = token_place + entry["num_tokens"]
-            prompt_end = prompt_place + entry["num_prompt_tokens"]
-            request = Request(
-                group=packed["key"],
-                problem=problem,
-                prompt_tokens=tuple(arrays["prompt_tokens"][prompt_place:prompt_end].tolist()),
-                length=LengthPlan(**{name: _tuples(value) for name, value in entry["length"].items()}),
-                **_there(entry, _OF_REQUEST),
-            )
-            episode = entry.get("episode")
-            # The last token of a completion was not fed to the model.
-            fed_end = fed_place + entry["num_prompt_tokens"] + entry["num_tokens"] - 1
-            completions.append(
-                Completion(
-                    request=request,
-                    **{name: arrays[name][token_place:token_end] for name in _PER_TOKEN},
-                    **_there(entry, _OF_COMPLETION),
-                    episode=None if episode is None else Episode(**episode),
-                    experts=arrays["experts"][fed_place:fed_end] if "experts" in arrays else None,
-                )
-            )
-            token_place, prompt_place, fed_place = token_end, prompt_end, fed_end
-        scores = {name: tuple(values) for name, values in packed.get("scores", {}).items()}
-        groups.append(
-            Group(
-                key=packed["key"],
-                problem=problem,
-                completions=tuple(completions),
-                scores=scores,
-                **_there(packed, _OF_GROUP),
-            )
-        )
-    if (token_place, prompt_place) != (len(arrays["tokens"]), len(arrays["prompt_tokens"])):
-        raise ValueError(
-            f"the groups have {token_place} tokens and {prompt_place} prompt tokens, but their arrays hold "
-            f"{len(arrays['tokens'])} and {len(arrays['prompt_tokens'])}"
-        )
-    return tuple(groups)
+    taken: Counter[str] = Counter()
 
+    def unpacked(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: unpacked(each) for name, each in value.items()}
+        if not isinstance(value, list):
+            return value
+        kind, *rest = value
+        if kind == "tuple":
+            return tuple(map(unpacked, rest))
+        if kind == "problem":
+            return problems[rest[0]]
+        if kind == "array":
+            name, num = rest
+            taken[name] += num
+            return arrays[name][taken[name] - num : taken[name]]
+        own = unpacked(rest[0])
+        if kind == "Request":
+            own["prompt_tokens"] = tuple(own["prompt_tokens"].tolist())
+        return _KINDS[kind](**own)
 
-def _there(packed: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return the fields among these that are there: a checkpoint of an earlier version has fewer."""
-    return {name: _tuples(packed[name]) for name in names if name in packed}
-
-
-def _tuples(value: Any) -> Any:
-    """Return a value of JSON with tuples for its lists."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def _joined(parts: Sequence[Any], dtype: Any) -> NDArray[Any]:
-    return np.concatenate([np.zeros(0, dtype=dtype), *(np.asarray(part, dtype=dtype) for part in parts)])
-
-
-def _completion_meta(completion: Completion) -> dict[str, Any]:
-    request, episode = completion.request, completion.episode
-    return {
-        **{name: getattr(request, name) for name in _OF_REQUEST},
-        **{name: getattr(completion, name) for name in _OF_COMPLETION},
-        # Not what recognises the end of thinking: it is large, and a sampled completion needs it no more.
-        "length": asdict(replace(request.length, ending=None)),
-        "num_tokens": len(completion),
-        "num_prompt_tokens": len(request.prompt_tokens),
-        **({} if episode is None else {"episode": asdict(episode)}),
-    }
+    problems: list[Problem] = list(map(unpacked, meta["problems"]))
+    groups = tuple(map(unpacked, meta["groups"]))
+    if taken != (held := {name: len(array) for name, array in arrays.items()}):
+        raise ValueError(f"the groups have {dict(taken)} tokens, but their arrays hold {held}")
+    return groups

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from ray_processes import alive, descendants, generators_of, parent_of, ranks_of, shared_memory, wait_until
 from ray_runs import PATIENCE_S, check_exactly_once, num_steps, start, wait_for_steps
+from small_runs import check_same_steps
 
 from scalerl import store
 from scalerl.config import load_recipe
@@ -35,21 +36,6 @@ EXACT = {
     "curriculum": "uniform",
     "optimizer__warmup_steps": 0,
 }
-
-
-def check_same(folder: Path, reference: Path, num: int) -> None:
-    """Check that the first steps of two runs have the same groups, tokens and losses."""
-    rows, expected = store.read_metrics(folder)[:num], store.read_metrics(reference)[:num]
-    assert [row["step"] for row in rows] == list(range(1, num + 1))
-    for row, other in zip(rows, expected, strict=True):
-        assert sorted(row["groups"]) == sorted(other["groups"])
-        assert row["tokens"] == other["tokens"]
-        assert row["flops"] == pytest.approx(other["flops"])
-        for key in ("loss/value", "loss/entropy", "reward/mean"):
-            assert row.get(key) == pytest.approx(other.get(key), abs=1e-5), (row["step"], key)
-        # Unlikely tokens multiply the rounding of weights in a gradient: a single process whose weights differ by 1e-8
-        # has a norm that differs by 1.7e-5 of 1.3 in step 11, and by 1e-7 before and after it.
-        assert row["optim/grad_norm"] == pytest.approx(other["optim/grad_norm"], rel=1e-4), row["step"]
 
 
 def one_process(folder: Path, num: int) -> Path:
@@ -94,7 +80,7 @@ def test_two_ranks_and_generators_train_as_one_process(tmp_path):
     driver = start(folder, **RANKS, **EXACT, budget__steps=6)
     output, _ = driver.communicate(timeout=PATIENCE_S)
     assert driver.returncode == 0, output
-    check_same(folder, reference, 6)
+    check_same_steps(folder, reference, 6)
     assert len(list((folder / store.CHECKPOINTS / "step-00000006").glob("tensors.weights.*"))) == 2
 
 
@@ -201,7 +187,7 @@ def test_ranks_on_two_nodes_and_the_loss_of_one(tmp_path):
         on_cluster = EXACT | {"cluster__address": cluster.address, "rollout__generators": 1}
         driver = start(folder, **RANKS, **on_cluster)
         wait_for_steps(folder, 6, driver)
-        check_same(folder, reference, 6)
+        check_same_steps(folder, reference, 6)
         before, row = store.read_metrics(folder)[-2:]
         hours, seconds = (row[key] - before[key] for key in ("gpu_hours", "time/training_s"))
         assert hours * 3600 / seconds == pytest.approx(3), "three nodes are held"
@@ -218,7 +204,7 @@ def test_ranks_on_two_nodes_and_the_loss_of_one(tmp_path):
         driver = start(folder, resume=True, **one_rank, **on_cluster, budget__steps=12)
         output, _ = driver.communicate(timeout=PATIENCE_S)
         assert driver.returncode == 0, output
-        check_same(folder, reference, 12)
+        check_same_steps(folder, reference, 12)
     finally:
         if driver is not None:
             driver.kill()
