@@ -19,7 +19,7 @@ from simulated import AtOnce, CountingLearner, SimulatedEngine, grade, make_requ
 from scalerl import store
 from scalerl.config import Recipe, load_recipe
 from scalerl.errors import GraderError, GraderPoolError, RecipeError
-from scalerl.graders.sandbox.job import Reference, Streams
+from scalerl.graders.sandbox.job import Reference
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
 from scalerl.loop.grading import GraderRunner
@@ -212,7 +212,7 @@ def test_a_task_and_a_grader_by_import_path_train(tmp_path: Path):
 @needs_bubblewrap
 def test_answers_of_a_run_are_run_as_programs(tmp_path: Path):
     # The tiny model answers with a number: a program that writes nothing. Two minuses in a row are no program.
-    reference = Reference(tests=Streams(cases=(("", ""),))).to_text()
+    reference = Reference(streams=(("", ""),)).to_text()
     path = rows_file(tmp_path / "problems.jsonl", dict.fromkeys(SUMS, reference))
     task = f'task={{name="file", path={path}, prompt_field="q", answer_field="a", grader="code"}}'
     Run(small("budget.steps=2", task, "grading.timeout_s=120", *small_runs.USUAL), tmp_path / "run").train()
