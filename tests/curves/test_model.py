@@ -7,17 +7,22 @@ from simulate import run
 
 from scalerl.curves import FORMS, fit, priors
 from scalerl.curves.data import make_blocks, make_points
+from scalerl.curves.forms import sigmoid
 from scalerl.curves.model import (
     NODES,
     Candidates,
     Covariance,
     Kind,
     _draw,
+    all_covariances,
     columns,
+    departing,
+    drifting,
     evidence,
     log_gain_prior,
     log_shape_prior,
     make_problem,
+    white_noise,
 )
 
 
@@ -30,8 +35,7 @@ def problem():
 
 @pytest.fixture(scope="module")
 def white(problem) -> Covariance:
-    whiten = np.diag(problem.blocks.weight**-0.5)
-    return Covariance(drift=0.0, drift_length=1.0, misfit=0.0, spread=0.0, log_weight=0.0, whiten=whiten)
+    return white_noise(problem.blocks)
 
 
 def candidates(*rows: tuple[Kind, float, float, float]) -> Candidates:
@@ -98,6 +102,28 @@ def test_evidence_is_the_integral_over_level_gain_extra_and_noise(problem, white
     dense, _, _ = by_integration(problem, cells)
     # Both up to one constant; the sign of the extra is bounded at its typical noise.
     np.testing.assert_allclose(closed - closed[0], dense - dense[0], atol=0.06)
+
+
+def test_several_runs_are_white_under_drift_misfit_spread_and_noise():
+    compute, reward = run(0, num=9, reach=3.0)
+    labels = np.arange(9) % 2
+    blocks = make_blocks(make_points(compute, reward, run=labels), 0.4, 0.05)
+    here, risen = (blocks.x, blocks.index, blocks.run), sigmoid(blocks.x, 0.5, -0.3)
+    same = np.equal.outer(blocks.run, blocks.run)
+    for c in all_covariances(blocks, lambda x: sigmoid(x, 0.5, -0.3)):
+        total = np.diag(np.append(blocks.weight, blocks.start_weight))
+        total[:-1, :-1] += c.drift * drifting(blocks, here, here, c.drift_length) + c.misfit**2 * departing(here, here)
+        total[:-1, :-1] += c.spread**2 * same * np.outer(risen, risen)
+        whiten = c.whitened(np.eye(len(total)))
+        np.testing.assert_allclose(whiten @ total @ whiten.T, np.eye(len(total)), atol=1e-9)
+        weight = next(each for *sizes, each in priors.DRIFTS if sizes == [c.drift, c.drift_length])
+        unit = blocks.span / blocks.noise
+        weight *= dict(priors.MISFITS)[round(c.misfit / unit, 6)] * dict(priors.RUN_SPREADS)[round(c.spread / unit, 6)]
+        assert c.log_weight == pytest.approx(np.log(weight) - 0.5 * np.linalg.slogdet(total)[1])
+        shared = np.random.default_rng(0).normal(size=(len(blocks.x), 3))
+        share, explained = c.explained(shared)
+        np.testing.assert_allclose(share, np.linalg.solve(total[:-1, :-1], shared), atol=1e-8)
+        np.testing.assert_allclose(explained, np.einsum("ij,ij->j", shared, share), atol=1e-8)
 
 
 def test_a_flat_candidate_has_the_evidence_of_a_students_t(problem, white):

@@ -89,18 +89,23 @@ class Candidates:
 
 def main_rise(x: Array, form: Form, kind, log_exponent, log_midpoint, place) -> Array:
     """s: it begins late, or ends where a fall begins."""
+    x, kind, place = (np.array(each) for each in np.broadcast_arrays(x, kind, place))
     late, fall = kind == Kind.late, kind == Kind.fall
-    begun = np.maximum(np.exp(x) - np.exp(np.where(late, place, 0.0)), 1e-9)
-    ended = np.minimum(x, np.log(np.where(fall, place, 1.0)))
-    x = np.where(late, np.log(begun), np.where(fall, ended, x))
+    x[late] = np.log(np.maximum(np.exp(x[late]) - np.exp(place[late]), 1e-9))
+    x[fall] = np.minimum(x[fall], np.log(place[fall]))
     return np.where(kind == Kind.flat, 0.0, form.shape(x, log_exponent, log_midpoint))
 
 
 def extra_part(x: Array, kind, place, length) -> Array:
     """e: an early rise, a slow tail, or how much of a fall has happened, downwards."""
-    fall, tail = kind == Kind.fall, kind == Kind.tail
-    rise = sigmoid(x, np.where(tail, priors.TAIL_EXPONENT, priors.SECOND_EXPONENT), np.where(fall, 0.0, place))
-    return np.where(fall, -fallen_share(x, np.where(fall, place, 0.5), length), np.where(HAS_EXTRA[kind], rise, 0.0))
+    x, kind, place, length = np.broadcast_arrays(x, kind, place, length)
+    part: Array = np.zeros(x.shape)
+    for which, exponent in ((Kind.second, priors.SECOND_EXPONENT), (Kind.tail, priors.TAIL_EXPONENT)):
+        mine = kind == which
+        part[mine] = sigmoid(x[mine], exponent, place[mine])
+    fall = kind == Kind.fall
+    part[fall] = -fallen_share(x[fall], place[fall], length[fall])
+    return part
 
 
 def fallen_share(x: Array, place, length) -> Array:
@@ -172,26 +177,39 @@ class Covariance:
         white = self.whiten @ values
         return white - self.along @ (self.less[:, None] * (self.along.T @ white))
 
-    def products(self, table: Array, pairs: tuple[np.ndarray, np.ndarray], known: dict[int, tuple]) -> list[Array]:
-        """Return inner products of white columns: of the first two with all, of all with themselves, of some pairs.
+    def explained(self, shared: Array) -> tuple[Array, Array]:
+        """Return the weights of the blocks (rows) that foretell values elsewhere, and the variance that they explain.
 
-        `known` keeps those that covariances share which differ in the spread between runs alone.
+        `shared` are covariances of the blocks with those values.
         """
-        if id(self.whiten) not in known:
-            white, (left, right) = self.whiten @ table, pairs
-            dot = lambda a, b: np.einsum("ij,ij->j", a, b)  # noqa: E731
-            parts = (white[:, :2].T @ white, dot(white, white), dot(white[:, left], white[:, right]))
-            known[id(self.whiten)] = parts, self.along.T @ white
-        (first, own, paired), along = known[id(self.whiten)]
-        fewer: Array = (1.0 - (1.0 - self.less) ** 2)[:, None] * along
-        both = (fewer[:, pairs[0]] * along[:, pairs[1]]).sum(axis=0)
-        return [first - fewer[:, :2].T @ along, own - (fewer * along).sum(axis=0), paired - both]
+        # What is known of the start, which may come last, has none.
+        white = self.whitened(np.concatenate([shared, np.zeros((len(self.whiten) - len(shared), shared.shape[1]))]))
+        again = white - self.along @ (self.less[:, None] * (self.along.T @ white))
+        return (self.whiten.T @ again)[: len(shared)], np.einsum("ij,ij->j", white, white)
 
-    def between(self, blocks: Blocks, here, there, shared_shape) -> Array:
-        """Covariance between two sets of places, each (log compute, index, run)."""
-        runs = np.equal.outer(here[2], there[2]) * np.multiply.outer(shared_shape(here[0]), shared_shape(there[0]))
-        total = self.drift * drifting(blocks, here, there, self.drift_length) + self.misfit**2 * departing(here, there)
-        return total + self.spread**2 * runs
+
+def products(
+    covariances: list[Covariance], table: Array, left: np.ndarray, right: np.ndarray
+) -> tuple[Array, Array, Array]:
+    """Return inner products of white columns under each covariance (first axis): of the first two with all, of all with
+    themselves, and of some pairs."""
+    num, columns = len(covariances), table.shape[1]
+    first, own, paired = np.empty((num, 2, columns)), np.empty((num, columns)), np.empty((num, len(left)))
+    known: dict[int, tuple[Array, ...]] = {}
+    for number, each in enumerate(covariances):
+        # Covariances that differ in the spread between runs alone share all but a little.
+        if id(each.whiten) not in known:
+            white = each.whiten @ table
+            pairs = np.einsum("ij,ij->j", white[:, left], white[:, right])
+            known[id(each.whiten)] = (
+                white[:, :2].T @ white, np.einsum("ij,ij->j", white, white), pairs, each.along.T @ white,
+            )  # fmt: skip
+        *same, along = known[id(each.whiten)]
+        fewer = 1.0 - (1.0 - each.less) ** 2
+        first[number] = same[0] - (fewer[:, None] * along[:, :2]).T @ along
+        own[number] = same[1] - fewer @ along**2
+        paired[number] = same[2] - fewer @ (along[:, left] * along[:, right])
+    return first, own, paired
 
 
 def drifting(blocks: Blocks, here, there, length: float) -> Array:
@@ -206,13 +224,20 @@ def departing(here, there) -> Array:
     return (1.0 + scaled) * np.exp(-scaled)
 
 
+def white_noise(blocks: Blocks) -> Covariance:
+    """Noise alone."""
+    start = [] if blocks.start is None else [blocks.start_weight]
+    whiten = np.diag(np.append(blocks.weight, start) ** -0.5)
+    none = dict.fromkeys(("drift", "drift_length", "misfit", "spread", "log_weight"), 0.0)
+    return Covariance(**none, whiten=whiten, along=np.empty((len(whiten), 0)), less=np.empty(0))
+
+
 def all_covariances(blocks: Blocks, shared_shape) -> list[Covariance]:
     """Every combination of sizes. The spread between runs follows `shared_shape`, how far a run has come."""
     unit = blocks.span / blocks.noise
     spreads = priors.RUN_SPREADS if blocks.num_runs > 1 else ((0.0, 1.0),)
     here = (blocks.x, blocks.index, blocks.run)
-    start = [] if blocks.start is None else [blocks.start_weight]
-    noise = np.diag(np.append(blocks.weight, start))
+    noise = np.diag(1.0 / np.diag(white_noise(blocks).whiten) ** 2)
     drifts = {length: drifting(blocks, here, here, length) for _, length, _ in priors.DRIFTS}
     departure = departing(here, here)
     risen = np.zeros((len(noise), blocks.num_runs))
@@ -223,7 +248,7 @@ def all_covariances(blocks: Blocks, shared_shape) -> list[Covariance]:
             total = noise.copy()
             total[: blocks.num, : blocks.num] += drift * drifts[length] + (misfit * unit) ** 2 * departure
             factor = np.linalg.cholesky(total)
-            whiten: Array = np.linalg.inv(factor)
+            whiten = np.asarray(np.linalg.inv(factor), dtype=float)
             along, size, _ = np.linalg.svd(whiten @ risen, full_matrices=False)
             for spread, spread_weight in spreads:
                 variance = 1.0 + (spread * unit * size) ** 2
@@ -379,8 +404,7 @@ def evidence(problem: Problem, covariances: list[Covariance], candidates: Candid
 
     c, blocks, df = candidates, problem.blocks, problem.df
     s, e = columns(blocks, problem.form, c)
-    extra = np.flatnonzero(c.has_extra)
-    flat = c.kind == Kind.flat
+    num, extra, flat = len(c.kind), np.flatnonzero(c.has_extra), c.kind == Kind.flat
     table = np.concatenate(
         [
             np.ones((len(problem.rewards), 1)),
@@ -390,93 +414,93 @@ def evidence(problem: Problem, covariances: list[Covariance], candidates: Candid
         ],
         axis=1,
     )
-    num = len(c.kind)
+    first, own, cross = products(covariances, table, 2 + extra, np.arange(2 + num, table.shape[1]))
+    (ones, ys, rise_squares), (other_ones, other_ys, other_squares) = (
+        (first[:, 0, part], first[:, 1, part], own[:, part]) for part in (slice(2, 2 + num), slice(2 + num, None))
+    )
+    # The level, then the extra given the level, then the gain given both.
+    level_precision = first[:, 0, :1] + problem.level_precision
+    level, on_level = first[:, 1, :1] / level_precision, ones / level_precision
+    squares = np.repeat(own[:, 1:2] - level_precision * level**2, num, axis=1)
+    precision = rise_squares - level_precision * on_level**2
+    pull = ys - level_precision * on_level * level
+    log_mass = np.array([each.log_weight for each in covariances])[:, None] + log_shape_prior(problem, c)
+    log_mass = log_mass + 0.5 * np.log(problem.level_precision / level_precision)
     before, before_mean = problem.extra_precision[c.kind[extra]], problem.extra_mean[c.kind[extra]]
+    extra_on_level, extra_mean, gain_on_extra = (np.zeros(squares.shape) for _ in range(3))
+    extra_precision = np.ones(squares.shape)
+    extra_on_level[:, extra] = on = other_ones / level_precision
+    extra_precision[:, extra] = width = other_squares - level_precision * on**2 + before
+    extra_mean[:, extra] = middle = (other_ys - level_precision * on * level + before * before_mean) / width
+    gain_on_extra[:, extra] = slope = (cross - level_precision * on_level[:, extra] * on) / width
+    squares[:, extra] += before * before_mean**2 - width * middle**2
+    precision[:, extra] -= width * slope**2
+    pull[:, extra] -= width * slope * middle
     # The part of the extra's prior below 0 is cut off.
     before_mass = 0.5 * np.log(before) - log_ndtr(before_mean * np.sqrt(before) / blocks.noise)
-    prior = log_shape_prior(problem, c)
-    room = np.where(c.kind == Kind.late, problem.late_room, problem.room)
-    slopes = second_slopes(blocks, c.take(extra), e[:, extra])
+    log_mass[:, extra] += before_mass - 0.5 * np.log(width)
+    precision = np.maximum(precision, 1e-12 * level_precision)
+    best = pull / precision
     prior_squares = problem.noise_df * blocks.noise**2
-    rows: dict[str, list[Array]] = {name: [] for name in Evidence.__slots__}
-    known: dict[int, tuple] = {}
-    for covariance in covariances:
-        (one, y), own, cross = covariance.products(table, (2 + extra, np.arange(2 + num, table.shape[1])), known)
-        level_precision = one[0] + problem.level_precision
-        level, on_level = y[0] / level_precision, one[2 : 2 + num] / level_precision
-        squares = np.full(num, own[1] - level_precision * level**2)
-        precision = own[2 : 2 + num] - level_precision * on_level**2
-        pull = y[2 : 2 + num] - level_precision * on_level * level
-        log_mass = covariance.log_weight + prior + 0.5 * np.log(problem.level_precision / level_precision)
-        extra_on_level, extra_precision, extra_mean, gain_on_extra = (
-            np.zeros(num),
-            np.ones(num),
-            np.zeros(num),
-            np.zeros(num),
-        )
-        if len(extra):
-            extra_on_level[extra] = one[2 + num :] / level_precision
-            extra_precision[extra] = own[2 + num :] - level_precision * extra_on_level[extra] ** 2 + before
-            pulled = y[2 + num :] - level_precision * extra_on_level[extra] * level + before * before_mean
-            extra_mean[extra] = pulled / extra_precision[extra]
-            squares[extra] += before * before_mean**2
-            cross = cross - level_precision * (on_level * extra_on_level)[extra]
-            gain_on_extra[extra] = cross / extra_precision[extra]
-            squares -= extra_precision * extra_mean**2
-            precision -= extra_precision * gain_on_extra**2
-            pull -= extra_precision * gain_on_extra * extra_mean
-            log_mass[extra] += before_mass - 0.5 * np.log(extra_precision[extra])
-        precision = np.maximum(precision, 1e-12 * level_precision)
-        best = pull / precision
-        least_squares = np.maximum(squares - precision * best**2, 0.0) + prior_squares
-        sd = np.sqrt(least_squares / df / precision)
-        middle = np.clip(best, problem.least, room)
-        if num_nodes == 1:
-            gain, log_width = middle[None], np.log(np.minimum(2.5 * sd / middle, 4.0))
-        else:
-            # As far as 11 log units reach from the best gain that is allowed; less where that is not the best of all.
-            beyond = np.abs(middle - best) / sd
-            reach = sd * 11.0 / (beyond + np.sqrt(beyond**2 + 4.0))
-            low, high = np.maximum(middle - reach, problem.least), np.minimum(middle + reach, room)
-            ratio = np.log(np.maximum(high / low, 1.0 + 1e-9))
-            gain, log_width = low * np.exp(ratio * NODES[:, None]), np.log(ratio / num_nodes)
-        total = np.where(flat, squares + prior_squares, least_squares + precision * (gain - best) ** 2)
-        log_mass = log_mass - 0.5 * df * np.log(total)
-        log_mass += np.where(flat, -np.log(num_nodes), log_gain_prior(problem, gain, c.kind) + log_width)
-        gain = np.where(flat, 0.0, gain)
-        if len(extra):
-            mean = extra_mean[extra] - gain[:, extra] * gain_on_extra[extra]
-            log_mass[:, extra] += log_ndtr(mean / np.sqrt(total[:, extra] / df / extra_precision[extra]))
-            log_mass[:, extra] += log_resolved(slopes, np.maximum(mean, 0.0) / np.sqrt(total[:, extra] / df))
-        if blocks.bounds is not None and num_nodes > 1 and problem.fixed_ceiling is None:
-            # A level below what is possible; by one standard error, since noise may put it there.
-            error = np.sqrt(total / df / level_precision)
-            log_mass += log_ndtr((problem.centre + level - gain * on_level - blocks.bounds[0]) / error + 1.0)
-        found = (
-            log_mass, gain, total, precision, np.full(num, level_precision), np.full(num, level), on_level,
-            extra_on_level, extra_precision, extra_mean, gain_on_extra,
-        )  # fmt: skip
-        for name, value in zip(Evidence.__slots__, found, strict=True):
-            rows[name].append(value)
-    return Evidence(**{name: np.stack(values) for name, values in rows.items()})
+    least_squares = np.maximum(squares - precision * best**2, 0.0) + prior_squares
+    sd = np.sqrt(least_squares / df / precision)
+    room = np.where(c.kind == Kind.late, problem.late_room, problem.room)
+    middle = np.clip(best, problem.least, room)
+    if num_nodes == 1:
+        gain, log_width = middle[:, None], np.log(np.minimum(2.5 * sd / middle, 4.0))
+    else:
+        # As far as 11 log units reach from the best gain that is allowed; less where that is not the best of all.
+        beyond = np.abs(middle - best) / sd
+        reach = sd * 11.0 / (beyond + np.sqrt(beyond**2 + 4.0))
+        low, high = np.maximum(middle - reach, problem.least), np.minimum(middle + reach, room)
+        ratio = np.log(np.maximum(high / low, 1.0 + 1e-9))
+        gain, log_width = low[:, None] * np.exp(ratio[:, None] * NODES[:, None]), np.log(ratio / num_nodes)
+    total = least_squares[:, None] + precision[:, None] * (gain - best[:, None]) ** 2
+    total = np.where(flat, (squares + prior_squares)[:, None], total)
+    density = log_gain_prior(problem, gain, c.kind) + log_width[:, None]
+    log_mass = log_mass[:, None] - 0.5 * df * np.log(total) + np.where(flat, -np.log(num_nodes), density)
+    gain = np.where(flat, 0.0, gain)
+    error = np.sqrt(total / df)
+    if len(extra):
+        mean = extra_mean[:, None, extra] - gain[..., extra] * gain_on_extra[:, None, extra]
+        log_mass[..., extra] += log_ndtr(mean / error[..., extra] * np.sqrt(width)[:, None])
+        early = c.kind[extra] == Kind.second
+        which = extra[early]
+        sizes = np.maximum(mean[..., early], 0.0) / error[..., which]
+        log_mass[..., which] += log_resolved(blocks, c.place[which], e[:, which], sizes)
+    if blocks.bounds is not None and num_nodes > 1 and problem.fixed_ceiling is None:
+        # A level below what is possible; by one standard error, since noise may put it there.
+        lowest = problem.centre + level[:, None] - gain * on_level[:, None] - blocks.bounds[0]
+        log_mass += log_ndtr(lowest / error * np.sqrt(level_precision)[:, None] + 1.0)
+    return Evidence(
+        log_mass=log_mass,
+        gain=gain,
+        squares=total,
+        gain_precision=precision,
+        level_precision=np.broadcast_to(level_precision, precision.shape),
+        level=np.broadcast_to(level, precision.shape),
+        gain_on_level=on_level,
+        extra_on_level=extra_on_level,
+        extra_precision=extra_precision,
+        extra=extra_mean,
+        gain_on_extra=gain_on_extra,
+    )
 
 
-def second_slopes(blocks: Blocks, candidates: Candidates, e: Array) -> Array:
-    """Return how much an early rise of size 1 changes with its log place and log exponent, in units of the noise."""
-    by_place = np.exp(priors.SECOND_EXPONENT) * e * (1.0 - e) / np.sqrt(blocks.weight)[:, None]
-    by_exponent = by_place * (blocks.x[:, None] - candidates.place)
-    norms = np.sqrt(np.stack([(by_place**2).sum(axis=0), (by_exponent**2).sum(axis=0)]))
-    return np.where(candidates.kind == Kind.second, norms, 0.0)
-
-
-def log_resolved(slopes: Array, sizes: Array) -> Array:
+def log_resolved(blocks: Blocks, places: Array, e: Array, sizes: Array) -> Array:
     """Log share of its cell that an early rise stands for: less than all where the data resolve place and exponent.
 
     The few early rises that are tried lie far apart. One that happens to be the whole of a single rise would otherwise
     explain it without having paid for a place and an exponent, and leave room for a main rise still to come.
     """
-    cells = np.array(priors.SECOND_CELL)[:, None, None]
-    return -np.log(np.maximum(slopes[:, None] * sizes * cells / np.sqrt(2.0 * np.pi), 1.0)).sum(axis=0)
+    # How much it changes with its log place and log exponent, for a size of 1 in units of the noise.
+    by_place = np.exp(priors.SECOND_EXPONENT) * e * (1.0 - e) / np.sqrt(blocks.weight)[:, None]
+    by_exponent = by_place * (blocks.x[:, None] - places)
+    scaled = sizes / np.sqrt(2.0 * np.pi)
+    lost: Array = np.zeros(sizes.shape)
+    for cell, slope in zip(priors.SECOND_CELL, (by_place, by_exponent), strict=True):
+        lost += np.log(np.maximum(np.linalg.norm(slope, axis=0) * cell * scaled, 1.0))
+    return -lost
 
 
 # Where the mass is ----------------------------------------------------------------------------------------------------
@@ -746,20 +770,16 @@ class Posterior:
         index = blocks.index.max() + (compute - blocks.scale) / blocks.spacing
         here = (x, index, np.full(len(x), 0 if blocks.num_runs == 1 else -1))
         there = (blocks.x, blocks.index, blocks.run)
+        drifts = {length: drifting(blocks, there, here, length) for _, length, _ in priors.DRIFTS}
+        departure, risen = departing(there, here), sigmoid(x, *self.shared_shape)
         values = self.curve(compute)
         left = blocks.y - self.curve(blocks.scale * np.exp(blocks.x))
         normal = np.random.default_rng(1).standard_normal(values.shape)
-        shape = lambda x: sigmoid(x, *self.shared_shape)  # noqa: E731
         for number in np.unique(d.covariance):
-            covariance, mine = self.covariances[number], np.flatnonzero(d.covariance == number)
-            variance = np.zeros(len(x))
-            if covariance.drift or covariance.misfit or covariance.spread:
-                cross = covariance.between(blocks, here, there, shape)
-                total = np.diag(blocks.weight) + covariance.between(blocks, there, there, shape)
-                share = np.linalg.solve(total, cross.T)
-                own = covariance.drift + covariance.misfit**2 + (covariance.spread * shape(x)) ** 2
-                variance = np.maximum(own - np.einsum("ij,ji->i", cross, share), 0.0)
-                values[mine] += left[mine] @ share
+            c, mine = self.covariances[number], np.flatnonzero(d.covariance == number)
+            share, explained = c.explained(c.drift * drifts[c.drift_length] + c.misfit**2 * departure)
+            values[mine] += left[mine] @ share
+            variance = np.maximum(c.drift + c.misfit**2 + (c.spread * risen) ** 2 - explained, 0.0)
             sd = np.sqrt(variance + blocks.evaluation_weight)
             values[mine] += d.noise[mine, None] * sd * normal[mine]
         return self.clipped(values)
@@ -823,14 +843,7 @@ def _shared_shape(problem: Problem, candidates: Candidates) -> tuple[float, floa
     """Return the shape along which runs of a recipe differ: that of the best plain rise."""
     if problem.blocks.num_runs == 1:
         return (0.0, 0.0)
-    weight = problem.blocks.weight
-    weight = weight if problem.blocks.start is None else np.append(weight, problem.blocks.start_weight)
-    white = Covariance(
-        **dict.fromkeys(("drift", "drift_length", "misfit", "spread", "log_weight"), 0.0),
-        whiten=np.diag(weight**-0.5),
-        along=np.empty((len(weight), 0)),
-        less=np.empty(0),
-    )
+    white = white_noise(problem.blocks)
     rise = candidates.take(candidates.kind == Kind.rise)
     b, m, _ = best_shapes(problem, white, rise, *first_shapes(problem, white, rise)[:2])
     return float(b[0]), float(m[0])
