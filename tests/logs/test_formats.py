@@ -314,7 +314,7 @@ def test_trainer_folder_is_its_longest_history(tmp_path: Path) -> None:
     table = read_table(tmp_path / "out")
     assert (table.kind, len(table.rows)) == ("json", 100)
     [fact] = table.facts
-    expected = {"file": "checkpoint-100/trainer_state.json", "num_rows": 100, "num_files": 4, "num_unreadable": 1}
+    expected = {"file": "checkpoint-100/trainer_state.json", "num_rows": 100, "num_files": 4}
     assert (fact.kind, fact.values) == ("longest_history", expected)
     [series] = series_from([table], Selection())
     assert series.name == "out"

@@ -39,8 +39,8 @@ _NAMES = rf"(?:{_NAME} ){{0,3}}{_NAME}"
 _ITEM = re.compile(rf"""['"]([^'"]{{1,200}})['"]\s*:\s*{_VALUE}""", re.IGNORECASE)
 _PAIR = re.compile(
     rf"(?<![\w/.@-])(?:({_NAME})=\s?|({_NAMES})(?:\s*[:|\u2502]|\s+=)\s*"
-    rf"|((?:{_NAME} )?(?:reward|accuracy|acc|score|return|loss))\s+){_VALUE}",
-    re.IGNORECASE,
+    rf"|((?:{_NAME} )?(?:reward|accuracy|acc|score|return|loss))\s+|^({_NAME})\s+(?=\S+\s*$)){_VALUE}",
+    re.IGNORECASE | re.MULTILINE,
 )
 # A line that says nothing but one name and one value; the name of a group of them in a box.
 _BARE = re.compile(rf"(?:[^\w+-]*({_NAMES})\s*[:=|\u2502]\s*|\s*[|\u2502]\s*({_NAME})\s+){_VALUE}\W*", re.IGNORECASE)

@@ -185,23 +185,23 @@ def _study_rows(source: Source) -> Iterator[Placed]:
 
 
 def _longest_history(source: Source) -> Found:
-    return partial(_read_longest, source.path, source.files(*_TRAINER_STATES))
+    """Return what reads the largest state: each checkpoint repeats what was logged before it."""
+    files = sorted(source.files(*_TRAINER_STATES), key=lambda file: -file.stat().st_size)
+    return partial(_read_first, source.path, files)
 
 
-def _read_longest(folder: Path, files: Sequence[Path]) -> Table:
-    """Read the state with the longest history: each checkpoint repeats what was logged before it."""
-    tables, faults = [], []
+def _read_first(folder: Path, files: Sequence[Path]) -> Table:
     for file in files:
         try:
-            tables.append(read_table(file))
-        except InputError as fault:  # still being written, or damaged
-            faults.append(fault)
-    if not tables:
-        raise faults[0]
-    best = max(reversed(tables), key=len)
-    values = {"file": best.path.relative_to(folder).as_posix(), "num_rows": len(best)}
-    fact = Fact(kind="longest_history", values=values | {"num_files": len(files), "num_unreadable": len(faults)})
-    return replace(best, path=folder, facts=(*((fact,) * (len(files) > 1)), *best.facts))
+            table = read_table(file)
+        except InputError:  # still being written, or damaged
+            if file == files[-1]:
+                raise
+            continue
+        values = {"file": file.relative_to(folder).as_posix(), "num_rows": len(table), "num_files": len(files)}
+        facts = [Fact(kind="longest_history", values=values)] if len(files) > 1 else []
+        return replace(table, path=folder, facts=(*facts, *table.facts))
+    raise AssertionError("a trainer's folder has a state")
 
 
 def _file_inside(source: Source) -> Found:

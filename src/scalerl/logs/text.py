@@ -26,7 +26,7 @@ _MAX_LINE = 2_000
 _MIN_DRAWN = 6
 _RULE = re.compile(r"[-:+=|\s]+")
 _PREAMBLE = re.compile(r"\s*$|#|\s*\"?sep=.\"?\s*$", re.IGNORECASE)
-_KEY_VALUE = re.compile(r"""\w["']?\s*[=:]\s*["']?[-+]?[\d.]""")
+_NUMBER = re.compile(r"[-+]?\d[\d.,]*(e[-+]?\d+)?", re.IGNORECASE)
 
 
 # CSV
@@ -64,10 +64,16 @@ def _is_table(text: str) -> bool:
         return False
     if len(header) < 2:
         return bool(rows) and all(len(row) == 1 and number(row[0]) is not None for row in rows)
-    if any(map(_KEY_VALUE.search, header)) and any(map(_KEY_VALUE.search, rows[0] if rows else ())):
+    if rows and any(map(_is_printed_again, header, rows[0])):
         return False
     # The last line may be cut where a run is still writing.
     return {len(header)}.issuperset(map(len, rows[:-1])) and len(header) >= max(map(len, rows[-1:]), default=0)
+
+
+def _is_printed_again(name: str, cell: str) -> bool:
+    """Return whether a cell under a name is that name with other numbers, as in lines that are no table."""
+    shape = _NUMBER.sub("0", name)
+    return bool(_NUMBER.search(name)) and shape == _NUMBER.sub("0", cell) and re.search("[A-Za-z]", shape) is not None
 
 
 def _csv_rows(source: Source) -> Iterator[Placed]:
@@ -185,10 +191,9 @@ def _rows_of(items: Sequence[Any]) -> list[dict[str, Any]] | None:
 
 def _rows_by_step(value: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     """Return the rows of an object whose keys are steps, as {"step_10": {"acc": 0.5}, ...}; None for any other."""
-    rows = [part if isinstance(part, dict) else {"value": part} for part in value.values()]
     steps = [step[1] for step in map(_STEP_KEY.fullmatch, value) if step]
-    is_plain = all(isinstance(part, dict) or is_number(part) for part in value.values())
-    if not 3 <= len(steps) == len(value) or not is_plain:
+    rows = [{"value": part} if is_number(part) else part for part in value.values()]
+    if not 3 <= len(steps) == len(value) or not all(isinstance(row, dict) for row in rows):
         return None
     return [{"step": int(step), **row} for step, row in zip(steps, rows, strict=True)]
 
@@ -212,30 +217,23 @@ def jsonl_rows(source: Source) -> Iterator[Placed] | None:
 
 
 def _jsonl_rows(source: Source) -> Iterator[Placed]:
-    text, cut = _without_cut_lines(source.text)
+    lines = source.text.split("\n")
+    # Lines that a killed writer cut; its successor may have written a row behind. The parser knows a cut last line.
+    begun = [at for at, line in enumerate(lines) if line.lstrip().startswith('{"') and not _is_object(line)]
+    last = max((at for at, line in enumerate(lines) if line.strip()), default=0)
+    cut = []
+    for at in begun if len(begun) * 2 <= len(lines) else ():
+        begins = islice(re.finditer(r'\{"', lines[at][:_MAX_FIELD]), 1, _MAX_SAMPLE)
+        behind = next((end for begin in begins if _is_object(end := lines[at][begin.start() :])), "")
+        if behind or at < last:
+            lines[at] = behind
+            cut.append(at + 1)
     if cut:
         source.note("cut_lines", num=len(cut), line=cut[0])
-    for line, row in store.parse_lines(text, source.path):
+    for line, row in store.parse_lines("\n".join(lines), source.path):
         for inner in [inner for name in _WRAPPERS if isinstance(inner := row.get(name), dict)]:
             row = {**inner, **{key: value for key, value in row.items() if value is not inner}}
         yield f"line {line}", flatten(row)
-
-
-def _without_cut_lines(text: str) -> tuple[str, list[int]]:
-    """Blank the lines that a killed writer cut, keeping the row that its successor wrote behind; return their numbers.
-
-    The last line may be cut because it is being written: the parser of lines knows that one.
-    """
-    lines = text.split("\n")
-    bad = [at for at, line in enumerate(lines) if line.lstrip().startswith('{"') and not _is_object(line)]
-    cut = []
-    for at in bad if len(bad) * 2 <= len(lines) else ():
-        begins = islice(re.finditer(r'\{"', lines[at][:_MAX_FIELD]), 1, _MAX_SAMPLE)
-        behind = next((end for begin in begins if _is_object(end := lines[at][begin.start() :])), "")
-        if behind or any(map(str.strip, lines[at + 1 :])):
-            lines[at] = behind
-            cut.append(at + 1)
-    return "\n".join(lines), cut
 
 
 def _is_object(text: str) -> bool:
