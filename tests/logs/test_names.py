@@ -67,7 +67,7 @@ def test_labels_name_files_or_curves(tmp_path: Path) -> None:
 
 def test_wrong_number_of_labels_names_the_curves(tmp_path: Path) -> None:
     paths = [_csv(tmp_path / f"{name}.csv") for name in ("one", "two")]
-    with pytest.raises(InputError, match=r"1 labels were given for 2 curves \(one, two\): give --label once for each"):
+    with pytest.raises(InputError, match="the labels only do not name the curves one, two: give --label once"):
         _names(*paths, labels=("only",))
-    with pytest.raises(InputError, match="must differ from each other"):
+    with pytest.raises(InputError, match="each another"):
         _names(*paths, labels=("same", "same"))

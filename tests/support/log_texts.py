@@ -238,7 +238,7 @@ LOGS = (
     Log("free.log", evaluations_by_the_line_before(), "eval/accuracy"),
     Log("prints.log", printed("Step {step}: loss = 0.12, mean reward = {reward}"), "mean reward"),
     Log("spaces.log", printed("iter {step} loss 0.12 reward {reward}"), "reward"),
-    Log("commas.log", printed("[RANK 0] step {step}: loss 0.12, mean_reward {reward}, kl 0.01, time 36.5s"), "mean_reward"),
+    Log("commas.log", printed("[RANK 0] step {step}: loss 0.12, mean_reward {reward}, time 36.5s"), "mean_reward"),
     Log("episodes.log", printed("Episode {step}/40 | Reward: {reward} | Epsilon: 0.1"), "Reward"),
     Log("within.log",
         "".join(f"Epoch {(s - 1) // 10}, step {(s - 1) % 10 + 1}/10: reward = {r}\n" for s, r in STEPS), "reward"),

@@ -20,7 +20,6 @@ from scalerl.logs.table import Placed, Table, flatten
 from scalerl.logs.units import logged
 
 _MAX_LOGS = 64
-_MAX_LOGS_OF_A_RUN = 8
 _BATCH = ("completions_per_group", "groups_per_batch")  # what `scalerl plan --allocate` asks about
 
 
@@ -38,30 +37,18 @@ class Format(NamedTuple):
 
 
 def read_table(path: str | Path) -> Table:
-    """Return the rows of a log of any known format, with its columns recognised.
-
-    This is the one place that turns whatever a reader raises into a sentence.
-    """
-    path = Path(path)
-    try:
-        return _read(path)
-    except InputError:
-        raise
-    except OSError as fault:
-        raise InputError(f"cannot read {path}: {fault.strerror or fault}.") from None
-    except UserError as fault:  # from the run folder, whose readers know nothing of logs
-        raise InputError(f"{fault}; repair it or give another file.") from None
-    except Exception as fault:
-        reason = str(fault) or type(fault).__name__
-        where = "" if str(path) in reason else f"{path} "
-        raise InputError(f"{where}cannot be read ({reason}): it is damaged, or not a log.") from None
+    """Return the rows of a log of any known format, with its columns recognised."""
+    tables = read_tables([path])
+    if len(tables) != 1:
+        raise InputError(nothing_to_read(Path(path), [table.path for table in tables]))
+    return tables[0]
 
 
 def read_tables(paths: Sequence[str | Path]) -> list[Table]:
     """Read several logs, in the order given; patterns such as runs/*.jsonl and folders of logs stand for the logs."""
     tables: list[Table] = []
     for path in (match for given in paths for match in matches(Path(given))):
-        own = [read_table(log) for log in _logs_of(path)]
+        own = [_read(log) for log in _logs_of(path)]
         tables += [_best_of(own, path)] if _is_one_run(own) else own
     return tables
 
@@ -83,21 +70,43 @@ def _log_files(folder: Path) -> list[Path]:
     return [file for file in sorted(files)[:_MAX_LOGS] if file.is_file() and _is_log(file)]
 
 
-def _read(path: Path) -> Table:
-    if not path.exists():
-        raise InputError(no_such_file(path))
-    if (read := _reader(path)) is not None:
-        return read()
-    if path.is_file():
-        raise InputError(
-            f"{path} is text in which no line records a training step: give CSV, JSON lines, or console output with "
-            "lines such as 'step:12 - reward:0.5' or {'reward': 0.5, 'epoch': 0.1}."
-        )
+def _logs_of(path: Path) -> list[Path]:
+    if not path.is_dir() or _is_log(path):
+        return [path]
     logs = logs_inside(path)
-    tables = read_tables([path]) if 0 < len(logs) <= _MAX_LOGS_OF_A_RUN else []
-    if len(tables) != 1:
-        raise InputError(nothing_to_read(path, logs))
-    return tables[0]
+    return [file for log in logs for file in (_logs_of(log) if log.is_dir() else [log])] or [path]
+
+
+def _is_log(path: Path) -> bool:
+    try:
+        return _reader(path) is not None
+    except (InputError, OSError):
+        return False
+
+
+def _read(path: Path) -> Table:
+    """Read one log. This is the one place that turns whatever a reader raises into a sentence."""
+    try:
+        if not path.exists():
+            raise InputError(no_such_file(path))
+        if (read := _reader(path)) is not None:
+            return read()
+    except InputError:
+        raise
+    except OSError as fault:
+        raise InputError(f"cannot read {path}: {fault.strerror or fault}.") from None
+    except UserError as fault:  # from the run folder, whose readers know nothing of logs
+        raise InputError(f"{fault}; repair it or give another file.") from None
+    except Exception as fault:
+        reason = str(fault) or type(fault).__name__
+        where = "" if str(path) in reason else f"{path} "
+        raise InputError(f"{where}cannot be read ({reason}): it is damaged, or not a log.") from None
+    if path.is_dir():
+        raise InputError(nothing_to_read(path, []))
+    raise InputError(
+        f"{path} is text in which no line records a training step: give CSV, JSON lines, or console output with "
+        "lines such as 'step:12 - reward:0.5' or {'reward': 0.5, 'epoch': 0.1}."
+    )
 
 
 def _reader(path: Path) -> Callable[[], Table] | None:
@@ -107,24 +116,8 @@ def _reader(path: Path) -> Callable[[], Table] | None:
         rows = form.rows(source) if source.has(form.mark) else None
         if rows is None:
             continue
-        if source.bad_byte is not None and form.kind != "console":
-            line = source.data.count(b"\n", 0, source.bad_byte) + 1
-            raise InputError(f"{path} is not UTF-8 text (byte {source.bad_byte}, line {line}): save it as UTF-8.")
-        if callable(rows):
-            return rows
-        return partial(make_table, source, form.kind, rows)
+        return rows if callable(rows) else partial(make_table, source, form.kind, rows)
     return None
-
-
-def _logs_of(path: Path) -> list[Path]:
-    return logs_inside(path) or [path] if path.is_dir() and _reader(path) is None else [path]
-
-
-def _is_log(path: Path) -> bool:
-    try:
-        return _reader(path) is not None
-    except (InputError, OSError):
-        return False
 
 
 # One run in several logs
@@ -193,7 +186,7 @@ def _longest_history(source: Source) -> Found:
 def _read_first(folder: Path, files: Sequence[Path]) -> Table:
     for file in files:
         try:
-            table = read_table(file)
+            table = _read(file)
         except InputError:  # still being written, or damaged
             if file == files[-1]:
                 raise
@@ -207,7 +200,7 @@ def _read_first(folder: Path, files: Sequence[Path]) -> Table:
 def _file_inside(source: Source) -> Found:
     """Return what reads the file that a trainer or wandb is known to write into its folder."""
     files = [file for file in source.files(*_FILES_INSIDE) if file.name == store.METRICS or _is_log(file)]
-    return partial(read_table, files[0]) if files else None
+    return partial(_read, files[0]) if files else None
 
 
 def _wandb(source: Source) -> Found:
@@ -219,7 +212,7 @@ def _read_wandb(source: Source, files: Sequence[Path]) -> Table:
     """Read the history of wandb's runs; what was printed, where a run has none."""
     placed, printed = list(binary.wandb_rows(files, source)), files[0].parent / "files" / "output.log"
     if not placed and len(files) == 1 and printed.is_file():
-        return replace(read_table(printed), path=source.path)
+        return replace(_read(printed), path=source.path)
     return make_table(source, "wandb", placed)
 
 

@@ -47,10 +47,7 @@ def file_names(paths: Sequence[Path]) -> list[str]:
     Where these are equal, the suffix and as many folders are added as it takes to tell the paths apart.
     """
     absolute = [path.absolute() for path in paths]
-    telling = {path: _telling_path(path) for path in absolute}
-    num = Counter(telling.values())
-    # Two generic files of one folder go by their own names.
-    choices = {path: _choices(path if num[place] > 1 else place) for path, place in telling.items()}
+    choices = {path: _choices(path) for path in absolute}
     taken = Counter(name for names in choices.values() for name in set(names))
     found = {path: next((name for name in own if taken[name] == 1), own[-1]) for path, own in choices.items()}
     repeats = [absolute[:at].count(path) for at, path in enumerate(absolute)]
@@ -58,10 +55,11 @@ def file_names(paths: Sequence[Path]) -> list[str]:
 
 
 def _choices(path: Path) -> list[str]:
-    """Return names for a path, from its stem alone to the whole path."""
-    last = (path.name if path.is_dir() else _stem(path.name), path.name)
-    folders = path.parent.parts
-    return ["/".join((*folders[len(folders) - depth :], name)) for depth in range(len(folders) + 1) for name in last]
+    """Return names for a path: of the folder that tells its run, of its stem, of the file, each from short to whole."""
+    telling = _telling_path(path)
+    ends = (telling.with_name(telling.name if telling.is_dir() else _stem(telling.name)),
+            path.with_name(_stem(path.name)), path)  # fmt: skip
+    return ["/".join(end.parts[-depth:]) for end in ends for depth in range(1, len(end.parts) + 1)]
 
 
 def _telling_path(path: Path) -> Path:
@@ -82,15 +80,13 @@ def _stem(name: str) -> str:
 def curve_names(keys: Sequence[CurveKey], labels: Sequence[str] = ()) -> list[str]:
     """Return one name per curve, made of the values that differ; `labels` replace them, one per curve or per file."""
     files = list(dict.fromkeys(dict(key).get(FILE, "") for key in keys))
-    if len(set(labels)) < len(labels) or not all(map(str.strip, labels)):
-        raise InputError(f"the labels {listed(labels)} must differ from each other and not be empty.")
-    if labels and len(labels) == len(keys):
+    if labels and len(labels) == len(keys) == len(set(labels)):
         return list(labels)
-    if labels and not len(labels) == len(files) > 1:
+    if labels and not len(files) == len(set(labels)) == len(labels) > 1:
         names = curve_names(keys)
         raise InputError(
-            f"{len(labels)} labels were given for {len(names)} curve{'s' if len(names) > 1 else ''} "
-            f"({listed(names)}): give --label once for each, in this order."
+            f"the labels {listed(labels)} do not name the curves {listed(names)}: give --label once for each of the "
+            f"{len(names)}, in this order, each another."
         )
     renamed = dict(zip(files, labels or files, strict=True))
     # The file says nothing where there is one, unless it is all there is to say beside an evaluation set.

@@ -44,8 +44,6 @@ class Source:
         self.facts: list[Fact] = []
         self.decimal_comma = False
         """Whether 0,25 is a quarter."""
-        self.bad_byte: int | None = None
-        """Position of the first byte of `text` that is not UTF-8."""
         self._values = 0.0
         self._until = time.process_time() + _MAX_SECONDS
 
@@ -69,8 +67,7 @@ class Source:
     @cached_property
     def text(self) -> str:
         """The content as text; InputError for what is none."""
-        text, self.bad_byte = _decoded(self.path, self.data)
-        return text
+        return _decoded(self.path, self.data)
 
     def has(self, mark: str | tuple[str, ...]) -> bool:
         """Return whether a file begins with a pattern, or a folder has a file of such a name."""
@@ -102,15 +99,15 @@ def _unpacked(path: Path, data: bytes) -> bytes:
     return content
 
 
-def _decoded(path: Path, data: bytes) -> tuple[str, int | None]:
-    """Return the text and the position of the first byte that is not UTF-8, None where all is."""
+def _decoded(path: Path, data: bytes) -> str:
+    """Return the text; what is not UTF-8 is replaced, as a character is that is still being written."""
     if not data.strip():
         raise InputError(f"{path} is empty: give a file with at least a header and a few rows.")
     if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        return data.decode("utf-16", errors="replace"), None
+        return data.decode("utf-16", errors="replace")
     even, odd = (data[begin:4000:2].count(0) / max(len(data[begin:4000:2]), 1) for begin in (0, 1))
     if abs(even - odd) > 0.8 and len(data) > 16:
-        return data.decode("utf-16-be" if even > odd else "utf-16-le", errors="replace"), None
+        return data.decode("utf-16-be" if even > odd else "utf-16-le", errors="replace")
     # Output of several processes may hold NUL bytes, and a file that was cut while it was written begins with many.
     content = data.replace(b"\0", b"")
     num_binary = len(content) - len(content.translate(None, _BINARY))
@@ -119,12 +116,7 @@ def _decoded(path: Path, data: bytes) -> tuple[str, int | None]:
             f"{path} is binary and not an event file: give CSV, JSON lines, trainer_state.json, console output, "
             "tensorboard event files or a run folder (text must be UTF-8)."
         )
-    try:
-        return content.decode("utf-8-sig"), None
-    except UnicodeDecodeError as fault:
-        # A character that is still being written is not an error.
-        is_cut = fault.start >= len(content) - 3 and fault.reason == "unexpected end of data"
-        return content.decode("utf-8-sig", errors="replace"), None if is_cut else fault.start
+    return content.decode("utf-8-sig", errors="replace")
 
 
 # What paths stand for
