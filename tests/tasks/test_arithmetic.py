@@ -6,7 +6,7 @@ import pytest
 from scalerl.environments.chat import ChatCalls
 from scalerl.environments.tools import calculator
 from scalerl.graders.rules import exact
-from scalerl.tasks.arithmetic import Expression, arithmetic, calls, demonstrate, solve, try_expression, value
+from scalerl.tasks.arithmetic import Expression, Step, arithmetic, calls, demonstrate, solve, try_expression
 
 
 def expression(text: str) -> Expression:
@@ -28,7 +28,6 @@ def expression(text: str) -> Expression:
 )
 def test_steps_follow_the_usual_precedence(text: str, steps: str):
     assert ";".join(map(str, solve(expression(text)))) == steps
-    assert value(expression(text)) == int(steps.rpartition("=")[2])
 
 
 def test_an_expression_reads_as_it_is_written():
@@ -36,7 +35,10 @@ def test_an_expression_reads_as_it_is_written():
 
 
 def test_a_slip_is_carried_on():
-    assert ";".join(map(str, solve(expression("37+58-16"), [10, 0]))) == "37+58=105;105-16=89"
+    def slip(step: Step) -> Step:
+        return step._replace(result=105) if step.result == 95 else step
+
+    assert ";".join(map(str, solve(expression("37+58-16"), slip))) == "37+58=105;105-16=89"
 
 
 def drawn_expression(stream: random.Random, num_terms: int, **settings: Any) -> Expression:
@@ -50,7 +52,7 @@ def test_expressions_equal_python_and_stay_above_zero(operations: str):
     for _ in range(300):
         drawn = drawn_expression(stream, stream.randint(2, 5), max_number=20, operations=operations)
         # The text is ours and holds digits and operations alone.
-        assert value(drawn) == eval(str(drawn))
+        assert solve(drawn)[-1].result == eval(str(drawn))
         assert all(step.result >= 0 for step in solve(drawn))
         assert all(1 <= number <= 20 for number in drawn.numbers)
         assert set(drawn.operations) <= set(operations)
@@ -60,7 +62,7 @@ def test_careful_demonstrations_are_correct():
     stream = random.Random(1)
     for _ in range(200):
         drawn = drawn_expression(stream, 4, max_number=99, operations="+-")
-        assert exact(demonstrate(drawn, stream), str(value(drawn))) is True
+        assert exact(demonstrate(drawn, stream), str(solve(drawn)[-1].result)) is True
 
 
 def test_guesses_skip_the_thinking_and_stay_near():

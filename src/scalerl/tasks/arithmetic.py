@@ -6,9 +6,11 @@ on the mixture knows the good method but uses it too rarely, which RL can improv
 the calculator of environments/tools.py: "?37+58" is answered by "95;".
 """
 
+import operator
 import random
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.errors import TaskError
@@ -16,7 +18,7 @@ from scalerl.tasks.procedural import check_chosen, check_least, check_shares, dr
 from scalerl.tasks.task import Task
 from scalerl.types import Problem
 
-OPERATIONS = "+-*"
+OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 _CALLS = {
     "plain": ("?%s", "%s;"),
@@ -55,7 +57,7 @@ def arithmetic(
     if tool_format not in _CALLS:
         raise TaskError(f'arithmetic: tool_format is "{tool_format}" but must be one of {", ".join(_CALLS)}')
     check_least("arithmetic", min_terms=(min_terms, 2), max_terms=(max_terms, min_terms), max_number=(max_number, 1))
-    check_chosen("arithmetic", "operations", operations, operations, OPERATIONS)
+    check_chosen("arithmetic", "operations", operations, operations, list(OPERATIONS))
     check_shares("arithmetic", tool_share=tool_share, slip_rate=slip_rate)
     most_guesses = guess_share + guess_growth * (max_terms - min_terms)
     if not (0 <= guess_share <= 1 and 0 <= most_guesses <= 1):
@@ -93,14 +95,17 @@ def arithmetic(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(NamedTuple):
     """One operation carried out: "37+58=95"."""
 
     left: int
     operation: str
     right: int
     result: int
+
+    @classmethod
+    def of(cls, left: int, operation: str, right: int) -> "Step":
+        return cls(left, operation, right, OPERATIONS[operation](left, right))
 
     def __str__(self) -> str:
         return f"{self.left}{self.operation}{self.right}={self.result}"
@@ -122,43 +127,39 @@ def try_expression(stream: random.Random, num_terms: int, *, max_number: int, op
     """Draw numbers from 1 to `max_number`, one digit after a *; None if an intermediate result is negative."""
     chosen = tuple(stream.choice(operations) for _ in range(num_terms - 1))
     largest = [max_number, *(min(max_number, 9) if operation == "*" else max_number for operation in chosen)]
-    numbers = [stream.randint(1, number) for number in largest]
+    drawn = Expression(numbers=tuple(stream.randint(1, number) for number in largest), operations=chosen)
     # Negative results would need a sign in every later step, which adds length but nothing to learn.
-    return Expression(numbers=tuple(numbers), operations=chosen) if _stays_above_zero(numbers, chosen) else None
+    return drawn if "-" not in chosen or all(step.result >= 0 for step in solve(drawn)) else None
 
 
-def solve(expression: Expression, slips: Sequence[int] = ()) -> list[Step]:
+def solve(expression: Expression, slip: Callable[[Step], Step] = lambda step: step) -> list[Step]:
     """Return the steps that reduce an expression to a number: products first, then from left to right.
 
-    `slips` are errors added to the results, one per step; later steps use the wrong result.
+    `slip` may change a step; later steps use its result.
     """
     numbers, operations = list(expression.numbers), list(expression.operations)
     steps: list[Step] = []
     while operations:
         place = operations.index("*") if "*" in operations else 0
-        operation, (left, right) = operations.pop(place), numbers[place : place + 2]
-        slip = slips[len(steps)] if slips else 0
-        result = _apply(left, operation, right) + slip
-        numbers[place : place + 2] = [result]
-        steps.append(Step(left=left, operation=operation, right=right, result=result))
+        steps.append(slip(Step.of(numbers[place], operations.pop(place), numbers[place + 1])))
+        numbers[place : place + 2] = [steps[-1].result]
     return steps
-
-
-def value(expression: Expression) -> int:
-    return solve(expression)[-1].result if expression.operations else expression.numbers[0]
 
 
 def demonstrate(
     expression: Expression, stream: random.Random, *, guess_share: float = 0.0, slip_rate: float = 0.0
 ) -> str:
     """Return a completion to imitate: a guess near the value, or the steps, each wrong with probability slip_rate."""
+    right = solve(expression)
     if stream.random() < guess_share:
-        guess = max(0, value(expression) + stream.randint(-_GUESS_RANGE, _GUESS_RANGE))
+        guess = max(0, right[-1].result + stream.randint(-_GUESS_RANGE, _GUESS_RANGE))
         return f"{THINKING_START}{THINKING_END}{guess}"
-    slips = [stream.choice(_SLIPS) if stream.random() < slip_rate else 0 for _ in expression.operations]
-    steps = solve(expression, slips)
-    if any(step.result < 0 for step in steps):
-        steps = solve(expression)
+
+    def slip(step: Step) -> Step:
+        return step._replace(result=step.result + stream.choice(_SLIPS)) if stream.random() < slip_rate else step
+
+    slipped = solve(expression, slip)
+    steps = right if any(step.result < 0 for step in slipped) else slipped
     return f"{THINKING_START}{';'.join(map(str, steps))}{THINKING_END}{steps[-1].result}"
 
 
@@ -169,39 +170,17 @@ def calls(
 
     With probability slip_rate a call has a wrong second operand.
     """
-    numbers, operations = list(expression.numbers), list(expression.operations)
-    said: list[str] = []
-    while operations:
-        place = operations.index("*") if "*" in operations else 0
-        operation, (left, right) = operations.pop(place), numbers[place : place + 2]
-        if stream.random() < slip_rate:
-            right = max(right + stream.choice(_SLIPS), 0)
-        result = _apply(left, operation, right)
-        numbers[place : place + 2] = [result]
-        call, answer = _CALLS[tool_format]
-        said += [call % f"{left}{operation}{right}", answer % result]
-    return (*said, str(numbers[0]))
 
+    def slip(step: Step) -> Step:
+        if stream.random() >= slip_rate:
+            return step
+        return Step.of(step.left, step.operation, max(step.right + stream.choice(_SLIPS), 0))
 
-def _stays_above_zero(numbers: Sequence[int], operations: Sequence[str]) -> bool:
-    """Return whether no step of `solve` goes below zero; faster than `solve`, since it runs for every draw."""
-    total, product, sign = 0, numbers[0], 1
-    for operation, number in zip(operations, numbers[1:], strict=True):
-        if operation == "*":
-            product *= number
-            continue
-        total += sign * product
-        if total < 0:
-            return False
-        product, sign = number, 1 if operation == "+" else -1
-    return total + sign * product >= 0
+    steps, (call, answer) = solve(expression, slip), _CALLS[tool_format]
+    said = [text for step in steps for text in (call % str(step).partition("=")[0], answer % step.result)]
+    return (*said, str(steps[-1].result))
 
 
 def _problem(expression: Expression) -> Problem:
-    return Problem(id=str(expression), prompt=f"{expression}=", answer=str(value(expression)), task="arithmetic")
-
-
-def _apply(left: int, operation: str, right: int) -> int:
-    if operation == "*":
-        return left * right
-    return left + right if operation == "+" else left - right
+    answer = str(solve(expression)[-1].result)
+    return Problem(id=str(expression), prompt=f"{expression}=", answer=answer, task="arithmetic")

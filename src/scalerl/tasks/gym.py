@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.config.suggest import did_you_mean
 from scalerl.errors import TaskError
-from scalerl.graders.answer import answer_part
+from scalerl.graders.answer import reads_answer
+from scalerl.graders.sandbox.values import decode, encode
 from scalerl.tasks.procedural import check_least, distinct, enough
 from scalerl.tasks.task import Task
 from scalerl.types import Problem, derive_seed
@@ -66,17 +66,15 @@ def gym(
     return Task(name="gym", training=training, evaluation=evaluation, grader=GRADER)
 
 
-def grade(
-    text: str, answer: str, /, *, thinking_start: str = THINKING_START, thinking_end: str = THINKING_END
-) -> bool | None:
+@reads_answer
+def grade(given: str | None, answer: str) -> bool | None:
     """Return whether the data set's own score of the answer reaches the threshold; <answer> tags are removed first."""
     try:
-        reference = _unpacked(json.loads(answer))
+        reference = decode(json.loads(answer), {}.__getitem__)
         threshold, entry = reference["threshold"], reference["entry"]
         source = _scorer(reference["dataset"], json.dumps(reference["difficulty"]))
     except (ValueError, KeyError, TypeError):
         return None
-    given = answer_part(text, thinking_start=thinking_start, thinking_end=thinking_end)
     if given is None:
         return False
     _, tag, tagged = given.rpartition("<answer>")
@@ -127,28 +125,7 @@ def _problem(
         raise TaskError(f'gym: "{dataset}" with these settings fails at entry {index}: {error}') from error
     reference = {"dataset": dataset, "difficulty": dict(difficulty), "threshold": threshold, "entry": entry}
     try:
-        answer = json.dumps(_packed(reference))
+        answer = json.dumps(encode(reference))
     except TypeError as error:
         raise TaskError(f'gym: an entry of "{dataset}" cannot be written down: {error}') from error
     return Problem(id=f"{dataset}-{purpose}-{index}", prompt=entry["question"], answer=answer, task="gym")
-
-
-def _packed(value: Any) -> Any:
-    """Return a value in a form that JSON preserves: tuples differ from lists, and keys of mappings keep their type."""
-    if isinstance(value, tuple):
-        return {"tuple": [_packed(item) for item in value]}
-    if isinstance(value, Mapping):
-        return {"mapping": [[_packed(key), _packed(item)] for key, item in value.items()]}
-    return [_packed(item) for item in value] if isinstance(value, list) else value
-
-
-def _unpacked(value: Any) -> Any:
-    """Return the value that `_packed` was given."""
-    if isinstance(value, list):
-        return [_unpacked(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    ((kind, items),) = value.items()
-    if kind == "tuple":
-        return tuple(_unpacked(item) for item in items)
-    return {_unpacked(key): _unpacked(item) for key, item in items}
