@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from scalerl.graders.pool import GraderPool, GraderSpec, Item
-from scalerl.tasks.code.formats import read_problem
+from scalerl.tasks.code import read_problem
 from scalerl.tasks.rows import Row
 
 LEAST_OVER_INTERPRETERS = 3.0

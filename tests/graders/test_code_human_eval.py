@@ -12,7 +12,7 @@ from sandbox_support import needs_bubblewrap
 
 from scalerl.graders.code import close_sandboxes, run_program
 from scalerl.graders.sandbox.job import Outcome, RunLimits
-from scalerl.tasks.code.formats import read_problem
+from scalerl.tasks.code import read_problem
 from scalerl.tasks.rows import Row
 
 pytestmark = [needs_bubblewrap, pytest.mark.timeout(600)]

@@ -202,13 +202,13 @@ GOOD = {"prompt": "1+1=", "answer": "2"}
             [GOOD, {"prompt": "\ud800", "answer": "2"}],
             r'line 2: the field "prompt" must be text or a number, not "\ud800"',
         ),
-        ([GOOD, f'{{"prompt": "a", "answer": {"9" * 5000}}}'], "line 2: cannot be read: Exceeds the limit"),
-        ([GOOD, "[" * 100_000], "line 2: cannot be read: maximum recursion depth exceeded"),
+        ([GOOD, f'{{"prompt": "a", "answer": {"9" * 5000}}}'], "line 2: not valid JSON: Exceeds the limit"),
+        ([GOOD, "[" * 100_000], "line 2: not valid JSON: maximum recursion depth exceeded"),
         ([GOOD, {**GOOD, "id": ["a"]}], 'line 2: the field "id" must be text or a number, not ["a"]'),
         ([GOOD, "{cut"], "line 2: not valid JSON"),
         (
             ["[", GOOD, "]"],
-            "line 1: not valid JSON: Expecting value at column 2 (each line must be one object)",
+            "line 1: not valid JSON: Expecting value",
         ),
         ([GOOD, "[1]"], "line 2: an object with fields is needed, not list"),
         ([{**GOOD, "id": 7}, GOOD, {**GOOD, "id": "7"}], 'line 3: the id "7" is already used in line 1'),
@@ -251,7 +251,7 @@ def test_files_that_cannot_be_read(tmp_path: Path):
     with pytest.raises(TaskError, match=r"is not UTF-8 text \(byte 0xe9 in line 1\): save it as UTF-8$"):
         file(1, 0, path=str(tmp_path / "latin.jsonl"))
     (tmp_path / "cut.jsonl").write_text('{"prompt": "1+')
-    with pytest.raises(TaskError, match="Unterminated string starting at column 12 "):
+    with pytest.raises(TaskError, match="line 1: not valid JSON: Unterminated string"):
         file(1, 0, path=str(tmp_path / "cut.jsonl"))
     (tmp_path / "text.parquet").write_text("not a table")
     with pytest.raises(TaskError, match=r"text\.parquet is not a parquet file: "):

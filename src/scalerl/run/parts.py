@@ -46,9 +46,10 @@ from scalerl.run.pack import unpack_groups
 from scalerl.run.prompts import EvalSet, Prompts, eval_set, hash_problems, notices, training_prompts
 from scalerl.run.resume import Earlier
 from scalerl.tasks.curriculum import CURRICULA, Curriculum
-from scalerl.tasks.files import DEFAULT_EVALUATION, function_task, hide_hub_warnings
+from scalerl.tasks.files import DEFAULT_EVALUATION, function_task
 from scalerl.tasks.length import LENGTHS, LengthControl, recognising
 from scalerl.tasks.problems import FROM_ROWS, TASKS
+from scalerl.tasks.rows import hide_hub_warnings
 from scalerl.tasks.task import Task, named, shared_answer, with_settings
 
 MAIN_SET = "main"

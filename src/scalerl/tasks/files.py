@@ -1,26 +1,34 @@
 """Tasks from a user's own problems: in a file, in a Hugging Face data set, or returned by a function."""
 
+import dataclasses
 import functools
-import gzip
 import inspect
-import json
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import random
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from scalerl.errors import TaskError, not_utf8
-from scalerl.tasks.rows import Fields, Row, numbered, rows_task
-from scalerl.tasks.task import Task
+from scalerl.errors import TaskError
+from scalerl.tasks.rows import Row, Source, numbered, shown
+from scalerl.tasks.task import Demonstration, Task, without
+from scalerl.types import Problem, derive_seed
 
-_COMPRESSED = ".gz"
 DEFAULT_EVALUATION = 1000
 """Problems of an evaluation set that a task generates, where a recipe does not set how many."""
 
 _MOST_ROWS = 5_000_000
 """More rows than any set of problems has; a function that yields more is assumed never to end."""
+
+_SYNONYMS = {
+    "prompt": ("question", "problem", "query"),
+    "answer": ("target", "label", "reference", "ground_truth"),
+}
+"""What fields are also called, by the names that are taken if none are set.
+
+Not what often holds a part of a problem (instruction, input) or more than its answer (solution, output).
+"""
 
 
 def _problems(
@@ -46,7 +54,6 @@ def _problems(
     `name` is the task's in a recipe. `answer_pattern` extracts the answer from a longer reference, e.g. "#### (.+)" for
     GSM8K.
     """
-    source = Source(path, evaluation_path, dataset, subset, split, evaluation_split)
     fields = Fields(
         prompt=prompt_field,
         answer=answer_field,
@@ -54,36 +61,12 @@ def _problems(
         demonstration=demonstration_field,
         answer_pattern=answer_pattern,
     )
-    rows, evaluation_rows = source.read(name)
-    return rows_task(name, num_evaluation, evaluation_seed, rows=rows, fields=fields, evaluation_rows=evaluation_rows)
+    rows, held = Source(path, evaluation_path, dataset, subset, split, evaluation_split).read(name)
+    return _rows_task(name, num_evaluation, evaluation_seed, rows, held, fields)
 
 
 file = functools.partial(_problems, "file")
 hub = functools.partial(_problems, "hub")
-
-
-class Source(NamedTuple):
-    """Where the rows of a task are: in a file, or in a data set by its name on the hub or the folder that has it."""
-
-    path: str = ""
-    evaluation_path: str = ""
-    dataset: str = ""
-    subset: str = ""
-    split: str = "train"
-    evaluation_split: str = ""
-
-    def read(self, task: str) -> tuple[Sequence[Row], Sequence[Row] | None]:
-        """Return the rows, and those to evaluate on where they are apart."""
-        if bool(self.path) == bool(self.dataset):
-            raise TaskError(f"{task}: set either path (a file) or dataset (of the Hugging Face hub), and not both")
-        source, other = ("path", "dataset") if self.path else ("dataset", "path")
-        for name in ("subset", "split", "evaluation_split") if self.path else ("evaluation_path",):
-            if getattr(self, name) != self._field_defaults[name]:
-                raise TaskError(f"{task}: {name} is set, but it belongs to {other}, and the problems are of {source}")
-        if self.path:
-            return read_rows(Path(self.path)), read_rows(Path(self.evaluation_path)) if self.evaluation_path else None
-        held = load_rows(self.dataset, self.subset, self.evaluation_split) if self.evaluation_split else None
-        return load_rows(self.dataset, self.subset, self.split), held
 
 
 def function_task(function: Callable[..., Any], name: str, num_evaluation: int | None, evaluation_seed: int) -> Task:
@@ -92,7 +75,8 @@ def function_task(function: Callable[..., Any], name: str, num_evaluation: int |
     A function without positional arguments returns or yields rows: {"prompt": ..., "answer": ...}, optionally with "id"
     and "demonstration". A function of (num_evaluation, evaluation_seed) returns a Task.
     """
-    num_arguments = _num_arguments(function)
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    num_arguments = sum(each.kind in kinds for each in inspect.signature(function).parameters.values())
     if num_arguments not in (0, 2):
         raise TaskError(
             f'"{name}" takes {num_arguments} positional arguments but must take none and return rows, or take '
@@ -115,107 +99,7 @@ def function_task(function: Callable[..., Any], name: str, num_evaluation: int |
     rows = numbered(name, "row", enumerate(values, start=1))
     has_demonstrations = "demonstration" in rows[0].values
     fields = Fields(demonstration="demonstration" if has_demonstrations else "", settable=False)
-    return rows_task(name, num_evaluation, evaluation_seed, rows=rows, fields=fields)
-
-
-def read_rows(path: Path) -> Sequence[Row]:
-    """Read the rows of a file, in the format of its suffix; of text, also compressed (.jsonl.gz)."""
-    suffix = path.with_suffix("").suffix if path.suffix == _COMPRESSED else path.suffix
-    if suffix not in READERS or (path.suffix == _COMPRESSED and READERS[suffix] is not _read_json_lines):
-        raise TaskError(
-            f'{path} has the suffix "{path.suffix}"; problems are read from {", ".join(READERS)}, .jsonl.gz'
-        )
-    return READERS[suffix](path)
-
-
-def _read_json_lines(path: Path) -> Sequence[Row]:
-    try:
-        # With or without the byte-order mark that some editors and spreadsheets write.
-        open_file = gzip.open if path.suffix == _COMPRESSED else open
-        with open_file(path, "rt", encoding="utf-8-sig") as opened:
-            text = opened.read()
-    except (EOFError, gzip.BadGzipFile, zlib.error):
-        raise TaskError(f"{path} is not a complete gzip file") from None
-    except OSError as error:
-        raise TaskError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise TaskError(not_utf8(path, error)) from None
-    if path.suffix == ".json" and text.lstrip().startswith("["):
-        return numbered(str(path), "entry", enumerate(_from_json(path, 1, text), start=1))
-    # Not splitlines: that also splits at characters which JSON allows inside a string.
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    values = [(number, _from_json(path, number, line, " (each line must be one object)")) for number, line in lines]
-    return numbered(str(path), "line", values)
-
-
-def _from_json(path: Path, line: int, text: str, remedy: str = "") -> Any:
-    """Return the value of a text that begins in this line; TaskError says what is wrong with it."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        # Some of its messages end in "at".
-        fault = f"{error.msg.removesuffix(' at')} at column {error.colno}"
-        raise TaskError(f"{path}, line {line + error.lineno - 1}: not valid JSON: {fault}{remedy}") from None
-    # A number with thousands of digits, or very deeply nested brackets.
-    except (ValueError, RecursionError) as error:
-        raise TaskError(f"{path}, line {line}: cannot be read: {_first_line(error)}") from None
-
-
-def _read_parquet(path: Path) -> Sequence[Row]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ModuleNotFoundError:
-        raise TaskError(f'{path} needs pyarrow to be read: pip install "scalerl[data]"') from None
-    try:
-        with path.open("rb") as opened:
-            table = pyarrow.parquet.read_table(opened)
-    except OSError as error:
-        raise TaskError(f"{path} cannot be read: {error.strerror or _first_line(error)}") from None
-    except pyarrow.ArrowException as error:
-        raise TaskError(f"{path} is not a parquet file: {_first_line(error)}") from None
-    return numbered(str(path), "row", enumerate(table.to_pylist(), start=1))
-
-
-def load_rows(dataset: str, subset: str, split: str) -> Sequence[Row]:
-    """Load the rows of one split of a data set, downloading it if necessary."""
-    try:
-        import datasets
-    except ModuleNotFoundError:
-        raise TaskError(f'the data set "{dataset}" needs datasets to be loaded: pip install "scalerl[data]"') from None
-    where = f'the data set "{dataset}", split "{split}"'
-    try:
-        with hide_hub_warnings():
-            loaded = datasets.load_dataset(dataset, subset or None, split=split)
-    # No network, unknown name or split, a broken file: each has its own kind of error, and the user must see all.
-    except Exception as error:
-        raise TaskError(f"{where}, cannot be loaded: {_first_line(error)}") from error
-    return numbered(where, "row", enumerate(loaded, start=1))
-
-
-@contextmanager
-def hide_hub_warnings() -> Iterator[None]:
-    """Hide the warnings that the hub's client logs for each failed attempt; the final error is enough."""
-    from huggingface_hub.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-
-
-READERS: Mapping[str, Callable[[Path], Sequence[Row]]] = {
-    ".jsonl": _read_json_lines,
-    ".json": _read_json_lines,
-    ".parquet": _read_parquet,
-}
-
-
-def _num_arguments(function: Callable[..., Any]) -> int:
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(parameter.kind in kinds for parameter in inspect.signature(function).parameters.values())
+    return _rows_task(name, num_evaluation, evaluation_seed, rows, None, fields)
 
 
 def _listed(name: str, result: Any) -> list[Any]:
@@ -229,6 +113,149 @@ def _listed(name: str, result: Any) -> list[Any]:
     return rows
 
 
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+Entry = tuple[Row, Problem, str]
+"""A row, its problem and a completion to imitate; empty if there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fields:
+    """The names of a row's fields."""
+
+    prompt: str = "prompt"
+    answer: str = "answer"
+    """Empty if rows have no reference, as demonstrations may; then no grader has a verdict."""
+    id: str = "id"
+    demonstration: str = ""
+    """Field with a completion to imitate; empty if rows have none."""
+    answer_pattern: str = ""
+    """A regular expression whose one group is the answer within a longer reference; the last match counts."""
+    settable: bool = True
+    """Whether the user can set the field names, so that errors may mention the settings."""
+
+    def __post_init__(self) -> None:
+        try:
+            num_groups = re.compile(self.answer_pattern).groups
+        except re.error as error:
+            raise TaskError(f'answer_pattern "{self.answer_pattern}" is not a regular expression: {error}') from None
+        if self.answer_pattern and num_groups != 1:
+            raise TaskError(
+                f'answer_pattern "{self.answer_pattern}" has {num_groups} groups but must have one, the answer: '
+                f"write (...) around it, and (?:...) around anything else"
+            )
+
+    def found_in(self, row: Row) -> "Fields":
+        """Return the fields with a default name that the row lacks replaced by the one synonym that it has."""
+
+        def found(name: str) -> str:
+            others = [other for other in _SYNONYMS.get(name, ()) if other in row.values]
+            return others[0] if name not in row.values and len(others) == 1 else name
+
+        return dataclasses.replace(self, prompt=found(self.prompt), answer=found(self.answer))
+
+    def read(self, row: Row, task: str) -> Entry:
+        """Return the problem of a row, with a completion if there is a field for it."""
+        problem_id = row.place.replace(" ", "-") if row.values.get(self.id) is None else self._text(row, "id")
+        chat = row.turns(self.prompt)
+        is_shown = self.demonstration == self.prompt and chat[-1:] and chat[-1][0] == "assistant"
+        turns = chat[:-1] if is_shown else chat
+        if chat and (not turns or turns[-1][0] not in ("user", "tool")):
+            raise row.fault(
+                f'the chat in "{self.prompt}" must end with a user turn before the answer; to learn from an assistant '
+                f'turn that ends it, set demonstration_field = "{self.prompt}"'
+            )
+        prompt = _text_of(turns) if turns else self._text(row, "prompt")
+        problem = Problem(id=problem_id, prompt=prompt, answer=self._answer(row), task=task, messages=turns)
+        return row, problem, self._completion(row)
+
+    def _answer(self, row: Row) -> str:
+        reference = self._text(row, "answer") if self.answer else ""
+        if not (self.answer and self.answer_pattern):
+            return reference
+        matches = re.findall(self.answer_pattern, reference)
+        if not matches or not matches[-1].strip():
+            pattern = f'answer_pattern "{self.answer_pattern}"'
+            raise row.fault(f"no answer in the reference: {pattern} finds none in {shown(reference)}")
+        return matches[-1].strip()
+
+    def _completion(self, row: Row) -> str:
+        if not self.demonstration:
+            return ""
+        turns = row.turns(self.demonstration)
+        if turns and turns[-1][0] != "assistant":
+            raise row.fault(f'the chat in "{self.demonstration}" must end with an assistant turn to imitate')
+        return turns[-1][1] if turns else self._text(row, "demonstration")
+
+    def _text(self, row: Row, name: str) -> str:
+        hint = f" (set {name}_field if it has another name)" if self.settable else ""
+        return row.text(getattr(self, name), hint)
+
+
+def _text_of(turns: Sequence[tuple[str, str]]) -> str:
+    """Return a chat as one text: a single user turn as it is, so that it equals the same problem without a chat."""
+    if len(turns) == 1 and turns[0][0] == "user":
+        return turns[0][1]
+    return "\n\n".join(f"{role}: {content}" for role, content in turns)
+
+
+def _rows_task(
+    name: str, num: int | None, seed: int, rows: Sequence[Row], held: Sequence[Row] | None, given: Fields
+) -> Task:
+    """Build a task from rows, graded by `exact`. A row without the id field gets its number as id."""
+    fields = given.found_in(rows[0])
+    entries = [fields.read(row, name) for row in rows]
+    task = entries_task(name, num, seed, entries, held and [fields.read(row, name) for row in held], grader="exact")
+    if fields == given:
+        return task
+    notice = f'{rows[0].where}: the prompt is taken from "{fields.prompt}" and the answer from "{fields.answer}"'
+    return dataclasses.replace(task, notice=notice)
+
+
+def entries_task(
+    name: str, num: int | None, seed: int, entries: Sequence[Entry], held: Sequence[Entry] | None, *, grader: str
+) -> Task:
+    """Build a task from entries, of which `num` are withheld for evaluation, or that many of those in `held`.
+
+    With None all of them are, in their order: a set that is only evaluated on.
+    """
+    completions = _completions(entries)
+    problems = [problem for _, problem, _ in entries]
+    pool, where = problems, (held or entries)[0][0].where
+    if held:
+        _completions(held)
+        pool = [dataclasses.replace(problem, id=f"evaluation/{problem.id}") for _, problem, _ in held]
+    if num is not None and num > len(pool):
+        raise TaskError(
+            f"{where} holds {len(pool)} problem{'s' * (len(pool) != 1)}, but {num} are to be evaluated on: lower "
+            f"evaluation.num_prompts, or add problems"
+        )
+    withheld = pool if num is None else random.Random(derive_seed("withheld problems", seed)).sample(pool, num)
+    training = without(problems, withheld)
+    if not training and num is not None:
+        equal = "" if len(withheld) >= len(problems) else f" or equal to one of the {len(withheld)} that are"
+        raise TaskError(
+            f"{entries[0][0].where}: all its {len(problems)} problems are withheld for evaluation{equal}, none are "
+            f"left to train on: add different problems, or lower evaluation.num_prompts"
+        )
+    label = "code demonstrations" if grader == "code" else "file demonstrations"
+
+    def demonstrations(num: int, seed: int) -> list[Demonstration]:
+        order = random.Random(derive_seed(label, seed)).sample(training, min(num, len(training)))
+        return [Demonstration(problem=problem, completion=completions[problem.id]) for problem in order]
+
+    return Task(
+        name=name,
+        training=training,
+        evaluation=tuple(withheld),
+        grader=grader,
+        demonstrations=demonstrations if all(completions.values()) else None,
+    )
+
+
+def _completions(entries: Sequence[Entry]) -> dict[str, str]:
+    """Return the completions by the id of their problem, which must differ."""
+    places: dict[str, str] = {}
+    for row, problem, _ in entries:
+        if problem.id in places:
+            raise row.fault(f'the id "{problem.id}" is already used in {places[problem.id]}')
+        places[problem.id] = row.place
+    return {problem.id: completion for _, problem, completion in entries}

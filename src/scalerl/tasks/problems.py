@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from scalerl.tasks.arithmetic import arithmetic
-from scalerl.tasks.code.problems import code
+from scalerl.tasks.code import code
 from scalerl.tasks.countdown import countdown
 from scalerl.tasks.files import file, hub
 from scalerl.tasks.gym import gym

@@ -1,38 +1,30 @@
-"""Turn rows of data into problems, choose which are withheld, and report errors with the row's place.
+"""Rows of data and where they come from: a file or a Hugging Face data set. Errors name the row's place.
 
 A row is a mapping, from a line of a file, a row of a table or a value that a function returned.
 """
 
-import dataclasses
+import gzip
 import json
 import math
 import numbers
-import random
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from scalerl.errors import TaskError
-from scalerl.tasks.task import Demonstration, Task, without
-from scalerl.types import Problem, derive_seed
+from scalerl.errors import TaskError, not_utf8
 
 Turns = tuple[tuple[str, str], ...]
 """A chat: (role, content) of each turn."""
 
-SYNONYMS = {
-    "prompt": ("question", "problem", "query"),
-    "answer": ("target", "label", "reference", "ground_truth"),
-}
-"""What fields are also called, by the names that are taken if none are set.
-
-Not what often holds a part of a problem (instruction, input) or more than its answer (solution, output).
-"""
-
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 _LONE_SURROGATE = re.compile("[\\ud800-\\udfff]")
+_COMPRESSED = ".gz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,253 +40,45 @@ class Row:
 
     @property
     def place(self) -> str:
-        return f"{self.where}, {self.unit} {self.number}"
+        return f"{self.unit} {self.number}"
 
+    def fault(self, what: str) -> TaskError:
+        """Return the error that says what is wrong with the row."""
+        return TaskError(f"{self.where}, {self.place}: {what}")
 
-def numbered(where: str, unit: str, values: Iterable[tuple[int, Any]]) -> Sequence[Row]:
-    """Return rows from (number, value) pairs; raise TaskError unless there is one and each value is a mapping."""
-    rows = [Row(where=where, unit=unit, number=number, values=value) for number, value in values]
-    for row in rows:
-        if not isinstance(row.values, Mapping):
-            raise TaskError(f"{row.place}: an object with fields is needed, not {type(row.values).__name__}")
-    if not rows:
-        raise TaskError(f"{where} holds no problems: it is empty")
-    return rows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fields:
-    """The names of a row's fields."""
-
-    prompt: str = "prompt"
-    answer: str = "answer"
-    """Empty if rows have no reference, as demonstrations may; then no grader has a verdict."""
-    id: str = "id"
-    demonstration: str = ""
-    """Field with a completion to imitate; empty if rows have none."""
-    answer_pattern: str = ""
-    """A regular expression whose one group is the answer within a longer reference; the last match counts."""
-    settable: bool = True
-    """Whether the user can set the field names, so that errors may mention the settings."""
-
-    def __post_init__(self) -> None:
-        try:
-            num_groups = re.compile(self.answer_pattern).groups
-        except re.error as error:
-            raise TaskError(f'answer_pattern "{self.answer_pattern}" is not a regular expression: {error}') from None
-        if self.answer_pattern and num_groups != 1:
-            raise TaskError(
-                f'answer_pattern "{self.answer_pattern}" has {num_groups} groups but must have one, the answer: '
-                f"write (...) around it, and (?:...) around anything else"
-            )
-
-    def found_in(self, row: Row) -> "Fields":
-        """Return the fields with a default name that the row lacks replaced by the one synonym that it has."""
-
-        def found(name: str) -> str:
-            others = [other for other in SYNONYMS.get(name, ()) if other in row.values]
-            return others[0] if name not in row.values and len(others) == 1 else name
-
-        return dataclasses.replace(self, prompt=found(self.prompt), answer=found(self.answer))
-
-    def prompt_of(self, row: Row) -> tuple[str, Turns]:
-        """Return the problem as text, and its turns where it is a chat."""
-        if not _is_chat(row.values.get(self.prompt)):
-            return self._text(row, "prompt", self.prompt), ()
-        turns = _read_turns(row.values[self.prompt], f'{row.place}: the field "{self.prompt}"')
-        if turns[-1][0] == "assistant":
-            if self.demonstration != self.prompt:
-                raise TaskError(
-                    f'{row.place}: the chat in "{self.prompt}" ends with an assistant turn, so nothing is asked: '
-                    f'remove it, or set demonstration_field = "{self.prompt}" to learn from it'
-                )
-            turns = turns[:-1]
-        if not turns or turns[-1][0] not in ("user", "tool"):
-            raise TaskError(f'{row.place}: the chat in "{self.prompt}" must have a user turn before the answer')
-        return _text_of(turns), turns
-
-    def answer_of(self, row: Row) -> str:
-        if not self.answer:
-            return ""
-        reference = self._text(row, "answer", self.answer)
-        if not self.answer_pattern:
-            return reference
-        matches = re.findall(self.answer_pattern, reference)
-        if not matches or not matches[-1].strip():
-            raise TaskError(
-                f'{row.place}: no answer in the reference: answer_pattern "{self.answer_pattern}" finds none in '
-                f"{_shown(reference)}"
-            )
-        return matches[-1].strip()
-
-    def demonstration_of(self, row: Row) -> str:
-        if not _is_chat(row.values.get(self.demonstration)):
-            return self._text(row, "demonstration", self.demonstration)
-        turns = _read_turns(row.values[self.demonstration], f'{row.place}: the field "{self.demonstration}"')
-        if turns[-1][0] != "assistant":
-            raise TaskError(
-                f'{row.place}: the chat in "{self.demonstration}" must end with an assistant turn, the '
-                f"completion to imitate"
-            )
-        return turns[-1][1]
-
-    def id_of(self, row: Row) -> str:
-        return f"{row.unit}-{row.number}" if row.values.get(self.id) is None else self._text(row, "id", self.id)
-
-    def _text(self, row: Row, name: str, field: str) -> str:
-        if field not in row.values:
-            hint = f" (set {name}_field if it has another name)" if self.settable else ""
-            has = ", ".join(map(str, row.values)) or "no fields"
-            raise TaskError(f'{row.place}: the field "{field}" is missing; it has {has}{hint}')
-        value = row.values[field]
-        if not _is_text(value):
-            raise TaskError(f'{row.place}: the field "{field}" must be text or a number, not {_shown(value)}')
+    def text(self, field: str, hint: str = "") -> str:
+        """Return a field that holds text or a number; `hint` ends the sentence if it is missing."""
+        if field not in self.values:
+            has = ", ".join(map(str, self.values)) or "no fields"
+            raise self.fault(f'the field "{field}" is missing; it has {has}{hint}')
+        if not _is_text(value := self.values[field]):
+            raise self.fault(f'the field "{field}" must be text or a number, not {shown(value)}')
         return str(value)
 
-
-def rows_task(
-    name: str,
-    num_evaluation: int | None,
-    evaluation_seed: int,
-    *,
-    rows: Sequence[Row],
-    fields: Fields,
-    evaluation_rows: Sequence[Row] | None = None,
-) -> Task:
-    """Build a task from rows, graded by `exact`.
-
-    A row without the id field gets its number as id. With a demonstration field, every row must have a completion.
-    """
-    given, fields = fields, fields.found_in(rows[0])
-
-    def read(row: Row) -> Entry:
-        (prompt, turns), answer = fields.prompt_of(row), fields.answer_of(row)
-        problem = Problem(id=fields.id_of(row), prompt=prompt, answer=answer, task=name, messages=turns)
-        return problem, fields.demonstration_of(row) if fields.demonstration else ""
-
-    task = entries_task(
-        name,
-        num_evaluation,
-        evaluation_seed,
-        rows=rows,
-        evaluation_rows=evaluation_rows,
-        read=read,
-        grader="exact",
-        label="file demonstrations",
-    )
-    if fields == given:
-        return task
-    notice = f'{rows[0].where}: the prompt is taken from "{fields.prompt}" and the answer from "{fields.answer}"'
-    return dataclasses.replace(task, notice=notice)
+    def turns(self, field: str) -> Turns:
+        """Return a field that holds a list of messages, {"role": ..., "content": ...}; () for anything else."""
+        messages = self.values.get(field)
+        if not _is_list(messages):
+            return ()
+        if not messages:
+            raise self.fault(f'the field "{field}" is an empty list, but a chat has at least one message')
+        turns = []
+        for number, message in enumerate(messages, start=1):
+            given = message if isinstance(message, Mapping) else {}
+            role, content = given.get("role"), given.get("content")
+            if _is_list(content) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
+                content = "".join(str(part.get("text", "")) for part in content)
+            if role not in ROLES or not (isinstance(content, str) and _is_text(content)):
+                raise self.fault(
+                    f'message {number} in the field "{field}" must have a "role" ({", ".join(ROLES)}) and text as its '
+                    f'"content", and it is {shown(message)}'
+                )
+            turns.append((role, content))
+        return tuple(turns)
 
 
-Entry = tuple[Problem, str]
-"""A problem and a completion to imitate; empty if there is none."""
-
-
-def entries_task(
-    name: str,
-    num_evaluation: int | None,
-    evaluation_seed: int,
-    *,
-    rows: Sequence[Row],
-    evaluation_rows: Sequence[Row] | None,
-    read: Callable[[Row], Entry],
-    grader: str,
-    label: str,
-) -> Task:
-    """Build a task from rows that `read` makes problems of; `num_evaluation` rows, or evaluation rows, are withheld.
-
-    With None all of them are, in their order: a set that is only evaluated on. The order of demonstrations follows from
-    `label`.
-    """
-    entries = _entries(rows, read)
-    pool = _entries(evaluation_rows, read, prefix="evaluation/") if evaluation_rows else entries
-    problems = [problem for problem, _ in entries.values()]
-    evaluation = _withhold(
-        [problem for problem, _ in pool.values()], num_evaluation, evaluation_seed, (evaluation_rows or rows)[0].where
-    )
-    training = without(problems, evaluation)
-    if not training and num_evaluation is not None:
-        equal = "" if len(evaluation) >= len(problems) else f" or equal to one of the {len(evaluation)} that are"
-        raise TaskError(
-            f"{rows[0].where}: all its {len(problems)} problems are withheld for evaluation{equal}, none are left to "
-            f"train on: add different problems, or lower evaluation.num_prompts"
-        )
-
-    def demonstrations(num: int, seed: int) -> list[Demonstration]:
-        order = random.Random(derive_seed(label, seed)).sample(training, min(num, len(training)))
-        return [Demonstration(problem=problem, completion=entries[problem.id][1]) for problem in order]
-
-    return Task(
-        name=name,
-        training=training,
-        evaluation=evaluation,
-        grader=grader,
-        demonstrations=demonstrations if all(completion for _, completion in entries.values()) else None,
-    )
-
-
-def _entries(rows: Sequence[Row], read: Callable[[Row], Entry], prefix: str = "") -> dict[str, Entry]:
-    """Return the entries by the id of their problem."""
-    entries: dict[str, Entry] = {}
-    places: dict[str, str] = {}
-    for row in rows:
-        problem, completion = read(row)
-        if problem.id in places:
-            raise TaskError(f'{row.place}: the id "{problem.id}" is already used in {places[problem.id]}')
-        places[problem.id] = f"{row.unit} {row.number}"
-        problem = dataclasses.replace(problem, id=prefix + problem.id)
-        entries[problem.id] = problem, completion
-    return entries
-
-
-def _withhold(pool: Sequence[Problem], num: int | None, seed: int, where: str) -> tuple[Problem, ...]:
-    if num is None:
-        return tuple(pool)
-    if num > len(pool):
-        raise TaskError(
-            f"{where} holds {len(pool)} problem{'s' * (len(pool) != 1)}, but {num} are to be evaluated on: lower "
-            f"evaluation.num_prompts, or add problems"
-        )
-    return tuple(random.Random(derive_seed("withheld problems", seed)).sample(pool, num))
-
-
-def _is_chat(value: Any) -> bool:
-    """Return whether a value is meant as a list of messages."""
+def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
-
-
-def _read_turns(value: Sequence[Any], place: str) -> Turns:
-    """Return the turns of a list of messages, {"role": ..., "content": ...}; errors begin with `place`."""
-    if not value:
-        raise TaskError(f"{place} is an empty list, but a chat has at least one message")
-    turns = []
-    for number, message in enumerate(value, start=1):
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise TaskError(
-                f'{place}: message {number} must have a "role" and a "content", and it is {_shown(message)}'
-            )
-        if message["role"] not in ROLES:
-            raise TaskError(f'{place}: message {number} has the role "{message["role"]}"; roles are {", ".join(ROLES)}')
-        turns.append((message["role"], _content(message.get("content"), f"{place}: message {number}")))
-    return tuple(turns)
-
-
-def _content(content: Any, place: str) -> str:
-    """Return the text of a message; some data sets write it as a list of parts."""
-    if _is_chat(content) and content and all(isinstance(p, Mapping) and p.get("type") == "text" for p in content):
-        content = "".join(str(part.get("text", "")) for part in content)
-    if not isinstance(content, str) or not _is_text(content):
-        raise TaskError(f"{place} must have text as its content, not {_shown(content)}")
-    return content
-
-
-def _text_of(turns: Turns) -> str:
-    """Return a chat as one text: a single user turn as it is, so that it equals the same problem without a chat."""
-    if len(turns) == 1 and turns[0][0] == "user":
-        return turns[0][1]
-    return "\n\n".join(f"{role}: {content}" for role, content in turns)
 
 
 def _is_text(value: Any) -> bool:
@@ -307,6 +91,134 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, numbers.Real | Decimal) and math.isfinite(value)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     text = json.dumps(value, default=str)
     return text if len(text) <= 60 else f"{text[:28]} ... {text[-28:]}"
+
+
+def numbered(where: str, unit: str, values: Iterable[tuple[int, Any]]) -> Sequence[Row]:
+    """Return rows from (number, value) pairs; raise TaskError unless there is one and each value is a mapping."""
+    rows = [Row(where=where, unit=unit, number=number, values=value) for number, value in values]
+    for row in rows:
+        if not isinstance(row.values, Mapping):
+            raise row.fault(f"an object with fields is needed, not {type(row.values).__name__}")
+    if not rows:
+        raise TaskError(f"{where} holds no problems: it is empty")
+    return rows
+
+
+class Source(NamedTuple):
+    """Where the rows of a task are: in a file, or in a data set by its name on the hub or the folder that has it."""
+
+    path: str = ""
+    evaluation_path: str = ""
+    dataset: str = ""
+    subset: str = ""
+    split: str = "train"
+    evaluation_split: str = ""
+
+    def read(self, task: str) -> tuple[Sequence[Row], Sequence[Row] | None]:
+        """Return the rows, and those to evaluate on where they are apart."""
+        if bool(self.path) == bool(self.dataset):
+            raise TaskError(f"{task}: set either path (a file) or dataset (of the Hugging Face hub), and not both")
+        source, other = ("path", "dataset") if self.path else ("dataset", "path")
+        for name in ("subset", "split", "evaluation_split") if self.path else ("evaluation_path",):
+            if getattr(self, name) != self._field_defaults[name]:
+                raise TaskError(f"{task}: {name} is set, but it belongs to {other}, and the problems are of {source}")
+        if self.path:
+            return _read_file(Path(self.path)), _read_file(Path(self.evaluation_path)) if self.evaluation_path else None
+        held = self._load(self.evaluation_split) if self.evaluation_split else None
+        return self._load(self.split), held
+
+    def _load(self, split: str) -> Sequence[Row]:
+        """Load the rows of one split of a data set, downloading it if necessary."""
+        where = f'the data set "{self.dataset}", split "{split}"'
+        try:
+            import datasets
+
+            with hide_hub_warnings():
+                loaded = datasets.load_dataset(self.dataset, self.subset or None, split=split)
+        except ModuleNotFoundError:
+            raise TaskError(f'{where}, needs datasets to be loaded: pip install "scalerl[data]"') from None
+        # No network, unknown name or split, a broken file: each has its own kind of error, and the user must see all.
+        except Exception as error:
+            raise TaskError(f"{where}, cannot be loaded: {_first_line(error)}") from error
+        return numbered(where, "row", enumerate(loaded, start=1))
+
+
+def _read_file(path: Path) -> Sequence[Row]:
+    """Read the rows of a file, in the format of its suffix; of text, also compressed (.jsonl.gz)."""
+    suffix = path.with_suffix("").suffix if path.suffix == _COMPRESSED else path.suffix
+    if suffix not in _READERS or (path.suffix == _COMPRESSED and _READERS[suffix] is not _read_json):
+        read = ", ".join(_READERS)
+        raise TaskError(f'{path} has the suffix "{path.suffix}"; problems are read from {read}, .jsonl.gz')
+    try:
+        return _READERS[suffix](path)
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        raise TaskError(f"{path} is not a complete gzip file") from None
+    except OSError as error:
+        raise TaskError(f"{path} cannot be read: {error.strerror or _first_line(error)}") from None
+    except UnicodeDecodeError as error:
+        raise TaskError(not_utf8(path, error)) from None
+
+
+def _read_json(path: Path) -> Sequence[Row]:
+    # With or without the byte-order mark that some editors and spreadsheets write.
+    open_file = gzip.open if path.suffix == _COMPRESSED else open
+    with open_file(path, "rt", encoding="utf-8-sig") as opened:
+        text = opened.read()
+    if path.suffix == ".json" and text.lstrip().startswith("["):
+        return numbered(str(path), "entry", enumerate(_from_json(path, 1, text), start=1))
+    # Not splitlines: that also splits at characters which JSON allows inside a string.
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    return numbered(str(path), "line", [(number, _from_json(path, number, line)) for number, line in lines])
+
+
+def _from_json(path: Path, line: int, text: str) -> Any:
+    """Return the value of a text that begins in this line."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise TaskError(f"{path}, line {line + error.lineno - 1}: not valid JSON: {error.msg}") from None
+    # A number with thousands of digits, or very deeply nested brackets.
+    except (ValueError, RecursionError) as error:
+        raise TaskError(f"{path}, line {line}: not valid JSON: {_first_line(error)}") from None
+
+
+def _read_parquet(path: Path) -> Sequence[Row]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise TaskError(f'{path} needs pyarrow to be read: pip install "scalerl[data]"') from None
+    try:
+        with path.open("rb") as opened:
+            table = pyarrow.parquet.read_table(opened)
+    except pyarrow.ArrowException as error:
+        raise TaskError(f"{path} is not a parquet file: {_first_line(error)}") from None
+    return numbered(str(path), "row", enumerate(table.to_pylist(), start=1))
+
+
+_READERS: Mapping[str, Callable[[Path], Sequence[Row]]] = {
+    ".jsonl": _read_json,
+    ".json": _read_json,
+    ".parquet": _read_parquet,
+}
+
+
+@contextmanager
+def hide_hub_warnings() -> Iterator[None]:
+    """Hide the warnings that the hub's client logs for each failed attempt; the final error is enough."""
+    from huggingface_hub.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

@@ -39,7 +39,7 @@ from scalerl.run.resume import lock_folder
 from scalerl.run.sft.demonstrations import Examples, draw, encode, num_wanted, plan_batches
 from scalerl.run.sft.learner import batch_of, sft_learner, take_weights
 from scalerl.store import check_place
-from scalerl.tasks.files import hide_hub_warnings
+from scalerl.tasks.rows import hide_hub_warnings
 from scalerl.tasks.task import shared_answer
 from scalerl.types import derive_seed
 

@@ -1,0 +1,265 @@
+"""Code problems from a file or a data set, graded by running the program. Which fields a row has says its format.
+
+| format | fields |
+|---|---|
+| HumanEval | prompt, test, entry_point; canonical_solution |
+| MBPP | text or prompt, test_list; code, test_setup_code or test_imports, challenge_test_list |
+| stdin and stdout (DeepCoder, TACO, APPS) | question, problem or prompt, input_output or tests; solutions |
+| LiveCodeBench | question_content, public_test_cases, private_test_cases; metadata, starter_code |
+"""
+
+import ast
+import base64
+import binascii
+import dataclasses
+import json
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scalerl.errors import TaskError
+from scalerl.graders.code import close_sandboxes, run_program
+from scalerl.graders.sandbox.job import Reference, RunLimits
+from scalerl.tasks.files import Entry, entries_task
+from scalerl.tasks.rows import Row, Source
+from scalerl.tasks.task import Task
+from scalerl.types import Problem
+
+_QUESTIONS = ("question_content", "question", "problem", "prompt", "text")
+_IDS = ("task_id", "question_id", "problem_id", "id")
+
+_WRITE_FUNCTION = "Write a Python function that passes the tests. Give the program between ```python and ```."
+_WRITE_SCRIPT = (
+    "Write a Python program that reads from standard input and writes to standard output. Give it between ```python "
+    "and ```."
+)
+
+# Faults that an error lists by name.
+_MOST_LISTED = 5
+
+# A reference solution is trusted to end; a busy machine may be slow.
+_PATIENT = RunLimits(timeout_s=60.0, cpu_limit_s=30.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeProblem:
+    """A row as a problem."""
+
+    id: str
+    prompt: str
+    reference: Reference
+
+
+def code(
+    num_evaluation: int | None,
+    evaluation_seed: int,
+    /,
+    *,
+    path: str = "",
+    evaluation_path: str = "",
+    dataset: str = "",
+    subset: str = "",
+    split: str = "train",
+    evaluation_split: str = "",
+    check_references: bool = False,
+) -> Task:
+    """Return programming problems with unit tests, of which `num_evaluation` are withheld for evaluation.
+
+    With `check_references`, every reference solution must pass its own tests.
+    """
+    sets = Source(path, evaluation_path, dataset, subset, split, evaluation_split).read("code")
+    problems = [[(row, read_problem(row)) for row in rows or ()] for rows in sets]
+    if check_references:
+        check_solutions([problem for read in problems for _, problem in read])
+    entries, held = (sorted((_entry(*each) for each in read), key=lambda entry: entry[1].id) for read in problems)
+    return entries_task("code", num_evaluation, evaluation_seed, entries, held, grader="code")
+
+
+def check_solutions(problems: Sequence[CodeProblem]) -> None:
+    """Raise TaskError where a reference solution is missing or fails its own tests, naming the first few."""
+    faults: list[str] = []
+    for problem in problems:
+        if not problem.reference.solution.strip():
+            faults.append(f"{problem.id} (no solution)")
+            continue
+        outcome = run_program(problem.reference.solution, problem.reference.to_text(), limits=_PATIENT)
+        if not outcome.correct:
+            faults.append(f"{problem.id} ({outcome.kind}, {outcome.num_passed} of {outcome.num_checks} checks passed)")
+    close_sandboxes()
+    if faults:
+        listed = ", ".join(faults[:_MOST_LISTED]) + (", ..." if len(faults) > _MOST_LISTED else "")
+        raise TaskError(f"{len(faults)} of {len(problems)} reference solutions do not pass their own tests: {listed}")
+
+
+def _entry(row: Row, made: CodeProblem) -> Entry:
+    """Return a problem with its solution: the rest of the prompt, or a program between fences."""
+    solution = made.reference.solution
+    given = solution if made.reference.prefix else f"```python\n{solution.strip()}\n```"
+    problem = Problem(id=made.id, prompt=made.prompt, answer=made.reference.to_text(), task="code")
+    return row, problem, given if solution.strip() else ""
+
+
+def read_problem(row: Row) -> CodeProblem:
+    """Return the problem in a row, in any known format; TaskError if it has none, or if its tests cannot be used."""
+    values = row.values
+    if "test_list" in values:
+        prompt, reference = _mbpp(row)
+    elif "entry_point" in values and "test" in values:
+        prompt, reference = _human_eval(row)
+    elif any(name in values for name in ("input_output", "tests", "public_test_cases")):
+        prompt, reference = _cases(row)
+    else:
+        raise row.fault(
+            f"not a code problem of a known format: it has {', '.join(map(str, values)) or 'no fields'}; known are "
+            f"HumanEval (prompt, test, entry_point), MBPP (text, test_list), and stdin with stdout (input_output, "
+            f"tests, or public_test_cases)"
+        )
+    if not reference.num_tests:
+        raise row.fault("the problem has no tests")
+    if not all(map(_parses, (reference.setup, *reference.asserts))):
+        raise row.fault("its tests are not valid Python")
+    number = next((str(values[name]) for name in _IDS if values.get(name) is not None), row.place.replace(" ", "-"))
+    return CodeProblem(id=number, prompt=prompt, reference=reference)
+
+
+def _human_eval(row: Row) -> tuple[str, Reference]:
+    prompt, test, entry_point = map(row.text, ("prompt", "test", "entry_point"))
+    if not re.search(r"\bcheck\b", test):
+        raise row.fault('the field "test" must define check(candidate), as HumanEval\'s do')
+    # A prompt that ends inside a function becomes Python that can be read; one in words does not.
+    bodies = [f"{prompt.rstrip()}\n{indent}pass" for indent in (" ", "  ", "    ", "\t", "        ")]
+    setup = next((source for source in (prompt, *bodies) if _parses(source)), "")
+    reference = Reference(
+        asserts=(f"{test}\n\ncheck({entry_point})\n",),
+        # The prompt's other functions are the tests' to use; as the program wrote them, they could say anything.
+        setup=setup,
+        # A prompt in words is not continued by the program.
+        prefix=prompt if setup else "",
+        entry_point=entry_point,
+        solution=str(row.values.get("canonical_solution") or ""),
+    )
+    return prompt, reference
+
+
+def _parses(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def _mbpp(row: Row) -> tuple[str, Reference]:
+    tests, challenges, imports = (_list(row, name) for name in ("test_list", "challenge_test_list", "test_imports"))
+    asserts = tuple(test for test in (*tests, *challenges) if test.strip())
+    setup = "\n".join([str(row.values.get("test_setup_code") or ""), *imports])
+    prompt = f"{_question(row)}\n\n{_WRITE_FUNCTION}\n\n{asserts[0] if asserts else ''}"
+    return prompt, Reference(asserts=asserts, setup=setup, solution=str(row.values.get("code") or ""))
+
+
+def _cases(row: Row) -> tuple[str, Reference]:
+    cases, function = _read_cases(row)
+    if function:
+        reference = Reference.of_calls(function, [(_arguments(row, given), _value(out)) for given, out in cases])
+    else:
+        reference = Reference(streams=tuple((_lines(given), _lines(out)) for given, out in cases))
+    starter = str(row.values.get("starter_code") or "")
+    ask = _WRITE_FUNCTION if function else _WRITE_SCRIPT
+    prompt = "\n\n".join(part for part in (_question(row), ask, starter) if part.strip())
+    return prompt, dataclasses.replace(reference, solution=_first_solution(row))
+
+
+def _read_cases(row: Row) -> tuple[list[tuple[Any, Any]], str]:
+    """Return pairs of input and output, and the function they are for where it is not stdin and stdout."""
+    if "public_test_cases" in row.values:
+        listed = [*_parsed(row, "public_test_cases"), *_parsed(row, "private_test_cases")]
+        metadata = _parsed(row, "metadata") or {}
+        return _pairs(row, listed), metadata.get("func_name") or "" if isinstance(metadata, Mapping) else ""
+    name = "input_output" if "input_output" in row.values else "tests"
+    tests = _parsed(row, name)
+    if isinstance(tests, list):
+        return _pairs(row, tests), next((str(case["fn_name"]) for case in tests if case.get("fn_name")), "")
+    inputs, outputs = (tests.get(each) if isinstance(tests, Mapping) else None for each in ("inputs", "outputs"))
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
+        raise row.fault(
+            f'the field "{name}" must have "inputs" and "outputs", two lists of the same length, or be a list of cases'
+        )
+    return list(zip(inputs, outputs, strict=True)), str(tests.get("fn_name") or "")
+
+
+def _parsed(row: Row, name: str) -> Any:
+    """Return a field that is JSON, or JSON compressed and in base64 as LiveCodeBench hides its private cases."""
+    value = row.values.get(name)
+    if not isinstance(value, str):
+        return value if value is not None else []
+    try:
+        return json.loads(value)
+    except ValueError:
+        pass
+    try:
+        # Never unpickled, as its own reader does: the bytes after the pickle's head are the JSON text.
+        packed = zlib.decompress(base64.b64decode(value, validate=True))
+        match = re.search(rb"\[.*\]", packed, re.DOTALL)
+        return json.loads(match[0]) if match else []
+    except (binascii.Error, ValueError, zlib.error):
+        raise row.fault(f'the field "{name}" is not valid JSON') from None
+
+
+def _pairs(row: Row, cases: Any) -> list[tuple[Any, Any]]:
+    if not isinstance(cases, list) or not all(isinstance(case, Mapping) for case in cases):
+        raise row.fault("its test cases must be objects with input and output")
+    for number, case in enumerate(cases, start=1):
+        # A function may return None.
+        if case.get("input") is None or "output" not in case:
+            raise row.fault(f"test case {number} must have an input and an output")
+    return [(case["input"], case["output"]) for case in cases]
+
+
+def _arguments(row: Row, given: Any) -> list[Any]:
+    """Return the arguments of a call: a list of them, or one JSON value on each line."""
+    if isinstance(given, list):
+        return given
+    try:
+        return [json.loads(line) for line in str(given).split("\n") if line.strip()]
+    except ValueError:
+        raise row.fault("an input of a function must be JSON, one value on each line") from None
+
+
+def _value(out: Any) -> Any:
+    if isinstance(out, list) and len(out) == 1:
+        # APPS and DeepCoder put the one return value into a list.
+        return out[0]
+    try:
+        return json.loads(out) if isinstance(out, str) else out
+    except ValueError:
+        return out
+
+
+def _lines(value: Any) -> str:
+    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _first_solution(row: Row) -> str:
+    solutions = row.values.get("solutions")
+    if isinstance(solutions, str):
+        try:
+            solutions = json.loads(solutions)
+        except ValueError:
+            return solutions
+    return str(solutions[0]) if isinstance(solutions, list) and solutions else str(row.values.get("solution") or "")
+
+
+def _question(row: Row) -> str:
+    for name in _QUESTIONS:
+        if isinstance(row.values.get(name), str) and row.values[name].strip():
+            return row.values[name]
+    raise row.fault(f"it has no question: none of the fields {', '.join(_QUESTIONS)} holds text")
+
+
+def _list(row: Row, name: str) -> list[str]:
+    value = row.values.get(name)
+    if not isinstance(value, list | None):
+        raise row.fault(f'the field "{name}" must be a list')
+    return list(map(str, value or ()))

@@ -1,1 +1,0 @@
-"""Code problems: the formats in which others publish them, and the task that reads them."""
