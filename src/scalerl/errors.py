@@ -29,6 +29,11 @@ def printable(text: str, keep: str = "") -> str:
     return "".join(mark if mark.isprintable() or mark in keep else " " for mark in text)
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text that is not empty, or its type if it has none."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def not_utf8(name: object, error: UnicodeDecodeError) -> str:
     """Return the sentence for a file that is not UTF-8 text: the line, the byte and what to do."""
     if error.object[:2] in (b"\xff\xfe", b"\xfe\xff"):

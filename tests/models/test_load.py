@@ -101,13 +101,13 @@ def silent_hub(tmp_path, monkeypatch):
 
 
 def test_unreachable_hub_is_tried_once(silent_hub):
-    with pytest.raises(ModelError, match=r"^model org/typo is not a folder here .*: http://127.* cannot be reached \("):
+    with pytest.raises(ModelError, match=r"^model org/typo is not a folder here and cannot be downloaded"):
         load("org/typo")
-    assert silent_hub == ["HEAD /org/typo/resolve/main/config.json"]
+    assert [line for line in silent_hub if "/models/" in line] == ["GET /api/models/org/typo/revision/main"]
 
 
 def test_misspelt_name_of_an_embedded_model_is_recognised(silent_hub):
-    with pytest.raises(ModelError, match='there is no earlier download; did you mean "tiny-base"'):
+    with pytest.raises(ModelError, match='cannot be downloaded by that name: .*; did you mean "tiny-base"'):
         load("tiny-bas")
 
 
@@ -117,7 +117,7 @@ def test_downloaded_model_needs_no_hub(silent_hub, tmp_path):
     (model / "refs").mkdir()
     (model / "refs" / "main").write_text(COMMIT)
     assert load("org/small").context == 64
-    assert len(silent_hub) == 1
+    assert len([line for line in silent_hub if "/models/" in line]) == 1
     (folder / "model.safetensors").unlink()
     with pytest.raises(ModelError, match=r"this folder has no model.safetensors$"):
         load("org/small")

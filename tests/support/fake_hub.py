@@ -1,6 +1,7 @@
 """A hub of models on this machine: a folder is served as the hub serves a model's files."""
 
 import hashlib
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,8 +25,9 @@ def fake_hub(folder: Path | None, *, first_answer_s: float = 0.0) -> Iterator[tu
             if len(requests) == 1:
                 time.sleep(first_answer_s)
             file = folder / Path(self.path).name
-            exists = "/resolve/" in self.path and file.is_file()
-            content = file.read_bytes() if exists else b""
+            listing = _listing(folder, self.path)
+            exists = listing is not None or ("/resolve/" in self.path and file.is_file())
+            content = json.dumps(listing).encode() if listing is not None else file.read_bytes() if exists else b""
             self.send_response(200 if exists else 404)
             if exists:
                 self.send_header("ETag", hashlib.sha256(content).hexdigest())
@@ -51,3 +53,15 @@ def fake_hub(folder: Path | None, *, first_answer_s: float = 0.0) -> Iterator[tu
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def _listing(folder: Path, path: str) -> object:
+    """What the hub says about a model and about its files; None for another path."""
+    if "/revision/" in path:
+        return {"id": "org/small", "sha": COMMIT}
+    if "/tree/" in path:
+        return [
+            {"type": "file", "path": file.name, "size": file.stat().st_size, "oid": file.name}
+            for file in folder.iterdir()
+        ]
+    return None

@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError
 
 from scalerl.atomic_files import new_folder
-from scalerl.errors import GgufError, StoreError
+from scalerl.errors import GgufError, StoreError, first_line
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
@@ -119,8 +119,7 @@ def _dequantised(path: Path, name: str) -> "tuple[PreTrainedModel, Any]":
             )
         tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise GgufError(f"model {name} cannot be loaded: {reason}") from error
+        raise GgufError(f"model {name} cannot be loaded: {first_line(error)}") from error
     model, report = loaded
     # Missing weights would stay random, and transformers does not check shapes when it reads GGUF.
     if report["missing_keys"]:

@@ -7,6 +7,7 @@ code. Nothing here depends on the model family; the one assumption (logits = hid
 loading.
 """
 
+import functools
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from scalerl.atomic_files import new_folder
 from scalerl.config.suggest import did_you_mean
-from scalerl.errors import ModelError
+from scalerl.errors import ModelError, first_line
 from scalerl.models.gguf import SMOLLM2, gguf_folder, smollm2_folder
 from scalerl.store import RECIPE
 
@@ -35,7 +36,8 @@ ATTENTION_PATTERNS = frozenset({"full_attention", "sliding_attention"})
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
-_ANSWER_S = 60.0  # as long as the hub's own client waits for an answer on its second attempt
+_SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.py")
+"""What belongs to a hub model besides its weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,16 +73,14 @@ def load_model(
     Python code that comes with a model runs only with `trust_remote_code`.
     """
     name = os.fspath(path)
-    source = _source(name)
+    folder = model_folder(name)
+    config = _config(name, folder, trust_remote_code)
     # After the name was checked: this import takes seconds.
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    with _short_errors(name, source):
-        config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
-    _check_family(name, config)
-    with _short_errors(name, source):
+    with _short_errors(name, folder):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            source,
+            folder,
             dtype=dtype,
             use_safetensors=True,
             attn_implementation="sdpa",
@@ -89,10 +89,10 @@ def load_model(
             # Not left out: then transformers would ask on a terminal.
             trust_remote_code=trust_remote_code,
         )
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
     model, report = loaded
     _check_weights(name, report)
-    longest = _context(name, model.config, context)
+    longest = _context(name, config, context)
     stop_tokens = _stop_tokens(name, tokenizer, model)
     model.to(torch.device(device)).eval()  # pyright: ignore[reportArgumentType]
     _check_head(name, model)
@@ -102,12 +102,14 @@ def load_model(
 def load_config(path: str | os.PathLike[str], *, trust_remote_code: bool = False) -> Any:
     """Load only the configuration of the model of this name; a folder needs no weights for that."""
     name = os.fspath(path)
-    folder = Path(name).expanduser()
-    source = str(folder) if (folder / "config.json").is_file() else _source(name)
+    return _config(name, model_folder(name, has_weights=False), trust_remote_code)
+
+
+def _config(name: str, folder: Path, trust_remote_code: bool) -> Any:
     from transformers import AutoConfig
 
-    with _short_errors(name, source):
-        config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+    with _short_errors(name, folder):
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     _check_family(name, config)
     return config
 
@@ -115,22 +117,50 @@ def load_config(path: str | os.PathLike[str], *, trust_remote_code: bool = False
 def load_tokenizer(path: str | os.PathLike[str], *, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
     """Load only the tokenizer of the model of this name."""
     name = os.fspath(path)
-    source = _source(name)
+    folder = model_folder(name, has_weights=False)
     from transformers import AutoTokenizer
 
-    with _short_errors(name, source):
-        return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+    with _short_errors(name, folder):
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
 
 
-def model_folder(name: str) -> Path:
-    """Return the folder on this machine with the weights of the model of this name; a hub name is downloaded first."""
-    source = _source(name)
-    if Path(source).is_dir():
-        return Path(source)
+def model_folder(name: str, *, has_weights: bool = True) -> Path:
+    """Return the folder of the model of this name on this machine; one of the hub is downloaded first.
+
+    Without `has_weights` only what belongs to a model besides them.
+    """
+    if name in EMBEDDED:
+        return Path(str(files("scalerl") / "assets" / name))
+    if name == SMOLLM2:
+        return smollm2_folder()
+    path = Path(name).expanduser()
+    if path.suffix == ".gguf":
+        return gguf_folder(path)
+    if path.is_dir():
+        return _checked(path, has_weights)
+    # A hub name is "name" or "owner/name".
+    if path.exists() or name.startswith((".", "~", os.sep)) or name.count("/") > 1:
+        what = "is a file" if path.exists() else "does not exist"
+        raise ModelError(f"model {name} {what}: give a model folder, a hub name or a .gguf file")
+    return _checked(_downloaded(name, [*_SMALL_FILES, *(["*.safetensors"] if has_weights else [])]), has_weights)
+
+
+def _downloaded(name: str, patterns: list[str]) -> Path:
+    """Return the folder of a hub model: downloaded now, or if the hub cannot be reached, earlier."""
     from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
 
-    with _short_errors(name, source):
-        return Path(snapshot_download(source, allow_patterns=["*.safetensors", "*.json"]))
+    download = functools.partial(snapshot_download, name, allow_patterns=patterns, ignore_patterns="*/*")
+    try:
+        try:
+            return Path(download())
+        except HTTPError:
+            return Path(download(local_files_only=True))
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"model {name} is not a folder here and cannot be downloaded by that name: {first_line(error)}"
+            f"{did_you_mean(name, [*EMBEDDED, SMOLLM2])}"
+        ) from error
 
 
 def name_elsewhere(path: str) -> str:
@@ -165,65 +195,9 @@ def head(model: "PreTrainedModel") -> Head:
     return Head(weight=linear.weight, bias=getattr(linear, "bias", None))  # pyright: ignore[reportArgumentType]
 
 
-def _source(name: str) -> str:
-    """Return what transformers loads for a name: a folder, or a hub name."""
-    if name in EMBEDDED:
-        return str(files("scalerl") / "assets" / name)
-    if name == SMOLLM2:
-        return str(smollm2_folder())
-    path = Path(name).expanduser()
-    if path.suffix == ".gguf":
-        return str(gguf_folder(path))
-    if path.is_dir():
-        _check_folder(path)
-        return str(path)
-    if _looks_like_a_folder(name):
-        what = "is a file" if path.exists() else "does not exist"
-        raise ModelError(f"model {name} {what}: give a model folder, a hub name or a .gguf file")
-    return _hub_source(name)
+def _checked(folder: Path, has_weights: bool) -> Path:
+    """Return a folder that has the files of a model, or raise ModelError with the first that it lacks."""
 
-
-def _looks_like_a_folder(name: str) -> bool:
-    """Return whether a name can only mean a folder; a hub name is "name" or "owner/name"."""
-    return name.startswith((".", "~", os.sep)) or name.count("/") > 1 or os.path.exists(name)
-
-
-def _hub_source(name: str) -> str:
-    """Return the name itself, or if the hub cannot be reached, the folder that an earlier download left.
-
-    Without this check, transformers would try to reach an unreachable hub six times for each of many files.
-    """
-    from huggingface_hub import constants, hf_hub_url, is_offline_mode, try_to_load_from_cache
-
-    with _short_errors(name, name):
-        url = hf_hub_url(name, "config.json")
-    failure = None if is_offline_mode() else _connection_failure(url)
-    if failure is None:
-        return name
-    kept = try_to_load_from_cache(name, "config.json")
-    if not isinstance(kept, str):
-        raise ModelError(
-            f"model {name} is not a folder here and cannot be downloaded by that name: {constants.ENDPOINT} cannot be "
-            f"reached ({failure}), and there is no earlier download{did_you_mean(name, [*EMBEDDED, SMOLLM2])}"
-        )
-    _check_folder(Path(kept).parent)
-    return str(Path(kept).parent)
-
-
-def _connection_failure(url: str) -> str | None:
-    """Return why the server cannot be reached, or None if it answers anything. Slow answers are waited for."""
-    from huggingface_hub import constants, get_session
-    from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
-
-    seconds = constants.HF_HUB_ETAG_TIMEOUT
-    try:
-        get_session().head(url, follow_redirects=False, timeout=(seconds, _ANSWER_S, _ANSWER_S, _ANSWER_S))
-    except HTTPError as error:
-        return _first_line(error)
-    return None
-
-
-def _check_folder(folder: Path) -> None:
     def has(names: tuple[str, ...]) -> bool:
         return any((folder / name).is_file() for name in names)
 
@@ -231,38 +205,33 @@ def _check_folder(folder: Path) -> None:
         is_run = (folder / RECIPE).is_file()
         hint = f"; it is a run: scalerl export {folder} --out MODEL makes a model of it" if is_run else ""
         raise ModelError(f"model {folder}: this folder is not a model, it has no config.json{hint}")
-    if not has(_WEIGHTS):
+    if has_weights and not has(_WEIGHTS):
         pickled = (
             ", only pickled weights, which are never loaded: save it again as safetensors" if has(_PICKLED) else ""
         )
         raise ModelError(f"model {folder}: this folder has no model.safetensors{pickled}")
-    if not has(_TOKENIZER):
+    if has_weights and not has(_TOKENIZER):
         raise ModelError(f"model {folder}: this folder has no tokenizer (tokenizer.json)")
+    return folder
 
 
 @contextmanager
-def _short_errors(name: str, source: str) -> Iterator[None]:
+def _short_errors(name: str, folder: Path) -> Iterator[None]:
     """Turn errors of transformers into a ModelError of one sentence."""
-    from safetensors import SafetensorError
-
     try:
         yield
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
-        reason = _first_line(error)
+        reason = f"cannot be loaded: {first_line(error)}"
         if "trust_remote_code" in str(error):
-            raise ModelError(
-                f"model {name} comes with Python code of its own, which is not run: read it, and "
-                f"say --trust-remote-code if you trust it (trust_remote_code=True in Python)"
-            ) from error
-        if Path(source).is_dir():
-            if (damaged := _damaged_file(Path(source))) is not None:
-                raise ModelError(f"model {name}: {damaged} is cut or damaged: copy or download it again") from error
-            if reason.startswith("Unrecognized configuration class"):
-                reason = "its architecture (model_type in config.json) is not that of a causal language model"
-            raise ModelError(f"model {name} cannot be loaded: {reason}") from error
-        raise ModelError(
-            f"model {name} is not a folder here and cannot be downloaded by that name: {reason}"
-        ) from error
+            reason = (
+                "comes with Python code of its own, which is not run: read it, and say --trust-remote-code if you "
+                "trust it (trust_remote_code=True in Python)"
+            )
+        elif (damaged := _damaged_file(folder)) is not None:
+            reason = f"cannot be loaded: {damaged} is cut or damaged: copy or download it again"
+        elif "Unrecognized configuration class" in reason:
+            reason = "cannot be loaded: its model_type (config.json) is not that of a causal language model"
+        raise ModelError(f"model {name} {reason}") from error
 
 
 def _damaged_file(folder: Path) -> str | None:
@@ -279,11 +248,6 @@ def _damaged_file(folder: Path) -> str | None:
         except (OSError, ValueError, SafetensorError):
             return path.name
     return None
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
 
 
 def _check_family(name: str, config: Any) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from scalerl.errors import EngineError, RecipeError, UserError
+from scalerl.errors import EngineError, RecipeError, UserError, first_line
 from scalerl.remote.peer import Kind, Limits, Link, Lost, Peer, send_all
 from scalerl.rollout.fleet.messages import Report, bare
 from scalerl.types import Completion, Request, Work
@@ -283,7 +283,7 @@ class Fleet:
     def _replace(self, place: int, seat: _Seat, error: Exception) -> None:
         """Start another generator in the place of a lost one, or end the fleet with the reason."""
         seat.peer.kill()
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        reason = first_line(error)
         kind: Kind = error.kind if isinstance(error, Lost) else "died" if seat.is_ready else "start"
         self.losses.append(Loss(number=seat.number, kind=kind, reason=reason, num_requests=len(seat.pending)))
         if isinstance(error, UserError) and not seat.is_newcomer:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scalerl.errors import ClusterError
+from scalerl.errors import ClusterError, first_line
 from scalerl.run.cluster.cleanup import Cleanup, servers
 
 ANSWER_S = 10.0
@@ -174,5 +174,4 @@ def _sentence(address: str, error: BaseException) -> str:
             f"the cluster at {address} runs Ray {versions[0]} and this machine has {versions[1]}: install the same "
             f"version on both"
         )
-    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-    return f"Ray at {address} cannot be used: {first}"
+    return f"Ray at {address} cannot be used: {first_line(error)}"
