@@ -107,7 +107,7 @@ def test_unreachable_hub_is_tried_once(silent_hub):
 
 
 def test_misspelt_name_of_an_embedded_model_is_recognised(silent_hub):
-    with pytest.raises(ModelError, match='cannot be downloaded by that name: .*; did you mean "tiny-base"'):
+    with pytest.raises(ModelError, match=r'cannot be downloaded by that name: .*; did you mean "tiny-base"'):
         load("tiny-bas")
 
 

@@ -77,8 +77,7 @@ def test_scheduler_prefers_slots_that_hold_nothing():
     first = scheduler.admit()
     scheduler.release([0, 1, 2])
     for entry in (first[1], first[0]):
-        scheduler.keep(entry, 5)
-        scheduler.returned(entry, (*entry.request.prompt_tokens, 8, 9))
+        scheduler.keep(entry, (*entry.request.prompt_tokens, 8, 9))
     following = replace(turns[0], prompt_tokens=(*turns[0].prompt_tokens, 8, 9, 10, 11))
     scheduler.submit([request(7), following, request(8)])
     admitted = scheduler.admit()
@@ -96,7 +95,6 @@ def test_only_a_prompt_that_begins_with_the_turn_continues_it(change):
     scheduler.submit([turn])
     (entry,) = scheduler.admit()
     scheduler.release([0])
-    scheduler.keep(entry, 5)
-    scheduler.returned(entry, (1, 2, 3, 8, 9))
+    scheduler.keep(entry, (1, 2, 3, 8, 9))
     scheduler.submit([replace(turn, prompt_tokens=change)])
     assert [each.num_held for each in scheduler.admit()] == [0]

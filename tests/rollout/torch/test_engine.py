@@ -139,7 +139,7 @@ def test_any_failure_on_the_device_is_an_engine_error(monkeypatch):
 
     monkeypatch.setattr(engine._decoder, "launch", fail)
     for _ in range(2):
-        with pytest.raises(EngineError, match="the torch engine failed: out of memory"):
+        with pytest.raises(EngineError, match="the torch engine failed: RuntimeError: out of memory"):
             engine.poll()
 
 

@@ -34,7 +34,8 @@ class Chunk:
     position: NDArray[np.int64]
     """Its position in the context; 0 for a slot that is not in use."""
     temperature: NDArray[np.float32]
-    """0 means greedy."""
+    greedy: NDArray[np.bool_]
+    """Take the likeliest token; the temperature is 1."""
     top_p: NDArray[np.float32]
     noise: NDArray[np.float32]
     forced: NDArray[np.int64]
@@ -113,12 +114,18 @@ class Decoder:
         def buffer(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=self._device)
 
-        self._token, self._position, self._step = buffer(slots), buffer(slots), buffer(1)
-        self._temperature, self._top_p = (buffer(slots, dtype=torch.float32) for _ in range(2))
-        self._greedy = buffer(slots, dtype=torch.bool)
-        self._noise, self._log_probs = (buffer(chunk, slots, dtype=torch.float32) for _ in range(2))
-        self._forced, self._tokens = buffer(chunk, slots), buffer(chunk, slots)
-        self._prompts = buffer(prompt_tokens)
+        self._inputs = {
+            "token": buffer(slots),
+            "position": buffer(slots),
+            "temperature": buffer(slots, dtype=torch.float32),
+            "greedy": buffer(slots, dtype=torch.bool),
+            "top_p": buffer(slots, dtype=torch.float32),
+            "noise": buffer(chunk, slots, dtype=torch.float32),
+            "forced": buffer(chunk, slots),
+        }
+        """The fields of a Chunk; a step advances tokens and positions."""
+        self._tokens, self._log_probs = buffer(chunk, slots), buffer(chunk, slots, dtype=torch.float32)
+        self._step, self._prompts = buffer(1), buffer(prompt_tokens)
         self._on_host: tuple[Tensor, Tensor] | None = None
         """Where a GPU writes the results of a chunk; waiting for them does not wait for what is queued after them."""
         if self._device.type == "cuda":
@@ -211,7 +218,7 @@ class Decoder:
             chunk = _by_row(chunk, self._layout.slot)
         shape = _Shape(
             spans=self._spans,
-            greedy=not self._kernels and bool((chunk.temperature == 0).any()),
+            greedy=not self._kernels and bool(chunk.greedy.any()),
             top_p=bool((chunk.top_p < 1).any()),
             forced=not self._kernels and bool((chunk.forced >= 0).any()),
         )
@@ -250,14 +257,8 @@ class Decoder:
         return self._cache.experts(row, num).cpu().numpy().copy()
 
     def _load(self, chunk: Chunk) -> None:
-        greedy = chunk.temperature == 0
-        self._send(chunk.token, self._token)
-        self._send(chunk.position, self._position)
-        self._send(np.where(greedy, np.float32(1), chunk.temperature), self._temperature)
-        self._send(greedy, self._greedy)
-        self._send(chunk.top_p, self._top_p)
-        self._send(chunk.noise, self._noise)
-        self._send(chunk.forced, self._forced)
+        for name, target in self._inputs.items():
+            self._send(getattr(chunk, name), target)
         self._step.zero_()
 
     def _send(self, values: NDArray[Any], target: Tensor) -> Tensor:
@@ -268,7 +269,7 @@ class Decoder:
     def _advance(self, shape: _Shape) -> None:
         """Sample one token for every row in use."""
         rows = slice(shape.spans[-1].stop if shape.spans else self._slots)
-        token, position = self._token[rows], self._position[rows]
+        token, position = self._inputs["token"][rows], self._inputs["position"][rows]
         if shape.spans:
             if self._pass is None or self._pass.spans != shape.spans:
                 self._pass = DecodePass(self._cache, shape.spans)
@@ -286,22 +287,23 @@ class Decoder:
 
     def _sample(self, logits: Tensor, shape: _Shape, rows: slice) -> None:
         """Sample with torch. With the kernels it is used only for top_p, and always applies greedy and forced."""
+        inputs = self._inputs
         tokens, log_probs = sample(
             logits,
-            self._noise.index_select(0, self._step)[0, rows],
-            self._temperature[rows],
-            top_p=self._top_p[rows] if shape.top_p else None,
-            greedy=self._greedy[rows] if shape.greedy or not shape.spans else None,
+            inputs["noise"].index_select(0, self._step)[0, rows],
+            inputs["temperature"][rows],
+            top_p=inputs["top_p"][rows] if shape.top_p else None,
+            greedy=inputs["greedy"][rows] if shape.greedy or not shape.spans else None,
         )
         if shape.forced or not shape.spans:
-            forced = self._forced.index_select(0, self._step)[0, rows]
+            forced = inputs["forced"].index_select(0, self._step)[0, rows]
             tokens = torch.where(forced >= 0, forced, tokens)
             log_probs = log_probs.masked_fill(forced >= 0, 0.0)
         self._tokens[:, rows].index_copy_(0, self._step, tokens[None])
         self._log_probs[:, rows].index_copy_(0, self._step, log_probs[None].float())
-        self._token[rows].copy_(tokens)
+        inputs["token"][rows].copy_(tokens)
         # A finished slot may run on to the end of the cache, where it overwrites only itself.
-        self._position[rows].add_(1).clamp_(max=self._max_length - 1)
+        inputs["position"][rows].add_(1).clamp_(max=self._max_length - 1)
 
     def _sample_by_kernel(self, logits: Tensor) -> None:
         from scalerl.rollout.torch import kernels
@@ -309,15 +311,10 @@ class Decoder:
         kernels.sample_step(
             logits,
             step=self._step,
-            noise=self._noise,
-            temperature=self._temperature,
-            greedy=self._greedy,
-            forced=self._forced,
             tokens=self._tokens,
             log_probs=self._log_probs,
-            token=self._token,
-            position=self._position,
             last_position=self._max_length - 1,
+            **{name: buffer for name, buffer in self._inputs.items() if name != "top_p"},
         )
 
     def _record(self, work: Callable[[], None], before: Callable[[], Any] = lambda: None) -> torch.cuda.CUDAGraph:

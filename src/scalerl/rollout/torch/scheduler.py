@@ -28,17 +28,15 @@ class Admitted(NamedTuple):
     """Tokens at the beginning of its prompt that the slot's cache already holds."""
 
 
-@dataclass(slots=True)
-class Kept:
+class Kept(NamedTuple):
     """What a free slot still holds: prompt and completion of a turn."""
 
     key: tuple[str, str]
-    num_tokens: int
-    tokens: tuple[int, ...] | None = None
-    """None until the turn is returned; nothing can continue it before."""
+    tokens: tuple[int, ...]
 
     def continued_by(self, request: Request) -> bool:
-        return len(request.prompt_tokens) > self.num_tokens and request.prompt_tokens[: self.num_tokens] == self.tokens
+        num = len(self.tokens)
+        return len(request.prompt_tokens) > num and request.prompt_tokens[:num] == self.tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,19 +58,17 @@ class SlotScheduler:
     """First come, first served: the earliest waiting request takes the lowest free slot."""
 
     def __init__(self, slots: int) -> None:
-        if slots < 1:
-            raise ValueError(f"an engine needs at least 1 slot, got {slots}")
         self._waiting: deque[tuple[int, Request]] = deque()
-        self._running: list[Admitted | None] = [None] * slots
-        self._free = list(range(slots))
-        """Sorted, lowest first."""
+        self.running: dict[int, Admitted] = {}
+        """By slot."""
+        self._free = set(range(slots))
         self._submitted = 0
         self.kept: dict[int, Kept] = {}
         """By slot, the one that ended first at the front; only free slots are in it."""
 
     @property
     def num_pending(self) -> int:
-        return len(self._waiting) + len(self._running) - len(self._free)
+        return len(self._waiting) + len(self.running)
 
     def submit(self, requests: Iterable[Request]) -> None:
         for request in requests:
@@ -86,48 +82,31 @@ class SlotScheduler:
             return []
         chosen = [self._waiting.popleft() for _ in range(num)]
         held_by = {kept.key: slot for slot, kept in self.kept.items()}
-        own = {}
-        for order, request in chosen:
-            slot = held_by.get(_key(request))
-            if slot is not None and self.kept[slot].continued_by(request):
-                own[order] = slot
+        own = {order: held_by[_key(request)] for order, request in chosen if _key(request) in held_by}
+        own = {order: own[order] for order, each in chosen if order in own and self.kept[own[order]].continued_by(each)}
         age = {slot: number for number, slot in enumerate(self.kept, start=1)}
-        others = sorted(set(self._free) - set(own.values()), key=lambda slot: (age.get(slot, 0), slot))
+        others = iter(sorted(self._free.difference(own.values()), key=lambda slot: (age.get(slot, 0), slot)))
         admitted = []
         for order, request in chosen:
-            slot = own.get(order)
+            slot = own[order] if order in own else next(others)
             # The last token was sampled and is not in the cache.
-            held = 0 if slot is None else self.kept[slot].num_tokens - 1
-            admitted.append(Admitted(others.pop(0) if slot is None else slot, order, request, held))
+            held = len(self.kept[slot].tokens) - 1 if order in own else 0
+            admitted.append(Admitted(slot, order, request, held))
         for entry in admitted:
-            self._running[entry.slot] = entry
+            self.running[entry.slot] = entry
             self.kept.pop(entry.slot, None)
-        self._free = sorted(set(self._free) - {entry.slot for entry in admitted})
+            self._free.remove(entry.slot)
         return admitted
 
-    def keep(self, turn: Admitted, num_tokens: int) -> None:
-        """Note that a free slot holds this turn: `num_tokens` of prompt and completion."""
-        self.kept[turn.slot] = Kept(_key(turn.request), num_tokens)
-
-    def returned(self, turn: Admitted, tokens: tuple[int, ...]) -> None:
-        """Note the tokens of a turn that a slot may hold."""
-        kept = self.kept.get(turn.slot)
-        if kept is not None and kept.key == _key(turn.request) and kept.num_tokens == len(tokens):
-            kept.tokens = tokens
-
-    def running(self, slot: int) -> Admitted | None:
-        return self._running[slot]
+    def keep(self, turn: Admitted, tokens: tuple[int, ...]) -> None:
+        """Note that a free slot holds these tokens: prompt and completion of a turn."""
+        self.kept[turn.slot] = Kept(_key(turn.request), tokens)
 
     def release(self, slots: Iterable[int]) -> list[Admitted]:
         """Free the slots and return their requests in order of submission."""
-        released = []
-        for slot in slots:
-            holder = self._running[slot]
-            assert holder is not None, f"slot {slot} is already free"
-            self._running[slot] = None
-            released.append(holder)
-        self._free = sorted([*self._free, *(holder.slot for holder in released)])
-        return sorted(released, key=lambda holder: holder.order)
+        released = sorted((self.running.pop(slot) for slot in slots), key=lambda entry: entry.order)
+        self._free.update(entry.slot for entry in released)
+        return released
 
 
 def _key(request: Request) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from scalerl.errors import RecipeError
 from scalerl.models.load import LoadedModel, head, hidden_states
 from scalerl.rl.logprobs import head_logits
+from scalerl.rollout.progress import FREE, OneProgress
 from scalerl.rollout.vllm.install import TESTED
 from scalerl.types import Completion, LengthPlan, Problem, Request
 
@@ -38,9 +39,11 @@ def check_engine(
     `weights` are those of the model, as they were pushed before.
     """
     requests = _requests(model, context)
-    completions = _drained(engine, requests, weights)
-    if fault := _plan_fault(requests, completions):
-        raise _refusal(fault)
+    completions, plans = _drained(engine, requests, weights), {each.key: each.length for each in requests}
+    if sorted(each.request.key for each in completions) != sorted(plans):
+        raise _refusal("it does not answer every request once")
+    if not all(_follows(each, plans[each.request.key]) for each in completions):
+        raise _refusal("an answer does not have the length or the forced tokens that were planned")
     if records_experts and any(each.experts is None for each in completions):
         raise _refusal("it does not return the experts of its tokens, which model.router_replay needs")
     kl, most = _kl(model, completions), MOST_KL_QUANTISED if quantised else MOST_KL
@@ -92,20 +95,14 @@ def _drained(engine: Any, requests: Sequence[Request], weights: Mapping[str, Ten
     return completions
 
 
-def _plan_fault(requests: Sequence[Request], completions: Sequence[Completion]) -> str | None:
-    plans = {each.key: each.length for each in requests}
-    if sorted(each.request.key for each in completions) != sorted(plans):
-        return "it does not answer every request once"
-    for completion in completions:
-        plan, stopped = plans[completion.request.key], completion.finish == "stop"
-        if len(completion) > plan.max_tokens or (len(completion) < plan.max_tokens and not stopped):
-            return f"an answer of {len(completion)} tokens was planned with {plan.max_tokens}"
-        at = plan.thinking_budget
-        if at is None or (stopped and len(completion) <= at):
-            continue
-        if completion.interrupted_at != at or int(completion.tokens[at]) != plan.marker[0]:
-            return "it does not take the tokens that an interruption forces"
-    return None
+def _follows(completion: Completion, plan: LengthPlan) -> bool:
+    """Return whether a completion has the forced tokens of its plan, and ended where it should."""
+    progress = OneProgress(plan)
+    for index, token in enumerate(completion.tokens.tolist()):
+        if progress.forced(index) not in (FREE, token):
+            return False
+        progress.take(token)
+    return completion.finish == "stop" or len(completion) == progress.limit
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,11 @@ import numpy as np
 from torch import Tensor
 
 from scalerl.errors import EngineError, NonFiniteLogits, RecipeError
+from scalerl.rollout.local import LocalEngine
 from scalerl.rollout.progress import FREE, OneProgress
-from scalerl.rollout.requests import check_request
 from scalerl.rollout.vllm.choice import KEY, NOT_FINITE, Asked
 from scalerl.rollout.vllm.spec import EngineSpec, cpu_cache_bytes, engine_arguments
 from scalerl.types import Completion, LengthPlan, Problem, Purpose, Request, Work
-
-_CLOSED = "the engine is closed"
 
 
 class _Running:
@@ -56,7 +54,7 @@ class _Running:
     def work(self) -> Work:
         return Work.of(len(self.request.prompt_tokens), len(self.tokens), self.num_cached) if self.tokens else Work()
 
-    def append(self, token: int, log_prob: float, version: int, stop_tokens: frozenset[int]) -> None:
+    def append(self, token: int, log_prob: float, version: int, stop_tokens: Sequence[int]) -> None:
         """Add a token and apply the length plan to it."""
         forced = self.progress.forced(len(self.tokens)) != FREE
         self.tokens.append(token)
@@ -81,87 +79,53 @@ class _Running:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Aside:
-    """Requests set aside until a pause ends: ours, and vLLM's own objects for those it had started."""
+@dataclass(slots=True)
+class _Lane:
+    """Requests that are served together; a pause puts them aside and has a lane of its own."""
 
-    waiting: deque[Request]
-    running: dict[str, _Running]
-    running_in_vllm: list[Any]
-    waiting_in_vllm: list[Any]
+    waiting: deque[Request] = field(default_factory=deque)
+    running: dict[str, _Running] = field(default_factory=dict)
+    """By vLLM's name of the request."""
+    early: list[Completion] = field(default_factory=list)
+    """What finished while a pause began, to be returned after it."""
 
 
-class VllmEngine:
+class VllmEngine(LocalEngine):
     """An Engine around vLLM, in this process."""
 
     def __init__(self, spec: EngineSpec) -> None:
         """Load the model."""
-        self._slots, self._max_length = spec.slots, spec.context
-        self._stop_tokens = frozenset(spec.stop_tokens)
-        self._salted = spec.settings.prefix_caching
+        self._slots, self._stop_tokens, self._salted = spec.slots, spec.stop_tokens, spec.settings.prefix_caching
         self._engine: Any = _build(spec)
         self._tasks = self._engine.get_supported_tasks()
         config = self._engine.vllm_config
         self._batch_tokens = config.scheduler_config.max_num_batched_tokens
         text_config = config.model_config.hf_text_config
-        self.vocabulary = int(text_config.vocab_size)
+        super().__init__(
+            "vLLM",
+            max_length=spec.context,
+            vocabulary=int(text_config.vocab_size),
+            version=spec.version,
+            weights=spec.names,
+        )
         self._tied = bool(getattr(text_config, "tie_word_embeddings", False))
         head_names = ["lm_head.weight", "model.embed_tokens.weight"] if self._tied else ["lm_head.weight"]
         fp32_head = spec.fp32_head and spec.dtype != "float32"
         self._engine.collective_rpc("scalerl_prepare", args=(fp32_head, head_names))
-        self._version, self._failure, self._names = spec.version, None, spec.names
-        self._waiting: deque[Request] = deque()
-        self._running: dict[str, _Running] = {}
+        self._lanes = [_Lane()]
+        """The last one is served, the one before it is put aside."""
         self._num_started = 0
-        self._aside: _Aside | None = None
         self._begun: deque[int] = deque()
         """The versions of the steps that have begun and not ended."""
-        self._ended_early: list[Completion] = []
-        """What finished while a pause began, to be returned after it."""
-        self._done: dict[Purpose, Work] = {"training": Work(), "evaluation": Work()}
-        """The work of requests that are no longer sampled."""
         # Not with random weights, which may give logits that are not finite.
         self._is_warm = False
         if not spec.config:
             self.warm_up()
 
     @property
-    def version(self) -> int:
-        return self._version
-
-    @property
     def num_pending(self) -> int:
-        return len(self._waiting) + len(self._running)
-
-    @property
-    def work(self) -> Work:
-        return self._work("training") + self._work("evaluation")
-
-    @property
-    def eval_work(self) -> Work:
-        return self._work("evaluation")
-
-    def _work(self, purpose: Purpose) -> Work:
-        running = [*self._running.values(), *(self._aside.running.values() if self._aside else ())]
-        return sum((each.work for each in running if each.request.purpose == purpose), self._done[purpose])
-
-    def submit(self, requests: Sequence[Request]) -> None:
-        self._require_usable()
-        for request in requests:
-            check_request(request, max_length=self._max_length, vocabulary=self.vocabulary)
-        self._waiting.extend(requests)
-
-    def poll(self) -> list[Completion]:
-        """Sample one token of every running request and return what finished; commands are taken between two."""
-        self._require_usable()
-        try:
-            return self._step()
-        except EngineError as error:
-            self._failure = str(error)
-            raise
-        except Exception as error:  # Out of memory, a device fault, a bug in vLLM: its state is unknown now.
-            self._failure = f"vLLM failed: {type(error).__name__}: {error}".removesuffix(": ")
-            raise EngineError(self._failure) from error
+        lane = self._lanes[-1]
+        return len(lane.waiting) + len(lane.running) + len(lane.early)
 
     def warm_up(self) -> None:
         """Sample two tokens for nobody: vLLM prepares much in its first steps, and no request should wait for that.
@@ -179,99 +143,74 @@ class VllmEngine:
             self.poll()
         self._done = before
 
-    def push_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Load weights, named as in the model's state_dict, between two steps. A tied head may be left out.
-
-        Every worker opens them itself if they are a parcel (remote/weights.py).
-        """
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Put all requests aside, with what is in their caches; within this only those submitted inside are served."""
         self._require_usable()
-        if version < self._version:
-            raise ValueError(f"versions only rise: {version} was pushed after {self._version}")
-        if missing := sorted(self._names - weights.keys()):
-            raise ValueError(f"push_weights was not given {missing[0]}: all weights of a version arrive together")
-        try:
-            self._engine.collective_rpc("scalerl_load", args=(weights, self._tied))
-        except Exception as error:  # Some layers may have the new weights and others the old ones.
-            self._failure = f"vLLM cannot load the weights of version {version}: {type(error).__name__}: {error}"
-            raise EngineError(self._failure) from error
-        self._version = version
-        if not self._is_warm:
-            self.warm_up()
-
-    push_parcel = push_weights
-
-    def pause(self) -> None:
-        """Put all requests aside, with what is in their caches, and serve only those submitted from here on."""
-        self._require_usable()
-        assert self._aside is None, "the engine is paused already"
-        scheduler = self._core().scheduler
+        scheduler, (lane,) = self._core().scheduler, self._lanes
         running, waiting = list(scheduler.running), list(scheduler.waiting)
         # vLLM's model runner keeps what it knows about requests that a step leaves out.
         scheduler.running.clear()
         scheduler.waiting.remove_requests(waiting)
         while self._begun:
-            self._ended_early += self._take_outputs()
-        running = [request for request in running if request.request_id in self._running]
-        self._aside = _Aside(self._waiting, self._running, running, waiting)
-        self._waiting, self._running = deque(), {}
-
-    def resume(self) -> list[Request]:
-        """Drop what is left of the requests since `pause`, return them, and go on with the others."""
-        self._require_usable()
-        assert self._aside is not None, "the engine is not paused"
-        aborted = list(self._running)
-        if aborted:
-            self._engine.engine_core.abort_requests(aborted)
-        dropped = [*self._waiting, *(self._drop(name).request for name in aborted)]
-        while self._begun:
-            self._take_outputs()
-        aside, self._aside, scheduler = self._aside, None, self._core().scheduler
-        self._waiting, self._running = aside.waiting, aside.running
-        scheduler.running.extend(aside.running_in_vllm)
-        for request in aside.waiting_in_vllm:
-            scheduler.waiting.add_request(request)
-        return dropped
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Put all requests aside; within this only those submitted inside are served."""
-        self.pause()
+            lane.early += self._take_outputs()
+        self._lanes.append(_Lane())
         try:
             yield
         finally:
             # After a failure they are lost anyway.
-            if self._failure is None:
-                self.resume()
-
-    def close(self) -> None:
-        if self._failure == _CLOSED:
-            return
-        self._failure = _CLOSED
-        self._waiting.clear()
-        self._running.clear()
-        del self._engine
+            if not self._failure:
+                if left := list(self._lanes[-1].running):
+                    self._engine.engine_core.abort_requests(left)
+                for name in left:
+                    self._drop(name)
+                while self._begun:
+                    self._take_outputs()
+                self._lanes.pop()
+                scheduler.running.extend(each for each in running if each.request_id in lane.running)
+                for each in waiting:
+                    scheduler.waiting.add_request(each)
 
     def head_logits(self, hidden: Tensor) -> Tensor:
         """Return the logits that the workers compute from hidden states, for tests of the head."""
         return self._engine.collective_rpc("scalerl_logits", args=(hidden,))[0]
 
+    def push_parcel(self, parcel: Mapping[str, Any], version: int) -> None:
+        """Let every worker open the weights itself (remote/weights.py)."""
+        self.push_weights(parcel, version)
+
     def _core(self) -> Any:
         return self._engine.engine_core.engine_core
 
-    def _require_usable(self) -> None:
-        if self._failure is not None:
-            raise EngineError(self._failure)
+    def _work(self, purpose: Purpose) -> Work:
+        running = (each for lane in self._lanes for each in lane.running.values())
+        return sum((each.work for each in running if each.request.purpose == purpose), self._done[purpose])
 
-    def _step(self) -> list[Completion]:
-        self._admit()
-        if self._aside is None and self._ended_early:
-            finished, self._ended_early = self._ended_early, []
+    def _enqueue(self, requests: Sequence[Request]) -> None:
+        self._lanes[-1].waiting.extend(requests)
+
+    def _load(self, weights: Mapping[str, Tensor], version: int) -> None:
+        with self._failing(f"vLLM cannot load the weights of version {version}"):
+            self._engine.collective_rpc("scalerl_load", args=(weights, self._tied))
+        if not self._is_warm:
+            self.warm_up()
+
+    def _drop_all(self) -> None:
+        self._lanes = [_Lane()]
+        del self._engine
+
+    def _advance(self) -> list[Completion]:
+        """Sample one token of every running request; commands are taken between two."""
+        lane = self._lanes[-1]
+        self._admit(lane)
+        if lane.early:
+            finished, lane.early = lane.early, []
             return finished
-        return self._take_outputs() if self._running else []
+        return self._take_outputs() if lane.running else []
 
     def _take_outputs(self) -> list[Completion]:
         """Let vLLM take a step, and return what finished in the one that ended."""
-        core = self._core()
+        core, sampled = self._core(), self._lanes[-1].running
         queue = core.batch_queue
         num_begun = 0 if queue is None else len(queue)
         outputs, has_computed = core.step_fn()
@@ -283,7 +222,7 @@ class VllmEngine:
             return []
         version, finished, unfinished_in_vllm = self._begun.popleft(), [], []
         for output in outputs[0].outputs if outputs else ():
-            running = self._running.get(output.request_id)
+            running = sampled.get(output.request_id)
             if running is None:
                 continue
             self._take(running, output, version)
@@ -298,18 +237,18 @@ class VllmEngine:
             self._engine.engine_core.abort_requests(unfinished_in_vllm)
         return finished
 
-    def _admit(self) -> None:
+    def _admit(self, lane: _Lane) -> None:
         """Give vLLM as many requests as it can start in this step."""
-        room = self._batch_tokens - len(self._running)
-        while self._waiting and len(self._running) < self._slots:
-            prompt = self._waiting[0].prompt_tokens
-            if len(prompt) > room and self._running:
+        room = self._batch_tokens - len(lane.running)
+        while lane.waiting and len(lane.running) < self._slots:
+            prompt = lane.waiting[0].prompt_tokens
+            if len(prompt) > room and lane.running:
                 break
             room -= len(prompt)
-            request = self._waiting.popleft()
+            request = lane.waiting.popleft()
             self._num_started += 1
             name = str(self._num_started)
-            self._running[name] = _Running(request)
+            lane.running[name] = _Running(request)
             inputs: dict[str, Any] = {"prompt_token_ids": list(prompt)}
             if self._salted:
                 # Keys and values of other weights must not be found under the same prompt.
@@ -319,11 +258,10 @@ class VllmEngine:
             )
             self._engine.engine_core.add_request(asked)
 
-    def _drop(self, name: str) -> _Running:
+    def _drop(self, name: str) -> None:
         """Forget a request that is no longer sampled; its work stays counted."""
-        running = self._running.pop(name)
+        running = self._lanes[-1].running.pop(name)
         self._done[running.request.purpose] += running.work
-        return running
 
     def _take(self, running: _Running, output: Any, version: int) -> None:
         if not running.tokens and output.prefill_stats:
