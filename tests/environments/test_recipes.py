@@ -8,7 +8,7 @@ import pytest
 from scalerl import store
 from scalerl.config import load_recipe
 from scalerl.run.run import Run
-from scalerl.run.trial import ConversationTrial, try_parts
+from scalerl.run.trial import try_parts
 from scalerl.study.plan import make_plan
 from scalerl.study.spec import load_study
 
@@ -17,10 +17,8 @@ SMALL = ("pipeline.groups_per_batch=4", "evaluation.num_prompts=4", "rollout.slo
 
 def test_tiny_tools_is_checked_with_a_conversation(tmp_path: Path):
     with closing(Run(load_recipe("tiny-tools", SMALL), tmp_path / "run")) as run:
-        (trial,) = try_parts(run.parts, run.recipe)
-    assert isinstance(trial, ConversationTrial)
-    assert trial.environment == "calculator"
-    assert trial.text.startswith("A conversation of main with calculator")
+        first, *_ = try_parts(run.parts, run.recipe)
+    assert first.startswith("A conversation of main with calculator")
 
 
 def test_the_arms_of_the_study_differ_in_the_tool_alone():

@@ -111,7 +111,7 @@ def _try(recipe: str, run: "Run", derived: "Sequence[Derived]") -> None:
         print_table(("derived setting", "value", "because"), rows)
     regime = f"{mode_name(run.recipe.pipeline)}, {run.recipe.loss.name}"
     lines = [f"{recipe} can be trained: {summary(run)}, {regime}", slots_line(run), *run.parts.notices]
-    typer.echo("\n".join([*lines, *(trial.text for trial in trials)]))
+    typer.echo("\n".join([*lines, *trials]))
 
 
 def evaluate(

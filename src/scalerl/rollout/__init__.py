@@ -44,12 +44,4 @@ def most_slots(model: "LoadedModel", settings: "RolloutSettings", dtype: "torch.
     return most(model, settings, dtype)
 
 
-def generator_devices(settings: "RolloutSettings", learner: "torch.device") -> list[str]:
-    """Return the devices that the chosen engine holds, by name; the learner's is the first GPU."""
-    if settings.engine != "vllm" or learner.type != "cuda":
-        return [str(learner)]
-    numbers = settings.vllm.devices or range(settings.vllm.tensor_parallel)
-    return [f"cuda:{number}" if number else str(learner) for number in numbers]
-
-
 ENGINES: dict[str, Callable[..., Any]] = {"torch": torch_engine, "vllm": vllm_engine}

@@ -11,8 +11,6 @@ from typing import Any
 import torch
 
 from scalerl import __version__
-from scalerl.config import Recipe
-from scalerl.rollout import generator_devices
 
 _STATM = Path("/proc/self/statm")
 """Memory of this process in pages; Linux has it."""
@@ -45,14 +43,6 @@ def frozen_objects() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-def run_devices(recipe: Recipe, device: torch.device) -> list[str]:
-    """Return the devices that the learner's ranks and the engine hold, by name; `device` is the first."""
-    if device.type != "cuda":
-        return [str(device)]
-    ranks = [str(device), *(f"cuda:{number}" for number in range(1, recipe.learner.ranks))]
-    return [*ranks, *generator_devices(recipe.rollout, device)]
 
 
 def machine_load(device: torch.device) -> dict[str, float]:

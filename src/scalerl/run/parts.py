@@ -9,8 +9,8 @@ Each part is built once, from its own settings. Engines are chosen by name, in E
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -86,10 +86,7 @@ class Parts:
     """The parts of a training run, wired together."""
 
     inputs: Inputs
-    device: torch.device
-    """The kind of device that learner and engine compute on; with ranks on a cluster the driver has another one."""
-    device_name: str
-    """Name of that device where it is not on the driver's machine."""
+    place: Place
     prompts: Mapping[str, Prompts]
     """What is trained on, by task."""
     problem_hashes: Mapping[str, str]
@@ -101,10 +98,6 @@ class Parts:
     """What holds conversations over it, where a task has an environment."""
     meter: FleetMeter | None
     """Reads the generators, if they are beside the learner."""
-    paused: Callable[[], AbstractContextManager[None]]
-    """Within its context no generator samples."""
-    make_ready: Callable[[Path], None]
-    """Waits for generators, and checks that ranks see the run folder."""
     lag: ExpectedLag
     """The number of slots, and the lag to expect from it."""
     grading: GroupGrading
@@ -113,6 +106,19 @@ class Parts:
     """What a user should know before hours are spent."""
     close: Callable[[], None]
     """Ends the engine and the processes of the graders."""
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """The devices that the run holds now, as "node/device"."""
+        return self.place.names if self.meter is None else self.meter.devices
+
+    def make_ready(self, folder: Path) -> None:
+        """Wait for generators, and check that ranks see the run folder."""
+        check_folder = getattr(self.learner, "check_folder", None)
+        if check_folder is not None:
+            check_folder(folder)
+        if self.meter is not None:
+            self.meter.fleet.wait_ready()
 
 
 def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
@@ -133,8 +139,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         opened.callback(getattr(learner, "close", lambda: None))
         state = _restore(learner, earlier)
         slots = num_slots(inputs.model, recipe, place.gpus)
-        engines = _build_engines(inputs, recipe, learner, slots=slots, watchdog=watchdog, place=place)
-        engine = engines.shared
+        engine, turns, meter = _build_engines(inputs, recipe, learner, slots=slots, watchdog=watchdog, place=place)
         opened.callback(engine.close)
         if recipe.learner.sharding != "none":
             # Ranks and engines have theirs; what is left here are its names and shapes.
@@ -156,16 +161,13 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         all_prompts = [*(each.prompts for each in inputs.eval_sets), *prompts.values()]
         return Parts(
             inputs=inputs,
-            device=place.computes_on,
-            device_name=place.device_name,
+            place=place,
             prompts=prompts,
             problem_hashes=problem_hashes,
             learner=learner,
             engine=engine,
-            turns=engines.turns,
-            meter=engines.meter,
-            paused=engines.paused,
-            make_ready=functools.partial(_make_ready, engines.meter, learner),
+            turns=turns,
+            meter=meter,
             lag=expected_lag(slots, recipe.pipeline),
             grading=grading,
             pipeline=pipeline,
@@ -176,12 +178,6 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             ),
             close=opened.pop_all().close,
         )
-
-
-def _thinking_end(recipe: Recipe, tasks: Mapping[str, Task]) -> str:
-    """Return the text that ends thinking, for length controls; interruptions need one for all tasks."""
-    ends = {task.answer.thinking_end for task in tasks.values()}
-    return shared_answer(tasks).thinking_end if recipe.length.name == "interruption" or len(ends) == 1 else ""
 
 
 STABLE_RATE, STABLE_LAG = 0.1, 0.85
@@ -238,10 +234,11 @@ def load_inputs(recipe: Recipe, *, sets: Collection[str] = (), device: torch.dev
             trust_remote_code=recipe.model.trust_remote_code,
         )
     text = Text(tokenizer=model.tokenizer, stop_tokens=model.stop_tokens)
-    thinking_end = _thinking_end(recipe, tasks)
+    is_interrupted, ends = recipe.length.name == "interruption", {task.answer.thinking_end for task in tasks.values()}
+    # Interruptions need one end of thinking for all tasks.
+    thinking_end = shared_answer(tasks).thinking_end if is_interrupted or len(ends) == 1 else ""
     length = choose(LENGTHS, recipe.length)(text.encode, thinking_end)
-    if recipe.length.name == "interruption":
-        length = recognising(length, text.ending(thinking_end))
+    length = recognising(length, text.ending(thinking_end)) if is_interrupted else length
     _check_context(recipe.rollout, length)
     tasks, others = ({name: offer_tools(task, text) for name, task in some.items()} for some in (tasks, others))
     graders = GraderRunner(recipe.grading)
@@ -317,17 +314,9 @@ def build_whole_task(recipe: Recipe) -> Task:
     return task if task.training else dataclasses.replace(task, training=task.evaluation, evaluation=())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Engines:
-    shared: SharedEngine
-    turns: TurnsEngine | None
-    meter: FleetMeter | None = None
-    paused: Callable[[], AbstractContextManager[None]] = nullcontext
-
-
 def _build_engines(
     inputs: Inputs, recipe: Recipe, learner: CheckpointedLearner, *, slots: int, watchdog: Watchdog, place: Place
-) -> _Engines:
+) -> tuple[SharedEngine, TurnsEngine | None, FleetMeter | None]:
     """Return the engine in this process, or the fleet of engines in others: watched, and for evaluations too."""
     engine, meter, quiet_s = None, None, QUIET_S
     if recipe.rollout.generators or recipe.rollout.engine != "torch":
@@ -348,8 +337,7 @@ def _build_engines(
         pausable=turns if turns is not None and pausable is not None else pausable,
         most_evaluating=max(int(recipe.evaluation.overlap * slots), 1),
     )
-    paused = nullcontext if meter is None else engine.paused
-    return _Engines(shared=shared, turns=turns, meter=meter, paused=paused)
+    return shared, turns, meter
 
 
 def build_engine(model: LoadedModel, recipe: Recipe, *, slots: int | None = None) -> Engine:
@@ -434,14 +422,6 @@ def build_curriculum(
     if state is None:
         return Curriculum(ids, seed=recipe.seed, retires=retires, weights=weights)
     return Curriculum.restore(state, ids, retires=retires, weights=weights)
-
-
-def _make_ready(meter: FleetMeter | None, learner: Any, folder: Path) -> None:
-    check_folder = getattr(learner, "check_folder", None)
-    if check_folder is not None:
-        check_folder(folder)
-    if meter is not None:
-        meter.wait_ready()
 
 
 def _restore(learner: CheckpointedLearner, earlier: Earlier) -> PipelineState | None:

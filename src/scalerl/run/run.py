@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -32,7 +32,7 @@ from scalerl.run.clock import Clock, devices_held, larger, step_times
 from scalerl.run.derive import derive
 from scalerl.run.evaluate import begin_evaluation, check_verdicts, eval_rows, outcome_columns, sample_rows
 from scalerl.run.health import Health
-from scalerl.run.host import environment, frozen_objects, machine_load, run_devices
+from scalerl.run.host import environment, frozen_objects, machine_load
 from scalerl.run.pack import pack_groups
 from scalerl.run.parts import build
 from scalerl.run.resume import Earlier, best_step, check_same, lock_folder, read_earlier
@@ -135,7 +135,7 @@ class Run:
         self.learner = self.parts.learner
         self.pipeline = self.parts.pipeline
         self.attempt = earlier.attempt + 1
-        self.clock = Clock(devices=self._devices_held(), since=started, spent=earlier.spent)
+        self.clock = Clock(devices=devices_held(self.parts.devices), since=started, spent=earlier.spent)
         self.metrics = list(earlier.metrics)
         self.evals = list(earlier.evals)
         self._last_evaluated = self._last_complete_evaluation()
@@ -166,11 +166,7 @@ class Run:
 
     @property
     def device(self) -> torch.device:
-        return self.parts.device
-
-    def _devices_held(self) -> int:
-        meter = self.parts.meter
-        return devices_held(run_devices(self.recipe, self.device) if meter is None else meter.devices)
+        return self.parts.place.computes_on
 
     @property
     def share_spent(self) -> float:
@@ -206,7 +202,7 @@ class Run:
             self._opened.enter_context(lock_folder(self.folder))
         recipe = hidden(self.recipe.model_dump(mode="json"))
         store.write_json(self.folder / store.RECIPE, recipe)
-        hardware = environment(self.device, self.parts.device_name)
+        hardware = environment(self.device, self.parts.place.device_name)
         store.write_env(self.folder, hardware | {"slots": self.parts.lag.slots})
         store.write_status(self.folder, "running")
         self._sinks = Sinks(self.recipe.sinks, self.folder, recipe, self.attempt)
@@ -312,7 +308,7 @@ class Run:
             tokens=work.decoded - self._work.decoded,
         )
         self._work = work
-        self.clock.hold(self._devices_held())
+        self.clock.hold(devices_held(self.parts.devices))
         before, self._num_without_verdict = self._num_without_verdict, Counter(self.parts.grading.num_without_verdict)
         seen, self._num_outcomes = self._num_outcomes, Counter(self.parts.grading.num_outcomes)
         known = {"step": done.version, "attempt": self.attempt, **self.clock.row()}
@@ -447,7 +443,8 @@ class Run:
             return
         # Its row would be missing in a run that is resumed from here.
         self._finish_evaluation()
-        with self.parts.paused(), self.clock.aside("checkpoint"):
+        fleet = None if self.parts.meter is None else self.parts.meter.fleet
+        with nullcontext() if fleet is None else fleet.paused(), self.clock.aside("checkpoint"):
             state = self.pipeline.state()
             arrays, groups = pack_groups(state.groups)
             # Before the state is copied: a rank has room for one copy.

@@ -9,7 +9,6 @@ A trial changes the weights of the run it is given, so that run must not be trai
 
 import dataclasses
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,70 +28,19 @@ NUM_TOKENS = 8
 _NONSENSE = "qzx"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraderTrial:
-    """What one grader made of one problem of a set."""
-
-    grader: str
-    set_name: str
-    reference: float | None
-    """Its value of the problem's own reference answer; None for no verdict."""
-    nonsense: float | None
-    """Its value of a text that answers nothing."""
-    threshold: float
-    """The value from which on an answer is correct."""
-
-    @property
-    def text(self) -> str:
-        """Return the trial as a line for people."""
-        reference, nonsense = _value(self.reference), _value(self.nonsense)
-        line = f"{self.grader} gives {reference} to a reference answer of {self.set_name}"
-        if reference == nonsense:
-            return f"{line}, and the same to nonsense"
-        line += f", {nonsense} to nonsense"
-        if self.reference is not None and self.reference < self.threshold:
-            line += f"; only values from reward.threshold = {self.threshold:g} on count as correct"
-        return line
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationTrial:
-    """One conversation with the environment of a set."""
-
-    environment: str
-    set_name: str
-    completion: Completion
-    said: tuple[tuple[str, str], ...]
-    """Who spoke, "model" or "environment", and the text; the prompt first, as "problem"."""
-
-    @property
-    def text(self) -> str:
-        """Return the conversation as lines for people."""
-        episode = self.completion.episode
-        assert episode is not None
-        end = "it was cut by a limit" if self.completion.truncated else f"worth {_value(episode.value)}"
-        if episode.answer is not None and not self.completion.truncated:
-            end = "its last turn goes to the graders"
-        head = f"A conversation of {self.set_name} with {self.environment}, by the model as it is; {end}:"
-        width = max(len(by) for by, _ in self.said)
-        lines = ((by, line) for by, text in self.said for line in text.strip().splitlines() or [""])
-        return "\n".join([head, *(f"  {by:>{width}} | {line}" for by, line in lines)])
-
-
-def try_parts(parts: Parts, recipe: Recipe) -> tuple[GraderTrial | ConversationTrial, ...]:
+def try_parts(parts: Parts, recipe: Recipe) -> list[str]:
     """Try the graders, the environments and a step; an error is one sentence.
 
-    Return what users' own graders made of an answer, and a conversation with each environment.
+    Return what users' own graders made of an answer, and a conversation with each environment, as lines for people.
     """
-    trials = try_graders(parts)
-    conversations = try_talking(parts, recipe)
+    graders, conversations = try_graders(parts), try_talking(parts, recipe)
     try_step(parts, recipe)
-    return (*(trial for trial in trials if ":" in trial.grader), *conversations)
+    return [*graders, *conversations]
 
 
-def try_talking(parts: Parts, recipe: Recipe) -> list[ConversationTrial]:
+def try_talking(parts: Parts, recipe: Recipe) -> list[str]:
     """Hold one conversation of each set that has an environment; GraderError if the environment fails."""
-    trials = []
+    shown = []
     for eval_set in parts.inputs.eval_sets:
         if not eval_set.environment:
             continue
@@ -103,20 +51,27 @@ def try_talking(parts: Parts, recipe: Recipe) -> list[ConversationTrial]:
             pass
         (completion,) = completions
         name, episode = eval_set.task.environment.name, completion.episode
-        if episode is not None and episode.reason not in (None, "no_answer"):
+        assert episode is not None
+        if episode.reason not in (None, "no_answer"):
             errors = parts.inputs.environments[eval_set.name].steps.first_errors
             error = next(iter(errors.values()), f"it ended by {episode.reason}")
             raise GraderError(f'the environment "{name}" fails in a conversation of {eval_set.name}: {error}')
-        turns = conversation_row(completion, parts.inputs.text)["conversation"]
+        end = "its last turn goes to the graders" if episode.answer is not None else f"worth {_value(episode.value)}"
+        end = "it was cut by a limit" if completion.truncated else end
+        shown.append(f"A conversation of {eval_set.name} with {name}, by the model as it is; {end}:")
         prompt = parts.inputs.text.decode(completion.request.prompt_tokens)
-        said = (("problem", prompt), *((part["by"], part["text"]) for part in turns))
-        trials.append(ConversationTrial(environment=name, set_name=eval_set.name, completion=completion, said=said))
-    return trials
+        turns = conversation_row(completion, parts.inputs.text)["conversation"]
+        for by, text in [("problem", prompt), *((part["by"], part["text"]) for part in turns)]:
+            shown += [f"  {by:>11} | {line}" for line in text.strip().splitlines() or [""]]
+    return shown
 
 
-def try_graders(parts: Parts) -> list[GraderTrial]:
-    """Give each grader of each evaluation set a reference answer and nonsense; GraderError if it fails on one."""
-    trials, runner = [], parts.inputs.graders
+def try_graders(parts: Parts) -> list[str]:
+    """Give each grader of each evaluation set a reference answer and nonsense; GraderError if it fails on one.
+
+    Return what users' own graders made of them.
+    """
+    lines, runner = [], parts.inputs.graders
     for eval_set, grader in ((each, grader) for each in parts.inputs.eval_sets for grader in each.judge.graders):
         judge = dataclasses.replace(eval_set.judge, graders=(dataclasses.replace(grader, weight=1.0),))
         name, problem = grader.spec.name, eval_set.problems[0]
@@ -133,10 +88,15 @@ def try_graders(parts: Parts) -> list[GraderTrial]:
                 error = runner.first_errors.get(name, f"it ended by {judged.reason}")
                 raise GraderError(f'the grader "{name}" fails on an answer of {eval_set.name}: {error}')
             values.append(judged.value)
-        reference, nonsense = values
-        shown = {"grader": name, "set_name": eval_set.name, "threshold": judge.threshold}
-        trials.append(GraderTrial(reference=reference, nonsense=nonsense, **shown))
-    return trials
+        if ":" not in name:
+            continue
+        reference, nonsense = map(_value, values)
+        line = f"{name} gives {reference} to a reference answer of {eval_set.name}"
+        line += ", and the same to nonsense" if reference == nonsense else f", {nonsense} to nonsense"
+        if reference != nonsense and values[0] is not None and values[0] < judge.threshold:
+            line += f"; only values from reward.threshold = {judge.threshold:g} on count as correct"
+        lines.append(line)
+    return lines
 
 
 def try_step(parts: Parts, recipe: Recipe) -> None:

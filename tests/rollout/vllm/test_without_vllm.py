@@ -10,16 +10,13 @@ import pytest
 import torch
 
 from scalerl.config import load_recipe
-from scalerl.config.parts import RolloutSettings, VllmSettings
+from scalerl.config.parts import VllmSettings
 from scalerl.errors import RecipeError
 from scalerl.models.load import load_model
-from scalerl.rollout import generator_devices
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.rollout.vllm import install
 from scalerl.rollout.vllm.check import check_engine
 from scalerl.rollout.vllm.spec import EngineSpec, cpu_cache_bytes, engine_arguments, environment, visible_devices
-from scalerl.run.clock import devices_held
-from scalerl.run.host import run_devices
 from scalerl.types import LengthPlan
 
 
@@ -150,16 +147,3 @@ def test_the_child_sees_its_own_gpus_first_and_then_the_learners():
         visible_devices(VllmSettings(devices=(1, 2)), {}, 0)
     with pytest.raises(RecipeError, match="names GPU 2, and 2 are visible"):
         visible_devices(settings, {"CUDA_VISIBLE_DEVICES": "4,5"}, 0)
-
-
-def test_gpu_hours_count_the_gpus_of_vllm():
-    gpu, settings = torch.device("cuda"), RolloutSettings(engine="vllm", vllm=VllmSettings(tensor_parallel=2))
-    assert devices_held([str(gpu), *generator_devices(settings, gpu)]) == 2
-    apart = settings.model_copy(update={"vllm": VllmSettings(tensor_parallel=4, devices=(4, 5, 6, 7))})
-    assert devices_held([str(gpu), *generator_devices(apart, gpu)]) == 5
-    assert devices_held([str(gpu), *generator_devices(RolloutSettings(), gpu)]) == 1
-    assert generator_devices(apart, torch.device("cpu")) == ["cpu"]
-    # Generators are counted by the fleet, which knows how many are alive.
-    one = ["rollout.generators=0", "rollout.vllm.devices=[3]"]
-    assert devices_held(run_devices(load_recipe("scalerl-8b-node", one), gpu)) == 4
-    assert devices_held(run_devices(load_recipe("scalerl"), torch.device("cpu"))) == 1

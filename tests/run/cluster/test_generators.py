@@ -211,7 +211,8 @@ def test_recipe_for_a_node_counts_its_eight_gpus(monkeypatch, num_ready):
     def fleet(model, settings, *, gpus, devices, **others):
         given.update(gpus=[list(each) for each in gpus])
         held = [name for each in devices[:num_ready] for name in each]
-        return SimpleNamespace(pace=Pace(), devices=held, num_generators=len(gpus), num_ready=num_ready)
+        total = SimpleNamespace(pace=Pace())
+        return SimpleNamespace(total=total, devices=held, num_generators=len(gpus), num_ready=num_ready)
 
     monkeypatch.setattr("scalerl.rollout.vllm.build.vllm_fleet", fleet)
     recipe = load_recipe("scalerl-8b-node", ["model.path=tiny-base", "task.name=arithmetic"])

@@ -10,25 +10,21 @@ class FleetMeter:
 
     def __init__(self, fleet: Fleet, *, slots: int, gpus_per_generator: int, learner: tuple[str, ...]) -> None:
         """`slots` are those of one generator; `learner` are the learner's devices, as "node/device"."""
-        self._fleet = fleet
+        self.fleet = fleet
         self._slots = slots
         self._gpus_per_generator = gpus_per_generator
         self._learner = learner
         self._pace = fleet.total.pace
         self._num_lost = 0
 
-    def wait_ready(self) -> None:
-        """Wait until every generator can sample."""
-        self._fleet.wait_ready()
-
     def row(self) -> dict[str, Any]:
         """Return the columns of a step: what the generators did since the last call."""
-        before, self._pace = self._pace, self._fleet.total.pace
+        before, self._pace = self._pace, self.fleet.total.pace
         pace = self._pace - before
-        losses = self._fleet.losses[self._num_lost :]
+        losses = self.fleet.losses[self._num_lost :]
         self._num_lost += len(losses)
         row: dict[str, Any] = {
-            "generators/ready": self._fleet.num_ready,
+            "generators/ready": self.fleet.num_ready,
             "generators/slots": self._slots,
             "generators/chunks": pace.chunks,
             "generators/busy_s": pace.busy_s,
@@ -43,6 +39,6 @@ class FleetMeter:
     @property
     def devices(self) -> list[str]:
         """The devices that the run holds. A generator that has not reported yet holds as many as it asked for."""
-        held = [*self._learner, *self._fleet.devices]
-        num_starting = self._fleet.num_generators - self._fleet.num_ready
+        held = [*self._learner, *self.fleet.devices]
+        num_starting = self.fleet.num_generators - self.fleet.num_ready
         return held + [f"starting/gpu:{number}" for number in range(num_starting * self._gpus_per_generator)]
