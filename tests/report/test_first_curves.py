@@ -81,4 +81,3 @@ def test_the_first_half_claims_no_ceiling_that_all_points_deny():
     """Two seeds do not separate the ceilings of these recipes."""
     content = report_json(build_report([RUNS_FOLDER], Selection(), FitOptions()))
     assert content["sets"][0]["lead"]["kind"] == LeadKind.TIED
-    assert "unconfirmed" not in [fact["kind"] for fact in content["summary"][content["sets"][0]["name"]]]

@@ -13,7 +13,7 @@ from shared_data import FOLDER, needs_shared_data
 from typer.testing import CliRunner
 
 from scalerl.cli import app
-from scalerl.curves import Pair, PairKind, Value
+from scalerl.curves import PairKind
 from scalerl.errors import InputError
 from scalerl.logs.facts import Fact
 from scalerl.logs.series import Selection
@@ -22,7 +22,7 @@ from scalerl.report import views as report_views
 from scalerl.report.inputs import gather
 from scalerl.report.page import page
 from scalerl.report.results import FitOptions
-from scalerl.report.standing import LeadKind, is_confirmed
+from scalerl.report.standing import LeadKind
 from scalerl.report.write import build_report, page_json, report_json, write_report
 
 
@@ -122,34 +122,6 @@ def test_settings_costs_environment_and_signals(written: dict[str, Any]):
     assert [line["key"] for line in content["runs"][0]["signals"]["lines"]] == [
         "rollout/truncated_frac", "loss/entropy", "loss/kl", "rollout/lag_max",
     ]  # fmt: skip
-
-
-def pair(kind: PairKind, winner: str | None) -> Pair:
-    nothing = Value(value=0.0, low=0.0, high=0.0)
-    return Pair(
-        a="a", b="b", kind=kind, winner=winner, p_higher_ceiling=0.5, p_higher_by_margin=0.5, p_ahead=0.5, lead=0.0,
-        ceiling_difference=nothing, margin=0.0, targets=(), p_larger_exponent=0.5, correlation=0.0, notes=(),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "claim, later, winner, is_expected",
-    [
-        (PairKind.HIGHER_CEILING, PairKind.HIGHER_CEILING, "a", True),
-        (PairKind.HIGHER_CEILING, PairKind.MORE_EFFICIENT, "a", False),
-        (PairKind.HIGHER_CEILING, PairKind.HIGHER_CEILING, "b", False),
-        (PairKind.HIGHER_CEILING, PairKind.NOT_SEPARABLE, None, False),
-        (PairKind.AHEAD, PairKind.HIGHER_CEILING, "a", True),
-        (PairKind.MORE_EFFICIENT, PairKind.HIGHER_CEILING, "a", True),
-        (PairKind.MORE_EFFICIENT, PairKind.HIGHER_CEILING, "b", False),
-        (PairKind.NOT_SEPARABLE, PairKind.HIGHER_CEILING, "b", True),  # claims nothing
-    ],
-)
-def test_a_verdict_is_confirmed_by_the_same_or_a_stronger_one(
-    claim: PairKind, later: PairKind, winner: str | None, is_expected: bool
-):
-    claimed = pair(claim, None if claim == PairKind.NOT_SEPARABLE else "a")
-    assert is_confirmed(claimed, pair(later, winner)) == is_expected
 
 
 @pytest.mark.usefixtures("quick")

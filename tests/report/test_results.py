@@ -21,7 +21,7 @@ from scalerl.report.results import (
     analyse_forecast,
     curve_text,
 )
-from scalerl.report.text import Shown, render
+from scalerl.report.text import render
 
 NOTHING = np.array([])
 
@@ -55,7 +55,7 @@ def shown(analysis: Analysis, *, explain: bool = False, **origins: str) -> str:
 
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(render(analysis, Shown(origins=origins, explain=explain)))
+        console.print(render(analysis, origins, explain=explain))
     return capture.get()
 
 

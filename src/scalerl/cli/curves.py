@@ -344,18 +344,18 @@ def _run(
     from scalerl.logs.series import series_from
     from scalerl.report.json import to_json
     from scalerl.report.picture import draw
-    from scalerl.report.text import Shown, render
+    from scalerl.report.text import render
 
     selection, options = chosen(common, holdout=holdout)
     tables = read_tables(common.files)
     series = series_from(tables, selection)
     analysis = analyse(series, options)
-    shown = Shown(origins=column_origins(common.x, common.y, tables, series), explain=common.explain)
+    origins = column_origins(common.x, common.y, tables, series)
     show(
         analysis.command,
         common,
         json=lambda: to_json(analysis),
-        text=lambda: render(analysis, shown),
+        text=lambda: render(analysis, origins, explain=common.explain),
         draw=lambda path: draw(analysis, path),
     )
     return analysis

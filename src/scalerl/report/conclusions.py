@@ -12,7 +12,7 @@ from scalerl.report.inputs import ARM
 from scalerl.report.numbers import decimals, fixed, join_names, probability_text
 from scalerl.report.results import param_value
 from scalerl.report.runs import WAITING, Run, environments, incomparable
-from scalerl.report.standing import Lead, LeadKind, is_confirmed, lead, pair_of, reference
+from scalerl.report.standing import OPEN, Lead, LeadKind, lead, pair_of, ranked
 from scalerl.report.views import ALL, Report, View
 
 WHY_OPEN = (NoteKind.SAME_RUN, NoteKind.DIFFERENT_PROMPTS, NoteKind.SETTLED_BY)
@@ -44,15 +44,27 @@ def said(kind: str, **values: Any) -> Fact:
 # The summary
 
 
+def reference(report: Report, evaluation_set: str) -> str | None:
+    """Return the curve that the others are compared with: the study's base, else the best."""
+    view, base = report.view(evaluation_set), report.material.base
+    best = ranked(view.comparison, view.usable)
+    return base if base in view.names else best[0] if best else None
+
+
+def leader(report: Report, evaluation_set: str) -> Lead | None:
+    view = report.view(evaluation_set)
+    return lead(view.comparison, view.usable, reference(report, evaluation_set))
+
+
 def summary(report: Report, evaluation_set: str) -> list[Fact]:
     """Return the main conclusions; the first says which curve leads."""
     view = report.view(evaluation_set)
-    first = lead(report, evaluation_set)
+    first = leader(report, evaluation_set)
     facts = [said("no_curve_yet")] if first is None else [_lead(view, first), *_others(view, first.name)]
     facts += _by_verdict(report, view)
     failed = tuple(run.name for run in report.material.runs if run.status == "failed")
     facts += [said("failed", names=failed)] if failed else []
-    return [*facts, *_forecast_scores(view), *_unconfirmed(report, view)]
+    return [*facts, *_forecast_scores(view)]
 
 
 def _lead(view: View, first: Lead) -> Fact:
@@ -106,18 +118,6 @@ def _forecast_scores(view: View) -> list[Fact]:
     is_short = inside < level - 2 * math.sqrt(level * (1 - level) / num)
     values = {"num": num, "rmse": rmse, "inside": inside, "level": level, "is_short": is_short}
     return [said("forecast_score", window=view.window.label, **values)]
-
-
-def _unconfirmed(report: Report, view: View) -> list[Fact]:
-    """Return the differences that the fitted part shows but all points together do not."""
-    if view.window.key == ALL:
-        return []
-    whole, differences = report.view(view.evaluation_set, window=ALL), []
-    for pair in view.analysis.pairs:
-        later = pair_of(whole, pair.a, pair.b)
-        if later is not None and not is_confirmed(pair, later):
-            differences.append({"a": pair.a, "b": pair.b, "verdict": later.kind, "winner": later.winner})
-    return [said("unconfirmed", pairs=tuple(differences))] if differences else []
 
 
 # What a reader must know
@@ -177,7 +177,7 @@ def open_questions(report: Report, evaluation_set: str) -> list[Fact]:
             facts.append(said("open_curve", name=curve.name, unit=unit, notes=curve.notes, **values))
     base = reference(report, evaluation_set)
     for pair in view.analysis.pairs:
-        if base in (pair.a, pair.b) and pair.kind in (PairKind.NOT_SEPARABLE, PairKind.NOT_COMPARABLE):
+        if base in (pair.a, pair.b) and pair.kind in OPEN:
             why = tuple(each for each in pair.notes if each.kind in WHY_OPEN)
             facts.append(said("open_pair", a=pair.a, b=pair.b, verdict=pair.kind, unit=unit, notes=why))
     if not view.is_compared and len(view.analysis.curves) > 1:
@@ -197,7 +197,7 @@ def _changed_verdicts(report: Report, view: View) -> Iterator[Fact]:
     for pair in view.analysis.pairs:
         changed: dict[tuple[PairKind, str | None], list[str]] = {}
         for how, other in others.items():
-            twin = pair_of(other, pair.a, pair.b)
+            twin = pair_of(other.comparison, pair.a, pair.b)
             if twin is not None and (twin.kind, twin.winner) != (pair.kind, pair.winner):
                 changed.setdefault((twin.kind, twin.winner), []).append(how)
         for (kind, winner), how in changed.items():
@@ -256,11 +256,6 @@ def _score_words(values: Mapping[str, Any]) -> str:
     )
 
 
-def _unconfirmed_words(values: Mapping[str, Any]) -> str:
-    pairs = [f"{row['a']} and {row['b']} ({pair_verdict(row['verdict'], row['winner'])})" for row in values["pairs"]]
-    return f"Not borne out by all points: {'; '.join(pairs)}."
-
-
 def _open_curve_words(values: Mapping[str, Any]) -> str:
     title = f"{values['name']}, {values['verdict']}"
     parts = [values["problem"] or "", *map(log_facts.sentence, values["facts"]), _notes(values)]
@@ -303,7 +298,6 @@ SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "without_curve": "Without a curve: {names}.",
     "failed": "Failed: {names}.",
     "forecast_score": _score_words,
-    "unconfirmed": _unconfirmed_words,
     # warnings
     "fault": "{problem}",
     "mixed": "{name}: {problem}",

@@ -2,23 +2,21 @@
 
 from typing import Any
 
-from scalerl.curves import FORMS, Comparison, NoteKind, Verdict, find_note, note_text
+from scalerl.curves import FORMS, NoteKind, Verdict, find_note, note_text
 from scalerl.logs.series import Series
 from scalerl.report.charts import lines_json
-from scalerl.report.conclusions import open_questions, sentence, summary, warnings
+from scalerl.report.conclusions import leader, open_questions, reference, sentence, summary, warnings
 from scalerl.report.decisions import decisions_json, pooled_json
 from scalerl.report.figures import line_of, points_json
 from scalerl.report.json import plain, ranking_json, to_json
 from scalerl.report.results import curve_text
 from scalerl.report.runs import Run, differences, environments, hours_name
-from scalerl.report.standing import lead, reference
 from scalerl.report.tables import report_tables
 from scalerl.report.views import HELD_OUT, TARGETS, Report, View
 
 LINE_POINTS = 48
 # Times the largest compute at which the page has exact forecasts; between those it interpolates.
 KNOWN = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, *TARGETS, 8.0, 16.0)
-NOTHING_COMPARED = Comparison(pairs=(), standings=(), shared_ceiling=None, shared_fits={})
 
 
 def report_json(report: Report) -> dict[str, Any]:
@@ -78,7 +76,7 @@ def _set_json(report: Report, name: str) -> dict[str, Any]:
     first = members[report.axes[0].column]
     return {
         "name": name,
-        "lead": plain(lead(report, name)),
+        "lead": plain(leader(report, name)),
         "reference": reference(report, name),
         "curves": [{"name": data.name, "label": data.name, "problem": data.problem} for data in first],
         "points": {
@@ -109,11 +107,11 @@ def _view_json(report: Report, view: View) -> dict[str, Any]:
             row["line"] = line_of(curve.fit, begin, 1.5 * computes[-1], num=LINE_POINTS, at=computes).as_json()
     straight = {
         name: {**refitted.params, "first": float(refitted.compute.min()), "last": refitted.scale}
-        for name, refitted in view.straight.items()
+        for name, refitted in view.comparison.shared_fits.items()
     }
-    ranking = (analysis.pop("rankings") or [ranking_json(NOTHING_COMPARED)])[0]
+    del analysis["rankings"]
     keys = {"set": view.evaluation_set, "axis": view.axis.column, "window": view.window.key}
-    return {**analysis, **ranking, **keys, "compared": view.is_compared, "straight": straight}
+    return {**analysis, **ranking_json(view.comparison), **keys, "compared": view.is_compared, "straight": straight}
 
 
 def _run_json(run: Run) -> dict[str, Any]:

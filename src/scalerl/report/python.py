@@ -80,9 +80,9 @@ class Answer(Values):
         return console.export_html(inline_styles=True, code_format="<pre style='line-height:1.4'>{code}</pre>")
 
     def _shown(self, *, explain: bool) -> Any:
-        from scalerl.report.text import Shown, render
+        from scalerl.report.text import render
 
-        return render(self._analysis, Shown(origins={}, explain=explain, hint=".explain() says more"))
+        return render(self._analysis, explain=explain, hint=".explain() says more")
 
     def _text(self, *, explain: bool = False) -> str:
         from rich.console import Console

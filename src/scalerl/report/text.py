@@ -1,10 +1,9 @@
 """An analysis for the terminal: what to know first, one line per curve; with `explain` the rest, each thing once."""
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
+from types import MappingProxyType
 
 from rich.console import Group
 from rich.text import Text
@@ -36,6 +35,7 @@ from scalerl.report.numbers import (
     two_decimals,
 )
 from scalerl.report.results import Advice, Analysis, CurveResult, param_value
+from scalerl.report.standing import pair_of, ranked
 from scalerl.report.tables import Table
 
 Part = Table | Text | str
@@ -62,26 +62,21 @@ QUIET_FACTS = (
 """What was decided about a log and hardly changes the answer: said by `explain` only."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """How an analysis is shown."""
-
-    origins: Mapping[str, str]
-    """Where the columns come from that the user did not name."""
-    explain: bool = False
-    hint: str = "--explain says more"
-
-
-def render(analysis: Analysis, shown: Shown | None = None) -> Group:
-    """Return the answer of a command; the decision first."""
-    shown = shown or Shown(origins={})
+def render(
+    analysis: Analysis,
+    origins: Mapping[str, str] = MappingProxyType({}),
+    *,
+    explain: bool = False,
+    hint: str = "--explain says more",
+) -> Group:
+    """Return the answer of a command; the decision first. `origins`: of the columns that the user did not name."""
     answers = {"fit": _fit, "forecast": _forecast, "backtest": _backtest, "compare": _compare}
     parts: list[Part] = [
         *answers[analysis.command](analysis),
-        Text(_columns_line(analysis, shown), style="dim"),
-        *_facts(analysis, every=shown.explain),
+        Text(_columns_line(analysis, origins, "" if explain else hint), style="dim"),
+        *_facts(analysis, every=explain),
         *(Text(note_text(each), style="yellow") for each in analysis.notes),
-        *(_explained(analysis) if shown.explain else ()),
+        *(_explained(analysis) if explain else ()),
     ]
     return Group(*(part.rich() if isinstance(part, Table) else Text(part) if isinstance(part, str) else part
                    for part in parts))  # fmt: skip
@@ -171,24 +166,21 @@ def score_table(scores: Sequence[tuple[CurveResult, str, Score | None]], title: 
 
 
 def _compare(analysis: Analysis) -> Iterator[Part]:
-    """Yield the choice within each evaluation set, then a line per curve, the most likely best first."""
+    """Yield the choice within each evaluation set, then a line per curve, the best first."""
     by_name = {curve.name: curve for curve in analysis.curves}
     for name, comparison in analysis.comparisons.items():
         p_best = dict(comparison.ranking)
-        paired = [side for pair in comparison.pairs for side in (pair.a, pair.b)]
-        # The paper's procedure has no probabilities: the curve that wins most pairs comes first.
-        wins = Counter(pair.winner for pair in comparison.pairs)
-        order = list(dict.fromkeys([*p_best, *sorted(paired, key=lambda each: -wins[each])]))
-        best = order[0]
-        against = {pair.b if pair.a == best else pair.a: pair for pair in comparison.pairs if best in (pair.a, pair.b)}
+        members = dict.fromkeys([*p_best, *(side for pair in comparison.pairs for side in (pair.a, pair.b))])
+        order = ranked(comparison, list(members), analysis.at)
+        against = {each: pair for each in order if (pair := pair_of(comparison, order[0], each)) is not None}
         within = f" in {name}" if name else ""
-        yield Text(f"{_choice(analysis, comparison, best, against)}{within}.", style="bold")
+        yield Text(f"{_choice(analysis, comparison, order[0], against)}{within}.", style="bold")
         rows = [
             (
                 each,
                 f"{p_best[each]:.2f}" if each in p_best else "-",
                 ceiling_cell(by_name[each]),
-                "" if each == best else against[each].verdict,
+                against[each].verdict if each in against else "",
             )
             for each in order
         ]
@@ -199,15 +191,15 @@ def _choice(analysis: Analysis, comparison: Comparison, best: str, against: Mapp
     """Return which curve to take, or what would decide."""
     where = "" if analysis.at is None else f" at {compute_text(analysis.at)}"
     rivals = [name for name, pair in against.items() if pair.winner is None and pair.kind != PairKind.NO_CURVE]
-    if not comparison.standings:
+    standing = next((each for each in comparison.standings if each.name == best), None)
+    if standing is None:
         return f"{best} leads"
-    first = comparison.standings[0]
-    odds = f"best{where} with probability {probability_text(first.p_best)}"
+    odds = f"best{where} with probability {probability_text(standing.p_best)}"
     if not rivals:
         return f"Take {best}: {odds}"
     wanted = find_note(against[rivals[0]].notes, NoteKind.SETTLED_BY)
     decide = "" if wanted is None else f". {note_text(wanted).removesuffix('.')}"
-    cost = fixed(_finest(analysis) + 1)(first.regret)
+    cost = fixed(_finest(analysis) + 1)(standing.regret)
     return f"{best} leads, but is not separable from {listed(rivals)}: {odds}; taking it now should cost {cost}{decide}"
 
 
@@ -336,13 +328,12 @@ def _texts(notes: Sequence[Note]) -> str:
 # Columns and facts
 
 
-def _columns_line(analysis: Analysis, shown: Shown) -> str:
+def _columns_line(analysis: Analysis, origins: Mapping[str, str], hint: str) -> str:
     """Return which columns are compute and reward: 'compute: step (recognised), reward: pass_rate'."""
-    compute = _columns({curve.name: curve.series.x_label for curve in analysis.curves}, shown.origins)
-    reward = _columns({curve.name: curve.series.y_label for curve in analysis.curves}, shown.origins)
-    advice = ["name others with --x and --y"] if shown.origins else []
-    advice += [] if shown.explain else [shown.hint]
-    return "; ".join([f"compute: {compute}, reward: {reward}", *advice])
+    compute = _columns({curve.name: curve.series.x_label for curve in analysis.curves}, origins)
+    reward = _columns({curve.name: curve.series.y_label for curve in analysis.curves}, origins)
+    advice = ["name others with --x and --y"] if origins else []
+    return "; ".join(filter(None, [f"compute: {compute}, reward: {reward}", *advice, hint]))
 
 
 def _columns(by_curve: Mapping[str, str], origins: Mapping[str, str]) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scalerl.curves import Comparison, Fit, NoteKind, Pair, PairKind, note, reward_at
+from scalerl.curves import Comparison, NoteKind, Pair, PairKind, note, reward_at
 from scalerl.errors import InputError
 from scalerl.logs import columns as names
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
@@ -28,6 +28,7 @@ from scalerl.report.workers import Workers, worth
 SHARES = (0.25, 0.5)
 TARGETS = (2.0, 4.0)
 """Times the largest compute at which forecasts are given."""
+NOT_COMPARED = Comparison(pairs=(), standings=(), shared_ceiling=None, shared_fits={})
 ALL = "all"
 HELD_OUT = "held-out"
 MOST_PAIRED = 8  # more curves than these are compared in the view shown first only
@@ -72,10 +73,17 @@ class View:
         return bool(self.analysis.comparisons)
 
     @property
-    def straight(self) -> dict[str, Fit]:
-        """Refits with one ceiling for all that share it; empty without a comparison."""
-        shared = (comparison.shared_fits for comparison in self.analysis.comparisons.values())
-        return {name: fit for fits in shared for name, fit in fits.items()}
+    def comparison(self) -> Comparison:
+        """That of its curves, with nothing in it if they were not compared."""
+        return next(iter(self.analysis.comparisons.values()), NOT_COMPARED)
+
+    @property
+    def names(self) -> list[str]:
+        return [curve.name for curve in self.analysis.curves]
+
+    @property
+    def usable(self) -> list[str]:
+        return [curve.name for curve in self.analysis.curves if curve.usable]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,12 +346,8 @@ def _mark_incomparable(view: View, material: Material) -> View:
         different = note(NoteKind.DIFFERENT_PROMPTS)
         return replace(pair, kind=PairKind.NOT_COMPARABLE, winner=None, notes=(different, *pair.notes))
 
-    def marked(comparison: Comparison) -> Comparison:
-        pairs = tuple(map(mark, comparison.pairs))
-        if pairs == comparison.pairs:
-            return comparison
-        # Ceilings on different prompts must not be averaged.
-        return replace(comparison, pairs=pairs, standings=(), shared_ceiling=None, shared_fits={})
-
-    comparisons = {name: marked(comparison) for name, comparison in view.analysis.comparisons.items()}
-    return replace(view, analysis=replace(view.analysis, comparisons=comparisons))
+    pairs = tuple(map(mark, view.comparison.pairs))
+    if pairs == view.comparison.pairs:
+        return view
+    # Ceilings on different prompts must not be averaged.
+    return replace(view, analysis=replace(view.analysis, comparisons={"": replace(NOT_COMPARED, pairs=pairs)}))
