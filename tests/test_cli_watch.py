@@ -3,8 +3,8 @@
 import re
 import subprocess
 import sys
-import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -14,7 +14,7 @@ from commands import scalerl
 
 from scalerl.cli import watch as cli_watch
 from scalerl.report.board import beside
-from scalerl.report.board.beside import BoardBeside
+from scalerl.report.board.beside import board_beside
 
 
 def test_missing_path_is_an_error():
@@ -31,14 +31,13 @@ def test_port_that_cannot_be_used_is_an_error(tmp_path: Path):
 
 def test_board_beside_a_block_serves_and_ends_with_it(tmp_path: Path):
     lines: list[str] = []
-    with BoardBeside([tmp_path / "later"], announce=lines.append) as board:
+    with board_beside(tmp_path / "later", lines.append) as process:
         wait_until(lambda: lines)
         link = re.search(r"http://\S+", lines[0])
         assert link is not None
         GrowingRun(tmp_path / "later")
         with urlopen(f"{link[0]}api/runs", timeout=20) as answer:
             assert answer.status == 200
-        process = board._process
         assert process is not None
         assert process.poll() is None
     assert process.poll() is not None
@@ -46,18 +45,18 @@ def test_board_beside_a_block_serves_and_ends_with_it(tmp_path: Path):
 
 def test_killed_board_does_not_touch_the_block(tmp_path: Path):
     lines: list[str] = []
-    with BoardBeside([tmp_path], announce=lines.append) as board:
+    with board_beside(tmp_path, lines.append) as process:
         wait_until(lambda: lines)
-        assert board._process is not None
-        board._process.kill()
-        board._process.wait()
+        assert process is not None
+        process.kill()
+        process.wait()
 
 
 def test_board_ends_with_a_killed_run(tmp_path: Path):
     code = (
-        "import sys, time; from pathlib import Path; from scalerl.report.board.beside import BoardBeside\n"
-        "board = BoardBeside([Path(sys.argv[1])], announce=lambda line: None).__enter__()\n"
-        "print(board._process.pid, flush=True); time.sleep(600)"
+        "import sys, time; from pathlib import Path; from scalerl.report.board.beside import board_beside\n"
+        "with board_beside(Path(sys.argv[1]), lambda line: None) as process:\n"
+        "    print(process.pid, flush=True); time.sleep(600)"
     )
     run = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert run.stdout is not None
@@ -79,16 +78,13 @@ def _is_alive(pid: int) -> bool:
 def test_run_goes_on_when_the_board_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(beside.sys, "executable", "/no/such/python")
     lines: list[str] = []
-    with BoardBeside([tmp_path], announce=lines.append):
+    with board_beside(tmp_path, lines.append):
         pass
     assert lines == ["The board did not start: No such file or directory"]
 
 
 def test_train_starts_a_board_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    began = threading.Event()
-    monkeypatch.setattr(BoardBeside, "__enter__", lambda self: began.set())
-    monkeypatch.setattr(BoardBeside, "__exit__", lambda self, *_: None)
-    with cli_watch.board_beside(tmp_path, wanted=False):
-        assert not began.is_set()
-    with cli_watch.board_beside(tmp_path, wanted=True):
-        assert began.is_set()
+    monkeypatch.setattr(beside, "board_beside", lambda path, announce: nullcontext(path))
+    for wanted in (False, True):
+        with cli_watch.board_beside(tmp_path, wanted=wanted) as board:
+            assert board == (tmp_path if wanted else None)

@@ -2,10 +2,9 @@
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -68,13 +67,10 @@ def _has_display() -> bool:
     return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-@contextmanager
-def board_beside(out: Path, *, wanted: bool) -> Iterator[None]:
+def board_beside(out: Path, *, wanted: bool) -> AbstractContextManager[Any]:
     """Have a board beside the block, if it is wanted; what becomes of the board does not matter to the block."""
     if not wanted:
-        yield
-        return
-    from scalerl.report.board.beside import BoardBeside
+        return nullcontext()
+    from scalerl.report.board.beside import board_beside
 
-    with BoardBeside([out], announce=lambda line: typer.echo(line, err=True)):
-        yield
+    return board_beside(out, lambda line: typer.echo(line, err=True))

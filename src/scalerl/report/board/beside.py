@@ -1,61 +1,52 @@
 """Start a board next to a run, in a separate process that the run neither waits for nor depends on."""
 
-import contextlib
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
 
 
-class BoardBeside:
-    """A context manager that runs a board during its block. A failure of the board does not affect the block."""
+@contextmanager
+def board_beside(path: Path, announce: Callable[[str], None]) -> Iterator[subprocess.Popen[str] | None]:
+    """Run a board during the block. A failure of the board does not affect the block."""
+    command = [sys.executable, "-P", "-m", "scalerl", "watch", str(path), "--wait", "--no-open", "--beside"]
+    try:
+        # In a session of its own: Ctrl-C is for the run.
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+    except OSError as fault:
+        announce(f"The board did not start: {fault.strerror or fault}")
+        yield None
+        return
 
-    def __init__(self, paths: Sequence[Path], *, announce: Callable[[str], None]) -> None:
-        self._paths, self._announce = paths, announce
-        self._process: subprocess.Popen[str] | None = None
-        self._reader: threading.Thread | None = None
+    assert process.stdin is not None
+    assert process.stdout is not None
+    where = process.stdout
 
-    def __enter__(self) -> Self:
-        command = [sys.executable, "-P", "-m", "scalerl", "watch", *map(str, self._paths)]
+    def say_where() -> None:
+        announce(where.readline().strip() or "The board did not start: scalerl watch says why")
+
+    reader = threading.Thread(target=say_where, daemon=True)
+    reader.start()
+    try:
+        yield process
+    finally:
+        with suppress(OSError):
+            process.stdin.close()  # it ends when its input does
         try:
-            # In a session of its own: Ctrl-C is for the run.
-            self._process = subprocess.Popen(
-                [*command, "--wait", "--no-open", "--beside"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                start_new_session=True,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )
-        except OSError as fault:
-            self._announce(f"The board did not start: {fault.strerror or fault}")
-            return self
-        self._reader = threading.Thread(target=self._say_where, daemon=True)
-        self._reader.start()
-        return self
-
-    def _say_where(self) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline().strip()
-        self._announce(line or "The board did not start: scalerl watch says why")
-
-    def __exit__(self, *_: object) -> None:
-        if self._process is None:
-            return
-        with contextlib.suppress(OSError):
-            if self._process.stdin is not None:
-                self._process.stdin.close()
-        try:
-            self._process.wait(timeout=5)
+            process.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._reader is not None:
-            self._reader.join(timeout=5)
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+            process.kill()
+            process.wait()
+        reader.join(timeout=5)
+        where.close()
