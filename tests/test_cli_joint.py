@@ -166,7 +166,7 @@ def test_sealed_forecast_is_scored_later(folder: Path):
         assert not curve["data_changed"]
     page = answer("score", sealed.parent, folder / "late.csv")
     assert page["calibration"]["0.9"]["num"] == 4 * 24
-    assert "<svg" in (sealed.parent / "calibration.html").read_text()
+    assert "90% intervals held" in (sealed.parent / "calibration.html").read_text()
     edited = folder / "edited.json"
     edited.write_text(sealed.read_text().replace('"num_points": 16', '"num_points": 17', 1))
     assert "was changed after it was sealed" in refused("score", edited, folder / "late.csv")

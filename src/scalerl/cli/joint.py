@@ -80,20 +80,18 @@ def plan(
     See also: study --set budget.policy=forecast, which plans and continues its arms by itself.
     """
     from scalerl.joint.plan import plan as planned_for
-    from scalerl.report.joint import allocations, plans
+    from scalerl.report.joint import plans
     from scalerl.report.json import plain
 
     if allocate is not None:
         if common.plot is not None:
             raise UsageError("--allocate prints a table and draws nothing: leave out --plot")
-        found = allocations.make_allocations(
-            _curves(replace(common, by=allocate)), list(allocate), target, common.level
-        )
+        found = plans.make_allocations(_curves(replace(common, by=allocate)), list(allocate), target, common.level)
         show(
             "allocation",
             common,
-            json=lambda: allocations.allocation_json(found, allocate),
-            text=lambda: allocations.allocation_table(found, allocate),
+            json=lambda: plans.allocation_json(found, allocate),
+            text=lambda: plans.allocation_table(found, allocate),
         )
         return
     curves = _curves(common)
@@ -118,7 +116,7 @@ def transfer(
 ) -> None:
     """Forecast the curve of a larger model before it is trained, from runs of three or more smaller ones.
 
-    --plot draws ceilings against starts, and midpoints against sizes.
+    --plot draws ceilings against starts.
 
     [dim]scalerl more transfer runs.csv --x flops --y pass_rate --size size --to 72B --start 0.31 --at 2e20[/dim]
     """

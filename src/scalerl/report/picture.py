@@ -266,21 +266,15 @@ def _handle(shade: str, sign: str) -> Any:
     return Line2D([], [], color=shade, marker=sign, markersize=4.6, linewidth=1.6)
 
 
-def compute_axis(axes: Any, low: float, high: float, *, most: int = 12, label: str = "") -> None:
+def compute_axis(axes: Any, low: float, high: float, label: str = "") -> None:
+    """Make the axis of compute logarithmic, with ticks at round numbers."""
+    ticks = compute_ticks(low, high, 12)
     axes.set_xscale("log")
     axes.set_xlim(low, high)
-    log_ticks(axes.xaxis, low, high, most=most)
+    axes.xaxis.set_ticks(ticks, [short_compute_text(tick) for tick in ticks])
+    axes.xaxis.set_ticks([], minor=True)
     axes.set_xlabel(label)
     axes.grid(True)
-
-
-def log_ticks(
-    axis: Any, low: float, high: float, show: Callable[[float], str] = short_compute_text, most: int = 6
-) -> None:
-    """Put ticks at round numbers on a logarithmic axis from `low` to `high`."""
-    ticks = compute_ticks(low, high, most)
-    axis.set_ticks(ticks, [show(tick) for tick in ticks])
-    axis.set_ticks([], minor=True)
 
 
 def compute_ticks(low: float, high: float, most: int = 10) -> list[float]:

@@ -1,4 +1,4 @@
-"""The arms of a plan from analysed curves, and the plan as sentences, a table and a figure."""
+"""`scalerl plan` from analysed curves: which arms to continue, or which settings of a step are best at which compute."""
 
 import math
 from collections.abc import Sequence
@@ -6,18 +6,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.text import Text
 
 from scalerl.curves import Fit, Value, Verdict
 from scalerl.errors import InputError
+from scalerl.joint.allocate import Allocation, allocate
 from scalerl.joint.plan import Candidate, Planned
 from scalerl.joint.pool import pool
+from scalerl.logs.names import listed
 from scalerl.report.figures import figure_data
+from scalerl.report.joint.transfers import parse_size
+from scalerl.report.json import plain
 from scalerl.report.numbers import compute_text, interval_text, probability_text, short_compute_text
 from scalerl.report.picture import draw_figure
 from scalerl.report.results import Analysis, CurveResult, check_one_axis
 from scalerl.report.tables import Table
 
+NUM_COMPUTES = 5
+FIRST = 1 / 16
+"""Share of the target at which the first allocation is given, if the arms were measured there."""
 STYLES = {"continue": "green", "stop": "yellow", "done": "dim"}
 TOLERANCE = 1.01  # times the target that an arm may have spent: the last evaluation often lies a little beyond
 
@@ -123,3 +131,73 @@ def draw_plan(planned: Planned, candidates: Sequence[Candidate], curves: Sequenc
         for curve, arm in zip(data.curves, arms, strict=True)
     )
     draw_figure(replace(data, curves=shown, title=f"to the target {short_compute_text(planned.target)}"), path)
+
+
+# What a step is spent on
+
+
+def make_allocations(
+    curves: Sequence[CurveResult], names: Sequence[str], target: float, level: float
+) -> list[Allocation]:
+    """Return the best settings from a sixteenth of the target up to it."""
+    check_one_axis([curve.series for curve in curves], "arms must be on one axis of compute to be compared")
+    sets = {curve.series.evaluation_set for curve in curves}
+    if len(sets) > 1:
+        sets = listed(sorted(map(str, sets)))
+        raise InputError(f"arms are compared on one evaluation set: keep one of {sets} with --where set=NAME")
+    arms = {
+        tuple(parse_size(dict(curve.series.key)[name], f"--allocate {name}") for name in names): curve.fit
+        for curve in curves
+        if curve.fit is not None and curve.fit.has_intervals
+    }
+    if len(arms) < 2:
+        raise InputError(f"{len(arms)} of {len(curves)} arms have a curve, and two or more are needed to compare")
+    first = max(FIRST * target, *(float(curve.series.compute.min()) for curve in curves if len(curve.series.compute)))
+    return allocate(arms, np.geomspace(min(first, target / 2), target, NUM_COMPUTES).tolist(), level)
+
+
+def allocation_table(found: Sequence[Allocation], names: Sequence[str]) -> Any:
+    rows = [
+        (
+            compute_text(row.compute),
+            *(interval_text(value, "{:g}".format) for value in row.settings),
+            " x ".join(f"{value:g}" for value in row.best),
+            probability_text(row.p_best),
+            interval_text(row.reward),
+            interval_text(row.lost),
+        )
+        for row in found
+    ]
+    heads = ("compute", *names, "best arm", "P(best)", "its reward", "more than the last arm has")
+    return Table(heads=heads, rows=rows).rich(allocation_messages(found, names))
+
+
+def allocation_messages(found: Sequence[Allocation], names: Sequence[str]) -> list[str]:
+    """Return what can be said of each setting: whether its best value moves with compute."""
+    first, last = found[0], found[-1]
+    lines, at = [], compute_text(last.compute)
+    for name, early, late in zip(names, first.settings, last.settings, strict=True):
+        if early.high < late.low or late.high < early.low:
+            grows = "grows" if late.value > early.value else "falls"
+            lines.append(f"The best {name} {grows} with compute: {early.value:g} to {late.value:g}.")
+        elif late.low == late.high:
+            lines.append(f"The best {name} is {late.value:g} at {at}.")
+        else:
+            lines.append(f"The best {name} at {at} may be {late.low:g} to {late.high:g}: more seeds or values tell.")
+    return lines
+
+
+def allocation_json(found: Sequence[Allocation], names: Sequence[str]) -> dict[str, Any]:
+    return {
+        "allocations": [
+            {
+                "compute": row.compute,
+                "best": dict(zip(names, row.best, strict=True)),
+                "p_best": row.p_best,
+                "settings": {name: plain(value) for name, value in zip(names, row.settings, strict=True)},
+                "reward": plain(row.reward),
+                "lost_by_last": plain(row.lost),
+            }
+            for row in found
+        ]
+    }

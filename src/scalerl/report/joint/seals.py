@@ -247,7 +247,6 @@ def write_page(results: Sequence[FileScore], path: Path) -> None:
     cells = ["".join(f"<td>{html.escape(text)}</td>" for text in row) for row in folder_cells(results)]
     page = Template(asset("calibration.html")).substitute(
         words=" ".join(map(html.escape, calibration_lines(results))),
-        picture=_picture(results),
         head="".join(f"<th>{text}</th>" for text in FOLDER_HEADS),
         rows="".join(f"<tr>{row}</tr>" for row in cells),
     )
@@ -255,16 +254,3 @@ def write_page(results: Sequence[FileScore], path: Path) -> None:
         write_text(path, page)
     except (StoreError, OSError) as error:
         raise InputError(f"cannot write {path}: {error}") from None
-
-
-def _picture(results: Sequence[FileScore]) -> str:
-    """Return an SVG of covered shares against levels; empty if nothing was scored."""
-    points = [(level, share) for level, (share, num) in calibration(results).items() if num]
-    # A square of 260 from the left edge at 60 and the top at 10.
-    dots = [
-        f'<circle class="dot" cx="{60 + 260 * level:.0f}" cy="{270 - 260 * share:.0f}" r="5"/>'
-        f'<text x="{52 + 260 * level:.0f}" y="{262 - 260 * share:.0f}" text-anchor="end">'
-        f"{level:.0%}: {share:.0%}</text>"
-        for level, share in points
-    ]
-    return Template(asset("calibration.svg")).substitute(dots="".join(dots)) if points else ""

@@ -15,8 +15,8 @@ from scalerl.errors import InputError
 from scalerl.joint.transfer import LEAST_SIBLINGS, Sibling, Transfer, first_reward, sibling, transfer
 from scalerl.logs.series import Series, in_shares
 from scalerl.report.json import picked, plain
-from scalerl.report.numbers import compute_text, interval_text, number_text, short_compute_text, two_decimals
-from scalerl.report.picture import GREY, WARNING, colour, log_ticks, new_figure, write_figure
+from scalerl.report.numbers import compute_text, interval_text, number_text, two_decimals
+from scalerl.report.picture import GREY, WARNING, colour, new_figure, write_figure
 from scalerl.report.results import CurveResult, check_one_axis
 from scalerl.report.tables import Table
 
@@ -155,45 +155,27 @@ def transfer_table(done: Transfer, left_out: Sequence[LeftOut]) -> Any:
     return table.rich(transfer_messages(done, left_out))
 
 
-def _shown_name(own: Sibling) -> str:
-    """Return the name of a sibling with its size, which ends it, in short: 1.78M for 1780000."""
-    before, slash, _ = own.name.rpartition("/")
-    return f"{before}{slash}{size_text(own.size)}"
-
-
 def draw_transfer(done: Transfer, path: Path) -> None:
-    """Draw the law and its siblings: ceilings against starts, and midpoints against sizes."""
+    """Draw the law and its siblings: ceilings against starts."""
 
     def make() -> Any:
-        figure = new_figure(9.5, 4.0)
-        left, right = figure.subplots(1, 2)
-        sizes = np.array([own.size for own in done.siblings])
+        figure = new_figure(5.6, 4.4)
+        axes = figure.subplots()
         for place, own in enumerate(done.siblings):
-            shade = colour(place)
-            left.errorbar([own.start], [own.ceiling[0]], yerr=[1.645 * own.ceiling[1]], fmt="o", color=shade)
-            left.annotate(
-                _shown_name(own), (own.start, own.ceiling[0]), fontsize=7, xytext=(4, 4), textcoords="offset points"
-            )
-            right.plot([own.size], [math.exp(own.log_midpoint[0])], "o", color=shade, label=_shown_name(own))
-        for axes, x, value in ((left, done.start, done.ceiling), (right, done.size, done.midpoint)):
-            ends = [[value.value - value.low], [value.high - value.value]]
-            axes.errorbar([x], [value.value], yerr=ends, fmt="D", color=WARNING, label="target")
+            before, slash, _ = own.name.rpartition("/")  # the size ends the name
+            name = f"{before}{slash}{size_text(own.size)}"
+            ends = [1.645 * own.ceiling[1]]
+            axes.errorbar([own.start], [own.ceiling[0]], yerr=ends, fmt="o", color=colour(place), label=name)
+        target = done.ceiling
+        ends = [[target.value - target.low], [target.high - target.value]]
+        axes.errorbar([done.start], [target.value], yerr=ends, fmt="D", color=WARNING, label="target")
         starts = np.linspace(0.0, max(done.start, *(own.start for own in done.siblings)) * 1.1, 50)[1:]
-        odds = done.ceiling.value / (1 - done.ceiling.value) / (done.start / (1 - done.start))
-        law = odds * starts / (1 - starts + odds * starts)
-        left.plot(starts, law, color=GREY, linewidth=0.9, linestyle="--")
-        left.plot(starts, starts, color=GREY, linewidth=0.6, linestyle=":")
-        left.set(xlabel="reward before training", ylabel="ceiling")
-        left.set_title("the law at the target's size (dashed), and no gain (dotted)")
-        right.set(xscale="log", yscale="log", xlabel="size", ylabel="midpoint")
-        right.plot(sizes, done.midpoint.value * sizes / done.size, color=GREY, linewidth=0.6, linestyle=":")
-        for axis, (low, high), show in (
-            (right.xaxis, right.get_xlim(), size_text),
-            (right.yaxis, right.get_ylim(), short_compute_text),
-        ):
-            log_ticks(axis, low, high, show)
-        right.set_title("midpoints; dotted: in proportion to size")
-        right.legend(fontsize=7, frameon=False)
+        odds = target.value / (1 - target.value) / (done.start / (1 - done.start))
+        axes.plot(starts, odds * starts / (1 - starts + odds * starts), color=GREY, linewidth=0.9, linestyle="--")
+        axes.plot(starts, starts, color=GREY, linewidth=0.6, linestyle=":")
+        axes.set(xlabel="reward before training", ylabel="ceiling")
+        axes.set_title("the law at the target's size (dashed), and no gain (dotted)")
+        axes.legend(fontsize=7, frameon=False)
         return figure
 
     write_figure(path, make)
