@@ -1,4 +1,4 @@
-"""`scalerl plan` from analysed curves: which arms to continue, or which settings of a step are best at which compute."""
+"""`scalerl plan`, from analysed curves: which arms to continue, or which settings of a step are best at a compute."""
 
 import math
 from collections.abc import Sequence
