@@ -25,9 +25,8 @@ from rollout_speed import make_model
 sys.path.append(str(Path(__file__).parent))
 
 from scalerl.config.parts import EnvironmentSettings, GradingSettings
-from scalerl.environments.build import build_steps
+from scalerl.environments.build import EnvironmentSpec, build_steps
 from scalerl.environments.protocol import Step
-from scalerl.environments.start import EnvironmentSpec
 from scalerl.environments.turns import Playing, TurnsEngine
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.types import LengthPlan, Problem, Request, derive_seed

@@ -12,8 +12,7 @@ from hostile_environments import HARMS
 from played import observe, opened, request, turns_engine
 
 from scalerl.config.parts import EnvironmentSettings, GradingSettings
-from scalerl.environments.build import build_steps
-from scalerl.environments.start import EnvironmentSpec
+from scalerl.environments.build import EnvironmentSpec, build_steps
 from scalerl.environments.steps import Steps
 from scalerl.environments.turns import Playing, TurnsEngine
 from scalerl.errors import GraderPoolError

@@ -11,11 +11,10 @@ from contracts.requests import drain
 from played import decode, observe, opened, request, turns_engine
 
 from scalerl.config.parts import EnvironmentSettings, GradingSettings
-from scalerl.environments.build import build_steps
+from scalerl.environments.build import EnvironmentSpec, build_steps, find
 from scalerl.environments.chat import ChatCalls
 from scalerl.environments.harness import Harness
 from scalerl.environments.protocol import Step
-from scalerl.environments.start import EnvironmentSpec, find
 from scalerl.environments.turns import Playing
 from scalerl.errors import RecipeError
 from scalerl.types import Completion, Problem, Request
@@ -134,7 +133,7 @@ def test_program_that_cannot_be_used_is_refused(settings: dict[str, object], mes
 
 
 def test_harness_needs_processes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("scalerl.environments.start.os", SimpleNamespace(name="nt"))
+    monkeypatch.setattr("scalerl.environments.build.os", SimpleNamespace(name="nt"))
     with pytest.raises(RecipeError, match="needs Linux or macOS"):
         played("talk")
 

@@ -1,25 +1,146 @@
-"""From the settings of a recipe to environments that conversations can be held with.
+"""From the settings of a recipe to an environment that conversations can be held with, after checking that they fit.
 
+An environment is a tool or several (TOOLS), a program that calls an endpoint, or a class or function at an import path.
 With chat = true calls and observations are written as the model's chat template writes them, otherwise as plain text.
 """
 
 import dataclasses
 import functools
+import inspect
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from scalerl.config.parts import GradingSettings
-from scalerl.environments.chat import ChatObserver, chat_observer, described, offers_tools
-from scalerl.environments.protocol import Step
-from scalerl.environments.start import EnvironmentSpec, find, find_tools, has_tools
-from scalerl.environments.steps import Here, Steps
-from scalerl.environments.tools import schema_of
+from scalerl.choose import entry, import_function
+from scalerl.config.parts import EnvironmentSettings, GradingSettings
+from scalerl.config.suggest import quoted
+from scalerl.environments.chat import ChatCalls, ChatObserver, chat_observer, described, offers_tools
+from scalerl.environments.harness import Harness
+from scalerl.environments.protocol import LONGEST_OBSERVATION, Begin, Session, Step
+from scalerl.environments.python import python_tool
+from scalerl.environments.search import search_tool
+from scalerl.environments.steps import Conversing, Here, Steps
+from scalerl.environments.tools import Plain, Tool, Tools, calculator, schema_of
 from scalerl.environments.turns import Playing
+from scalerl.errors import RecipeError
+from scalerl.graders.children import Children
+from scalerl.graders.supervisor import Limits
+from scalerl.import_path import is_local
 from scalerl.loop.requests import Text
 from scalerl.tasks.prompts import PromptFormat
 from scalerl.tasks.task import Task
 from scalerl.types import Request
+
+TOOLS: Mapping[str, Callable[..., Tool]] = {
+    "calculator": lambda: calculator,
+    "search": search_tool,
+    "python": python_tool,
+}
+"""Functions that return a tool; their arguments are settings of the environment."""
+
+_SEVERAL, _HARNESS = "tools", "harness"
+_OF_TOOLS = ("tools", "max_calls")
+_LONGEST_REPLY = 12 * LONGEST_OBSERVATION + 10_000
+"""Bytes: a character outside the basic plane is 12 in JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentSpec:
+    """An environment of a recipe as data, which another process can find it by."""
+
+    settings: EnvironmentSettings
+    chat: bool = False
+    """Whether calls of tools are written as the model's chat template writes them."""
+    thinking_end: str = ""
+
+    @classmethod
+    def of(cls, task: Task) -> "EnvironmentSpec":
+        return cls(settings=task.environment, chat=task.prompt.chat, thinking_end=task.answer.thinking_end)
+
+    @property
+    def may_hang(self) -> bool:
+        """Whether it runs in processes of its own: it has code of the user's, or waits for programs of the model's.
+
+        Not if the recipe trusts it; and an object that only this process has cannot run in another.
+        """
+        paths = self.settings.own.get("tools", ()) if self.settings.name == _SEVERAL else (self.settings.name,)
+        own = [path for path in paths if ":" in path or path in ("python", _HARNESS)]
+        return bool(own) and not self.settings.in_process and not any(map(is_local, own))
+
+
+def has_tools(settings: EnvironmentSettings) -> bool:
+    return settings.name in (_SEVERAL, *TOOLS)
+
+
+def find(spec: EnvironmentSpec) -> Begin:
+    """Return what begins conversations, after checking that settings fit; RecipeError says why it cannot be used."""
+    settings, own, name = spec.settings, spec.settings.own, spec.settings.name
+    call_format = ChatCalls(spec.thinking_end) if spec.chat else None
+    if has_tools(settings):
+        used = {"tools": find_tools(settings), "max_calls": own.get("max_calls", 8)}
+        return functools.partial(Session, Tools, {**used, "call_format": call_format or Plain()})
+    if name == _HARNESS:
+        path = own.pop("program", "")
+        if not isinstance(path, str) or ":" not in path or settings.in_process or os.name != "posix":
+            raise RecipeError(
+                'environment.program must be the import path of a function, such as "mine:play", that calls the model '
+                "through the OpenAI SDK; it has a process per conversation, so in_process cannot be true, and it needs "
+                "Linux or macOS"
+            )
+        program = import_function(path)
+        _check_call(path, program, (None,), own, "program(problem, *, settings)")
+        return functools.partial(Session, Harness, {"program": program, "call_format": call_format, "settings": own})
+    if ":" not in name:
+        entry(dict.fromkeys([_SEVERAL, _HARNESS, *TOOLS]), name, "the environment")
+    start = import_function(name)
+    if inspect.isclass(start) and hasattr(start, "reset"):
+        _check_call(name, start, (), own, "Class(**settings) with reset(seed=...)")
+    else:
+        _check_call(name, start, (None, 0), own, "environment(problem, seed, *, settings)")
+    if inspect.isclass(start) and not callable(getattr(start, "step", None)):
+        raise RecipeError(f'the environment "{name}" has no method step(text)')
+    return functools.partial(Session, start, own)
+
+
+def _check_call(
+    path: str, function: Callable[..., Any], given: Sequence[Any], own: Mapping[str, Any], how: str
+) -> None:
+    try:
+        inspect.signature(function).bind(*given, **own)
+    # ValueError: it does not say which arguments it takes.
+    except (TypeError, ValueError) as error:
+        raise RecipeError(f'"{path}" cannot be called as {how}: {error}') from None
+
+
+def find_tools(settings: EnvironmentSettings) -> dict[str, Tool]:
+    """Return the tools of an environment by name."""
+    own = {key: value for key, value in settings.own.items() if key not in _OF_TOOLS}
+    paths = settings.own.get("tools", ()) if settings.name == _SEVERAL else (settings.name,)
+    if not paths or not all(isinstance(path, str) for path in paths):
+        raise RecipeError(
+            f'environment.tools must list names of tools or import paths, such as ["calculator", "mine:look_up"]; ours '
+            f"are {quoted(TOOLS)}"
+        )
+    tools: dict[str, Tool] = {}
+    used: set[str] = set()
+    for path in paths:
+        if ":" in path:
+            tools[path.partition(":")[2]] = import_function(path)
+            continue
+        make = entry(TOOLS, path, "the tool")
+        takes = inspect.signature(make).parameters
+        used |= takes.keys() & own.keys()
+        missing = [each.name for each in takes.values() if each.default is each.empty and each.name not in own]
+        if missing:
+            raise RecipeError(f'environment.{missing[0]} is not set, and the tool "{path}" needs it')
+        tools[path] = make(**{name: own[name] for name in takes if name in own})
+    if unknown := own.keys() - used:
+        raise RecipeError(f'{min(unknown)} is not a setting of the environment "{settings.name}"')
+    for name, tool in tools.items():
+        schema_of(name, tool)
+    return tools
 
 
 def build_playing(task: Task, text: Text, limits: GradingSettings) -> Playing:
@@ -38,10 +159,18 @@ def build_playing(task: Task, text: Text, limits: GradingSettings) -> Playing:
 
 def build_steps(spec: EnvironmentSpec, limits: GradingSettings) -> Steps:
     """Return where the environment runs: in this process, or in one per conversation if it may hang or crash."""
-    begin = find(spec)
-    if spec.may_hang and os.name == "posix":
-        return Steps.forked(spec, limits)
-    return Steps(spec.settings.name, Here(begin))
+    begin, name = find(spec), spec.settings.name
+    if not (spec.may_hang and os.name == "posix"):
+        return Steps(name, Here(begin))
+    given = limits.model_dump(include={"timeout_s", "cpu_limit_s", "memory_limit_mb"})
+    work, allowed = f"{__name__}:{conversing.__name__}", Limits(**given, longest_reply=_LONGEST_REPLY)
+    children = Children(f'the process of the environment "{name}"', work, spec, limits=allowed)
+    return Steps(name, children, timeout_s=limits.timeout_s)
+
+
+def conversing(spec: EnvironmentSpec) -> Conversing:
+    """Return what runs in a conversation's process."""
+    return Conversing(find(spec))
 
 
 Observer = Callable[[str], Sequence[int]]

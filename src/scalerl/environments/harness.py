@@ -19,6 +19,7 @@ import queue
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -41,12 +42,8 @@ class _Call:
     answered: "queue.Queue[dict[str, Any]]" = field(default_factory=queue.Queue)
 
 
-@dataclass(slots=True, kw_only=True)
-class _End:
-    """How the program ended."""
-
-    returned: Any = None
-    error: BaseException | None = None
+_Events = queue.Queue["_Call | Future[Any]"]
+"""Calls of the program, and at last its end."""
 
 
 class Harness:
@@ -67,7 +64,7 @@ class Harness:
         OPENAI_BASE_URL and OPENAI_API_KEY are set for it, which the SDK reads by itself.
         """
         self._format = call_format
-        self._events: queue.Queue[_Call | _End] = queue.Queue()
+        self._events: _Events = queue.Queue()
         self._call: _Call | None = None
         self._told: tuple[Message, ...] = ()
         """All messages so far, the model's answers included."""
@@ -107,20 +104,21 @@ class Harness:
         self._server.server_close()
 
     def _run(self, program: Callable[..., Any], problem: Problem, settings: Mapping[str, Any]) -> None:
+        end: Future[Any] = Future()
         try:
             returned = program(problem, **settings)
-            self._events.put(_End(returned=asyncio.run(returned) if inspect.iscoroutine(returned) else returned))
+            end.set_result(asyncio.run(returned) if inspect.iscoroutine(returned) else returned)
         except BaseException as error:
-            self._events.put(_End(error=error))
+            end.set_exception(error)
+        self._events.put(end)
 
     def _next(self) -> Step:
         event = self._events.get()
-        if isinstance(event, _End):
-            if event.error is not None:
-                raise event.error
-            if isinstance(event.returned, str):
-                return Step(done=True, answer=event.returned)
-            return dataclasses.replace(read_step(event.returned), done=True)
+        if isinstance(event, Future):
+            returned = event.result()
+            if isinstance(returned, str):
+                return Step(done=True, answer=returned)
+            return dataclasses.replace(read_step(returned), done=True)
         self._call, known = event, len(self._told)
         if known and event.messages[:known] == self._told and len(event.messages) > known:
             return Step(messages=event.messages[known:])
@@ -133,25 +131,23 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128  # the usual 5 resets connections of a program that calls in parallel
 
 
-def _handler(key: str, events: "queue.Queue[_Call | _End]") -> type[BaseHTTPRequestHandler]:
+def _handler(key: str, events: _Events) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
             given = self.headers.get("authorization", "").encode(errors="replace")
             if not secrets.compare_digest(given, f"Bearer {key}".encode()):
-                return self._send(401, _error("the key is not that of this conversation"))
+                return self._refuse(401, "the key is not that of this conversation")
             if not self.path.endswith("/chat/completions"):
-                return self._send(404, _error("only /v1/chat/completions is served"))
+                return self._refuse(404, "only /v1/chat/completions is served")
             try:
                 length = int(self.headers["content-length"])
                 if not 0 <= length <= _MOST_BYTES:
-                    return self._send(400, _error("the call is too long"))
+                    raise ValueError("it is too long")
                 call = _read_call(json.loads(self.rfile.read(length)))
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-                return self._send(400, _error(f"the call cannot be read: {error}"))
-            if isinstance(call, str):
-                return self._send(400, _error(call))
+                return self._refuse(400, f"the call cannot be read: {error}")
             events.put(call)
             return self._send(200, call.answered.get())
 
@@ -171,21 +167,20 @@ def _handler(key: str, events: "queue.Queue[_Call | _End]") -> type[BaseHTTPRequ
                 self.end_headers()
                 self.wfile.write(data)
 
+        def _refuse(self, status: int, reason: str) -> None:
+            self._send(status, {"error": {"message": reason, "type": "invalid_request_error"}})
+
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
             pass
 
     return Handler
 
 
-def _read_call(body: Mapping[str, Any]) -> _Call | str:
-    """Return the call that a body describes, or why it is refused."""
+def _read_call(body: Mapping[str, Any]) -> _Call:
+    """Return the call that a body describes; an exception says why it is refused."""
     # Parameters of sampling are ignored: they are the recipe's.
-    if body.get("stream"):
-        return "answers are not streamed"
-    if body.get("n") not in (None, 1):
-        return "a call has one answer"
-    if not body["messages"]:
-        return "there are no messages"
+    if body.get("stream") or body.get("n") not in (None, 1) or not body["messages"]:
+        raise ValueError("it must have messages, and one answer, which is not streamed")
     tools = json.dumps(body["tools"]) if body.get("tools") else ""
     return _Call(tuple(map(_plain, body["messages"])), tools)
 
@@ -228,7 +223,3 @@ def _completion(message: Mapping[str, Any]) -> dict[str, Any]:
         # Tokens are counted where they are sampled.
         "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
     }
-
-
-def _error(message: str) -> dict[str, Any]:
-    return {"error": {"message": message, "type": "invalid_request_error"}}

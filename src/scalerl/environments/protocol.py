@@ -84,7 +84,7 @@ class Session:
         self._done = False
         reset = getattr(self._environment, "reset", None)
         begin = getattr(self._environment, "begin", None)
-        opening = "" if reset is None else _text(_first(_call_reset(reset, problem, seed)))
+        opening = "" if reset is None else str(_first(_call_reset(reset, problem, seed)))
         self.opening = read_step(opening if begin is None else begin())
         """What the environment says before the model's first turn."""
         self._done = self.opening.done
@@ -122,7 +122,7 @@ def read_step(returned: Any) -> Step:
         observation, reward, terminated, truncated, _ = returned
         done = bool(terminated) or bool(truncated)
         cut = bool(truncated) and not terminated
-        return _checked(Step(observation=_text(observation), reward=_number(reward), done=done, truncated=cut))
+        return _checked(Step(observation=str(observation), reward=_number(reward), done=done, truncated=cut))
     return _checked(Step(reward=_number(returned), done=True))
 
 
@@ -169,10 +169,6 @@ def _number(returned: Any) -> float:
         f"the environment returned {returned!r:.60}, but a step returns a text, a number from 0 to 1, None, a Step, or "
         f"gymnasium's five values"
     )
-
-
-def _text(observation: Any) -> str:
-    return observation if isinstance(observation, str) else str(observation)
 
 
 def _first(returned: Any) -> Any:

@@ -10,16 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scalerl.config.parts import GradingSettings
-from scalerl.environments.protocol import LONGEST_OBSERVATION, Begin, Session, Step, read_step
-from scalerl.environments.start import EnvironmentSpec, find
+from scalerl.environments.protocol import Begin, Session, Step, read_step
 from scalerl.errors import GraderPoolError
 from scalerl.graders.children import Children
-from scalerl.graders.supervisor import Limits, Reply, failure
+from scalerl.graders.supervisor import Reply, failure
 from scalerl.types import Request, derive_seed
 
-_LONGEST_REPLY = 12 * LONGEST_OBSERVATION + 10_000
-"""Bytes: a character outside the basic plane is 12 in JSON."""
 _CLOSE_S = 5.0
 """For the environment's own `close`, after the conversation."""
 
@@ -59,11 +55,6 @@ class Conversing:
         except Exception as error:
             reply = failure(error)
         return reply | {"closes": session is not None and session.closes}
-
-
-def conversing(spec: EnvironmentSpec) -> Conversing:
-    """Return what runs in a conversation's process."""
-    return Conversing(find(spec))
 
 
 class Here:
@@ -121,14 +112,6 @@ class Steps:
         """The seat of each environment that is being closed, by the number of that message."""
         self._ready: list[Stepped] = []
 
-    @classmethod
-    def forked(cls, spec: EnvironmentSpec, limits: GradingSettings) -> "Steps":
-        """Return an environment with a process for each conversation."""
-        given = limits.model_dump(include={"timeout_s", "cpu_limit_s", "memory_limit_mb"})
-        name, work = f'the process of the environment "{spec.settings.name}"', f"{__name__}:{conversing.__name__}"
-        children = Children(name, work, spec, limits=Limits(**given, longest_reply=_LONGEST_REPLY))
-        return cls(spec.settings.name, children, timeout_s=limits.timeout_s)
-
     @property
     def pid(self) -> int | None:
         """The process that conversations are forked from; also the session id of all of them. None for this one."""
@@ -167,6 +150,7 @@ class Steps:
         held = self._conversations.pop(key, None)
         if held is None:
             return
+        self._ready = [stepped for stepped in self._ready if stepped.key != key]
         if held.awaited is not None:
             del self._awaited[held.awaited]
         if held.closes and held.awaited is None:

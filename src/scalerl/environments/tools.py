@@ -7,13 +7,16 @@ instance of its own, which may remember its earlier calls and have a method `clo
 is a CallFormat; `Plain` is the one of models without a chat template.
 """
 
+import functools
 import inspect
 import re
-import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict
 
 from scalerl.environments.protocol import Step
 from scalerl.errors import RecipeError
@@ -74,70 +77,43 @@ class Plain:
         return "".join("!;" if result.failed else f"{result.text};" for result in results)
 
 
-_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
 _ARGUMENT = re.compile(r"^\s*(\w+)(?:\s*\([^)]*\))?:\s*(.+)$")
+# Models often write numbers as text and the other way round.
+_LENIENT = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+
+
+@functools.lru_cache(maxsize=64)
+def arguments_of(name: str, tool: Tool) -> TypeAdapter[dict[str, Any]]:
+    """Return what checks the arguments of a tool's calls, from its type hints; its docstring describes them."""
+    function = tool.__call__ if isinstance(tool, type) else tool
+    hints = typing.get_type_hints(function)
+    lines = (inspect.getdoc(tool) or "").partition("Args:")[2].splitlines()
+    described = {match[1]: match[2].strip() for line in lines if (match := _ARGUMENT.match(line))}
+    fields: dict[str, Any] = {}
+    for each in inspect.signature(function).parameters.values():
+        if each.name == "self":
+            continue
+        if each.name not in hints:
+            raise RecipeError(f'the tool "{name}" has no type hint for {each.name}: a model is told the type by it')
+        hint = typing.Annotated[hints[each.name], Field(description=described.get(each.name))]
+        fields[each.name] = hint if each.default is each.empty else typing.NotRequired[hint]
+    try:
+        return TypeAdapter(with_config(_LENIENT)(TypedDict(name, fields)))
+    except PydanticUserError:
+        raise RecipeError(
+            f'the tool "{name}" has an argument of a type that a model cannot give: text, numbers, lists and objects'
+        ) from None
 
 
 def schema_of(name: str, tool: Tool) -> dict[str, Any]:
     """Return a tool's JSON schema from its type hints and its docstring, where "Args:" describes the arguments."""
-    function = tool.__call__ if isinstance(tool, type) else tool
-    hints = typing.get_type_hints(function)
-    parameters = [each for each in inspect.signature(function).parameters.values() if each.name != "self"]
-    if untyped := [each.name for each in parameters if each.name not in hints]:
-        raise RecipeError(f'the tool "{name}" has no type hint for {untyped[0]}: a model is told the type by it')
-    summary, _, rest = (inspect.getdoc(tool) or "").partition("Args:")
-    described = {match[1]: match[2].strip() for line in rest.splitlines() if (match := _ARGUMENT.match(line))}
-    properties = {
-        each.name: {**_type(hints[each.name], name), **_description(described.get(each.name, ""))}
-        for each in parameters
-    }
-    required = [each.name for each in parameters if each.default is each.empty]
-    function_schema = {
-        "name": name,
-        "description": " ".join(summary.split()),
-        "parameters": {"type": "object", "properties": properties, "required": required},
-    }
-    return {"type": "function", "function": function_schema}
-
-
-def _description(text: str) -> dict[str, str]:
-    return {"description": text} if text else {}
-
-
-def _type(hint: Any, tool: str) -> dict[str, Any]:
-    """Return the JSON schema of one type hint."""
-    options = [each for each in typing.get_args(hint) if each is not type(None)]
-    origin = typing.get_origin(hint)
-    if origin is typing.Literal:
-        return {"type": _TYPES[type(options[0])], "enum": options}
-    if origin in (typing.Union, types.UnionType) and len(options) == 1:
-        return _type(options[0], tool)
-    plain = origin or hint
-    if plain not in _TYPES:
-        choices = ", ".join(each.__name__ for each in _TYPES)
-        raise RecipeError(f'the tool "{tool}" has an argument of type {hint}; a model can give {choices}, or a Literal')
-    items = {"items": _type(options[0], tool)} if plain is list and options else {}
-    return {"type": _TYPES[plain], **items}
-
-
-def checked_arguments(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call; TypeError if one is missing, unknown or of another type than its hint."""
-    inspect.signature(tool).bind(**arguments)
-    hints = typing.get_type_hints(tool if inspect.isfunction(tool) else type(tool).__call__)
-    checked = {}
-    for name, value in arguments.items():
-        expected = _type(hints[name], name).get("type") if name in hints else None
-        # Models often write numbers as text and the other way round.
-        if expected in ("integer", "number") and isinstance(value, str):
-            value = int(value) if expected == "integer" else float(value)
-        elif expected == "number" and type(value) is int:
-            value = float(value)
-        elif expected == "string" and isinstance(value, int | float) and not isinstance(value, bool):
-            value = str(value)
-        if expected is not None and _TYPES.get(type(value)) != expected and value is not None:
-            raise TypeError(f"{name} must be of type {expected}, not {type(value).__name__}")
-        checked[name] = value
-    return checked
+    parameters = {"required": [], **arguments_of(name, tool).json_schema()}
+    for each in (parameters, *parameters["properties"].values()):
+        each.pop("title", None)
+    del parameters["additionalProperties"]
+    summary = (inspect.getdoc(tool) or "").partition("Args:")[0]
+    described = {"name": name, "description": " ".join(summary.split()), "parameters": parameters}
+    return {"type": "function", "function": described}
 
 
 def first_parameter(tool: Tool) -> str:
@@ -152,6 +128,7 @@ class Tools:
         self, problem: Problem, seed: int, *, tools: Mapping[str, Tool], call_format: CallFormat, max_calls: int = 8
     ) -> None:
         """At most `max_calls` calls of one turn are carried out."""
+        self._kinds = tools
         self._tools = {name: tool() if isinstance(tool, type) else tool for name, tool in tools.items()}
         self._format, self._max_calls = call_format, max_calls
 
@@ -177,8 +154,11 @@ class Tools:
         if call.error:
             return Result(text=call.error, failed=True)
         try:
-            tool = self._tools[call.name]
-            return Result(text=str(tool(**checked_arguments(tool, call.arguments))))
+            given = arguments_of(call.name, self._kinds[call.name]).validate_python(call.arguments)
+            return Result(text=str(self._tools[call.name](**given)))
+        except ValidationError as error:
+            faults = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+            return Result(text="; ".join(faults), failed=True)
         except Exception as error:
             return Result(text=one_line(error), failed=True)
 

@@ -8,7 +8,6 @@ conversations. It serves first come, first served: with more requests than slots
 turns of all conversations to come, and age meanwhile. Steps go on while others are sampled.
 """
 
-import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from scalerl.environments.protocol import Step
 from scalerl.environments.steps import Stepped, Steps
 from scalerl.import_path import one_line
 from scalerl.loop.seams import Engine, PausableEngine
-from scalerl.types import Completion, Episode, Purpose, Request, Work
+from scalerl.types import Completion, Episode, Request, Work
 
 Rewards = Literal["last", "sum", "mean"]
 
@@ -64,7 +63,6 @@ class Playing:
 class _Open:
     """A conversation that is under way."""
 
-    number: int
     conversation: Conversation
     playing: Playing
     texts: list[str] = field(default_factory=list)
@@ -75,7 +73,7 @@ class _Open:
 
     @property
     def key(self) -> str:
-        return str(self.number)
+        return _key(self.conversation.request)
 
     def take(self, step: Step) -> None:
         self.num_calls += step.num_calls
@@ -100,6 +98,11 @@ class _Open:
         )
 
 
+def _key(request: Request) -> str:
+    """Return the key of a conversation: all of its turns have the same."""
+    return f"{request.purpose}/{request.key}"
+
+
 @dataclass(slots=True)
 class _Underway:
     """Everything that a pause puts aside."""
@@ -107,8 +110,6 @@ class _Underway:
     backlog: deque[Request] = field(default_factory=deque)
     open: dict[str, _Open] = field(default_factory=dict)
     """By key."""
-    key_of: dict[tuple[Purpose, str], str] = field(default_factory=dict)
-    """The key of the conversation that a request of the engine belongs to."""
     ready: deque[Request] = field(default_factory=deque)
     """Turns to be sampled."""
     arrived: list[Stepped] = field(default_factory=list)
@@ -139,7 +140,6 @@ class TurnsEngine:
         self._engine, self._pausable = engine, pausable
         self._environments, self._decode = environments, decode
         self._context, self._slots, self._clock = context, slots, clock
-        self._numbers = itertools.count()
         self._now, self._held = _Underway(), _Underway()
         self._tool_s = self._waited_s = 0.0
 
@@ -233,7 +233,7 @@ class TurnsEngine:
             self._now.ready.append(request)
             self._now.num_single += 1
             return
-        each = _Open(next(self._numbers), Conversation(request), self._environments[request.environment])
+        each = _Open(Conversation(request), self._environments[request.environment])
         self._now.open[each.key] = each
         self._now.num_starting += 1
         self._submit_step(each)
@@ -258,11 +258,10 @@ class TurnsEngine:
     def _sampled(self, turn: Completion) -> list[Completion]:
         """Take a turn that the engine has sampled."""
         self._now.num_sampling -= 1
-        key = self._now.key_of.pop((turn.request.purpose, turn.request.key), None)
-        if key is None:
+        each = self._now.open.get(_key(turn.request))
+        if each is None:
             self._now.num_single -= 1
             return [turn]
-        each = self._now.open[key]
         each.conversation.take(turn)
         if turn.truncated:
             # Half a turn may be half a call: it is not carried out.
@@ -313,9 +312,7 @@ class TurnsEngine:
         if room < 1:
             return [self._ended(each, each.episode(0.0), truncated=True)]
         conversation.observe(tokens)
-        request = conversation.next_request(room)
-        self._now.key_of[request.purpose, request.key] = each.key
-        self._now.ready.append(request)
+        self._now.ready.append(conversation.next_request(room))
         return []
 
     def _unusable(self, each: _Open, reason: str) -> Completion:
