@@ -89,6 +89,7 @@ def test_arms_on_different_axes_are_refused(folder: Path):
     write(folder / "y.csv", [("tokens", "pass_rate"), *((100.0 * at, 0.4 + at / 100) for at in range(1, 12))])
     files = (folder / "x.csv", folder / "y.csv")
     assert "one axis of compute" in refused("plan", *files, "--target", "5000")
+    assert "add --target C" in refused("plan", *files)
     assert "one axis of compute" in refused("fit", *files, "--pool")
 
 

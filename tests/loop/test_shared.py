@@ -24,12 +24,12 @@ def shared_fake(*, slots: int = 4, pausable: bool = True, most_evaluating: int =
 def test_each_purpose_gets_its_own_completions():
     shared, _ = shared_fake()
     mine, theirs = requests(0, 3), requests(10, 3)
-    shared.training.submit(mine)
+    shared.submit(mine)
     shared.evaluation.submit(theirs)
-    assert (shared.training.num_pending, shared.evaluation.num_pending) == (3, 3)
+    assert (shared.num_pending, shared.evaluation.num_pending) == (3, 3)
     trained, evaluated = [], []
-    while shared.training.num_pending:
-        trained += shared.training.poll()
+    while shared.num_pending:
+        trained += shared.poll()
     while shared.evaluation.num_pending:
         evaluated += shared.evaluation.poll()
     assert keys(trained) == keys_of(mine)
@@ -53,30 +53,30 @@ def test_few_evaluation_requests_are_with_the_engine_at_once():
 
 def test_evaluation_alone_pauses_training_and_takes_all_slots():
     shared, engine = shared_fake(slots=4, most_evaluating=1)
-    shared.training.submit(requests(0, 4))
-    shared.training.poll()
-    before = shared.training.work
+    shared.submit(requests(0, 4))
+    shared.poll()
+    before = shared.work
     with shared.alone():
         shared.evaluation.submit(requests(10, 8))
         assert engine.num_pending == 8
         while shared.evaluation.num_pending:
             shared.evaluation.poll()
-    assert shared.training.work == before
-    assert keys(shared.training.poll()) == keys_of(requests(0, 4))
-    assert shared.evaluation.work.decoded == 8 * 4
+    assert shared.work == before
+    assert keys(shared.poll()) == keys_of(requests(0, 4))
+    assert shared.eval_work.decoded == 8 * 4
 
 
 def test_engine_that_cannot_pause_serves_both():
     shared, _ = shared_fake(pausable=False)
-    shared.training.submit(requests(0, 2))
+    shared.submit(requests(0, 2))
     with shared.alone():
         shared.evaluation.submit(requests(10, 4))
         evaluated: list[Completion] = []
         while len(evaluated) < 4:
             evaluated += shared.evaluation.poll()
-    assert keys(shared.training.poll()) == keys_of(requests(0, 2))
-    assert shared.evaluation.work == sum((estimated_work(each) for each in evaluated), Work())
-    assert shared.training.work.decoded == 2 * 4
+    assert keys(shared.poll()) == keys_of(requests(0, 2))
+    assert shared.eval_work == sum((estimated_work(each) for each in evaluated), Work())
+    assert shared.work.decoded == 2 * 4
 
 
 def test_training_work_never_falls():
@@ -85,7 +85,7 @@ def test_training_work_never_falls():
     seen = []
     while shared.evaluation.num_pending:
         shared.evaluation.poll()
-        seen.append(shared.training.work.decoded)
+        seen.append(shared.work.decoded)
     assert seen == sorted(seen)
 
 

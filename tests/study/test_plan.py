@@ -364,7 +364,9 @@ def test_a_users_wrong_set_is_named_as_such(tmp_path):
 
 
 def test_unknown_study_lists_where_to_look(tmp_path, monkeypatch):
-    with pytest.raises(StudyError, match=r'no study is called "tiny-lo"; there are .*did you mean "tiny-loo"\?'):
+    with pytest.raises(
+        StudyError, match=r'no study is called "tiny-lo"; did you mean "tiny-loo"\? \(scalerl study list'
+    ):
         load_study("tiny-lo")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(ONE_ARM)

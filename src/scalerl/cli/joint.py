@@ -56,7 +56,7 @@ def prior(
 @shares_options("explain", "method")
 def plan(
     common: Common,
-    target: float = option("C", "Compute at which the arms are compared.", default=..., check=opt.positive),
+    target: float | None = option("C", "Compute at which the arms are compared; needed.", check=opt.positive),
     budget: float | None = option(
         "C",
         "Compute that all arms may spend together, what they have spent included. Unset: no limit.",
@@ -83,6 +83,8 @@ def plan(
     from scalerl.report.joint import plans
     from scalerl.report.json import plain
 
+    if target is None:
+        raise UsageError("arms are compared at one compute, that of the run to plan for: add --target C, say 16000")
     if allocate is not None:
         if common.plot is not None:
             raise UsageError("--allocate prints a table and draws nothing: leave out --plot")

@@ -187,8 +187,8 @@ def locate(
     if text not in there:
         file = f"{text}{_SUFFIX}"
         meant = f'; did you mean "{file}"?' if Path(folder, file).is_file() else did_you_mean(text, there)
-        names = f"there are {', '.join(there)}, or give the path of a .toml file"
-        raise error(f'{asked_by}no {kind} is called "{text}"; {names}{meant}')
+        where = f"scalerl {kind} list shows all; a file of your own is given by its path"
+        raise error(f'{asked_by}no {kind} is called "{text}"{meant} ({where})')
     return f"{kind} {text}", there[text], text
 
 

@@ -399,8 +399,6 @@ class VllmSettings(Settings):
     """Whether the completions of a problem share the cache of its prompt, as long as the weights are the same."""
     quantisation: str = ""
     """How vLLM quantises the weights that it is given, such as "fp8"; empty: not at all."""
-    eager: bool | None = None
-    """Whether layers run as they are, without compilation and CUDA graphs; not set: on a CPU only."""
     python: str = ""
     """Interpreter of an environment that has scalerl and vLLM; empty: the one that trains."""
     engine_args: dict[str, Any] = Field(default_factory=dict)

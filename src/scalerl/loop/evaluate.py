@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from scalerl.graders.supervisor import Reason
 from scalerl.loop.grading import GraderRunner, Judge, Verdict
-from scalerl.loop.seams import Engine
+from scalerl.loop.seams import Sampler
 from scalerl.types import Completion, LengthPlan, Problem, Request, derive_seed
 
 
@@ -172,7 +172,7 @@ class Evaluation:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Sampler,
         sets: Mapping[str, Asked],
         *,
         graders: GraderRunner,

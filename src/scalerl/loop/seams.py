@@ -64,6 +64,14 @@ class PausableEngine(Engine, Protocol):
         ...
 
 
+class Sampler(Protocol):
+    """What an evaluation needs from an engine."""
+
+    def submit(self, requests: Sequence[Request]) -> None: ...
+
+    def poll(self) -> list[Completion]: ...
+
+
 class Grading(Protocol):
     """Grades complete groups."""
 

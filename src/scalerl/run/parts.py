@@ -146,7 +146,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             inputs.model.model.to("meta")  # pyright: ignore[reportArgumentType]
         grading = build_grading(inputs, recipe)
         pipeline = Pipeline(
-            engine=engine.training,
+            engine=engine,
             curriculum=build_curriculum(prompts, recipe, None if state is None else state.meta["curriculum"]),
             learner=learner,
             make_requests=request_maker(prompts, inputs, recipe).requests,

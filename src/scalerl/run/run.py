@@ -301,7 +301,7 @@ class Run:
         return {"rollout/tool_s": tool_s}
 
     def _log(self, done: StepDone, tools: Mapping[str, float]) -> None:
-        work = self.parts.engine.training_work
+        work = self.parts.engine.work
         self.clock.add(
             generator_flops=work_flops(self.shape, self._work, work),
             learner_flops=done.metrics.get("batch/flops", 0.0),
@@ -375,7 +375,7 @@ class Run:
         """Take what has been sampled for the evaluation beside training."""
         if self._evaluation is not None:
             with self._watchdog.watching("the grader"):
-                self._evaluation.evaluation.take(self.parts.engine.received("evaluation"))
+                self._evaluation.evaluation.take(self.parts.engine.evaluation.received())
             if self._evaluation.evaluation.done:
                 self._record(self._evaluation)
                 self._evaluation = None
@@ -396,7 +396,7 @@ class Run:
         """Count the FLOPs of evaluations since the last call, and as much of these seconds as they had of all FLOPs."""
         before, self._eval_work = self._eval_work, self.parts.engine.eval_work
         evaluated = work_flops(self.shape, before, self._eval_work)
-        trained = work_flops(self.shape, self._work, self.parts.engine.training_work)
+        trained = work_flops(self.shape, self._work, self.parts.engine.work)
         if evaluated > 0:
             self.clock.add(evaluation_flops=evaluated)
             self.clock.recount("evaluation", seconds * evaluated / (evaluated + trained))

@@ -47,7 +47,7 @@ def loaded_on_gpu(config):
 
 def build(name, loaded, **others):
     # A cache of given size: vLLM measures none, and does not mind what tests beside this one allocate.
-    vllm = VllmSettings(memory_share=0.1, eager=True, engine_args={"kv_cache_memory_bytes": CACHE})
+    vllm = VllmSettings(memory_share=0.1, engine_args={"enforce_eager": True, "kv_cache_memory_bytes": CACHE})
     settings = RolloutSettings(slots=SLOTS, context=CONTEXT, vllm=vllm, max_replacements=0)
     return ENGINES[name](loaded, settings, dtype=torch.bfloat16, fp32_head=True, **others)
 

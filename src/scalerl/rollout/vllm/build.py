@@ -139,7 +139,7 @@ def fleet_of(
 
 def start(spec: EngineSpec, devices: tuple[str, ...] = ()) -> ChildLink:
     """Start a process with vLLM in it."""
-    variables = environment(on_gpu=spec.on_gpu, compiled=spec.settings.eager is False)
+    variables = environment(on_gpu=spec.on_gpu, compiled=spec.settings.engine_args.get("enforce_eager") is False)
     if (visible := visible_devices(spec.settings, os.environ, learner=0 if spec.on_gpu else None)) is not None:
         variables["CUDA_VISIBLE_DEVICES"] = visible
     make = functools.partial(_generator, spec, devices)

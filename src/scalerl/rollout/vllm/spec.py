@@ -91,7 +91,7 @@ def engine_arguments(spec: EngineSpec, *, cache_bytes: int | None) -> dict[str, 
         ours["enable_return_routed_experts"] = True
     chosen: dict[str, Any] = {
         "seed": 0,
-        "enforce_eager": not spec.on_gpu if settings.eager is None else settings.eager,
+        "enforce_eager": not spec.on_gpu,
         "max_num_batched_tokens": max(LEAST_BATCH_TOKENS[spec.on_gpu], spec.context, 2 * spec.slots),
     }
     if spec.on_gpu:
