@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from batches import VERSION, make_completion, make_group, random_batch
+from batches import VERSION, lengths_of, make_completion, make_group, random_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,7 +36,7 @@ def test_a_small_batch_by_hand():
     (micro,) = result.micro_batches
     # The longer first; the last token of each is predicted, never read.
     assert micro.inputs.ids.tolist() == [5, 6, 7, 8, 9, 5, 6, 4]
-    assert micro.lengths == (5, 3)
+    assert lengths_of(micro) == [5, 3]
     assert micro.inputs.packing.positions.tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
     assert micro.inputs.packing.starts.tolist() == [0, 5, 8]
     # A token is predicted one place before it stands: 7 and <1> of the first sequence, 4 and <1> of the second.
@@ -102,10 +102,10 @@ def test_every_trained_token_is_in_exactly_one_pass(seed, tokens, weigh):
     completions = [completion for group in batch.groups for completion in group.completions]
     seen: dict[int, list[tuple[int, float]]] = {}
     for micro in result.micro_batches:
-        assert len(micro.inputs.ids) == sum(micro.lengths)
-        assert len(micro.lengths) == 1 or len(micro.inputs.ids) <= tokens
+        assert len(micro.inputs.ids) == sum(lengths_of(micro))
+        assert len(lengths_of(micro)) == 1 or len(micro.inputs.ids) <= tokens
         starts, positions = micro.inputs.packing.starts.tolist(), micro.inputs.packing.positions.tolist()
-        assert positions == [place for length in micro.lengths for place in range(length)]
+        assert positions == [place for length in lengths_of(micro) for place in range(length)]
         for place, target, log_prob, index in zip(
             micro.inputs.place.tolist(),
             micro.inputs.targets.tolist(),
@@ -141,9 +141,9 @@ def test_the_order_of_passes_is_always_the_same():
     for left, right in zip(first.micro_batches, again.micro_batches, strict=True):
         assert torch.equal(left.inputs.ids, right.inputs.ids)
         assert torch.equal(left.completion_of_token, right.completion_of_token)
-    longest = [micro.lengths[0] for micro in first.micro_batches]
+    longest = [lengths_of(micro)[0] for micro in first.micro_batches]
     assert longest == sorted(longest, reverse=True)
-    assert all(list(micro.lengths) == sorted(micro.lengths, reverse=True) for micro in first.micro_batches)
+    assert all(lengths_of(micro) == sorted(lengths_of(micro), reverse=True) for micro in first.micro_batches)
 
 
 @settings(deadline=None, max_examples=60)
@@ -166,7 +166,7 @@ def test_packing_by_a_loop(lengths):
     assert packing.starts.tolist() == [sum(lengths[:i]) for i in range(len(lengths) + 1)]
     assert packing.corners.tolist() == [row * max(lengths) + place for row, place in tokens]
     assert (packing.rows, packing.width) == (len(lengths), max(lengths))
-    assert packing.width <= packing.longest < 2 * packing.width
+    assert packing.width <= packing.for_attention["longest"] < 2 * packing.width
 
 
 @pytest.mark.parametrize("shared", [[0, 0, 0, 0], [0, 3, 2, 0]])
@@ -177,4 +177,4 @@ def test_a_lengthened_packing_has_more_sequences_of_one_token(shared, num):
     expected = pack([*lengths, *[1] * num], [*parents, *range(4, 4 + num)], [*shared, *[0] * num])
     assert [part.tolist() for part in longer.sequences] == [part.tolist() for part in expected.sequences]
     assert torch.equal(longer.positions, expected.positions)
-    assert (longer.prefixes is None) == (not any(shared))
+    assert (longer.keys is None) == (not any(shared))

@@ -1,7 +1,6 @@
 """Metrics that are read after the step: equal to those read at once, in any order, once."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -117,15 +116,11 @@ def test_on_a_cpu_nothing_is_copied():
 def test_shared_prompts_compile_with_warnings_as_errors():
     """torch.compile makes a torch.autograd.Function of its own to trace ours, and warns of it."""
     packing = pack([4, 3, 2], [0, 1, 0], [0, 0, 2])
-    assert packing.prefixes is not None
-    sizes = {"rows": packing.rows, "width": packing.width, "longest": packing.longest}
-    options: dict[str, Any] = {**sizes, **packing.prefixes.tensors()}
+    assert packing.keys is not None
 
     def attend(query, key, value):
         module = torch.nn.Module()
-        return packed_attention(
-            module, query, key, value, None, starts=packing.starts, corners=packing.corners, **options
-        )[0]
+        return packed_attention(module, query, key, value, None, **packing.for_attention)[0]
 
     torch.manual_seed(0)
     inputs = [torch.randn(1, 2, 9, 8, requires_grad=True) for _ in range(3)]

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 import torch
-from batches import VERSION, make_completion, make_group, random_batch
+from batches import VERSION, lengths_of, make_completion, make_group, random_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learners import gradients_of, make_learner, recipe_of
@@ -58,17 +58,17 @@ def test_a_shared_prompt_by_hand():
     wrong = make_completion("0/a", 1, [5, 6, 3], [4, 1])
     (micro,) = prepared(Batch(version=VERSION, groups=[make_group([right, wrong], [True, False])])).micro_batches
     packing = micro.inputs.packing
-    assert packing.prefixes is not None
+    assert packing.keys is not None
     # The second starts at the last token of the prompt, where its first token is predicted.
     assert micro.inputs.ids.tolist() == [5, 6, 3, 7, 8, 9, 3, 4]
-    assert (micro.lengths, micro.shared) == ((6, 2), (0, 2))
+    assert [part.tolist() for part in packing.sequences] == [[6, 2], [0, 0], [0, 2]]
     assert packing.positions.tolist() == [0, 1, 2, 3, 4, 5, 2, 3]
     assert micro.inputs.place.tolist() == [2, 3, 4, 5, 6, 7]
-    assert packing.prefixes.keys.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 6, 7]
-    assert packing.prefixes.key_starts.tolist() == [0, 6, 10]
-    assert packing.prefixes.prefix.tolist() == [0, 1]
+    assert packing.keys.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 6, 7]
+    assert packing.key_starts.tolist() == [0, 6, 10]
+    assert packing.prefix.tolist() == [0, 1]
     # The number of keys, 10, means that there is no further use.
-    assert packing.prefixes.uses.tolist() == [[6, 10], [7, 10]]
+    assert packing.uses.tolist() == [[6, 10], [7, 10]]
 
 
 def test_prefixes_by_hand():
@@ -88,7 +88,7 @@ def test_small_passes_share_no_prompts(share_from, tokens, shares):
     """Small by the tokens of the batch (at most 30 here), or by those of a pass."""
     batch = long_prompts(0, num_groups=1, per_group=2)
     micro_batches = prepared(batch, tokens=tokens, share_from=share_from).micro_batches
-    assert any(micro.inputs.packing.prefixes is not None for micro in micro_batches) == shares
+    assert any(micro.inputs.packing.keys is not None for micro in micro_batches) == shares
 
 
 @settings(deadline=None, max_examples=60)
@@ -120,7 +120,7 @@ def test_ranks_together_have_every_token_once(seed, tokens, ranks, shares):
         assert part.facts | {"batch/micro_batches": 0} == whole.facts | {"batch/micro_batches": 0}
         assert part.lengths.tolist() == whole.lengths.tolist()
         for micro in part.micro_batches:
-            assert len(micro.inputs.ids) == sum(micro.lengths) <= max(tokens, micro.lengths[0])
+            assert len(micro.inputs.ids) == sum(lengths_of(micro)) <= max(tokens, lengths_of(micro)[0])
 
 
 @settings(deadline=None, max_examples=60)

@@ -86,3 +86,8 @@ def random_batch(
             correct[:2] = [True, False]
         groups.append(make_group(completions, correct))
     return Batch(version=version, groups=groups)
+
+
+def lengths_of(micro):
+    """The tokens of each sequence in the row of a micro-batch."""
+    return micro.inputs.packing.sequences[0].tolist()

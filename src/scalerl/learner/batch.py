@@ -9,14 +9,14 @@ prompt share it (share.py). Over several ranks, each one filters and weighs the 
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scalerl.learner.late import sent
+from scalerl.learner.late import moved
 from scalerl.learner.packed_attention import Packing, pack
 from scalerl.learner.share import Rows, assign, prefixes, sharing_pays, split
 from scalerl.rl.filters import EffectiveBatch, num_nonfinite, trainable_tokens, trained_tokens
@@ -40,9 +40,7 @@ class ForwardInputs:
     """The experts that the engine routed each token of the row to, where they are replayed."""
 
     def to(self, device: torch.device) -> "ForwardInputs":
-        moved = {name: sent(getattr(self, name), device) for name in ("ids", "place", "targets")}
-        experts = None if self.experts is None else sent(self.experts, device)
-        return replace(self, packing=self.packing.to(device), experts=experts, **moved)
+        return replace(moved(self, device), packing=moved(self.packing, device))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,16 +52,6 @@ class MicroBatch:
     advantages: Tensor
     weights: Tensor
     completion_of_token: Tensor
-    lengths: tuple[int, ...]
-    """Tokens of each sequence in the row."""
-    shared: tuple[int, ...]
-    """Tokens before each sequence that it shares with an earlier one."""
-
-    def to(self, device: torch.device) -> "MicroBatch":
-        """Return it with the inputs of the loss on the device; those of the model are moved by the model."""
-        parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved = {name: sent(part, device) for name, part in parts.items() if isinstance(part, Tensor)}
-        return replace(self, **moved)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -206,8 +194,6 @@ def _packed(layout: _Layout, token_start: Rows, trained: Tensor, per_token: dict
             experts=_experts(layout),
         ),
         **{name: vector.index_select(0, token) for name, vector in per_token.items()},
-        lengths=tuple(lengths.tolist()),
-        shared=tuple(layout.shared.tolist()),
     )
 
 

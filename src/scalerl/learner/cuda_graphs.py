@@ -51,7 +51,8 @@ def padded(inputs: ForwardInputs) -> ForwardInputs:
 
 def shape_of(inputs: ForwardInputs) -> tuple[int, int, int, int, float]:
     """Return everything a graph depends on except the values of its tensors."""
-    return len(inputs.ids), len(inputs.packing.starts), len(inputs.targets), inputs.packing.longest, inputs.temperature
+    longest = inputs.packing.for_attention["longest"]
+    return len(inputs.ids), len(inputs.packing.starts), len(inputs.targets), longest, inputs.temperature
 
 
 def rounded_up(number: int, *, steps: int) -> int:
@@ -118,7 +119,7 @@ class PassGraphs:
     def __call__(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
         """Return log-probs, with gradient, and entropies, without; `inputs` is on the host."""
         num = len(inputs.targets)
-        if len(inputs.ids) > self.most_tokens or inputs.packing.prefixes is not None:
+        if len(inputs.ids) > self.most_tokens or inputs.packing.keys is not None:
             return self._compute(inputs)
         inputs = padded(inputs)
         graphs = self._graphs_for(inputs)

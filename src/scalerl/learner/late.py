@@ -1,6 +1,7 @@
 """Metrics that are read from the device when they are needed: a step does not wait for its own kernels."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -74,3 +75,9 @@ def sent(values: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and values.device.type == "cpu" and values.numel():
         values = values.pin_memory()
     return values.to(device, non_blocking=True)
+
+
+def moved(record: Any, device: torch.device) -> Any:
+    """Return a dataclass with its tensors on a device; those within its other fields stay where they are."""
+    parts = {field.name: getattr(record, field.name) for field in fields(record)}
+    return replace(record, **{name: sent(part, device) for name, part in parts.items() if isinstance(part, Tensor)})

@@ -17,7 +17,7 @@ the keys of that beginning, which are gathered in every layer; everything else i
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from scalerl.errors import PackingError
-from scalerl.learner.late import sent
+from scalerl.learner.late import moved
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -61,41 +61,29 @@ class Packing:
     """Width of that rectangle: the longest sequence, with the beginning that it shares."""
     sequences: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
     """The lengths, parents and numbers of shared tokens that it was made of; see `pack`."""
-    prefixes: "SharedPrefixes | None" = None
-
-    @property
-    def longest(self) -> int:
-        """An upper bound of the lengths: enough for the kernel, and few distinct values mean few compilations."""
-        return 1 << (self.width - 1).bit_length()
-
-    def to(self, device: torch.device) -> "Packing":
-        moved = {name: sent(getattr(self, name), device) for name in ("positions", "starts", "corners")}
-        prefixes = None if self.prefixes is None else self.prefixes.to(device)
-        return replace(self, **moved, prefixes=prefixes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SharedPrefixes:
-    """The keys of a row in which sequences share beginnings: those of every sequence in full, one after the other."""
-
-    keys: Tensor
-    """Index in the row of each key."""
-    key_starts: Tensor
-    """As Packing.starts, of the keys."""
-    key_corners: Tensor
-    """As Packing.corners, of the keys."""
-    own: Tensor
+    keys: Tensor | None = None
+    """Where beginnings are shared: index in the row of each key, of every sequence in full, one after the other."""
+    key_starts: Tensor | None = None
+    """As `starts`, of the keys."""
+    key_corners: Tensor | None = None
+    """As `corners`, of the keys."""
+    own: Tensor | None = None
     """For each token of the row, its place among the keys of its own sequence."""
-    prefix: Tensor
+    prefix: Tensor | None = None
     """Indices in the row of the tokens that other sequences share."""
-    uses: Tensor
+    uses: Tensor | None = None
     """For each of these its places among the keys of others; the number of keys where there are no more."""
 
-    def to(self, device: torch.device) -> "SharedPrefixes":
-        return SharedPrefixes(**{name: sent(part, device) for name, part in self.tensors().items()})
+    @property
+    def for_attention(self) -> dict[str, Any]:
+        """The arguments of `packed_attention`.
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        `longest` is an upper bound of the lengths: enough for the kernel, and few values mean few compilations.
+        """
+        shared = {name: getattr(self, name) for name in ("keys", "key_starts", "key_corners", "own", "prefix", "uses")}
+        sizes = {"rows": self.rows, "width": self.width, "longest": 1 << (self.width - 1).bit_length()}
+        given = {} if self.keys is None else shared
+        return {"starts": self.starts, "corners": self.corners, **sizes, **given}
 
 
 def pack(lengths: ArrayLike, parents: ArrayLike | None = None, shared: ArrayLike | None = None) -> Packing:
@@ -116,7 +104,7 @@ def pack(lengths: ArrayLike, parents: ArrayLike | None = None, shared: ArrayLike
         rows=len(sizes),
         width=width,
         sequences=(sizes, of, before),
-        prefixes=_prefixes(starts, positions, of, before, width) if before.any() else None,
+        **(_shared_keys(starts, positions, of, before, width) if before.any() else {}),
     )
 
 
@@ -130,13 +118,14 @@ def lengthened(packing: Packing, num: int) -> Packing:
     return pack(*(np.concatenate(parts) for parts in joined))
 
 
-def _prefixes(
+def _shared_keys(
     starts: NDArray[np.int64],
     positions: NDArray[np.int64],
     parents: NDArray[np.int64],
     before: NDArray[np.int64],
     width: int,
-) -> SharedPrefixes:
+) -> dict[str, Tensor]:
+    """Return the fields of a Packing whose sequences share beginnings."""
     sizes = np.diff(starts)
     assert not before[parents[before > 0]].any(), "a parent shares nothing itself"
     key_sizes = sizes + before
@@ -153,14 +142,15 @@ def _prefixes(
     uses = np.full((len(prefix), max(int(num_uses.max()), 2)), key_starts[-1])
     column = np.arange(len(places)) - np.repeat(np.cumsum(num_uses) - num_uses, num_uses)
     uses[np.repeat(np.arange(len(prefix)), num_uses), column] = places
-    return SharedPrefixes(
-        keys=torch.from_numpy(keys),
-        key_starts=torch.from_numpy(key_starts.astype(np.int32)),
-        key_corners=torch.from_numpy(row * width + place),
-        own=torch.from_numpy(np.repeat(key_starts[:-1], sizes) + positions),
-        prefix=torch.from_numpy(prefix),
-        uses=torch.from_numpy(uses),
-    )
+    made = {
+        "keys": keys,
+        "key_starts": key_starts.astype(np.int32),
+        "key_corners": row * width + place,
+        "own": np.repeat(key_starts[:-1], sizes) + positions,
+        "prefix": prefix,
+        "uses": uses,
+    }
+    return {name: torch.from_numpy(values) for name, values in made.items()}
 
 
 def has_kernel(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
@@ -191,12 +181,7 @@ def packed_hidden_states(
         position_ids=packing.positions[None],
         use_cache=False,
         return_dict=True,
-        starts=packing.starts,
-        corners=packing.corners,
-        rows=packing.rows,
-        width=packing.width,
-        longest=packing.longest,
-        **({} if packing.prefixes is None else packing.prefixes.tensors()),
+        **packing.for_attention,
         **({} if exchange is None else {"exchange": exchange}),
     )
     return output.last_hidden_state[0]
@@ -227,17 +212,17 @@ def check_packing(
     ids = torch.arange(9, device=device) % config.vocab_size
     first, second, third = ids.split([4, 3, 2])
     with _recorded_windows() as asked:
-        together = hidden_states(ids[:7], pack([4, 3]).to(device))
+        together = hidden_states(ids[:7], moved(pack([4, 3]), device))
     if asked != expected:
         raise PackingError(
             f"a {config.model_type} model cannot be trained on packed sequences: its layers attend to the last {asked} "
             f"tokens (None: all), and its configuration says {expected}"
         )
-    apart = [hidden_states(part, pack([len(part)]).to(device)) for part in (first, second)]
+    apart = [hidden_states(part, moved(pack([len(part)]), device)) for part in (first, second)]
     if not torch.allclose(together, torch.cat(apart), rtol=tolerance, atol=tolerance):
         raise PackingError(f"a {config.model_type} model cannot be trained: its layers mix packed sequences")
-    continued = hidden_states(ids, pack([4, 3, 2], [0, 1, 0], [0, 0, 2]).to(device))
-    alone = hidden_states(torch.cat([first[:2], third]), pack([4]).to(device))[2:]
+    continued = hidden_states(ids, moved(pack([4, 3, 2], [0, 1, 0], [0, 0, 2]), device))
+    alone = hidden_states(torch.cat([first[:2], third]), moved(pack([4]), device))[2:]
     return torch.allclose(continued, torch.cat([together, alone]), rtol=tolerance, atol=tolerance)
 
 
@@ -280,7 +265,7 @@ def packed_attention(
 ) -> tuple[Tensor, None]:
     """Causal attention within each sequence: [1, heads, tokens, size] -> [1, tokens, heads, size].
 
-    `keys` and what follows are the tensors of SharedPrefixes, or None if no sequence shares anything. With `exchange`,
+    `keys` and what follows are None if no sequence shares anything. With `exchange`,
     the tokens are a slice of the row, and this rank attends in the whole row for some of the heads.
     """
     if unknown := sorted(name for name in ("softcap", "s_aux", "position_bias") if others.get(name) is not None):

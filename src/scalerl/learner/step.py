@@ -20,7 +20,7 @@ from torch import Tensor
 
 from scalerl.config.parts import LearnerSettings, OptimizerSettings
 from scalerl.learner.batch import ForwardInputs, MicroBatch, Prepared, prepare
-from scalerl.learner.late import HostCopy, LateMetrics, StepTimer
+from scalerl.learner.late import HostCopy, LateMetrics, StepTimer, moved
 from scalerl.learner.packed_attention import pack
 from scalerl.learner.policy import Policy
 from scalerl.learner.schedules import rate
@@ -99,59 +99,47 @@ class TorchLearner:
         prepared = self._prepare(batch)
         timer = StepTimer(self.policy.device)
         self._optimizer.zero_grad(set_to_none=True)
-        tokens: TokenSums | None = None
-        loss = torch.zeros((), dtype=torch.float64, device=self.policy.device)
-        self._start_kl_sum = torch.zeros_like(loss)
+        sums = torch.zeros(7, dtype=torch.float64, device=self.policy.device)
+        ratio_max = torch.full_like(sums[0], -torch.inf)
         for micro in prepared.micro_batches:
-            part, value = self._backward(micro)
-            tokens = part if tokens is None else tokens + part
-            loss += value
+            part, largest = self._backward(micro)
+            sums += part
+            ratio_max = torch.maximum(ratio_max, largest)
         for log_probs in self._pad(prepared):
             log_probs.sum().backward()
-        routed = self.policy.router_counts()
+        sums = torch.cat([sums, self.policy.router_counts()])
         known = prepared.facts | {"optim/lr": self.lr, "batch/flops": self._flops(prepared)}
-        norm = None
+        norm = torch.zeros_like(ratio_max)
         if prepared.num_passes:
             self.policy.collect_gradients(self._team)
-            tokens = self._summed(tokens, loss, routed)
-            norm = self._update(loss)
+            # Ranks that compute a pass together have the same sums.
+            self._team.add(sums.div_(self._team.context))
+            self._team.largest(ratio_max)
+            norm = self._update(loss=sums[5])
         self._optimizer.zero_grad(set_to_none=True)
         timer.stop()
-        values = HostCopy(self._device_values(tokens, norm, loss, routed))
+        values = HostCopy(torch.cat([sums, torch.stack([ratio_max, norm.double()])]))
         self._version += 1
-        read = functools.partial(
-            self._metrics, prepared, known, values, timer, has_tokens=tokens is not None, has_update=norm is not None
-        )
+        read = functools.partial(self._metrics, prepared, known, values, timer)
         metrics = LateMetrics({name: value for name, value in known.items() if math.isfinite(value)}, read)
         if not self.reads_late:
             return metrics.read()
         self._unread = metrics
         return metrics
 
-    def _device_values(self, tokens: TokenSums | None, norm: Tensor | None, loss: Tensor, routed: Tensor) -> Tensor:
-        """Return what the metrics need of the device: sums over tokens, the norm, the loss, KL terms, routers."""
-        nothing = torch.zeros_like(loss)
-        sums = nothing.expand(5) if tokens is None else tokens.sums
-        ratio_max = nothing if tokens is None else tokens.ratio_max
-        norm = nothing if norm is None else norm.double()
-        return torch.cat([sums, torch.stack([ratio_max, norm, loss, self._start_kl_sum]), routed])
-
     def _metrics(
-        self,
-        prepared: Prepared,
-        known: Mapping[str, float],
-        values: HostCopy,
-        timer: StepTimer,
-        *,
-        has_tokens: bool,
-        has_update: bool,
+        self, prepared: Prepared, known: Mapping[str, float], values: HostCopy, timer: StepTimer
     ) -> dict[str, float]:
-        """Wait for the values of a step and return its metrics; counts the update if it was not skipped."""
+        """Wait for the values of a step and return its metrics; counts the update if it was not skipped.
+
+        The values are the sums of `_backward` and of the routers, the largest ratio and the norm.
+        """
         host = values.wait()
-        tokens = TokenSums(sums=host[:5], ratio_max=host[5]) if has_tokens else None
+        loss, start_kl_sum, num_replaced, num_routed, _, norm = host[5:].tolist()
+        tokens = TokenSums(sums=host[:5], ratio_max=host[9])
         metrics = {**known}
         metrics |= step_metrics(tokens, prepared.effective, lag=prepared.lag, num_nonfinite=prepared.num_nonfinite)
-        _, norm, loss, start_kl_sum, num_replaced, num_routed = host[5:].tolist()
+        has_update = prepared.num_passes > 0
         skipped = has_update and not (math.isfinite(norm) and math.isfinite(loss))
         self._updates += has_update and not skipped
         metrics |= {"optim/grad_norm": norm, "loss/value": loss} if has_update else {}
@@ -206,22 +194,26 @@ class TorchLearner:
             num_ranks=self._team.size // self._team.context,
         )
 
-    def _backward(self, micro: MicroBatch) -> tuple[TokenSums, Tensor]:
-        """Add one micro-batch's share to the gradient."""
+    def _backward(self, micro: MicroBatch) -> tuple[Tensor, Tensor]:
+        """Add one micro-batch's share to the gradient; return sums over its tokens and the largest ratio.
+
+        The sums are those of TokenSums, the loss and the KL from the start.
+        """
         log_probs, entropy = self.policy.run(micro.inputs)
-        micro = micro.to(self.policy.device)
+        micro = moved(micro, self.policy.device)
         loss_inputs = _loss_inputs(micro, log_probs)
         token_loss = self._loss(loss_inputs)
-        per_token = token_loss.loss
+        per_token, terms = token_loss.loss, torch.zeros_like(log_probs[:1])
         if self._start is not None:
             with torch.no_grad():
                 start, _ = self._start.run(micro.inputs)
             terms = start_kl(log_probs, start)
-            self._start_kl_sum += terms.detach().double().sum()
             per_token = per_token + self._learner.start_kl * terms
         loss = (micro.weights * per_token).sum()
         loss.backward()
-        return token_sums(token_loss, loss_inputs, entropy), loss.detach()
+        tokens = token_sums(token_loss, loss_inputs, entropy)
+        rest = torch.stack([loss.detach().double(), terms.detach().double().sum()])
+        return torch.cat([tokens.sums, rest]), tokens.ratio_max
 
     @torch.no_grad()
     def mean_loss(self, batch: Batch) -> float:
@@ -230,13 +222,11 @@ class TorchLearner:
         loss = torch.zeros((), dtype=torch.float64, device=self.policy.device)
         for micro in prepared.micro_batches:
             log_probs, _ = self.policy.run(micro.inputs)
-            micro = micro.to(self.policy.device)
+            micro = moved(micro, self.policy.device)
             loss += (micro.weights * self._loss(_loss_inputs(micro, log_probs)).loss).sum()
         for _ in self._pad(prepared):
             pass
-        if self._team.size > 1:
-            self._team.add(loss.div_(self._team.context))
-        return loss.item()
+        return self._team.add(loss.div_(self._team.context)).item()
 
     def _pad(self, prepared: Prepared) -> Iterator[Tensor]:
         """Run passes without targets where other ranks have more: a layer is gathered by all of them or by none."""
@@ -246,20 +236,6 @@ class TorchLearner:
         empty = ForwardInputs(ids=one, packing=pack([1]), place=none, targets=none, temperature=1.0)
         for _ in range(prepared.num_passes - len(prepared.micro_batches)):
             yield self.policy.run(empty)[0]
-
-    def _summed(self, tokens: TokenSums | None, loss: Tensor, routed: Tensor) -> TokenSums | None:
-        """Add up the sums of all ranks: of the loss and of routers in place, and those of tokens."""
-        if self._team.size == 1:
-            return tokens
-        device = self.policy.device
-        tokens = tokens or TokenSums(
-            sums=torch.zeros(5, dtype=torch.float64, device=device),
-            ratio_max=torch.full((), -torch.inf, dtype=torch.float64, device=device),
-        )
-        # Ranks that compute a pass together have the same sums.
-        for sums in (loss, self._start_kl_sum, tokens.sums, routed):
-            self._team.add(sums.div_(self._team.context))
-        return TokenSums(sums=tokens.sums, ratio_max=self._team.largest(tokens.ratio_max))
 
     def _update(self, loss: Tensor) -> Tensor:
         """Clip and update, unless the loss or a gradient is not finite; return the gradient norm.
