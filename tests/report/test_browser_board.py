@@ -199,8 +199,8 @@ def test_hostile_names_and_samples_stay_text(open_page: Any, tmp_path: Path):
         assert HOSTILE in tab.locator(".sample pre").first.inner_text()
         assert HOSTILE in tab.locator(".head").first.inner_text()
         tab.locator("nav h3 a").click()
-        tab.wait_for_selector("#arms tr:has-text('onerror')")  # after its arms are compared
-        assert HOSTILE in tab.locator("#arms").inner_text()
+        tab.wait_for_selector("#table-decisions tr:has-text('onerror')")  # after its arms are compared
+        assert HOSTILE in tab.locator("#table-decisions").inner_text()
         assert tab.locator("main img, main script, nav img").count() == 0
         assert tab.evaluate("window.hacked") is None
 

@@ -114,19 +114,19 @@ def test_study_has_its_arms_side_by_side(board: ServedBoard):
     assert view["standings"][0]["p_best"] > 0.9
     assert study["problem"] == ""
     assert [arm["arm"] for arm in study["arms"]] == ["base", "lower"]
-    assert study["planner"] == {}
 
 
-def test_planner_has_its_word(board: ServedBoard, watched: Path):
-    arms = [{"name": "base", "action": "continue", "p_best": 0.91}, {"name": "lower", "action": "stop", "p_best": 0.09}]
-    row = {"kind": "continue", "arm": "base", "until": 0.5, "known": {"arms": arms, "favourite": "base"}}
+def test_decisions_of_the_policy_are_shown(board: ServedBoard, watched: Path):
+    row = {"decision": 1, "kind": "continue", "arm": "base", "until": 0.5, "known": {"arms": [], "favourite": "base"}}
     (watched / "study" / "decisions.jsonl").write_text(json.dumps(row) + "\n")
     key = board.json("/api/runs")["studies"][0]["key"]
-    words = wait_until(lambda: board.json(f"/api/studies/{key}")["planner"])
-    assert words == {
-        "base": "continue, P(best) at the target 0.91, the favourite, given compute next, until 50% of its budget",
-        "lower": "stop, P(best) at the target 0.09",
-    }
+    rows = wait_until(lambda: _decisions(board, key))
+    assert rows[0][2:5] == ["base to 50% of its budget", "the largest expected gain per compute", "base"]
+
+
+def _decisions(board: ServedBoard, key: str) -> Any:
+    study = _compared(board, key)
+    return study and next((table["rows"] for table in study["report"]["tables"] if table["key"] == "decisions"), None)
 
 
 def test_a_changed_plan_is_shown(board: ServedBoard, watched: Path):

@@ -7,6 +7,7 @@ import math
 import textwrap
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import import_module
 from itertools import pairwise, product
 from pathlib import Path
@@ -71,12 +72,9 @@ def picture(analysis: Analysis) -> Any:
         return _figure(figure_data(analysis))
 
 
-def draw(analysis: Analysis, path: Path) -> None:
-    """Write the figure of an analysis; the suffix of `path` chooses the kind."""
-    draw_figure(figure_data(analysis), path)
-
-
-def draw_figure(data: FigureData, path: Path) -> None:
+def draw(analysis: Analysis, path: Path, **changed: Any) -> None:
+    """Write the figure of an analysis; the suffix of `path` chooses the kind, `changed` are fields of FigureData."""
+    data = replace(figure_data(analysis), **changed)
     write_figure(path, lambda: _figure(data))
 
 

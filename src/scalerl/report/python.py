@@ -129,17 +129,10 @@ class Runs:
             import pandas
         except ModuleNotFoundError:
             raise InputError("to_frame() needs pandas: pip install pandas") from None
-        parts = [
-            pandas.DataFrame(
-                {
-                    "curve": data.name,
-                    "run": "" if data.run is None else data.run,
-                    data.x_label: data.compute,
-                    data.y_label: data.reward,
-                }
-            )
-            for data in self.series
-        ]
+        parts = []
+        for data in self.series:
+            named = {"curve": data.name, "run": "" if data.run is None else data.run}
+            parts.append(pandas.DataFrame({**named, data.x_label: data.compute, data.y_label: data.reward}))
         return pandas.concat(parts, ignore_index=True)
 
     def __len__(self) -> int:

@@ -97,18 +97,8 @@ class FitOptions:
                 raise InputError(
                     f"--ceiling {ceiling:g} is not between {low:g} and {high:g}: give it in the unit of {series.name}"
                 )
-        given = {
-            "form": self.form,
-            "level": self.level,
-            "margin": self.margin,
-            "skip_before": self.skip_before,
-            "fit_until": self.fit_until,
-            "bounds": series.bounds,
-            "start": series.start,
-            "start_sd": series.start_sd,
-            "run": series.run,
-            "num_samples": series.num_samples,
-        }
+        given = {name: getattr(self, name) for name in ("form", "level", "margin", "skip_before", "fit_until")}
+        given |= {name: getattr(series, name) for name in ("bounds", "start", "start_sd", "run", "num_samples")}
         if self.method == "paper":
             if series.start is None:
                 raise InputError(

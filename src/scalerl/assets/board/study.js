@@ -1,8 +1,6 @@
 "use strict";
 // A study: its arms side by side. And the overview of everything that is watched.
 
-const DECISIONS = { decided: "The planner has decided.", not_separable: "The planner: the arms cannot be told apart.", budget_spent: "The planner: the budget is spent.", finish: "The planner trains its favourite to the end." };
-
 class StudyPage {
   constructor(key) {
     this.key = key; this.shown = null; this.version = null;
@@ -12,13 +10,13 @@ class StudyPage {
     if (!data) return;
     this.data = data;
     this.node.children[0].textContent = data.name;
-    this.node.children[1].textContent = [data.description.replace(/[.]?$/, "."), `${data.num_done} of ${data.num_runs} runs are done, ${data.num_running} are running.`, DECISIONS[data.decision] || ""].filter((words) => words && words !== ".").join(" ");
+    this.node.children[1].textContent = [data.description.replace(/[.]?$/, "."), `${data.num_done} of ${data.num_runs} runs are done, ${data.num_running} are running.`].filter((words) => words && words !== ".").join(" ");
     this.node.children[2].replaceChildren(...[...data.faults, data.problem].filter(Boolean).map((fault) => element("p", { className: "problem" }, fault)));
-    const hasWords = Object.keys(data.planner).length > 0, heads = [{ text: "arm" }, { text: "runs" }, { text: "reward", n: 1 }, ...(hasWords ? [{ text: "planner" }] : [])];
+    const heads = [{ text: "arm" }, { text: "runs" }, { text: "reward", n: 1 }];
     const rows = data.arms.map((arm) => {
       const rewards = arm.runs.map((run) => run.reward).filter(isNumber);
       const links = element("span", {}, ...arm.runs.flatMap((run, i) => [i ? ", " : "", element("a", { href: `#run/${run.key}` }, `seed ${run.seed === null ? "?" : run.seed}`), ` ${run.status}${run.num_alarms ? ` (${run.num_alarms} alarms)` : ""}`]));
-      return [arm.arm, links, rewards.length ? rewardText(rewards.reduce((a, b) => a + b, 0) / rewards.length) : "\u2013", ...(hasWords ? [data.planner[arm.arm] || ""] : [])];
+      return [arm.arm, links, rewards.length ? rewardText(rewards.reduce((a, b) => a + b, 0) / rewards.length) : "\u2013"];
     });
     this.node.querySelector("#arms").replaceChildren(tableOf(heads, rows, "stacks"));
     const host = this.node.querySelector("#study-report");

@@ -8,7 +8,7 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,13 +24,12 @@ from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, Series
 from scalerl.report.alarms import fall_alarms, listed, moved_alarms
 from scalerl.report.charts import lines_json, times_json
-from scalerl.report.columns import number, thinned
+from scalerl.report.columns import thinned
 from scalerl.report.content import page_json
 from scalerl.report.figures import line_to, points_json
-from scalerl.report.files import read_lines
-from scalerl.report.json import plain
+from scalerl.report.json import curve_json, plain
 from scalerl.report.outlook import FIRST_FIT, with_end
-from scalerl.report.results import FitOptions, curve_text, fitted_curve, param_value
+from scalerl.report.results import FitOptions, curve_text, fitted_curve
 from scalerl.report.runs import WAITING, Rows, Run, log_run, read_folder
 from scalerl.report.samples import line_offsets
 from scalerl.report.sources import Source, planned
@@ -53,7 +52,7 @@ _HISTORY = sorted({round(FIRST_FIT * 2 ** (quarter / 4)) for quarter in range(60
 _DEPTH, _MOST_FILES = 3, 4000
 _ROWS: dict[Path, Rows] = {}
 NO_BANDS = {"band": None, "new_band": None}
-NOT_COMPARED = {"report": None, "problem": "", "planner": {}, "decision": ""}
+NOT_COMPARED = {"report": None, "problem": ""}
 """What is shown of a study before its arms are compared."""
 
 Json = dict[str, Any]
@@ -312,23 +311,18 @@ def _fingerprint(series: Series) -> str:
 
 
 def fit_curve(series: Series, end_compute: float | None, unit: str | None) -> Json:
-    """Fit one curve; return its line and bands, its forecast for the end of the budget, and the words on it."""
+    """Fit one curve; return its values, its line, its forecast for the end of the budget, and the words on it."""
     curve = with_end(fitted_curve(series, FitOptions()), end_compute)
-    done, at_end = curve.fit, curve.at_end
-    line = line_to(curve)
-    params = {name: plain(param_value(done, name)) if curve.usable else None for name in ("ceiling", "exponent")}
+    done, at_end, line = curve.fit, curve.at_end, line_to(curve)
     return {
+        **curve_json(curve, concluded=False),
         "num": len(series.compute),
         "compute": float(series.compute.max(initial=0.0)),
         "verdict": curve.verdict,
         "is_ok": curve.verdict == Verdict.KNOWN,
-        **params,
         "end": None if at_end is None else {"compute": at_end.compute, **plain(at_end.reward)},
-        "form": None if done is None else done.form,
         "level": None if done is None else done.level,
-        "doubling": plain(curve.doubling),
         "end_compute": end_compute,
-        "advice": curve.advice,
         "text": curve_text(curve, unit),
         "fall": None if done is None else done.fall,
         "line": None if line is None else line.as_json(),
@@ -346,28 +340,4 @@ def _look_at_study(source: Source) -> Look:
             report = page_json(build_report([source.path], Selection(), FitOptions(), quick=True))
         except UserError as error:
             problem = str(error)
-    decision = next(
-        (row for _, row in reversed([*read_lines(source.path / store.DECISIONS, source.root)]) if row is not None), {}
-    )
-    words = {"planner": planner_words(decision), "decision": str(decision.get("kind") or "")}
-    return Look(detail={"report": report, "problem": problem, **words})
-
-
-def planner_words(decision: Mapping[str, Any]) -> dict[str, str]:
-    """Return what the policy of a study knew about each arm at its last decision; empty for a study without one."""
-    known = decision.get("known")
-    rows = known.get("arms") if isinstance(known, Mapping) else None
-    words: dict[str, str] = {}
-    for row in rows if isinstance(rows, list) else ():
-        if not isinstance(row, Mapping) or not isinstance(row.get("name"), str):
-            continue
-        parts = [str(row["action"])] if row.get("action") else []
-        if (p_best := number(row.get("p_best"))) == p_best:
-            parts.append(f"P(best) at the target {p_best:.2f}")
-        if row["name"] == (known or {}).get("favourite"):
-            parts.append("the favourite")
-        if row["name"] == decision.get("arm"):
-            until = number(decision.get("until"))
-            parts.append("given compute next" + (f", until {until:.0%} of its budget" if until == until else ""))
-        words[row["name"]] = ", ".join(parts)
-    return words
+    return Look(detail={"report": report, "problem": problem})

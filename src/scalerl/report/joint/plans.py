@@ -19,7 +19,7 @@ from scalerl.report.figures import figure_data
 from scalerl.report.joint.transfers import parse_size
 from scalerl.report.json import plain
 from scalerl.report.numbers import compute_text, interval_text, probability_text, short_compute_text
-from scalerl.report.picture import draw_figure
+from scalerl.report.picture import draw
 from scalerl.report.results import Analysis, CurveResult, check_one_axis
 from scalerl.report.tables import Table
 
@@ -124,13 +124,14 @@ def draw_plan(planned: Planned, candidates: Sequence[Candidate], curves: Sequenc
     """Draw the pooled curves of all arms up to the target; the legend has their probabilities and actions."""
     fits = {arm.name: arm.fit for arm in candidates}
     pooled = tuple(replace(curve, fit=fits[curve.name]) for curve in curves)
-    data = figure_data(Analysis(command="compare", curves=pooled, at=planned.target))
-    arms = [planned.arm(curve.result.name) for curve in data.curves]
+    analysis = Analysis(command="compare", curves=pooled, at=planned.target)
+    drawn = figure_data(analysis).curves
+    arms = [planned.arm(curve.result.name) for curve in drawn]
     shown = tuple(
         replace(curve, label=f"{curve.label} ({arm.action})", p_best=None if math.isnan(arm.p_best) else arm.p_best)
-        for curve, arm in zip(data.curves, arms, strict=True)
+        for curve, arm in zip(drawn, arms, strict=True)
     )
-    draw_figure(replace(data, curves=shown, title=f"to the target {short_compute_text(planned.target)}"), path)
+    draw(analysis, path, curves=shown, title=f"to the target {short_compute_text(planned.target)}")
 
 
 # What a step is spent on
