@@ -113,7 +113,7 @@ def test_study_has_its_arms_side_by_side(board: ServedBoard):
     assert [row["name"] for row in view["standings"]] == ["base", "lower"]
     assert view["standings"][0]["p_best"] > 0.9
     assert study["problem"] == ""
-    assert [arm["arm"] for arm in study["arms"]] == ["base", "lower"]
+    assert [row["arm"] for row in board.json("/api/runs")["runs"] if row["study"] == key] == ["base", "lower"]
 
 
 def test_decisions_of_the_policy_are_shown(board: ServedBoard, watched: Path):

@@ -52,6 +52,7 @@ function takeList(list) {
   if (focused) { const again = [...document.querySelectorAll("#nav-list a")].find((each) => each.getAttribute("href") === focused); if (again) again.focus({ preventScroll: true }); }
   byId("nav-summary").textContent = `Runs (${list.runs.length})`;
   if (state.page instanceof Overview) state.page.show(list);
+  if (state.page instanceof StudyPage) state.page.showArms(list.runs);
   // A single run is what its reader came for.
   if (!location.hash && list.runs.length === 1 && !list.num_unread && !list.studies.length && !state.went) { state.went = true; location.replace(`${location.pathname}${location.search}#run/${list.runs[0].key}`); }
 }
@@ -70,7 +71,7 @@ function route() {
 
 function refreshPage() {
   const page = state.page;
-  if (!(page instanceof Overview)) load(page instanceof RunPage ? `/api/runs/${page.key}` : `/api/studies/${page.key}`, (data) => {
+  if (!(page instanceof Overview)) load(page.path, (data) => {
     document.title = `${data.name} - scalerl watch`;
     if (state.page === page) page.show(data);
   });
@@ -89,8 +90,7 @@ function refresh(force = false) {
   if (!versions) return;
   if (state.epoch !== versions.epoch) { state.epoch = versions.epoch; state.loaded.clear(); force = true; }
   if (force || state.loaded.get("/api/runs") !== versions.version) refreshList();
-  if (page instanceof RunPage && (force || state.loaded.get(`/api/runs/${page.key}`) !== versions.runs[page.key])) refreshPage();
-  if (page instanceof StudyPage && (force || state.loaded.get(`/api/studies/${page.key}`) !== versions.studies[page.key])) refreshPage();
+  if (!(page instanceof Overview) && (force || state.loaded.get(page.path) !== versions.items[page.key])) refreshPage();
 }
 
 // The stream -------------------------------------------------------------------------------------------------------------

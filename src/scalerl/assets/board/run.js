@@ -7,7 +7,7 @@ const ADVICE = {
 };
 class RunPage {
   constructor(key) {
-    this.key = key; this.curve = null; this.told = null; this.data = null; this.known = null;
+    this.key = key; this.path = `/api/runs/${key}`; this.curve = null; this.told = null; this.data = null; this.known = null;
     this.samples = new Samples(key); this.charts = new Charts(key); this.filter = "";
     const section = (id, title, ...more) => element("section", { id }, element("h2", {}, title), ...more);
     this.title = element("h1", {}); this.head = element("p", { className: "head" }); this.choice = element("select", { "aria-label": "Curve", hidden: true });

@@ -3,26 +3,30 @@
 
 class StudyPage {
   constructor(key) {
-    this.key = key; this.shown = null; this.version = null;
+    this.key = key; this.path = `/api/studies/${key}`; this.shown = null;
     this.node = element("article", {}, element("h1", {}), element("p", { className: "sub" }), element("div", { id: "study-faults" }), element("section", {}, element("h2", {}, "Arms"), element("div", { id: "arms" })), element("div", { id: "study-report" }));
   }
   show(data) {
     if (!data) return;
     this.data = data;
     this.node.children[0].textContent = data.name;
-    this.node.children[1].textContent = [data.description.replace(/[.]?$/, "."), `${data.num_done} of ${data.num_runs} runs are done, ${data.num_running} are running.`].filter((words) => words && words !== ".").join(" ");
     this.node.children[2].replaceChildren(...[...data.faults, data.problem].filter(Boolean).map((fault) => element("p", { className: "problem" }, fault)));
-    const heads = [{ text: "arm" }, { text: "runs" }, { text: "reward", n: 1 }];
-    const rows = data.arms.map((arm) => {
-      const rewards = arm.runs.map((run) => run.reward).filter(isNumber);
-      const links = element("span", {}, ...arm.runs.flatMap((run, i) => [i ? ", " : "", element("a", { href: `#run/${run.key}` }, `seed ${run.seed === null ? "?" : run.seed}`), ` ${run.status}${run.num_alarms ? ` (${run.num_alarms} alarms)` : ""}`]));
-      return [arm.arm, links, rewards.length ? rewardText(rewards.reduce((a, b) => a + b, 0) / rewards.length) : "\u2013"];
-    });
-    this.node.querySelector("#arms").replaceChildren(tableOf(heads, rows, "stacks"));
+    this.showArms(state.list ? state.list.runs : []);
     const host = this.node.querySelector("#study-report");
     if (!data.report) return host.replaceChildren(element("p", { className: "sub" }, "The arms are compared when they have curves."));
     if (!host.querySelector("#curves")) host.replaceChildren(byId("report-template").content.cloneNode(true));
     this.shown = showReport(data.report, host, this.shown && this.shown.state);
+  }
+  showArms(listed) {
+    if (!this.data) return;
+    const runs = listed.filter((run) => run.study === this.key), num = (status) => runs.filter((run) => run.status === status).length;
+    this.node.children[1].textContent = [this.data.description.replace(/[.]?$/, "."), `${num("done")} of ${runs.length} runs are done, ${num("running")} are running.`].filter((words) => words !== ".").join(" ");
+    const rows = [...new Set(runs.map((run) => run.arm))].map((arm) => {
+      const own = runs.filter((run) => run.arm === arm), rewards = own.map((run) => run.reward).filter(isNumber);
+      const links = element("span", {}, ...own.flatMap((run, i) => [i ? ", " : "", element("a", { href: `#run/${run.key}` }, `seed ${run.seed === null ? "?" : run.seed}`), ` ${run.status}${run.num_alarms ? ` (${run.num_alarms} alarms)` : ""}`]));
+      return [arm, links, rewards.length ? rewardText(rewards.reduce((a, b) => a + b, 0) / rewards.length) : "\u2013"];
+    });
+    this.node.querySelector("#arms").replaceChildren(tableOf([{ text: "arm" }, { text: "runs" }, { text: "reward", n: 1 }], rows, "stacks"));
   }
 }
 

@@ -52,8 +52,6 @@ _HISTORY = sorted({round(FIRST_FIT * 2 ** (quarter / 4)) for quarter in range(60
 _DEPTH, _MOST_FILES = 3, 4000
 _ROWS: dict[Path, Rows] = {}
 NO_BANDS = {"band": None, "new_band": None}
-NOT_COMPARED = {"report": None, "problem": ""}
-"""What is shown of a study before its arms are compared."""
 
 Json = dict[str, Any]
 File = tuple[str, int, int]
@@ -79,7 +77,7 @@ class Look:
 
     @property
     def is_empty(self) -> bool:
-        return bool(self.summary["problem"]) and not self.detail["curves"] and not self.columns
+        return bool(self.summary.get("problem")) and not self.detail["curves"] and not self.columns
 
 
 @dataclass(slots=True, kw_only=True)
@@ -150,7 +148,7 @@ def unreadable(source: Source, fault: str) -> Look:
     """Return what is shown of something that cannot be read."""
     problem = f"{source.name} cannot be read: {fault}."
     if source.kind == "study":
-        return Look(detail=NOT_COMPARED | {"problem": problem})
+        return study_look(source, problem=problem)
     return _look(Run(source=source, kind="log", problem=problem), None, Fits())
 
 
@@ -332,12 +330,23 @@ def fit_curve(series: Series, end_compute: float | None, unit: str | None) -> Js
 # Studies
 
 
+def study_look(source: Source, report: Json | None = None, problem: str = "") -> Look:
+    """Return what is shown of a study: its plan and, when its arms are compared, its report."""
+    description = source.plan.get("description")
+    detail = {
+        "description": description if isinstance(description, str) else "",
+        "faults": list(source.faults),
+        "report": report,
+        "problem": problem,
+    }
+    return Look(summary={"key": source.key, "name": source.name}, detail=detail)
+
+
 def _look_at_study(source: Source) -> Look:
     """Compare the arms on the study's own axis, without the views that only a finished page needs."""
-    report, problem = None, ""
-    if all(source.root.holds(Path(name)) for name, _, _ in files_of(source)):
-        try:
-            report = page_json(build_report([source.path], Selection(), FitOptions(), quick=True))
-        except UserError as error:
-            problem = str(error)
-    return Look(detail={"report": report, "problem": problem})
+    if not all(source.root.holds(Path(name)) for name, _, _ in files_of(source)):
+        return study_look(source)
+    try:
+        return study_look(source, page_json(build_report([source.path], Selection(), FitOptions(), quick=True)))
+    except UserError as error:
+        return study_look(source, problem=str(error))

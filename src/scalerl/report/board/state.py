@@ -17,7 +17,7 @@ from typing import Any
 
 from scalerl.errors import WorkerDied
 from scalerl.report import samples
-from scalerl.report.board.looks import NOT_COMPARED, File, Look, files_of, look_at, unreadable
+from scalerl.report.board.looks import File, Look, files_of, look_at, study_look, unreadable
 from scalerl.report.files import Root, read_object
 from scalerl.report.json import plain
 from scalerl.report.runs import settings_that_differ
@@ -116,7 +116,7 @@ class Board:
         for source in sources:
             item = known.get(source.key)
             if item is None or item.source.kind != source.kind:
-                item = Item(source, Look(detail=NOT_COMPARED) if source.kind == "study" else None)
+                item = Item(source, study_look(source) if source.kind == "study" else None)
             if item.source != source:
                 item.source, item.version = source, self.version + 1
             if source.kind == "run":
@@ -150,59 +150,41 @@ class Board:
         item.next_at, item.asked = now + min(times * item.look.read_s, most) * (not item.look.more), None
         self.version += 1
         item.version = self.version
-        if (study := self._items.get(item.source.study or "")) is not None:
-            study.version = self.version
 
     # What the page asks for
 
     def _shown(self) -> Iterator[tuple[Item, Look]]:
-        """Yield runs and logs that have anything to show: files beside a log that are not logs do not."""
+        """Yield what there is to show: files beside a log that are not logs are not."""
         for item in self._items.values():
-            if item.look is not None and item.look.summary and not (item.source.quiet and item.look.is_empty):
+            if item.look is not None and not (item.source.quiet and item.look.is_empty):
                 yield item, item.look
-
-    def _studies(self) -> list[Item]:
-        return [item for item in self._items.values() if item.source.kind == "study"]
 
     def versions(self, after: int = 0, wait_s: float = 0.0) -> dict[str, Any]:
         """Return the version of everything, as soon as it is another than `after` or the time is over."""
         with self._changed:
             self._changed.wait_for(lambda: self.version != after, wait_s)
-            return {
-                "epoch": self.epoch,
-                "version": self.version,
-                "runs": {item.source.key: item.version for item, _ in self._shown()},
-                "studies": {item.source.key: item.version for item in self._studies()},
-            }
+            items = {item.source.key: item.version for item, _ in self._shown()}
+            return {"epoch": self.epoch, "version": self.version, "items": items}
 
     def listing(self) -> bytes:
+        """Return a row for each run and log, what is watched, and the settings that differ."""
         with self.lock:
             return self._cached("", self.version, self._listing_json)
 
     def _listing_json(self) -> dict[str, Any]:
-        shown = list(self._shown())
-        recipes = {item.source.key: look.settings for item, look in shown if look.settings}
+        rows = [(item.source.kind, look.summary | {"version": item.version}) for item, look in self._shown()]
+        recipes = {item.source.key: look.settings for item, look in self._shown() if look.settings}
         return {
             "epoch": self.epoch,
             "version": self.version,
             "time": time.time(),
             "paths": [str(root.path) for root in self.roots],
             "notes": self._notes,
-            "runs": [look.summary | {"version": item.version} for item, look in shown],
+            "runs": [row for kind, row in rows if kind != "study"],
             "num_unread": sum(item.look is None for item in self._items.values()),
-            "studies": [self._study_json(item) for item in self._studies()],
+            "studies": [row for kind, row in rows if kind == "study"],
             "settings": {"runs": list(recipes), "rows": plain(settings_that_differ(list(recipes.values())))},
         }
-
-    def _study_json(self, study: Item) -> dict[str, Any]:
-        source = study.source
-        states = [row["status"] for row in self._members(study)]
-        counts = {"num_runs": len(states), "num_done": states.count("done"), "num_running": states.count("running")}
-        return {"key": source.key, "version": study.version, "name": source.name, **counts}
-
-    def _members(self, study: Item) -> list[dict[str, Any]]:
-        """Return the rows of a study's runs in the list."""
-        return [look.summary for item, look in self._shown() if item.source.study == study.source.key]
 
     def detail(self, key: str) -> bytes | None:
         """Return what the page of a run or a study shows; None if there is no such thing."""
@@ -212,22 +194,7 @@ class Board:
             if item is None or look is None:
                 return None
             item.wanted_until = time.monotonic() + WANTED_S
-            head = partial(self._study_detail, item) if item.source.kind == "study" else lambda: look.summary
-            return self._cached(key, item.version, lambda: head() | {"version": item.version} | look.detail)
-
-    def _study_detail(self, study: Item) -> dict[str, Any]:
-        plan, arms = study.source.plan, {}
-        for row in self._members(study):
-            shown = ("key", "seed", "status", "reason", "step", "reward", "num_alarms", "updated_at")
-            arms.setdefault(row["arm"], []).append({key: row[key] for key in shown})
-        description = plan.get("description")
-        return {
-            **self._study_json(study),
-            "description": description if isinstance(description, str) else "",
-            "base": str(plan.get("base") or ""),
-            "faults": list(study.source.faults),
-            "arms": [{"arm": arm, "runs": runs} for arm, runs in arms.items()],
-        }
+            return self._cached(key, item.version, lambda: look.summary | {"version": item.version} | look.detail)
 
     def columns(self, key: str, names: Sequence[str]) -> dict[str, Any] | None:
         """Return some columns of a run over its steps, as far as they were logged; None if there is no such run."""
