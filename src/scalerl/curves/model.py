@@ -626,9 +626,7 @@ def where_the_mass_is(
     )
     b, m, mass = first_shapes(problem, white, candidates)
     # Rough as this is, it rules most places of a fall out; the best few of every kind stay.
-    rank = np.array(
-        [np.sum((candidates.kind == kind) & (mass > own)) for kind, own in zip(candidates.kind, mass, strict=True)]
-    )
+    rank = (np.equal.outer(candidates.kind, candidates.kind) & np.less.outer(mass, mass)).sum(axis=1)
     kept = (rank < FEW) | (mass > mass.max() - 12.0)
     candidates = candidates.take(kept)
     b, m, spread = best_shapes(problem, middle, candidates, b[kept], m[kept])
