@@ -13,7 +13,7 @@ from run_folders import write_study
 
 from scalerl import store
 from scalerl.errors import InputError
-from scalerl.logs import columns, source
+from scalerl.logs import source
 from scalerl.logs.build import arranged
 from scalerl.logs.columns import ARM, RUN
 from scalerl.logs.formats import FILES, FOLDERS, expand, read_table, read_tables
@@ -123,46 +123,6 @@ def test_gzipped_text_is_read(tmp_path: Path) -> None:
         read_table(path)
 
 
-def test_wandb_export_on_relative_time_has_hours(tmp_path: Path) -> None:
-    header = '"Relative Time (Process)","a - quality","a - quality__MIN","a - quality__MAX"'
-    text = f"{header}\n3600,0.5,0.5,0.5\n7200,0.6,0.6,0.6\n"
-    table = arranged(read_table(_file(tmp_path / "wandb.csv", text)), Selection(gpus=4))
-    assert (table.x, table.y, _column(table, "gpu_hours")) == ("gpu_hours", "quality", [4.0, 8.0])
-
-
-# JSON
-
-
-def test_prime_rl_compute_comes_from_other_rows_of_a_step(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = []
-    for step in range(1, 5):
-        rows.append({"step": step, "progress/total_tokens": 100 * step, "progress/tokens": 100, "time/step": 36.0})
-        rows.append({"step": step, "reward/all/mean": 0.5, "reward/all/max": 0.9})
-        if step % 2 == 0:
-            rows.append({"step": step, "eval/aime2024/avg@8": 0.1 * step, "eval/aime2024/completion_len/avg": 900})
-    path = _lines(tmp_path / "metrics.jsonl", rows)
-    table = read_table(path)
-    assert (table.x, table.y) == ("progress/total_tokens", "eval/aime2024/avg@8")
-    assert columns.fill_from_step(table.cells, "progress/total_tokens", "step")[4] == 200
-    # --gpus asks for GPU-hours, so that tokens give way.
-    table = arranged(read_table(path), Selection(gpus=100))
-    assert table.x == "gpu_hours"
-    at_eval = [row["gpu_hours"] for row in table.rows if "eval/aime2024/avg@8" in row]
-    assert at_eval == pytest.approx([2.0, 4.0])
-
-
-def test_step_time_is_the_mean_since_the_last_row(tmp_path: Path) -> None:
-    history: list[dict[str, Any]] = []
-    for step in (10, 20, 30):
-        history += [{"step": step, "reward": 1.2, "step_time": 36.0}, {"step": step, "eval_reward": 0.5}]
-    state = {"global_step": 30, "log_history": [*history, {"step": 30, "total_flos": 1e9}]}
-    path = _file(tmp_path / "checkpoint-30/trainer_state.json", json.dumps(state, indent=2))
-    table = arranged(read_table(path), Selection(gpus=10))
-    assert (table.x, table.y, table.places[1]) == ("gpu_hours", "eval_reward", "log_history row 2")
-    assert [row["gpu_hours"] for row in table.rows if "eval_reward" in row] == pytest.approx([1.0, 2.0, 3.0])
-    assert arranged(read_table(path.parent), Selection(gpus=10)).rows == table.rows
-
-
 # Run folders
 
 
@@ -226,40 +186,60 @@ def test_study_without_runs_is_an_error(tmp_path: Path, told: str, sentence: str
         read_table(tmp_path)
 
 
-# Time and recognition
+# Compute
 
-
-def test_time_is_summed_in_each_run_of_a_file(tmp_path: Path) -> None:
-    text = "arm,seed,step,step_time,reward\n" + "".join(
-        f"{arm},{seed},{step},3600,0.5\n" for step in (1, 2, 3) for arm in "ab" for seed in (0, 1)
+HOURS = (
+    '"Relative Time (Process)","a - quality","a - quality__MIN","a - quality__MAX"\n3600,0.5,0.5,0.5\n7200,0.6,0,1\n'
+)
+STEP_TIMES = [
+    row for s in (10, 20, 30) for row in ({"step": s, "step_time": 36.0}, {"step": s, "eval_reward": 0.01 * s})
+]
+STATE = json.dumps({"log_history": [*STEP_TIMES, {"step": 30, "total_flos": 1e9}]}, indent=2)
+PRIME = "".join(
+    json.dumps({"step": step, **row}) + "\n"
+    for step in range(1, 5)
+    for row in (
+        {"progress/total_tokens": 100 * step, "progress/tokens": 100, "time/step": 36.0},
+        {"reward/all/mean": 0.5, "reward/all/max": 0.9},
+        *[{"eval/aime2024/avg@8": 0.1 * step, "eval/aime2024/completion_len/avg": 900}] * (step % 2 == 0),
     )
-    table = arranged(read_table(_file(tmp_path / "a.csv", text)), Selection(gpus=2))
-    assert _column(table, "gpu_hours") == [2.0] * 4 + [4.0] * 4 + [6.0] * 4
-
-
-def test_evaluations_get_the_time_of_training_rows(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = [
-        {"step": 0, "split": "eval", "eval/acc": 0.1},
-        {"step": 0, "split": "eval", "eval/acc": 0.1},
+)
+SPLIT = "".join(
+    json.dumps({"step": step, "split": split, name: value}) + "\n"
+    for step, split, name, value in [
+        (0, "eval", "eval/acc", 0.1), *((step, "train", "step_time", 3600.0) for step in (1, 2, 3, 4)),
+        (2, "eval", "eval/acc", 0.2),
     ]
-    for step in (1, 2, 3, 4):
-        rows.append({"step": step, "split": "train", "step_time": 3600.0})
-    rows.append({"step": 2, "split": "eval", "eval/acc": 0.2})
-    table = read_table(_lines(tmp_path / "a.jsonl", rows))
-    assert [row["hours"] for row in table.rows if "eval/acc" in row] == [0.0, 0.0, 2.0]
-    assert table.x == "hours"
+)  # fmt: skip
+SEEDS = "arm,seed,step,step_time,reward\n" + "".join(
+    f"{arm},{seed},{step},3600,0.{step}\n" for step in (1, 2, 3) for arm in "ab" for seed in (0, 1)
+)
 
 
-def test_rows_without_a_step_count_as_steps(tmp_path: Path) -> None:
-    table = read_table(_file(tmp_path / "a.csv", "reward,step_time\n0.5,1800\n0.6,1800\n"))
-    assert (table.x, _column(table, "hours")) == ("hours", [0.5, 1.0])
+# --gpus asks for GPU-hours, so that tokens give way. A step time is the mean since the row before.
+@pytest.mark.parametrize(
+    "text, gpus, x, y, compute",
+    [
+        (HOURS, 4, "gpu_hours", "quality", [4, 8]),
+        (PRIME, None, "progress/total_tokens", "eval/aime2024/avg@8", [200, 400]),
+        (PRIME, 100, "gpu_hours", "eval/aime2024/avg@8", [2, 4]),
+        (STATE, 10, "gpu_hours", "eval_reward", [1, 2, 3]),
+        (SPLIT, None, "hours", "eval/acc", [2]),
+        (SEEDS, 2, "gpu_hours", "reward", [2, 4, 6, 2, 4, 6]),
+        ("reward,step_time\n0.5,1800\n0.6,1800\n", None, "hours", "reward", [0.5, 1]),
+    ],
+)
+def test_compute_is_built_and_filled_in(
+    tmp_path: Path, text: str, gpus: float | None, x: str, y: str, compute: list[float]
+) -> None:
+    series, *_ = series_from([read_table(_file(tmp_path / "log", text))], Selection(gpus=gpus))
+    assert (series.x_label, series.y_label, series.compute.tolist()) == (x, y, pytest.approx(compute))
 
 
-def test_number_of_gpus_must_be_positive(tmp_path: Path) -> None:
-    path = _file(tmp_path / "a.csv", "step,reward,step_time\n1,0.5,1800\n2,0.6,1800\n")
-    for gpus in (0, -1, float("nan")):
-        with pytest.raises(InputError, match="is not a number of GPUs: give how many"):
-            arranged(read_table(path), Selection(gpus=gpus))
+@pytest.mark.parametrize("gpus", [0, -1, float("nan")])
+def test_number_of_gpus_must_be_positive(tmp_path: Path, gpus: float) -> None:
+    with pytest.raises(InputError, match="is not a number of GPUs: give how many"):
+        arranged(read_table(_file(tmp_path / "log", SEEDS)), Selection(gpus=gpus))
 
 
 @pytest.mark.parametrize(

@@ -64,25 +64,72 @@ def _as_dict(series: Series) -> dict[str, Any]:
 
 # Curves and runs
 
-
-def test_one_file_is_one_curve_sorted_by_compute(tmp_path: Path) -> None:
-    [series] = _select(_csv(tmp_path / "log.csv", "gpu_hours,reward", [(3, 0.6), (1, 0.3), (2, 0.4), (2, 0.45)]))
-    assert (series.name, series.x_label, series.y_label, series.problem) == ("log", "gpu_hours", "reward", None)
-    assert (series.compute.tolist(), series.reward.tolist()) == ([1, 2, 2, 3], [0.3, 0.4, 0.45, 0.6])
-    assert (series.run, series.num_samples, series.evaluation, series.start) == (None, None, None, None)
-    assert series.holdout_compute.shape == (0,)
-    assert series.compute.dtype == np.float64
+PLAIN = "gpu_hours,reward"
+SIZES = [(arm, size, compute, reward) for arm, compute, reward in ARMS for size in (7, 70.0)]
+LR = [(1, "a", 1, 0.1), (2, "a", 2, 0.2), (1, "b", 3, 0.3)]
+WANDB = "Step,s0 - val/reward,s0 - val/reward__MIN,s1 - val/reward,s1 - val/reward__MIN"
+STEPS = [(step, round(0.1 + 0.013 * step, 3)) for step in range(1, 9)]
+UP = [step for step, _ in STEPS]
 
 
-def test_by_names_curves_by_its_values(tmp_path: Path) -> None:
-    rows = [(arm, size, compute, reward) for arm, compute, reward in ARMS for size in (7, 70.0)]
-    path = _csv(tmp_path / "log.csv", "arm,size,gpu_hours,reward", rows)
-    assert [series.name for series in _select(path, by=("arm", "size"))] == [
-        "a/size=7",
-        "a/size=70",
-        "b/size=7",
-        "b/size=70",
-    ]
+def _labelled(*labels: Any, steps: Sequence[tuple[int, float]] = STEPS) -> list[tuple[Any, ...]]:
+    return [(*(label if isinstance(label, tuple) else (label,)), *row) for label in labels for row in steps]
+
+
+# header, rows, options -> (name, compute, runs) of each curve, and the kinds of facts of the first
+CURVES: dict[str, tuple[str, list[Any], dict[str, Any], list[tuple[Any, ...]], list[str]]] = {
+    "sorted": (PLAIN, [(3, 0.6), (1, 0.3), (2, 0.4), (2, 0.45)], {}, [("log", [1, 2, 2, 3], 1)], []),
+    "by": ("arm,size,gpu_hours,reward", SIZES, {"by": ("arm", "size")},
+           [(f"{arm}/size={size}", [1, 2], 1) for arm in "ab" for size in (7, 70)], []),
+    "wandb": (WANDB, [(1, 0.1, 0, 0.2, 0), (2, 0.3, 0, 0.4, 0)], {}, [("s0", [1, 2], 1), ("s1", [1, 2], 1)],
+              ["one_column_per_run", "runs_apart"]),
+    "wandb seeds": (WANDB, [(1, 0.1, 0, 0.2, 0), (2, 0.3, 0, 0.4, 0)], {"seed": "run"}, [("log", [1, 2, 1, 2], 2)],
+                    ["one_column_per_run"]),
+    "where": ("lr,arm,gpu_hours,reward", LR, {"where": (("lr", "1.0"), ("arm", "b"))}, [("log", [3], 1)], []),
+    "where not": ("lr,arm,gpu_hours,reward", LR, {"where_not": (("lr", "1.0"),)}, [("log", [2], 1)], []),
+    "seeds": ("seed,gpu_hours,reward", _labelled(0, 1), {}, [("log", 2 * UP, 2)], ["runs_by_column"]),
+    "seeds, named": ("seed,gpu_hours,reward", _labelled(0, 1), {"seed": "seed"}, [("log", 2 * UP, 2)], []),
+    "one seed": ("seed,gpu_hours,reward", _labelled(7), {}, [("log", UP, 1)], []),
+    "a seed per row": ("gpu_hours,reward,seed", [(*row, 100 + row[0]) for row in STEPS], {}, [("log", UP, 1)],
+                       ["seed_has_too_many_values"]),
+    "runs": ("run,step,reward", _labelled("new", "base"), {}, [("new", UP, 1), ("base", UP, 1)], ["runs_apart"]),
+    "runs, named": ("run,step,reward", _labelled("new", "base"), {"seed": "run"}, [("log", 2 * UP, 2)], []),
+    "an id per attempt": ("run_id,step,reward", [("x1" if step < 5 else "x2", step, r) for step, r in STEPS], {},
+                          [("log", UP, 1)], ["runs_joined"]),
+    "ids that overlap": ("run_id,step,reward", [*_labelled("a"), *_labelled("b", steps=STEPS[5:]), ("b", 9, 0.5)], {},
+                         [("log", [*UP, 9], 1)], ["runs_joined", "superseded"]),
+    "a run without a name": ("run,step,reward", _labelled("new", "base", ""), {}, [("log", sorted(3 * UP), 1)],
+                             ["mixed"]),
+    "runs with seeds": ("run,seed,step,reward", _labelled(("r0", 0), ("r1", 1)), {}, [("log", 2 * UP, 2)],
+                        ["runs_by_column"]),
+    "clock from the first row": ("step,elapsed_s,reward", [(s, 360 * (s - 10), s / 100) for s in range(10, 60, 10)],
+                                 {}, [("log", [1, 2, 3, 4, 5], 1)], []),
+    "written twice": ("step,reward", [row for row in STEPS for _ in range(2)], {}, [("log", UP, 1)],
+                      ["repeated_rows"]),
+    "two rows per step": ("step,reward", [(s, r + shift) for s, r in STEPS for shift in (0, 0.002)], {},
+                          [("log", sorted(2 * UP), 1)], ["several_per_compute"]),
+    "one of two held out": ("split,step,reward", _labelled("train", "test"), {"holdout": ("split", "test")},
+                            [("log", UP, 1)], []),
+    "single answers": ("step,reward", [(step, float(at < step)) for step in UP for at in range(8)], {},
+                       [("log", sorted(8 * UP), 1)], []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_rows_make_curves(tmp_path: Path, name: str) -> None:
+    header, rows, options, expected, kinds = CURVES[name]
+    curves = _select(_csv(tmp_path / "log.csv", header, rows), **options)
+    found = [(one.name, one.compute.tolist(), 1 if one.run is None else len(set(one.run))) for one in curves]
+    assert found == [(label, pytest.approx(compute), num) for label, compute, num in expected]
+    assert [fact.kind for fact in curves[0].facts] == kinds
+
+
+def test_rewards_follow_their_compute(tmp_path: Path) -> None:
+    rows = [("train", 1, 0.3), ("late", 5, 0.6), ("train", 2, 1.00000002), ("late", 4, -1e-8)]
+    series = _only(tmp_path / "log.csv", "kind,gpu_hours,reward", rows, holdout=("kind", "late"))
+    assert (series.compute.tolist(), series.reward.tolist()) == ([1, 2], [0.3, 1.0])
+    assert (series.holdout_compute.tolist(), series.holdout_reward.tolist()) == ([4, 5], [0.0, 0.6])
+    assert (series.compute.dtype, series.num_samples, series.evaluation, series.problem) == (np.float64, *[None] * 3)
 
 
 def test_by_pools_files_into_runs_of_a_curve(tmp_path: Path) -> None:
@@ -92,22 +139,6 @@ def test_by_pools_files_into_runs_of_a_curve(tmp_path: Path) -> None:
     assert (first.name, first.run.tolist()) == ("a", ["one", "one", "two", "two"])
     assert [series.name for series in _select(*paths, by=("arm", "file"))] == ["a/one", "b/one", "a/two", "b/two"]
     assert [series.name for series in _select(*paths, by=("arm",), where=(("file", "two"),))] == ["a", "b"]
-
-
-def test_wandb_runs_are_curves_unless_named_as_seeds(tmp_path: Path) -> None:
-    header = "Step,s0 - val/reward,s0 - val/reward__MIN,s1 - val/reward,s1 - val/reward__MIN"
-    path = _csv(tmp_path / "export.csv", header, [(1, 0.1, 0, 0.2, 0), (2, 0.3, 0, 0.4, 0)])
-    assert [series.name for series in _select(path)] == ["s0", "s1"]
-    [series] = _select(path, seed="run")
-    assert series.run is not None
-    assert (series.name, series.run.tolist()) == ("export", ["s0", "s0", "s1", "s1"])
-
-
-def test_where_compares_numbers_as_numbers(tmp_path: Path) -> None:
-    path = _csv(tmp_path / "log.csv", "lr,arm,gpu_hours,reward", [(1, "a", 1, 0.1), (2, "a", 2, 0.2), (1, "b", 3, 0.3)])
-    [series] = _select(path, where=(("lr", "1.0"), ("arm", "b")))
-    assert series.compute.tolist() == [3]
-    assert _select(path, where_not=(("lr", "1.0"),))[0].compute.tolist() == [2]
 
 
 def test_compute_of_a_filtered_row_is_kept(tmp_path: Path) -> None:
@@ -130,19 +161,7 @@ def test_rows_without_a_reward_are_skipped(tmp_path: Path) -> None:
     assert series.compute.tolist() == [2]
 
 
-def test_held_out_rows_are_separate(tmp_path: Path) -> None:
-    rows = [("train", 1, 0.3), ("late", 5, 0.6), ("train", 2, 0.4), ("late", 4, 0.5)]
-    [series] = _select(_csv(tmp_path / "log.csv", "kind,gpu_hours,reward", rows), holdout=("kind", "late"))
-    assert (series.compute.tolist(), series.holdout_compute.tolist()) == ([1, 2], [4, 5])
-    assert series.holdout_reward.tolist() == [0.5, 0.6]
-
-
 # Scales and starts
-
-
-def test_rounding_beyond_one_is_clipped(tmp_path: Path) -> None:
-    [series] = _select(_csv(tmp_path / "log.csv", "gpu_hours,reward", [(1, 1.00000002), (2, -1e-8)]))
-    assert series.reward.tolist() == [1.0, 0.0]
 
 
 def test_start_first_takes_one_row_of_each_run(tmp_path: Path) -> None:
@@ -251,29 +270,6 @@ def test_evaluation_copied_into_every_run_counts_once(tmp_path: Path) -> None:
 # Seeds
 
 
-def test_seed_column_separates_runs_and_is_noted(tmp_path: Path) -> None:
-    rows = [*_rising(0, (1, 2)), *_rising(1, (1, 2))]
-    series = _only(tmp_path / "a.csv", "seed,gpu_hours,reward", rows)
-    assert series.run is not None
-    assert series.run.tolist() == ["0", "0", "1", "1"]
-    assert [fact.kind for fact in series.facts] == ["runs_by_column"]
-    named = _only(tmp_path / "a.csv", "seed,gpu_hours,reward", rows, seed="seed")
-    assert named.run is not None
-    assert (named.run.tolist(), named.notes) == (series.run.tolist(), ())
-
-
-def test_single_seed_is_not_noted(tmp_path: Path) -> None:
-    series = _only(tmp_path / "a.csv", "seed,gpu_hours,reward", _rising(7, (1, 2, 3)))
-    assert (series.run, series.notes) == (None, ())
-
-
-def test_seed_that_differs_in_every_row_is_ignored(tmp_path: Path) -> None:
-    rows = [(100 + compute, compute, 0.1 * compute) for compute in range(1, 7)]
-    series = _only(tmp_path / "a.csv", "seed,gpu_hours,reward", rows)
-    assert series.run is None
-    assert [fact.kind for fact in series.facts] == ["seed_has_too_many_values"]
-
-
 def test_same_seed_in_two_files_is_two_runs(tmp_path: Path) -> None:
     for name in ("one", "two"):
         _only(tmp_path / f"{name}.csv", "arm,seed,gpu_hours,reward", [("a", *row) for row in _rising(0, (1, 2))])
@@ -288,13 +284,6 @@ def test_same_seed_in_two_files_is_two_runs(tmp_path: Path) -> None:
     [series] = _select(*paths, by=("arm",))
     assert series.run is not None
     assert sorted(set(series.run.tolist())) == ["one/0", "two/0", "two/1"]
-
-
-def test_clock_that_begins_with_the_first_row_is_completed(tmp_path: Path) -> None:
-    rows = [(step, 360.0 * (step - 10), 0.3 + step / 1000) for step in range(10, 60, 10)]
-    series = _only(tmp_path / "a.csv", "step,elapsed_s,reward", rows)
-    assert (series.start, series.x_label) == (None, "hours")
-    assert series.compute.tolist() == pytest.approx([1, 2, 3, 4, 5])
 
 
 # The scale: shares, per cent only for what is named as a rate, everything else as it is
@@ -372,154 +361,63 @@ def test_one_start_for_shares_and_per_cent_is_a_share(tmp_path: Path):
     assert [series.start for series in _select(*paths, start=0.02)] == [0.02, 0.02]
 
 
-# Faults of a file
+# Faults
+
+CHOSEN, ROW = "arm,gpu_hours,pass_rate", [("a", 1, 0.5)]
+# header, rows, options -> a part of the sentence
+FAULTS: list[tuple[str, list[Any], dict[str, Any], str]] = [
+    # of a file
+    (CHOSEN, ROW, {"x": "gpu_hour"}, "log.csv has no column 'gpu_hour' (--x): did you mean 'gpu_hours'? It has"),
+    (CHOSEN, ROW, {"y": "rate"}, "(--y): did you mean 'pass_rate'? It has pass_rate, arm, gpu_hours, file."),
+    (CHOSEN, ROW, {"seed": "arms"}, "has no column 'arms' (--seed): did you mean 'arm'?"),
+    (CHOSEN, ROW, {"by": ("zzz",)}, "(--by): it has arm, gpu_hours, pass_rate, file."),
+    (CHOSEN, ROW, {"where": (("kind", "a"),)}, "has no column 'kind' (--where)"),
+    (CHOSEN, ROW, {"holdout": ("kind", "a")}, "has no column 'kind' (--holdout)"),
+    ("a,b", [(1, 0.5)], {}, "log.csv has no column recognised as compute: choose one with --x among a, b, file."),
+    ("a,b", [(1, 0.5)], {"x": "a"}, "recognised as reward: choose one with --y"),
+    ("step,reward,step_time", [(1, 0.5, 3600)], {"x": "gpu_hours"}, "--gpus N builds it from the log's clock"),
+    ("step,reward", [(1, 0.5)], {"gpus": 8}, "--gpus 8 needs a clock"),
+    (CHOSEN, ARMS, {"where": (("arm", "c"),)}, "--where arm=c matches no row of"),
+    (CHOSEN, ARMS, {"holdout": ("arm", "c")}, "log.csv: the values there are a, b."),
+    (PLAIN, [(1, ""), ("", 0.5)], {"x": "gpu_hours", "y": "reward"}, "1 have 'gpu_hours', 1 have 'reward' and none"),
+    (CHOSEN, [("a", 1, "nan"), ("b", 1, "inf")], {"by": ("arm",)}, "no usable curve among 2; the first, a:"),
+    # of a curve
+    (PLAIN, [(1, 39.9)], {"start": -1, "y_scale": "100"}, "--start -1 is outside [0, 100], the scale of the rewards:"),
+    (PLAIN, [(1, "nan")], {}, "'reward' is 'nan' where a finite number is needed, at line 2 of log.csv: correct"),
+    (PLAIN, [(1, "nan"), (2, "-inf")], {}, "leave them out with --where 'reward!=-inf' --where 'reward!=nan', or"),
+    (PLAIN, [(1, 0.5), ("inf", 0.5)], {}, "'gpu_hours' is 'inf' where a finite number is needed, at line 3 of log.csv"),
+    (PLAIN, [(n, "nan") for n in range(1, 9)], {}, "at line 2, line 3, line 4, line 5, line 6 and 3 more of log.csv"),
+    (PLAIN, [(1, 0.5), (2, "oops")], {}, "'reward' is 'oops' where a finite number is needed, at line 3 of log.csv"),
+    (PLAIN, [(-3, 0.5), (1, 0.6)], {"start": "first"}, "'gpu_hours' is -3 at line 2 of log.csv"),
+    (PLAIN, [(0, 0.5), (1, 0.6), (-3, 0.5)], {}, "'gpu_hours' is -3 at line 4 of log.csv"),
+    (PLAIN, [(1, -0.5), (2, 0.6)], {"y_scale": "1"}, "outside [0, 1] of --y-scale 1 at line 2 of log.csv"),
+    (PLAIN, [(1, 0.5), (2, 300)], {"y_scale": "100"}, "outside [0, 100] of --y-scale 100 at line 3 of log.csv"),
+    (PLAIN, [(1, 0.5)], {"holdout": ("gpu_hours", "1")}, "every row of log matches --holdout gpu_hours=1: none"),
+    (PLAIN, [(0, 0.5)], {"start": "first"}, "log has no row left to fit besides its start, at line 2 of log.csv."),
+    (
+        "timestamp,reward", [(1.7e9 + 60 * at, 0.1 + 0.01 * at) for at in range(8)], {"x": "timestamp"},
+        "'timestamp' runs from 1700000000 to 1700000420, which is a time of day and not an amount spent",
+    ),
+]  # fmt: skip
 
 
-def test_missing_column_lists_the_columns(tmp_path: Path) -> None:
-    path = _csv(tmp_path / "log.csv", "arm,gpu_hours,pass_rate", [("a", 1, 0.5)])
-    for option, name in (("x", "gpu_hour"), ("y", "pass-rate"), ("seed", "arms")):
-        sentence = _fault(path, **{option: name})
-        assert f"{path} has no column {name!r} (--{option}): did you mean" in sentence
-        assert all(column in sentence for column in ("arm", "gpu_hours", "pass_rate", "file"))
-    assert "did you mean 'pass_rate'? It has pass_rate, arm, gpu_hours, file." in _fault(path, y="rate")
-    assert "(--by): it has arm, gpu_hours, pass_rate, file." in _fault(path, by=("zzz",))
-    assert "has no column 'kind' (--where)" in _fault(path, where=(("kind", "a"),))
-    assert "has no column 'kind' (--holdout)" in _fault(path, holdout=("kind", "a"))
+@pytest.mark.parametrize("header, rows, options, sentence", FAULTS)
+def test_fault_is_one_sentence(
+    tmp_path: Path, header: str, rows: list[Any], options: dict[str, Any], sentence: str
+) -> None:
+    assert sentence in _fault(_csv(tmp_path / "log.csv", header, rows), **options)
 
 
-def test_unrecognised_columns_must_be_chosen(tmp_path: Path) -> None:
-    path = _csv(tmp_path / "log.csv", "alpha,beta", [(1, 0.5)])
-    assert f"{path} has no column recognised as compute: choose one with --x among alpha, beta, file." == _fault(path)
-    assert "recognised as reward: choose one with --y" in _fault(path, x="alpha")
-    assert _select(path, x="alpha", y="beta")[0].reward.tolist() == [0.5]
-
-
-def test_gpus_without_step_time_is_an_error(tmp_path: Path) -> None:
-    path = _csv(tmp_path / "log.csv", "step,reward,step_time", [(1, 0.5, 3600)])
-    assert "--gpus N builds it from the log's clock" in _fault(path, x="gpu_hours")
-    path = _csv(tmp_path / "log.csv", "step,reward", [(1, 0.5)])
-    assert "--gpus 8 needs a clock" in _fault(path, gpus=8)
-    assert _select(path, x="step", gpus=8)[0].compute.tolist() == [1]
-
-
-def test_filter_without_a_match_lists_the_values(tmp_path: Path) -> None:
-    path = _csv(tmp_path / "log.csv", "arm,gpu_hours,reward", ARMS)
-    assert f"--where arm=c matches no row of {path}: the values there are a, b." == _fault(path, where=(("arm", "c"),))
-    assert f"--holdout arm=c matches no row of {path}: the values there are a, b." == _fault(path, holdout=("arm", "c"))
-
-
-def test_no_curve_at_all(tmp_path: Path) -> None:
+def test_columns_that_are_named_need_not_be_recognised(tmp_path: Path) -> None:
+    assert _only(tmp_path / "a.csv", "alpha,beta", [(1, 0.5)], x="alpha", y="beta").reward.tolist() == [0.5]
+    assert _only(tmp_path / "b.csv", "step,reward", [(1, 0.5)], x="step", gpus=8).compute.tolist() == [1]
     assert "no file was given" in _fault()
-    path = _csv(tmp_path / "log.csv", "gpu_hours,reward", [(1, ""), ("", 0.5)])
-    expected = (
-        "no usable curve: of the 2 rows selected from .*log.csv, 1 have 'gpu_hours', 1 have 'reward' and none has both"
-    )
-    with pytest.raises(InputError, match=expected):
-        _select(path, x="gpu_hours", y="reward")
-    path = _csv(tmp_path / "log.csv", "arm,gpu_hours,reward", [("a", 1, "nan"), ("b", 1, "inf")])
-    assert "no usable curve among 2; the first, a: 'reward' is 'nan' where" in _fault(path, by=("arm",))
-
-
-def test_a_start_off_the_scale(tmp_path: Path) -> None:
-    path = _csv(tmp_path / "log.csv", "gpu_hours,reward", [(1, 39.9)])
-    sentence = _fault(path, start=-1, y_scale="100")
-    assert sentence == (
-        "--start -1 is outside [0, 100], the scale of the rewards: give the reward before training, in the unit of the "
-        "log."
-    )
 
 
 def test_pooled_files_must_share_columns(tmp_path: Path) -> None:
-    paths = [
-        _csv(tmp_path / "one.csv", "arm,gpu_hours,reward", [("a", 1, 0.5)]),
-        _csv(tmp_path / "two.csv", "arm,flops,reward", [("a", 1, 0.5)]),
-    ]
-    assert (
-        _fault(*paths, by=("arm",)) == "the files of a use different columns (flops, gpu_hours): choose one with --x."
-    )
-
-
-# Faults of a curve
-
-
-@pytest.mark.parametrize(
-    "rows, options, sentence",
-    [
-        ([(1, "nan")], {}, "'reward' is 'nan' where a finite number is needed, at line 2 of log.csv: correct"),
-        ([(1, "nan"), (2, "-inf")], {}, "leave them out with --where 'reward!=-inf' --where 'reward!=nan', or"),
-        ([(1, 0.5), ("inf", 0.5)], {}, "'gpu_hours' is 'inf' where a finite number is needed, at line 3 of log.csv"),
-        (
-            [(n, "nan") for n in range(1, 9)],
-            {},
-            "at line 2, line 3, line 4, line 5, line 6 and 3 more of log.csv",
-        ),
-        (
-            [(1, 0.5), (2, "oops")],
-            {},
-            "'reward' is 'oops' where a finite number is needed, at line 3 of log.csv",
-        ),
-        ([(-3, 0.5), (1, 0.6)], {"start": "first"}, "'gpu_hours' is -3 at line 2 of log.csv"),
-        ([(0, 0.5), (1, 0.6), (-3, 0.5)], {}, "'gpu_hours' is -3 at line 4 of log.csv"),
-        ([(1, -0.5), (2, 0.6)], {"y_scale": "1"}, "outside [0, 1] of --y-scale 1 at line 2 of log.csv"),
-        ([(1, 0.5), (2, 300)], {"y_scale": "100"}, "outside [0, 100] of --y-scale 100 at line 3 of log.csv"),
-        (
-            [(1, 0.5)],
-            {"holdout": ("gpu_hours", "1")},
-            "every row of log matches --holdout gpu_hours=1: none is left to fit",
-        ),
-        ([(0, 0.5)], {"start": "first"}, "log has no row left to fit besides its start, at line 2 of log.csv."),
-    ],
-)
-def test_fault_of_the_only_curve_is_raised(
-    tmp_path: Path, rows: list[Any], options: dict[str, Any], sentence: str
-) -> None:
-    assert sentence in _fault(_csv(tmp_path / "log.csv", "gpu_hours,reward", rows), **options)
-
-
-def test_named_runs_are_separate_curves(tmp_path: Path) -> None:
-    rows = [(run, step, 0.01 * step) for run in ("new", "base") for step in range(1, 9)]
-    path = _csv(tmp_path / "log.csv", "run,step,reward", rows)
-    assert [series.name for series in _select(path)] == ["new", "base"]
-    assert _select(path)[0].facts[-1].kind == "runs_apart"
-    assert len(_select(path, seed="run")) == 1
-    # An id that changes when a run is resumed names no other run, and neither do repeats that a seed tells apart.
-    resumed = [("x1" if step < 5 else "x2", step, 0.01 * step) for step in range(1, 9)]
-    assert len(_select(_csv(tmp_path / "log.csv", "run_id,step,reward", resumed))) == 1
-    overlap = [(run, step, 0.01 * step) for run, steps in (("a", range(1, 11)), ("b", range(9, 20))) for step in steps]
-    assert len(_select(_csv(tmp_path / "log.csv", "run_id,step,reward", overlap))) == 1
-    unnamed = [*rows, *(("", step, 0.01 * step) for step in range(1, 9))]
-    assert len(_select(_csv(tmp_path / "log.csv", "run,step,reward", unnamed))) == 1
-    seeds = [(f"r{seed}", seed, step, 0.01 * step) for seed in (0, 1) for step in range(1, 9)]
-    assert len(_select(_csv(tmp_path / "log.csv", "run,seed,step,reward", seeds))) == 1
-
-
-def test_time_of_day_is_not_compute(tmp_path: Path) -> None:
-    rows = [(1.7e9 + 60 * at, 0.1 + 0.01 * at) for at in range(8)]
-    sentence = _fault(_csv(tmp_path / "log.csv", "timestamp,reward", rows), x="timestamp")
-    assert "'timestamp' runs from 1700000000 to 1700000420, which is a time of day and not an amount spent" in sentence
-
-
-def test_rows_written_twice_count_once(tmp_path: Path) -> None:
-    rows = [(step, 0.1 + 0.013 * step) for step in range(1, 11) for _ in range(2)]
-    [series] = _select(_csv(tmp_path / "log.csv", "step,reward", rows))
-    assert series.compute.size == 10
-    assert [(fact.kind, fact.values["num"]) for fact in series.facts] == [("repeated_rows", 10)]
-
-
-def test_several_rows_per_step_are_noted(tmp_path: Path) -> None:
-    rows = [(step, 0.1 + 0.013 * step + shift) for step in range(1, 11) for shift in (0.0, 0.002)]
-    [series] = _select(_csv(tmp_path / "log.csv", "step,reward", rows))
-    assert series.compute.size == 20
-    assert [(fact.kind, fact.values["num"]) for fact in series.facts] == [("several_per_compute", 2)]
-    # One row to fit and one that is held out are not two evaluations.
-    split = [(step, 0.1 + 0.013 * step, word) for step in range(1, 11) for word in ("train", "test")]
-    path = _csv(tmp_path / "log.csv", "step,reward,split", split)
-    [series] = _select(path, holdout=("split", "test"))
-    assert not series.facts
-    # Single answers, right or wrong, are not rows written twice.
-    answers = [(step, float(at < step)) for step in range(1, 11) for at in range(10)]
-    [series] = _select(_csv(tmp_path / "log.csv", "step,reward", answers))
-    assert (series.compute.size, series.facts) == (100, ())
+    paths = [_csv(tmp_path / f"{x}.csv", f"arm,{x},reward", [("a", 1, 0.5)]) for x in ("gpu_hours", "flops")]
+    expected = "the files of a use different columns (flops, gpu_hours): choose one with --x."
+    assert _fault(*paths, by=("arm",)) == expected
 
 
 def test_nan_counts_as_not_measured(tmp_path: Path) -> None:
