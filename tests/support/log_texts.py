@@ -260,6 +260,12 @@ LOGS = (
     Log("eval_blocks.log", printed("Step {step}: reward={half}", "=== Evaluation ===\n  accuracy: {reward}\n====="),
         "eval/accuracy", EVALS),
     Log("own_names.log", printed("rollout_step={step} returns={percent:.2f} loss=0.1 kl= 0.01"), "returns", unit=100),
+    Log("mlx.log", printed("Iter {step}: Train loss 0.1, Total rewards mean {half:.4f}, Total rewards std 0.2, Lr 1",
+                           "Iter {step}: Val loss 0.1, Val total_rewards_mean {reward:.4f}, Val took 33.1s"),
+        "Val total_rewards_mean", EVALS),
+    Log("brackets.log", "  max_steps: 500\n  seed: 42\n" + printed("[{step}/500] loss=0.1 reward={reward}"), "reward"),
+    Log("ep.log", printed("Collecting: 100%|###| 2048/2048 [00:03<00:00]\n  Ep {step:2} | Reward: {reward}"), "Reward"),
+    Log("counts.log", printed("Epoch 1 | Batch {step} | train acc 12/512 ({percent:.2f}%)"), "train acc"),
     Log("notes.md", f"# A run\n\nAt step 3 the reward = 0.9\n\n```\n{printed('step={step} reward={reward}')}```\n"
         "\nThen step 70, reward: 0.1, was a typo.\n", "reward"),
     # tables
@@ -300,6 +306,7 @@ LOGS = (
     Log("checkpoints.csv", cells("checkpoint,acc@8,acc@1", [(f"checkpoint-{s}0", 0.9, r) for s, r in STEPS]), "acc@1"),
     # JSON
     Log("by_step.json", json.dumps({f"step_{s}": {"accuracy": r, "n": 500} for s, r in STEPS}), "accuracy"),
+    Log("pretty.jsonl", "\n".join(json.dumps({"step": s, "reward": r}, indent=1) for s, r in STEPS), "reward"),
     Log("events.jsonl", events(), "reward"),
     Log("after.jsonl", lines([{"step": s, "train/reward": r / 2} for s, r in STEPS])
         + lines([{"step": s, "eval/acc": r} for s, r in EVERY_4]), "eval/acc", EVALS),

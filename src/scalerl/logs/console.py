@@ -39,7 +39,8 @@ _NAMES = rf"(?:{_NAME} ){{0,3}}{_NAME}"
 _ITEM = re.compile(rf"""['"]([^'"]{{1,200}})['"]\s*:\s*{_VALUE}""", re.IGNORECASE)
 _PAIR = re.compile(
     rf"(?<![\w/.@-])(?:({_NAME})=\s?|({_NAMES})(?:\s*[:|\u2502]|\s+=)\s*"
-    rf"|((?:{_NAME} )?(?:reward|accuracy|acc|score|return|loss))\s+|^({_NAME})\s+(?=\S+\s*$)){_VALUE}",
+    rf"|((?:{_NAME} )?[\w/]*(?:reward|accuracy|acc|score|return|loss)s?(?:[_/]\w+)?)\s+"
+    rf"|^\W*({_NAMES})\s+(?=\S*[\w%)]\s*$)){_VALUE}",
     re.IGNORECASE | re.MULTILINE,
 )
 # A line that says nothing but one name and one value; the name of a group of them in a box.
@@ -50,13 +51,16 @@ _SEPARATOR = re.compile(r"\s*[|;\t\u2502]\s*|,\s+|\s{2,}|\s-\s")
 
 # 1,000 is a thousand.
 _COUNT = r"(\d{1,3}(?:,\d{3})+|\d+)"
-_WORDS = r"(?:global|train(?:ing)?)?[ _]?(step|iteration|iter|update|batch|rollout|episode|epoch)|(?:total )?(timestep)"
+_WORDS = r"(?:global|train|training)?[ _]?(step|iteration|iter|update|batch|rollout|episode|ep|epoch)|(timestep)"
+_ALIASES = {"ep": "episode"}
 _NAMED = re.compile(
     rf"(?<![\w/.])(?:{_WORDS})s?\b\s*[:=#]?\s*\[?\s*{_COUNT}(?:\s*/\s*[\d,]+)?(?![\w%]|\.\d)", re.IGNORECASE
 )
 # Counters without a name: N/M, alone or in a progress bar, whose pace in brackets is not a value.
 _BAR = re.compile(r":?\s*\d+%\|[^|]*\|\s*(\d+)/(\d+)(?:\s*\[[^\],]*(?:,[^\],=]*(?=[\],]|$))?)?")
-_OF = re.compile(r"(?:^|(?<=[\s\]|)(]))(\d+)/(\d+)(?=\s*(?:[|,;:\])-]|$)|\s+[^\w\s])")
+_OF = re.compile(r"(?:^|(?<=[\s\]\[|)(]))(\d+)/(\d+)(?=\s*(?:[|,;:\])-]|$)|\s+[^\w\s])")
+# 128/512 (25.0%) is a share.
+_SHARE = re.compile(r"\d+/\d+\s*\(\s*([\d.]+\s?%)\s*\)")
 # eval 12: {...} has the number of whatever the log counts.
 _ANY = re.compile(r"\b(?:eval|evaluation|perf|train|training)\s*[:#=]?\s*(\d+)\s*[:|=>,-]*\s*$", re.IGNORECASE)
 _COUNTER = r"(?:step|iteration|iter|update|timestep|episode|epoch)s?(?:_total|/max_steps)?"
@@ -156,12 +160,17 @@ def _steps(records: Sequence[Record]) -> tuple[list[int], str]:
     # A bar that is drawn after the first record lags behind.
     known = {name for record in training[:1] for name, at in record.counters.items() if at > 0 or name[:1] != "/"}
     often = {name for name in known if rises[name] >= _MIN_RISES * len(training)}
-    usable = often | {name for name in rises if 2 * own[name] > len(training)}
-    usable = {name for name in usable if 2 * rises[name] >= max(rises[other] for other in usable)}
+    usable = [name for name in sorted(rises) if name in often or 2 * own[name] > len(training)]
+    usable = [name for name in usable if 2 * rises[name] >= max(rises[other] for other in usable)]
     if not usable:
         return list(itertools.accumulate(map(int, is_training))), "counted"
     order = {name: place for place, name in enumerate((*TRAINER_STEP, *COARSE))}
-    step = max(usable, key=lambda name: (2 * own[name] > len(training), -order.get(plain(name), len(TRAINER_STEP))))
+    last = len(TRAINER_STEP)
+
+    def preference(name: str) -> tuple[bool, int, bool]:
+        return 2 * own[name] > len(training), -order.get(plain(name), last), not name.startswith("/")
+
+    step = max(usable, key=preference)
     given = [record.counters.get("" if "" in record.own and step not in record.own else step) for record in records]
     steps = itertools.accumulate(given, lambda before, number: before if number is None else number, initial=0)
     context = "that of the progress bar" if step.startswith("/") else "that of the line before"
@@ -293,12 +302,12 @@ def _named(line: str) -> tuple[Counters, str]:
 
     def take(match: re.Match[str]) -> str:
         *words, number = (group for group in match.groups() if group)
-        name = f"/{number}" if match.re is not _NAMED else "".join(words).lower() or "step"
+        name = f"/{number}" if match.re is not _NAMED else _ALIASES.get(words[0].lower(), words[0].lower())
         counters.setdefault(name, _count(words[0] if match.re is not _NAMED else number))
         return " | "
 
     for pattern in (_BAR, _NAMED, _OF):
-        line = pattern.sub(take, line)
+        line = pattern.sub(take, _SHARE.sub(r"\1", line) if pattern is _OF else line)
     return counters, line
 
 

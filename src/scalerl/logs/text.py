@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from scalerl import store
 from scalerl.errors import InputError
 from scalerl.logs.columns import COARSE, STEP, find, rank_of
 from scalerl.logs.names import listed
@@ -209,35 +208,48 @@ def _columns_in(value: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 # Objects that some loggers put the metrics of a row into: verl's {"step": 1, "data": {...}}, events with "metrics".
 _WRAPPERS = ("data", "metrics", "payload", "values")
+_LINE_END = re.compile(r"[ \t\r]*(\n|$)")
 
 
 def jsonl_rows(source: Source) -> Iterator[Placed] | None:
-    """Return one row per line; lines that were cut while they were written are left out."""
+    """Return one row per object, on one line or on several; what was cut while it was written is left out."""
     return _jsonl_rows(source) if re.match(r'\{\s*("|\}|$)', source.text.lstrip()) else None
 
 
 def _jsonl_rows(source: Source) -> Iterator[Placed]:
-    lines = source.text.split("\n")
-    # Lines that a killed writer cut; its successor may have written a row behind. The parser knows a cut last line.
-    begun = [at for at, line in enumerate(lines) if line.lstrip().startswith('{"') and not _is_object(line)]
-    last = max((at for at, line in enumerate(lines) if line.strip()), default=0)
-    cut = []
-    for at in begun if len(begun) * 2 <= len(lines) else ():
-        begins = islice(re.finditer(r'\{"', lines[at][:_MAX_FIELD]), 1, _MAX_SAMPLE)
-        behind = next((end for begin in begins if _is_object(end := lines[at][begin.start() :])), "")
-        if behind or at < last:
-            lines[at] = behind
-            cut.append(at + 1)
-    if cut:
-        source.note("cut_lines", num=len(cut), line=cut[0])
-    for line, row in store.parse_lines("\n".join(lines), source.path):
-        for inner in [inner for name in _WRAPPERS if isinstance(inner := row.get(name), dict)]:
-            row = {**inner, **{key: value for key, value in row.items() if value is not inner}}
-        yield f"line {line}", flatten(row)
+    text, decoder, end, num = source.text, json.JSONDecoder(), 0, 0
+    gaps: list[tuple[int, str]] = []
+    for line, begin in _objects_in(text):
+        if begin < end:
+            continue  # within the object before
+        try:
+            row, after = decoder.raw_decode(text, begin)
+        except (ValueError, RecursionError):
+            source.spend()
+            continue
+        # An object within a line that was cut is none; a row that a successor wrote behind such a line is.
+        if _LINE_END.match(text, after):
+            gaps.append((end, text[end:begin].strip()))
+            end, num = after, num + 1
+            for inner in [inner for name in _WRAPPERS if isinstance(inner := row.get(name), dict)]:
+                row = {**inner, **{key: value for key, value in row.items() if value is not inner}}
+            yield f"line {line}", flatten(row)
+    rest = text[end:].strip()
+    # The last line may be one that is being written.
+    gaps += [(end, rest)] if not num or not rest.startswith("{") else []
+    gaps = [gap for gap in gaps if gap[1]]
+    if gaps:
+        place, bad = text.index(gaps[0][1], gaps[0][0]), sum(gap.count("\n") + 1 for _, gap in gaps)
+        first = text.count("\n", 0, place) + 1
+        if bad > num:
+            raise InputError(f"{source.path}, line {first}: not JSON lines; repair or remove what is none.")
+        source.note("cut_lines", num=bad, line=first)
 
 
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
+def _objects_in(text: str) -> Iterator[tuple[int, int]]:
+    """Yield (line number, position) of where an object may begin; of each line the first few places."""
+    at = 0
+    for line_number, line in enumerate(text.split("\n"), start=1):
+        for match in islice(re.finditer(r'\{(?=\s*(?:["}]|$))', line[:_MAX_FIELD]), _MAX_SAMPLE):
+            yield line_number, at + match.start()
+        at += len(line) + 1
