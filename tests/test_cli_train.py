@@ -212,7 +212,8 @@ def test_a_check_ends_the_processes_it_started(scalerl: Command, tmp_path: Path,
     left = train(scalerl, tmp_path / "run", "--check", "--set", 'task.grader="math"')
     assert left.code == 0
     (pool,) = pools
-    assert pool._children._process.returncode is not None
+    assert pool.pids
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pool.pids)
 
 
 # Signals -------------------------------------------------------------------------------------------------------------

@@ -212,13 +212,6 @@ def test_slow_grader_may_take_its_timeout(monkeypatch: pytest.MonkeyPatch):
                 patient.poll("training")
 
 
-def test_grading_timeout_of_the_recipe_is_used():
-    with closing(GraderRunner(GradingSettings(num_workers=1, timeout_s=0.2, cpu_limit_s=0.2))) as hasty:
-        hasty.submit([completion("sleep")], judge(OBEDIENT), "training")
-        (marked,) = wait_for(lambda: hasty.poll("training", wait=True), 1)
-    assert of(marked) == ("0/a#0", None, "timeout")
-
-
 def test_silent_or_dead_pool_raises(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(grading_module, "_SPARE_S", 0.3)
     monkeypatch.setattr(grading_module, "_WAIT_S", 0.2)
@@ -249,15 +242,6 @@ def test_silence_is_counted_while_answers_are_pending(graders: GraderRunner, mon
     graders.submit([completion("sleep", 1)], judge(OBEDIENT), "training")
     with pytest.raises(GradingStalled, match="2 answers"):
         graders.poll("training")
-
-
-def test_poll_waits_for_a_verdict_if_asked_to(graders: GraderRunner, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(grading_module, "_WAIT_S", 60.0)
-    grading = groups_of(graders, {"arithmetic": OBEDIENT})
-    asked(grading, "3")
-    assert len(grading.poll(wait=True)) == 1
-    asked(grading, "sleep")
-    assert grading.poll() == []
 
 
 def test_close_ends_the_child_processes():
@@ -324,14 +308,6 @@ def test_group_is_returned_with_its_last_verdict(tmp_path: Path):
     assert (slow.key, slow.correct) == ("0/slow", (False, True))
     assert [one.request.index for one in slow.completions] == [0, 1]
     graders.close()
-
-
-def test_completion_that_times_out_leaves_its_group_whole(graders: GraderRunner):
-    grading = groups_of(graders, {"arithmetic": OBEDIENT})
-    asked(grading, "3", "hang")
-    (group,) = wait_for(lambda: grading.poll(wait=True), 1)
-    assert group.correct == (True, None)
-    assert grading.num_without_verdict == {"timeout": 1}
 
 
 def several(threshold: float = 1.0, **used: TaskGrader) -> Judge:

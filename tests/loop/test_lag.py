@@ -123,17 +123,6 @@ def step(rule: LagRule) -> tuple[str, ...]:
     return keys
 
 
-def test_synchronous_is_one_batch_at_a_time():
-    rule = LagRule(groups_per_batch=2, max_lag=0)
-    for version in range(3):
-        first, second = submit(rule)
-        finish(rule, [second])
-        assert rule.due() == ()
-        finish(rule, [first])
-        assert step(rule) == (first, second)
-        assert rule.version == rule.engine_version == version + 1
-
-
 def test_straggler_is_waited_for_at_its_deadline():
     rule = LagRule(groups_per_batch=1, max_lag=2)
     straggler, *others = submit(rule)
@@ -148,71 +137,6 @@ def test_straggler_is_waited_for_at_its_deadline():
     assert rule.due() == ()
     rule.finished(straggler, first_version=0)
     assert step(rule) == (straggler,)
-
-
-def test_straggler_is_not_waited_for_by_the_papers_rule():
-    rule = LagRule(groups_per_batch=1, max_lag=2, waits_for="generators")
-    straggler, *submitted = submit(rule)
-    for version in range(9):
-        submitted += submit(rule)
-        (newest,) = submitted[-1:]
-        finish(rule, [newest])
-        assert step(rule) == (newest,)
-        assert rule.version == version + 1
-    rule.finished(straggler, first_version=0)
-    assert step(rule) == (straggler,), "lag 9, the oldest first"
-
-
-def test_step_waits_if_the_rest_could_become_overdue():
-    rule = LagRule(groups_per_batch=1, max_lag=2)
-    submit(rule)
-    finish(rule, ["0.0"])
-    assert step(rule) == ("0.0",)
-    submit(rule)
-    finish(rule, ["1.0"])
-    # Version 1; 0.1 and 0.2 must be trained from version 2 at the latest. A step with 1.0 leaves one step for both.
-    assert rule.due() == ()
-    rule.finished("0.2", first_version=0)
-    assert rule.due() == ("0.2",)
-
-
-def test_late_start_extends_the_deadline_when_finished():
-    rule = LagRule(groups_per_batch=1, max_lag=1)
-    assert submit(rule) == ["0.0", "0.1"]
-    finish(rule, ["0.0"])
-    step(rule)
-    assert submit(rule) == ["1.0"]
-    finish(rule, ["1.0"])
-    assert rule.due() == ()
-    # It was queued: version 1 sampled its first token, so it is as young as 1.0, and older in issue.
-    rule.finished("0.1", first_version=1)
-    assert rule.due() == ("0.1",)
-
-
-def test_earliest_deadline_is_trained_first():
-    rule = LagRule(groups_per_batch=1, max_lag=2)
-    assert submit(rule) == ["0.0", "0.1", "0.2"]
-    finish(rule, ["0.0"])
-    step(rule)
-    rule.finished("0.1", first_version=1)
-    rule.finished("0.2", first_version=0)
-    assert step(rule) == ("0.2",)
-    assert step(rule) == ("0.1",)
-
-
-def test_ppo_off_policy_trains_in_the_order_of_issue():
-    rule = LagRule(groups_per_batch=2, max_lag=2, push_every=3, drain=True)
-    for version in (0, 3):
-        keys = submit(rule)
-        assert len(keys) == 6
-        finish(rule, keys[:0:-1])
-        assert rule.due() == ()
-        finish(rule, keys[:1])
-        for place in range(3):
-            assert rule.engine_version == version
-            assert submit(rule) == []
-            assert step(rule) == tuple(keys[2 * place : 2 * place + 2])
-        assert rule.engine_version == version + 3
 
 
 def test_last_groups_make_a_smaller_batch():

@@ -86,10 +86,18 @@ def test_a_long_sequence_is_not_the_same_as_many_short_ones():
     assert forward_flops(SHAPE, [1000], 0) > 10 * forward_flops(SHAPE, [10] * 100, 0)
 
 
-def test_devices():
-    assert devices_held(["cpu", "cpu"]) == 1
-    assert devices_held(["cuda:0", "cuda:0", "cpu"]) == 1
-    assert devices_held(["cuda:0", "cuda:1", "cuda:2", "cuda:1"]) == 3
+@pytest.mark.parametrize(
+    "names, num",
+    [
+        ("cpu cpu", 1),
+        ("cuda:0 cuda:0 cpu", 1),
+        ("cuda:0 cuda:1 cuda:2 cuda:1", 3),
+        ("a/gpu:0 b/gpu:0 b/gpu:1 a/gpu:0 a/cpu", 3),
+        ("a/cpu a/cpu b/cpu", 2),
+    ],
+)
+def test_devices_are_counted_once_and_a_gpus_host_not_at_all(names, num):
+    assert devices_held(names.split()) == num
 
 
 class Time:

@@ -1,7 +1,6 @@
 """Whole runs of the embedded base: equal seeds, kills, resumes, and what a user can get wrong."""
 
 import itertools
-import json
 import random
 import signal
 import subprocess
@@ -19,11 +18,10 @@ from small_runs import SHORT, SMALL, USUAL, check_lineage, small, without_time
 
 from scalerl import store
 from scalerl.config import load_recipe
-from scalerl.errors import ModelError, RunFolderError
+from scalerl.errors import RunFolderError
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
 from scalerl.models.load import load_model
-from scalerl.run.evaluate import evaluate_model
 from scalerl.run.resume import export
 from scalerl.run.run import Run, RunObserver
 
@@ -140,16 +138,6 @@ def test_checkpoints_come_by_minutes_too(tmp_path: Path):
     assert run.recipe.checkpoint.every_minutes < 1e-6 < load_recipe("scalerl").checkpoint.every_minutes == 5
 
 
-def test_stopped_run_has_a_checkpoint_and_resumes(tmp_path: Path):
-    run = Run(small("budget.steps=8"), tmp_path / "run")
-    run.observer.stopping = lambda: run.pipeline.version >= 3  # type: ignore[method-assign]
-    assert run.train().reason == "asked to stop"
-    status = store.read_status(tmp_path / "run")
-    assert status is not None
-    assert status["status"] == "stopped"
-    assert Run(small("budget.steps=8"), tmp_path / "run", resume=True).train().reason == "budget of 8 steps spent"
-
-
 def test_running_run_cannot_be_resumed(tmp_path: Path):
     class Impatient(RunObserver):
         def stepped(self, row: Mapping[str, Any]) -> None:
@@ -247,13 +235,3 @@ def test_adapters_are_resumed_and_exported_merged(tmp_path: Path):
         adapted = name.endswith("_proj.weight")
         assert torch.equal(weight, base.get_parameter(name)) != adapted, name
         assert torch.equal(weight, halfway[name]) != adapted, name
-
-
-def test_an_exported_run_is_a_normal_model(tmp_path: Path):
-    Run(small("budget.steps=2"), tmp_path / "run").train()
-    folder = export(tmp_path / "run", tmp_path / "model")
-    (row,) = evaluate_model(small(f"model.path={json.dumps(str(folder))}"))
-    low, high = row["interval"]
-    assert 0 <= low <= row["reward"] <= high <= 1
-    with pytest.raises(ModelError, match="already exists"):
-        export(tmp_path / "run", tmp_path / "model")

@@ -59,12 +59,6 @@ def rows_file(path: Path, problems: Mapping[str, object]) -> str:
 SUMS = {f"{one}+{other}+1=": one + other + 1 for one in range(2, 6) for other in range(6, 12)}
 
 
-def is_over(run: Run) -> bool:
-    pool = run.parts.inputs.graders._pool
-    assert pool is not None
-    return pool._children._process.returncode is not None
-
-
 # Graders --------------------------------------------------------------------------------------------------------------
 
 
@@ -73,7 +67,7 @@ def test_grader_without_any_verdict_ends_the_run(tmp_path: Path):
     with pytest.raises(GraderError, match=r'^"own_code:never" has a verdict on none of 6 answers .*KeyError'):
         run.train()
     assert store.read_metrics(tmp_path / "run") == []
-    assert is_over(run)
+    assert small_runs.graders_are_over(run.parts.inputs.graders)
 
 
 def test_cache_larger_than_memory_is_refused(tmp_path: Path):
@@ -101,7 +95,7 @@ def test_answers_without_verdict_are_not_trained_on(tmp_path: Path):
     raised: list[Alarm] = []
     run.observer.evaluated = lambda rows, outlooks, alarms: raised.extend(alarms)  # type: ignore[method-assign]
     assert run.train().reason == "budget of 4 steps spent"
-    assert is_over(run)
+    assert small_runs.graders_are_over(run.parts.inputs.graders)
     moods = {0: "crash", 1: "error", 2: "no_answer", 3: "timeout"}
     answers = {problem.id: int(problem.answer) for problem in run.parts.prompts["main"].tokens}
     metrics = store.read_metrics(tmp_path / "run")
@@ -133,16 +127,16 @@ def test_dead_grader_pool_ends_the_run(tmp_path: Path):
         def stepped(self, row: Mapping[str, Any]) -> None:
             pool = run.parts.inputs.graders._pool
             assert pool is not None
-            os.kill(pool.pid, signal.SIGKILL)
+            os.kill(pool.pids[0], signal.SIGKILL)
 
     task = ("task.num_problems=20", 'task.grader="own_code:obedient"')
     run = Run(small("budget.steps=4", *task), tmp_path / "run", observer=Murderer())
-    with pytest.raises(GraderPoolError, match="the grading process died"):
+    with pytest.raises(GraderPoolError, match='the process of the grader "own_code:obedient" died'):
         run.train()
     status = store.read_status(tmp_path / "run")
     assert status is not None
     assert status["status"] == "failed"
-    assert status["reason"].startswith("GraderPoolError: the grading process died")
+    assert status["reason"].startswith("GraderPoolError: the process of the grader")
 
 
 def test_failed_construction_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -162,8 +156,7 @@ def test_failed_construction_leaves_no_process(tmp_path: Path, monkeypatch: pyte
             tmp_path / "run",
         )
     (graders,) = made
-    assert graders._pool is not None
-    assert graders._pool._children._process.returncode is not None
+    assert small_runs.graders_are_over(graders)
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +183,7 @@ def test_a_file_with_the_math_grader_and_a_chat_template_trains(tmp_path: Path, 
     (row,) = evaluate_model(small(task, 'task.template="{prompt}="', *more))
     assert 0 < first["reward"] < 1
     assert (first["reward"], first["prompts_hash"]) == (row["reward"], row["prompts_hash"])
-    assert is_over(run)
+    assert small_runs.graders_are_over(run.parts.inputs.graders)
 
 
 def test_a_task_and_a_grader_by_import_path_train(tmp_path: Path):

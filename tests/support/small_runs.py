@@ -8,6 +8,7 @@ import pytest
 
 from scalerl import store
 from scalerl.config import Recipe, load_recipe
+from scalerl.loop.grading import GraderRunner
 
 SHORT = ("length.thinking_min=6", "length.thinking_max=8")
 """Limits of thinking for runs that need not solve anything: most of a small run is sampling."""
@@ -67,3 +68,10 @@ def check_same_steps(folder: Path, reference: Path, num: int) -> None:
         # Unlikely tokens multiply the rounding of weights in a gradient: a single process whose weights differ by 1e-8
         # has a norm that differs by 1.7e-5 of 1.3 in step 11, and by 1e-7 before and after it.
         assert row["optim/grad_norm"] == pytest.approx(other["optim/grad_norm"], rel=1e-4, abs=1e-5), row["step"]
+
+
+def graders_are_over(graders: GraderRunner) -> bool:
+    """Whether graders had processes of their own, and all of them have ended."""
+    assert graders._pool is not None
+    assert graders._pool.pids
+    return not any(Path(f"/proc/{pid}").exists() for pid in graders._pool.pids)

@@ -313,7 +313,7 @@ class GroupGrading:
         self._groups: dict[str, Sequence[Completion]] = {}
         self._verdicts: dict[str, dict[int, Verdict]] = {}
         self.num_without_verdict: Counter[Reason] = Counter()
-        """Completions of graded groups that are neither right nor wrong, by reason."""
+        """Completions of graded groups that are neither right nor wrong, by reason; whoever reads them resets them."""
         self.num_outcomes: Counter[str] = Counter()
         """Completions of graded groups by the outcome that their grader named."""
 

@@ -50,7 +50,7 @@ def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0,
     if placed is not None:
         from scalerl.run.cluster.ranks import ray_learner
 
-        return ray_learner(placed, learner=recipe.learner, **common)
+        return ray_learner(placed, recipe.learner, **common)
     return child_learner(recipe.learner, device, **common)
 
 

@@ -17,7 +17,6 @@ from scalerl import store
 from scalerl.config import Recipe
 from scalerl.config.secrets import hidden, redact, secrets_in
 from scalerl.errors import StoreError
-from scalerl.graders.supervisor import Reason
 from scalerl.learner.late import LateMetrics
 from scalerl.learner.step import compilation_s
 from scalerl.loop.evaluate import Evaluation, conversation_means, conversation_sums
@@ -146,8 +145,6 @@ class Run:
         self._unwritten: Callable[[], dict[str, Any]] | None = None
         self._evaluation: _Begun | None = None
         """The evaluation that goes on beside training, if any."""
-        self._num_without_verdict: Counter[Reason] = Counter()
-        self._num_outcomes: Counter[str] = Counter()
         self._health = Health(recipe, trained_s=self.clock.row()["time/training_s"])
 
     def close(self) -> None:
@@ -309,20 +306,21 @@ class Run:
         )
         self._work = work
         self.clock.hold(devices_held(self.parts.devices))
-        before, self._num_without_verdict = self._num_without_verdict, Counter(self.parts.grading.num_without_verdict)
-        seen, self._num_outcomes = self._num_outcomes, Counter(self.parts.grading.num_outcomes)
+        grading = self.parts.grading
         known = {"step": done.version, "attempt": self.attempt, **self.clock.row()}
         sums = conversation_sums([each for group in done.batch.groups for each in group.completions])
         others = {
-            **{f"grader/{reason}": num for reason, num in (self._num_without_verdict - before).items()},
+            **{f"grader/{reason}": num for reason, num in grading.num_without_verdict.items()},
             **({} if self.parts.meter is None else self.parts.meter.row()),
-            **outcome_columns(self._num_outcomes - seen),
+            **outcome_columns(grading.num_outcomes),
             **self.pipeline.curriculum_metrics,
             **{f"rollout/{name}": value for name, value in conversation_means(sums).items()},
             **tools,
             **machine_load(self.device),
             "groups": [group.key for group in done.batch.groups],
         }
+        grading.num_without_verdict.clear()
+        grading.num_outcomes.clear()
         self._write_row()
         self._unwritten = lambda: {**known, **done.metrics, **step_times(done), **others}
         if not isinstance(done.metrics, LateMetrics):

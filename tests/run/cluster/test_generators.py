@@ -186,18 +186,14 @@ def test_other_ray_version_is_named():
         "1.2.3.4 was started with:\n    Ray: 2.60.0\n    Python: 3.11.9\n"
     )
     sentence = connect_module._sentence("head:6379", error)
-    assert sentence == (
-        "the cluster at head:6379 runs Ray 2.51.1 and this machine has 2.60.0: install the same version on both"
+    assert sentence.startswith(
+        "Ray at head:6379 cannot be used: Version mismatch: The cluster was started with: Ray: 2.51"
     )
+    assert "Ray: 2.60.0" in sentence
+    assert "\n" not in sentence
 
 
 # The compute axis -----------------------------------------------------------------------------------------------------
-
-
-def test_devices_are_counted_by_node_and_number():
-    assert devices_held(["a/gpu:0", "b/gpu:0", "b/gpu:1", "a/gpu:0", "a/cpu"]) == 3
-    assert devices_held(["a/cpu", "a/cpu"]) == 1
-    assert devices_held(["a/cpu", "b/cpu"]) == 2
 
 
 @pytest.mark.parametrize("num_ready", [0, 2, 5])

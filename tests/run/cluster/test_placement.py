@@ -16,7 +16,6 @@ from scalerl.learner.ranks.driver import _meeting_place
 from scalerl.learner.ranks.rank import LearnerRank, RankSpec
 from scalerl.models.load import model_folder, name_elsewhere
 from scalerl.remote.actors import Place, RemoteActor, interface_of, reason_of, variables_of
-from scalerl.run.clock import devices_held
 from scalerl.run.cluster.connect import Connection, Node
 from scalerl.run.cluster.place import cpu_share, place_on
 from scalerl.run.cluster.ranks import PlacedRanks, _not_free, ordered, threads_of
@@ -64,13 +63,6 @@ def test_ranks_on_a_node_share_its_cores():
     places = [place("a"), place("a"), place("b"), place("c", 3)]
     assert threads_of(places, {"a": 9.0, "b": 1.0, "c": 64.0}) == (4, 4, 1, 0)
     assert threads_of([place("a")] * 3, {"a": 2.0}) == (1, 1, 1)
-
-
-def test_devices_of_ranks_are_counted_by_node():
-    on_gpus = [place(node, gpu) for node in "ab" for gpu in range(4)]
-    assert devices_held([device for each in on_gpus for device in each.devices]) == 8
-    assert place("a").devices == ("a/cpu",)
-    assert devices_held([*place("a").devices, *place("a").devices, *place("b").devices]) == 2
 
 
 def test_memory_of_ranks_is_that_of_the_fullest_gpu():

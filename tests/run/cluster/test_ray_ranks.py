@@ -121,7 +121,7 @@ def test_rank_without_a_model_is_lost_in_time(tmp_path, monkeypatch):
         learner = load_recipe("tiny-cpu", [*words, f"learner.start_s={start_s}"]).learner
         begun = time.monotonic()
         try:
-            ray_learner(placed, model=model, settings=dict, learner=learner, seed=0)
+            ray_learner(placed, learner, model=model, settings=dict, seed=0)
         finally:
             print(f"ended after {time.monotonic() - begun:.1f} s")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scalerl.errors import ClusterError, first_line
+from scalerl.errors import ClusterError
 from scalerl.run.cluster.cleanup import Cleanup, servers
 
 ANSWER_S = 10.0
@@ -167,11 +167,5 @@ def _within(limit_s: float, address: str) -> BaseException | None:
 
 
 def _sentence(address: str, error: BaseException) -> str:
-    text = str(error)
-    versions = re.findall(r"Ray: ([\d.]\S*)", text)
-    if "ersion mismatch" in text and len(versions) >= 2:
-        return (
-            f"the cluster at {address} runs Ray {versions[0]} and this machine has {versions[1]}: install the same "
-            f"version on both"
-        )
-    return f"Ray at {address} cannot be used: {first_line(error)}"
+    """Say why Ray cannot be used, in one line: where versions differ, Ray names both."""
+    return f"Ray at {address} cannot be used: {' '.join(str(error).split()) or type(error).__name__}"

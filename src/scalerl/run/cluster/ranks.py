@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -97,16 +97,8 @@ def placed_ranks(
             ray.util.remove_placement_group(group)
 
 
-def ray_learner(
-    placed: PlacedRanks,
-    *,
-    model: str,
-    settings: Callable[[], Mapping[str, Any]],
-    learner: LearnerSettings,
-    seed: int,
-    version: int = 0,
-) -> RankedLearner:
-    """Return a learner over actors that were placed. Every rank loads the model of this name on its own node."""
+def ray_learner(placed: PlacedRanks, learner: LearnerSettings, **fields: Any) -> RankedLearner:
+    """Return a learner over actors that were placed, each of which loads the model; `fields` are those of RankSpec."""
 
     def start(spec: RankSpec) -> list[ActorLink]:
         specs = [replace(spec, threads=threads) for threads in placed.threads]
@@ -115,20 +107,9 @@ def ray_learner(
             for rank, actor in enumerate(placed.actors)
         ]
 
-    return ranked_learner(
-        start,
-        learner,
-        address=placed.address,
-        cause_s=CAUSE_S,
-        model=model,
-        settings=settings,
-        device="cuda" if placed.on_gpu else "cpu",
-        # Ray lets a process see no GPU but its own.
-        devices=(0,) * len(placed.actors),
-        seed=seed,
-        version=version,
-        on_ray=True,
-    )
+    # Ray lets a process see no GPU but its own.
+    fields |= {"device": "cuda" if placed.on_gpu else "cpu", "devices": (0,) * len(placed.actors), "on_ray": True}
+    return ranked_learner(start, learner, address=placed.address, cause_s=CAUSE_S, **fields)
 
 
 def _rank(spec: RankSpec, rank: int) -> LearnerRank:
