@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from scalerl.errors import RecipeError
-from scalerl.rl.losses import LOSSES, LossInputs, check_signature, cispo, dapo, gspo, tis
+from scalerl.rl.losses import LOSSES, LossInputs, check_signature, cispo, dapo
 
 SETTINGS = {
     "cispo": [{}, {"cap": 1.1}],
@@ -130,14 +130,6 @@ def test_no_gradient_flows_through_generator_log_probs(name):
     torch.testing.assert_close(gradient, torch.where(tokens.trained, -tokens.advantages, 0.0), rtol=1e-12, atol=1e-12)
 
 
-def test_unnormalised_gspo_at_ratio_one_is_sequence_reinforce():
-    tokens = at_ratio_one(some_tokens(1))
-    completion = tokens.completion_of_token
-    num_tokens = torch.bincount(completion, tokens.trained.double())[completion]
-    gradient = gradient_of(gspo, tokens, length_normalised=False)
-    torch.testing.assert_close(gradient, torch.where(tokens.trained, -num_tokens * tokens.advantages, 0.0))
-
-
 def one_token(ratio: float, advantage: float, log_prob: float = -1.0):
     log_probs = torch.tensor([log_prob], dtype=torch.float64)
     values = torch.tensor([advantage], dtype=torch.float64)
@@ -160,32 +152,6 @@ def test_the_cispo_cap_is_absolute():
     assert cispo(one_token(0.01, 2.0)).loss.item() == pytest.approx(0.02, abs=1e-12)
 
 
-def test_only_cispo_keeps_the_gradient_of_capped_tokens():
-    tokens = one_token(6.0, 2.0)
-    assert gradient_of(cispo, tokens).item() == pytest.approx(-10.0)
-    assert gradient_of(dapo, tokens).item() == 0.0
-    assert gradient_of(tis, tokens).item() == 0.0
-    for loss in (cispo, dapo, tis):
-        assert loss(tokens).clipped.item()
-
-
-def test_tis_and_cispo_agree_below_the_cap_and_differ_above():
-    tokens = some_tokens(3, spread=1.0)
-    below = ~cispo(tokens, cap=2.0).clipped
-    assert 0 < below.sum() < below.numel()
-    difference = gradient_of(cispo, tokens, cap=2.0) - gradient_of(tis, tokens, cap=2.0)
-    torch.testing.assert_close(difference[below], torch.zeros_like(difference[below]))
-    assert (difference[~below] != 0).all()
-
-
-def test_grpo_is_dapo_with_equal_clips():
-    tokens = some_tokens(4)
-    ratio = (tokens.log_probs - tokens.generator_log_probs).exp()
-    grpo = -torch.minimum(ratio * tokens.advantages, ratio.clamp(0.8, 1.2) * tokens.advantages)
-    result = dapo(tokens, clip_low=0.2, clip_high=0.2)
-    torch.testing.assert_close(result.loss, torch.where(tokens.trained, grpo, 0.0))
-
-
 def test_dapo_clips_only_where_it_would_push_further():
     for ratio, advantage, clipped in [(1.3, 1.0, True), (1.3, -1.0, False), (0.7, 1.0, False), (0.7, -1.0, True)]:
         assert dapo(one_token(ratio, advantage)).clipped.item() is clipped, (ratio, advantage)
@@ -193,19 +159,6 @@ def test_dapo_clips_only_where_it_would_push_further():
     # An advantage of 0 pushes nowhere, so no clip acts on it.
     for ratio in (1.3, 0.7):
         assert dapo(one_token(ratio, 0.0)).clipped.item() is False
-
-
-@pytest.mark.parametrize("length_normalised", [True, False])
-def test_gspo_of_single_tokens_is_the_token_loss(length_normalised):
-    tokens = some_tokens(5, spread=0.01)
-    tokens = dataclasses.replace(tokens, completion_of_token=torch.arange(tokens.log_probs.numel()))
-    clips = {"clip_low": 3e-3, "clip_high": 4e-3}
-    sequence, token = gspo(tokens, **clips, length_normalised=length_normalised), dapo(tokens, **clips)
-    torch.testing.assert_close(sequence.loss, token.loss)
-    assert torch.equal(sequence.clipped, token.clipped)
-    assert token.clipped.any()
-    by_sequence = gradient_of(gspo, tokens, **clips, length_normalised=length_normalised)
-    torch.testing.assert_close(by_sequence, gradient_of(dapo, tokens, **clips))
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -28,25 +28,6 @@ def test_by_hand():
     assert constant(group, completion, trained, denominator=40.0).tolist() == pytest.approx([1 / 40] * 9 + [0])
 
 
-def test_the_averages_differ_as_computed_by_hand():
-    # Token losses: 1 in a completion of 1 token and 0 in one of 3, both of prompt 0; 2 in the one of prompt 1.
-    group, completion = packed([1, 3, 4], [0, 0, 1])
-    loss = torch.tensor([1.0, 0, 0, 0, 2, 2, 2, 2])
-    trained = torch.ones(8, dtype=torch.bool)
-    averages = [(weight(group, completion, trained) * loss).sum().item() for weight in (prompt, sample, token)]
-    # Prompt: (1/4 + 2)/2. Sample: (1 + 0 + 2)/3. Token: (1 + 8)/8.
-    assert averages == pytest.approx([1.125, 1.0, 1.125])
-    group = torch.where(completion == 1, 1, group)  # move the completion of 3 to the other prompt
-    assert (prompt(group, completion, trained) * loss).sum().item() == pytest.approx((1 + 8 / 7) / 2)
-
-
-def test_the_averages_coincide_when_all_lengths_are_equal():
-    group, completion = packed([5] * 6, [0, 0, 0, 1, 1, 1])
-    trained = torch.ones(30, dtype=torch.bool)
-    for weight in (prompt, sample, token):
-        assert weight(group, completion, trained).tolist() == pytest.approx([1 / 30] * 30)
-
-
 @pytest.mark.parametrize("name", ["prompt", "sample", "token"])
 @settings(deadline=None, max_examples=40)
 @given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=9), seed=st.integers(0, 1000))

@@ -16,7 +16,6 @@ from contracts.sampling import full_forward
 from vllm_models import llama, pids_of, saved, started
 
 from scalerl.errors import EngineError, RecipeError
-from scalerl.remote.peer import Limits
 from scalerl.remote.session import session_members
 from scalerl.rollout.fleet.fleet import Fleet
 from scalerl.types import LengthPlan
@@ -81,14 +80,6 @@ def test_killed_process_is_an_engine_error_at_once(start):
     assert seconds_until_it_fails(engine, "ended by SIGKILL, as a system does that runs out of memory") < 5
 
 
-def test_stopped_process_is_an_engine_error_within_seconds(start):
-    engine = start()
-    engine.submit([make_request(plan=LONG)])
-    advance(engine, 1)
-    os.kill(pids_of(engine)[0], signal.SIGSTOP)
-    assert seconds_until_it_fails(engine, r"no sign of life for 1\d s: it was stopped \(SIGSTOP\)") < 25
-
-
 def test_a_push_to_a_stopped_process_does_not_hang(start):
     engine = start()
     os.kill(pids_of(engine)[0], signal.SIGSTOP)
@@ -122,26 +113,6 @@ def test_out_of_memory_at_the_start_names_the_reason(folder):
 def test_wrong_arguments_name_the_setting(folder):
     with pytest.raises(RecipeError, match=r"rollout\.vllm.*no_such_argument"):
         started(folder, settings={"engine_args": {"no_such_argument": 1}})
-
-
-def test_reserved_arguments_are_refused(folder):
-    with pytest.raises(RecipeError, match="engine_args sets max_num_seqs, which follows from other settings"):
-        started(folder, settings={"engine_args": {"max_num_seqs": 1}})
-
-
-def test_an_interpreter_without_vllm_says_how_to_install_it(folder, monkeypatch, tmp_path):
-    with pytest.raises(RecipeError, match="no-such-python cannot be started: No such file"):
-        started(folder, settings={"python": str(tmp_path / "no-such-python")})
-    script = tmp_path / "python"
-    script.write_text("#!/bin/sh\necho there is no vllm here >&2\nexit 3\n")
-    script.chmod(0o755)
-    with pytest.raises(EngineError, match=r"ended with exit code 3 \(its last line: there is no vllm here\)"):
-        started(folder, settings={"python": str(script)})
-
-
-def test_start_that_takes_too_long_is_given_up(folder):
-    with pytest.raises(EngineError, match="is not ready after 1 s"):
-        started(folder, limits=Limits(start_s=1.0))
 
 
 def test_the_child_ends_with_its_trainer(folder, temporary):
