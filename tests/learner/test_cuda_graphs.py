@@ -50,7 +50,7 @@ def with_graphs(learner, *, most_tokens=1000, more_leaves=(), seen=()):
     graphs = PassGraphs(
         learner.policy.compute, leaves, most_tokens=most_tokens, device=learner.policy.device, record=the_work_itself
     )
-    graphs._seen, learner.policy.graphs = seen or set(), graphs
+    graphs._seen, learner.policy.graphs, learner.policy.share_from = seen or set(), graphs, most_tokens
     return learner, graphs
 
 

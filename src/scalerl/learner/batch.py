@@ -7,7 +7,6 @@ sequences, packed without padding (packed_attention.py), up to a budget of token
 prompt share it (share.py). Over several ranks, each one filters and weighs the whole batch and packs its own share.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -38,6 +37,13 @@ class ForwardInputs:
     """The temperature at which all its completions were sampled."""
     experts: Tensor | None = None
     """The experts that the engine routed each token of the row to, where they are replayed."""
+
+    @classmethod
+    def blank(cls, packing: Packing, num_targets: int | None = None) -> "ForwardInputs":
+        """Return a row of zeros, the first tokens of which predict one; all by default."""
+        ids = torch.zeros_like(packing.positions)
+        place = torch.arange(len(ids))[:num_targets]
+        return cls(ids=ids, packing=packing, place=place, targets=ids[:num_targets], temperature=1.0)
 
     def to(self, device: torch.device) -> "ForwardInputs":
         return replace(moved(self, device), packing=moved(self.packing, device))
@@ -92,7 +98,6 @@ def prepare(
     """
     completions = [completion for group in batch.groups for completion in group.completions]
     group = np.array([number for number, g in enumerate(batch.groups) for _ in g.completions], dtype=np.int64)
-    num_prompt = np.array([len(completion.request.prompt_tokens) for completion in completions], dtype=np.int64)
     lengths = np.array([len(completion.tokens) for completion in completions], dtype=np.int64)
     values = [value for group in batch.groups for value in group.values]
     rewards = torch.tensor([reward for group in batch.groups for reward in group.rewards])
@@ -121,13 +126,15 @@ def prepare(
     }
     rows = np.flatnonzero(kept.kept.numpy())
     shares = sharing_pays(completions, rows, num_ranks, budget=micro_batch_tokens, share_from=share_from)
-    lay_out = functools.partial(_layout, completions, num_prompt, lengths, shares=shares)
     # The passes of every rank.
     passes = [
-        [lay_out(part) for part in split(completions, share, micro_batch_tokens, shares=shares)]
+        [
+            _Layout(completions, part, shares=shares)
+            for part in split(completions, share, micro_batch_tokens, shares=shares)
+        ]
         for share in assign(completions, rows, num_ranks, shares=shares)
     ]
-    token_start, whole = np.cumsum(lengths) - lengths, lay_out(rows)
+    token_start, whole = np.cumsum(lengths) - lengths, _Layout(completions, rows, shares=shares)
     return Prepared(
         micro_batches=tuple(_packed(layout, token_start, trained, per_token) for layout in passes[rank]),
         num_passes=max(map(len, passes)),
@@ -141,35 +148,19 @@ def prepare(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Layout:
     """The completions of one pass, and what each of them takes from an earlier one (share.prefixes)."""
 
-    rows: Rows
-    completions: Sequence[Completion]
-    num_prompt: Rows
-    num_tokens: Rows
-    parents: Rows
-    shared: Rows
-
-    @property
-    def lengths(self) -> Rows:
+    def __init__(self, completions: Sequence[Completion], rows: Rows, *, shares: bool) -> None:
+        self.rows, self.completions = rows, [completions[row] for row in rows.tolist()]
+        sizes = [(len(each.request.prompt_tokens), len(each)) for each in self.completions]
+        self.num_prompt, self.num_tokens = np.array(sizes, dtype=np.int64).reshape(-1, 2).T
+        assert self.num_prompt.all(), "a completion without a prompt: nothing predicts its first token"
+        self.parents, self.shared = np.arange(len(rows)), np.zeros_like(rows)
+        if shares:
+            self.parents, self.shared = prefixes(self.completions)
+        self.lengths = self.num_prompt + self.num_tokens - 1 - self.shared
         """Tokens of each sequence in the packed row."""
-        return self.num_prompt + self.num_tokens - 1 - self.shared
-
-
-def _layout(
-    completions: Sequence[Completion], num_prompt: Rows, num_tokens: Rows, rows: Rows, *, shares: bool
-) -> _Layout:
-    chosen = [completions[row] for row in rows.tolist()]
-    num_prompt, num_tokens = num_prompt[rows], num_tokens[rows]
-    if not num_prompt.all():
-        key = chosen[int(num_prompt.argmin())].request.key
-        raise AssertionError(f"completion {key} has no prompt, so nothing predicts its first token")
-    parents, shared = prefixes(chosen) if shares else (np.arange(len(rows)), np.zeros_like(rows))
-    return _Layout(
-        rows=rows, completions=chosen, num_prompt=num_prompt, num_tokens=num_tokens, parents=parents, shared=shared
-    )
 
 
 def _packed(layout: _Layout, token_start: Rows, trained: Tensor, per_token: dict[str, Tensor]) -> MicroBatch:

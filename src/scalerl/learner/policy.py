@@ -6,8 +6,9 @@ The layers are compiled on a GPU, and small passes run as CUDA graphs (cuda_grap
 policy whose weights are divided among ranks; both have the same methods.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -33,46 +34,36 @@ WARM_UP_LENGTHS = (499, 61)
 """Sequence lengths of the warm-up passes: two, and not round numbers, so that compiled code is valid for any length."""
 
 
-class Policy(Protocol):
-    """What a learner needs of a model in training."""
+class Policy(ABC):
+    """A model in training, as a learner uses it."""
 
     model: "PreTrainedModel"
     parameters: dict[str, Tensor]
     """Trained weights by name: whole, or this rank's part of each."""
     device: torch.device
-    equal_passes: bool
+    replay: RouterReplay
+    share_from: int | None
+    """Tokens of a pass above which a prompt that completions share is computed once; None if it cannot be."""
+    equal_passes = False
     """Whether all ranks must run the same number of passes."""
 
-    @property
-    def share_from(self) -> int | None:
-        """Tokens of a pass above which a prompt that completions share is computed once; None if it cannot be."""
-        ...
-
+    @abstractmethod
     def run(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
         """Return the log-probs and entropies of a pass; `inputs` is on the host."""
-        ...
 
-    def collect_gradients(self, team: Team) -> None:
-        """Finish the gradients of a step, after the last pass: those of all ranks."""
-        ...
-
-    def refresh(self) -> None:
-        """Follow the weights after an update."""
-        ...
-
-    def router_counts(self) -> Tensor:
-        """Return, since the last call, how many choices of routers were replaced by others, and how many there were."""
-        ...
-
+    @abstractmethod
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield all whole weights one by one, adapters merged in, a tied one once. All ranks iterate together."""
-        ...
+
+    def collect_gradients(self, team: Team) -> None:  # noqa: B027
+        """Finish the gradients of a step, after the last pass: those of all ranks."""
+
+    def refresh(self) -> None:  # noqa: B027
+        """Follow the weights after an update."""
 
 
-class LocalPolicy:
+class LocalPolicy(Policy):
     """A model whose weights are all in this process: FP32 masters, and a body of rounded copies if it is bf16."""
-
-    equal_passes = False
 
     def __init__(
         self,
@@ -93,8 +84,8 @@ class LocalPolicy:
         self._num_params = sum(parameter.numel() for parameter in model.parameters())
         self.device: torch.device = model.device
         self.body = make_body(model, dtype)
-        self._can_share = check_body(self.body)
-        self._replay = RouterReplay(self.body, self.device, replays=router_replay)
+        can_share = check_body(self.body)
+        self.replay = RouterReplay(self.body, self.device, replays=router_replay)
         # With an FP32 body the two settings mean the same head.
         self.fp32_head = fp32_head or dtype == torch.float32
         self.gradient_checkpointing = gradient_checkpointing
@@ -105,14 +96,10 @@ class LocalPolicy:
             warm_up(self, micro_batch_tokens)
             if not gradient_checkpointing and not router_replay:
                 self.graphs = self._pass_graphs()
-
-    @property
-    def share_from(self) -> int | None:
-        if not self._can_share:
-            return None
         fewest = fewest_shared_tokens(self._num_params, gpu=self.device.type == "cuda")
         # A pass with shared prompts has no graph.
-        return fewest if self.graphs is None else max(fewest, self.graphs.most_tokens)
+        most_recorded = 0 if self.graphs is None else self.graphs.most_tokens
+        self.share_from = max(fewest, most_recorded) if can_share else None
 
     def run(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
         """Return the log-probs and entropies of a pass, by a CUDA graph where there is one; graphs have a gradient."""
@@ -121,19 +108,16 @@ class LocalPolicy:
     def compute(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
         """Return the log-probs and entropies of a pass without a graph."""
         inputs = inputs.to(self.device)
-        self._replay.use(inputs.experts)
+        self.replay.use(inputs.experts)
         hidden = DistinctRows.apply(packed_hidden_states(self.body, inputs.ids, inputs.packing), inputs.place)
-        assert isinstance(hidden, Tensor)
-        return self._log_probs(hidden, inputs.targets, inputs.temperature)
+        # The head is the master's: unrounded in FP32, otherwise rounded as the generator's copy is.
+        return head_log_probs(head(self.model), hidden, inputs.targets, inputs.temperature, self.fp32_head)
 
     def collect_gradients(self, team: Team) -> None:
         """Add the sums of graphs to the gradients, then those of the other ranks."""
         if self.graphs is not None:
             self.graphs.add_to_masters()
         team.add_gradients(list(self.parameters.values()))
-
-    def router_counts(self) -> Tensor:
-        return self._replay.take_counts()
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -154,18 +138,6 @@ class LocalPolicy:
         known = {id(copy) for copy, _ in leaves}
         heads = [part for part in (own.weight, own.bias) if part is not None and part.requires_grad]
         return leaves + [(part, part) for part in heads if id(part) not in known]
-
-    def _log_probs(self, hidden: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        # The head is the master's: unrounded in FP32, otherwise rounded as the generator's copy is.
-        master = head(self.model)
-        return log_probs_and_entropy(
-            hidden,
-            master.weight,
-            targets,
-            temperature=temperature,
-            bias=master.bias,
-            fp32=self.fp32_head,
-        )
 
     def _pass_graphs(self) -> PassGraphs | None:
         """Return the CUDA graphs of passes, or None if passes are too large or depend on more than their shape."""
@@ -194,13 +166,15 @@ def warm_up(policy: Policy, micro_batch_tokens: int) -> None:
         for num in (max(micro_batch_tokens // length, 3), 3):
             shared = np.array([0, *[length // 2] * (num - 1)])
             for packing in (pack([length] * num), pack(length - shared, np.zeros_like(shared), shared)):
-                place = torch.arange(len(packing.positions))
-                log_probs, _ = policy.run(
-                    ForwardInputs(ids=0 * place, packing=packing, place=place, targets=0 * place, temperature=1.0)
-                )
+                log_probs, _ = policy.run(ForwardInputs.blank(packing))
                 log_probs.sum().backward()
     for parameter in policy.parameters.values():
         parameter.grad = None
+
+
+def head_log_probs(head: Any, hidden: Any, targets: Tensor, temperature: float, fp32: bool) -> tuple[Tensor, Tensor]:
+    """Return log-probs and entropies by a head with a weight and a bias."""
+    return log_probs_and_entropy(hidden, head.weight, targets, temperature=temperature, bias=head.bias, fp32=fp32)
 
 
 class DistinctRows(torch.autograd.Function):

@@ -107,7 +107,7 @@ class TorchLearner:
             ratio_max = torch.maximum(ratio_max, largest)
         for log_probs in self._pad(prepared):
             log_probs.sum().backward()
-        sums = torch.cat([sums, self.policy.router_counts()])
+        sums = torch.cat([sums, self.policy.replay.take_counts()])
         known = prepared.facts | {"optim/lr": self.lr, "batch/flops": self._flops(prepared)}
         norm = torch.zeros_like(ratio_max)
         if prepared.num_passes:
@@ -232,8 +232,7 @@ class TorchLearner:
         """Run passes without targets where other ranks have more: a layer is gathered by all of them or by none."""
         if not self.policy.equal_passes:
             return
-        none, one = torch.zeros(0, dtype=torch.long), torch.zeros(1, dtype=torch.long)
-        empty = ForwardInputs(ids=one, packing=pack([1]), place=none, targets=none, temperature=1.0)
+        empty = ForwardInputs.blank(pack([1]), 0)
         for _ in range(prepared.num_passes - len(prepared.micro_batches)):
             yield self.policy.run(empty)[0]
 

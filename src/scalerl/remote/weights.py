@@ -14,7 +14,7 @@ import uuid
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -129,53 +129,43 @@ class SharedMemory:
     """
 
     def __init__(self) -> None:
-        self._blocks: list[_Block] = []
+        self._blocks: list[tuple[int, Tensor]] = []
+        """Files without a name, each mapped once to be written to: mapped anew, each page would be looked up again."""
 
     def publish(self, named: "Iterable[tuple[str, Tensor]]") -> InMemory:
         """Copy tensors one by one, so that whoever gathers them never holds more than one.
 
         Parcels of earlier weights are gone from now on, unless they are being read.
         """
-        block, mark = self._unread(), uuid.uuid4().bytes
+        (file, block), mark = self._unread(), uuid.uuid4().bytes
         spans, end = {}, _ALIGNED
-        os.pwrite(block.file, mark, 0)
+        os.pwrite(file, mark, 0)
         for name, tensor in named:
             spans[name] = _span(tensor, end)
-            end += _write(block.bytes, end, tensor)
-        fcntl.flock(block.file, fcntl.LOCK_UN)
-        return InMemory(f"/proc/{os.getpid()}/fd/{block.file}", mark, end, spans)
+            end += _write(block, end, tensor)
+        fcntl.flock(file, fcntl.LOCK_UN)
+        return InMemory(f"/proc/{os.getpid()}/fd/{file}", mark, end, spans)
 
     def close(self) -> None:
         """Free the memory; processes that have mapped it keep it."""
-        for block in self._blocks:
-            os.close(block.file)
+        for file, _ in self._blocks:
+            os.close(file)
         self._blocks = []
 
-    def _unread(self) -> "_Block":
+    def _unread(self) -> "tuple[int, Tensor]":
         """Return a block that nobody reads, locked."""
-        for block in self._blocks:
-            try:
-                fcntl.flock(block.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return block
-            except OSError:
-                continue
-        self._blocks.append(_Block())
-        fcntl.flock(self._blocks[-1].file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return self._blocks[-1]
-
-
-class _Block:
-    """A block of shared memory, mapped once to be written to: mapped anew, each of its pages would be looked up again.
-
-    It is as long as this machine's memory and takes what was written to it.
-    """
-
-    def __init__(self) -> None:
         import torch
 
-        self.file = os.memfd_create("scalerl-weights")
-        os.ftruncate(self.file, os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE)
-        self.bytes = torch.frombuffer(mmap.mmap(self.file, 0), dtype=torch.uint8)
+        for file, block in self._blocks:
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return file, block
+        file = os.memfd_create("scalerl-weights")
+        # As long as this machine's memory; it takes what is written to it.
+        os.ftruncate(file, os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._blocks.append((file, torch.frombuffer(mmap.mmap(file, 0), dtype=torch.uint8)))
+        return self._blocks[-1]
 
 
 def _room(tensor: "Tensor") -> int:
@@ -278,29 +268,31 @@ class InStore(Parcel):
         return tensors
 
 
-def store(named: "Iterable[tuple[str, Tensor]]", put: Callable[[NDArray[np.uint8]], Any] | None = None) -> InStore:
+def store(named: "Iterable[tuple[str, Tensor]]") -> InStore:
     """Pack tensors into buckets and put each into Ray's object store."""
     import ray
 
-    return InStore((spans, (put or ray.put)(data)) for spans, data in pack(named))
+    return InStore((spans, ray.put(data)) for spans, data in pack(named))
 
 
 def pack(
     named: "Iterable[tuple[str, Tensor]]", *, bucket_bytes: int = BUCKET_BYTES
 ) -> Iterator[tuple[dict[str, Span], NDArray[np.uint8]]]:
     """Yield buckets of at most `bucket_bytes`; a larger tensor gets a bucket of its own."""
+    import torch
+
     spans: dict[str, Span] = {}
-    parts: list[tuple[int, Tensor]] = []
+    parts: list[Tensor] = []
     total = 0
     for name, tensor in named:
         if parts and total + _room(tensor) > bucket_bytes:
-            yield spans, _joined(parts, total)
+            yield spans, torch.cat(parts).numpy()
             spans, parts, total = {}, [], 0
         spans[name] = _span(tensor, total)
-        parts.append((total, tensor))
-        total += _room(tensor)
+        parts.append(torch.zeros(_room(tensor), dtype=torch.uint8))
+        total += _write(parts[-1], 0, tensor)
     if parts:
-        yield spans, _joined(parts, total)
+        yield spans, torch.cat(parts).numpy()
 
 
 def unpack(spans: Mapping[str, Span], data: NDArray[np.uint8]) -> "dict[str, Tensor]":
@@ -313,36 +305,21 @@ def unpack(spans: Mapping[str, Span], data: NDArray[np.uint8]) -> "dict[str, Ten
         return _views(torch.from_numpy(data), spans)
 
 
-def _joined(parts: "list[tuple[int, Tensor]]", total: int) -> NDArray[np.uint8]:
-    import torch
-
-    data = np.zeros(total, dtype=np.uint8)
-    flat = torch.from_numpy(data)
-    for offset, tensor in parts:
-        _write(flat, offset, tensor)
-    return data
-
-
 # How a driver publishes -----------------------------------------------------------------------------------------------
 
 
-def publisher(*, borrows: bool = False) -> Callable[[Mapping[str, Any]], Parcel]:
-    """Return what makes a parcel for processes of this machine; one that is a parcel already is passed on.
+def publisher(*, on_ray: bool = False, borrows: bool = False) -> Callable[[Mapping[str, Any]], Parcel]:
+    """Return what makes a parcel for processes of this machine, or `on_ray` of any node; a parcel is passed on.
 
-    With `borrows`, those on a GPU stay in the memory of whoever calls.
+    With `borrows`, weights on a GPU stay in the memory of whoever calls.
     """
     shared = SharedMemory()
 
     def publish(weights: Mapping[str, Any]) -> Parcel:
         if isinstance(weights, Parcel):
             return weights
-        if borrows and all(weight.is_cuda for weight in weights.values()):
+        if borrows and not on_ray and all(weight.is_cuda for weight in weights.values()):
             return OnGpu(weights)
-        return shared.publish(weights.items())
+        return store(weights.items()) if on_ray else shared.publish(weights.items())
 
     return publish
-
-
-def publish_on_ray(weights: Mapping[str, Any]) -> Parcel:
-    """Return a parcel for processes on any node."""
-    return weights if isinstance(weights, Parcel) else store(weights.items())

@@ -20,17 +20,15 @@ from scalerl.learner.batch import ForwardInputs
 from scalerl.learner.body import layers_of, prepare_for_training
 from scalerl.learner.late import sent
 from scalerl.learner.packed_attention import Packing, attend_packed, check_packing, packed_hidden_states
-from scalerl.learner.policy import DistinctRows, warm_up
+from scalerl.learner.policy import DistinctRows, Policy, head_log_probs, warm_up
 from scalerl.learner.ranks.context import ContextGroup, check_slices
 from scalerl.learner.saved import SavedKind
 from scalerl.learner.share import fewest_shared_tokens
 from scalerl.learner.state import whole
-from scalerl.learner.team import Team
 from scalerl.models.folder import empty_model, fill
 from scalerl.models.lora import each_merged_weight, num_adapter_params, wrap
 from scalerl.models.routers import RouterReplay
 from scalerl.rl.bf16_products import use_fp32_linears_at_work
-from scalerl.rl.logprobs import log_probs_and_entropy
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -49,8 +47,11 @@ def device_mesh(device: torch.device, num_ranks: int, shard_size: int) -> "Devic
     return init_device_mesh(device.type, (num_ranks // shard_size, shard_size), mesh_dim_names=("replicate", "shard"))
 
 
-class ShardedPolicy:
-    """A model of which this rank has a part of every weight. All ranks call the same methods together."""
+class ShardedPolicy(Policy):
+    """A model of which this rank has a part of every weight. All ranks call the same methods together.
+
+    Every backward pass adds the gradients of all ranks, and layers are gathered anew in every pass.
+    """
 
     equal_passes = True
 
@@ -82,7 +83,7 @@ class ShardedPolicy:
         attend_packed(self.model)
         prepare_for_training(self.model, gradient_checkpointing)
         compiled = device.type == "cuda" if compiled is None else compiled
-        self._replay = RouterReplay(self.model, device, replays=router_replay)
+        self.replay = RouterReplay(self.model, device, replays=router_replay)
         self._root = self._shard(weights, compiled=compiled)
         self.parameters: dict[str, Tensor] = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         # Not compiled for its few tokens, which no pass has.
@@ -113,7 +114,7 @@ class ShardedPolicy:
 
     def _forward(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
         inputs = inputs.to(self.device)
-        self._replay.use(inputs.experts)
+        self.replay.use(inputs.experts)
         return self._root(
             inputs.ids,
             inputs.packing,
@@ -122,15 +123,6 @@ class ShardedPolicy:
             inputs.temperature,
             exchange=self._context,
         )
-
-    def collect_gradients(self, team: Team) -> None:
-        """Do nothing: every backward pass has added the gradients of all ranks."""
-
-    def router_counts(self) -> Tensor:
-        return self._replay.take_counts()
-
-    def refresh(self) -> None:
-        """Do nothing: layers are gathered anew in every pass."""
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield all whole weights; those of the body rounded, as the generator has them, before they are gathered."""
@@ -235,9 +227,7 @@ class _PackedModel(nn.Module):
 def _head_log_probs(
     head: Any, hidden: Tensor, targets: Tensor, temperature: float, fp32: bool
 ) -> tuple[Tensor, Tensor]:
-    log_probs, entropy = log_probs_and_entropy(
-        hidden, head.weight, targets, temperature=temperature, bias=head.bias, fp32=fp32
-    )
+    log_probs, entropy = head_log_probs(head, hidden, targets, temperature, fp32)
     # FSDP adds hooks to the outputs, which must not be views.
     return log_probs.clone(), entropy.clone()
 

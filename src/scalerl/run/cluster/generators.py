@@ -14,7 +14,7 @@ from scalerl.errors import RecipeError
 from scalerl.models.load import LoadedModel, load_model, name_elsewhere
 from scalerl.remote.child import ChildLink
 from scalerl.remote.peer import Limits, Link
-from scalerl.remote.weights import publish_on_ray, publisher
+from scalerl.remote.weights import publisher
 from scalerl.rollout import ENGINES
 from scalerl.rollout.fleet.fleet import Fleet
 from scalerl.rollout.fleet.generator import Generator
@@ -72,7 +72,7 @@ def build_fleet(
     common: dict[str, Any] = {
         "weights": weights,
         # With rarer pushes the learner's memory is ahead of the last one.
-        "publish": publish_on_ray if recipe.cluster.address else publisher(borrows=recipe.pipeline.push_every == 1),
+        "publish": publisher(on_ray=bool(recipe.cluster.address), borrows=recipe.pipeline.push_every == 1),
     }
     if recipe.cluster.address:
         fleet = _fleet(_actors(recipe, slots, num_gpus, place.cpus_per_generator), recipe, model, **common)
