@@ -2,7 +2,7 @@ import copy
 import functools
 import json
 import random
-from collections import Counter
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +14,10 @@ from scalerl.types import derive_seed
 LATEST: Retires = functools.partial(no_positive_resampling, threshold=0.9, history="latest")
 CUMULATIVE: Retires = functools.partial(no_positive_resampling, threshold=0.9, history="cumulative")
 RULES = {"latest": LATEST, "cumulative": CUMULATIVE, "uniform": uniform}
+
+
+def ids(**sizes: int) -> dict[str, list[str]]:
+    return {name: [f"{name}/{number}" for number in range(size)] for name, size in sizes.items()}
 
 
 def make(num_problems=3, *, seed=0, retires: Retires = LATEST):
@@ -30,22 +34,22 @@ def solve(curriculum: Curriculum, issued: Issued, num_correct: int, num_graded: 
     curriculum.graded(issued.key, num_correct=num_correct, num_graded=num_graded)
 
 
-def resumed(curriculum: Curriculum, num_problems=3, retires: Retires = LATEST) -> Curriculum:
-    state = json.loads(json.dumps(curriculum.state_dict()))
-    return Curriculum.restore(state, [f"p{number}" for number in range(num_problems)], retires=retires)
+def task_of(issued: Issued) -> str:
+    return issued.problem_id.partition("/")[0]
 
 
 class Reference:
     """The same rules, worked out from the whole history at every call."""
 
-    def __init__(self, problem_ids, seed, rule):
-        self.problem_ids, self.seed, self.rule = sorted(problem_ids), seed, rule
+    def __init__(self, problem_ids: Mapping[str, list[str]], weights: Mapping[str, float], seed: int, rule: str):
+        self.problem_ids, self.weights, self.rule = problem_ids, weights, rule
+        self.seeds = {name: derive_seed("task of a mixture", seed, name) if weights else seed for name in problem_ids}
         self.issued: list[Issued] = []
         self.grades: list[tuple[Issued, int, int]] = []
         self.trained: list[str] = []
         self.to_reissue: list[Issued] = []
 
-    def is_retired(self, problem_id):
+    def is_retired(self, problem_id: str) -> bool:
         groups = [
             (correct, graded) for issued, correct, graded in self.grades if issued.problem_id == problem_id and graded
         ]
@@ -57,28 +61,36 @@ class Reference:
                 return True
         return False
 
+    def is_exhausted(self, name: str) -> bool:
+        return all(map(self.is_retired, self.problem_ids[name]))
+
     @property
-    def in_flight(self):
+    def in_flight(self) -> list[Issued]:
         graded = {issued.key for issued, _, _ in self.grades}
         return [issued for issued in self.issued if issued.key not in graded]
 
     @property
-    def untrained(self):
+    def untrained(self) -> list[Issued]:
         return [issued for issued, _, _ in self.grades if issued.key not in self.trained]
 
-    def next(self):
+    def next(self) -> Issued | None:
         if self.to_reissue:
             return self.to_reissue.pop(0)
-        epoch = max((issued.epoch for issued in self.issued), default=0)
-        for candidate_epoch in (epoch, epoch + 1):
-            order = list(self.problem_ids)
-            random.Random(derive_seed("epoch order", self.seed, candidate_epoch)).shuffle(order)
-            asked = {issued.problem_id for issued in self.issued if issued.epoch == candidate_epoch}
+        remaining = [name for name in sorted(self.problem_ids) if not self.is_exhausted(name)]
+        if not remaining:
+            return None
+        num = {name: sum(issued.problem_id in self.problem_ids[name] for issued in self.issued) for name in remaining}
+        name = min(remaining, key=lambda name: (num[name] + 0.5) / self.weights.get(name, 1.0))
+        epochs = [issued.epoch for issued in self.issued if issued.problem_id in self.problem_ids[name]]
+        for epoch in (max(epochs, default=0), max(epochs, default=0) + 1):
+            order = sorted(self.problem_ids[name])
+            random.Random(derive_seed("epoch order", self.seeds[name], epoch)).shuffle(order)
+            asked = {issued.problem_id for issued in self.issued if issued.epoch == epoch}
             left = [problem_id for problem_id in order if problem_id not in asked and not self.is_retired(problem_id)]
             busy = {issued.problem_id for issued in self.in_flight}
             for problem_id in left:
                 if problem_id not in busy:
-                    self.issued.append(Issued(problem_id=problem_id, epoch=candidate_epoch))
+                    self.issued.append(Issued(problem_id=problem_id, epoch=epoch))
                     return self.issued[-1]
             if left:
                 return None
@@ -89,13 +101,17 @@ operations = st.lists(
     st.tuples(st.sampled_from(["next", "next", "grade", "grade", "train", "save", "kill"]), st.integers(0, 2**16)),
     max_size=60,
 )
+weightings = st.dictionaries(st.sampled_from("abcde"), st.floats(0.05, 20), min_size=1, max_size=3)
 
 
-@settings(max_examples=200, deadline=None)
-@given(operations, st.integers(1, 5), st.integers(0, 3), st.sampled_from(sorted(RULES)))
-def test_agrees_with_a_reference_through_kills_and_resumes(steps, num_problems, seed, rule):
-    problem_ids = [f"p{number}" for number in range(num_problems)]
-    curriculum, reference = Curriculum(problem_ids, seed=seed, retires=RULES[rule]), Reference(problem_ids, seed, rule)
+@settings(max_examples=300, deadline=None)
+@given(operations, st.none() | weightings, st.integers(0, 3), st.sampled_from(sorted(RULES)), st.data())
+def test_agrees_with_a_reference_through_kills_and_resumes(steps, weights, seed, rule, data):
+    """One task or several; problems and tasks come in any order."""
+    by_task = ids(**{name: data.draw(st.integers(1, 5)) for name in reversed(list(weights or {"": 1}))})
+    problem_ids = by_task if weights else by_task[""][::-1]
+    curriculum = Curriculum(problem_ids, seed=seed, retires=RULES[rule], weights=weights)
+    reference = Reference(by_task, weights or {}, seed, rule)
     saved = json.dumps(curriculum.state_dict()), copy.deepcopy(reference)
     for step, number in steps:
         if step == "next":
@@ -114,93 +130,37 @@ def test_agrees_with_a_reference_through_kills_and_resumes(steps, num_problems, 
         elif step == "save":
             saved = json.dumps(curriculum.state_dict()), copy.deepcopy(reference)
         elif step == "kill":
-            curriculum = Curriculum.restore(json.loads(saved[0]), problem_ids, retires=RULES[rule])
+            curriculum = Curriculum.restore(json.loads(saved[0]), problem_ids, retires=RULES[rule], weights=weights)
             reference = copy.deepcopy(saved[1])
             reference.to_reissue = list(reference.in_flight)
+            assert json.loads(saved[0]) == json.loads(json.dumps(curriculum.state_dict()))
         assert list(curriculum.in_flight) == reference.in_flight
         assert list(curriculum.untrained) == reference.untrained
-        assert len(reference.trained) == len(set(reference.trained))
-        assert curriculum.exhausted == all(map(reference.is_retired, problem_ids))
+        assert curriculum.exhausted == all(map(reference.is_exhausted, by_task))
+        fracs = {name: sum(map(reference.is_retired, listed)) / len(listed) for name, listed in by_task.items()}
+        columns = {f"curriculum/retired_frac/{name}": frac for name, frac in fracs.items() if name}
+        assert curriculum.metrics == {"curriculum/retired_frac": max(fracs.values()), **columns}
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.integers(1, 12), st.integers(1, 6), st.randoms(use_true_random=False), st.sampled_from(sorted(RULES)))
-def test_every_epoch_holds_each_remaining_problem_exactly_once(num_problems, max_in_flight, noise, rule):
-    """With several in flight across epoch boundaries, graded in random order and killed at random moments."""
-    problem_ids = [f"p{number}" for number in range(num_problems)]
-    curriculum = Curriculum(problem_ids, seed=1, retires=RULES[rule])
-    flying: list[Issued] = []
-    trained: Counter[str] = Counter()
-    rates: dict[str, list[int]] = {problem_id: [] for problem_id in problem_ids}
-    retired_in: dict[str, int] = {}
-    while curriculum._tasks[""].epoch < 4 and not curriculum.exhausted:
-        issued = curriculum.next() if len(flying) < max_in_flight else None
+@settings(max_examples=40, deadline=None)
+@given(weightings, st.integers(1, 12), st.randoms(use_true_random=False), st.data())
+def test_every_task_keeps_its_share_at_any_time(weights, most_in_flight, noise, data):
+    sizes = {name: data.draw(st.integers(1, 30)) for name in weights}
+    curriculum = Curriculum(ids(**sizes), weights=weights, seed=0, retires=uniform)
+    flying, history = [], []
+    while len(history) < 400:
+        issued = curriculum.next() if len(flying) < most_in_flight else None
         if issued is not None:
-            assert issued.problem_id not in {other.problem_id for other in flying}
+            history.append(issued)
             flying.append(issued)
-            continue
-        assert flying, "nothing to wait for, yet not exhausted"
-        done = flying.pop(noise.randrange(len(flying)))
-        num_correct = noise.choice([0, 5, 9, 10])
-        solve(curriculum, done, num_correct)
-        rates[done.problem_id].append(num_correct)
-        counted = rates[done.problem_id][-1:] if rule == "latest" else rates[done.problem_id]
-        if rule != "uniform" and sum(counted) >= 9 * len(counted):
-            retired_in[done.problem_id] = done.epoch
-        curriculum.trained(done.key)
-        trained[done.key] += 1
-        if noise.random() < 0.2:
-            curriculum, flying = resumed(curriculum, num_problems, RULES[rule]), []
-    assert set(trained.values()) <= {1}
-    open_keys = {issued.key for issued in curriculum.in_flight}
-    for epoch in range(curriculum._tasks[""].epoch):
-        expected = {problem_id for problem_id in problem_ids if retired_in.get(problem_id, epoch) >= epoch}
-        got = {key.partition("/")[2] for key in {*trained, *open_keys} if key.startswith(f"{epoch}/")}
-        assert got == expected
-
-
-def test_a_solved_problem_does_not_return():
-    curriculum = make(2)
-    first, second = take(curriculum), take(curriculum)
-    solve(curriculum, first, 9)
-    solve(curriculum, second, 8)
-    assert take(curriculum) == Issued(problem_id=second.problem_id, epoch=1)
-    assert len(curriculum._tasks[""].retired) == 1
-    assert curriculum.metrics == {"curriculum/retired_frac": 0.5}
-
-
-def test_epoch_begins_with_earlier_problems_in_flight():
-    curriculum = make(3)
-    first, second, third = take(curriculum), take(curriculum), take(curriculum)
-    assert curriculum.next() is None
-    assert not curriculum.exhausted
-    solve(curriculum, second, 0)
-    assert take(curriculum) == Issued(problem_id=second.problem_id, epoch=1)
-    assert curriculum.next() is None
-    solve(curriculum, first, 10)
-    assert curriculum.next() is None
-    solve(curriculum, third, 0)
-    assert take(curriculum) == Issued(problem_id=third.problem_id, epoch=1)
-
-
-def test_waiting_and_exhausted_are_different_answers():
-    curriculum = make(1)
-    issued = take(curriculum)
-    assert curriculum.next() is None
-    assert not curriculum.exhausted
-    solve(curriculum, issued, 10)
-    assert curriculum.next() is None
-    assert curriculum.exhausted
-    assert curriculum.untrained == (issued,)
-
-
-def test_uniform_sampling_is_never_exhausted():
-    curriculum = make(1, retires=uniform)
-    for epoch in range(5):
-        issued = take(curriculum)
-        assert issued.epoch == epoch
-        solve(curriculum, issued, 10)
-    assert not curriculum.exhausted
+        else:
+            assert flying, "nothing to wait for"
+            solve(curriculum, flying.pop(noise.randrange(len(flying))), 0)
+    for name, weight in weights.items():
+        for start in range(200):
+            number = sum(task_of(issued) == name for issued in history[start : start + 200])
+            # Off by less than one problem for each other task at either end of the stretch.
+            assert abs(number - 200 * weight / sum(weights.values())) <= 2 * len(weights)
 
 
 def test_history_is_the_latest_group_or_all_of_them():
@@ -211,69 +171,19 @@ def test_history_is_the_latest_group_or_all_of_them():
     assert not LATEST(PassRecord())
 
 
-def test_a_group_without_verdicts_changes_no_record():
-    record = PassRecord().with_group(9, 10)
-    assert record.with_group(0, 0) == record
-    curriculum = make(1)
-    solve(curriculum, take(curriculum), 0, 0)
-    assert take(curriculum).epoch == 1
-
-
 @pytest.mark.parametrize("rule", ["latest", "cumulative"])
 def test_a_group_with_few_verdicts_retires_nothing(rule):
     curriculum = make(1, retires=RULES[rule])
     for num_graded in (1, 7):
         curriculum.graded(take(curriculum).key, num_correct=num_graded, num_graded=num_graded, num_asked=16)
-        assert len(curriculum._tasks[""].retired) == 0
-    assert resumed(curriculum, 1, RULES[rule]).state_dict() == curriculum.state_dict()
+        assert not curriculum.exhausted
     # Half of them is enough.
     curriculum.graded(take(curriculum).key, num_correct=8, num_graded=8, num_asked=16)
-    assert len(curriculum._tasks[""].retired) == 1
+    assert curriculum.exhausted
     # Who does not say how many were asked for has every verdict counted.
     curriculum = make(1, retires=RULES[rule])
     solve(curriculum, take(curriculum), 1, 1)
-    assert len(curriculum._tasks[""].retired) == 1
-
-
-def test_order_depends_on_seed_and_epoch_only():
-    def order(ids, seed):
-        curriculum = Curriculum(ids, seed=seed, retires=uniform)
-        epochs: list[list[str]] = [[], []]
-        for epoch in epochs:
-            for _ in ids:
-                issued = take(curriculum)
-                epoch.append(issued.problem_id)
-                solve(curriculum, issued, 0)
-        return epochs
-
-    ids = [f"p{number}" for number in range(20)]
-    assert order(ids, 0) == order(ids[::-1], 0)
-    assert order(ids, 0) != order(ids, 1)
-    first, second = order(ids, 0)
-    assert first != second
-    assert sorted(first) == sorted(second) == sorted(ids)
-
-
-def test_resume_issues_groups_in_flight_first_by_key():
-    curriculum = make(5)
-    issued = [take(curriculum) for _ in range(3)]
-    solve(curriculum, issued[1], 0)
-    again = resumed(curriculum, 5)
-    with pytest.raises(ValueError, match="not in flight"):
-        again.graded(issued[0].key, num_correct=1, num_graded=1)
-    assert [take(again), take(again)] == [issued[0], issued[2]]
-    assert again.untrained == (issued[1],)
-    assert take(again) == take(curriculum)
-    assert again.state_dict() == curriculum.state_dict()
-
-
-def test_a_resume_of_a_resume_loses_nothing():
-    curriculum = make(4)
-    issued = [take(curriculum) for _ in range(3)]
-    once = resumed(curriculum, 4)
-    assert take(once) == issued[0]
-    twice = resumed(once, 4)
-    assert [take(twice) for _ in range(3)] == issued
+    assert curriculum.exhausted
 
 
 def test_bookkeeping_mistakes_are_errors():
@@ -285,6 +195,9 @@ def test_bookkeeping_mistakes_are_errors():
         curriculum.graded(issued.key, num_correct=3, num_graded=2)
     with pytest.raises(ValueError, match="2 correct of 3 graded of 2 asked cannot be"):
         curriculum.graded(issued.key, num_correct=2, num_graded=3, num_asked=2)
+    again = Curriculum.restore(curriculum.state_dict(), ["p0", "p1"], retires=LATEST)
+    with pytest.raises(ValueError, match="not in flight"):
+        solve(again, issued, 1)
     solve(curriculum, issued, 0)
     with pytest.raises(ValueError, match="already graded"):
         solve(curriculum, issued, 0)
@@ -294,9 +207,17 @@ def test_bookkeeping_mistakes_are_errors():
 
 
 def test_bad_problem_sets_are_errors():
-    with pytest.raises(ValueError, match="at least one"):
-        Curriculum([], seed=0, retires=uniform)
-    with pytest.raises(ValueError, match="'a'"):
-        Curriculum(["a", "b", "a"], seed=0, retires=uniform)
+    for problem_ids, weights, sentence in (
+        ([], None, "at least one"),
+        (["a", "b", "a"], None, "'a'"),
+        (ids(a=1, b=1), {"a": 1}, "a weight above 0 for each"),
+        (ids(a=1), {"a": 0}, "a weight above 0 for each"),
+        ({}, {}, "a weight above 0 for each"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            Curriculum(problem_ids, seed=0, retires=uniform, weights=weights)
+    state = Curriculum(ids(a=2, b=2), weights={"a": 1, "b": 1}, seed=0, retires=uniform).state_dict()
+    with pytest.raises(ValueError, match="made with the tasks a, b, not a, c; resume with the same"):
+        Curriculum.restore(state, ids(a=2, c=2), weights={"a": 1, "c": 1}, retires=uniform)
     with pytest.raises(ValueError, match="other problems"):
-        Curriculum.restore(make(2).state_dict(), ["p0", "p1", "p2"], retires=LATEST)
+        Curriculum.restore(state, ids(a=2, b=3), weights={"a": 1, "b": 1}, retires=uniform)
