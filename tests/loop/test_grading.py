@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from scalerl.answer_format import AnswerFormat
-from scalerl.config.parts import GradingSettings, RewardSettings
+from scalerl.config.parts import GraderSettings, GradingSettings, RewardSettings
 from scalerl.errors import GraderError, GraderPoolError, GradingStalled
 from scalerl.graders.pool import GraderSpec
 from scalerl.graders.supervisor import Limits
@@ -29,7 +29,7 @@ from scalerl.loop.grading import (
     opened_thinking,
 )
 from scalerl.tasks.length import LengthControl
-from scalerl.tasks.task import Task, TaskGrader
+from scalerl.tasks.task import Task
 from scalerl.types import Completion, LengthPlan, Problem, Request
 
 PROBLEM = Problem(id="a", prompt="1+2=", answer="3", task="arithmetic")
@@ -310,7 +310,7 @@ def test_group_is_returned_with_its_last_verdict(tmp_path: Path):
     graders.close()
 
 
-def several(threshold: float = 1.0, **used: TaskGrader) -> Judge:
+def several(threshold: float = 1.0, **used: GraderSettings) -> Judge:
     task = Task(name="arithmetic", training=(PROBLEM,), evaluation=(), grader="exact", graders=used)
     return dataclasses.replace(judge("exact"), graders=graders_of(task), threshold=threshold)
 
@@ -351,7 +351,7 @@ def test_outcome_that_is_not_a_name_is_an_error(graders: GraderRunner):
 
 
 def test_first_named_outcome_of_several_graders_counts(graders: GraderRunner):
-    both = several(right=TaskGrader(name="exact"), named=TaskGrader(name="own_code:named_outcome"))
+    both = several(right=GraderSettings(name="exact"), named=GraderSettings(name="own_code:named_outcome"))
     graders.submit([completion("timeout")], both, "training")
     (verdict,) = wait_for(lambda: graders.poll("training", wait=True), 1)
     assert (verdict.outcome, verdict.value) == ("timeout", 0.25)
@@ -367,9 +367,9 @@ def test_threshold_decides_what_is_correct(graders: GraderRunner):
 
 def test_several_graders_give_a_weighted_mean(graders: GraderRunner):
     both = several(
-        right=TaskGrader(name="exact", weight=3.0),
-        short=TaskGrader(name="own_code:brief", weight=1.0, settings={"most": 1}),
-        seen=TaskGrader(name="own_code:obedient", weight=0.0),
+        right=GraderSettings(name="exact", weight=3.0),
+        short=GraderSettings.model_validate({"name": "own_code:brief", "most": 1}),
+        seen=GraderSettings(name="own_code:obedient", weight=0.0),
     )
     graders.check(both)
     graders.submit(
@@ -384,7 +384,7 @@ def test_several_graders_give_a_weighted_mean(graders: GraderRunner):
 
 
 def test_values_become_rewards_linearly_and_columns(graders: GraderRunner):
-    used = several(part=TaskGrader(name="own_code:share"), same=TaskGrader(name="own_code:share", weight=0.0))
+    used = several(part=GraderSettings(name="own_code:share"), same=GraderSettings(name="own_code:share", weight=0.0))
     length = LengthControl(
         max_tokens=64, plan=lambda seed: LengthPlan(answer_budget=64), adjust=lambda num_tokens, correct: 0.0
     )
@@ -398,7 +398,7 @@ def test_values_become_rewards_linearly_and_columns(graders: GraderRunner):
 
 def test_coroutine_graders_wait_together_within_their_limit():
     graders = GraderRunner(GradingSettings(num_workers=1, timeout_s=100.0, max_calls=16))
-    limited = several(one=TaskGrader(name="own_code:judge", settings={"num": 16}))
+    limited = several(one=GraderSettings.model_validate({"name": "own_code:judge", "num": 16}))
     with closing(graders):
         graders.check(limited)
         graders.submit([completion("3" if index % 2 else "4", index) for index in range(64)], limited, "training")

@@ -5,6 +5,7 @@ seconds of CPU time, and memory. They apply to each step. graders/supervisor.py 
 """
 
 import contextlib
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ class Here:
     """Conversations in this process, each step at once: as much of Children as Steps uses."""
 
     def __init__(self, begin: Begin) -> None:
-        self._begin, self._num_given = begin, 0
+        self._begin, self._num_given, self.pid = begin, 0, os.getpid()
         self._seats: dict[int, Conversing] = {}
         self._replies: list[tuple[int, Reply]] = []
 
@@ -113,9 +114,9 @@ class Steps:
         self._ready: list[Stepped] = []
 
     @property
-    def pid(self) -> int | None:
-        """The process that conversations are forked from; also the session id of all of them. None for this one."""
-        return self._children.pid if isinstance(self._children, Children) else None
+    def pid(self) -> int:
+        """This process, or the one that conversations are forked from, which is also the session id of all of them."""
+        return self._children.pid
 
     @property
     def num_pending(self) -> int:

@@ -13,7 +13,7 @@ import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
@@ -98,7 +98,7 @@ def arguments_of(name: str, tool: Tool) -> TypeAdapter[dict[str, Any]]:
         hint = typing.Annotated[hints[each.name], Field(description=described.get(each.name))]
         fields[each.name] = hint if each.default is each.empty else typing.NotRequired[hint]
     try:
-        return TypeAdapter(with_config(_LENIENT)(TypedDict(name, fields)))
+        return TypeAdapter(with_config(_LENIENT)(cast(Any, TypedDict)(name, fields)))
     except PydanticUserError:
         raise RecipeError(
             f'the tool "{name}" has an argument of a type that a model cannot give: text, numbers, lists and objects'

@@ -14,6 +14,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -149,13 +150,10 @@ class GraderPool:
 
     def _read(self, grader: _Grader, number: int, reply: Reply) -> Graded:
         """Return what a process replied; what is no verdict without a reason, as a grader may forge it, is a crash."""
-        key, reason = grader.keys.pop(number), reply.get("reason")
-        try:
+        key, reason, score = grader.keys.pop(number), reply.get("reason"), Score(value=None)
+        with suppress(TypeError):
             score = read_score(Score(value=reply.get("value"), outcome=reply.get("outcome", "")))
-            forged = (reason is None) == (score.value is None)
-        except TypeError:
-            forged = True
-        if forged:
+        if (reason is None) == (score.value is None):
             score, reason = Score(value=None), "crash"
         ending = "right" if score.value == 1 else "wrong" if score.value == 0 else "partly"
         self.num_ended[reason or ending] += 1

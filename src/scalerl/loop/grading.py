@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from scalerl.config.parts import GradingSettings, RewardSettings
+from scalerl.config.parts import GraderSettings, GradingSettings, RewardSettings
 from scalerl.config.secrets import from_environment, redact, secrets_in
 from scalerl.errors import GraderError, GradingStalled
 from scalerl.graders.pool import Graded, GraderPool, GraderSpec
@@ -25,7 +25,7 @@ from scalerl.graders.supervisor import Reason
 from scalerl.graders.values import Score, read_score
 from scalerl.import_path import is_local, one_line
 from scalerl.tasks.length import LengthControl
-from scalerl.tasks.task import Task, TaskGrader
+from scalerl.tasks.task import Task
 from scalerl.types import Completion, Episode, Group, Problem, Purpose
 
 _WAIT_S = 0.5  # longest wait of one poll; far below the time after which the watchdog takes a call for hung
@@ -96,9 +96,9 @@ def graders_of(task: Task) -> tuple[WeightedGrader, ...]:
     )
 
 
-def _own_settings(grader: TaskGrader) -> dict[str, Any]:
+def _own_settings(grader: GraderSettings) -> dict[str, Any]:
     try:
-        return from_environment(grader.settings)
+        return from_environment(grader.model_extra or {})
     except KeyError as error:
         raise GraderError(
             f'the grader "{grader.name}" is set to read the environment variable {error.args[0]}, which is not set'

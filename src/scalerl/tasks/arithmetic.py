@@ -6,6 +6,7 @@ on the mixture knows the good method but uses it too rarely, which RL can improv
 the calculator of environments/tools.py: "?37+58" is answered by "95;".
 """
 
+import functools
 import operator
 import random
 from collections.abc import Callable
@@ -14,8 +15,7 @@ from typing import NamedTuple
 
 from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.errors import TaskError
-from scalerl.tasks.procedural import check_chosen, check_least, check_shares, drawn_task, retried
-from scalerl.tasks.task import Task
+from scalerl.tasks.procedural import Draw, Drawn, check_chosen, check_least, check_shares, generated, retried
 from scalerl.types import Problem
 
 OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
@@ -30,13 +30,9 @@ _SLIPS = (-10, -1, 1, 10)
 _GUESS_RANGE = 9
 
 
+@generated(grader="exact", num_problems=20_000, remedy="raise max_number or max_terms")
 def arithmetic(
-    num_evaluation: int,
-    evaluation_seed: int,
-    /,
     *,
-    num_problems: int = 20_000,
-    seed: int = 0,
     min_terms: int = 3,
     max_terms: int = 5,
     max_number: int = 20,
@@ -46,33 +42,31 @@ def arithmetic(
     slip_rate: float = 0.0,
     tool_share: float = 0.0,
     tool_format: str = "plain",
-) -> Task:
+) -> Draw:
     """Sums with written-out reasoning, graded exactly.
 
-    `num_problems` are drawn for training from `seed`. The last five settings affect only the demonstrations: a share of
-    tool_share call a calculator for each step, in the format of environments/tools.py ("plain") or of chat models
-    ("chat"); of the others, guess_share + guess_growth x (terms - min_terms) are guesses. A written step, or an operand
-    of a call, is wrong with probability slip_rate.
+    The last five settings affect only the demonstrations: a share of tool_share call a calculator for each step, in the
+    format of environments/tools.py ("plain") or of chat models ("chat"); of the others, guess_share + guess_growth x
+    (terms - min_terms) are guesses. A written step, or an operand of a call, is wrong with probability slip_rate.
     """
-    if tool_format not in _CALLS:
-        raise TaskError(f'arithmetic: tool_format is "{tool_format}" but must be one of {", ".join(_CALLS)}')
-    check_least("arithmetic", min_terms=(min_terms, 2), max_terms=(max_terms, min_terms), max_number=(max_number, 1))
-    check_chosen("arithmetic", "operations", operations, operations, list(OPERATIONS))
-    check_shares("arithmetic", tool_share=tool_share, slip_rate=slip_rate)
+    check_least(min_terms=(min_terms, 2), max_terms=(max_terms, min_terms), max_number=(max_number, 1))
+    check_chosen("operations", operations, operations, OPERATIONS)
+    check_chosen("tool_format", tool_format, [tool_format], _CALLS)
+    check_shares(tool_share=tool_share, slip_rate=slip_rate, guess_share=guess_share)
     most_guesses = guess_share + guess_growth * (max_terms - min_terms)
-    if not (0 <= guess_share <= 1 and 0 <= most_guesses <= 1):
+    if not 0 <= most_guesses <= 1:
         raise TaskError(
-            f"arithmetic: guess_share + guess_growth x (terms - min_terms) must stay in [0, 1], not reach "
-            f"{most_guesses}"
+            f"guess_share + guess_growth x (terms - min_terms) must stay in [0, 1], not reach {most_guesses}"
         )
 
-    def attempt(stream: random.Random, num_terms: int) -> Expression | None:
-        return try_expression(stream, num_terms, max_number=max_number, operations=operations)
+    def attempt(stream: random.Random, num_terms: int) -> Drawn | None:
+        expression = try_expression(stream, num_terms, max_number=max_number, operations=operations)
+        return expression and Drawn(_problem(expression), functools.partial(demonstration, expression))
 
     def rare(num_terms: int) -> str:
         return (
-            f'arithmetic: {num_terms} numbers up to {max_number} with "{operations}" hardly ever stay above zero: '
-            f"raise max_number, lower max_terms, or allow +"
+            f'{num_terms} numbers up to {max_number} with "{operations}" hardly ever stay above zero: raise '
+            f"max_number, lower max_terms, or allow +"
         )
 
     def demonstration(expression: Expression, stream: random.Random) -> str | tuple[str, ...]:
@@ -81,18 +75,7 @@ def arithmetic(
         guesses = guess_share + guess_growth * (len(expression.numbers) - min_terms)
         return demonstrate(expression, stream, guess_share=guesses, slip_rate=slip_rate)
 
-    return drawn_task(
-        "arithmetic",
-        num_evaluation,
-        evaluation_seed,
-        num_problems=num_problems,
-        seed=seed,
-        draw=retried(attempt, min_terms, max_terms, rare),
-        problem_of=_problem,
-        demonstrate=demonstration,
-        grader="exact",
-        remedy="raise max_number or max_terms",
-    )
+    return retried(attempt, min_terms, max_terms, rare)
 
 
 class Step(NamedTuple):

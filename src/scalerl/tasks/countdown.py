@@ -10,58 +10,45 @@ from dataclasses import dataclass
 
 from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.graders.expressions import OPERATIONS, PRECEDENCE
-from scalerl.tasks.procedural import check_chosen, check_least, drawn_task, retried
-from scalerl.tasks.task import Task
+from scalerl.tasks.procedural import Draw, Drawn, check_chosen, check_least, generated, retried
 from scalerl.types import Problem
 
 SIGNS = "+-*/"
 
 
+@generated(grader="countdown", num_problems=10_000, remedy="raise max_number, max_numbers or max_target")
 def countdown(
-    num_evaluation: int,
-    evaluation_seed: int,
-    /,
     *,
-    num_problems: int = 10_000,
-    seed: int = 0,
     min_numbers: int = 3,
     max_numbers: int = 4,
     max_number: int = 25,
     max_target: int = 100,
     operations: str = SIGNS,
-) -> Task:
+) -> Draw:
     """Reach a target up to `max_target` with numbers up to `max_number`, each used at most once.
 
     More numbers, more operations and larger targets are harder. Demonstrations show the steps by which the problem was
     generated.
     """
-    check_least("countdown", min_numbers=(min_numbers, 2), max_number=(max_number, 2), max_target=(max_target, 1))
-    check_least("countdown", max_numbers=(max_numbers, min_numbers))
-    check_chosen("countdown", "operations", operations, operations, SIGNS)
+    check_least(min_numbers=(min_numbers, 2), max_number=(max_number, 2), max_target=(max_target, 1))
+    check_least(max_numbers=(max_numbers, min_numbers))
+    check_chosen("operations", operations, operations, SIGNS)
 
-    def attempt(stream: random.Random, num_numbers: int) -> Solved | None:
+    def attempt(stream: random.Random, num_numbers: int) -> Drawn | None:
         numbers = [stream.randint(1, max_number) for _ in range(num_numbers)]
         solved = _combine(stream, numbers, operations)
-        return solved if solved and solved.target <= max_target and solved.target not in numbers else None
+        if not solved or solved.target > max_target or solved.target in numbers:
+            return None
+        shown = f"{THINKING_START}{';'.join(solved.steps)}{THINKING_END}{solved.expression}"
+        return Drawn(_problem(solved), lambda stream: shown)
 
     def rare(num_numbers: int) -> str:
         return (
-            f'countdown: {num_numbers} numbers up to {max_number} with "{operations}" hardly ever make a target up to '
+            f'{num_numbers} numbers up to {max_number} with "{operations}" hardly ever make a target up to '
             f"{max_target}: raise max_target or allow more operations"
         )
 
-    return drawn_task(
-        "countdown",
-        num_evaluation,
-        evaluation_seed,
-        num_problems=num_problems,
-        seed=seed,
-        draw=retried(attempt, min_numbers, max_numbers, rare),
-        problem_of=_problem,
-        demonstrate=lambda solved, stream: f"{THINKING_START}{';'.join(solved.steps)}{THINKING_END}{solved.expression}",
-        grader="countdown",
-        remedy="raise max_number, max_numbers or max_target",
-    )
+    return retried(attempt, min_numbers, max_numbers, rare)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -202,8 +202,8 @@ def _rows_task(
 ) -> Task:
     """Build a task from rows, graded by `exact`. A row without the id field gets its number as id."""
     fields = given.found_in(rows[0])
-    entries = [fields.read(row, name) for row in rows]
-    task = entries_task(name, num, seed, entries, held and [fields.read(row, name) for row in held], grader="exact")
+    entries, apart = ([fields.read(row, name) for row in each] for each in (rows, held or ()))
+    task = entries_task(name, num, seed, entries, apart, grader="exact")
     if fields == given:
         return task
     notice = f'{rows[0].where}: the prompt is taken from "{fields.prompt}" and the answer from "{fields.answer}"'
@@ -211,9 +211,9 @@ def _rows_task(
 
 
 def entries_task(
-    name: str, num: int | None, seed: int, entries: Sequence[Entry], held: Sequence[Entry] | None, *, grader: str
+    name: str, num: int | None, seed: int, entries: Sequence[Entry], held: Sequence[Entry], *, grader: str
 ) -> Task:
-    """Build a task from entries, of which `num` are withheld for evaluation, or that many of those in `held`.
+    """Build a task from entries, of which `num` are withheld for evaluation, or that many of `held`, if there are any.
 
     With None all of them are, in their order: a set that is only evaluated on.
     """

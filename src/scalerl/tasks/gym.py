@@ -45,7 +45,7 @@ def gym(
 
     Evaluation problems are drawn first, and no training problem equals one of them in content.
     """
-    check_least("gym", num_problems=(num_problems, 1))
+    check_least(num_problems=(num_problems, 1))
     if not 0 < threshold <= 1:
         raise TaskError(f"gym: threshold is {threshold:g} but scores reach from 0 to 1: set it above 0 and up to 1")
     _check_settings(dataset, difficulty)
@@ -59,7 +59,7 @@ def gym(
             wanted=lambda problem: problem.content_hash not in excluded,
             most_misses=_MOST_MISSES,
         )
-        return enough(problems, num, name=f'gym: "{dataset}"', purpose=purpose, remedy="make it harder")
+        return enough(problems, num, purpose=purpose, remedy=f'make "{dataset}" harder')
 
     evaluation = drawn("evaluation", evaluation_seed, num_evaluation, ())
     training = drawn("training", seed, num_problems, evaluation)

@@ -4,15 +4,15 @@ One problem in sixteen, chosen by its content, is never trained on and never dem
 with one seed therefore has not seen the evaluation problems of any other seed.
 """
 
+import functools
+import inspect
 import random
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from scalerl.errors import TaskError
 from scalerl.tasks.task import Demonstration, Task
 from scalerl.types import Problem, derive_seed
-
-Item = TypeVar("Item")
 
 _WITHHELD_ONE_IN = 16
 
@@ -26,46 +26,64 @@ _BLOCK = 2000
 """Draws over which the rate of new problems is measured."""
 
 
-def drawn_task(
-    name: str,
-    num_evaluation: int,
-    evaluation_seed: int,
-    *,
-    num_problems: int,
-    seed: int,
-    draw: Callable[[random.Random], Item],
-    problem_of: Callable[[Item], Problem],
-    demonstrate: Callable[[Item, random.Random], str | tuple[str, ...]],
-    grader: str,
-    remedy: str,
-) -> Task:
-    """Build a task from items that `draw` returns; `remedy` is what an error tells the user to change."""
+class Drawn(NamedTuple):
+    """A problem, and what draws a completion to imitate, or a conversation: the model and the environment in turn."""
 
-    def demonstrations(num: int, stream_seed: int) -> list[Demonstration]:
-        stream = random.Random(derive_seed(f"{name} demonstrations", stream_seed))
-        result: list[Demonstration] = []
-        while len(result) < num:
-            item = draw(stream)
-            problem, said = problem_of(item), demonstrate(item, stream)
-            if not is_withheld(problem):
-                result.append(Demonstration.of(problem, said))
-        return result
+    problem: Problem
+    demonstrate: Callable[[random.Random], str | tuple[str, ...]]
 
-    def drawn(purpose: str, purpose_seed: int, num: int) -> tuple[Problem, ...]:
-        stream = random.Random(derive_seed(f"{name} {purpose}", purpose_seed))
-        withheld = purpose == "evaluation"
-        problems = distinct(
-            lambda: problem_of(draw(stream)), num, wanted=lambda problem: is_withheld(problem) == withheld
-        )
-        return enough(problems, num, name=name, purpose=purpose, remedy=remedy)
 
-    return Task(
-        name=name,
-        training=drawn("training", seed, num_problems),
-        evaluation=drawn("evaluation", evaluation_seed, num_evaluation),
-        grader=grader,
-        demonstrations=demonstrations,
-    )
+Draw = Callable[[random.Random], Drawn]
+
+
+def generated(*, grader: str, num_problems: int, remedy: str) -> Callable[[Callable[..., Draw]], Callable[..., Task]]:
+    """Make a task of a function from settings to a draw; `remedy` is what an error tells the user to change.
+
+    The task has two settings more: `num_problems` for training, with this default, and the `seed` they are drawn from.
+    """
+
+    def decorated(function: Callable[..., Draw]) -> Callable[..., Task]:
+        name, most = function.__name__, num_problems
+
+        def task(
+            num_evaluation: int, evaluation_seed: int, /, *, num_problems: int = most, seed: int = 0, **settings: Any
+        ) -> Task:
+            try:
+                draw = function(**settings)
+                training = _drawn_problems(draw, name, "training", seed, num_problems, remedy)
+                evaluation = _drawn_problems(draw, name, "evaluation", evaluation_seed, num_evaluation, remedy)
+            except TaskError as error:
+                raise TaskError(f"{name}: {error}") from None
+            demonstrations = functools.partial(_demonstrations, draw, name)
+            return Task(
+                name=name, training=training, evaluation=evaluation, grader=grader, demonstrations=demonstrations
+            )
+
+        own = inspect.signature(function)
+        made: Any = functools.update_wrapper(task, function)
+        shared = list(inspect.signature(task, follow_wrapped=False).parameters.values())[:-1]
+        made.__signature__ = own.replace(parameters=[*shared, *own.parameters.values()])
+        return made
+
+    return decorated
+
+
+def _demonstrations(draw: Draw, name: str, num: int, seed: int) -> list[Demonstration]:
+    stream = random.Random(derive_seed(f"{name} demonstrations", seed))
+    result: list[Demonstration] = []
+    while len(result) < num:
+        problem, demonstrate = draw(stream)
+        said = demonstrate(stream)
+        if not is_withheld(problem):
+            result.append(Demonstration.of(problem, said))
+    return result
+
+
+def _drawn_problems(draw: Draw, name: str, purpose: str, seed: int, num: int, remedy: str) -> tuple[Problem, ...]:
+    stream = random.Random(derive_seed(f"{name} {purpose}", seed))
+    withheld = purpose == "evaluation"
+    problems = distinct(lambda: draw(stream).problem, num, wanted=lambda problem: is_withheld(problem) == withheld)
+    return enough(problems, num, purpose=purpose, remedy=remedy)
 
 
 def distinct(
@@ -97,20 +115,20 @@ def distinct(
     return tuple(problems.values())
 
 
-def enough(problems: tuple[Problem, ...], num: int, *, name: str, purpose: str, remedy: str) -> tuple[Problem, ...]:
+def enough(problems: tuple[Problem, ...], num: int, *, purpose: str, remedy: str) -> tuple[Problem, ...]:
     """Return the problems; TaskError if they are fewer than were asked for."""
     if len(problems) < num:
         raise TaskError(
-            f"{name}: {num} different problems for {purpose} were asked for, but these settings give hardly more than "
+            f"{num} different problems for {purpose} were asked for, but these settings give hardly more than "
             f"{len(problems)}: {remedy}, or ask for fewer"
         )
     return problems
 
 
 def retried(
-    attempt: Callable[[random.Random, int], Item | None], least: int, most: int, rare: Callable[[int], str]
-) -> Callable[[random.Random], Item]:
-    """Return a draw that attempts an item of a size from `least` to `most` until there is one.
+    attempt: Callable[[random.Random, int], Drawn | None], least: int, most: int, rare: Callable[[int], str]
+) -> Draw:
+    """Return a draw that attempts a problem of a size from `least` to `most` until there is one.
 
     Where hardly any attempt at a size gives something, drawing thousands would take forever: TaskError says `rare`.
     """
@@ -119,7 +137,7 @@ def retried(
         if sum(attempt(stream, size) is not None for _ in range(_TRIED)) < _RARE * _TRIED:
             raise TaskError(rare(size))
 
-    def draw(stream: random.Random) -> Item:
+    def draw(stream: random.Random) -> Drawn:
         size = stream.randint(least, most)
         while (drawn := attempt(stream, size)) is None:
             pass
@@ -133,21 +151,21 @@ def is_withheld(problem: Problem) -> bool:
     return int(problem.content_hash, 16) % _WITHHELD_ONE_IN == 0
 
 
-def check_least(name: str, **settings: tuple[int, int]) -> None:
+def check_least(**settings: tuple[int, int]) -> None:
     """Raise TaskError if a setting, given as (value, least), is below its least value."""
     for setting, (value, least) in settings.items():
         if value < least:
-            raise TaskError(f"{name}: {setting} is {value} but must be at least {least}")
+            raise TaskError(f"{setting} is {value} but must be at least {least}")
 
 
-def check_shares(name: str, **settings: float) -> None:
+def check_shares(**settings: float) -> None:
     """Raise TaskError if a setting is not a share."""
     for setting, value in settings.items():
         if not 0 <= value <= 1:
-            raise TaskError(f"{name}: {setting} is {value:g} but must be in [0, 1]")
+            raise TaskError(f"{setting} is {value:g} but must be in [0, 1]")
 
 
-def check_chosen(name: str, setting: str, value: str, chosen: Sequence[str], choices: Sequence[str]) -> None:
+def check_chosen(setting: str, value: str, chosen: Iterable[str], choices: Iterable[str]) -> None:
     """Raise TaskError unless some of the choices were made, and nothing else."""
-    if not chosen or set(chosen) - set(choices):
-        raise TaskError(f'{name}: {setting} is "{value}" but must be one or more of {", ".join(choices)}')
+    if not set(chosen) or set(chosen) - set(choices):
+        raise TaskError(f'{setting} is "{value}" but must be one or more of {", ".join(choices)}')

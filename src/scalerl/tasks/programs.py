@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from scalerl.graders.sandbox.job import Reference
-from scalerl.tasks.procedural import check_chosen, check_least, check_shares, drawn_task
-from scalerl.tasks.task import Task
+from scalerl.tasks.procedural import Draw, Drawn, check_chosen, check_least, check_shares, generated
 from scalerl.types import Problem, derive_seed
 
 _LETTERS = "abcde"
@@ -88,45 +87,31 @@ class Specified:
         return argument
 
 
+@generated(grader="code", num_problems=10_000, remedy="raise max_steps or allow more kinds")
 def programs(
-    num_evaluation: int,
-    evaluation_seed: int,
-    /,
     *,
-    num_problems: int = 10_000,
-    seed: int = 0,
     kinds: str = "numbers lists strings",
     min_steps: int = 1,
     max_steps: int = 3,
     num_tests: int = 6,
     show_example: bool = True,
     slip_rate: float = 0.0,
-) -> Task:
+) -> Draw:
     """Return small functions to be written in Python; more steps are harder.
 
     `show_example = false` leaves the example out of prompts, which halves their length. `slip_rate` is the share of
     steps that a demonstration gets wrong, so that a base model has something left to learn.
     """
-    check_least("programs", min_steps=(min_steps, 1), max_steps=(max_steps, min_steps), num_tests=(num_tests, 2))
     chosen = kinds.split()
-    check_chosen("programs", "kinds", kinds, chosen, list(STEPS))
-    check_shares("programs", slip_rate=slip_rate)
+    check_least(min_steps=(min_steps, 1), max_steps=(max_steps, min_steps), num_tests=(num_tests, 2))
+    check_chosen("kinds", kinds, chosen, STEPS)
+    check_shares(slip_rate=slip_rate)
 
-    def draw(stream: random.Random) -> Specified:
-        return specified(stream, stream.choice(chosen), stream.randint(min_steps, max_steps), num_tests)
+    def draw(stream: random.Random) -> Drawn:
+        made = specified(stream, stream.choice(chosen), stream.randint(min_steps, max_steps), num_tests)
+        return Drawn(_problem(made, show_example), lambda stream: _program(made, stream, slip_rate))
 
-    return drawn_task(
-        "programs",
-        num_evaluation,
-        evaluation_seed,
-        num_problems=num_problems,
-        seed=seed,
-        draw=draw,
-        problem_of=lambda made: _problem(made, show_example),
-        demonstrate=lambda made, stream: _program(made, stream, slip_rate),
-        grader="code",
-        remedy="raise max_steps or allow more kinds",
-    )
+    return draw
 
 
 def specified(stream: random.Random, kind: str, num_steps: int, num_tests: int) -> Specified:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard, cast
 
 from scalerl.errors import TaskError, not_utf8
 
@@ -65,7 +65,7 @@ class Row:
         turns = []
         for number, message in enumerate(messages, start=1):
             given = message if isinstance(message, Mapping) else {}
-            role, content = given.get("role"), given.get("content")
+            role, content = given.get("role"), cast(Any, given.get("content"))
             if _is_list(content) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
                 content = "".join(str(part.get("text", "")) for part in content)
             if role not in ROLES or not (isinstance(content, str) and _is_text(content)):
@@ -77,7 +77,7 @@ class Row:
         return tuple(turns)
 
 
-def _is_list(value: Any) -> bool:
+def _is_list(value: Any) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 

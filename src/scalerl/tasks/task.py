@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 from scalerl.answer_format import AnswerFormat
 from scalerl.config.parts import EnvironmentSettings, GraderSettings
@@ -47,17 +46,6 @@ Demonstrate = Callable[[int, int], Sequence[Demonstration]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskGrader:
-    """One of several graders of a task."""
-
-    name: str
-    """A name in GRADERS, or an import path."""
-    weight: float = 1.0
-    """Its weight in the mean of the graders' values; 0 only measures."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """Problems for training and evaluation, with their grader, prompt format and demonstrations."""
 
@@ -66,7 +54,7 @@ class Task:
     evaluation: tuple[Problem, ...]
     grader: str
     """A name in GRADERS, or an import path; not used where there are `graders`."""
-    graders: Mapping[str, TaskGrader] = field(default_factory=dict)
+    graders: Mapping[str, GraderSettings] = field(default_factory=dict)
     """Several graders with weights instead of one, by the name of their column in rows."""
     answer: AnswerFormat = field(default_factory=AnswerFormat)
     prompt: PromptFormat = field(default_factory=PromptFormat)
@@ -117,10 +105,7 @@ def with_settings(
         task,
         prompt=PromptFormat(template=template, chat=chat, system=system),
         grader=grader or task.grader,
-        graders={
-            column: TaskGrader(name=used.name, weight=used.weight, settings=used.model_extra or {})
-            for column, used in graders.items()
-        },
+        graders=dict(graders),
         answer=AnswerFormat(
             thinking_start=task.answer.thinking_start if thinking_start is None else thinking_start,
             thinking_end=task.answer.thinking_end if thinking_end is None else thinking_end,

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from scalerl.answer_format import THINKING_END, THINKING_START
-from scalerl.tasks.procedural import check_least, drawn_task
-from scalerl.tasks.task import Task
+from scalerl.tasks.procedural import Draw, Drawn, check_least, generated
 from scalerl.types import Problem
 
 _OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
@@ -78,31 +77,18 @@ _CLOSINGS = (
 )
 
 
-def words(
-    num_evaluation: int,
-    evaluation_seed: int,
-    /,
-    *,
-    num_problems: int = 10_000,
-    seed: int = 0,
-    min_steps: int = 1,
-    max_steps: int = 4,
-    max_number: int = 20,
-) -> Task:
+@generated(grader="numeric", num_problems=10_000, remedy="raise max_number or max_steps")
+def words(*, min_steps: int = 1, max_steps: int = 4, max_number: int = 20) -> Draw:
     """Word problems graded by their number; more steps and larger numbers are harder."""
-    check_least("words", min_steps=(min_steps, 1), max_steps=(max_steps, min_steps), max_number=(max_number, 5))
-    return drawn_task(
-        "words",
-        num_evaluation,
-        evaluation_seed,
-        num_problems=num_problems,
-        seed=seed,
-        draw=lambda stream: draw_story(stream, num_steps=stream.randint(min_steps, max_steps), max_number=max_number),
-        problem_of=_problem,
-        demonstrate=lambda story, stream: f"{THINKING_START}{' '.join(story.steps)}{THINKING_END}{story.value}",
-        grader="numeric",
-        remedy="raise max_number or max_steps",
-    )
+    check_least(min_steps=(min_steps, 1), max_steps=(max_steps, min_steps), max_number=(max_number, 5))
+
+    def draw(stream: random.Random) -> Drawn:
+        story = draw_story(stream, num_steps=stream.randint(min_steps, max_steps), max_number=max_number)
+        problem = Problem(id="", prompt=story.text, answer=str(story.value), task="words")
+        shown = f"{THINKING_START}{' '.join(story.steps)}{THINKING_END}{story.value}"
+        return Drawn(replace(problem, id=problem.content_hash), lambda stream: shown)
+
+    return draw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,8 +150,3 @@ def _numbers(turn: Turn, value: int, max_number: int) -> list[int]:
         "/": lambda number: value % number == 0 and number < value,
     }[turn.operation]
     return [number for number in turn.numbers or range(2, max_number + 1) if allowed(number)]
-
-
-def _problem(story: Story) -> Problem:
-    problem = Problem(id="", prompt=story.text, answer=str(story.value), task="words")
-    return replace(problem, id=problem.content_hash)

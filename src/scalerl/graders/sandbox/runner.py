@@ -84,15 +84,15 @@ class Runner:
         report = test_box.result(limits.timeout_s)
         is_late = time.monotonic() >= deadline
         # Both, whatever happens in between: the next program must find both sandboxes empty.
-        over = [_over_limit(ended, limits) for ended in _ended_by_force(program_box, test_box)]
+        over: list[Kind | None] = [_over_limit(each, limits) for each in _ended_by_force(program_box, test_box)]
         if report is None:
-            kind = "timeout" if is_late else over[0] or over[1] or "crash"
-            return Outcome(kind=kind, num_checks=reference.num_tests)
+            stopped: Kind = "timeout" if is_late else over[0] or over[1] or "crash"
+            return Outcome(kind=stopped, num_checks=reference.num_tests)
         if "tests" not in report:
             return Outcome(kind="bad_tests", detail=str(report.get("unusable")))
         num_passed, num_checks, errors = zip(*report["tests"], strict=True)
         faults = [error for error in errors if error is not None]
-        kind = "failed" if faults else "passed"
+        kind: Kind = "failed" if faults else "passed"
         if "ProgramGone" in faults:
             kind = over[0] or "crash"
         elif "MemoryError" in faults:
