@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from scalerl.callbacks import Forecast, LiveForecast
+from scalerl.callbacks import Forecast, LiveForecast, StopRule
 from scalerl.callbacks.forecast import describe, make_forecast
-from scalerl.callbacks.rules import parse_rule
 from scalerl.curves import Value
 from scalerl.errors import UsageError
 
@@ -33,7 +32,7 @@ def forecast(gain: float = 0.01, p_reach: tuple[tuple[float, float], ...] = ()) 
     ],
 )
 def test_rules_hold_or_not(rule: str, stops: bool):
-    reason = parse_rule(rule).reason(forecast(p_reach=((0.7, 0.01), (0.5, 0.9))))
+    reason = StopRule(rule).reason(forecast(p_reach=((0.7, 0.01), (0.5, 0.9))))
     assert (reason is not None) == stops
 
 
@@ -51,21 +50,21 @@ def test_rules_hold_or_not(rule: str, stops: bool):
 )
 def test_rules_that_cannot_be_read(rule: str, message: str):
     with pytest.raises(UsageError, match=message):
-        parse_rule(rule)
+        StopRule(rule)
 
 
-def points(num: int, scale: float = 1.0) -> list[tuple[float, float, int | None]]:
+def points(num: int, scale: float = 1.0) -> list[tuple[float, float]]:
     compute = np.linspace(5, 100, num)
     noise = np.random.default_rng(0).normal(size=num)
     return [
-        (float(c), float(scale * (0.2 + 0.4 / (1 + (20 / c) ** 2) + 0.004 * n)), None)
+        (float(c), float(scale * (0.2 + 0.4 / (1 + (20 / c) ** 2) + 0.004 * n)))
         for c, n in zip(compute, noise, strict=True)
     ]
 
 
 def test_forecast_is_that_of_live_forecast():
     live = LiveForecast(end_compute=200)
-    for compute, reward, _ in points(12):
+    for compute, reward in points(12):
         live.add(compute, reward)
     outlook = live.outlook()
     assert outlook is not None

@@ -35,15 +35,14 @@ class Forecast:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """What is known, by name: `end`, `end_low` and `end_high`, say; and the number of evaluations."""
-        values = {name: getattr(self, name) for name in VALUES}
-        ends = {
-            f"{name}{suffix}": float(getattr(value, end))
-            for name, value in values.items()
+        """What is known, by name: `end`, `end_low`, `p_reach(0.7)`, say; and the number of evaluations."""
+        values = {
+            f"{name}{suffix}": float(getattr(getattr(self, name), end, np.nan))
+            for name in VALUES
             for suffix, end in ENDS.items()
-            if value is not None and np.isfinite(getattr(value, end))
         }
-        return {**ends, "evaluations": float(self.num_points)}
+        values |= {f"p_reach({reward:g})": p for reward, p in self.p_reach} | {"evaluations": float(self.num_points)}
+        return {name: value for name, value in values.items() if np.isfinite(value)}
 
     def metrics(self) -> dict[str, Any]:
         """Return what is logged, by name; what is not known is left out."""
@@ -51,21 +50,21 @@ class Forecast:
 
 
 def make_forecast(
-    points: Sequence[tuple[float, float, int | None]],
+    points: Sequence[tuple[float, float]],
     end_compute: float | None,
     *,
     bounds: tuple[float, float] | None = (0.0, 1.0),
     rewards: Sequence[float] = (),
 ) -> Forecast | None:
-    """Return the forecast from (compute, reward, number of samples) so far; None while there are too few points.
+    """Return the forecast from (compute, reward) so far; None while there are too few points.
 
     `rewards` are those whose p_reach is asked for.
     """
-    if bounds is not None and any(not bounds[0] <= reward <= bounds[1] for _, reward, _ in points):
+    if bounds is not None and any(not bounds[0] <= reward <= bounds[1] for _, reward in points):
         bounds = None  # a sum of several reward functions, mostly
     live = LiveForecast(end_compute, bounds=bounds)
-    for compute, reward, num_samples in points:
-        live.add(float(compute), float(reward), num_samples)
+    for compute, reward in points:
+        live.add(float(compute), float(reward))
     outlook = live.outlook()
     return None if outlook is None else describe(outlook, end_compute, rewards)
 

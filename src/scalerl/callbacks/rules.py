@@ -10,86 +10,50 @@ A condition on a value that is not known yet is false, so a rule never stops a r
 
 import operator
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from scalerl.callbacks.forecast import ENDS, VALUES, Forecast
 from scalerl.errors import UsageError
 
-OPERATORS: dict[str, Callable[[float, float], bool]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
+OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 NAMES = (*(f"{name}{end}" for name in VALUES for end in ENDS), "p_reach", "evaluations")
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _CONDITION = re.compile(rf"\s*(\w+)\s*(?:\(\s*({_NUMBER})\s*\))?\s*(<=|>=|<|>)\s*({_NUMBER})\s*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
-    """One comparison of a rule."""
-
-    name: str
-    argument: float | None
-    sign: str
-    limit: float
-
-    def value(self, forecast: Forecast) -> float | None:
-        if self.name != "p_reach":
-            return forecast.numbers.get(self.name)
-        return dict(forecast.p_reach).get(self.argument or 0.0)
-
-    def holds(self, forecast: Forecast) -> bool:
-        value = self.value(forecast)
-        return value is not None and OPERATORS[self.sign](value, self.limit)
-
-    def words(self, forecast: Forecast) -> str:
-        argument = "" if self.argument is None else f"({self.argument:g})"
-        return f"{self.name}{argument} is {self.value(forecast):.4g}, {self.sign} {self.limit:g}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StopRule:
     """Groups of conditions: training ends if all conditions of any one group hold."""
 
-    text: str
-    groups: tuple[tuple[Condition, ...], ...]
+    def __init__(self, text: str) -> None:
+        """Parse a rule; UsageError names what cannot be read."""
+        self.text = text
+        self.rewards: list[float] = []
+        """Those whose p_reach the rule needs."""
+        self._groups = [[self._condition(part) for part in re.split(r"\band\b", group)]
+                        for group in re.split(r"\bor\b", text)]  # fmt: skip
 
-    @property
-    def rewards(self) -> tuple[float, ...]:
-        """Rewards whose p_reach the rule needs."""
-        asked = [each.argument for group in self.groups for each in group if each.name == "p_reach"]
-        return tuple(dict.fromkeys(reward for reward in asked if reward is not None))
+    def _condition(self, part: str) -> tuple[str, str, float]:
+        """Return the name of a value in `Forecast.numbers`, the sign and the limit."""
+        match, rule = _CONDITION.fullmatch(part), f"stop_when {self.text!r}"
+        if match is None:
+            raise UsageError(
+                f"{rule} cannot be read at {part.strip()!r}: write comparisons such as gain_per_doubling < 0.005 or "
+                "p_reach(0.7) < 0.05, joined by and, or"
+            )
+        name, reward, sign, limit = match.groups()
+        if name not in NAMES:
+            raise UsageError(f"{rule} names {name!r}, and there are {', '.join(NAMES)}")
+        if (name == "p_reach") != (reward is not None):
+            needed = "needs a reward, as in p_reach(0.7)" if name == "p_reach" else "takes nothing in brackets"
+            raise UsageError(f"{rule}: {name} {needed}")
+        if reward is not None:
+            self.rewards.append(float(reward))
+            name = f"p_reach({float(reward):g})"
+        return name, sign, float(limit)
 
     def reason(self, forecast: Forecast) -> str | None:
         """Return why training should end, None if it should go on."""
-        for group in self.groups:
-            if all(condition.holds(forecast) for condition in group):
-                return " and ".join(condition.words(forecast) for condition in group)
+        known = forecast.numbers
+        for group in self._groups:
+            if all(name in known and OPERATORS[sign](known[name], limit) for name, sign, limit in group):
+                return " and ".join(f"{name} is {known[name]:.4g}, {sign} {limit:g}" for name, sign, limit in group)
         return None
-
-
-def parse_rule(text: str) -> StopRule:
-    """Return the rule that a text stands for; UsageError names what cannot be read."""
-    groups = tuple(
-        tuple(_condition(part, text) for part in re.split(r"\band\b", group)) for group in re.split(r"\bor\b", text)
-    )
-    return StopRule(text=text, groups=groups)
-
-
-def _condition(part: str, text: str) -> Condition:
-    match = _CONDITION.fullmatch(part)
-    if match is None:
-        raise UsageError(
-            f"stop_when {text!r} cannot be read at {part.strip()!r}: write comparisons such as "
-            "gain_per_doubling < 0.005 or p_reach(0.7) < 0.05, joined by and, or"
-        )
-    name, argument, sign, limit = match.groups()
-    if name not in NAMES:
-        raise UsageError(f"stop_when {text!r} names {name!r}, and there are {', '.join(NAMES)}")
-    if (name == "p_reach") != (argument is not None):
-        needed = "needs a reward, as in p_reach(0.7)" if name == "p_reach" else "takes nothing in brackets"
-        raise UsageError(f"stop_when {text!r}: {name} {needed}")
-    return Condition(name=name, argument=None if argument is None else float(argument), sign=sign, limit=float(limit))

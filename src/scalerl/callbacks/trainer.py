@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from scalerl.callbacks.forecast import FEWEST_REWARDS, Forecast, make_forecast
-from scalerl.callbacks.rules import parse_rule
+from scalerl.callbacks.rules import StopRule
 from scalerl.errors import UsageError, WorkerDied
 from scalerl.report.outlook import FIRST_FIT
 from scalerl.report.workers import Workers
@@ -72,9 +72,9 @@ class ForecastCallback(TrainerCallback, ExportableState):
         """The latest forecast."""
         self.stop_reason: str | None = None
         """Why training was ended, None if it was not."""
-        self._rule = None if stop_when is None else parse_rule(stop_when)
-        self._evaluations: list[tuple[float, float, int | None]] = []
-        self._rewards: list[tuple[float, float, int | None]] = []
+        self._rule = None if stop_when is None else StopRule(stop_when)
+        self._evaluations: list[tuple[float, float]] = []
+        self._rewards: list[tuple[float, float]] = []
         self._num_fitted = 0
         self._num_holding = 0
         self._pending: Future[Forecast | None] | None = None
@@ -163,9 +163,9 @@ class ForecastCallback(TrainerCallback, ExportableState):
         if spent is None or spent < 0:
             return
         if evaluated is not None:
-            self._evaluations.append((spent, evaluated, None))
+            self._evaluations.append((spent, evaluated))
         elif trained is not None:
-            self._rewards.append((spent, trained, None))
+            self._rewards.append((spent, trained))
 
     def _spent(self, logs: dict[str, Any], step: int, state: Any) -> float | None:
         if callable(self.compute):
