@@ -278,5 +278,8 @@ def test_addresses_and_links():
 
 def test_taken_port_is_reported():
     board = Board([])
-    with listen(board, "127.0.0.1", 0) as first, pytest.raises(UsageError, match="choose another --host or --port"):
-        listen(board, "127.0.0.1", first.server_address[1])
+    try:
+        with listen(board, "127.0.0.1", 0) as first, pytest.raises(UsageError, match="choose another --host or --port"):
+            listen(board, "127.0.0.1", first.server_address[1])
+    finally:
+        board.close()

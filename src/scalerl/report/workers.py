@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from queue import LifoQueue
 from typing import Any, Self
 
@@ -54,22 +55,13 @@ class Workers:
         self._workers: list[subprocess.Popen[bytes]] = []
         # The one that was used last comes first: it may have kept what the next call needs.
         self._idle: LifoQueue[subprocess.Popen[bytes]] = LifoQueue()
-        self._threads: ThreadPoolExecutor | None = None
         self._is_closed = False
-        self.start(num)
-
-    def start(self, num: int) -> None:
-        """Have so many, or as many as the system has room for, unless there are some already."""
-        while len(self._workers) < num and self._threads is None:
-            try:
-                worker = _start(self._most_bytes)
-            except OSError:
-                break
-            self._workers.append(worker)
-            self._idle.put(worker)
-        if self._workers and self._threads is None:
-            # One thread each: calls are made in order, where more threads would leave some waiting to the very end.
-            self._threads = ThreadPoolExecutor(max_workers=len(self._workers))
+        with suppress(OSError):  # as many as the system has room for
+            for _ in range(num):
+                self._workers.append(_start(most_bytes))
+                self._idle.put(self._workers[-1])
+        # One thread each: calls are made in order, where more threads would leave some waiting to the very end.
+        self._threads = ThreadPoolExecutor(max_workers=len(self._workers)) if self._workers else None
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         if self._threads is not None:

@@ -233,7 +233,7 @@ def serve(
     token = "" if is_loopback(host) else secrets.token_urlsafe(24)
     board = Board(paths, end_compute=end_compute)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with listen(board, host, port, token) as server, _watching(board), suppress(KeyboardInterrupt):
+    with _watching(board), listen(board, host, port, token) as server, suppress(KeyboardInterrupt):
         announce(link_to(host, server.server_address[1], token))
         if until is not None:
             threading.Thread(target=lambda: (until(), server.shutdown()), daemon=True).start()

@@ -80,7 +80,7 @@ class Board:
         self._notes: list[str] = []
         self._next_discovery = 0.0
         self._num_workers = min(max(num_cores() - 1, 2), MOST_WORKERS)
-        self._workers = Workers(retry_here=False, most_bytes=WORKER_BYTES)
+        self._workers = Workers(self._num_workers, retry_here=False, most_bytes=WORKER_BYTES)
         self._cache: dict[str, tuple[int, bytes]] = {}
 
     def close(self) -> None:
@@ -133,7 +133,6 @@ class Board:
         if not has_changed and not item.lacks_history(now) and not (item.look and item.look.more):
             return False
         item.files, item.has_history, item.asked_at = files, item.is_wanted(now), now
-        self._workers.start(self._num_workers)
         memory = {} if item.look is None else item.look.memory
         look = partial(look_at, with_history=item.has_history, has_changed=has_changed)
         item.asked = self._workers.submit(look, item.source, self._end_compute, memory)
