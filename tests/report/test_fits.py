@@ -1,6 +1,7 @@
 """What the page says about the curve of a run."""
 
 import json
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -104,10 +105,36 @@ def test_an_open_page_gets_its_history_without_a_pause(tmp_path: Path):
         item.asked.result()
         board.look()
         assert board.detail(item.source.key) is not None
-        while item.asked is not None:
-            item.asked.result()
+        while item.fitting is not None:
+            item.fitting.result()
             board.look()
         assert item.look is not None
         assert (_num_fits(item.look), item.look.more) == ([9], False)
+    finally:
+        board.close()
+
+
+def test_new_rows_do_not_wait_for_fits(tmp_path: Path):
+    board = Board([_write(tmp_path / "a.jsonl", 1, 20)])
+    try:
+        board.look()
+        (item,) = board._items.values()
+        assert item.asked is not None
+        item.asked.result()
+        board.look()
+        assert item.fitting is not None
+        item.fitting, fitted = Future(), item.fitting.result()  # fits that take long
+        _write(tmp_path / "a.jsonl", 1, 30)
+        item.next_at = 0.0
+        board.look()
+        assert item.asked is not None
+        item.asked.result()
+        board.look()
+        assert item.look is not None
+        assert item.look.detail["curves"][0]["num_points"] == 29
+        item.fitting.set_result(fitted)
+        board.look()
+        assert item.look.detail["curves"][0]["num_points"] == 29
+        assert fitted.memory.items() <= item.look.memory.items()
     finally:
         board.close()

@@ -51,6 +51,9 @@ class Item:
     wanted_until: float = 0.0
     """Time until which a page is showing this run, so that its history is computed."""
     asked: Future[Look] | None = None
+    """A look at what has changed; while `fitting` makes the fits of the look before."""
+    fitting: Future[Look] | None = None
+    fitted_files: list[File] | None = None
     asked_at: float = 0.0
     next_at: float = 0.0
 
@@ -96,9 +99,13 @@ class Board:
                 self._next_discovery = now + DISCOVER_EVERY_S
                 self._discover()
             for item in self._items.values():
+                if item.fitting is not None and item.fitting.done():
+                    self._collect_fits(item, now)
                 if item.asked is not None and item.asked.done():
-                    self._collect(item, now)
-            free = self._num_workers - sum(item.asked is not None for item in self._items.values())
+                    self._collect(item, self._result(item, item.asked), now)
+                    item.asked = None
+            busy = (future for item in self._items.values() for future in (item.asked, item.fitting))
+            free = self._num_workers - sum(future is not None for future in busy)
             items = sorted(self._items.values(), key=lambda item: (item.wanted_until < now, item.asked_at))
         for item in items if free > 0 else ():
             is_due = item.asked is None and (now >= item.next_at or item.lacks_history(now))
@@ -130,25 +137,39 @@ class Board:
         files = [*files_of(item.source), (str(item.status), 0, 0)]
         item.next_at = now + LOOK_EVERY_S
         has_changed = files != item.files
-        if not has_changed and not item.lacks_history(now) and not (item.look and item.look.more):
+        lacks_fits = item.lacks_history(now) or (item.look is not None and item.look.more)
+        if not has_changed and (item.fitting is not None or not lacks_fits):
             return False
         item.files, item.has_history, item.asked_at = files, item.is_wanted(now), now
         memory = {} if item.look is None else item.look.memory
         look = partial(look_at, with_history=item.has_history, has_changed=has_changed)
-        item.asked = self._workers.submit(look, item.source, self._end_compute, memory)
-        item.asked.add_done_callback(lambda _: self.woken.set())
+        future = self._workers.submit(look, item.source, self._end_compute, memory)
+        future.add_done_callback(lambda _: self.woken.set())
+        if has_changed:
+            item.asked = future
+        else:
+            item.fitting, item.fitted_files = future, files
         return True
 
-    def _collect(self, item: Item, now: float) -> None:
-        assert item.asked is not None
+    def _result(self, item: Item, future: Future[Look]) -> Look:
         try:
-            item.look = item.asked.result()
+            return future.result()
         except (WorkerDied, OSError, EOFError):
-            item.look = unreadable(item.source, "its reader ran out of memory")
+            return unreadable(item.source, "its reader ran out of memory")
+
+    def _collect(self, item: Item, look: Look, now: float) -> None:
         times, most = PAUSES[item.source.kind]
-        item.next_at, item.asked = now + min(times * item.look.read_s, most) * (not item.look.more), None
+        item.look, item.next_at = look, now + min(times * look.read_s, most) * (not look.more)
         self.version += 1
         item.version = self.version
+
+    def _collect_fits(self, item: Item, now: float) -> None:
+        assert item.fitting is not None
+        look, item.fitting = self._result(item, item.fitting), None
+        if item.files == item.fitted_files:
+            self._collect(item, look, now)
+        elif item.look is not None:  # of rows to which others have been added: they serve the next look
+            item.look.memory.update(look.memory)
 
     # What the page asks for
 
