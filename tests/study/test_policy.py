@@ -20,21 +20,16 @@ base = "tiny-cpu"
 [budget]
 steps = 48
 policy = "{policy}"
-rungs = 8
-share = {share}
-[arms.good]
-[arms.bad]
-loss = "dapo"
-[arms.middle]
-loss = "gspo"
-[arms.poor]
-loss = "tis"
+rungs = {rungs}
+share = 0.5
 """
+ARMS = ("[arms.good]", '[arms.bad]\nloss = "dapo"', '[arms.middle]\nloss = "gspo"', '[arms.poor]\nloss = "tis"')
 CURVES = {"good": 0.62, "bad": 0.45, "middle": 0.52, "poor": 0.50}
 
 
-def run_policy(tmp_path: Path, policy: str, *, share: float = 0.5, resume: bool = False, jobs: int = 1, **curves):
-    plan, out = plan_of(tmp_path, STUDY.format(policy=policy, share=share)), tmp_path / "out"
+def run_policy(tmp_path: Path, policy: str, *, num: int = 4, resume: bool = False, jobs: int = 1, **curves):
+    text = "\n".join([STUDY.format(policy=policy, rungs=2 * num), *ARMS[:num]])
+    plan, out = plan_of(tmp_path, text), tmp_path / "out"
     (tmp_path / "curves.json").write_text(json.dumps(CURVES | curves))
     command = [sys.executable, str(FAKE), str(tmp_path / "curves.json")]
     with opened(plan, out, jobs=jobs, shares_device=jobs > 1, resume=resume) as lock:
@@ -74,18 +69,18 @@ def test_halving_keeps_the_better_half_of_each_round(tmp_path):
 
 
 def test_kill_in_a_rung_is_resumed_without_a_new_decision(tmp_path):
-    run_policy(tmp_path, "forecast", die="good-seed0", die_at=4)
+    run_policy(tmp_path, "forecast", num=2, die="good-seed0", die_at=4)
     decisions = store.read_decisions(tmp_path / "out")
-    runner, after = run_policy(tmp_path, "forecast", resume=True)
+    runner, after = run_policy(tmp_path, "forecast", num=2, resume=True)
     assert after[: len(decisions) - 1] == decisions[: len(decisions) - 1]
     assert after[-1]["known"]["favourite"] is not None
     assert "failed" not in states(runner).values()
 
 
 def test_several_jobs_decide_while_others_run(tmp_path):
-    runner, decisions = run_policy(tmp_path, "forecast", jobs=3)
+    runner, decisions = run_policy(tmp_path, "forecast", num=2, jobs=2)
     assert decisions[-1]["known"]["favourite"] == "good"
-    assert sum(spent(runner).values()) <= 0.5 * 4 * 48 + 2 * 6
+    assert sum(spent(runner).values()) <= 0.5 * 2 * 48 + 2 * 12
 
 
 def test_declared_policy_cannot_be_changed_on_resume(tmp_path):
@@ -115,4 +110,4 @@ def test_every_arm_gets_a_first_rung():
 
 def test_unknown_policy_names_the_choices(tmp_path):
     with pytest.raises(StudyError, match=r'budget\.policy is .* must be one of "uniform", "halving", "forecast"'):
-        plan_of(tmp_path, STUDY.format(policy="greedy", share=0.5))
+        plan_of(tmp_path, STUDY.format(policy="greedy", rungs=8) + ARMS[1])

@@ -3,6 +3,7 @@
 Compute is counted in shares of each run's own budget: 0 before training, 1 at its end.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -134,8 +135,9 @@ def make_plan(arms: Sequence[Measured], rungs: int, share: float) -> Planned:
     return plan(candidates, 1.0, rung=1 / rungs, budget=budget)
 
 
+@functools.lru_cache(maxsize=64)
 def fit_arm(arm: Measured) -> Fit | None:
-    """Return the arm's curve; None while nothing was measured after the start."""
+    """Return the arm's curve, kept while the arm stands still; None while nothing was measured after the start."""
     if not arm.compute:
         return None
     several = len(set(arm.run)) > 1
