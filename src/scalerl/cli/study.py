@@ -167,7 +167,7 @@ class _Asked:
 
 def _run(asked: _Asked, again: str) -> tuple[dict[str, Any], int]:
     """Run what is left of a study; return what became of it, for --json, and the exit code."""
-    from scalerl.report.decisions import choice_json, choice_text, last_choice
+    from scalerl.report.content import choice_json, choice_text, last_choice
     from scalerl.study.controller import Controller
     from scalerl.study.folder import fair_axis, log_file, opened, policy_record
     from scalerl.study.live_table import Screen

@@ -32,8 +32,6 @@ class Gain:
     """95 % interval of last - first."""
     high: float
     num_steps: int
-    num_updates: int
-    """Steps that changed the weights."""
     num_skipped: int
     """Steps whose loss or gradient was not finite."""
     num_empty: int
@@ -52,22 +50,15 @@ def measure_gain(evals: Sequence[Mapping[str, Any]], metrics: Sequence[Mapping[s
     margin = Z * _standard_error(start, later)
     num_skipped = sum(row.get("optim/skipped") == 1 for row in metrics)
     num_empty = sum(row.get("batch/effective") == 0 for row in metrics)
-    num_updates = len(metrics) - num_skipped - num_empty
-    if metrics and num_updates == 0:
-        kind = "no_update"
-    elif abs(change) <= margin:
-        kind = "within_noise"
-    else:
-        kind = "rose" if change > 0 else "fell"
+    kind = "within_noise" if abs(change) <= margin else "rose" if change > 0 else "fell"
     return Gain(
-        kind=kind,
+        kind="no_update" if metrics and num_skipped + num_empty == len(metrics) else kind,
         first=start["reward"],
         last=last,
         num_last=len(later),
         low=change - margin,
         high=change + margin,
         num_steps=len(metrics),
-        num_updates=num_updates,
         num_skipped=num_skipped,
         num_empty=num_empty,
     )
@@ -93,18 +84,15 @@ def _variance(rows: Sequence[Mapping[str, Any]]) -> float:
     return rate * (1 - rate) / (num + 2)
 
 
+RESULTS = {"rose": "Learned", "fell": "Got worse", "within_noise": "Nothing learned beyond noise"}
+
+
 def gain_text(name: str, gain: Gain) -> str:
     """Return what a run changed on an evaluation set."""
     change = f"{name} went from {gain.first:.3f} to {gain.last:.3f} (mean of the last {gain.num_last})"
-    interval = f"95% of the difference between {gain.low:+.3f} and {gain.high:+.3f}"
-    match gain.kind:
-        case "rose":
-            return f"Learned: {change}; {interval}."
-        case "fell":
-            return f"Got worse: {change}; {interval}."
-        case "within_noise":
-            return f"Nothing learned beyond noise: {change}; {interval}."
-        case "no_update":
-            reasons = [(gain.num_skipped, "a loss or gradient that was not finite"), (gain.num_empty, "an empty batch")]
-            why = join_names([f"{num:,} had {reason}" for num, reason in reasons if num])
-            return f"Not trained: none of {gain.num_steps:,} steps changed a weight ({why}). {change}, which is noise."
+    if gain.kind != "no_update":
+        interval = f"95% of the difference between {gain.low:+.3f} and {gain.high:+.3f}"
+        return f"{RESULTS[gain.kind]}: {change}; {interval}."
+    reasons = [(gain.num_skipped, "a loss or gradient that was not finite"), (gain.num_empty, "an empty batch")]
+    why = join_names([f"{num:,} had {reason}" for num, reason in reasons if num])
+    return f"Not trained: none of {gain.num_steps:,} steps changed a weight ({why}). {change}, which is noise."

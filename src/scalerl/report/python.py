@@ -73,23 +73,20 @@ class Answer(Values):
         return self._text().rstrip("\n")
 
     def _repr_html_(self) -> str:
-        from rich.console import Console
-
-        console = Console(record=True, width=WIDTH, file=io.StringIO())
-        console.print(self._shown(explain=False), highlight=False)
-        return console.export_html(inline_styles=True, code_format="<pre style='line-height:1.4'>{code}</pre>")
-
-    def _shown(self, *, explain: bool) -> Any:
-        from scalerl.report.text import render
-
-        return render(self._analysis, explain=explain, hint=".explain() says more")
+        code = "<pre style='line-height:1.4'>{code}</pre>"
+        return self._printed().export_html(inline_styles=True, code_format=code)
 
     def _text(self, *, explain: bool = False) -> str:
+        return _as_python("\n".join(line.rstrip() for line in self._printed(explain).export_text().splitlines()))
+
+    def _printed(self, explain: bool = False) -> Any:
         from rich.console import Console
 
-        out = io.StringIO()
-        Console(file=out, width=WIDTH).print(self._shown(explain=explain), highlight=False)
-        return _as_python("\n".join(line.rstrip() for line in out.getvalue().splitlines()))
+        from scalerl.report.text import render
+
+        console = Console(record=True, width=WIDTH, file=io.StringIO())
+        console.print(render(self._analysis, explain=explain, hint=".explain() says more"), highlight=False)
+        return console
 
 
 @dataclass(frozen=True, slots=True, repr=False)

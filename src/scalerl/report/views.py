@@ -3,16 +3,15 @@
 inputs -> Material -> Series of each axis -> a View for each evaluation set, axis and window -> Report
 """
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from scalerl.curves import Comparison, NoteKind, Pair, PairKind, note, reward_at
+from scalerl.curves import Comparison, Fit, NoteKind, Pair, PairKind, note, reward_at
 from scalerl.errors import InputError
 from scalerl.logs import columns as names
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
@@ -21,7 +20,7 @@ from scalerl.logs.series import Selection, Series, series_from
 from scalerl.logs.table import Table
 from scalerl.report.inputs import ARM, Material, gather
 from scalerl.report.numbers import compute_text
-from scalerl.report.results import Analysis, CurveResult, FitOptions, fitted_curve, held_out_after, score_held_out
+from scalerl.report.results import Analysis, FitOptions, fitted_curve, held_out_after, score_held_out
 from scalerl.report.runs import hours_name, incomparable, uneven_pace
 from scalerl.report.workers import Workers, worth
 
@@ -136,12 +135,14 @@ def build_report(inputs: Sequence[Path], selection: Selection, options: FitOptio
             asked = [_asked(data, on_main.get((data.evaluation_set, data.name), data), each, options)
                      for data in members]  # fmt: skip
             largest = max(float(data.compute.max(initial=0.0)) for data in own)
-            computes = [times * largest for times in TARGETS]
-            fits = [workers.submit(_fitted, *arguments, computes) for arguments in asked]
             # Few curves are compared in all views, many in the one that is shown first.
             is_compared = len(members) <= MOST_PAIRED or (axis is found[0][0] and each is window)
-            jobs.append(_Job(name, axis, each, fits, is_compared))
-        views = _views(jobs, material, options, workers)
+            compare = options.compare if is_compared else None
+            jobs.append((name, axis, each, workers.submit(_analysed, asked, largest, compare)))
+        views = tuple(
+            _mark_incomparable(View(evaluation_set=name, axis=axis, window=each, analysis=job.result()), material)
+            for name, axis, each, job in jobs
+        )
     shown = [curve for view in views if view.axis is found[0][0] and view.window is window
              for curve in view.analysis.curves]  # fmt: skip
     if window.key != ALL and not any(curve.usable for curve in shown):
@@ -273,37 +274,6 @@ def windows_of(material: Material, selection: Selection) -> tuple[tuple[Window, 
 # Views
 
 
-class _Job(NamedTuple):
-    """A view whose curves are being fitted."""
-
-    evaluation_set: str
-    axis: Axis
-    window: Window
-    fits: list[Future[CurveResult]]
-    is_compared: bool
-
-
-def _views(jobs: Sequence[_Job], material: Material, options: FitOptions, workers: Workers) -> tuple[View, ...]:
-    compared = []
-    for job in jobs:
-        curves = tuple(each.result() for each in job.fits)
-        fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
-        is_compared = job.is_compared and len(fits) > 1
-        compared.append((job, curves, workers.submit(options.compare, fits) if is_compared else None))
-    views = (
-        View(
-            evaluation_set=job.evaluation_set,
-            axis=job.axis,
-            window=job.window,
-            analysis=Analysis(
-                command="compare", curves=curves, comparisons={} if pairs is None else {"": pairs.result()}
-            ),
-        )
-        for job, curves, pairs in compared
-    )
-    return tuple(_mark_incomparable(view, material) for view in views)
-
-
 def _asked(data: Series, main: Series, window: Window, options: FitOptions) -> tuple[Series, FitOptions]:
     """Return the points to fit, with what tests the forecast held out, and how to fit them.
 
@@ -324,11 +294,20 @@ def _asked(data: Series, main: Series, window: Window, options: FitOptions) -> t
     return split, replace(options, fit_until=None, skip_before=skip or None)
 
 
-def _fitted(data: Series, options: FitOptions, computes: Sequence[float]) -> CurveResult:
-    """Return one curve with its score on what is held out, and its forecasts."""
-    curve = fitted_curve(data, options)
-    at = tuple(reward_at(curve.fit, computes)) if curve.fit is not None and curve.usable else ()
-    return replace(curve, holdout=score_held_out(curve), at=at)
+def _analysed(
+    asked: Sequence[tuple[Series, FitOptions]],
+    largest: float,
+    compare: Callable[[Mapping[str, Fit]], Comparison] | None,
+) -> Analysis:
+    """Fit the curves of a view, with scores on what is held out and forecasts, and compare them."""
+    curves = []
+    for data, options in asked:
+        curve = fitted_curve(data, options)
+        at = tuple(reward_at(curve.fit, [times * largest for times in TARGETS])) if curve.fit and curve.usable else ()
+        curves.append(replace(curve, holdout=score_held_out(curve), at=at))
+    fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
+    comparisons = {"": compare(fits)} if compare is not None and len(fits) > 1 else {}
+    return Analysis(command="compare", curves=tuple(curves), comparisons=comparisons)
 
 
 def _mark_incomparable(view: View, material: Material) -> View:
