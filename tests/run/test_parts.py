@@ -30,7 +30,7 @@ from scalerl.run.parts import (
     request_maker,
     schedule_notices,
 )
-from scalerl.run.prompts import Prompts, notices, training_prompts
+from scalerl.run.prompts import Prompts, training_prompts
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.prompts import PromptFormat
 from scalerl.types import LengthPlan
@@ -57,7 +57,7 @@ def prompts_of(inputs: Inputs, max_tokens: int = 16) -> dict[str, Prompts]:
 def notices_of(inputs: Inputs, settings: Recipe) -> tuple[str, ...]:
     max_tokens = settings.rollout.max_prompt_tokens
     every_set = [*(one.prompts for one in inputs.eval_sets), *prompts_of(inputs, max_tokens).values()]
-    return notices(every_set, max_tokens=max_tokens)
+    return tuple(notice for prompts in every_set for notice in prompts.notices)
 
 
 def test_no_training_problem_is_in_an_evaluation_set(tmp_path: Path):

@@ -26,7 +26,6 @@ def sft(
     recipe: str = opt.RECIPE,
     out: Path = option("DIR", "Folder for the model.", default=...),
     overrides: list[str] | None = opt.OVERRIDES,
-    steps: int | None = option("N", "The same as --set sft.steps=N.", min=1),
     model: str = option(
         "MODEL", 'Start from this model instead of the recipe\'s; "new" builds a small Llama.', default=""
     ),
@@ -42,15 +41,14 @@ def sft(
     See also: eval to measure the model; train --set model.path=DIR to train it further.
     """
     _check_read(overrides or ())
-    added = [f"sft.steps={steps}"] if steps is not None else []
-    settings = load(recipe, [*(overrides or ()), *added], trust_remote_code=trust_remote_code)
+    settings = load(recipe, overrides, trust_remote_code=trust_remote_code)
     terminal = SftTerminal()
     terminal.open()
     try:
         with setting_up():
             from scalerl.run.sft.make import sft as make
 
-            record = {"recipe": recipe, "set": [*(overrides or ()), *added]}
+            record = {"recipe": recipe, "set": overrides or []}
             result = make(settings, out, model=model, record=record, resume=resume, observer=terminal)
     except KeyboardInterrupt:
         terminal.leave("Stopped at once: the same command with --resume goes on after its last checkpoint")

@@ -43,7 +43,7 @@ from scalerl.run.host import limit_host_threads
 from scalerl.run.learners import build_learner
 from scalerl.run.memory import Gpus, slots_on
 from scalerl.run.pack import unpack_groups
-from scalerl.run.prompts import EvalSet, Prompts, eval_set, hash_problems, notices, training_prompts
+from scalerl.run.prompts import EvalSet, Prompts, eval_set, hash_problems, training_prompts
 from scalerl.run.resume import Earlier
 from scalerl.tasks.curriculum import CURRICULA, Curriculum
 from scalerl.tasks.files import DEFAULT_EVALUATION, function_task
@@ -173,7 +173,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             pipeline=pipeline,
             notices=(
                 *(task.notice for task in inputs.tasks.values() if task.notice),
-                *notices(all_prompts, max_tokens=max_tokens),
+                *(notice for each in all_prompts for notice in each.notices),
                 *schedule_notices(recipe, inputs.model.model.config.hidden_size),
             ),
             close=opened.pop_all().close,

@@ -16,13 +16,9 @@ from scalerl.types import Problem
 class Prompts:
     """The problems of a set whose prompts are short enough, each with its tokens."""
 
-    set_name: str
-    purpose: Purpose
     tokens: Mapping[Problem, tuple[int, ...]]
-    num_problems: int
-    """Problems of the set, including those whose prompts are too long."""
-    num_unreadable: int
-    """Prompts among `tokens` that hold characters which the tokenizer does not know."""
+    notices: tuple[str, ...] = ()
+    """What a user should know about the prompts before hours are spent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +51,18 @@ def encode_prompts(
         raise RecipeError(
             f"no {purpose} problem of {name} has a prompt of at most rollout.max_prompt_tokens = {max_tokens} tokens"
         )
+    notices, of_set = [], f"{purpose} problems of {name}"
+    if left_out := len(problems) - len(kept):
+        notices.append(
+            f"{left_out:,} of {len(problems):,} {of_set} are left out: their prompts are longer than "
+            f"rollout.max_prompt_tokens = {max_tokens}"
+        )
     unknown = getattr(text.tokenizer, "unk_token_id", None)
-    return Prompts(
-        set_name=name,
-        purpose=purpose,
-        tokens=kept,
-        num_problems=len(problems),
-        num_unreadable=0 if unknown is None else sum(unknown in ids for ids in kept.values()),
-    )
+    if num_unreadable := 0 if unknown is None else sum(unknown in ids for ids in kept.values()):
+        notices.append(
+            f"{num_unreadable:,} of {len(kept):,} {of_set} hold characters that this model's tokenizer does not know"
+        )
+    return Prompts(tokens=kept, notices=tuple(notices))
 
 
 def eval_set(
@@ -89,23 +89,6 @@ def training_prompts(
             raise RecipeError(f"every training problem of {name} is also an evaluation problem: none is left")
         prompts[name] = encode_prompts(name, task, problems, text=text, max_tokens=max_tokens, purpose="training")
     return prompts
-
-
-def notices(all_prompts: Sequence[Prompts], *, max_tokens: int) -> tuple[str, ...]:
-    """Return what a user should know about the prompts before hours are spent."""
-    lines = [
-        f"{prompts.num_problems - len(prompts.tokens):,} of {prompts.num_problems:,} {prompts.purpose} problems of "
-        f"{prompts.set_name} are left out: their prompts are longer than rollout.max_prompt_tokens = {max_tokens}"
-        for prompts in all_prompts
-        if len(prompts.tokens) < prompts.num_problems
-    ]
-    lines += [
-        f"{prompts.num_unreadable:,} of {len(prompts.tokens):,} {prompts.purpose} problems of {prompts.set_name} hold "
-        f"characters that this model's tokenizer does not know"
-        for prompts in all_prompts
-        if prompts.num_unreadable
-    ]
-    return tuple(lines)
 
 
 def hash_problems(problems: Iterable[Problem]) -> str:

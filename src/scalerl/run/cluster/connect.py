@@ -11,7 +11,6 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from scalerl.errors import ClusterError
@@ -21,8 +20,6 @@ ANSWER_S = 10.0
 """How long a cluster may take to answer."""
 LOCAL = "local"
 AUTO = "auto"
-_CURRENT = Path("ray") / "ray_current_cluster"
-"""File in the temporary folder to which `ray start` writes the address of the node it started."""
 
 
 class Node(NamedTuple):
@@ -54,7 +51,7 @@ def connect(address: str, *, on_lost: Callable[[str], None] = lambda reason: Non
     `on_lost` is called with the reason, from another thread, if a server of the local Ray dies: this process could then
     not even end as usual, because Ray's own code would abort it at the next call.
     """
-    address = check_address(address)
+    check_address(address)
     # Before ray is imported: no usage reports, no hook that looks for a newer version.
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -106,32 +103,15 @@ def _watch(found: Mapping[int, str], is_closing: threading.Event, on_lost: Calla
         )
 
 
-def check_address(address: str) -> str:
-    """Check in seconds, without importing Ray, that a cluster can be joined; return its address as HOST:PORT."""
+def check_address(address: str) -> None:
+    """Check in seconds, without importing Ray, that a cluster can be joined; "auto" is left to Ray."""
     if importlib.util.find_spec("ray") is None:
         raise ClusterError('cluster.address needs the cluster extra: pip install "scalerl[cluster]"')
-    if address == LOCAL:
-        return address
-    address = _resolved(address)
-    _check_answers(address)
-    return address
-
-
-def _resolved(address: str) -> str:
-    """Return HOST:PORT for an address in a recipe."""
-    if address == AUTO:
-        import tempfile
-
-        current = Path(os.environ.get("RAY_TMPDIR", tempfile.gettempdir())) / _CURRENT
-        address = os.environ.get("RAY_ADDRESS") or (current.read_text().strip() if current.is_file() else "")
-        if not address:
-            raise ClusterError(
-                'cluster.address is "auto", but no Ray node runs on this machine: start one (ray start --head), give '
-                'its address as HOST:PORT, or write "local"'
-            )
+    if address in (LOCAL, AUTO):
+        return
     if not re.fullmatch(r"\[?[\w.:-]+\]?:\d{1,5}", address):
         raise ClusterError(f'cluster.address is "{address}": it must be "auto", "local" or HOST:PORT')
-    return address
+    _check_answers(address)
 
 
 def _check_answers(address: str) -> None:
