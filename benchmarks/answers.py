@@ -3,6 +3,7 @@
     python benchmarks/answers.py RECIPE --out RUN            RUN/answers.jsonl.gz beside the run's own files
     python benchmarks/study_table.py kept ANSWERS.jsonl.gz 0,50,200 RUN [RUN ...]     of these steps, as one file
     python benchmarks/study_table.py kinds ANSWERS.jsonl.gz
+    python benchmarks/study_table.py measured ROWS.jsonl     rows of `scalerl eval --json`, with "model" and "problems"
 
 `benchmarks/lease.py --keep-answers` trains with it. The grader is `numeric`: the last number counts. Whether a model
 got better at arithmetic, or at ending with its result, is read off the answers: is the right number anywhere in them,
@@ -14,7 +15,7 @@ import gzip
 import json
 import re
 import statistics
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -74,27 +75,50 @@ def kept(target: str, steps: str, *folders: str) -> None:
 
 def kinds(path: str) -> None:
     """Print what kind of answers runs gave, by arm and step; seeds together."""
-    found: dict[tuple[str, int], list[tuple[str, str]]] = defaultdict(list)
-    for row in _rows(Path(path)):
-        found[row["run"].partition("-seed")[0], row["step"]] += row["answers"]
-    print("| arm | step | answers | last number right | right number anywhere | by chance |", end="")
-    print(" words | equations | of these true | right of those with true equations alone |\n|" + "---|" * 10)
-    for (arm, step), answers in sorted(found.items()):
+    rows = list(_rows(Path(path)))
+    last = {row["run"]: row["step"] for row in rows}
+    found: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+    for row in rows:
+        step = "end" if row["step"] == last[row["run"]] else row["step"]
+        found[row["run"].partition("-seed")[0], step] += row["answers"]
+    print(
+        "| arm | step | words | last number right | right number anywhere | another problem's | of equations true |",
+        end="",
+    )
+    print(" answers with true equations alone | of these right | of the others right |\n|" + "---|" * 10)
+    for (arm, step), answers in found.items():
         right = [bool(numeric(text, answer)) for text, answer in answers]
-        anywhere = [Fraction(answer) in _numbers(text) for text, answer in answers]
-        others = [answer for _, answer in answers[1:] + answers[:1]]
-        chance = [Fraction(other) in _numbers(text) for (text, _), other in zip(answers, others, strict=True)]
+        numbers = [_numbers(text) for text, _ in answers]
+        counts = Counter(Fraction(answer) for _, answer in answers)
         equations = [list(_equations(text)) for text, _ in answers]
-        true = [held for of_answer in equations for held in of_answer]
-        sound = [held for held, of_answer in zip(right, equations, strict=True) if of_answer and all(of_answer)]
-        cells = [
-            *(f"{statistics.mean(each):.3f}" for each in (right, anywhere, chance)),
-            f"{statistics.mean(len(text.split()) for text, _ in answers):.0f}",
-            f"{len(true) / len(answers):.2f}",
-            f"{statistics.mean(true or [0]):.3f}",
-            f"{statistics.mean(sound or [0]):.3f} of {len(sound)}",
+        sound = [bool(of_answer) and all(of_answer) for of_answer in equations]
+        shares = [
+            right,
+            [Fraction(answer) in own for (_, answer), own in zip(answers, numbers, strict=True)],
+            [_of_others(own, Fraction(answer), counts) for (_, answer), own in zip(answers, numbers, strict=True)],
+            [held for of_answer in equations for held in of_answer],
+            sound,
+            [held for held, true in zip(right, sound, strict=True) if true],
+            [held for held, true in zip(right, sound, strict=True) if not true],
         ]
-        print(f"| {arm} | {step} | {len(answers)} |", " | ".join(cells), "|")
+        words = f"{statistics.mean(len(text.split()) for text, _ in answers):.0f}"
+        print("|", " | ".join([arm, str(step), words, *(f"{statistics.mean(each):.3f}" for each in shares)]), "|")
+
+
+def _of_others(numbers: set[Fraction], own: Fraction, answers: Counter[Fraction]) -> float:
+    """Return the share of the other problems whose answer is among these numbers, which is chance."""
+    others = {number: count for number, count in answers.items() if number != own}
+    return sum(count for number, count in others.items() if number in numbers) / max(sum(others.values()), 1)
+
+
+def measured(path: str) -> None:
+    """Print what models reach on problems that they did not train on."""
+    print("| problems | model | reward [90 %] | pass@4 | cut off | tokens |\n|---|---|---|---|---|---|")
+    for row in map(json.loads, Path(path).read_text().splitlines()):
+        low, high = row["interval"]
+        cells = [f"{row['reward']:.3f} [{low:.3f}, {high:.3f}]", f"{row['pass_at']['4']:.3f}"]
+        cells += [f"{row['truncated_frac']:.2f}", f"{row['length_mean']:.0f}"]
+        print("|", " | ".join([row["problems"], row["model"], *cells]), "|")
 
 
 def _rows(path: Path) -> Iterator[Any]:

@@ -1,6 +1,7 @@
 """The command line that plan_replay.py and pooling.py share: simulate studies one by one, or summarise stored rows."""
 
 import argparse
+import gzip
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -30,7 +31,11 @@ def main(
     parser.add_argument("--published", type=Path, help="CSV of the published curves")
     options = parser.parse_args()
     if options.summary:
-        summary([json.loads(line) for path in options.summary for line in path.read_text().splitlines()])
+        texts = [
+            gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+            for path in options.summary
+        ]
+        summary([json.loads(line) for text in texts for line in text.splitlines()])
         return
     if options.published:
         published(options.published)

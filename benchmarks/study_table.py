@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from answers import kept, kinds
+from answers import kept, kinds, measured
 
 from scalerl import read, store
 from scalerl.curves.compare import Comparison, compare
@@ -344,7 +344,8 @@ def expanded(words: Sequence[str]) -> list[str]:
 
 
 COMMANDS = {
-    each.__name__: each for each in (write, reach, arms, grid, column, kept, kinds, seals, score, transferred, again)
+    each.__name__: each
+    for each in (write, reach, arms, grid, column, kept, kinds, measured, seals, score, transferred, again)
 }
 
 if __name__ == "__main__":
