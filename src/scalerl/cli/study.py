@@ -69,37 +69,25 @@ def study(
     of_study, of_recipes = divided(overrides or ())
     plan = make_plan(*load_study(name, of_study), of_recipes, gpu=gpu_visible())
     out = out or Path("runs") / plan.name
-    allowed = ["--trust-remote-code"] if trust_remote_code else []
     asked = _Asked(
         plan=plan,
         out=out,
-        train=(*TRAIN, *allowed),
+        train=(*TRAIN, *["--trust-remote-code"] * trust_remote_code),
         jobs=jobs,
         gpus=visible_gpus(),
         resume=resume,
         console=new_console(stderr=as_json),
     )
-    if dry_run:
-        check_asked(out, resume)
-        content = _show_plan(asked)
-        if as_json:
-            print_json("study", plan=content)
-        raise typer.Exit(MISTAKEN if content["problems"] else 0)
-    check_runnable(plan)
     check_asked(out, resume)
-    again = _again(name, out, overrides or (), jobs, allowed)
-    with board_beside(out, wanted=board):
-        content, code = _run(asked, again)
+    if dry_run:
+        content, code = _show_plan(asked)
+    else:
+        check_runnable(plan)
+        with board_beside(out, wanted=board):
+            content, code = _run(asked)
     if as_json:
         print_json("study", **content)
     raise typer.Exit(code)
-
-
-def _again(name: str, out: Path, overrides: Sequence[str], jobs: int, allowed: Sequence[str] = ()) -> str:
-    """Return the command that resumes a study."""
-    changes = [word for text in overrides for word in ("--set", text)]
-    at_once = ["--jobs", str(jobs)] if jobs > 1 else []
-    return shlex.join(["scalerl", "study", name, "--out", str(out), *changes, *at_once, *allowed, "--resume"])
 
 
 def visible_gpus() -> list[str]:
@@ -142,6 +130,10 @@ class _Asked:
     def num_devices(self) -> int:
         return max(len(self.gpus), 1)
 
+    @property
+    def hours_name(self) -> str:
+        return "GPU-hours" if self.gpus else "CPU-hours"
+
     def say(self, text: str, style: str | None = None) -> None:
         # Never wrapped, and a bracket is a bracket: in a log file a line stays what it was.
         self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
@@ -165,7 +157,7 @@ class _Asked:
 # Running --------------------------------------------------------------------------------------------------------------
 
 
-def _run(asked: _Asked, again: str) -> tuple[dict[str, Any], int]:
+def _run(asked: _Asked) -> tuple[dict[str, Any], int]:
     """Run what is left of a study; return what became of it, for --json, and the exit code."""
     from scalerl.report.content import choice_json, choice_text, last_choice
     from scalerl.study.controller import Controller
@@ -209,7 +201,7 @@ def _run(asked: _Asked, again: str) -> tuple[dict[str, Any], int]:
     if report is not None:
         say(f"The report is {report}")
     if num_done < len(statuses) and choice is None:
-        say(f"To go on: {again}")
+        say("To go on: the same command with --resume")
     if runner.interrupted:
         say(f"On what there is so far: scalerl report {shlex.quote(str(out))}")
     # A policy that has made its choice leaves runs paused on purpose.
@@ -263,8 +255,8 @@ def summary(plan: "Plan", out: Path, statuses: "Sequence[RunStatus]", report: Pa
 # The plan -------------------------------------------------------------------------------------------------------------
 
 
-def _show_plan(asked: _Asked) -> dict[str, Any]:
-    """Show the plan of a study and what is left to pay for; return the same for --json."""
+def _show_plan(asked: _Asked) -> tuple[dict[str, Any], int]:
+    """Show the plan of a study and what is left to pay for; return the same for --json, and the exit code."""
     from scalerl.errors import StudyError
     from scalerl.study.folder import record
     from scalerl.study.plan import check_runnable, show_changes
@@ -278,16 +270,17 @@ def _show_plan(asked: _Asked) -> dict[str, Any]:
     asked.say_skipped()
     num_runs, num_left, num_seeds = len(plan.runs), len(runs_left(plan, asked.out)), len(plan.study.seeds)
     num_arms = sum(arm.skipped is None for arm in plan.arms)
-    say(f"{counted(num_arms, 'arm')} x {counted(num_seeds, 'seed')} = {counted(num_runs, 'run')} of {_budget(plan)}")
+    units = {"steps": "steps", "gpu_hours": asked.hours_name, "flops": "FLOPs"}
+    budget = ", ".join(f"{value:,g} {units[key]}" for key, value in plan.base.recipe.budget if value is not None)
+    say(f"{counted(num_arms, 'arm')} x {counted(num_seeds, 'seed')} = {counted(num_runs, 'run')} of {budget}")
     content = record(plan, jobs=asked.jobs, shared_device=asked.jobs > asked.num_devices)
-    content |= {"num_done": num_runs - num_left, "cost": None, "problems": []}
+    content |= {"num_done": num_runs - num_left, "cost": asdict(Cost()), "problems": []}
     try:
         check_runnable(plan)
         asked.try_out()
         if asked.resume:
             left = "the cost below is that of the others" if num_left else "nothing is left to pay for"
             say(f"{num_runs - num_left} of {num_runs} runs are done already: {left}.")
-        content["cost"] = asdict(Cost())
         if num_left:
             say(f"Timing a few steps of {plan.base.name} ...")
             pace = probe(plan.base.recipe, asked.train)
@@ -297,40 +290,25 @@ def _show_plan(asked: _Asked) -> dict[str, Any]:
     except StudyError as error:
         content |= {"cost": None, "problems": list(error.problems)}
         say(f"It cannot be run as it is: {error}")
-    return content
-
-
-def _budget(plan: "Plan") -> str:
-    units = {"gpu_hours": _hours_name(), "flops": "FLOPs"}
-    limits = [(key, value) for key, value in plan.base.recipe.budget if value is not None]
-    return ", ".join(counted(value, "step") if key == "steps" else f"{value:,g} {units[key]}" for key, value in limits)
-
-
-def _hours_name() -> str:
-    return "GPU-hours" if gpu_visible() else "CPU-hours"
+    return {"plan": content}, MISTAKEN if content["problems"] else 0
 
 
 def counted(num: int, noun: str) -> str:
     return f"{num:,} {noun}{'s' * (num != 1)}"
 
 
-def _seconds(value: float) -> str:
-    return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
-
-
 def _say_cost(asked: _Asked, total: "Cost", pace: "Pace") -> None:
     from scalerl.report.numbers import duration
 
-    jobs, num_devices = asked.jobs, asked.num_devices
-    hours = max(total.hours / min(jobs, num_devices), total.longest_run_hours)
+    at_once = min(asked.jobs, asked.num_devices)
+    hours = max(total.hours / at_once, total.longest_run_hours)
     asked.say(
-        f"About {duration(hours * 3600)} and {total.gpu_hours:,.3g} {_hours_name()} of training "
-        f"({counted(total.steps, 'step')}), at {_seconds(pace.step_s)} a step and {_seconds(pace.sample_s)} an "
-        f"evaluated completion, as timed just now on {asked.plan.base.name}. A completion is taken to cost the same in "
-        f"every arm and at every step; longer ones cost more."
+        f"About {duration(hours * 3600)} and {total.gpu_hours:,.3g} {asked.hours_name} of training "
+        f"({counted(total.steps, 'step')}), at {pace.step_s:.3g} s a step and {pace.sample_s:.3g} s an evaluated "
+        f"completion, as timed just now on {asked.plan.base.name}; longer completions cost more."
     )
-    if jobs > num_devices:
+    if asked.jobs > at_once:
         asked.say(
-            f"--jobs {jobs} is counted as no faster than --jobs {num_devices}, since there is no further device; the "
+            f"--jobs {asked.jobs} is counted as no faster than --jobs {at_once}, since there is no further device; the "
             f"report will then compare by FLOPs, for runs that share a device distort each other's time."
         )
