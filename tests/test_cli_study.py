@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -63,41 +64,43 @@ def start(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def test_a_study_of_real_runs_is_killed_and_resumed(tmp_path):
-    file, out = tmp_path / "small.toml", tmp_path / "out"
-    file.write_text(SMALL)
-    first = start(str(file), "--out", str(out))
-    while not store.read_metrics(out / "runs" / "dapo-seed0"):
-        assert first.poll() is None, first.communicate()
-        time.sleep(0.01)
-    os.kill(first.pid, signal.SIGKILL)
-    first.communicate(timeout=60)
-    # The run ends with the study, a moment later.
-    while store.read_status(out / "runs" / "dapo-seed0") != {"status": "failed", "reason": store.KILLED}:
-        time.sleep(0.01)
-
-    second = start(str(file), "--out", str(out), "--resume", "--json")
-    said, shown = second.communicate(timeout=240)
-    assert second.returncode == 0, shown
-    assert "1 of 2 runs are done already." in shown
-    assert "2 of 2 runs are done." in shown
-    summary = checked_json(said)
-    assert [(run["arm"], run["state"], run["step"]) for run in summary["runs"]] == [
-        ("cispo", "done", 3), ("dapo", "done", 3)
-    ]  # fmt: skip
-    for arm, attempt in (("cispo", 1), ("dapo", 2)):
-        rows = store.read_metrics(out / "runs" / f"{arm}-seed0")
-        assert [row["step"] for row in rows] == [1, 2, 3]
-        assert rows[-1]["attempt"] == attempt
-    assert summary["report"] is None or Path(summary["report"]).is_file()
-
-
 def fake_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behaviour: dict[str, str]) -> None:
     (tmp_path / "behaviour.json").write_text(json.dumps(behaviour))
     fake = Path(__file__).parent / "support" / "fake_train.py"
     monkeypatch.setattr(study_module, "TRAIN", (sys.executable, str(fake), str(tmp_path / "behaviour.json")))
     (tmp_path / "small.toml").write_text(SMALL)
     monkeypatch.chdir(tmp_path)
+
+
+def test_a_study_of_real_runs_is_killed_and_resumed(tmp_path, monkeypatch):
+    """The first arm is made up and done; the other is trained, and killed with its study."""
+    train, out = study_module.TRAIN, tmp_path / "out"
+    fake_training(tmp_path, monkeypatch, {})
+    study("small.toml", "--out", str(out))
+    monkeypatch.setattr(study_module, "TRAIN", train)
+    dapo = out / "runs" / "dapo-seed0"
+    shutil.rmtree(dapo)
+    first = start("small.toml", "--out", str(out), "--resume")
+    while not store.read_metrics(dapo):
+        assert first.poll() is None, first.communicate()
+        time.sleep(0.01)
+    os.kill(first.pid, signal.SIGKILL)
+    first.communicate(timeout=60)
+    # The run ends with the study, a moment later.
+    while store.read_status(dapo) != {"status": "failed", "reason": store.KILLED}:
+        time.sleep(0.01)
+
+    second = study("small.toml", "--out", str(out), "--resume", "--json")
+    assert "1 of 2 runs are done already." in second.stderr
+    assert "2 of 2 runs are done." in second.stderr
+    summary = checked_json(second.stdout)
+    assert [(run["arm"], run["state"], run["step"]) for run in summary["runs"]] == [
+        ("cispo", "done", 3), ("dapo", "done", 3)
+    ]  # fmt: skip
+    rows = store.read_metrics(dapo)
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert rows[-1]["attempt"] == 2
+    assert summary["report"] is None or Path(summary["report"]).is_file()
 
 
 def test_a_failing_arm_is_named_and_left_out_of_the_report(tmp_path, monkeypatch):

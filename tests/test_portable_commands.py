@@ -1,4 +1,4 @@
-"""The predictive commands where POSIX is missing and nothing can fork, on logs that Windows wrote."""
+"""The predictive commands, which load no torch, where POSIX is missing and nothing can fork, on logs of Windows."""
 
 import json
 import subprocess
@@ -41,6 +41,8 @@ for name in {NAMES}:
         main()
     except SystemExit as leaving:
         assert not leaving.code, name
+    heavy = {{"torch", "transformers", "matplotlib"}} & set(sys.modules)
+    assert not heavy, (name, heavy)
     print("-----")
 """
 

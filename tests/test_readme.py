@@ -74,7 +74,9 @@ def test_readme_commands_run_and_print_what_it_shows(monkeypatch: pytest.MonkeyP
     ran = run_readme(tiny=True)
     assert len(ran) == README.count("\nscalerl ")
     for made in (
+        "example/runs.csv",
         "example/example.png",
+        "example/report.html",
         "runs/demo/evals.jsonl",
         "compare.png",
         "report/report.html",

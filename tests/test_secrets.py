@@ -1,6 +1,7 @@
 """Keys and tokens do not reach a run folder, a message or a report."""
 
 import json
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from commands import scalerl
 from small_runs import SHORT
 
 from scalerl import store
+from scalerl.cli import study
 from scalerl.config import load_recipe, trusting
 from scalerl.config.secrets import HIDDEN, from_environment, hidden, is_secret, is_secret_name, redact, secrets_in
 from scalerl.errors import GraderError, RecipeError, StudyError
@@ -161,15 +163,25 @@ def model_with_code(tmp_path: Path) -> Path:
     return model
 
 
-def test_a_study_runs_code_of_a_model_only_when_told(tmp_path: Path):
-    file = tmp_path / "study.toml"
-    arm = f"[arms.other]\nmodel.path = {json.dumps(str(model_with_code(tmp_path)))}\n"
-    file.write_text(f'base = "tiny-cpu"\nseeds = [1]\n{arm}')
-    refused = scalerl("study", file, "--dry-run")
-    assert "--trust-remote-code" in refused.stdout
+def test_commands_run_code_of_a_model_only_when_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What a study starts is noted and not run: it is the command that is tried here."""
+    model = json.dumps(str(model_with_code(tmp_path)))
+    train = ("train", "tiny-cpu", "--set", f"model.path={model}", "--out", tmp_path / "run", "--check")
+    refused = scalerl(*train)
+    assert refused.returncode == 2
+    assert "--trust-remote-code" in refused.stderr
     assert not (tmp_path / "ran").exists()
-    scalerl("study", file, "--dry-run", "--trust-remote-code")
+    with suppress(AttributeError):
+        scalerl(*train, "--trust-remote-code")
     assert (tmp_path / "ran").exists()
+
+    file, noted, program = (tmp_path / name for name in ("study.toml", "words", "note.py"))
+    program.write_text(f"import pathlib, sys; pathlib.Path({str(noted)!r}).write_text(' '.join(sys.argv))")
+    monkeypatch.setattr(study, "TRAIN", (sys.executable, str(program)))
+    file.write_text(f'base = "tiny-cpu"\nseeds = [1]\n[arms.other]\nmodel.path = {model}\n')
+    for allowed in ((), ("--trust-remote-code",)):
+        scalerl("study", file, "--dry-run", *allowed)
+        assert ("--trust-remote-code" in noted.read_text().split()) == bool(allowed)
 
 
 def test_code_of_a_model_is_not_run(tmp_path: Path):

@@ -4,6 +4,7 @@ import functools
 import json
 from contextlib import closing
 
+import forked
 import pytest
 import torch
 from contracts.requests import drain
@@ -111,7 +112,8 @@ def test_resumed_run_equals_an_uninterrupted_one(tmp_path):
         assert {key: row[key] for key in row.keys() - differing} == {key: again[key] for key in row.keys() - differing}
 
 
-def test_generators_in_processes_of_their_own_hold_conversations(tmp_path):
+def test_generators_in_processes_of_their_own_hold_conversations(tmp_path, monkeypatch):
+    forked.children(monkeypatch)
     recipe = small("task.environment=own_environments:Nudge", "rollout.generators=1", "budget.steps=3")
     Run(recipe, tmp_path / "run").train()
     for row in store.read_metrics(tmp_path / "run"):

@@ -327,21 +327,19 @@ COMPILED = """
 import torch
 from scalerl.rl.logprobs import head_logits, log_probs_and_entropy
 
-def loss(hidden, weight, targets):
+def outputs(hidden, weight, targets):
     log_probs, entropy = log_probs_and_entropy(torch.tanh(hidden), weight, targets, chunk=8)
-    return (log_probs * 2).sum() + 0.1 * entropy.sum()
+    return (log_probs * 2).sum() + 0.1 * entropy.sum(), head_logits(hidden * 2, weight, temperature=0.7) + 1
 
 torch.set_float32_matmul_precision("high")
 torch.set_default_device(device)
 torch.manual_seed(0)
 inputs = torch.randn(37, 64, requires_grad=True), torch.randn(61, 64, requires_grad=True), torch.arange(37)
-compiled = torch.compile(loss, backend=backend)
-torch.testing.assert_close(compiled(*inputs), loss(*inputs), rtol=1e-6, atol=1e-6)
-gradients = [torch.autograd.grad(function(*inputs), inputs[:2]) for function in (compiled, loss)]
+(loss, logits), (compiled_loss, compiled_logits) = outputs(*inputs), torch.compile(outputs, backend=backend)(*inputs)
+torch.testing.assert_close(compiled_loss, loss, rtol=1e-6, atol=1e-6)
+torch.testing.assert_close(compiled_logits, logits, rtol=1e-5, atol=1e-5)
+gradients = [torch.autograd.grad(each, inputs[:2]) for each in (compiled_loss, loss)]
 torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-6)
-logits = lambda hidden, weight: head_logits(hidden * 2, weight, temperature=0.7) + 1
-compiled = torch.compile(logits, backend=backend)
-torch.testing.assert_close(compiled(*inputs[:2]), logits(*inputs[:2]), rtol=1e-5, atol=1e-5)
 assert torch.get_float32_matmul_precision() == "high"
 """
 
