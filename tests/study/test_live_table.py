@@ -13,24 +13,25 @@ from scalerl import store
 from scalerl.curves import Value, Verdict
 from scalerl.report.numbers import duration
 from scalerl.study.live_table import Screen, event_line, table
-from scalerl.study.progress import Progress, ProgressReader, RunStatus
+from scalerl.study.progress import Progress, RunStatus, read_progress
 
 
 def test_the_forecast_of_a_run_follows_its_evaluations(tmp_path):
     """Noise-free points on a known curve: the ceiling is in its interval, and a new evaluation is taken up."""
-    reader = ProgressReader(tmp_path, "gpu_hours")
-    assert reader.read() == Progress()
+    progress = read_progress(tmp_path, "gpu_hours", Progress())
+    assert progress == Progress()
     hours = np.geomspace(0.2, 40, 14)
     for step, hour in enumerate([0.0, *hours]):
         reward = 0.3 + 0.4 / (1 + (2.0 / hour) ** 1.5) if hour else 0.3
         row = {"step": step, "attempt": 1, "set": "main", "gpu_hours": hour, "flops": hour, "tokens": hour}
         store.append_row(tmp_path / store.EVALS, {**row, "reward": reward, "num_samples": 4000})
         if step == 2:
-            assert (reader.read().reward, reader.read().ceiling) == (reward, None)
+            progress = read_progress(tmp_path, "gpu_hours", progress)
+            assert (progress.reward, progress.ceiling) == (reward, None)
     store.append_row(tmp_path / store.METRICS, {"step": 14, "attempt": 1})
     with (tmp_path / store.METRICS).open("a") as file:
         file.write('{"step": 15, "att')
-    progress = reader.read()
+    progress = read_progress(tmp_path, "gpu_hours", progress)
     assert progress.step == 14
     assert progress.ceiling is not None
     assert progress.ceiling.low < 0.7 < progress.ceiling.high
@@ -43,7 +44,7 @@ def test_a_run_cut_before_its_curve_bends_has_no_known_ceiling(tmp_path):
         reward = 0.3 + 0.4 / (1 + (2.0 / hour) ** 1.5) if hour else 0.3
         row = {"step": step, "attempt": 1, "set": "main", "gpu_hours": hour, "flops": hour, "tokens": hour}
         store.append_row(tmp_path / store.EVALS, {**row, "reward": reward + 0.01 * (-1) ** step, "num_samples": 400})
-    progress = ProgressReader(tmp_path, "gpu_hours").read()
+    progress = read_progress(tmp_path, "gpu_hours", Progress())
     assert progress.ceiling is not None
     assert progress.verdict == "ceiling not identifiable yet"
     assert event_line(status_of(tmp_path, state="done", seconds=3, progress=progress)).endswith(
@@ -53,11 +54,11 @@ def test_a_run_cut_before_its_curve_bends_has_no_known_ceiling(tmp_path):
 
 def test_damaged_run_folder_does_not_stop_the_study(tmp_path):
     (tmp_path / store.EVALS).write_text("not json\nnor this\n")
-    assert ProgressReader(tmp_path, "gpu_hours").read() == Progress()
+    assert read_progress(tmp_path, "gpu_hours", Progress()) == Progress()
     (tmp_path / store.EVALS).unlink()
     for step, reward in enumerate([0.1, 0.2, float("nan"), "high"]):
         store.append_row(tmp_path / store.EVALS, {"step": step, "attempt": 1, "set": "main", "reward": reward})
-    assert ProgressReader(tmp_path, "gpu_hours").read() == Progress(reward=0.2)
+    assert read_progress(tmp_path, "gpu_hours", Progress()) == Progress(reward=0.2)
 
 
 def status_of(tmp_path: Path, **more: Any) -> RunStatus:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from small_study import Log, plan_of, states
+from small_study import Log, open_only, plan_of, states
 
 from scalerl import store
 from scalerl.errors import StudyError
@@ -84,9 +84,10 @@ def test_several_jobs_decide_while_others_run(tmp_path):
 
 
 def test_declared_policy_cannot_be_changed_on_resume(tmp_path):
-    run_policy(tmp_path, "halving")
+    texts = [STUDY.format(policy=policy, rungs=8) + ARMS[1] for policy in ("halving", "forecast")]
+    open_only(tmp_path, text=texts[0])
     with pytest.raises(StudyError, match="declared before the start"):
-        run_policy(tmp_path, "forecast", resume=True)
+        open_only(tmp_path, text=texts[1], resume=True)
 
 
 def measured(name: str, share: float, reward: float = 0.5, **more) -> Measured:

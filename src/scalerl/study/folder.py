@@ -5,7 +5,6 @@ DIR/  study.json  the resolved plan      recipes/ARM-seedN.json  what each run i
       runs/ARM-seedN/  run folders       logs/ARM-seedN.log      what each run printed
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import isnan
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scalerl import store
-from scalerl.atomic_files import locked
+from scalerl.atomic_files import locked, write_errors
 from scalerl.config import Recipe, load_written
 from scalerl.config.messages import show
 from scalerl.errors import BusyError, RecipeError, RunFolderError, StudyError
@@ -78,17 +77,15 @@ def is_done(folder: Path, run: PlannedRun) -> bool:
 def opened(plan: Plan, folder: Path, *, jobs: int, shares_device: bool, resume: bool) -> Iterator[int]:
     """Create or reopen the folder of a study, write the plan and hold the lock; yield the descriptor of the lock."""
     check_asked(folder, resume)
-    with _writing_into(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    with write_errors(folder):
+        for name in (_RUNS, _RECIPES, _LOGS):
+            (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / _LOCK).touch()
     busy = BusyError(f"a study is running in {folder} already: wait for it, stop it, or choose another --out")
     with locked(folder / _LOCK, busy, wait_s=_LOCK_WAIT_S) as lock:
         before = read_study(folder) if resume else None
         if before is not None:
             _check_same(before, plan, folder)
-        with _writing_into(folder):
-            for name in (_RUNS, _RECIPES, _LOGS):
-                (folder / name).mkdir(exist_ok=True)
         for run in plan.runs:
             store.write_json(recipe_file(folder, run), run.recipe.model_dump(mode="json"))
         # Rows measured while runs shared a device stay in the folder, so the mark does too.
@@ -173,16 +170,15 @@ def check_asked(folder: Path, resume: bool) -> None:
         )
     if holds_study and not resume:
         raise StudyError(f"{folder} already holds a study: continue it with --resume, or choose another --out")
-    with _writing_into(folder):
-        is_free = not folder.exists() or (folder.is_dir() and _is_bare(folder))
-    if not resume and not is_free:
+    store.check_place(folder)
+    if not resume and folder.exists() and not _is_bare(folder):
         raise StudyError(f"{folder} already exists and is not empty: choose another --out")
 
 
 def _is_bare(folder: Path) -> bool:
     """Return whether a folder is empty, or holds only what a study creates before it writes its plan."""
     ours = {_LOCK, _RUNS, _RECIPES, _LOGS}
-    return all(entry.name in ours for entry in folder.iterdir()) and not any(folder.glob(f"{_RUNS}/*"))
+    return folder.is_dir() and {entry.name for entry in folder.iterdir()} <= ours and not any(folder.glob(f"{_RUNS}/*"))
 
 
 def _check_same(before: Mapping[str, Any], plan: Plan, folder: Path) -> None:
@@ -216,20 +212,9 @@ def _check_same(before: Mapping[str, Any], plan: Plan, folder: Path) -> None:
 def _written(file: Path) -> Recipe:
     """Read the recipe that a study or a run wrote when it started."""
     try:
-        json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise StudyError(
-            f"{file} is damaged ({error}): put it back, or start another study with another --out"
-        ) from None
-    try:
         return load_written(file)
     except RecipeError as error:
-        raise StudyError(f"{error}: resume with that version, or start another study with another --out") from None
-
-
-@contextmanager
-def _writing_into(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as fault:
-        raise StudyError(f"cannot write into {folder}: {fault.strerror}; choose another --out") from None
+        raise StudyError(
+            f"{error}, or it is damaged: resume with that version, put it back, or start another study with another "
+            "--out"
+        ) from None

@@ -27,6 +27,8 @@ class Progress:
     """Reward of the latest evaluation, on the first set."""
     ceiling: Value | None = None
     verdict: Verdict = Verdict.NO_CURVE
+    evals_size: int = field(default=-1, compare=False)
+    """Bytes of evaluations that were read: the curve is fitted again when there are more."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,27 +45,18 @@ class RunStatus:
     progress: Progress = field(default_factory=Progress)
 
 
-class ProgressReader:
-    """Reads the progress of one run repeatedly; fits its curve again only after a new evaluation."""
-
-    def __init__(self, folder: Path, axis: Axis) -> None:
-        self._folder = folder
-        self._axis: Axis = axis
-        self._evals_size = -1
-        self._known = Progress()
-
-    def read(self) -> Progress:
-        evals = self._folder / store.EVALS
-        size = evals.stat().st_size if evals.is_file() else 0
-        if size != self._evals_size:
-            self._evals_size = size
-            rows = first_set(self._folder)
-            self._known = Progress(reward=rows[-1]["reward"] if rows else None)
-            outlook = LiveForecast.from_rows(rows, axis=self._axis).outlook()
-            if outlook is not None and outlook.usable:
-                ceiling = param_value(outlook.fit, "ceiling")
-                self._known = replace(self._known, ceiling=ceiling, verdict=outlook.verdict)
-        return replace(self._known, step=_last_step(self._folder))
+def read_progress(folder: Path, axis: Axis, before: Progress) -> Progress:
+    """Return a run as it stands; its curve is fitted again only after a new evaluation."""
+    evals, step = folder / store.EVALS, _last_step(folder)
+    size = evals.stat().st_size if evals.is_file() else 0
+    if size == before.evals_size:
+        return replace(before, step=step)
+    rows = first_set(folder)
+    now = Progress(step=step, reward=rows[-1]["reward"] if rows else None, evals_size=size)
+    outlook = LiveForecast.from_rows(rows, axis=axis).outlook()
+    if outlook is None or not outlook.usable:
+        return now
+    return replace(now, ceiling=param_value(outlook.fit, "ceiling"), verdict=outlook.verdict)
 
 
 def _last_step(folder: Path) -> int | None:

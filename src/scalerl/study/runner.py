@@ -25,7 +25,7 @@ from scalerl.study.die_with_parent import dying_with_parent
 from scalerl.study.failure_reason import failure_reason
 from scalerl.study.folder import is_done, log_file, recipe_file, run_folder, run_status
 from scalerl.study.plan import Plan, PlannedRun
-from scalerl.study.progress import Progress, ProgressReader, RunStatus, State
+from scalerl.study.progress import Progress, RunStatus, State, read_progress
 
 _POLL_S = 0.1
 _LOOK_S = 1.0  # between two looks into the run folders
@@ -80,7 +80,7 @@ class Runner:
         self._folder, self._command, self._lock = folder, command, lock
         self._observer, self._jobs, self._devices = observer, jobs, devices
         self.statuses = [self._initial_status(run) for run in plan.runs]
-        self._readers = {status.run.name: ProgressReader(status.folder, axis) for status in self.statuses}
+        self._axis: Axis = axis
         self._children: list[_Child] = []
         self._asked_to_stop = 0
 
@@ -126,7 +126,7 @@ class Runner:
     def _look(self) -> None:
         for status in self.statuses:
             if status.state == "running" or status.progress == Progress():
-                status.progress = self._readers[status.run.name].read()
+                status.progress = read_progress(status.folder, self._axis, status.progress)
         for child in self._children:
             child.status.seconds = child.seconds_before + time.monotonic() - child.began
         self._observer.progressed(self.statuses)
@@ -218,7 +218,7 @@ class Runner:
         child.log.close()
         status = child.status
         status.seconds = child.seconds_before + time.monotonic() - child.began
-        status.progress = self._readers[status.run.name].read()
+        status.progress = read_progress(status.folder, self._axis, status.progress)
         status.state, status.reason = self._outcome(child)
         self._observer.finished(status)
 
