@@ -1,7 +1,6 @@
 """The page in a real browser, from disk and without a network: choices change what is shown, and nothing fails."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,6 @@ from scalerl.report.page import page as page_of
 from scalerl.report.results import FitOptions
 from scalerl.report.write import build_report, page_json
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
@@ -32,14 +27,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     path = folder / "report.html"
     path.write_text(page_of(page_json(built)), encoding="utf-8")
     return path, built
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,20 +10,8 @@ import pytest
 from boards import GrowingRun, ServedBoard, wait_until
 from run_folders import write_study
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-
 HOSTILE = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
 SLOW = 30_000  # other processes use this machine too
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield running
-        running.close()
 
 
 @pytest.fixture

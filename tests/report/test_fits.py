@@ -23,12 +23,7 @@ def test_a_run_past_its_peak_is_falling_and_not_promised_more():
     compute = np.linspace(0.25, 20, 80)
     reward = sigmoid(np.minimum(compute, 12.0)) - 0.04 * np.maximum(compute - 12.0, 0.0) / 8.0
     reward = reward + 0.003 * np.random.default_rng(0).standard_normal(80)
-    nothing = np.empty(0)
-    series = Series(
-        name="main", compute=compute, reward=reward, run=None, num_samples=None, start=0.4, start_sd=0.0,
-        holdout_compute=nothing, holdout_reward=nothing, evaluation=None, x_label="gpu_hours", y_label="reward",
-        problem=None,
-    )  # fmt: skip
+    series = Series(name="main", compute=compute, reward=reward, start=0.4, x_label="gpu_hours", y_label="reward")
     row = fit_curve(series, 30.0, "GPU-hours")
     assert (row["verdict"], row["is_ok"], row["advice"]) == (Verdict.FALLEN, False, "falling")
     assert 0.02 < row["fall"].drop < 0.06

@@ -1,7 +1,6 @@
 """The page on other trainers' logs while they are written, and on a real run of ours while it trains."""
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +10,6 @@ from typing import Any
 
 import pytest
 from boards import ServedBoard, wait_until
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 def reward_at(step: int) -> float:
@@ -98,23 +95,19 @@ def test_long_file_is_refused_and_the_rest_goes_on(board: ServedBoard, folder: P
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-def test_real_run_while_it_trains(tmp_path: Path):
+def test_real_run_while_it_trains(tmp_path: Path, browser: Any):
     """What make demo trains, shorter: the curve grows in the browser while it trains, and samples are searched."""
-    playwright = pytest.importorskip("playwright.sync_api")
     out = tmp_path / "demo"
     changes = ("budget.steps=24", "evaluation.every=2", "evaluation.num_prompts=32", "evaluation.samples_per_prompt=1")
     words = [word for change in changes for word in ("--set", change)]
     command = [sys.executable, "-m", "scalerl", "train", "tiny-cpu", "--out", str(out), "--no-plots", *words]
     with (
         ServedBoard(out, options=("--port", "0", "--wait")) as board,
-        playwright.sync_playwright() as driver,
         (tmp_path / "train.log").open("w") as log,
         ExitStack() as stack,
     ):
         run = stack.enter_context(subprocess.Popen(command, stdout=log, stderr=log))
         stack.callback(run.kill)
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         tab = browser.new_page()
         tab.goto(board.link)
         counts = []
@@ -127,4 +120,4 @@ def test_real_run_while_it_trains(tmp_path: Path):
         wait_until(lambda: tab.locator("#history svg circle").count() >= 3, seconds=60)
         tab.locator("#sample-search").fill("+")
         tab.wait_for_selector(".sample")
-        browser.close()
+        tab.close()

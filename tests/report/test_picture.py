@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from simulate import broken, series, sigmoid
 
 from scalerl.curves import Fit, Verdict
 from scalerl.errors import InputError
@@ -22,46 +23,11 @@ from scalerl.report.numbers import number_text, short_compute_text
 from scalerl.report.picture import compute_ticks, cut, draw, legend_text
 from scalerl.report.results import Analysis, FitOptions, analyse_compare, analyse_fit, analyse_forecast
 
-START = 0.3
-NOTHING = np.array([])
-
-
-def curve(compute: np.ndarray, ceiling: float, exponent: float, midpoint: float) -> np.ndarray:
-    return START + (ceiling - START) / (1 + (midpoint / compute) ** exponent)
-
-
-def series(
-    name: str = "a",
-    *,
-    reach: float = 3000.0,
-    ceiling: float = 0.6,
-    exponent: float = 1.9,
-    noise: float = 0.004,
-    num: int = 24,
-    seed: int = 0,
-    runs: int = 1,
-    **fields: Any,
-) -> Series:
-    """A sigmoid with its midpoint at compute 1,000."""
-    rng = np.random.default_rng(seed)
-    compute = np.tile(np.linspace(reach / 10, reach, num), runs)
-    reward = curve(compute, ceiling, exponent, 1000.0) + noise * rng.normal(size=len(compute))
-    values: dict[str, Any] = {
-        "run": np.repeat([f"seed{run}" for run in range(runs)], num) if runs > 1 else None, "num_samples": None,
-        "start": START, "start_sd": 0.0, "holdout_compute": NOTHING, "holdout_reward": NOTHING, "evaluation": None,
-        "x_label": "gpu_hours", "y_label": "pass_rate", "problem": None,
-    }  # fmt: skip
-    return Series(name=name, compute=compute, reward=reward, **(values | fields))
-
-
-def broken(name: str = "broken") -> Series:
-    return replace(series(name), compute=NOTHING, reward=NOTHING, problem="'pass_rate' is NaN at line 3.")
-
 
 @pytest.fixture(scope="module")
 def one() -> Analysis:
     later = np.array([5000.0, 20000.0])
-    held: dict[str, Any] = {"holdout_compute": later, "holdout_reward": curve(later, 0.6, 1.9, 1000.0)}
+    held: dict[str, Any] = {"holdout_compute": later, "holdout_reward": sigmoid(later, 0.6, 1.9, 1000.0, 0.3)}
     return analyse_fit([series(**held)], FitOptions(skip_before=500.0, fit_until=2500.0))
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from simulate import broken, series
 
 from scalerl.curves import FORMS, NoteKind, PairKind, find_note, note, note_text
 from scalerl.errors import InputError, NoCurveError
@@ -23,31 +24,12 @@ from scalerl.report.results import (
 )
 from scalerl.report.text import render
 
-NOTHING = np.array([])
-
-
 BY_SEED = Fact(kind="runs_by_column", values={"columns": ("seed",)})
-
-
-def series(name: str = "a", *, ceiling: float = 0.6, num: int = 24, seed: int = 0, **fields: Any) -> Series:
-    """A sigmoid from 0.3 with its midpoint at compute 1,000."""
-    compute = np.linspace(300.0, 3000.0, num)
-    reward = 0.3 + (ceiling - 0.3) / (1 + (1000 / compute) ** 1.9)
-    values: dict[str, Any] = {
-        "compute": compute, "reward": reward + 0.004 * np.random.default_rng(seed).normal(size=num), "run": None,
-        "num_samples": None, "start": 0.3, "start_sd": 0.0, "holdout_compute": NOTHING, "holdout_reward": NOTHING,
-        "evaluation": None, "x_label": "gpu_hours", "y_label": "pass_rate", "problem": None,
-    }  # fmt: skip
-    return Series(name=name, **(values | fields))
 
 
 def held_out(name: str) -> Series:
     later = np.array([4000.0, 5000.0])
     return series(name, holdout_compute=later, holdout_reward=0.3 + 0.3 / (1 + (1000 / later) ** 1.9))
-
-
-def broken() -> Series:
-    return series("broken", compute=NOTHING, reward=NOTHING, problem="'pass_rate' is NaN at line 3.")
 
 
 def shown(analysis: Analysis, *, explain: bool = False, **origins: str) -> str:

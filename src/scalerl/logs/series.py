@@ -7,7 +7,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -60,19 +60,19 @@ class Series:
     name: str
     compute: Floats
     reward: Floats
-    run: NDArray[np.str_] | None
-    """The run each point belongs to, None where there is one."""
-    num_samples: NDArray[np.int64] | None
-    start: float | None
-    start_sd: float | None
-    """Noise of `start`: 0 for one that is given, None for one read that is as noisy as any evaluation of the curve."""
-    holdout_compute: Floats
-    holdout_reward: Floats
-    evaluation: NDArray[np.str_] | None
-    """'prompts_hash@step': equal strings mean the same prompts at the same step."""
     x_label: str
     y_label: str
-    problem: str | None
+    run: NDArray[np.str_] | None = None
+    """The run each point belongs to, None where there is one."""
+    num_samples: NDArray[np.int64] | None = None
+    start: float | None = None
+    start_sd: float | None = 0.0
+    """Noise of `start`: 0 for one that is given, None for one read that is as noisy as any evaluation of the curve."""
+    holdout_compute: Floats = field(default_factory=lambda: np.empty(0))
+    holdout_reward: Floats = field(default_factory=lambda: np.empty(0))
+    evaluation: NDArray[np.str_] | None = None
+    """'prompts_hash@step': equal strings mean the same prompts at the same step."""
+    problem: str | None = None
     """Why this curve cannot be fitted, None where it can."""
     key: tuple[tuple[str, str], ...] = ()
     """What sets it apart: columns and their values."""
@@ -118,9 +118,7 @@ def series_from(tables: Sequence[Table], selection: Selection) -> list[Series]:
         except InputError as fault:
             if len(curves) == 1:
                 raise
-            values: dict[str, Any] = dict.fromkeys(("run", "num_samples", "start", "evaluation"))
-            values |= dict.fromkeys(("compute", "reward", "holdout_compute", "holdout_reward"), np.empty(0))
-            built.append(Series(start_sd=0.0, problem=str(fault), **named, **values))
+            built.append(Series(compute=np.empty(0), reward=np.empty(0), problem=str(fault), **named))
     if all(series.problem for series in built):
         raise InputError(f"no usable curve among {len(built)}; the first, {built[0].name}: {built[0].problem}")
     # What is put side by side has one unit.

@@ -66,12 +66,16 @@ class LiveForecast:
         if len(later) < FIRST_FIT:
             return None
         compute, reward, num_samples = (np.array(values) for values in zip(*later, strict=True))
-        start_sd = 0.0 if start is None else _binomial_sd(start, num_at_start, self._bounds)
         series = Series(
-            name="", compute=compute, reward=reward, num_samples=None if None in num_samples else num_samples, run=None,
-            start=start, start_sd=start_sd, holdout_compute=np.empty(0), holdout_reward=np.empty(0), evaluation=None,
-            x_label=self._axis, y_label="reward", problem=None,
-        )  # fmt: skip
+            name="",
+            compute=compute,
+            reward=reward,
+            x_label=self._axis,
+            y_label="reward",
+            num_samples=None if None in num_samples else num_samples,
+            start=start,
+            start_sd=0.0 if start is None else _binomial_sd(start, num_at_start, self._bounds),
+        )
         given = {name: getattr(series, name) for name in ("compute", "reward", "num_samples", "start", "start_sd")}
         curve = CurveResult(series=series, fit=fit(**given, bounds=self._bounds, **self._options))
         return with_end(curve, self.end_compute)

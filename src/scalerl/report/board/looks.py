@@ -259,7 +259,7 @@ def _look(run: Run, end: float | None, fits: Fits) -> Look:
 def _main_json(curve: Json | None) -> Json:
     """Return what the list shows of a run's first curve."""
     points = {} if curve is None else curve["points"]
-    fit = (None if curve is None else curve["fit"]) or {"is_ok": False}
+    fit: Json = (None if curve is None else curve["fit"]) or {"is_ok": False}
     line = fit.get("line")
     every = max(math.ceil(len(points.get("compute", ())) / 60), 1)
     return {

@@ -116,7 +116,7 @@ class Handler(BaseHTTPRequestHandler):
     timeout = ANSWER_S
     wbufsize = -1
     disable_nagle_algorithm = True
-    server: Server
+    server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def handle_one_request(self) -> None:
         self.server.silent[self.connection] = time.monotonic()
