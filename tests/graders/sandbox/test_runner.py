@@ -9,7 +9,7 @@ from sandbox_support import needs_bubblewrap
 
 from scalerl.errors import SandboxError
 from scalerl.graders.sandbox.box import Box
-from scalerl.graders.sandbox.job import BadTests, Outcome, Reference, RunLimits
+from scalerl.graders.sandbox.job import BadTests, Reference, RunLimits
 from scalerl.graders.sandbox.runner import Runner, same_output
 
 LIMITS = RunLimits(timeout_s=60)
@@ -22,53 +22,8 @@ def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
     runner.close()
 
 
-def asserted(runner: Runner, code: str, *tests: str, setup: str = "") -> Outcome:
-    return runner.run(code, Reference(asserts=tests, setup=setup), LIMITS)
-
-
-def test_each_assert_counts(runner: Runner):
-    code = "def f(x):\n    return x if x != 3 else 0\n"
-    outcome = asserted(runner, code, "assert f(1) == 1", "assert f(2) == 2\nassert f(3) == 3\nassert f(4) == 4")
-    assert (outcome.kind, outcome.num_passed, outcome.num_checks) == ("failed", 3, 4)
-    # One check per statement, however often it runs: a loop of true ones must not hide a false one.
-    looped = asserted(runner, code, "for x in range(9999):\n    assert x >= 0\n    assert f(x) == x, 'wrong'")
-    assert (looped.num_passed, looped.num_checks, looped.correct) == (1, 2, False)
-    skipped = asserted(runner, code, "if f(1) == 2:\n    assert f(2) == 2\nassert f(1) == 1")
-    assert (skipped.num_passed, skipped.num_checks, skipped.correct) == (2, 2, True)
-    late = asserted(runner, code, "assert f(1) == 1\nassert f(2) == 2\nf(1, 2)")
-    assert (late.num_passed, late.num_checks, late.correct) == (2, 3, False)
-    raised = asserted(runner, "def f(x):\n    return 1 // x\n", "assert f(1) == 1\nassert f(0) == 0\nassert f(1) == 1")
-    assert (raised.num_passed, raised.num_checks) == (2, 3)
-
-
-def test_constant_asserts_do_not_count(runner: Runner):
-    outcome = asserted(runner, "def f(): return 1", "assert True\nassert f() == 2\nassert True, 'good'")
-    assert (outcome.num_passed, outcome.num_checks) == (0, 1)
-
-
-def test_tests_may_expect_exceptions(runner: Runner):
-    tests = "try:\n    f(-1)\nexcept ValueError as error:\n    assert 'negative' in str(error)\nelse:\n    assert False"
-    good = "def f(x):\n    if x < 0:\n        raise ValueError('negative')\n"
-    assert asserted(runner, good, tests).kind == "passed"
-    assert asserted(runner, "def f(x):\n    raise TypeError('negative')\n", tests).kind == "failed"
-    assert asserted(runner, "def f(x):\n    return x\n", tests).kind == "failed"
-
-
-def test_values_keep_their_types(runner: Runner):
-    code = "def f(x):\n    return x, type(x).__name__\n"
-    values = "[(1, 2), {3}, b'x', None, 1.5, {'a': (1,)}, 10**30, frozenset([1])]"
-    tests = (
-        f"for value in {values}:\n    back, name = f(value)\n    assert back == value and name == type(value).__name__"
-    )
-    assert asserted(runner, code, tests).kind == "passed"
-
-
-def test_functions_may_work_in_place(runner: Runner):
-    code = "def f(a, b):\n    a.sort()\n    b['new'] = [1]\n"
-    tests = "a, b = [3, 1, 2], {}\nassert f(a, b) is None\nassert a == [1, 2, 3]\nassert b == {'new': [1]}"
-    assert asserted(runner, code, tests).kind == "passed"
-
-
+COUNTED = "def f(x):\n    return x if x != 3 else 0\n"
+RAISES = "try:\n    f(-1)\nexcept ValueError as error:\n    assert 'negative' in str(error)\nelse:\n    assert False"
 OBJECTS = """
 class Node:
     def __init__(self, value, rest=None):
@@ -84,76 +39,94 @@ def total(nodes):
 def applied(function, value):
     return function(value)
 """
+TYPED = "[(1, 2), {3}, b'x', None, 1.5, {'a': (1,)}, 10**30, frozenset([1])]"
+SAME_TYPES = (
+    f"for value in {TYPED}:\n    back, name = f(value)\n    assert back == value and name == type(value).__name__"
+)
+IN_PLACE = "a, b = [3, 1, 2], {}\nassert f(a, b) is None\nassert a == [1, 2, 3]\nassert b == {'new': [1]}"
+THREE = ("assert f(1) == 1\nassert f(2) == 2", "assert f(3) == 3")
+OF_CALLS = Reference.of_calls("f", [([1, 2], [1, 2]), ([3, 4], [3, 4]), ([5, 6], None)])
+
+
+def asserts(*tests: str, setup: str = "") -> Reference:
+    return Reference(asserts=tests, setup=setup)
 
 
 @pytest.mark.parametrize(
-    "test",
+    ("code", "reference", "expected"),
     [
-        "assert total([Node(1), Node(2)]) == 3",
-        "node = Node(1, Node(2))\nassert node.value == 1\nassert node.sum() == 3\nassert node.rest.value == 2",
-        "node = chain(3)\nassert total([node.rest, node.rest.rest]) == 4",
-        "node = chain(3)\nassert node.rest == node.rest\nassert node.rest != node.rest.rest",
-        "assert applied(chain, 2).value == 2",
-        "assert applied(chain(3).__class__ if False else Node, 5).value == 5",
-        "try:\n    chain(0)\n    assert False\nexcept ValueError as error:\n    assert str(error) == 'too small'",
+        # Each assert counts, one check per statement: a loop of true ones must not hide a false one.
+        (
+            COUNTED,
+            asserts("assert f(1) == 1", "assert f(2) == 2\nassert f(3) == 3\nassert f(4) == 4"),
+            ("failed", 3, 4),
+        ),
+        (COUNTED, asserts("for x in range(9999):\n    assert x >= 0\n    assert f(x) == x, 'no'"), ("failed", 1, 2)),
+        (COUNTED, asserts("if f(1) == 2:\n    assert f(2) == 2\nassert f(1) == 1"), ("passed", 2, 2)),
+        (COUNTED, asserts("assert f(1) == 1\nassert f(2) == 2\nf(1, 2)"), ("failed", 2, 3)),
+        ("def f(x): return 1 // x", asserts("assert f(1) == 1\nassert f(0) == 0\nassert f(1) == 1"), ("failed", 2, 3)),
+        ("def f(): return 1", asserts("assert True\nassert f() == 2\nassert True, 'good'"), ("failed", 0, 1)),
+        # Exceptions may be expected.
+        ("def f(x):\n    if x < 0:\n        raise ValueError('negative')\n", asserts(RAISES), ("passed", 1, 1)),
+        ("def f(x):\n    raise TypeError('negative')\n", asserts(RAISES), ("failed", 0, 1)),
+        ("def f(x):\n    return x\n", asserts(RAISES), ("failed", 0, 1)),
+        # Values keep their types, functions may work in place, generators arrive as iterators.
+        ("def f(x):\n    return x, type(x).__name__\n", asserts(SAME_TYPES), ("passed", 1, 1)),
+        ("def f(a, b):\n    a.sort()\n    b['new'] = [1]\n", asserts(IN_PLACE), ("passed", 3, 3)),
+        (
+            "def f(n): yield from range(n)",
+            asserts("assert list(f(3)) == [0, 1, 2]", "assert next(f(3)) == 0"),
+            ("passed", 2, 2),
+        ),
+        # The end of an iteration does not end the tests.
+        ("def f(x): raise StopIteration", asserts("assert all(map(f, [1, 2]))"), ("failed", 0, 1)),
+        ("def f(x): raise StopIteration", asserts("assert list(map(f, [1])) == []"), ("failed", 0, 1)),
+        ("def f(x): raise StopIteration", asserts("assert f(1)"), ("failed", 0, 1)),
+        # Objects of the program can be used and passed back.
+        (OBJECTS, asserts("assert total([Node(1), Node(2)]) == 3"), ("passed", 1, 1)),
+        (
+            OBJECTS,
+            asserts("node = Node(1, Node(2))\nassert node.sum() == 3\nassert node.rest.value == 2"),
+            ("passed", 2, 2),
+        ),
+        (OBJECTS, asserts("node = chain(3)\nassert total([node.rest, node.rest.rest]) == 4"), ("passed", 1, 1)),
+        (OBJECTS, asserts("node = chain(3)\nassert node.rest == node.rest != node.rest.rest"), ("passed", 1, 1)),
+        (
+            OBJECTS,
+            asserts("assert applied(chain, 2).value == 2", "assert applied(Node, 5).value == 5"),
+            ("passed", 2, 2),
+        ),
+        (
+            OBJECTS,
+            asserts("try:\n    chain(0)\nexcept ValueError as error:\n    assert str(error) == 'too small'"),
+            ("passed", 1, 1),
+        ),
+        # The setup is the tests' own.
+        (
+            "def twice(x): return 2\ndef f(x): return 2",
+            asserts("assert twice(f(3)) == 6", setup="def twice(x): return 2 * x"),
+            ("failed", 0, 1),
+        ),
+        # Tests that cannot be used give no verdict, and a program cannot make them so.
+        ("def f(g): return g(1)", asserts("assert f(lambda x: x) == 1"), ("bad_tests", 0, 0)),
+        ("def f(): return 1", asserts("assert f( == 1"), ("bad_tests", 0, 0)),
+        ("def f(): return 1", asserts("assert f() == 1", setup="1/0"), ("bad_tests", 0, 0)),
+        ("def f(x): return x * 10_000_000", asserts("assert f(f(f('ab'))) == 'ab'"), ("failed", 0, 1)),
+        # Programs that do not load fail every test.
+        *(
+            (code, asserts(*THREE), ("failed", 0, 3))
+            for code in ("def f(:", "import nothing", "\0", "x = \ud800", "def g(): pass")
+        ),
+        ("raise KeyboardInterrupt", asserts(*THREE), ("failed", 0, 3)),
+        # Arguments with return values, in which JSON has no tuples.
+        ("def f(a, b): return (a, b)", OF_CALLS, ("failed", 2, 3)),
+        ("class Solution:\n    def f(self, a, b): return [a, b] if a < 5 else None", OF_CALLS, ("passed", 3, 3)),
     ],
 )
-def test_objects_of_the_program_can_be_used_and_passed_back(runner: Runner, test: str):
-    assert asserted(runner, OBJECTS, test).kind == "passed"
-
-
-@pytest.mark.parametrize("test", ["assert all(map(f, [1, 2]))", "assert list(map(f, [1])) == []", "assert f(1)"])
-def test_end_of_iteration_does_not_end_the_tests(runner: Runner, test: str):
-    assert asserted(runner, "def f(x): raise StopIteration", test).kind == "failed"
-
-
-def test_generators_arrive_as_iterators(runner: Runner):
-    code = "def f(n):\n    for i in range(n):\n        yield i\n"
-    assert asserted(runner, code, "assert list(f(3)) == [0, 1, 2]", "assert next(f(3)) == 0").kind == "passed"
-
-
-def test_setup_is_the_tests_own(runner: Runner):
-    outcome = asserted(
-        runner,
-        "def twice(x): return 2\ndef f(x): return 2\n",
-        "assert twice(f(3)) == 6",
-        setup="def twice(x): return 2 * x",
-    )
-    assert outcome.kind == "failed"
-
-
-def test_unusable_tests_give_no_verdict(runner: Runner):
-    unusable = asserted(runner, "def f(g): return g(1)\n", "assert f(lambda x: x) == 1")
-    assert (unusable.kind, unusable.correct) == ("bad_tests", None)
-    assert "function" in unusable.detail
-    assert asserted(runner, "def f(): return 1", "assert f( == 1").kind == "bad_tests"
-    assert asserted(runner, "def f(): return 1", "assert f() == 1", setup="1/0").kind == "bad_tests"
-
-
-def test_a_program_cannot_make_its_tests_unusable(runner: Runner):
-    outcome = asserted(runner, "def f(x):\n    return x * 10_000_000\n", "assert f(f(f('ab'))) == 'ab'")
-    assert outcome.correct is False
-
-
-def test_programs_that_do_not_load_fail_every_test(runner: Runner):
-    for code in (
-        "def f(:",
-        "import nothing_of_the_kind",
-        "\0",
-        "x = \ud800",
-        "def g(): pass",
-        "raise KeyboardInterrupt",
-    ):
-        outcome = asserted(runner, code, "assert f(1) == 1\nassert f(2) == 2", "assert f(3) == 3")
-        assert (outcome.kind, outcome.num_passed, outcome.num_checks) == ("failed", 0, 3), code
-
-
-def test_calls_compare_return_values(runner: Runner):
-    tests = Reference.of_calls("f", [([1, 2], [1, 2]), ([3, 4], [3, 4]), ([5, 6], None)])
-    outcome = runner.run("def f(a, b):\n    return (a, b)\n", tests, LIMITS)
-    assert (outcome.num_passed, outcome.num_checks) == (2, 3)
-    method = "class Solution:\n    def f(self, a, b):\n        return [a, b] if a < 5 else None\n"
-    assert runner.run(method, tests, LIMITS).kind == "passed"
+def test_programs_are_checked(runner: Runner, code: str, reference: Reference, expected: tuple[str, int, int]):
+    outcome = runner.run(code, reference, LIMITS)
+    assert (outcome.kind, outcome.num_passed, outcome.num_checks) == expected
+    assert outcome.correct is {"passed": True, "bad_tests": None}.get(outcome.kind, False)
 
 
 def test_scripts_read_stdin_and_write_stdout(runner: Runner):
