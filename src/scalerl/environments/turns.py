@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from scalerl.config.secrets import redact
@@ -67,34 +67,19 @@ class _Open:
     playing: Playing
     texts: list[str] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
-    num_calls: int = 0
-    num_errors: int = 0
-    num_branches: int = 0
+    episode: Episode = field(default_factory=Episode)
+    """What has been counted so far."""
 
     @property
     def key(self) -> str:
         return _key(self.conversation.request)
 
-    def take(self, step: Step) -> None:
-        self.num_calls += step.num_calls
-        self.num_errors += step.num_errors
-        self.num_branches += step.restart
-
-    def episode(self, reward: float | None, *, answer: str | None = None, reason: str | None = None) -> Episode:
-        """Return how the conversation ended: with a last reward, an answer for graders, or without a verdict."""
-        base, weight = self.playing.scale(self.rewards)
-        value = None if reward is None else min(max(base + weight * reward, 0.0), 1.0)
-        if value is None and answer is None:
-            reason = reason or "no_answer"
-        return Episode(
-            value=value,
-            answer=answer,
-            base=base,
-            weight=weight,
-            reason=reason,
-            num_calls=self.num_calls,
-            num_errors=self.num_errors,
-            num_branches=self.num_branches,
+    def count(self, step: Step) -> None:
+        self.episode = replace(
+            self.episode,
+            num_calls=self.episode.num_calls + step.num_calls,
+            num_errors=self.episode.num_errors + step.num_errors,
+            num_branches=self.episode.num_branches + step.restart,
         )
 
 
@@ -180,14 +165,10 @@ class TurnsEngine:
     def poll(self) -> list[Completion]:
         """Advance the engine and the environments; return the conversations that ended."""
         self._feed()
-        completions: list[Completion] = []
-        if self._now.num_sampling:
-            for turn in self._engine.poll():
-                completions += self._sampled(turn)
-        for stepped in self._stepped():
-            completions += self._advanced(stepped)
+        turns = self._engine.poll() if self._now.num_sampling else []
+        ended = [*map(self._sampled, turns), *map(self._advanced, self._stepped())]
         self._feed()
-        return completions
+        return [completion for completion in ended if completion is not None]
 
     def push_weights(self, weights: Mapping[str, Any], version: int) -> None:
         self._engine.push_weights(weights, version)
@@ -255,78 +236,90 @@ class TurnsEngine:
             self._waited_s += self._clock() - started
         return arrived
 
-    def _sampled(self, turn: Completion) -> list[Completion]:
-        """Take a turn that the engine has sampled."""
+    def _sampled(self, turn: Completion) -> Completion | None:
+        """Take a turn that the engine has sampled; return the conversation if it ends with it."""
         self._now.num_sampling -= 1
         each = self._now.open.get(_key(turn.request))
         if each is None:
             self._now.num_single -= 1
-            return [turn]
+            return turn
         each.conversation.take(turn)
         if turn.truncated:
             # Half a turn may be half a call: it is not carried out.
-            return [self._ended(each, each.episode(0.0), truncated=True)]
+            return self._end(each, 0.0, truncated=True)
         each.texts.append(self._decode(turn.tokens.tolist()))
         self._submit_step(each)
-        return []
+        return None
 
-    def _advanced(self, stepped: Stepped) -> list[Completion]:
-        """Go on after a step."""
+    def _advanced(self, stepped: Stepped) -> Completion | None:
+        """Go on after a step; return the conversation if it ends with it."""
         each = self._now.open.get(stepped.key)
         if each is None:
             # Its conversation is put aside, or was dropped at the end of a pause.
             if stepped.key in self._held.open:
                 self._held.arrived.append(stepped)
-            return []
+            return None
         self._tool_s += stepped.seconds
         step, begins = stepped.step, not each.texts
-        each.take(step)
+        each.count(step)
         self._now.num_starting -= begins
         # Without a turn of the model nothing was sampled, so nothing can be learned from it.
-        reason = stepped.reason or ("no_answer" if step.done and begins else None)
-        if reason is not None:
-            return [self._failed(each, reason)]
+        if reason := stepped.reason or ("no_answer" if step.done and begins else None):
+            return self._fail(each, reason)
         if step.done:
-            reward = 0.0 if step.truncated and step.reward is None and step.answer is None else step.reward
-            return [self._ended(each, each.episode(reward, answer=step.answer), truncated=step.truncated)]
+            unrewarded = step.truncated and step.reward is None and step.answer is None
+            return self._end(each, 0.0 if unrewarded else step.reward, answer=step.answer, truncated=step.truncated)
         if len(each.texts) >= each.playing.max_turns:
-            return [self._ended(each, each.episode(step.reward or 0.0), truncated=True)]
+            return self._end(each, step.reward or 0.0, truncated=True)
         if step.reward is not None and not begins:
             each.rewards.append(step.reward)
         return self._go_on(each, step, begins=begins or step.restart)
 
-    def _go_on(self, each: _Open, step: Step, *, begins: bool) -> list[Completion]:
+    def _go_on(self, each: _Open, step: Step, *, begins: bool) -> Completion | None:
         """Submit the turn after what the environment said; end the conversation where there is no room for both."""
         playing, conversation = each.playing, each.conversation
         try:
             tokens = playing.opened(conversation.request, step) if begins else playing.observe(step)
+        # A chat template may refuse it.
         except Exception as error:
-            return [self._unusable(each, one_line(error))]
+            return self._fail(each, "error", one_line(error))
         if begins:
             conversation.open(tokens)
             tokens = ()
         room = conversation.room(len(tokens), context=self._context, max_tokens=playing.max_tokens)
-        if room < 1 and begins:
-            reason = f"its opening leaves no room in rollout.context = {self._context:,} tokens"
-            return [self._unusable(each, reason)]
-        if room < 1:
-            return [self._ended(each, each.episode(0.0), truncated=True)]
-        conversation.observe(tokens)
-        self._now.ready.append(conversation.next_request(room))
-        return []
+        if room >= 1:
+            conversation.observe(tokens)
+            self._now.ready.append(conversation.next_request(room))
+            return None
+        if begins:
+            return self._fail(
+                each, "error", f"its opening leaves no room in rollout.context = {self._context:,} tokens"
+            )
+        return self._end(each, 0.0, truncated=True)
 
-    def _unusable(self, each: _Open, reason: str) -> Completion:
-        """End a conversation that cannot go on with what its environment said: a chat template may refuse it."""
-        each.playing.steps.first_errors.setdefault(each.conversation.request.environment, reason)
-        return self._failed(each, "error")
-
-    def _failed(self, each: _Open, reason: str) -> Completion:
+    def _fail(self, each: _Open, reason: str, error: str = "") -> Completion:
         """End a conversation whose environment failed. A completion has at least one token: here one never trained."""
+        if error:
+            each.playing.steps.first_errors.setdefault(each.conversation.request.environment, error)
         if not each.conversation.tokens:
             each.conversation.observe([each.conversation.request.prompt_tokens[-1]], version=self.version)
-        return self._ended(each, each.episode(None, reason=reason))
+        return self._end(each, None, reason=reason)
 
-    def _ended(self, each: _Open, episode: Episode, *, truncated: bool = False) -> Completion:
+    def _end(
+        self,
+        each: _Open,
+        reward: float | None,
+        *,
+        answer: str | None = None,
+        reason: str | None = None,
+        truncated: bool = False,
+    ) -> Completion:
+        """End a conversation with a last reward, with an answer for graders, or without a verdict."""
+        base, weight = each.playing.scale(each.rewards)
+        value = None if reward is None else min(max(base + weight * reward, 0.0), 1.0)
+        if value is None and answer is None:
+            reason = reason or "no_answer"
         each.playing.steps.end(each.key)
         del self._now.open[each.key]
+        episode = replace(each.episode, value=value, answer=answer, base=base, weight=weight, reason=reason)
         return each.conversation.completion(finish="length" if truncated else "stop", episode=episode)
