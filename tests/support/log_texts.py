@@ -252,6 +252,7 @@ LOGS = (
         "eval/accuracy", EVALS),
     Log("bar.log", printed("\rTrain: 7%|#  | {step}/40 [00:09<01:00, 2.0s/it, pg=-0.01, reward={reward}]" * 3),
         "reward"),
+    Log("frame.txt", "      step    reward\n" + printed("{before:<5} {step:>5}  {reward:>8}"), "reward"),
     Log("keras.log", printed("Epoch {step}/40\n100/100 ━━━━━ 3s 2ms/step - loss: 0.3 - val_accuracy: {reward}"),
         "val_accuracy"),
     Log("tune.log", printed("Trial a finished iteration {step} at 10:00:00.\n╭─────╮\n│ Trial a result │\n├─────┤\n"
@@ -321,6 +322,9 @@ LOGS = (
     Log("held.json", json.dumps([{"step": 10 * s + n, "reward_mean": r} for s, r in STEPS for n in range(10)]),
         "reward_mean", facts="held_values"),
     Log("numbers.json", json.dumps({"rewards": R}), "rewards", facts="rows_counted"),
+    Log("lists.json", json.dumps({"model": "a", "losses": [0.1] * 200, "rewards": R, "kl": [0.1] * 40}), "rewards"),
+    Log("by_metric.json", json.dumps({"reward": [[s, r] for s, r in STEPS], "loss": [[s, 0.1] for s, _ in STEPS]}),
+        "reward"),
     Log("saved.json", json.dumps([[1.7e9 + 60 * s, s, r] for s, r in STEPS]), "value"),
     Log("runs.json", json.dumps({n: {"step": list(range(1, 41)), "acc": R} for n in "ab"}), "acc", (40, 40)),
     Log("by_run.json", json.dumps({n: [{"step": s, "reward": r} for s, r in STEPS] for n in "ab"}), "reward", (40, 40)),

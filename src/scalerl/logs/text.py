@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from scalerl.errors import InputError
-from scalerl.logs.columns import COARSE, STEP, find, rank_of
+from scalerl.logs.columns import COARSE, ENOUGH_ROWS, STEP, find, is_measured, rank_of
 from scalerl.logs.names import listed
 from scalerl.logs.shapes import are_splits, of_split
 from scalerl.logs.source import Source
@@ -115,6 +115,8 @@ def drawn_rows(source: Source) -> list[Placed] | None:
         tables: list[list[list[str]]] = [[]]
         for line in lines:
             cells = [cell.strip() for cell in re.split(r"\|" if line.count("|") > 1 else blanks, line.strip(" |\t"))]
+            if len(tables[-1]) == 1 and len(cells) == len(tables[-1][0]) + 1:
+                tables[-1][0].insert(0, "")  # pandas does not name its index
             if not tables[-1] or len(tables[-1][0]) != len(cells):
                 tables.append([])
             tables[-1].append(cells)
@@ -172,7 +174,10 @@ def _rows_in(value: Any) -> list[dict[str, Any]] | None:
     found = {name: _rows_in(part) for name, part in value.items() if isinstance(part, list | dict)}
     parts = {name: rows for name, rows in found.items() if rows and set(rows[0]) != {"value"}}
     if len(parts) < 2:
-        return next(iter(parts.values()), None) or _rows_by_step(value)
+        return next(iter(parts.values()), None) or _rows_by_step(value) or _rows_of_lists(value)
+    if any(map(is_measured, parts)) and all(row.keys() <= set(_POINTS[3]) for rows in parts.values() for row in rows):
+        # Points by metric.
+        return [{key if key != "value" else name: row[key] for key in row} for name in parts for row in parts[name]]
     if are_splits(parts):
         return [of_split(name, row) for name, rows in parts.items() for row in rows]
     return [{"run": name, **row} for name, rows in parts.items() for row in rows] if len(parts) == len(value) else None
@@ -195,6 +200,15 @@ def _rows_by_step(value: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     if not 3 <= len(steps) == len(value) or not all(isinstance(row, dict) for row in rows):
         return None
     return [{"step": int(step), **row} for step, row in zip(steps, rows, strict=True)]
+
+
+def _rows_of_lists(value: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the rows of the list that looks most like a reward, and of those as long, among other things."""
+    lists = {name: part for name, part in value.items() if isinstance(part, list) and all(map(is_number, part))}
+    rewards = [(len(part) < ENOUGH_ROWS, rank, name) for name, part in lists.items() if (rank := rank_of(name))]
+    num = len(lists[min(rewards)[-1]]) if rewards else 0
+    columns = {name: part for name, part in lists.items() if len(part) == num}
+    return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)] or None
 
 
 def _columns_in(value: Mapping[str, Any]) -> dict[str, list[Any]]:
