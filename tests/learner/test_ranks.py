@@ -23,7 +23,6 @@ from tiny_models import tiny_model
 
 from scalerl.errors import LearnerError, RankLost
 from scalerl.learner.ranks import driver
-from scalerl.learner.ranks.context import ContextGroup
 from scalerl.learner.ranks.rank import LearnerRank, RankSpec
 from scalerl.learner.saved import SavedTensors, file_name, write_rows
 from scalerl.remote import peer
@@ -160,23 +159,6 @@ def test_ranks_that_divide_a_pass_go_on_as_one_process(tmp_path, monkeypatch):
             torch.testing.assert_close(weight, alone.weights()[name], rtol=0, atol=1e-5, msg=name)
     finally:
         ranked.close()
-
-
-def test_gathered_entropies_have_gradients_like_log_probs(monkeypatch):
-    """As those of a whole pass have, though no loss uses them yet."""
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # pyright: ignore[reportPrivateImportUsage]
-    try:
-        group = ContextGroup(rank=0, num_ranks=1, size=1)
-        log_probs, entropy = (torch.tensor(values, requires_grad=True) for values in ([-1.0, -2.0], [0.5, 0.25]))
-        outputs = group.gather(log_probs, entropy, torch.tensor([2, 0]), 3)
-        assert [output.tolist() for output in outputs] == [[-2.0, 0.0, -1.0], [0.25, 0.0, 0.5]]
-        (outputs[0] * torch.tensor([1.0, 2.0, 3.0])).sum().backward(retain_graph=True)
-        assert (log_probs.grad.tolist(), entropy.grad) == ([3.0, 1.0], None)  # pyright: ignore[reportOptionalMemberAccess]
-        (outputs[1] * torch.tensor([5.0, 7.0, 9.0])).sum().backward()
-        assert entropy.grad.tolist() == [9.0, 5.0]  # pyright: ignore[reportOptionalMemberAccess]
-    finally:
-        dist.destroy_process_group()
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from batches import VERSION, lengths_of, make_completion, make_group, random_bat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learners import gradients_of, make_learner, recipe_of
+from rank_checks import exact_norms
 from tiny_models import tiny_model
 
 from scalerl.learner.batch import prepare
@@ -179,19 +180,6 @@ def test_on_a_gpu_small_models_share_in_large_passes_only():
     # Where sharing was measured: 28,600 tokens of a 135M model became slower, 14,600 of a 1.5B model faster.
     assert fewest_shared_tokens(135_000_000, gpu=True) > 28_600
     assert fewest_shared_tokens(1_540_000_000, gpu=True) < 14_600
-
-
-def exact_norms(model):
-    """Make norms compute in the model's own dtype: those of transformers round to FP32."""
-    for module in model.modules():
-        if type(module).__name__.endswith("RMSNorm"):
-            module.forward = functools.partial(
-                lambda norm, values: torch.nn.functional.rms_norm(
-                    values, norm.weight.shape, norm.weight, norm.variance_epsilon
-                ),
-                module,
-            )
-    return model
 
 
 @pytest.mark.parametrize("family", ["smollm", "qwen3", "llama_with_biases"])

@@ -393,18 +393,6 @@ def test_weights_are_the_masters_and_tied_ones_appear_once():
     assert not weights["model.norm.weight"].requires_grad
 
 
-def test_it_learns_to_prefer_what_is_rewarded():
-    learner = make_learner("optimizer.lr=3e-3")
-    right, wrong = [4, 1], [5, 1]
-    completions = [make_completion("0/a", i, [3, 2], right if i < 4 else wrong) for i in range(8)]
-    group = make_group(completions, [True] * 4 + [False] * 4)
-    for step in range(30):
-        learner.step(Batch(version=VERSION + step, groups=[group]))
-    with torch.no_grad():
-        probs = learner.policy.model(torch.tensor([[3, 2]])).logits[0, -1].softmax(-1)
-    assert probs[4] > 3 / 23 > 0.5 / 23 > probs[5]
-
-
 def test_bf16_masters_are_refused():
     with pytest.raises(ValueError, match="master weights must be float32"):
         make_learner(dtype=torch.bfloat16)

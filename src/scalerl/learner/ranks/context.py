@@ -149,16 +149,16 @@ class _Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx, log_probs: Tensor, entropy: Tensor, own: Tensor, num: int, group: Any) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.save_for_backward(own)
-        ctx.set_materialize_grads(False)
         values = torch.stack([log_probs, entropy])
         # Each target is in one slice, so the sums are exact.
         gathered = values.new_zeros(2, num).index_copy_(1, own, values)
         torch.distributed.all_reduce(gathered, group=group)
-        return gathered[0].clone(), gathered[1].clone()
+        everything = gathered[0].clone(), gathered[1].clone()
+        ctx.mark_non_differentiable(everything[1])
+        return everything
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (own,) = ctx.saved_tensors
-        parts = (None if gradient is None else gradient.index_select(0, own) for gradient in gradients)
-        return (*parts, None, None, None)
+        return gradient.index_select(0, own), None, None, None, None
