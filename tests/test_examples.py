@@ -46,7 +46,7 @@ def test_notebook_runs_from_top_to_bottom():
 
 def test_one_page_loop_is_one_page_and_trains(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     def smaller(name: str, overrides: list[str]) -> Recipe:
-        return load_recipe(name, [*overrides, "pipeline.groups_per_batch=8", "evaluation.num_prompts=12"])
+        return load_recipe(name, [*overrides, "pipeline.groups_per_batch=4", "evaluation.num_prompts=4"])
 
     monkeypatch.setattr(config, "load_recipe", smaller)
     assert (EXAMPLES / "one_page_loop.py").read_text().count("\n") < 150

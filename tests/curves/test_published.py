@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from shared_data import FOLDER, needs_shared_data
 
-from scalerl.curves import PairKind, Verdict, compare, fit, score
+from scalerl.curves import Grid, PairKind, Verdict, compare, fit, score
 
 pytestmark = needs_shared_data
 
@@ -61,16 +61,21 @@ def test_grpo_is_unstable_once_its_later_points_are_given():
 @pytest.mark.parametrize(
     ("series", "start", "ceiling", "midpoint"),
     [
-        pytest.param("ScaleRL", 0.399, 0.600, 2424, marks=pytest.mark.slow),
+        ("ScaleRL", 0.399, 0.600, 2424),
         ("Magistral", 0.399, 0.530, 2030),
-        pytest.param("DeepSeek-GRPO", 0.399, 0.480, 1597, marks=pytest.mark.slow),
+        ("DeepSeek-GRPO", 0.399, 0.480, 1597),
         # Made with that run's own start: at 0.399 the least squares on this grid lie at 3015 (docs/math.md).
-        pytest.param("Qwen2.5-DAPO", 0.395, 0.515, 2858, marks=pytest.mark.slow),
+        ("Qwen2.5-DAPO", 0.395, 0.515, 2858),
     ],
 )
-def test_the_papers_procedure_gives_the_known_refits(series: str, start: float, ceiling: float, midpoint: float):
+@pytest.mark.parametrize("is_whole", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_papers_procedure_gives_the_known_refits(
+    series: str, start: float, ceiling: float, midpoint: float, is_whole: bool
+):
+    """Over the whole grid, which takes seconds, or over its ceilings near the known one."""
     points = curves()[f"fig2_prevalent/{series}"]["train"]
-    result = fit(points[:, 0], points[:, 1], start=start, skip_before=1500.0, method="paper")
+    grid = None if is_whole else Grid(ceilings=np.linspace(ceiling - 0.02, ceiling + 0.02, 9))
+    result = fit(points[:, 0], points[:, 1], start=start, skip_before=1500.0, method="paper", grid=grid)
     assert result.params["ceiling"] == pytest.approx(ceiling, abs=0.005 + 1e-9)
     assert result.params["midpoint"] == pytest.approx(midpoint, abs=2 * 39.4)
 

@@ -68,7 +68,7 @@ def test_log_probs_of_conversations_equal_the_learners(dtype):
     model = AutoModelForCausalLM.from_config(LlamaConfig(**{**SIZES, "vocab_size": 64}), dtype=torch.float32).eval()
     inner = TorchEngine(model, slots=8, max_length=64, stop_tokens=STOPS, chunk=4, dtype=dtype)
     with closing(turns_engine({"own": playing(Echo)}, inner=inner, slots=8, context=64)) as engine:
-        engine.submit([request(number, budget=20) for number in range(192)])
+        engine.submit([request(number, budget=20) for number in range(96)])
         completions = drain(engine)
     assert max(len(completion.turns) for completion in completions) >= 3
     differences = log_prob_differences(completions, model, small())

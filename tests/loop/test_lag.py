@@ -64,7 +64,7 @@ def operations(seed: int) -> list[tuple[str, int]]:
     return [(kind, numbers.randrange(2**16)) for kind in numbers.choices(kinds, weights, k=150)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(regimes, st.integers(0, 2**32))
 def test_lag_rule_matches_its_definition(regime, seed):
     size, max_lag, push_every, drain, waits_for = regime

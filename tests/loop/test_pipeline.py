@@ -115,7 +115,7 @@ def test_long_tail_stops_training_only_by_the_rule_of_groups():
 seeds = st.integers(0, 2**16)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(regimes(), seeds, st.integers(1, 20), st.sampled_from([0.2, 1, 10]))
 def test_no_trained_group_is_too_old_and_none_is_lost(regime, seed, num_problems, capacity):
     # Capacity is in units of what may be untrained; ten times of it must not make anything older.
@@ -139,7 +139,7 @@ def test_no_trained_group_is_too_old_and_none_is_lost(regime, seed, num_problems
     assert engine.pushed == [0, *range(regime.push_every, 13, regime.push_every)]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(1, 4), seeds, st.booleans())
 def test_synchronous_tokens_are_on_policy(size, seed, drain):
     regime = Regime(groups_per_batch=size, max_lag=0, drain=drain)
@@ -165,7 +165,7 @@ def issue_order(regime, *, num_problems, seed, num_steps):
     return [[one.key for one in issued[size * number : size * (number + 1)]] for number in range(num_steps)]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(1, 3), st.integers(1, 4), seeds)
 def test_ppo_off_policy_trains_in_the_order_of_issue(size, k, seed):
     regime = Regime(groups_per_batch=size, max_lag=k - 1, push_every=k, drain=True)
@@ -223,7 +223,7 @@ class Late:
         return done
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(regimes(), seeds, st.integers(1, 12), st.booleans())
 def test_exhausted_data_is_trained_to_the_last_group(regime, seed, num_problems, is_late):
     curriculum, grading = Curriculum(problem_ids(num_problems), seed=seed, retires=NPR), Late(seed, most_polls=60)
@@ -293,7 +293,7 @@ def survive(regime, names, lives, num_steps, *, seed, retires: Retires = uniform
     return lineage, curriculum
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(regimes(), seeds, st.integers(1, 12), st.integers(1, 3), deaths(max_size=6), st.booleans(), st.booleans())
 def test_kill_and_resume_trains_each_group_once(regime, seed, num_problems, save_every, lives, drops, is_late):
     names, num_steps = problem_ids(num_problems), sys.maxsize if drops else 14
@@ -313,7 +313,7 @@ def test_kill_and_resume_trains_each_group_once(regime, seed, num_problems, save
             assert {group_key(epoch, name) for name in names} <= set(trained) | untrained
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(1, 3), st.integers(1, 3), seeds, deaths(min_size=1, max_size=4))
 def test_drained_run_resumes_with_the_same_batches(size, k, seed, lives):
     regime = Regime(groups_per_batch=size, max_lag=k - 1, push_every=k, drain=True)
@@ -327,7 +327,7 @@ def test_drained_run_resumes_with_the_same_batches(size, k, seed, lives):
 # Late verdicts --------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(regimes(), seeds, st.integers(1, 12), st.sampled_from([0, 3, 300]), st.sampled_from([2, 100]))
 def test_late_verdicts_lose_no_group_and_keep_the_lag(regime, seed, num_problems, delay, slots):
     engine, grading = SimulatedEngine(slots=slots, seed=seed), Late(seed, delay)

@@ -1,7 +1,5 @@
 import json
-import os
-import subprocess
-import sys
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -88,15 +86,22 @@ def test_embedded_base_loads_by_name():
     assert sum(parameter.numel() for parameter in loaded.model.parameters()) < 1e6
 
 
-@pytest.fixture
-def silent_hub(tmp_path, monkeypatch):
-    """A hub that hangs up, in place of the real one and with an empty cache: what was asked of it."""
+@contextmanager
+def hub_in_place(tmp_path, monkeypatch, folder=None, **behaviour):
+    """Take a hub of this machine for the real one, with an empty cache; yield what is asked of it."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    with fake_hub(None) as (address, asked):
+    with fake_hub(folder, **behaviour) as (address, asked):
         monkeypatch.setattr(constants, "ENDPOINT", address)
         template = address + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        yield asked
+
+
+@pytest.fixture
+def silent_hub(tmp_path, monkeypatch):
+    """A hub that hangs up."""
+    with hub_in_place(tmp_path, monkeypatch) as asked:
         yield asked
 
 
@@ -130,16 +135,11 @@ def test_offline_mode_does_not_contact_the_hub(silent_hub, monkeypatch):
     assert silent_hub == []
 
 
-def test_model_is_downloaded_from_a_slow_hub(tmp_path):
+def test_model_is_downloaded_from_a_slow_hub(tmp_path, monkeypatch):
     folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
-    # A process of its own: the hub's client takes its address from the environment when it is imported.
-    program = "import torch; from scalerl.models.load import load_model; "
-    program += "print(load_model('org/small', dtype=torch.float32, device='cpu').context)"
-    with fake_hub(folder, first_answer_s=1.5) as (address, asked):
-        env = os.environ | {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path), "HF_HUB_ETAG_TIMEOUT": "1"}
-        env |= {"HF_HUB_OFFLINE": "0", "TRANSFORMERS_OFFLINE": "0"}
-        ended = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
-    assert ended.stdout == "64\n", ended.stderr
+    monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 1)
+    with hub_in_place(tmp_path, monkeypatch, folder, first_answer_s=1.5) as asked:
+        assert load("org/small").context == 64
     assert any(line.startswith("GET ") and line.endswith("/model.safetensors") for line in asked)
 
 

@@ -41,7 +41,7 @@ class FaultyEngine(FakeEngine):
         return super().poll()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.integers(0, 2**32),
     st.integers(1, 4),
