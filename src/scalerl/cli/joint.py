@@ -154,22 +154,16 @@ def score(
     """
     from scalerl.report.joint import seals
 
-    if not sealed.is_dir() and out is not None:
+    is_folder = sealed.is_dir()
+    if not is_folder and out is not None:
         raise UsageError(f"--out is for a folder of sealed forecasts, and {sealed} is not a folder")
-    if sealed.is_dir():
-        results, page = seals.score_folder(sealed, logs or []), out or sealed / "calibration.html"
+    results = seals.score_folder(sealed, logs or []) if is_folder else [seals.score_file(sealed, logs or [])]
+    page = out or sealed / "calibration.html"
+    if is_folder:
         seals.write_page(results, page)
-        content, table, more = (
-            seals.folder_json(results),
-            seals.folder_table(results),
-            f"The calibration page is {page}",
-        )
-    else:
-        result = seals.score_file(sealed, logs or [])
-        content, table, more = {"files": [seals.score_json(result)], "calibration": None}, seals.score_table(result), ""
     if as_json:
-        print_json("score", **content)
+        print_json("score", **seals.scores_json(results))
         return
-    table_console().print(table, highlight=False)
-    if more:
-        typer.echo(more)
+    table_console().print(seals.scores_text(results), highlight=False)
+    if is_folder:
+        typer.echo(f"The calibration page is {page}")

@@ -20,7 +20,7 @@ class StudyPage {
   showArms(listed) {
     if (!this.data) return;
     const runs = listed.filter((run) => run.study === this.key), num = (status) => runs.filter((run) => run.status === status).length;
-    this.node.children[1].textContent = [this.data.description.replace(/[.]?$/, "."), `${num("done")} of ${runs.length} runs are done, ${num("running")} are running.`].filter((words) => words !== ".").join(" ");
+    this.node.children[1].textContent = [this.data.description.trim().replace(/([^.?!])$/, "$1."), `${num("done")} of ${runs.length} runs are done, ${num("running")} are running.`].filter(Boolean).join(" ");
     const rows = [...new Set(runs.map((run) => run.arm))].map((arm) => {
       const own = runs.filter((run) => run.arm === arm), rewards = own.map((run) => run.reward).filter(isNumber);
       const links = element("span", {}, ...own.flatMap((run, i) => [i ? ", " : "", element("a", { href: `#run/${run.key}` }, `seed ${run.seed === null ? "?" : run.seed}`), ` ${run.status}${run.num_alarms ? ` (${run.num_alarms} alarms)` : ""}`]));

@@ -10,6 +10,9 @@ from pathlib import Path
 from string import Template
 from typing import Any, Literal
 
+from rich.console import Group
+from rich.text import Text
+
 from scalerl import __version__
 from scalerl.curves import Value
 from scalerl.errors import InputError, StoreError, UsageError
@@ -25,7 +28,7 @@ from scalerl.store import write_json, write_text
 
 Kind = Literal["scored", "nothing_new"]
 DEFAULT_AT = (2.0, 4.0)  # times the data
-FOLDER_HEADS = ("file", "sealed", "curve", "new", "RMSE", "bias", "in 90%")
+HEADS = ("file", "sealed", "curve", "new", "RMSE", "bias", "in 90%")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,25 +161,9 @@ def calibration(results: Sequence[FileScore]) -> dict[float, tuple[float, int]]:
 # In words
 
 
-def score_messages(result: FileScore) -> list[str]:
-    lines = []
-    for curve in result.curves:
-        num = curve.num_new - curve.beyond
-        if curve.data_changed:
-            lines.append(f"{curve.name}: the log no longer holds the data that the forecast was made from.")
-        if not num:
-            lines.append(f"{curve.name}: nothing was measured since {result.date} that the forecast covers.")
-            continue
-        inside = curve.coverage.get(0.9, math.nan)
-        lines.append(
-            f"{curve.name}: over {num} new evaluations the forecast of {result.date} errs by {error_text(curve.rmse)} "
-            f"(bias {error_text(curve.bias, '+')}), and {inside:.0%} lie in its 90% interval."
-        )
-    lines += [f"{name} is not in what was given." for name in result.missing]
-    return lines
-
-
-def score_table(result: FileScore) -> Any:
+def scores_text(results: Sequence[FileScore]) -> Any:
+    """Return a line per sealed curve with what to beware of and, of a single file, the forecasts it was asked for."""
+    table = Table(heads=HEADS, rows=score_cells(results), left=HEADS[:3]).rich(score_lines(results))
     rows = [
         (
             curve.name,
@@ -185,41 +172,46 @@ def score_table(result: FileScore) -> Any:
             "not yet" if row.measured is None else number_text(row.measured),
             {None: "-", True: "yes", False: "no"}[row.inside],
         )
-        for curve in result.curves
+        for curve in (results[0].curves if len(results) == 1 else ())
         for row in curve.at
     ]
-    table = Table(heads=("curve", "compute", "forecast", "measured", "inside"), rows=rows, left=("curve",))
-    return table.rich(score_messages(result))
+    asked = Table(heads=("curve", "compute", "forecast", "measured", "inside"), rows=rows, left=("curve",))
+    return Group(table, Text(), asked.rich()) if rows else table
 
 
-def folder_table(results: Sequence[FileScore]) -> Any:
-    table = Table(heads=FOLDER_HEADS, rows=folder_cells(results), left=FOLDER_HEADS[:3])
-    return table.rich(calibration_lines(results))
-
-
-def folder_cells(results: Sequence[FileScore]) -> list[tuple[str, ...]]:
-    """Return a row of `FOLDER_HEADS` for each sealed curve."""
+def score_cells(results: Sequence[FileScore]) -> list[tuple[str, ...]]:
+    """Return a row of `HEADS` for each sealed curve."""
     rows = []
     for result in results:
         for curve in result.curves:
             num = curve.num_new - curve.beyond
             errors = (error_text(curve.rmse), error_text(curve.bias, "+"), f"{curve.coverage[0.9]:.0%}")
-            numbers = errors if num else ("-",) * 3
-            rows.append((result.path.name, result.date, curve.name, str(num), *numbers))
+            rows.append((result.path.name, result.date, curve.name, str(num), *(errors if num else ("-",) * 3)))
     return rows
 
 
-def calibration_lines(results: Sequence[FileScore]) -> list[str]:
-    """Return how many evaluations the intervals of each level held, a sentence per level."""
-    held = {level: (share, num) for level, (share, num) in calibration(results).items() if num}
-    lines = [f"{level:.0%} intervals held {share:.0%} of {num} evaluations." for level, (share, num) in held.items()]
-    return lines or ["Nothing was measured since."]
+def score_lines(results: Sequence[FileScore]) -> list[str]:
+    """Return what does not match the sealed files, and how many evaluations the intervals of each level held."""
+    changed = [curve.name for result in results for curve in result.curves if curve.data_changed]
+    lines = [f"{name}: the log no longer holds the data that the forecast was made from." for name in changed]
+    lines += [f"{name} is not in what was given." for result in results for name in result.missing]
+    held = [
+        f"{level:.0%} intervals held {share:.0%} of {num} evaluations."
+        for level, (share, num) in calibration(results).items()
+        if num
+    ]
+    return [*lines, *(held or ["Nothing was measured since that a forecast covers."])]
 
 
 # As JSON and as a page
 
 
-def score_json(result: FileScore) -> dict[str, Any]:
+def scores_json(results: Sequence[FileScore]) -> dict[str, Any]:
+    levels = {level: {"covered": share, "num": num} for level, (share, num) in calibration(results).items()}
+    return {"files": [_score_json(result) for result in results], "calibration": plain(levels)}
+
+
+def _score_json(result: FileScore) -> dict[str, Any]:
     return {
         "file": str(result.path),
         **picked(result, "date", "kind", "missing"),
@@ -237,17 +229,12 @@ def score_json(result: FileScore) -> dict[str, Any]:
     }
 
 
-def folder_json(results: Sequence[FileScore]) -> dict[str, Any]:
-    levels = {level: {"covered": share, "num": num} for level, (share, num) in calibration(results).items()}
-    return {"files": [score_json(result) for result in results], "calibration": plain(levels)}
-
-
 def write_page(results: Sequence[FileScore], path: Path) -> None:
     """Write the calibration page: one HTML file that works offline."""
-    cells = ["".join(f"<td>{html.escape(text)}</td>" for text in row) for row in folder_cells(results)]
+    cells = ["".join(f"<td>{html.escape(text)}</td>" for text in row) for row in score_cells(results)]
     page = Template(asset("calibration.html")).substitute(
-        words=" ".join(map(html.escape, calibration_lines(results))),
-        head="".join(f"<th>{text}</th>" for text in FOLDER_HEADS),
+        words=" ".join(map(html.escape, score_lines(results))),
+        head="".join(f"<th>{text}</th>" for text in HEADS),
         rows="".join(f"<tr>{row}</tr>" for row in cells),
     )
     try:
