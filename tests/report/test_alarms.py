@@ -1,5 +1,6 @@
 """Alarms of a run: as values, with when they began and ended, and in words."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,13 @@ from scalerl.report.alarms import (
     fall_alarms,
     listed,
     moved_alarms,
+    overtrained,
     rolling_means,
     signal_alarms,
 )
 from scalerl.report.charts import LINES
 from scalerl.report.columns import number_columns
-from scalerl.report.evaluations import overtrained, pass_at, pass_curves
+from scalerl.report.evaluations import pass_at, pass_curves
 from scalerl.report.outlook import LiveForecast
 
 
@@ -43,13 +45,17 @@ def steps(**values: float | None) -> list[dict[str, float | None]]:
     return [calm] * 100 + [calm | named] * ALARM_STEPS
 
 
+def present(rows: Sequence[Mapping[str, Any]], **given: Any) -> list[Alarm]:
+    return [alarm for alarm in alarms(number_columns(rows), **given) if alarm.ended is None]
+
+
 def test_signals_within_their_limits_raise_no_alarm():
-    assert alarms(steps(), {}) == []
-    assert alarms(steps(curriculum__retired_frac=0.7), {}) == []
+    assert present(steps()) == []
+    assert present(steps(curriculum__retired_frac=0.7)) == []
     # Only the last steps count, and not fewer than five.
-    assert alarms(steps(loss__kl=0.5) + steps(), {}) == []
-    assert alarms(steps(loss__kl=0.5)[-4:], {}) == []
-    assert len(alarms(steps(loss__kl=0.5)[-5:], {})) == 1
+    assert present(steps(loss__kl=0.5) + steps()) == []
+    assert present(steps(loss__kl=0.5)[-4:]) == []
+    assert len(present(steps(loss__kl=0.5)[-5:])) == 1
 
 
 @pytest.mark.parametrize(
@@ -85,7 +91,7 @@ def test_signals_within_their_limits_raise_no_alarm():
 def test_signals_beyond_their_limits_raise_an_alarm_with_its_cause(
     values: dict, kind: str, limit: float, cause: str | None, words: str
 ):
-    (alarm,) = alarms(steps(**values), {}, remedies=remedies(load_recipe("scalerl")))
+    (alarm,) = present(steps(**values), remedies=remedies(load_recipe("scalerl")))
     assert (alarm.kind, alarm.limit, alarm.cause) == (kind, limit, cause)
     assert words in alarm_text(alarm)
 
@@ -93,13 +99,13 @@ def test_signals_beyond_their_limits_raise_an_alarm_with_its_cause(
 def test_a_mismatch_at_equal_weights_names_the_papers_remedy():
     first = {"rollout/lag_max": 0.0, "loss/kl": 0.03, "loss/ratio_max": 7.5, "batch/effective": 60.0}
     later = {"rollout/lag_max": 4.0, "loss/kl": 0.05, "loss/ratio_max": 90.0, "batch/effective": 60.0}
-    (alarm,) = alarms([first, *[later] * 40], {}, remedies=remedies(load_recipe("base")))
+    (alarm,) = present([first, *[later] * 40], remedies=remedies(load_recipe("base")))
     assert (alarm.kind, alarm.value, alarm.limit, alarm.ratio) == (AlarmKind.BACKEND, 0.03, 0.01, 7.5)
     assert alarm_text(alarm) == (
         "generator and learner differ by a KL of 0.03 at equal weights (largest ratio 7.5), so their arithmetic "
         'differs: set model.fp32_head = "both"; the paper\'s remedy is an FP32 head at both ends (model.fp32_head)'
     )
-    assert alarms([first | {"loss/kl": 1e-6}, *[later] * 40], {}) == []
+    assert present([first | {"loss/kl": 1e-6}, *[later] * 40]) == []
     assert remedies(load_recipe("scalerl"))["backend"] == ('model.dtype = "float32"',)
     quantised = load_recipe("scalerl", ["rollout.engine=vllm", "rollout.vllm.quantisation=fp8"])
     assert remedies(quantised)["backend"] == ('rollout.vllm.quantisation = ""',)
@@ -116,7 +122,7 @@ def test_a_run_that_falls_below_its_curve_is_an_alarm():
         "hard": LiveForecast.from_rows(fallen).outlook(),
         "new": None,
     }
-    (alarm,) = alarms([], outlooks)
+    (alarm,) = present([], curves=outlooks)
     assert (alarm.kind, alarm.subject) == ("fall", "hard")
     assert alarm.value is not None
     text = (
@@ -138,7 +144,7 @@ def test_truncation_names_the_settings_of_the_recipe():
         "none": ("filter.drop_truncated = false", "length.max_length"),
     }.items():
         change = [] if length == "interruption" else ['length={name="none", max_length=40}']
-        (alarm,) = alarms(rows, {}, remedies=remedies(load_recipe("tiny-cpu", change)))
+        (alarm,) = present(rows, remedies=remedies(load_recipe("tiny-cpu", change)))
         assert alarm.remedies == names
         assert all(name in alarm_text(alarm) for name in names)
         assert ("nothing else makes answers shorter" in alarm_text(alarm)) == (length == "none")
@@ -147,7 +153,7 @@ def test_truncation_names_the_settings_of_the_recipe():
 
 
 def test_an_alarm_is_reported_once_and_then_its_changes():
-    news, at = AlarmNews(), lambda value: alarms(steps(rollout__truncated_frac=value), {})
+    news, at = AlarmNews(), lambda value: present(steps(rollout__truncated_frac=value))
     assert [alarm.state for alarm in news.update(at(0.12))] == ["new"]
     assert news.update(at(0.13)) == []
     (changed,) = news.update(at(0.30))
@@ -169,7 +175,7 @@ def columns(**values: Any) -> dict[str, np.ndarray]:
 
 
 def episodes(data: dict[str, np.ndarray], max_lag: float | None = None) -> list[Alarm]:
-    return signal_alarms(data, max_lag=max_lag)
+    return signal_alarms(data, max_lag)
 
 
 def test_alarm_began_where_its_mean_passed_the_limit():
@@ -259,7 +265,7 @@ def evaluations(rates: list[float], spread: list[float], num: int = 200, samples
 def test_pass_at_1_that_rises_while_pass_at_k_falls_is_overtraining():
     rising = np.linspace(0.2, 0.5, 12).tolist()
     rows = evaluations(rising, np.linspace(0.9, 0.6, 12).tolist())
-    (alarm,) = alarms([], {}, more=overtrained(rows, "main"))
+    (alarm,) = present([], evals={"main": rows})
     assert (alarm.kind, alarm.subject) == (AlarmKind.OVERTRAINED, "main")
     assert min(alarm.value or 0.0, alarm.before or 0.0) > 0.1
     assert "pass@16 has fallen" in alarm_text(alarm)

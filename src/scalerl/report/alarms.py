@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
-from scalerl.report.columns import number_columns
+from scalerl.report.evaluations import counted, ks_of, pass_at
 from scalerl.report.results import CurveResult
 
 Array = NDArray[np.float64]
@@ -25,6 +26,9 @@ FEWEST_STEPS = 5  # fewer values than these do not distinguish a trend from nois
 NOTABLE = 0.25  # relative change of an alarm's value that is reported again
 MOST_PAST = 12  # alarms that are over, the latest ones, that a page lists
 SURE = 2.0  # standard errors by which training rewards must have risen
+WINDOW = 3  # evaluations whose mean is compared
+FEWEST_EVALUATIONS = 8  # from which a trend is looked for
+SURE_FALL = 3.0  # standard errors of a fall; it is measured from the highest window, which is high by chance too
 EMPTY = "batch/empty"  # derived from batch/effective: 1 for a step without anything to train on
 RETIRED = "curriculum/retired_frac"  # the largest of all tasks; with several, each is in RETIRED/TASK
 # Derived from loss/kl and loss/ratio_max of steps whose tokens were all sampled with the weights that are trained: what
@@ -98,7 +102,6 @@ class Alarm:
     value: float | None = None
     """Mean of the signal over the last steps; of a fall, how far below its peak the reward is."""
     limit: float | None = None
-    below: bool = False
     state: Literal["new", "changed", "over"] = "new"
     before: float | None = None
     """The value last reported of an alarm that has changed or is over; of a forecast that moved, its earlier ends."""
@@ -116,10 +119,6 @@ class Alarm:
     ended: float | None = None
     """Step of the last row of an alarm that is over; None while it lasts."""
     began_compute: float | None = None
-
-    def with_remedies(self, remedies: Mapping[str, tuple[str, ...]]) -> "Alarm":
-        """Return the alarm with the settings of a recipe that can help against its kind."""
-        return replace(self, remedies=tuple(remedies.get(self.kind, ())))
 
     def as_json(self) -> dict[str, Any]:
         """Return what a page shows."""
@@ -145,31 +144,34 @@ def with_derived(columns: Columns) -> dict[str, Array]:
 
 
 def alarms(
-    metrics: Sequence[Row],
-    outlooks: Mapping[str, CurveResult | None],
+    columns: Columns,
     *,
-    remedies: Mapping[str, tuple[str, ...]] | None = None,
-    more: Sequence[Alarm] = (),
+    curves: Mapping[str, CurveResult | None] = MappingProxyType({}),
+    evals: Mapping[str, Sequence[Row]] = MappingProxyType({}),
+    spent: Sequence[Row] = (),
+    remedies: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    max_lag: float | None = np.inf,
 ) -> list[Alarm]:
-    """Return the present alarms of a run from its rows of metrics and its forecasts by evaluation set.
+    """Return the alarms of a run, those that are over too.
 
-    `remedies` are settings of this run's recipe that can help against each kind of alarm; `more` are alarms of its
-    evaluations.
+    `curves` and `evals` are by evaluation set; `spent` are rows with GPU-hours and FLOPs; `remedies` are settings of
+    the recipe that can help against each kind. `max_lag` is what the recipe allows; None, where it is not known,
+    stands for what was seen to be harmless.
     """
-    columns = number_columns(metrics)
-    found = [alarm.with_remedies(remedies or {}) for alarm in signal_alarms(columns)]
-    found += more
-    for name, outlook in outlooks.items():
-        if outlook is not None and outlook.fit is not None:
-            found += fall_alarms(name, outlook.fit.fall, columns, outlook.axis)
-    return [alarm for alarm in [*found, *uneven_time_alarms(disagreement(metrics))] if alarm.ended is None]
+    found = signal_alarms(columns, max_lag)
+    found = [replace(alarm, remedies=tuple(remedies.get(alarm.kind, ()))) for alarm in found]
+    for name, rows in evals.items():
+        found += overtrained(rows, name)
+    for name, curve in curves.items():
+        if curve is not None and curve.fit is not None:
+            found += fall_alarms(name, curve.fit.fall, columns, curve.axis)
+    if (share := disagreement(spent)) > UNEVEN_TIME:
+        found.append(Alarm(kind=AlarmKind.UNEVEN_TIME, value=share, limit=UNEVEN_TIME))
+    return found
 
 
-def signal_alarms(columns: Columns, *, max_lag: float | None = np.inf) -> list[Alarm]:
-    """Return an alarm for each stretch of steps in which the rolling mean of a signal lies beyond its limit.
-
-    `max_lag` is what the recipe allows; None, where it is not known, stands for what was seen to be harmless.
-    """
+def signal_alarms(columns: Columns, max_lag: float | None) -> list[Alarm]:
+    """Return an alarm for each stretch of steps in which the rolling mean of a signal lies beyond its limit."""
     columns = with_derived(columns)
     num = max((len(values) for values in columns.values()), default=0)
     steps = columns.get("step", np.arange(1.0, num + 1))
@@ -188,7 +190,6 @@ def signal_alarms(columns: Columns, *, max_lag: float | None = np.inf) -> list[A
                 kind=kind,
                 value=float(means[last] if lasts else worst.min() if below else worst.max()),
                 limit=limit,
-                below=below,
                 began=float(steps[first]),
                 ended=None if lasts else float(steps[last]),
             )
@@ -237,9 +238,25 @@ def _backend_alarm(columns: Columns) -> list[Alarm]:
     return [Alarm(kind=AlarmKind.BACKEND, value=mean, limit=BACKEND_LIMIT, ratio=largest)]
 
 
-def uneven_time_alarms(share: float) -> list[Alarm]:
-    """Return the alarm of a run whose GPU-hours and FLOPs disagree; it has no beginning."""
-    return [Alarm(kind=AlarmKind.UNEVEN_TIME, value=share, limit=UNEVEN_TIME)] if share > UNEVEN_TIME else []
+def overtrained(rows: Sequence[Mapping[str, Any]], name: str) -> list[Alarm]:
+    """Return the alarm if pass@1 rose while pass@k fell, for the largest k; differences are paired by problem."""
+    usable, correct, num = counted(rows)
+    if len(usable) < FEWEST_EVALUATIONS or num < 2 or correct.shape[1] < 2:
+        return []
+    k = ks_of(num)[-1]
+    many, one = pass_at(correct, num, k), correct / num
+    last = len(usable) - WINDOW
+    peak = int(np.convolve(many.mean(axis=1), np.ones(WINDOW), mode="valid")[: last - WINDOW + 1].argmax())
+    changes = []
+    for values in (many, one):
+        difference = values[last:].mean(axis=0) - values[peak : peak + WINDOW].mean(axis=0)
+        changes.append((float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference)))))
+    (change_k, error_k), (change_1, error_1) = changes
+    if not (change_k < -SURE_FALL * error_k and change_1 > error_1):
+        return []
+    since = float(usable[peak + WINDOW // 2]["step"])
+    values = {"value": -change_k, "before": change_1, "detail": str(k), "began": since}
+    return [Alarm(kind=AlarmKind.OVERTRAINED, subject=name, **values)]
 
 
 def fall_alarms(name: str, fall: Any, columns: Columns, axis: str | None) -> list[Alarm]:

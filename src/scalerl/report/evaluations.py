@@ -1,4 +1,4 @@
-"""What right answers per problem say besides their mean: pass@k over training, and whether variety is lost. Pure."""
+"""What right answers per problem say besides their mean: pass@k over training. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,14 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scalerl.report.alarms import Alarm, AlarmKind
 from scalerl.report.columns import MOST_POINTS
 
 Array = NDArray[np.float64]
 
-WINDOW = 3  # evaluations whose mean is compared
-FEWEST = 8  # evaluations from which a trend is looked for
-SURE = 3.0  # standard errors of a fall; it is measured from the highest window, which is high by chance too
 MOST_K = 64
 
 
@@ -54,24 +50,3 @@ def pass_curves(rows: Sequence[Mapping[str, Any]]) -> tuple[list[float], dict[in
     shown = slice((len(usable) - 1) % every, None, every)  # the last one too
     curves = {k: pass_at(correct[shown], num, k).mean(axis=1).tolist() for k in ks_of(num)}
     return [row["step"] for row in usable[shown]], curves
-
-
-def overtrained(rows: Sequence[Mapping[str, Any]], name: str) -> list[Alarm]:
-    """Return the alarm if pass@1 rose while pass@k fell, for the largest k; differences are paired by problem."""
-    usable, correct, num = counted(rows)
-    if len(usable) < FEWEST or num < 2 or correct.shape[1] < 2:
-        return []
-    k = ks_of(num)[-1]
-    many, one = pass_at(correct, num, k), correct / num
-    last = len(usable) - WINDOW
-    peak = int(np.convolve(many.mean(axis=1), np.ones(WINDOW), mode="valid")[: last - WINDOW + 1].argmax())
-    changes = []
-    for values in (many, one):
-        difference = values[last:].mean(axis=0) - values[peak : peak + WINDOW].mean(axis=0)
-        changes.append((float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference)))))
-    (change_k, error_k), (change_1, error_1) = changes
-    if not (change_k < -SURE * error_k and change_1 > error_1):
-        return []
-    since = float(usable[peak + WINDOW // 2]["step"])
-    values = {"value": -change_k, "before": change_1, "detail": str(k), "began": since}
-    return [Alarm(kind=AlarmKind.OVERTRAINED, subject=name, **values)]

@@ -11,12 +11,12 @@ import numpy as np
 
 from scalerl import store
 from scalerl.errors import InputError, RunFolderError, UserError
-from scalerl.logs.axes import disagreement, preferred_axis
+from scalerl.logs.axes import preferred_axis
 from scalerl.logs.build import make_table
 from scalerl.logs.series import Selection, Series, series_from
 from scalerl.logs.source import Source as LogSource
 from scalerl.logs.table import Table, flatten
-from scalerl.report.alarms import Alarm, signal_alarms, uneven_time_alarms
+from scalerl.report.alarms import Alarm, alarms
 from scalerl.report.columns import (
     COLUMNS,
     MOST_COLUMNS,
@@ -29,7 +29,7 @@ from scalerl.report.columns import (
     replaced,
     rounded,
 )
-from scalerl.report.evaluations import overtrained, pass_curves
+from scalerl.report.evaluations import pass_curves
 from scalerl.report.files import Place, Root, read_lines, read_object
 from scalerl.report.sources import Source
 
@@ -229,11 +229,8 @@ class Run:
 
     def alarms(self) -> list[Alarm]:
         """Return the alarms of its metrics and evaluations, those that are over too."""
-        signals = signal_alarms(self.columns, max_lag=self.max_lag)
-        remedies = self._remedies() if signals else {}
-        shown = [alarm.with_remedies(remedies) for alarm in signals]
-        lost = [alarm for name, rows in self._counted().items() for alarm in overtrained(rows, name)]
-        return [*shown, *uneven_time_alarms(disagreement(self._spent())), *lost]
+        given = {"evals": self._counted(), "spent": self._spent(), "remedies": self._remedies()}
+        return alarms(self.columns, max_lag=self.max_lag, **given)
 
     def _remedies(self) -> Mapping[str, tuple[str, ...]]:
         """Return the settings of its recipe that can help against alarms."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from scalerl.config import Recipe, remedies
 from scalerl.report.alarms import Alarm, AlarmKind, AlarmNews, alarms
-from scalerl.report.evaluations import overtrained
+from scalerl.report.columns import number_columns
 from scalerl.report.outlook import Axis, LiveForecast, preferred_axis
 from scalerl.report.results import CurveResult
 from scalerl.run.clock import Pace
@@ -52,9 +52,10 @@ class Health:
     ) -> list[Alarm]:
         """Return what is new since the last call."""
         by_set = {name: [row for row in evals if row["set"] == name] for name in outlooks}
-        lost = [alarm for name, rows in by_set.items() for alarm in overtrained(rows, name)]
-        raised = alarms(metrics, outlooks, remedies=self._remedies, more=lost)
-        return [*self._news.update(raised), *self._events(grader_errors)]
+        columns = number_columns(metrics)
+        raised = alarms(columns, curves=outlooks, evals=by_set, spent=metrics, remedies=self._remedies)
+        present = [alarm for alarm in raised if alarm.ended is None]
+        return [*self._news.update(present), *self._events(grader_errors)]
 
     def _events(self, grader_errors: Mapping[str, str]) -> list[Alarm]:
         """Return what happened once: the first exception of each grader, and stalls."""
