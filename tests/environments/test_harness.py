@@ -17,7 +17,7 @@ from scalerl.environments.harness import Harness
 from scalerl.environments.protocol import Step
 from scalerl.environments.turns import Playing
 from scalerl.errors import RecipeError
-from scalerl.types import Completion, Problem, Request
+from scalerl.types import Completion, Episode, Problem, Request
 
 PROBLEM = Problem(id="0", prompt="", answer="", task="own")
 
@@ -31,6 +31,11 @@ def played(program: str, num: int = 1, **settings: object) -> tuple[list[Complet
         return drain(engine), dict(steps.first_errors)
 
 
+def episode(completion: Completion) -> Episode:
+    assert completion.episode is not None
+    return completion.episode
+
+
 def test_calls_that_extend_each_other_are_one_conversation():
     completions, errors = played("talk", 6)
     assert not errors
@@ -40,9 +45,8 @@ def test_calls_that_extend_each_other_are_one_conversation():
         between = [completion.tokens[end : end + 2].tolist() for _, end in completion.turns[:-1]]
         assert between == [[0, 9], [1, 9]]
         assert completion.forced.sum() == 4
-        assert completion.episode is not None
-        assert completion.episode.value == 1.0
-        assert completion.episode.num_branches == 0
+        assert episode(completion).value == 1.0
+        assert episode(completion).num_branches == 0
 
 
 def test_noise_of_calls_is_repeatable():
@@ -53,8 +57,7 @@ def test_noise_of_calls_is_repeatable():
 def test_only_the_last_branch_is_trained():
     (completion,), errors = played("branch")
     assert not errors
-    assert completion.episode is not None
-    assert completion.episode.num_branches == 2
+    assert episode(completion).num_branches == 2
     # The last branch began with all that its first call said; its own two turns follow.
     assert completion.request.prompt_tokens == (6,)
     assert len(completion.turns) == 2
@@ -68,18 +71,15 @@ def test_only_the_last_branch_is_trained():
 def test_program_ends_with_a_value_or_an_answer(program: str, value: float | None, answer: str | None):
     (completion,), errors = played(program)
     assert not errors
-    assert completion.episode is not None
-    assert (completion.episode.value, completion.episode.answer) == (value, answer)
+    assert (episode(completion).value, episode(completion).answer) == (value, answer)
 
 
 def test_program_that_fails_or_never_calls_has_no_verdict():
     (completion,), errors = played("broken")
-    assert completion.episode is not None
-    assert completion.episode.reason == "error"
+    assert episode(completion).reason == "error"
     assert "broken on purpose" in errors["harness"]
     (completion,), _ = played("silent")
-    assert completion.episode is not None
-    assert completion.episode.reason == "no_answer"
+    assert episode(completion).reason == "no_answer"
     assert completion.num_trained_tokens == 0
 
 
@@ -181,18 +181,16 @@ def test_programs_of_others_are_one_conversation(
 ):
     for completion in played_example(settings):
         assert len(completion.turns) == num_turns
-        assert completion.episode is not None
-        assert completion.episode.num_branches == 0
-        assert completion.episode.value == value
+        assert episode(completion).num_branches == 0
+        assert episode(completion).value == value
         start, end = completion.turns[-1]
         said = decode(completion.tokens[start:end].tolist())
-        assert completion.episode.answer == (said if value is None else None)
+        assert episode(completion).answer == (said if value is None else None)
 
 
 @pytest.mark.slow
 def test_game_of_textarena(agents: None):
     settings = {"name": "textarena_game:Game", "game": "GuessTheNumber-v0-raw"}
     for completion in played_example(settings, max_turns=4):
-        assert completion.episode is not None
-        assert completion.episode.reason is None
+        assert episode(completion).reason is None
         assert len(completion.turns) >= 1

@@ -58,25 +58,12 @@ def test_a_parquet_file_gives_the_same_problems_as_its_lines(tmp_path: Path):
     assert (table.training, table.evaluation) == (lines.training, lines.evaluation)
 
 
-def test_compressed_lines_are_read(tmp_path: Path):
-    write(tmp_path / "sums.jsonl", *SUMS)
-    packed = tmp_path / "sums.jsonl.gz"
-    packed.write_bytes(gzip.compress((tmp_path / "sums.jsonl").read_bytes()))
-    assert file(5, 0, path=str(packed)).training == file(5, 0, path=str(tmp_path / "sums.jsonl")).training
-    packed.write_bytes(packed.read_bytes()[:-20])
-    with pytest.raises(TaskError, match=r"sums\.jsonl\.gz is not a complete gzip file"):
-        file(5, 0, path=str(packed))
-    packed.write_bytes(b"plain text")
-    with pytest.raises(TaskError, match="is not a complete gzip file"):
-        file(5, 0, path=str(packed))
-    with pytest.raises(TaskError, match=r'sums\.gz has the suffix "\.gz"'):
-        file(5, 0, path=str(tmp_path / "sums.gz"))
-
-
-def test_bom_and_crlf_are_stripped(tmp_path: Path):
+def test_compressed_lines_a_byte_order_mark_and_carriage_returns_are_read(tmp_path: Path):
     plain = file(5, 0, path=write(tmp_path / "sums.jsonl", *SUMS))
-    text = (tmp_path / "sums.jsonl").read_bytes().replace(b"\n", b"\r\n")
-    (tmp_path / "windows.jsonl").write_bytes(b"\xef\xbb\xbf" + text)
+    lines, packed = (tmp_path / "sums.jsonl").read_bytes(), tmp_path / "sums.jsonl.gz"
+    packed.write_bytes(gzip.compress(lines))
+    assert file(5, 0, path=str(packed)).training == plain.training
+    (tmp_path / "windows.jsonl").write_bytes(b"\xef\xbb\xbf" + lines.replace(b"\n", b"\r\n"))
     assert file(5, 0, path=str(tmp_path / "windows.jsonl")) == plain
 
 
@@ -243,21 +230,25 @@ def test_a_bad_row_of_a_parquet_file_is_named(tmp_path: Path):
         file(1, 0, path=path)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path):
-    for name in ("nowhere.jsonl", "nowhere.parquet"):
-        with pytest.raises(TaskError, match=rf"{name} cannot be read: No such file"):
-            file(1, 0, path=str(tmp_path / name))
-    (tmp_path / "latin.jsonl").write_bytes('{"prompt": "\u00e9"}'.encode("latin-1"))
-    with pytest.raises(TaskError, match=r"is not UTF-8 text \(byte 0xe9 in line 1\): save it as UTF-8$"):
-        file(1, 0, path=str(tmp_path / "latin.jsonl"))
-    (tmp_path / "cut.jsonl").write_text('{"prompt": "1+')
-    with pytest.raises(TaskError, match="line 1: not valid JSON: Unterminated string"):
-        file(1, 0, path=str(tmp_path / "cut.jsonl"))
-    (tmp_path / "text.parquet").write_text("not a table")
-    with pytest.raises(TaskError, match=r"text\.parquet is not a parquet file: "):
-        file(1, 0, path=str(tmp_path / "text.parquet"))
-    with pytest.raises(TaskError, match=r'rows\.csv has the suffix "\.csv"; problems are read from \.jsonl, '):
-        file(1, 0, path="rows.csv")
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("nowhere.jsonl", None, "cannot be read: No such file"),
+        ("nowhere.parquet", None, "cannot be read: No such file"),
+        ("latin.jsonl", b'{"prompt": "\xe9"}', r"is not UTF-8 text \(byte 0xe9 in line 1\): save it as UTF-8$"),
+        ("cut.jsonl", b'{"prompt": "1+', "line 1: not valid JSON: Unterminated string"),
+        ("text.parquet", b"not a table", "is not a parquet file: "),
+        ("rows.csv", b"", r'has the suffix "\.csv"; problems are read from \.jsonl, '),
+        ("rows.gz", b"", r'has the suffix "\.gz"'),
+        ("rows.jsonl.gz", gzip.compress(b"{}" * 99)[:-9], "is not a complete gzip file"),
+        ("rows.jsonl.gz", b"plain text", "is not a complete gzip file"),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path: Path, name: str, data: bytes | None, message: str):
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(TaskError, match=rf"{name}.*{message}"):
+        file(1, 0, path=str(tmp_path / name))
 
 
 # -- data sets ---------------------------------------------------------------------------------------------------------
