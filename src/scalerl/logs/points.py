@@ -35,8 +35,9 @@ class Points:
     """The first of them."""
     words: tuple[str, ...]
     """Columns of text."""
-    x: Cells
-    y: Cells
+    x: NDArray[Any]
+    """As the files have it, and numbers once they are checked; so is y."""
+    y: NDArray[Any]
     place: Cells
     file: Cells
     run: NDArray[np.str_]

@@ -26,7 +26,6 @@ from scalerl.logs.units import (
     ROUNDING,
     SCALES,
     Bounds,
-    Cells,
     Floats,
     Mask,
     YScale,
@@ -34,7 +33,6 @@ from scalerl.logs.units import (
     known,
     labels,
     number,
-    numeric,
 )
 
 __all__ = ["InputError", "Selection", "Series", "in_shares", "series_from"]
@@ -153,17 +151,16 @@ def _series(points: Points, selection: Selection, names: dict[str, Any]) -> Seri
                 f"the files of {name} use different columns ({listed(sorted(columns))}): choose one with {option}."
             )
     facts = list({repr(fact): fact for each in tables for fact in each.facts}.values())
-    for rule in (_without_nan, _named_by_seed, _without_repeated):
+    for rule in (_measured, _named_by_seed, _without_repeated):
         points = rule(points, facts)
     points = points.take(np.argsort(points.run, kind="stable"))
-    run, held = points.run, points.held
-    x = _numbers(points, points.x, table.x or "", "--x")
+    x, run, held = points.x, points.run, points.held
     y, y_scale = _rewards(points, selection.y_scale, facts)
-    _check_clock(points, x)
+    _check_clock(points)
     if held.all():
         wanted = "=".join(selection.holdout or ())
         raise InputError(f"every row of {name} matches --holdout {wanted}: none is left to fit.")
-    is_start = _before_training(points, x, selection)
+    is_start = _before_training(points, selection)
     if (held | is_start).all():
         raise InputError(f"{name} has no row left to fit besides its start, at {points.where(is_start)}.")
     is_mean = y_scale != "none" and not is_part(table.y or "")
@@ -175,7 +172,7 @@ def _series(points: Points, selection: Selection, names: dict[str, Any]) -> Seri
     if is_open and (before := _evaluated_before(points, names["key"])):
         start, start_sd = before.values["start"], None
         facts.append(before)
-    facts += _mixed(points, x, selection)
+    facts += _mixed(points, selection)
     order = np.lexsort((points.evaluation, y, x, run))
     fitted, late = order[~(held | is_start)[order]], order[held[order]]
     late = late[np.lexsort((y[late], x[late]))]
@@ -200,19 +197,29 @@ def _series(points: Points, selection: Selection, names: dict[str, Any]) -> Seri
 # Which rows count: each rule returns the rows it keeps and appends what it did to the facts
 
 
-def _without_nan(points: Points, facts: list[Fact]) -> Points:
-    """Drop the rows whose compute or reward is NaN, unless that leaves none.
+def _measured(points: Points, facts: list[Fact]) -> Points:
+    """Return the points as numbers, without those that are NaN, unless that leaves none.
 
     NaN is how pandas and wandb write that a value was not logged in a row, such as an evaluation's in most rows.
     """
+    numbers = {axis: np.array([number(cell) for cell in getattr(points, axis)], dtype=np.float64) for axis in "xy"}
     no_x, no_y = ~known(points.x), ~known(points.y)
-    missing = no_x | no_y
-    if not missing.any() or not np.isfinite([number(cell) or 0.0 for cell in points.y[~missing]]).any():
-        return points
-    columns = [str(name) for name, gone in ((points.table.x, no_x), (points.table.y, no_y & ~no_x)) if gone.any()]
-    values = {"columns": tuple(sorted(columns)), "num": int(missing.sum()), "num_rows": len(missing)}
-    facts.append(Fact(kind="nan_rows", values=values | {"place": points.where(missing)}))
-    return points.take(~missing)
+    missing = (no_x | no_y) & np.isfinite(numbers["y"][~(no_x | no_y)]).any()
+    for axis, column in (("x", points.table.x), ("y", points.table.y)):
+        is_odd = ~np.isfinite(numbers[axis]) & ~missing
+        if is_odd.any():
+            shown = sorted({str(cell)[:40] for cell in getattr(points, axis)[is_odd]})
+            options = " ".join(f"--where '{column}!={word}'" for word in shown[:3])
+            raise InputError(
+                f"{column!r} is {listed(list(map(repr, shown)), 3)} where a finite number is needed, at "
+                f"{points.where(is_odd)}: correct or remove those rows, leave them out with {options}, or choose "
+                f"another column with --{axis}."
+            )
+    if missing.any():
+        columns = [str(name) for name, gone in ((points.table.x, no_x), (points.table.y, no_y & ~no_x)) if gone.any()]
+        values = {"columns": tuple(sorted(columns)), "num": int(missing.sum()), "num_rows": len(missing)}
+        facts.append(Fact(kind="nan_rows", values=values | {"place": points.where(missing)}))
+    return replace(points, **numbers).take(~missing)
 
 
 def _named_by_seed(points: Points, facts: list[Fact]) -> Points:
@@ -232,7 +239,7 @@ def _named_by_seed(points: Points, facts: list[Fact]) -> Points:
 
 def _without_repeated(points: Points, facts: list[Fact]) -> Points:
     """Count a value once: drop rows that a log holds twice, and rows that hold a value until there is a new one."""
-    order = np.lexsort((numeric(points.x), points.held, points.run))
+    order = np.lexsort((points.x, points.held, points.run))
     computes, rewards = [*zip(points.run, map(str, points.x), strict=True)], [*map(str, points.y)]
     kind, kept = "held_values", _first_of_held(points, order)
     if len(set(computes)) < len(computes):
@@ -262,14 +269,14 @@ def _first_of_held(points: Points, order: NDArray[np.intp]) -> NDArray[np.intp]:
     return order[begins] if is_held and len(set(rows)) >= 0.8 * len(begins) else order
 
 
-def _mixed(points: Points, x: Floats, selection: Selection) -> list[Fact]:
+def _mixed(points: Points, selection: Selection) -> list[Fact]:
     """Warn where rows over the same compute differ in words: several curves, most likely, fitted as one."""
     named = selection.mentioned.union(*(table.apart for table in points.tables))
     differing = []
     for at, column in enumerate(points.words, start=1):
         groups = grouped(zip(points.run, (texts[at] for texts in points.texts), strict=True))
         # A word with hardly more than one row, such as a date, does not separate curves; nor do phases of a run.
-        spans = {key: x[own] for key, own in groups.items() if key[1] is not None and len(own) > 2}
+        spans = {key: points.x[own] for key, own in groups.items() if key[1] is not None and len(own) > 2}
         ends = sorted((run, own.min(), own.max()) for (run, _), own in spans.items())
         overlaps = any(run == other and begin < last for (run, _, last), (other, begin, _) in itertools.pairwise(ends))
         differing += [column] if overlaps and column not in named else []
@@ -281,8 +288,7 @@ def _mixed(points: Points, x: Floats, selection: Selection) -> list[Fact]:
 
 def _rewards(points: Points, asked: YScale, facts: list[Fact]) -> tuple[Floats, YScale]:
     """Return the rewards, and their scale."""
-    column = points.table.y or ""
-    rewards = _numbers(points, points.y, column, "--y")
+    column, rewards = points.table.y or "", points.y
     every, scale = rewards, asked
     if asked == "auto":
         # A column has one unit: an arm that stays below 1 % is not a share.
@@ -309,28 +315,14 @@ def _span(bounds: tuple[float, float]) -> str:
     return f"[{bounds[0]:g}, {bounds[1]:g}]"
 
 
-def _numbers(points: Points, cells: Cells, column: str, option: str) -> Floats:
-    values = [number(cell) for cell in cells]
-    numbers = np.array(values, dtype=np.float64)
-    is_odd = ~np.isfinite(numbers)
-    if is_odd.any():
-        shown = sorted({str(cell)[:40] for cell in cells[is_odd]})
-        options = " ".join(f"--where '{column}!={word}'" for word in shown[:3])
-        raise InputError(
-            f"{column!r} is {listed(list(map(repr, shown)), 3)} where a finite number is needed, at "
-            f"{points.where(is_odd)}: correct or remove those rows, leave them out with {options}, or choose another "
-            f"column with {option}."
-        )
-    return numbers
-
-
-def _check_clock(points: Points, x: Floats) -> None:
+def _check_clock(points: Points) -> None:
     """Raise InputError for a time of day, and where compute falls while the step of a run rises.
 
     Seconds (or milli-, micro- or nanoseconds) since 1970 only grow by a little. A clock that falls began anew, and what
     was spent before is missing from it.
     """
-    table, low, high = points.table, x.min(), x.max()
+    table, x = points.table, points.x
+    low, high = x.min(), x.max()
     is_clock = time_of_day(low) is not None and time_of_day(high) is not None
     if is_clock and 0 < high - low < _A_LITTLE * low and plain(table.x or "") not in (*FLOPS, *TOKENS):
         raise InputError(
@@ -357,12 +349,13 @@ def _check_clock(points: Points, x: Floats) -> None:
 # The start
 
 
-def _before_training(points: Points, x: Floats, selection: Selection) -> Mask:
+def _before_training(points: Points, selection: Selection) -> Mask:
     """Return which rows are of the model before training: at compute 0, or at a step below 0 as some loggers write it.
 
     With 'first' they are each run's first row, if it is early. InputError for any other row at or below 0.
     """
-    column, to_fit = points.table.x, np.where(points.held, math.inf, x)
+    x, column = points.x, points.table.x
+    to_fit = np.where(points.held, math.inf, x)
     is_start = (to_fit == 0) | ((to_fit < 0) & (plain(column or "") in STEP))
     if selection.start == "first":
         least = {name: to_fit[points.run == name].min() for name in set(points.run)}
