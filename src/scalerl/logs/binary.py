@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 from scalerl.errors import InputError
-from scalerl.logs.shapes import are_splits, of_split
+from scalerl.logs.shapes import are_splits
 from scalerl.logs.source import Source, bounded_bytes
 from scalerl.logs.table import Placed, flatten
 
@@ -96,7 +96,7 @@ def _event_rows(path: Path, files: Sequence[Path], source: Source) -> Iterator[P
     for file in files:
         if rows := _event_rows_of(file, source):
             folders.setdefault(file.parent, []).append(rows)
-    is_split = len(folders) > 1 and are_splits(folder.name for folder in folders)
+    label = "split" if len(folders) > 1 and are_splits(folder.name for folder in folders) else "run"
     for folder, parts in folders.items():
         name = folder.relative_to(path).as_posix()
         parts.sort(key=lambda rows: min(row["wall_time"] for row in rows.values()))
@@ -105,7 +105,7 @@ def _event_rows(path: Path, files: Sequence[Path], source: Source) -> Iterator[P
             if len(earlier) > 1 and next(iter(later)) == last and len(earlier[last].keys() & later[last].keys()) > 2:
                 del earlier[last]  # a tag has one value per step: the last
         for step, row in ((step, row) for rows in parts for step, row in rows.items()):
-            yield f"step {step}", of_split(name, row) if is_split else {"run": name, **row}
+            yield f"step {step}", {label: name, **row}
 
 
 def _event_rows_of(file: Path, source: Source) -> dict[int, dict[str, Any]]:

@@ -158,7 +158,7 @@ def _as_one(tables: Sequence[Table]) -> Table:
 
 def _prepared(table: Table, file: str, selection: Selection, num_files: int) -> Table:
     """Choose the columns asked for, add the file name as a column and compute to every row that can have it."""
-    if selection.gpus is not None or selection.mentioned & table.cells.keys():
+    if selection.gpus is not None or selection.mentioned & (table.raw or table).cells.keys():
         table = arranged(table, selection)
     x = selection.x
     if x is None and table.kind == "run" and table.x == "gpu_hours" and "arm" not in table.cells:

@@ -3,11 +3,12 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from scalerl.logs.columns import COARSE, LABELS, STEP, WALL_CLOCK, choose_y, is_measured, plain
+from scalerl.logs.columns import COARSE, LABELS, STEP, choose_y, is_evaluation, is_measured, plain
 from scalerl.logs.table import Placed, Table
 from scalerl.logs.units import NOTHING, column_of, known, logged, numeric
 
@@ -30,28 +31,26 @@ def are_splits(names: Iterable[str]) -> bool:
     return all(_TRAINING.fullmatch(name) or _EVALUATION.fullmatch(name) for name in names)
 
 
-def of_split(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Put the name of an evaluation before its metrics: {"eval": [{"step": 1, "acc": 0.5}]} has a column eval/acc."""
-    own = (*STEP, *COARSE, *LABELS, *WALL_CLOCK)
-    is_training = bool(_TRAINING.fullmatch(name))
-    return {key if is_training or plain(key) in own else f"{name}/{key}": cell for key, cell in row.items()}
-
-
 def with_evaluations(table: Table) -> Table:
-    """Give evaluations that share a column with training, and differ in a word such as split=eval, one of their own."""
-    split = column_of(map(str, table[table.find(SPLIT)]))
+    """Give each evaluation a column of its own, as eval/acc, where rows differ in a word such as split=eval."""
+    column = table.find(SPLIT)
+    split = column_of(map(str, table[column]))
     words = set(split) - {"None"}
-    tests = words - set(filter(_TRAINING.fullmatch, words))
-    if not tests or tests == words or not are_splits(words):
+    tests = sorted(word for word in words if not _TRAINING.fullmatch(word))
+    if not tests or len(words) < 2 or not are_splits(words):
         return table
-    new = {}
+    kept, new = {}, {}
     for name, cells in table.cells.items():
         seen = set(split[logged(cells)])
-        if len(seen) > 1 and choose_y({name: cells}):
-            new |= {f"{word}/{name}": np.where(split == word, cells, NOTHING) for word in sorted(tests & seen)}
-    for name, cells in new.items():
-        table = table.with_column(name, cells)
-    return table.noting("evaluations_apart", columns=tuple(new)) if new else table
+        if not is_evaluation(name) and not seen.isdisjoint(tests) and choose_y({name: cells}):
+            new |= {f"{word}/{name}": np.where(split == word, cells, NOTHING) for word in tests if word in seen}
+            cells = np.where(np.isin(split, tests), NOTHING, cells)
+        if name != column and logged(cells).any():
+            kept[name] = cells
+    if not new:
+        return table
+    table = replace(table, cells={**kept, **new}, built=(*table.built, *new))
+    return table.noting("evaluations_apart", columns=tuple(new))
 
 
 # Tables with one column per run

@@ -14,7 +14,7 @@ from typing import Any
 from scalerl.errors import InputError
 from scalerl.logs.columns import COARSE, ENOUGH_ROWS, STEP, find, is_measured, rank_of
 from scalerl.logs.names import listed
-from scalerl.logs.shapes import are_splits, of_split
+from scalerl.logs.shapes import are_splits
 from scalerl.logs.source import Source
 from scalerl.logs.table import Placed, flatten
 from scalerl.logs.units import has_decimal_commas, is_number, number
@@ -178,9 +178,10 @@ def _rows_in(value: Any) -> list[dict[str, Any]] | None:
     if any(map(is_measured, parts)) and all(row.keys() <= set(_POINTS[3]) for rows in parts.values() for row in rows):
         # Points by metric.
         return [{key if key != "value" else name: row[key] for key in row} for name in parts for row in parts[name]]
-    if are_splits(parts):
-        return [of_split(name, row) for name, rows in parts.items() for row in rows]
-    return [{"run": name, **row} for name, rows in parts.items() for row in rows] if len(parts) == len(value) else None
+    if not are_splits(parts) and len(parts) < len(value):
+        return None
+    label = "split" if are_splits(parts) else "run"
+    return [{label: name, **row} for name, rows in parts.items() for row in rows]
 
 
 def _rows_of(items: Sequence[Any]) -> list[dict[str, Any]] | None:
