@@ -15,10 +15,7 @@ from scalerl.config.parts import RolloutSettings
 from scalerl.errors import GraderError, RecipeError
 from scalerl.learner.step import TorchLearner
 from scalerl.loop.grading import GraderRunner
-from scalerl.rollout import ENGINES
-from scalerl.rollout.torch import build as build_module
-from scalerl.rollout.torch.build import MEMORY_SHARE
-from scalerl.rollout.torch.cache import cache_bytes
+from scalerl.rollout import ENGINES, memory
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.run.evaluate import evaluate_set
 from scalerl.run.parts import (
@@ -234,8 +231,8 @@ def test_slots_follow_from_batch_and_lag_within_memory(monkeypatch):
     with closing(inputs.graders):
         batch = settings.pipeline.groups_per_batch * settings.pipeline.completions_per_group
         assert num_slots(inputs.model, settings) == 3 * batch
-        one_slot = cache_bytes(inputs.model.model.config, 1, settings.rollout.context, torch.float32)
-        monkeypatch.setattr(build_module, "free_bytes", lambda model: 5 * one_slot / MEMORY_SHARE)
+        one_slot = memory.cache_bytes(inputs.model.model.config, 1, settings.rollout.context, torch.float32)
+        monkeypatch.setattr(memory, "free_bytes", lambda model: 5 * one_slot / memory.MEMORY_SHARE)
         assert num_slots(inputs.model, settings) == 5
 
 

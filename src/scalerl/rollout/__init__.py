@@ -1,6 +1,7 @@
 """Engines: requests in, completions out. An engine does not know what its completions are for.
 
     requests, noise, sampling, progress    shared by all engines, independent of any of them
+    local, memory                          what engines in this process refuse and count; what their caches take
     torch/                                 the embedded engine: continuous batching with torch in this process
     vllm/                                  vLLM in child processes: large models, tensor parallelism, quantised weights
     fleet/                                 one engine over several in other processes
@@ -13,8 +14,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import torch
-
     from scalerl.config.parts import RolloutSettings
     from scalerl.models.load import LoadedModel
     from scalerl.rollout.fleet.fleet import Fleet
@@ -33,15 +32,6 @@ def vllm_engine(model: "LoadedModel", settings: "RolloutSettings", **others: Any
     from scalerl.rollout.vllm.build import build_engine
 
     return build_engine(model, settings, **others)
-
-
-def most_slots(model: "LoadedModel", settings: "RolloutSettings", dtype: "torch.dtype") -> int | None:
-    """Return how many slots the memory of the chosen engine has room for, at least 1; None if it is not known."""
-    if settings.engine == "vllm":
-        from scalerl.rollout.vllm.build import most_slots as most
-    else:
-        from scalerl.rollout.torch.build import most_slots as most
-    return most(model, settings, dtype)
 
 
 ENGINES: dict[str, Callable[..., Any]] = {"torch": torch_engine, "vllm": vllm_engine}

@@ -34,7 +34,7 @@ from scalerl.loop.slots import ExpectedLag, expected_lag, full_slots
 from scalerl.loop.watchdog import QUIET_S, Watchdog, WatchedEngine, WatchedGrading
 from scalerl.models.load import LoadedModel, load_model
 from scalerl.models.shape import ModelShape
-from scalerl.rollout import most_slots
+from scalerl.rollout.memory import most_slots
 from scalerl.run.checkpoint import WritesTensors
 from scalerl.run.cluster.generators import build_fleet, load_engine, make_engine
 from scalerl.run.cluster.meter import FleetMeter

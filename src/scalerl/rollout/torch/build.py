@@ -1,6 +1,5 @@
 """Build the embedded engine from a recipe's rollout settings, if its cache fits into memory."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -8,24 +7,12 @@ import torch
 from scalerl.config.parts import RolloutSettings
 from scalerl.errors import RecipeError
 from scalerl.models.load import LoadedModel
+from scalerl.rollout.memory import cache_bytes, free_bytes
 from scalerl.rollout.torch.body import FUSED_TYPES
-from scalerl.rollout.torch.cache import cache_bytes
 from scalerl.rollout.torch.engine import TorchEngine
-
-MEMORY_SHARE = 0.25
-"""Share of free memory that the cache may take if the number of slots is not set. The learner's gradients and moments
-are not allocated yet, and on a CPU an evaluation keeps a second copy of what is cached for training."""
 
 TORCH_LEADS = 3.5e9
 """Parameters of the body up to which the torch engine was ahead of vLLM in everything that was measured."""
-
-
-def most_slots(model: LoadedModel, settings: RolloutSettings, dtype: torch.dtype) -> int | None:
-    """Return how many slots fit into MEMORY_SHARE of the free memory, at least 1; None if free memory is not known."""
-    free = free_bytes(model)
-    if free is None:
-        return None
-    return max(int(MEMORY_SHARE * free) // cache_bytes(model.model.config, 1, settings.context, dtype), 1)
 
 
 def build_engine(
@@ -70,15 +57,3 @@ def engine_advice(settings: RolloutSettings, config: Any) -> str | None:
             "per second on an H200 with mixed lengths, unless long prompts are shared (docs/engines.md)"
         )
     return None
-
-
-def free_bytes(model: LoadedModel) -> int | None:
-    """Return how much memory is available on the model's device; None where the system does not report it."""
-    device = model.model.device
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    try:
-        rows = Path("/proc/meminfo").read_text().splitlines()
-        return next(1024 * int(row.split()[1]) for row in rows if row.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        return None

@@ -24,12 +24,6 @@ ATTENTION = "scalerl_slots"
 """The name of `slot_attention` in transformers' table of attention functions."""
 
 
-def cache_bytes(config: Any, slots: int, max_length: int, dtype: torch.dtype) -> int:
-    """Return the memory of a SlotCache's slots; its buffer for the prompts of one pass is small in comparison."""
-    num_kv_heads, head_dim = head_sizes(config)
-    return 2 * config.num_hidden_layers * slots * num_kv_heads * max_length * head_dim * dtype.itemsize
-
-
 class SlotCache:
     """Keys and values of all slots and layers, and the buffer that prompts are computed in."""
 

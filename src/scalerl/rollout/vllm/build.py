@@ -17,26 +17,9 @@ from scalerl.remote.weights import publisher
 from scalerl.rollout.fleet.fleet import Fleet
 from scalerl.rollout.fleet.generator import Generator
 from scalerl.rollout.requests import check_request
-from scalerl.rollout.torch.build import MEMORY_SHARE, free_bytes
-from scalerl.rollout.torch.cache import cache_bytes
 from scalerl.rollout.vllm.check import check_engine
 from scalerl.rollout.vllm.install import require_vllm
 from scalerl.rollout.vllm.spec import EngineSpec, engine_arguments, environment, visible_devices
-
-
-def most_slots(model: LoadedModel, settings: RolloutSettings, dtype: torch.dtype) -> int | None:
-    """Return how many slots fit at full length, at least 1; None if free memory is not known.
-
-    More would fit while completions are short, but once memory runs out vLLM computes some of them again, all of it.
-    """
-    per_slot = cache_bytes(model.model.config, 1, settings.context, dtype)
-    if model.model.device.type != "cuda":
-        free = free_bytes(model)
-        return None if free is None else max(int(MEMORY_SHARE * free) // (2 * per_slot), 1)
-    num_gpus = settings.vllm.tensor_parallel
-    total = torch.cuda.get_device_properties(model.model.device).total_memory * num_gpus
-    weights = sum(parameter.numel() for parameter in model.model.parameters()) * dtype.itemsize
-    return max(int(settings.vllm.memory_share * total - weights) // per_slot, 1)
 
 
 def build_engine(model: LoadedModel, settings: RolloutSettings, **others: Any) -> Fleet:

@@ -111,7 +111,7 @@ def cpu_cache_bytes(config: Any, slots: int, context: int, dtype: Any) -> int:
     So no request is preempted, which would then be computed again with newer weights, and requests that a pause puts
     aside keep their cache. `config` is that of the model; vLLM keeps one block for itself.
     """
-    from scalerl.rollout.torch.cache import cache_bytes
+    from scalerl.rollout.memory import cache_bytes
 
     num_blocks = 2 * slots * -(-(context + 1) // CPU_BLOCK) + 2
     return cache_bytes(config, 1, num_blocks * CPU_BLOCK, dtype)

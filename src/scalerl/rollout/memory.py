@@ -1,0 +1,49 @@
+"""The memory of engines: what a cache takes, and how many slots there is room for."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from scalerl.config.parts import RolloutSettings
+from scalerl.models.shape import head_sizes
+
+if TYPE_CHECKING:
+    from scalerl.models.load import LoadedModel
+
+MEMORY_SHARE = 0.25
+"""Share of free memory that the cache may take if the number of slots is not set. The learner's gradients and moments
+are not allocated yet, and on a CPU an evaluation keeps a second copy of what is cached for training."""
+
+
+def cache_bytes(config: Any, slots: int, max_length: int, dtype: torch.dtype) -> int:
+    """Return the memory of the keys and values of so many slots."""
+    num_kv_heads, head_dim = head_sizes(config)
+    return 2 * config.num_hidden_layers * slots * num_kv_heads * max_length * head_dim * dtype.itemsize
+
+
+def most_slots(model: "LoadedModel", settings: RolloutSettings, dtype: torch.dtype) -> int | None:
+    """Return how many slots of the chosen engine fit at full length, at least 1; None if free memory is not known.
+
+    In vLLM more would fit while completions are short, but once memory runs out it computes some again, all of them.
+    """
+    per_slot = cache_bytes(model.model.config, 1, settings.context, dtype)
+    if settings.engine == "vllm" and model.model.device.type == "cuda":
+        total = torch.cuda.get_device_properties(model.model.device).total_memory * settings.vllm.tensor_parallel
+        weights = sum(parameter.numel() for parameter in model.model.parameters()) * dtype.itemsize
+        return max(int(settings.vllm.memory_share * total - weights) // per_slot, 1)
+    free = free_bytes(model)
+    # On a CPU vLLM's cache has room for what a pause puts aside.
+    return None if free is None else max(int(MEMORY_SHARE * free) // per_slot // (1 + (settings.engine == "vllm")), 1)
+
+
+def free_bytes(model: "LoadedModel") -> int | None:
+    """Return how much memory is available on the model's device; None where the system does not report it."""
+    device = model.model.device
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        rows = Path("/proc/meminfo").read_text().splitlines()
+        return next(1024 * int(row.split()[1]) for row in rows if row.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return None
