@@ -6,8 +6,8 @@ themselves cannot be used.
 """
 
 import functools
-import os
 import re
+from itertools import zip_longest
 
 from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.errors import SandboxError
@@ -19,9 +19,6 @@ from scalerl.graders.values import Score
 _FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
 _PYTHON = {"", "python", "python3", "py"}
 _SANDBOXES = ("bubblewrap", "none")
-
-# By process: a fork has a copy of the runner, but the sandboxes are its parent's.
-_RUNNERS: dict[tuple[int, str], Runner] = {}
 
 
 def code(
@@ -77,20 +74,14 @@ def program_in(given: str, entry_point: str = "") -> str | None:
     If some blocks define the entry point, return the last of those. Return None if the program is empty, or if all
     fenced blocks are in other languages.
     """
-    blocks: list[str] = []
-    opening = None
-    for fence in _FENCE.finditer(given):
-        if opening is None:
-            opening = fence
-            continue
-        if opening[1].lower() in _PYTHON:
-            blocks.append(given[opening.end() + 1 : fence.start()])
-        opening = None
-    # An answer that was cut off has no last fence.
-    if opening is not None and opening[1].lower() in _PYTHON:
-        blocks.append(given[opening.end() + 1 :])
-    if not blocks:
-        blocks = [given] if _FENCE.search(given) is None else []
+    fences = list(_FENCE.finditer(given))
+    blocks = [
+        # An answer that was cut off has no last fence.
+        given[opening.end() + 1 : closing.start() if closing else None]
+        for opening, closing in zip_longest(fences[::2], fences[1::2])
+        if opening[1].lower() in _PYTHON
+    ]
+    blocks = blocks if fences else [given]
     defining = [block for block in blocks if entry_point and f"def {entry_point}" in block]
     program = (defining or blocks or [""])[-1]
     return program if program.strip() else None
@@ -107,14 +98,12 @@ def prepare(*, sandbox: str = "bubblewrap", **_: object) -> None:
 
 def close_sandboxes() -> None:
     """Close the sandboxes that this process started, but not those of its parent."""
-    for key in [key for key in _RUNNERS if key[0] == os.getpid()]:
-        _RUNNERS.pop(key).close()
+    for sandbox in _SANDBOXES:
+        _runner(sandbox).close()
 
 
+@functools.cache
 def _runner(sandbox: str) -> Runner:
-    key = (os.getpid(), sandbox)
-    if key not in _RUNNERS:
-        if sandbox not in _SANDBOXES:
-            raise SandboxError(f'no sandbox is called "{sandbox}"; choices: {", ".join(_SANDBOXES)}')
-        _RUNNERS[key] = Runner(sandbox)
-    return _RUNNERS[key]
+    if sandbox not in _SANDBOXES:
+        raise SandboxError(f'no sandbox is called "{sandbox}"; choices: {", ".join(_SANDBOXES)}')
+    return Runner(sandbox)

@@ -53,11 +53,8 @@ def _defines(code: str, name: str) -> bool:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
-    for node in tree.body:
-        if isinstance(node, ast.Assign):
-            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    return name in names or (not name and bool(names))
+    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    return name in {getattr(node, "name", getattr(node, "id", "")) for node in (*tree.body, *targets)}
 
 
 def _run(job: Any, name: str) -> dict[str, Any]:

@@ -32,13 +32,16 @@ class Runner:
 
     def __init__(self, isolation: str = "bubblewrap") -> None:
         """Choose "bubblewrap", or "none" for programs that have all rights of the user."""
-        self._isolation = isolation
+        self._isolation, self._owner = isolation, os.getpid()
         self._boxes: tuple[Box, ...] = ()
         self.num_failed_starts = 0
         """How often a sandbox ended before a program began, which is no fault of the program."""
 
     def start(self) -> None:
         """Have everything ready for a first program. SandboxError says why that cannot be done."""
+        if os.getpid() != self._owner:
+            # A fork has a copy of the runner, but the sandboxes are its parent's.
+            self._boxes, self._owner = (), os.getpid()
         self._boxes = self._boxes or (Box(self._isolation), Box(self._isolation))
 
     def run(self, code: str, reference: Reference, limits: RunLimits) -> Outcome:
