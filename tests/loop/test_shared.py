@@ -16,9 +16,9 @@ def keys(completions: list[Completion]) -> list[str]:
     return sorted(completion.request.key for completion in completions)
 
 
-def shared_fake(*, slots: int = 4, pausable: bool = True, most_evaluating: int = 2) -> tuple[SharedEngine, FakeEngine]:
+def shared_fake(*, slots: int = 4, pausable: bool = True) -> tuple[SharedEngine, FakeEngine]:
     engine = FakeEngine(polls=lambda _: 2, slots=slots)
-    return SharedEngine(engine, pausable=engine if pausable else None, most_evaluating=most_evaluating), engine
+    return SharedEngine(engine, pausable=engine if pausable else None), engine
 
 
 def test_each_purpose_gets_its_own_completions():
@@ -41,18 +41,8 @@ def keys_of(asked: list) -> list[str]:
     return sorted(request.key for request in asked)
 
 
-def test_few_evaluation_requests_are_with_the_engine_at_once():
-    shared, engine = shared_fake(slots=4, most_evaluating=2)
-    shared.evaluation.submit(requests(10, 7))
-    most = 0
-    while shared.evaluation.num_pending:
-        most = max(most, engine.num_pending)
-        shared.evaluation.poll()
-    assert most == 2
-
-
 def test_evaluation_alone_pauses_training_and_takes_all_slots():
-    shared, engine = shared_fake(slots=4, most_evaluating=1)
+    shared, engine = shared_fake(slots=4)
     shared.submit(requests(0, 4))
     shared.poll()
     before = shared.work

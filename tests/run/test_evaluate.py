@@ -147,27 +147,3 @@ def test_training_is_the_same_however_often_it_is_evaluated(
         ]
     assert rows[1] == rows[100]
     assert max(row["rollout/lag_max"] for row in rows[1]) > 0
-
-
-def test_evaluation_beside_training_is_counted_apart(tmp_path: Path):
-    paused, beside = tmp_path / "paused", tmp_path / "beside"
-    for folder, overlap in ((paused, 0.0), (beside, 0.25)):
-        settings = [*IN_FLIGHT, f"evaluation.overlap={overlap}", "budget.steps=6", "checkpoint.every=100"]
-        Run(load_recipe("tiny-cpu", settings), folder).train()
-    rows = store.read_evals(beside)
-    assert [row["step"] for row in rows] == [0, 2, 4, 6]
-    assert all(row["num_samples"] == 12 for row in rows)
-    # What began while training went on was sampled by later weights too, and says so.
-    assert "last_version" not in rows[0]
-    assert rows[1]["last_version"] > 2
-    last, alone = store.read_metrics(beside)[-1], store.read_metrics(paused)[-1]
-    assert last["flops/evaluation"] == pytest.approx(alone["flops/evaluation"], rel=0.5)
-    assert last["flops"] == last["flops/generator"] + last["flops/learner"]
-    assert last["time/evaluation_s"] > 0
-    # The first evaluation is the same in both: nothing was being trained.
-    assert rows[0]["num_correct"] == store.read_evals(paused)[0]["num_correct"]
-
-
-def test_overlap_cannot_keep_the_best_checkpoint():
-    with pytest.raises(RecipeError, match=r"set evaluation\.overlap = 0"):
-        load_recipe("tiny-cpu", ["evaluation.overlap=0.5", "checkpoint.best=main"])

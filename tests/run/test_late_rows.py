@@ -40,10 +40,9 @@ def late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TorchLearner, "reads_late", True)
 
 
-@pytest.mark.parametrize("overlap", [0.5, pytest.param(0, marks=pytest.mark.slow)])
-def test_late_rows_equal_rows_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overlap: float):
-    # With an evaluation beside training or between steps, a checkpoint after step 2, and a last step without either.
-    settings = small("budget.steps=5", f"evaluation.overlap={overlap}", "checkpoint.every=2")
+def test_late_rows_equal_rows_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    # With an evaluation between steps, a checkpoint after step 2, and a last step without either.
+    settings = small("budget.steps=5", "checkpoint.every=2")
     step, seen, rows, num_written = TorchLearner.step, [], [], []
     for name in ("at once", "late"):
         folder, events, num = tmp_path / name, Events(), []

@@ -475,8 +475,6 @@ class EvaluationSettings(Settings):
     """Sampling temperature; 0 is greedy."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Sample from the smallest set of tokens with this probability."""
-    overlap: Fraction = 0.0
-    """Share of the slots that an evaluation may use while training goes on; 0 pauses training for each evaluation."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Selects the withheld problems and the sampling noise: with equal seeds runs can be compared per prompt."""
     sets: dict[str, EvalSetSettings] = Field(default_factory=dict)

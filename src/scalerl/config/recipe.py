@@ -298,7 +298,7 @@ def _mixture_conflicts(r: Recipe) -> Iterator[Conflict]:
 
 
 def _evaluation_conflicts(r: Recipe) -> Iterator[Conflict]:
-    best, overlap = r.checkpoint.best, r.evaluation.overlap
+    best = r.checkpoint.best
     names = [*(r.tasks or ["main"]), *r.evaluation.sets]
     if "main" in r.evaluation.sets and not r.tasks:
         yield (
@@ -309,12 +309,6 @@ def _evaluation_conflicts(r: Recipe) -> Iterator[Conflict]:
         yield (
             ("checkpoint.best", "evaluation.sets"),
             f'checkpoint.best is "{best}", which is not an evaluation set; the sets are {", ".join(names)}',
-        )
-    if best and overlap:
-        yield (
-            ("checkpoint.best", "evaluation.overlap"),
-            f'checkpoint.best is "{best}" and evaluation.overlap is {overlap:g}: an evaluation beside training ends '
-            f"when the weights have changed already, so set evaluation.overlap = 0",
         )
     for table, sampling in r.evaluation.sampling_of_sets():
         if sampling.temperature == 0 and sampling.samples_per_prompt > 1:

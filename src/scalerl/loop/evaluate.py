@@ -36,8 +36,6 @@ class EvalResult:
     num_truncated: int
     mean_length: float
     prompts_hash: str
-    last_version: int = 0
-    """The newest version of the policy that sampled a token."""
     conversations: Mapping[str, float] = field(default_factory=dict)
     """Means over conversations with an environment: turns, tool calls, failed ones; empty without any."""
     correct_turns: tuple[tuple[int, ...], ...] = ()
@@ -168,7 +166,7 @@ class Asked(NamedTuple):
 
 
 class Evaluation:
-    """One evaluation, of all sets at once, while it is under way: grades the completions it is given."""
+    """One evaluation, of all sets at once."""
 
     def __init__(
         self,
@@ -186,22 +184,16 @@ class Evaluation:
         self._num_asked, self._num_sampled, self._num_graded = len(requests), 0, 0
         engine.submit(requests)
 
-    @property
-    def done(self) -> bool:
-        return self._num_graded == self._num_asked
-
     def finish(self, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Sample and grade all that is left; return whether that ended before `stop` said to give up."""
-        while not self.done:
+        """Sample and grade everything; return whether that ended before `stop` said to give up."""
+        while self._num_graded < self._num_asked:
             if stop():
                 return False
-            self.take([] if self._num_sampled == self._num_asked else self._engine.poll())
+            self._take([] if self._num_sampled == self._num_asked else self._engine.poll())
         return True
 
-    def take(self, completions: Sequence[Completion]) -> None:
+    def _take(self, completions: Sequence[Completion]) -> None:
         """Grade these completions and take the verdicts that have arrived; wait a moment if all are sampled."""
-        if self.done:
-            return
         for name, answers in self._answers.items():
             own = [completion for completion in completions if self._set_of[completion.request.group] == name]
             self._graders.submit(own, answers.asked.judge, "evaluation")
@@ -213,7 +205,7 @@ class Evaluation:
         self._on_progress(self._num_graded, self._num_asked)
 
     def results(self) -> dict[str, EvalResult]:
-        """Return what was measured on each set; call it when `done`."""
+        """Return what was measured on each set, when all is graded."""
         return {name: answers.result() for name, answers in self._answers.items()}
 
 
@@ -227,13 +219,11 @@ class _Answers:
         self._verdicts: list[tuple[int, int, Verdict]] = []
         """The place of the prompt, the turns of the completion, and the verdict without it: tokens take memory."""
         self._sums: Counter[str] = Counter()
-        self._last_version = 0
 
     def sampled(self, completions: Sequence[Completion]) -> None:
         self._sums.update(conversation_sums(completions))
         for completion in completions:
             self._sums.update(truncated=completion.truncated, written=completion.num_written)
-            self._last_version = max(self._last_version, int(completion.versions[-1]))
 
     def graded(self, verdict: Verdict) -> None:
         place, turns = self._places[verdict.subject.request.group], len(verdict.subject.turns)
@@ -258,7 +248,6 @@ class _Answers:
             num_truncated=self._sums["truncated"],
             mean_length=self._sums["written"] / num,
             prompts_hash=self.asked.prompts_hash,
-            last_version=self._last_version,
             conversations=conversation_means(self._sums),
             correct_turns=tuple(tuple(sorted(turns)) for turns in correct_turns) if self._sums["num"] else (),
         )

@@ -4,13 +4,11 @@
     shared.evaluation      what an evaluation takes for its own
     shared.alone()         training is paused: its requests keep their place and their cache
 
-Evaluation requests are marked by their purpose. Outside `alone`, at most `most_evaluating` of them are with the engine
-at a time, so that training goes on beside them.
+Evaluation requests are marked by their purpose.
 """
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -19,14 +17,14 @@ from scalerl.types import Completion, Request, Work
 
 
 class SharedEngine:
-    """An engine with the requests of training alone; those of evaluations are served beside them."""
+    """An engine with the requests of training alone; those of evaluations are its other side's."""
 
-    def __init__(self, engine: Engine, *, pausable: PausableEngine | None = None, most_evaluating: int = 1) -> None:
+    def __init__(self, engine: Engine, *, pausable: PausableEngine | None = None) -> None:
         """`pausable` is the engine itself, if it can pause, without the wrappers that `engine` may have."""
         self._engine, self._pausable = engine, pausable
         self._received: list[Completion] = []
         self._work = Work()
-        self.evaluation = Evaluating(self, engine, most_evaluating)
+        self.evaluation = Evaluating(self, engine)
 
     @property
     def version(self) -> int:
@@ -47,16 +45,9 @@ class SharedEngine:
         """What was computed for evaluations, exactly, or for an engine that does not tell them apart by estimate."""
         return self.evaluation.estimated if self._pausable is None else self._pausable.eval_work
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
+    def alone(self) -> AbstractContextManager[None]:
         """Serve evaluations alone. An engine that cannot pause goes on with what it has for training besides."""
-        limit, self.evaluation.most_asked = self.evaluation.most_asked, 2**62
-        try:
-            # An evaluation that is under way is with the engine like the rest, and would be paused too.
-            with nullcontext() if self._pausable is None or self.evaluation.num_asked else self._pausable.paused():
-                yield
-        finally:
-            self.evaluation.most_asked = limit
+        return nullcontext() if self._pausable is None else self._pausable.paused()
 
     def submit(self, requests: Sequence[Request]) -> None:
         self._engine.submit(requests)
@@ -70,7 +61,6 @@ class SharedEngine:
 
     def receive(self) -> None:
         """Poll the engine, and divide what it returns."""
-        self.evaluation.feed()
         for completion in self._engine.poll():
             if completion.request.purpose == "evaluation":
                 self.evaluation.arrived(completion)
@@ -87,30 +77,25 @@ class SharedEngine:
 class Evaluating:
     """The side of a shared engine that evaluations use."""
 
-    def __init__(self, shared: SharedEngine, engine: Engine, most_asked: int) -> None:
-        self._shared, self._engine, self.most_asked = shared, engine, most_asked
+    def __init__(self, shared: SharedEngine, engine: Engine) -> None:
+        self._shared, self._engine = shared, engine
         self.num_asked = 0
         """Requests that are with the engine."""
         self.estimated = Work()
-        self._backlog: deque[Request] = deque()
         self._received: list[Completion] = []
 
     @property
     def num_pending(self) -> int:
-        return self.num_asked + len(self._backlog) + len(self._received)
+        return self.num_asked + len(self._received)
 
     def submit(self, requests: Sequence[Request]) -> None:
-        self._backlog.extend(replace(request, purpose="evaluation") for request in requests)
-        self.feed()
+        self._engine.submit([replace(request, purpose="evaluation") for request in requests])
+        self.num_asked += len(requests)
 
     def poll(self) -> list[Completion]:
         """Return what has arrived for evaluations; poll the engine where nothing has."""
         if not self._received:
             self._shared.receive()
-        return self.received()
-
-    def received(self) -> list[Completion]:
-        """Return what has arrived for evaluations, without polling the engine."""
         completions, self._received = self._received, []
         return completions
 
@@ -118,13 +103,6 @@ class Evaluating:
         self.num_asked -= 1
         self.estimated += estimated_work(completion)
         self._received.append(completion)
-
-    def feed(self) -> None:
-        """Give the engine as many requests as it may have."""
-        num = min(self.most_asked - self.num_asked, len(self._backlog))
-        if num > 0:
-            self._engine.submit([self._backlog.popleft() for _ in range(num)])
-            self.num_asked += num
 
 
 def estimated_work(completion: Completion) -> Work:

@@ -63,7 +63,7 @@ def begin_evaluation(
 
 
 def eval_rows(results: Mapping[str, EvalResult], step: int, attempt: int, spent: Mapping[str, float]) -> list[Row]:
-    """Return the rows of evals.jsonl; `last_version` is there where later weights have sampled too."""
+    """Return the rows of evals.jsonl."""
     return [
         {
             "step": step,
@@ -73,7 +73,6 @@ def eval_rows(results: Mapping[str, EvalResult], step: int, attempt: int, spent:
             "reward": result.reward,
             "num_correct": list(result.num_correct),
             **counts(result),
-            **({"last_version": result.last_version} if result.last_version > step else {}),
         }
         for name, result in results.items()
     ]

@@ -332,11 +332,7 @@ def _build_engines(
     pausable = engine if isinstance(engine, PausableEngine) else None
     watched = WatchedEngine(engine, watchdog, quiet_s=quiet_s, check=check)
     turns = hold_conversations(watched, inputs, recipe, slots=slots, pausable=pausable)
-    shared = SharedEngine(
-        turns or watched,
-        pausable=turns if turns is not None and pausable is not None else pausable,
-        most_evaluating=max(int(recipe.evaluation.overlap * slots), 1),
-    )
+    shared = SharedEngine(turns or watched, pausable=turns if turns is not None and pausable is not None else pausable)
     return shared, turns, meter
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -19,7 +19,7 @@ from scalerl.config.secrets import hidden, redact, secrets_in
 from scalerl.errors import StoreError
 from scalerl.learner.late import LateMetrics
 from scalerl.learner.step import compilation_s
-from scalerl.loop.evaluate import Evaluation, conversation_means, conversation_sums
+from scalerl.loop.evaluate import EvalResult, conversation_means, conversation_sums
 from scalerl.loop.pipeline import StepDone
 from scalerl.loop.watchdog import Watchdog
 from scalerl.models.shape import ModelShape, work_flops
@@ -80,16 +80,6 @@ class RunEnd:
     reason: str
 
 
-class _Begun(NamedTuple):
-    """An evaluation that is under way, and what belongs to its step."""
-
-    evaluation: Evaluation
-    step: int
-    spent: Mapping[str, float]
-    groups: Sequence[Group]
-    """Training groups to show beside it."""
-
-
 class Run:
     """One attempt at a run: new, or resumed from the newest checkpoint of its folder.
 
@@ -141,10 +131,8 @@ class Run:
         self._last_saved = -1 if earlier.checkpoint is None else earlier.checkpoint.step
         self._saved_at = time.monotonic()
         self._saves = checkpoints.BackgroundSaves()
-        self._work, self._eval_work = Work(), Work()
+        self._work = Work()
         self._unwritten: Callable[[], dict[str, Any]] | None = None
-        self._evaluation: _Begun | None = None
-        """The evaluation that goes on beside training, if any."""
         self._health = Health(recipe, trained_s=self.clock.row()["time/training_s"])
 
     def close(self) -> None:
@@ -228,11 +216,9 @@ class Run:
         compiled_s = compilation_s()
         for done in self.pipeline.steps(stop=self._stops_now):
             self.clock.recount("compilation", compilation_s() - compiled_s)
-            self._count_evaluation(done.timings.poll_s)
             tools = self._count_tools()
             self.clock.recount("stalled", self._health.stalled_s(self.clock.row()["time/training_s"]))
             self._log(done, tools)
-            self._advance_evaluation()
             if (end := self._between_steps(done.batch.groups)) is not None:
                 return end
             compiled_s = compilation_s()
@@ -251,7 +237,7 @@ class Run:
         is_last = end is not None and end.kind == "budget"
         # A run that was asked to stop ends without an evaluation, which may take long; a resumed one catches up on it.
         if (step % self.recipe.evaluation.every == 0 or is_last) and not self.observer.stopping():
-            self._evaluate(groups, beside_training=step > 0 and not is_last)
+            self._evaluate(groups)
         # The observer may have asked to stop during the evaluation.
         end = end or self._end()
         if end is not None or self._best_step() == step > 0 or self._checkpoint_is_due(step):
@@ -337,80 +323,40 @@ class Run:
         self.metrics.append(row)
         self.observer.stepped(row)
 
-    def _evaluate(self, groups: Sequence[Group], *, beside_training: bool = False) -> None:
-        """Evaluate this step, once: now, with training paused, or `beside_training` if the recipe allows overlap."""
-        step, engine = self.pipeline.version, self.parts.engine
+    def _evaluate(self, groups: Sequence[Group]) -> None:
+        """Evaluate this step, once, while training is paused."""
+        step, engine, before = self.pipeline.version, self.parts.engine, self.parts.engine.eval_work
         if self._last_evaluated >= step:
             return
         self._write_row()
-        self._finish_evaluation()
-        self._last_evaluated = step
-        if beside_training and self.recipe.evaluation.overlap and self._end() is None:
-            self._evaluation = self._begin_evaluation(groups)
-            return
         with self.clock.aside("evaluation"), engine.alone():
             engine.push_weights(self.learner.weights(), step)
-            begun = self._begin_evaluation(groups)
+            spent, settings = self.clock.row(), self.recipe.evaluation
+            evaluation = begin_evaluation(
+                engine.evaluation, self.parts.inputs, settings, step=step, on_progress=self._on_progress
+            )
             with self._watchdog.watching("the grader"):
-                stopped = not begun.evaluation.finish(lambda: bool(self.observer.stopping()))
-            if stopped:
-                # A resumed run evaluates this step again.
-                self._last_evaluated = -1
-                return
-            self._record(begun)
-        self._count_evaluation(0.0)
+                if not evaluation.finish(lambda: bool(self.observer.stopping())):
+                    # A resumed run evaluates this step again.
+                    return
+            self._last_evaluated = step
+            self._record(evaluation.results(), spent, groups)
+        self.clock.add(evaluation_flops=work_flops(self.shape, before, engine.eval_work))
         if self.parts.turns is not None:
             # What environments took here is time of the evaluation.
             self.parts.turns.take_seconds()
 
-    def _begin_evaluation(self, groups: Sequence[Group]) -> _Begun:
-        step, engine, settings = self.pipeline.version, self.parts.engine.evaluation, self.recipe.evaluation
-        spent = self.clock.row()
-        begun = begin_evaluation(engine, self.parts.inputs, settings, step=step, on_progress=self._on_progress)
-        return _Begun(begun, step, spent, groups[:SAMPLES_KEPT])
-
-    def _advance_evaluation(self) -> None:
-        """Take what has been sampled for the evaluation beside training."""
-        if self._evaluation is not None:
-            with self._watchdog.watching("the grader"):
-                self._evaluation.evaluation.take(self.parts.engine.evaluation.received())
-            if self._evaluation.evaluation.done:
-                self._record(self._evaluation)
-                self._evaluation = None
-
-    def _finish_evaluation(self) -> None:
-        """Finish the evaluation beside training, while the learner waits."""
-        if self._evaluation is None:
-            return
-        started = time.monotonic()
-        with self._watchdog.watching("the grader"):
-            stopped = not self._evaluation.evaluation.finish(self._stops_now)
-        self._count_evaluation(time.monotonic() - started)
-        if not stopped:
-            self._record(self._evaluation)
-        self._evaluation = None
-
-    def _count_evaluation(self, seconds: float) -> None:
-        """Count the FLOPs of evaluations since the last call, and as much of these seconds as they had of all FLOPs."""
-        before, self._eval_work = self._eval_work, self.parts.engine.eval_work
-        evaluated = work_flops(self.shape, before, self._eval_work)
-        trained = work_flops(self.shape, self._work, self.parts.engine.work)
-        if evaluated > 0:
-            self.clock.add(evaluation_flops=evaluated)
-            self.clock.recount("evaluation", seconds * evaluated / (evaluated + trained))
-
-    def _record(self, begun: _Begun) -> None:
-        """Write the rows of an evaluation and report them."""
-        self._write_row()
-        step, results = begun.step, begun.evaluation.results()
+    def _record(self, results: Mapping[str, EvalResult], spent: Mapping[str, float], groups: Sequence[Group]) -> None:
+        """Write the rows of an evaluation and report them; `groups` are training groups to show beside it."""
+        step = self.pipeline.version
         if step == 0:
             # Training may make answers readable; a grader that fails on every answer stays broken.
             check_verdicts(results, self.parts.inputs, allowed=["no_answer"])
-        rows = eval_rows(results, step, self.attempt, begun.spent)
+        rows = eval_rows(results, step, self.attempt, spent)
         for row in rows:
             store.append_row(self.folder / store.EVALS, row)
             self._sinks.log(row, "eval")
-        for row in sample_rows(begun.groups, self.parts.inputs.text):
+        for row in sample_rows(groups[:SAMPLES_KEPT], self.parts.inputs.text):
             store.append_row(self.folder / store.SAMPLES, {"step": step, "attempt": self.attempt, **row})
         self.evals = [row for row in self.evals if row["step"] != step] + rows
         names = [each.name for each in self.parts.inputs.eval_sets]
@@ -439,8 +385,6 @@ class Run:
         self._write_row()
         if self._last_saved == self.pipeline.version:
             return
-        # Its row would be missing in a run that is resumed from here.
-        self._finish_evaluation()
         fleet = None if self.parts.meter is None else self.parts.meter.fleet
         with nullcontext() if fleet is None else fleet.paused(), self.clock.aside("checkpoint"):
             state = self.pipeline.state()
