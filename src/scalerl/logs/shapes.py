@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.logs.columns import COARSE, LABELS, STEP, choose_y, is_evaluation, is_measured, plain
+from scalerl.logs.columns import COARSE, STEP, choose_y, is_evaluation, is_measured, plain, run_labels
 from scalerl.logs.table import Placed, Table
 from scalerl.logs.units import NOTHING, column_of, known, logged, numeric
 
@@ -105,7 +105,7 @@ def one_row_per_step(table: Table) -> list[Placed]:
     is_metric = plain(metric) != "name" or any(choose_y({str(word): table[value]}) for word in words)
     if 2 * len(words) > len(table) or {str} != set(map(type, words)) or not is_metric:
         return []
-    labels = [column for column in table.columns if column not in (metric, value, step) and _is_label(table, column)]
+    labels = [column for column in run_labels(table.cells, step) if column not in (metric, value, step)]
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     wide: list[Placed] = []
     keys = zip(*(map(str, table[column]) for column in (step, *labels)), strict=True)
@@ -116,8 +116,3 @@ def one_row_per_step(table: Table) -> list[Placed]:
             wide.append((place, rows[key]))
         rows[key][row[metric]] = row.get(value)
     return wide
-
-
-def _is_label(table: Table, column: str) -> bool:
-    words = {cell for cell in table[column] if isinstance(cell, str)}
-    return plain(column) in LABELS or 0 < 2 * len(words) <= len(table)
