@@ -25,7 +25,9 @@ from scalerl.report.sources import Source, discover
 from scalerl.report.workers import Workers, num_cores
 from scalerl.store import SAMPLES, STATUS, current_status
 
-LOOK_EVERY_S = 0.1
+LOOK_EVERY_S = 0.03
+"""Time between looks at the files of a run that a page shows."""
+OTHERS_EVERY_S = 0.1
 DISCOVER_EVERY_S = 1.0
 WANTED_S = 30.0
 WORKER_BYTES = 2 << 30
@@ -104,13 +106,15 @@ class Board:
                 if item.asked is not None and item.asked.done():
                     self._collect(item, self._result(item, item.asked), now)
                     item.asked = None
-            busy = (future for item in self._items.values() for future in (item.asked, item.fitting))
-            free = self._num_workers - sum(future is not None for future in busy)
+            num_fitting = sum(item.fitting is not None for item in self._items.values())
+            free = self._num_workers - num_fitting - sum(item.asked is not None for item in self._items.values())
             items = sorted(self._items.values(), key=lambda item: (item.wanted_until < now, item.asked_at))
         for item in items if free > 0 else ():
             is_due = item.asked is None and (now >= item.next_at or item.lacks_history(now))
-            if free > 0 and is_due and self._ask(item, now):
+            # One worker is left to show what is new.
+            if free > 0 and is_due and self._ask(item, now, can_fit=num_fitting < self._num_workers - 1):
                 free -= 1
+                num_fitting = sum(each.fitting is not None for each in items)
         if self.version != before:
             with self._changed:
                 self._changed.notify_all()
@@ -132,13 +136,13 @@ class Board:
         if before != ({key: item.source for key, item in self._items.items()}, notes):
             self.version += 1
 
-    def _ask(self, item: Item, now: float) -> bool:
+    def _ask(self, item: Item, now: float, *, can_fit: bool) -> bool:
         """Have a worker look at something, if it has changed or lacks fits; return whether it does."""
         files = [*files_of(item.source), (str(item.status), 0, 0)]
-        item.next_at = now + LOOK_EVERY_S
+        item.next_at = now + (LOOK_EVERY_S if now < item.wanted_until else OTHERS_EVERY_S)
         has_changed = files != item.files
         lacks_fits = item.lacks_history(now) or (item.look is not None and item.look.more)
-        if not has_changed and (item.fitting is not None or not lacks_fits):
+        if not has_changed and (item.fitting is not None or not lacks_fits or not can_fit):
             return False
         item.files, item.has_history, item.asked_at = files, item.is_wanted(now), now
         memory = {} if item.look is None else item.look.memory
