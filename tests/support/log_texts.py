@@ -172,6 +172,9 @@ LOGS = (
     ),
     Log("nemo_boxes.log", nemo_rl_with_boxes(), "Avg Reward"),
     Log("sb3.log", stable_baselines(), "rollout/ep_rew_mean", unit=200),
+    Log("spinning_up/progress.txt", cells("Epoch,AverageEpRet,StdEpRet,TotalEnvInteracts,Time",
+                                          [(s - 1, 200 * r, 5, 4000 * s, 30 * s) for s, r in STEPS], "\t"),
+        "AverageEpRet", unit=200),
     Log("sb3/progress.csv", cells("rollout/ep_rew_mean,time/total_timesteps", [(200 * r, 2048 * s) for s, r in STEPS]),
         "rollout/ep_rew_mean", unit=200),
     Log(
@@ -324,6 +327,10 @@ LOGS = (
     Log("numbers.json", json.dumps({"rewards": R}), "rewards", facts="rows_counted"),
     Log("lists.json", json.dumps({"model": "a", "losses": [0.1] * 200, "rewards": R, "kl": [0.1] * 40}), "rewards"),
     Log("by_metric.json", json.dumps({"reward": [[s, r] for s, r in STEPS], "loss": [[s, 0.1] for s, _ in STEPS]}),
+        "reward"),
+    Log("histories.json", json.dumps([{"name": n, "lr": 1, "history": [{"step": s, "reward": r} for s, r in STEPS]}
+                                      for n in ("a", "b")]), "reward", (40, 40)),
+    Log("comet.json", json.dumps([{"metricName": "reward", "metricValue": str(r), "step": s} for s, r in STEPS]),
         "reward"),
     Log("saved.json", json.dumps([[1.7e9 + 60 * s, s, r] for s, r in STEPS]), "value"),
     Log("runs.json", json.dumps({n: {"step": list(range(1, 41)), "acc": R} for n in "ab"}), "acc", (40, 40)),

@@ -34,7 +34,9 @@ STEP = (
     *("train/step", "training/step", "trainer/step", "train/iteration", "training_iteration", "iterations", "updates"),
     # RLlib, LLaMA-Factory, ms-swift, Stable-Baselines3
     *("timesteps_total", "timesteps", "current_steps", "global_step/max_steps", "time/total_timesteps"),
-    *("total_timesteps", "time/iterations", "checkpoint", "ckpt"),
+    *("total_timesteps", "time/iterations", "checkpoint", "ckpt", "steps"),
+    # Baselines, Spinning Up, and frames of games
+    *("misc/total_timesteps", "totalenvinteracts", "env_steps", "num_env_steps", "total_env_steps", "frame", "frames"),
 )
 COARSE = ("episode", "episodes", "epoch")
 # wandb's own _step counts rows and never falls, the trainer's does when a run is resumed.
@@ -66,7 +68,7 @@ RATES = (
 TRAINING = (
     *("reward/mean", "reward", "mean_reward", "reward_mean", "train/reward", "train/reward/mean", "reward/all/mean"),
     *("env/all/reward/total", "critic/score/mean", "critic/rewards/mean", "objective/scores", "avg_reward"),
-    *("rollout/raw_reward", "rollout/ep_rew_mean", "ep_rew_mean", "value"),
+    *("rollout/raw_reward", "rollout/ep_rew_mean", "ep_rew_mean", "eprewmean", "averageepret", "value"),
 )
 
 

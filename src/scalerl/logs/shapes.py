@@ -15,8 +15,9 @@ from scalerl.logs.units import NOTHING, column_of, known, logged, numeric
 SPLIT = ("split", "phase", "mode", "stage", "subset", "set", "type", "kind", "event")
 _TRAINING = re.compile(r"train\w*", re.IGNORECASE)
 _EVALUATION = re.compile(r"(eval|val|valid|test)\w*", re.IGNORECASE)
-_METRIC = ("tag", "metric", "metric_name", "metric_key", "key", "name", "variable")
+_METRIC = ("tag", "metric", "metric_name", "metricname", "metric_key", "key", "name", "variable")
 _VALUE = "value"
+_VALUES = (_VALUE, "metric_value", "metricvalue")
 _SEPARATOR = " - "
 _COMPANIONS = ("__MIN", "__MAX")
 # Columns of one metric have peaks within this factor.
@@ -97,7 +98,7 @@ def one_row_per_run(table: Table, series: Mapping[str, tuple[str, str]]) -> list
 
 def one_row_per_step(table: Table) -> list[Placed]:
     """Return one row per step and run, with a column per metric, of a table with one metric per row; else none."""
-    step, value, metric = (table.find(names) for names in (STEP, (_VALUE,), _METRIC))
+    step, value, metric = (table.find(names) for names in (STEP, _VALUES, _METRIC))
     if not (step and value and metric):
         return []
     words = Counter(table[metric])

@@ -191,7 +191,14 @@ def _rows_of(items: Sequence[Any]) -> list[dict[str, Any]] | None:
     kinds = set(map(type, items))
     if kinds == {list} and all(len(item) in _POINTS and all(map(is_number, item)) for item in items):
         return [dict(zip(_POINTS[len(item)], item, strict=True)) for item in items]
-    return list(items) if {dict} >= kinds else None
+    if not {dict} >= kinds:
+        return None
+    # Runs with their rows inside: [{"name": "a", "history": [...]}].
+    inner = [_rows_in({key: part for key, part in item.items() if isinstance(part, list)}) for item in items]
+    if len(items) > 1 and all(rows and find((*STEP, *COARSE), rows[0]) for rows in inner):
+        names = [next((cell for cell in item.values() if isinstance(cell, str)), at) for at, item in enumerate(items)]
+        return [{"run": name, **row} for name, rows in zip(names, inner, strict=True) for row in rows or ()]
+    return list(items)
 
 
 def _rows_by_step(value: Mapping[str, Any]) -> list[dict[str, Any]] | None:
