@@ -22,7 +22,6 @@ PREDICTIVE: list[tuple[str, tuple[str, ...]]] = [
 ]
 TRAINING: list[tuple[str, tuple[str, ...]]] = [
     ("train", ("train", "tiny-cpu", "--out", "run", *SHORT)),
-    ("board", ("train", "tiny-cpu", "--out", "watched", "--board", *SHORT)),
     ("cluster", ("train", "tiny-cpu", "--out", "many", *SHORT, "--set", "cluster.address=local")),
     ("math", ("train", "tiny-cpu", "--check", "--set", "task.grader=math")),
     ("data", ("train", "tiny-cpu", "--check", *SHORT, "--set", "task=file", "--set", "task.path=problems.parquet")),
