@@ -194,9 +194,9 @@ class Episode:
     num_calls: int = 0
     """Tools that the model called."""
     num_errors: int = 0
+    """Calls among them that failed."""
     num_branches: int = 0
     """How often it began again with another prompt; only the last branch is in the completion."""
-    """Calls among them that failed."""
 
 
 # Created once: a step makes hundreds of completions.

@@ -199,24 +199,25 @@ def _conflicts(study: Study) -> Iterator[str]:
 
 
 def _window_conflicts(fit: FitWindowSettings, holdout: HoldoutSettings | None) -> Iterator[str]:
-    pairs = [("fit.skip_before", fit.skip_before or None, fit.skip_before_compute)]
-    pairs += [("fit.until", fit.until if fit.until < 1 else None, fit.until_compute)]
-    if holdout is not None:
-        pairs.append(("holdout.from", holdout.start, holdout.from_compute))
-        if holdout.start is None and holdout.from_compute is None:
-            yield "holdout is empty: give it from, a share, or from_compute"
-    for name, share, compute in pairs:
+    start, start_compute = (holdout.start, holdout.from_compute) if holdout else (None, None)
+    if holdout is not None and start is None and start_compute is None:
+        yield "holdout is empty: give it from, a share, or from_compute"
+    until = fit.until if fit.until_compute is None else None
+    for name, share, compute in (
+        ("fit.skip_before", fit.skip_before or None, fit.skip_before_compute),
+        ("fit.until", fit.until if fit.until < 1 else None, fit.until_compute),
+        ("holdout.from", start, start_compute),
+    ):
         if share is not None and compute is not None:
             yield f"{name} is {share:g} and {name}_compute is {compute:g}: a window ends at a share or a compute"
-    windows = {
-        "": (fit.skip_before, None if fit.until_compute else fit.until, holdout and holdout.start),
-        "_compute": (fit.skip_before_compute, fit.until_compute, holdout and holdout.from_compute),
-    }
-    for unit, (skip, until, start) in windows.items():
-        if skip and until and skip >= until:
-            yield f"fit.skip_before{unit} is {skip:g} and fit.until{unit} is {until:g}: nothing is left to fit"
-        if start and until and start < until:
-            before = f"holdout.from{unit} is {start:g}, before fit.until{unit} = {until:g}"
+    for unit, skip, end, begin in (
+        ("", fit.skip_before, until, start),
+        ("_compute", fit.skip_before_compute, fit.until_compute, start_compute),
+    ):
+        if skip and end and skip >= end:
+            yield f"fit.skip_before{unit} is {skip:g} and fit.until{unit} is {end:g}: nothing is left to fit"
+        if begin and end and begin < end:
+            before = f"holdout.from{unit} is {begin:g}, before fit.until{unit} = {end:g}"
             yield f"{before}: a point that is fitted cannot test the fit"
 
 
