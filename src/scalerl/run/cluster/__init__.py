@@ -1,8 +1,9 @@
-"""Place a recipe's learner and generators on devices: connect to Ray, start ranks and generators, check the memory.
+"""Place a recipe's learner and generators on devices: connect to Ray, start ranks and generators, count what is held.
 
-connect      Ray: connecting, what can be wrong with that, and the GPU of a learner in the driver
+connect      Ray: connecting, and what can be wrong with that
+cleanup      the process that ends a local Ray whose driver was killed
 place        where the learner is, and how many cores each process may have
-ranks        the learner's ranks as Ray actors; rank_actors has the actor and its near side
+ranks        the learner's ranks as Ray actors
 generators   the fleet of generators that a recipe describes
-layout       memory per device, what does not fit, and the nearest layout that does
+meter        what the fleet did in each step, and the devices that a run holds
 """
