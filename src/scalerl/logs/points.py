@@ -22,7 +22,8 @@ from scalerl.logs.table import Table
 from scalerl.logs.units import Cells, Floats, Mask, column_of, label, labels, logged
 
 _MAX_PLACES = 5
-# A column with hardly a row for each of its values does not name runs.
+# A column with more values than these, or hardly a row for each, does not name runs.
+_MAX_RUNS = 200
 _MIN_ROWS_PER_RUN = 2
 
 
@@ -191,7 +192,7 @@ def _with_named_runs(table: Table, selection: Selection) -> Table:
     named = [
         name
         for name, own in counts.items()
-        if len(own) > 1 and "None" not in own and median(own.values()) >= _MIN_ROWS_PER_RUN
+        if 1 < len(own) <= _MAX_RUNS and "None" not in own and median(own.values()) >= _MIN_ROWS_PER_RUN
     ]
     run = next(iter(find_all(RUN, free)), None)
     arms = [name for name in named if plain(name) in ARM]
