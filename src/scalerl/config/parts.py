@@ -297,7 +297,7 @@ class GradingSettings(Settings):
     """Limits for graders that run in child processes: math, those of gym, and a user's own."""
 
     num_workers: int = Field(default=0, ge=0)
-    """Processes that grade at the same time; 0 means twice the number of cores, at most 32."""
+    """Processes of each grader that grade at the same time; 0 means twice the number of cores, at most 32."""
     timeout_s: float = Field(default=10.0, gt=0, le=86400)
     """Seconds after which an answer is given up; it then has no verdict."""
     cpu_limit_s: float = Field(default=3.0, gt=0)

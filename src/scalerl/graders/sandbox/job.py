@@ -78,7 +78,7 @@ class Reference:
     def of_calls(cls, function: str, cases: Iterable[tuple[Sequence[Any], Any]], *, solution: str = "") -> "Reference":
         """Return the tests that a function returns certain values for certain arguments; all as JSON values."""
         asserts = tuple(
-            f"assert as_json(candidate(*loads({json.dumps(given)!r}))) == loads({json.dumps(value)!r})"
+            f"assert _as_json(candidate(*_loads({json.dumps(given)!r}))) == _loads({json.dumps(value)!r})"
             for given, value in cases
         )
         return cls(asserts=asserts, setup=_AS_JSON, entry_point=function, solution=solution)
@@ -103,12 +103,12 @@ class Reference:
 
 
 _AS_JSON = """
-from json import loads
+from json import loads as _loads
 
 
-def as_json(value):
+def _as_json(value):
     # What is written in JSON has no tuples.
     if isinstance(value, list | tuple):
-        return [as_json(item) for item in value]
-    return {key: as_json(item) for key, item in value.items()} if isinstance(value, dict) else value
+        return [_as_json(item) for item in value]
+    return {key: _as_json(item) for key, item in value.items()} if isinstance(value, dict) else value
 """
