@@ -145,15 +145,14 @@ def _best_of(tables: Sequence[Table], folder: Path) -> Table:
 # Our own folders
 
 
-def _run_rows(name: str, keys: Sequence[str], source: Source) -> Found:
-    """Return the rows of a run folder's file that count: of several with equal keys the latest."""
-    folder = source.path if source.is_folder else source.path.parent
-    is_asked = name == (store.EVALS if source.is_folder else source.path.name)
-    return _rows_of_run(folder, name, keys) if is_asked and store.is_run_folder(folder) else None
+def _run_rows(source: Source) -> Found:
+    """Return the rows of a run folder's evaluations, or of the file of it that is asked for."""
+    folder, name = (source.path, store.EVALS) if source.is_folder else (source.path.parent, source.path.name)
+    return _rows_of_run(folder, name) if name in _KEYS and store.is_run_folder(folder) else None
 
 
-def _rows_of_run(folder: Path, name: str, keys: Sequence[str]) -> Iterator[Placed]:
-    """Yield the rows that count, each with the run's seed and batch."""
+def _rows_of_run(folder: Path, name: str) -> Iterator[Placed]:
+    """Yield the rows that count, of several with equal keys the latest, each with the run's seed and batch."""
     try:
         recipe = flatten(store.read_recipe(folder) or {})
     except RunFolderError:
@@ -161,7 +160,7 @@ def _rows_of_run(folder: Path, name: str, keys: Sequence[str]) -> Iterator[Place
     seeds = sorted((key for key in recipe if key.split("/")[-1] == "seed"), key=lambda key: key.count("/"))
     labels = {"seed": recipe[seeds[0]]} if seeds else {}
     labels |= {key: recipe[f"pipeline/{key}"] for key in _BATCH if f"pipeline/{key}" in recipe}
-    for line, row in store.latest_rows(folder / name, keys):
+    for line, row in store.latest_rows(folder / name, _KEYS[name]):
         yield f"{name} line {line}", {**labels, **flatten(row)}
 
 
@@ -170,7 +169,7 @@ def _study_rows(source: Source) -> Iterator[Placed]:
     for run in (store.read_study(source.path) or {}).get("runs", []):
         labels = {key: run.get(key) for key in ("arm", "seed", "folder")} if isinstance(run, Mapping) else {}
         folder = source.path / store.portable(str(labels.pop("folder", None)))
-        for place, row in _rows_of_run(folder, store.EVALS, _OF_EVALS) if store.is_run_folder(folder) else ():
+        for place, row in _rows_of_run(folder, store.EVALS) if store.is_run_folder(folder) else ():
             yield f"{folder.name}, {place}", {**row, **labels}
 
 
@@ -219,11 +218,10 @@ def _read_wandb(source: Source, files: Sequence[Path]) -> Table:
 _TRAINER_STATES = ("trainer_state.json", "checkpoint-*/trainer_state.json")
 _WANDB_FILES = ("*.wandb", "*run-*/*.wandb", "wandb/*run-*/*.wandb")
 _FILES_INSIDE = (store.METRICS, "files/output.log", "output.log")
-_OF_EVALS = ("step", "set")
-_EVALUATIONS = partial(_run_rows, store.EVALS, _OF_EVALS)
+_KEYS = {store.EVALS: ("step", "set"), store.METRICS: ("step",)}
 _ANY, _JSON = "", r"\s*[\[{]"
 FOLDERS: dict[str, Format] = {
-    "run": Format((store.RECIPE, store.EVALS), _EVALUATIONS, "run"),
+    "run": Format((store.RECIPE, store.EVALS), _run_rows, "run"),
     "study": Format((store.STUDY,), _study_rows, "run"),
     "trainer folder": Format(_TRAINER_STATES, _longest_history, ""),
     "wandb": Format(_WANDB_FILES, _wandb, "wandb"),
@@ -232,8 +230,7 @@ FOLDERS: dict[str, Format] = {
     "tensorboard": Format(binary.EVENT_FILES, binary.event_rows, "tensorboard"),
 }
 FILES: dict[str, Format] = {
-    "run": Format(_ANY, _EVALUATIONS, "run"),
-    "run, its metrics": Format(_ANY, partial(_run_rows, store.METRICS, ("step",)), "run"),
+    "run": Format(_ANY, _run_rows, "run"),
     "wandb": Format(":W&B", _wandb, "wandb"),
     "tensorboard": Format(_ANY, binary.event_rows, "tensorboard"),
     "sqlite": Format("SQLite format 3", binary.sqlite_rows, "sqlite"),
