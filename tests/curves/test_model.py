@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import norm
 from simulate import run
 
-from scalerl.curves import FORMS, fit, priors
+from scalerl.curves import FORMS, Verdict, fit, priors
 from scalerl.curves.data import make_blocks, make_points
 from scalerl.curves.forms import sigmoid
 from scalerl.curves.model import (
@@ -118,12 +118,24 @@ def test_several_runs_are_white_under_drift_misfit_spread_and_noise():
         np.testing.assert_allclose(whiten @ total @ whiten.T, np.eye(len(total)), atol=1e-9)
         weight = next(each for *sizes, each in priors.DRIFTS if sizes == [c.drift, c.drift_length])
         unit = blocks.span / blocks.noise
-        weight *= dict(priors.MISFITS)[round(c.misfit / unit, 6)] * dict(priors.RUN_SPREADS)[round(c.spread / unit, 6)]
+        weight *= dict(priors.MISFITS)[round(c.misfit / unit, 6)]
         assert c.log_weight == pytest.approx(np.log(weight) - 0.5 * np.linalg.slogdet(total)[1])
         shared = np.random.default_rng(0).normal(size=(len(blocks.x), 3))
         share, explained = c.explained(shared)
         np.testing.assert_allclose(share, np.linalg.solve(total[:-1, :-1], shared), atol=1e-8)
         np.testing.assert_allclose(explained, np.einsum("ij,ij->j", shared, share), atol=1e-8)
+
+
+def test_runs_that_rise_alike_are_no_recipe_without_a_rise():
+    """Their noise is larger than their counts say, and the spread between runs is not: it is a share of the gain."""
+    rng = np.random.default_rng(3)
+    compute = np.tile(np.linspace(0.02, 1.0, 60), 2)
+    reward = 0.05 + 0.85 / (1 + (0.08 / compute) ** 1.2) + 0.026 * rng.normal(size=120)
+    curve = fit(compute, np.clip(reward, 0, 1), start=0.05, run=np.arange(120) // 60, num_samples=2048)
+    assert curve.probability(Kind.flat) == 0
+    assert curve.interval("ceiling")[0] > 0.7
+    same = fit(compute, 0.3 + 0.01 * rng.normal(size=120), run=np.arange(120) // 60)
+    assert same.verdict == Verdict.FLAT
 
 
 def test_a_flat_candidate_has_the_evidence_of_a_students_t(problem, white):

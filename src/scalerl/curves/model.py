@@ -27,7 +27,7 @@ from scalerl.curves.data import Blocks
 from scalerl.curves.forms import FORMS, Array, Form, sigmoid
 from scalerl.curves.priors import Prior
 
-MODEL = "scalerl-curve-5"
+MODEL = "scalerl-curve-6"
 """Name of the model in JSON, sealed forecasts and prior files. It changes with what it says of the same points."""
 NUM_DRAWS = 2000
 NODES = (np.arange(8) + 0.5) / 8
@@ -235,7 +235,7 @@ def white_noise(blocks: Blocks) -> Covariance:
 def all_covariances(blocks: Blocks, shared_shape) -> list[Covariance]:
     """Every combination of sizes. The spread between runs follows `shared_shape`, how far a run has come."""
     unit = blocks.span / blocks.noise
-    spreads = priors.RUN_SPREADS if blocks.num_runs > 1 else ((0.0, 1.0),)
+    spreads = (0.0, *(priors.RUN_SPREADS if blocks.num_runs > 1 else ()))
     here = (blocks.x, blocks.index, blocks.run)
     noise = np.diag(1.0 / np.diag(white_noise(blocks).whiten) ** 2)
     drifts = {length: drifting(blocks, here, here, length) for _, length, _ in priors.DRIFTS}
@@ -250,9 +250,9 @@ def all_covariances(blocks: Blocks, shared_shape) -> list[Covariance]:
             factor = np.linalg.cholesky(total)
             whiten = np.asarray(np.linalg.inv(factor), dtype=float)
             along, size, _ = np.linalg.svd(whiten @ risen, full_matrices=False)
-            for spread, spread_weight in spreads:
+            for spread in spreads:
                 variance = 1.0 + (spread * unit * size) ** 2
-                log_weight = np.log(drift_weight * misfit_weight * spread_weight) - np.log(np.diag(factor)).sum()
+                log_weight = np.log(drift_weight * misfit_weight) - np.log(np.diag(factor)).sum()
                 found.append(
                     Covariance(
                         drift=drift,
@@ -461,13 +461,17 @@ def evidence(problem: Problem, covariances: list[Covariance], candidates: Candid
     log_mass = log_mass[:, None] - 0.5 * df * np.log(total) + np.where(flat, -np.log(num_nodes), density)
     gain = np.where(flat, 0.0, gain)
     error = np.sqrt(total / df)
-    if len(extra):
-        mean = extra_mean[:, None, extra] - gain[..., extra] * gain_on_extra[:, None, extra]
-        log_mass[..., extra] += log_ndtr(mean / error[..., extra] * np.sqrt(width)[:, None])
-        early = c.kind[extra] == Kind.second
-        which = extra[early]
-        sizes = np.maximum(mean[..., early], 0.0) / error[..., which]
-        log_mass[..., which] += log_resolved(blocks, c.place[which], e[:, which], sizes)
+    mean = extra_mean[:, None, extra] - gain[..., extra] * gain_on_extra[:, None, extra]
+    log_mass[..., extra] += log_ndtr(mean / error[..., extra] * np.sqrt(width)[:, None])
+    early = c.kind[extra] == Kind.second
+    which = extra[early]
+    sizes = np.maximum(mean[..., early], 0.0) / error[..., which]
+    log_mass[..., which] += log_resolved(blocks, c.place[which], e[:, which], sizes)
+    if blocks.num_runs > 1:
+        risen = gain * s.max(axis=0)
+        risen[..., extra] += np.maximum(mean, 0.0) * np.maximum(e[:, extra].max(axis=0), 0.0)
+        spread = np.array([each.spread for each in covariances])[:, None, None]
+        log_mass += log_spread_prior(problem, spread, risen / error)
     if blocks.bounds is not None and num_nodes > 1 and problem.fixed_ceiling is None:
         # A level below what is possible; by one standard error, since noise may put it there.
         lowest = problem.centre + level[:, None] - gain * on_level[:, None] - blocks.bounds[0]
@@ -485,6 +489,26 @@ def evidence(problem: Problem, covariances: list[Covariance], candidates: Candid
         extra=extra_mean,
         gain_on_extra=gain_on_extra,
     )
+
+
+def log_spread_prior(problem: Problem, spread: Array, risen: Array) -> Array:
+    """Log prior of the spread between runs in units of the noise, a share of what the recipe has `risen` by.
+
+    No spread stands for all that are smaller than the smallest: a recipe that has not risen has none.
+    """
+    from scipy.special import log_ndtr
+
+    mean, sd = priors.LOG_RUN_SPREAD
+    share = np.log(np.maximum(spread, least_spread(problem.blocks)) / np.maximum(risen, 1e-300))
+    apart = np.log(priors.RUN_SPREADS[1] / priors.RUN_SPREADS[0])
+    density = log_density(share, (mean, sd), np.inf) + np.log(apart)
+    return np.where(spread > 0, density, log_ndtr((share - mean) / sd))
+
+
+def least_spread(blocks: Blocks) -> float:
+    """The largest spread that counts as none, in units of the noise: a step below the smallest that is tried."""
+    first, second = priors.RUN_SPREADS[:2]
+    return first * np.sqrt(first / second) * blocks.span / blocks.noise
 
 
 def log_resolved(blocks: Blocks, places: Array, e: Array, sizes: Array) -> Array:
@@ -620,17 +644,18 @@ def where_the_mass_is(
     # White noise; a drift, a misfit and a spread of middle size, whose best shape is near that of any other; and the
     # largest misfit, under which a plain curve may be as likely as one with a kink that the others ask for.
     num_spreads = len(covariances) // (len(priors.DRIFTS) * len(priors.MISFITS))
-    white, middle, loose = (
-        covariances[(drift * len(priors.MISFITS) + misfit) * num_spreads + (misfit > 0 and num_spreads > 1)]
+    some = [
+        covariances[(drift * len(priors.MISFITS) + misfit) * num_spreads + spread]
         for drift, misfit in ((0, 0), (4, 1), (0, len(priors.MISFITS) - 1))
-    )
-    b, m, mass = first_shapes(problem, white, candidates)
+        for spread in ((0, num_spreads // 2) if num_spreads > 1 else (0,))
+    ]
+    b, m, mass = first_shapes(problem, some[0], candidates)
     # Rough as this is, it rules most places of a fall out; the best few of every kind stay.
     rank = (np.equal.outer(candidates.kind, candidates.kind) & np.less.outer(mass, mass)).sum(axis=1)
     kept = (rank < FEW) | (mass > mass.max() - 12.0)
     candidates = candidates.take(kept)
-    b, m, spread = best_shapes(problem, middle, candidates, b[kept], m[kept])
-    rough = evidence(problem, [white, middle, loose], around(candidates, b, m, spread, num=3, reach=2.2), num_nodes=1)
+    b, m, spread = best_shapes(problem, some[len(some) // 2], candidates, b[kept], m[kept])
+    rough = evidence(problem, some, around(candidates, b, m, spread, num=3, reach=2.2), num_nodes=1)
     mass = log_sum(rough.log_mass, axis=(0, 1)).reshape(len(candidates.kind), -1).max(axis=1)
     share = np.exp(mass - log_sum(mass))
     flat, kept = candidates.kind == Kind.flat, (share >= FINE[-1][0]) & (candidates.kind != Kind.flat)
@@ -792,7 +817,7 @@ class Posterior:
     def run_sd(self) -> float:
         """Spread of the ceiling between runs of the recipe."""
         spread = np.array([covariance.spread for covariance in self.covariances])[self.draws.covariance]
-        return float(np.median(spread * self.draws.noise))
+        return float(np.median(np.maximum(spread, least_spread(self.blocks)) * self.draws.noise))
 
     @property
     def noise_sd(self) -> float:
