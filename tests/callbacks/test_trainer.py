@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Trainer, TrainingArguments
 
 from scalerl.callbacks import ForecastCallback
 from scalerl.errors import UsageError
@@ -28,7 +27,10 @@ class One(torch.nn.Module):
 ROWS: Any = [{"x": torch.ones(1), "labels": torch.ones(1)} for _ in range(8)]
 
 
-def make_trainer(folder: Path, callbacks: list[Any], *, max_steps: int = 40, **more: Any) -> Trainer:
+def make_trainer(folder: Path, callbacks: list[Any], *, max_steps: int = 40, **more: Any) -> Any:
+    # Here: every process of the tests would import it for seconds.
+    from transformers import Trainer, TrainingArguments
+
     args = TrainingArguments(
         output_dir=str(folder), max_steps=max_steps, per_device_train_batch_size=4, learning_rate=0.05, use_cpu=True,
         logging_steps=1, report_to="none", disable_tqdm=True,
@@ -41,7 +43,7 @@ def make_trainer(folder: Path, callbacks: list[Any], *, max_steps: int = 40, **m
     )
 
 
-def logged(trainer: Trainer, key: str) -> list[Any]:
+def logged(trainer: Any, key: str) -> list[Any]:
     return [row[key] for row in trainer.state.log_history if key in row]
 
 

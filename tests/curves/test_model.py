@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.special import log_ndtr
 from simulate import run
 
 from scalerl.curves import FORMS, Verdict, fit, priors
@@ -79,7 +79,7 @@ def by_integration(problem, cells: Candidates) -> tuple[np.ndarray, np.ndarray, 
             mean, precision = problem.extra_mean[kind], problem.extra_precision[kind]
             squares = squares + precision * (extra - mean) ** 2
             log_prior = log_prior + 0.5 * np.log(precision / (2 * np.pi)) + np.log(extra_grid[1])
-            log_prior = log_prior - norm.logcdf(mean * np.sqrt(precision) / blocks.noise)
+            log_prior = log_prior - log_ndtr(mean * np.sqrt(precision) / blocks.noise)
             log_prior = log_prior + np.where(extra == 0, np.log(0.5), 0.0)
             power += 1
         for log_sd in log_noise:

@@ -1,5 +1,4 @@
 import numpy as np
-from scipy.stats import kstest
 
 from scalerl.rollout.noise import uniforms
 
@@ -24,6 +23,8 @@ def test_numbers_are_uniform_and_independent():
     assert table.dtype == np.float32
     assert table.min() >= 0
     assert table.max() <= 1 - 2.0**-24
+    from scipy.stats import kstest  # here: every process of the tests would import it for a second
+
     assert kstest(table.ravel(), "uniform").pvalue > 1e-3
     for left, right in ((table[1:], table[:-1]), (table[:, 1:], table[:, :-1]), (table, table.T)):
         same = left is not table
