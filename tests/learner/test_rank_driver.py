@@ -34,10 +34,10 @@ class ScriptedRank:
     def packed(self, name: Any, arguments: tuple[Any, ...]) -> Any:
         return name
 
-    def write(self, name: Any) -> None:
-        self.commands.append(name)
-        result = self._results.get(name)
-        if name in self._results or self.lost_at == float("inf"):
+    def write(self, command: Any) -> None:
+        self.commands.append(command)
+        result = self._results.get(command)
+        if command in self._results or self.lost_at == float("inf"):
             self._messages.put(("error", result) if isinstance(result, Exception) else ("done", result))
 
     def read(self) -> list[tuple[str, Any]]:

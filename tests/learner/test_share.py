@@ -59,17 +59,17 @@ def test_a_shared_prompt_by_hand():
     wrong = make_completion("0/a", 1, [5, 6, 3], [4, 1])
     (micro,) = prepared(Batch(version=VERSION, groups=[make_group([right, wrong], [True, False])])).micro_batches
     packing = micro.inputs.packing
-    assert packing.keys is not None
+    shared = packing.for_attention
     # The second starts at the last token of the prompt, where its first token is predicted.
     assert micro.inputs.ids.tolist() == [5, 6, 3, 7, 8, 9, 3, 4]
     assert [part.tolist() for part in packing.sequences] == [[6, 2], [0, 0], [0, 2]]
     assert packing.positions.tolist() == [0, 1, 2, 3, 4, 5, 2, 3]
     assert micro.inputs.place.tolist() == [2, 3, 4, 5, 6, 7]
-    assert packing.keys.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 6, 7]
-    assert packing.key_starts.tolist() == [0, 6, 10]
-    assert packing.prefix.tolist() == [0, 1]
+    assert shared["keys"].tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 6, 7]
+    assert shared["key_starts"].tolist() == [0, 6, 10]
+    assert shared["prefix"].tolist() == [0, 1]
     # The number of keys, 10, means that there is no further use.
-    assert packing.uses.tolist() == [[6, 10], [7, 10]]
+    assert shared["uses"].tolist() == [[6, 10], [7, 10]]
 
 
 def test_prefixes_by_hand():

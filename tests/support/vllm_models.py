@@ -74,4 +74,4 @@ def started(folder: str, num: int = 1, *, limits: Limits | None = None, replacem
 
 
 def pids_of(fleet: Fleet) -> list[int]:
-    return [seat.peer.link.pid for seat in fleet._seats]  # pyright: ignore[reportAttributeAccessIssue]
+    return [seat.peer.link.pid or 0 for seat in fleet._seats]
