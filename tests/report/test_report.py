@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from boards import GrowingRun
 from run_folders import write_run, write_study
 from shared_data import FOLDER, needs_shared_data
 from typer.testing import CliRunner
@@ -281,6 +282,19 @@ def test_arms_whose_time_is_distorted_are_compared_by_flops(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("quick")
+def test_charts_and_pass_at_k_are_those_of_the_board(tmp_path: Path):
+    run = GrowingRun(tmp_path / "run")
+    for _ in range(8):
+        run.train(10)
+        run.evaluate()
+    (row,) = content_of(run.folder)["runs"]
+    assert {"reward/mean", "loss/entropy", "rollout/lag_max"} <= {line["key"] for line in row["signals"]["lines"]}
+    (passes,) = row["passes"]
+    assert (passes["set"], passes["step"]) == ("main", list(range(0, 90, 10)))
+    assert list(passes["pass"]) == ["1", "2", "4", "8", "16", "20"]
+
+
+@pytest.mark.usefixtures("quick")
 def test_each_evaluation_set_has_its_own_section(tmp_path: Path):
     content = content_of(write_study(tmp_path / "s", sets=("main", "code"), num=8))
     assert [one["name"] for one in content["sets"]] == ["main", "code"]
@@ -341,13 +355,6 @@ def test_a_foreign_log_gets_the_same_report(tmp_path: Path):
     assert content["title"] == "example_runs"
     assert [(pair["kind"], pair["winner"]) for pair in view(content)["pairs"]] == [("higher_ceiling", "improved")]
     assert content["runs"] == []
-
-
-def test_report_has_no_plot_option():
-    from scalerl.cli import app
-
-    result = CliRunner().invoke(app, ["report", "x.csv", "--plot", "a.png"])
-    assert result.exit_code == 2
 
 
 # The paper's story
