@@ -63,7 +63,7 @@ SPENT = ("completions_per_group", "groups_per_batch")
 """What a step is spent on, of the recipe's pipeline."""
 ON_PAGE = re.compile(
     r"(?P<above>^`(?P<command>(?:(?P<text>scalerl)|python benchmarks/study_table\.py) .*?)`.*\n\n)"
-    r"(?P<printed>(?(text)```text\n[\s\S]*?\n```|\|.*(?:\n+\|.*)*))",
+    r"(?P<printed>(?(text)```text\n[\s\S]*?^```|\|.*(?:\n+\|.*)*))",
     re.MULTILINE,
 )
 """A command on a page, and what it prints: tables of this script, text of scalerl."""
