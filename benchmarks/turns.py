@@ -61,7 +61,7 @@ def observe(step: Step) -> list[int]:
 def cpu_s(steps: Any) -> float:
     """Return the CPU time of this process, and of the one that environments are forked from with its ended forks."""
     ticks = 0
-    if steps.pid != os.getpid():
+    if steps is not None and steps.pid != os.getpid():
         fields = Path(f"/proc/{steps.pid}/stat").read_text().rpartition(")")[2].split()
         ticks = sum(map(int, fields[11:15]))
     return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
