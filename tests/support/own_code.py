@@ -161,8 +161,3 @@ def keyed(text: str, answer: str, /, *, api_key: str = "", url: str = "", refuse
 def named_outcome(text: str, answer: str) -> Score:
     """Name the outcome that the text asks for; "none" has no verdict."""
     return Score(value=None if text == "none" else 0.5, outcome=text)
-
-
-def starts_with_a_digit(text: str, answer: str, /, **tags: str) -> bool:
-    """What even a model with random weights gets right now and then, and can learn."""
-    return text[:1].isdigit()
