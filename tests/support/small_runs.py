@@ -67,7 +67,8 @@ def check_same_steps(folder: Path, reference: Path, num: int) -> None:
             assert row.get(key) == pytest.approx(other.get(key), abs=1e-5), (row["step"], key)
         # Unlikely tokens multiply the rounding of weights in a gradient: a single process whose weights differ by 1e-8
         # has a norm that differs by 1.7e-5 of 1.3 in step 11, and by 1e-7 before and after it.
-        assert row["optim/grad_norm"] == pytest.approx(other["optim/grad_norm"], rel=1e-4, abs=1e-5), row["step"]
+        norms = [each.get("optim/grad_norm", -1.0) for each in (row, other)]
+        assert norms[0] == pytest.approx(norms[1], rel=1e-4, abs=1e-5), row["step"]
 
 
 def graders_are_over(graders: GraderRunner) -> bool:
