@@ -122,6 +122,22 @@ def test_axis_window_and_target_change_the_forecast(opened: Any):
     assert forecast(opened, "base")[0] > early[0]
 
 
+def test_a_window_that_was_not_fitted_on_an_axis_cannot_be_chosen(
+    opened: Any, report: tuple[Path, Any], tmp_path: Path
+):
+    content = page_json(report[1])
+    content["views"] = [view for view in content["views"] if (view["axis"], view["window"]) != ("tokens", "50%")]
+    (tmp_path / "report.html").write_text(page_of(content), encoding="utf-8")
+    opened.goto((tmp_path / "report.html").as_uri())
+    half, every = (opened.locator("#window button", has_text=text) for text in ("first 50%", "all points"))
+    half.click()
+    opened.locator("#axis button", has_text="tokens").click()
+    assert half.is_disabled()
+    assert every.get_attribute("aria-pressed") == "true"
+    opened.locator("#axis button", has_text="CPU-hours").click()
+    assert half.is_enabled()
+
+
 def test_held_out_rows_are_hollow_until_they_are_fitted(opened: Any, held_out_page: Path):
     opened.goto(held_out_page.as_uri())
     filled, hollow = (

@@ -82,6 +82,16 @@ def test_every_axis_and_window_is_fitted_separately(written: dict[str, Any]):
     assert view(content)["curves"][0]["holdout"] is None
 
 
+def test_of_many_curves_other_windows_are_fitted_on_the_first_axis_alone(study: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(report_views, "MOST_PAIRED", 1)
+    content = content_of(study)
+    assert [(one["axis"], one["window"]) for one in content["views"]] == [
+        *(("gpu_hours", window) for window in ("25%", "50%", "all")),
+        *((axis, "all") for axis in ("flops", "step", "tokens")),
+    ]
+    assert [bool(one["pairs"]) for one in content["views"]] == [False, False, True, False, False, False]
+
+
 def test_fits_in_worker_processes_change_nothing(written: dict[str, Any], study: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(report_views, "worth", lambda num_calls: 2)
     assert page_json(build_report([study], Selection(), FitOptions())) | {"samples": []} == written["content"]

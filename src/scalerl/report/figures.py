@@ -151,6 +151,8 @@ class Drawn:
     """The name without what all names share."""
     points: Points
     line: Line | None
+    residual: Array
+    """Rewards less the curve; NaN where there is no curve."""
     p_best: float | None = None
     """Probability to be the best of its evaluation set, where curves are compared."""
 
@@ -167,13 +169,6 @@ class Drawn:
     @property
     def ceiling(self) -> Value | None:
         return None if self.line is None or self.peak is not None else param_value(self.result.fit, "ceiling")
-
-    @property
-    def residual(self) -> Array:
-        """Rewards less the curve; NaN where there is no curve."""
-        has_curve = self.result.fit is not None and self.line is not None
-        curve = self.result.fit.predict(self.points.compute) if has_curve else np.nan  # type: ignore[union-attr]
-        return self.points.reward - curve
 
     @property
     def marks(self) -> list[tuple[Value, Value]]:
@@ -256,13 +251,7 @@ def figure_data(analysis: Analysis) -> FigureData:
         y_label=y_label,
         level=next((fit.level for fit in fits.values()), 0.9),
         curves=tuple(
-            Drawn(
-                result=result,
-                label=label,
-                points=points_of(result.series, _roles(result)),
-                line=line_to(result, end, bands=len(results) <= MOST_BANDS),
-                p_best=p_best.get(result.name),
-            )
+            _drawn(result, label, line_to(result, end, bands=len(results) <= MOST_BANDS), p_best.get(result.name))
             for result, label in zip(results, labels, strict=True)
         ),
         crossings=tuple(
@@ -272,6 +261,12 @@ def figure_data(analysis: Analysis) -> FigureData:
         ),
         target=analysis.at,
     )
+
+
+def _drawn(result: CurveResult, label: str, line: Line | None, p_best: float | None) -> Drawn:
+    points = points_of(result.series, _roles(result))
+    curve = np.nan if line is None or result.fit is None else result.fit.predict(points.compute)
+    return Drawn(result=result, label=label, points=points, line=line, residual=points.reward - curve, p_best=p_best)
 
 
 def _roles(result: CurveResult) -> dict[Role, NDArray[np.bool_]]:

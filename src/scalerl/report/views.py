@@ -30,7 +30,7 @@ TARGETS = (2.0, 4.0)
 NOT_COMPARED = Comparison(pairs=(), standings=(), shared_ceiling=None, shared_fits={})
 ALL = "all"
 HELD_OUT = "held-out"
-MOST_PAIRED = 8  # more curves than these are compared in the view shown first only
+MOST_PAIRED = 8  # of more curves than these not all views are fitted, and the one shown first is compared
 UNEVEN = 1.3  # times as long for the same work: something else used the machine
 
 
@@ -135,9 +135,12 @@ def build_report(inputs: Sequence[Path], selection: Selection, options: FitOptio
             asked = [_asked(data, on_main.get((data.evaluation_set, data.name), data), each, options)
                      for data in members]  # fmt: skip
             largest = max(float(data.compute.max(initial=0.0)) for data in own)
-            # Few curves are compared in all views, many in the one that is shown first.
-            is_compared = len(members) <= MOST_PAIRED or (axis is found[0][0] and each is window)
-            compare = options.compare if is_compared else None
+            # Few curves are fitted and compared in all views; many are fitted in the windows of the first axis and on
+            # every axis in the window shown first, and compared where these two meet.
+            is_first, is_shown, are_few = axis is found[0][0], each is window, len(members) <= MOST_PAIRED
+            if not (are_few or is_first or is_shown):
+                continue
+            compare = options.compare if are_few or (is_first and is_shown) else None
             jobs.append((name, axis, each, workers.submit(_analysed, asked, largest, compare)))
         views = tuple(
             _mark_incomparable(View(evaluation_set=name, axis=axis, window=each, analysis=job.result()), material)

@@ -113,7 +113,7 @@ function drawForecast() {
 
 function drawScores() {
   const early = report.windows.filter((window) => window.key !== "all");
-  const groups = early.map((window) => ({ window, scored: theView(window.key).curves.filter((curve) => curve.holdout) })).filter(({ scored }) => scored.length);
+  const groups = early.map((window) => ({ window, scored: (theView(window.key)?.curves ?? []).filter((curve) => curve.holdout) })).filter(({ scored }) => scored.length);
   $("scores-section").hidden = !groups.length;
   const row = (curve) => element("tr", { className: isShown(curve) ? "" : "off" }, who(curve.name), plain(curve.holdout.num_points, true), plain(errorText(curve.holdout.rmse), true),
     plain(errorText(curve.holdout.bias, "+"), true), plain(curve.holdout.coverage === null ? "\u2013" : `${Math.round(100 * curve.holdout.coverage)}%`, true));
@@ -262,6 +262,8 @@ function segments(id, options, key) {
 function press() {
   for (const [id, key] of [["set", "set"], ["axis", "axis"], ["window", "window"]])
     for (const button of $(id).children) button.setAttribute("aria-pressed", String(button.dataset.value === state[key]));
+  // Of many curves, other windows are fitted on the first axis only.
+  for (const button of $("window").children) button.disabled = !theView(button.dataset.value);
 }
 function choose(key, value) {
   if (state[key] === value) return;
@@ -271,6 +273,7 @@ function choose(key, value) {
     state.axis = value;
     state.target = times * dataRange()[1];
   } else state[key] = value;
+  if (!theView()) state.window = report.window;
   if (key === "set") { drawWords(); drawChips(); state.target = 2 * dataRange()[1]; }
   drawAll();
 }
