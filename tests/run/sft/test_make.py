@@ -23,6 +23,7 @@ from scalerl.models.load import EMBEDDED
 from scalerl.models.tiny import TinyShape, build_tokenizer
 from scalerl.run.evaluate import evaluate_model
 from scalerl.run.parts import build_tasks
+from scalerl.run.sft import learner as learner_module
 from scalerl.run.sft.demonstrations import NEW_STEPS
 from scalerl.run.sft.make import MADE_BY, NEW_LR, SftObserver, SftPlan, SftProgress, SftResult, load_inputs, sft
 
@@ -164,6 +165,19 @@ def test_diverged_run_ends_at_its_next_measurement(tmp_path: Path):
         sft(recipe_of(lr=1e18, steps=20), out, shape=SMALL)
     assert not out.exists()
     assert len(list((tmp_path / "model.checkpoints").iterdir())) == 1
+
+
+def test_step_without_a_finite_loss_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    imitation, training = learner_module._imitation, iter([math.nan, 1.0, 1.0])
+
+    def failing_once(inputs: Any) -> Any:
+        made = imitation(inputs)
+        return dataclasses.replace(made, loss=made.loss * next(training)) if torch.is_grad_enabled() else made
+
+    monkeypatch.setattr(learner_module, "_imitation", failing_once)
+    result = made_by(recipe_of(steps=3), tmp_path / "model")
+    assert [point.train_loss is None for point in result.curve] == [True, True, False, False]
+    assert result.curve[1].heldout_loss == result.curve[0].heldout_loss > result.curve[3].heldout_loss
 
 
 def test_killed_run_resumes_from_its_checkpoint(made: SftResult, tmp_path: Path):

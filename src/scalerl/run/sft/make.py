@@ -60,7 +60,7 @@ class SftProgress:
 
     step: int
     train_loss: float | None
-    """Mean since the previous point; None at step 0."""
+    """Mean since the previous point; None at step 0, and where no step had a finite one."""
     heldout_loss: float
     elapsed_s: float
 
@@ -275,12 +275,12 @@ class _Run:
         """Train to the end, adding to the curve; False if the observer asked to stop, with a checkpoint."""
         started = time.monotonic() - (self.curve[-1].elapsed_s if self.curve else 0.0)
         every = max(1, len(batches) // NUM_MEASUREMENTS)
-        losses: list[Mapping[str, float]] = []
+        losses: list[float] = []
         while True:
             step = self._learner.version
             is_due = step % every == 0 or step == len(batches)
             if is_due and (not self.curve or self.curve[-1].step < step):
-                train_loss = fmean(each.get("loss/value", math.nan) for each in losses) if losses else None
+                train_loss = fmean(losses) if losses else None
                 losses.clear()
                 heldout_loss = self._learner.mean_loss(batch_of(examples.heldout, step))
                 if not math.isfinite(heldout_loss):
@@ -300,7 +300,9 @@ class _Run:
                 self._save()
                 return False
             batch = batch_of([examples.training[index] for index in batches[step]], step)
-            losses.append(self._learner.step(batch))
+            metrics = self._learner.step(batch)
+            # A step whose loss is not finite was skipped, and has none.
+            losses += [metrics["loss/value"]] if "loss/value" in metrics else []
             observer.stepped(self._learner.version)
 
     def _save(self) -> None:
