@@ -1,11 +1,15 @@
 """A fleet over generators: who gets what, what happens when members die or hang, evaluations beside training."""
 
 import dataclasses
+import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from contracts.requests import drain, make_request
+from fake_engine import FakeEngine
 from fleets import make_fleet, wait_for
 from gated import GatedEngine
 
@@ -13,7 +17,9 @@ from scalerl.errors import EngineError, RecipeError
 from scalerl.loop.seams import PausableEngine
 from scalerl.remote import peer as peer_module
 from scalerl.remote.peer import Limits
+from scalerl.remote.weights import Gone, Parcel
 from scalerl.rollout.fleet.fleet import Fleet
+from scalerl.rollout.fleet.generator import Generator
 from scalerl.rollout.fleet.messages import Report
 
 
@@ -311,3 +317,35 @@ def test_learner_waits_while_its_own_memory_is_read(gated):
     wait_for(lambda: (fleet.poll(), len(made[0]) == 2 and made[0][1].pushed)[1])
     made[0][1].allow(5)
     assert {completion.first_version for completion in drain(fleet)} == {3}
+
+
+class Travelling(Parcel):
+    """Weights that arrive when a test says so, unless they are gone by then."""
+
+    def __init__(self, *, is_gone: bool = False) -> None:
+        self.arrives, self.is_gone = threading.Event(), is_gone
+
+    def names(self) -> Iterable[str]:
+        return ("a",)
+
+    def open(self) -> dict[str, Any]:
+        assert self.arrives.wait(20.0)
+        if self.is_gone:
+            raise Gone
+        return {"a": 1}
+
+
+@pytest.mark.parametrize("is_gone, expected", [(False, ([1], [1, 3])), (True, ([], [3]))])
+def test_weights_that_travel_longer_than_a_step_are_used(is_gone: bool, expected: tuple[list[int], list[int]]):
+    engine = FakeEngine(polls=lambda request: 1)
+    generator, parcels = Generator(engine, slots=4), [Travelling(is_gone=is_gone), Travelling(), Travelling()]
+    for version, parcel in enumerate(parcels, start=1):
+        generator.push(parcel, version)
+        generator.submit(group(version), False)
+        generator.advance(lambda kind, value: None)
+    assert not engine.submitted, "requests after a push wait for its weights"
+    for parcel, pushed in zip((parcels[0], parcels[2]), expected, strict=True):
+        parcel.arrives.set()
+        wait_for(lambda pushed=pushed: (generator.advance(lambda *_: None), engine.pushed == pushed)[1])
+    wait_for(lambda: (generator.advance(lambda *_: None), len(engine.submitted) == 6)[1])
+    generator.close()

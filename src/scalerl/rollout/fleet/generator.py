@@ -1,8 +1,8 @@
 """What runs in a generator's process: an engine that samples by itself, and takes commands between two chunks.
 
 Commands are obeyed in order, so a request given after a push is never sampled with older weights, which the lag rule
-needs. New weights are fetched while sampling goes on; only copying them into the engine takes time. If several pushes
-wait, the newest replaces the others.
+needs. New weights are fetched while sampling goes on; only copying them into the engine takes time. A push replaces an
+earlier one that waits, but not one that is being fetched: a learner may push faster than weights travel.
 """
 
 import time
@@ -23,19 +23,15 @@ REPORT_S = 0.05
 _WAIT_S = 0.05
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Push:
-    """Weights to sample with; `arriving` where a parcel is fetched."""
+    """Weights to sample with; `arriving` where a parcel is being fetched."""
 
     weights: Mapping[str, Any]
     version: int
     arriving: Future[dict[str, Any]] | None = None
     is_gone: bool = False
     """Whether the learner has freed them, which means that a newer push is on its way."""
-
-    @property
-    def is_here(self) -> bool:
-        return not self.is_gone and (self.arriving is None or self.arriving.done())
 
 
 class Generator:
@@ -50,7 +46,7 @@ class Generator:
         self._engine, self._slots, self._room = engine, slots, slots + max(slots // 4, 1)
         self._devices = tuple(devices)
         self._inbox: deque[_Push | Callable[[], None]] = deque()
-        """Commands in order, with at most one push."""
+        """Commands in order, with at most one push besides the one that is being fetched."""
         self._inside: deque[Request] = deque()
         self._waiting: dict[str, deque[Request]] = {"evaluation": deque(), "training": deque()}
         self._pause: ExitStack | None = None
@@ -77,12 +73,10 @@ class Generator:
         self._inbox.append(take)
 
     def push(self, weights: Mapping[str, Any], version: int) -> None:
-        """Sample with these weights from now on; they take the place of a push that has not been obeyed yet."""
+        """Sample with these weights from now on; they take the place of a push that has not been begun yet."""
         push = _Push(weights, version)
-        if isinstance(weights, Parcel) and not hasattr(self._engine, "push_parcel"):
-            push.arriving = self._fetcher.submit(weights.open)
         for place, command in enumerate(self._inbox):
-            if isinstance(command, _Push):
+            if isinstance(command, _Push) and command.arriving is None:
                 # Newer weights never break the order.
                 self._inbox[place] = push
                 return
@@ -129,22 +123,35 @@ class Generator:
             command = self._inbox[0]
             if not isinstance(command, _Push):
                 command()
-            elif command.is_here:
+            elif not self._is_here(command):
+                break
+            else:
                 try:
                     self._apply(command)
+                    has_pushed = True
                 except Gone:
-                    command.is_gone = True
-                    break
-                has_pushed = True
-            else:
-                break
+                    newer = next(
+                        (each for each in self._inbox if isinstance(each, _Push) and each is not command), None
+                    )
+                    if newer is None:
+                        command.arriving, command.is_gone = None, True
+                        break
+                    self._inbox.remove(newer)
+                    self._inbox[0] = newer
+                    continue
             self._inbox.popleft()
         return has_pushed
+
+    def _is_here(self, push: _Push) -> bool:
+        """Return whether a push can be obeyed; fetch its weights if they have to be."""
+        if push.arriving is None and isinstance(push.weights, Parcel) and not hasattr(self._engine, "push_parcel"):
+            push.arriving = None if push.is_gone else self._fetcher.submit(push.weights.open)
+        return not push.is_gone and (push.arriving is None or push.arriving.done())
 
     def _arriving(self) -> "list[Future[dict[str, Any]]]":
         """Return what the next command waits for."""
         push = self._inbox[0] if self._inbox else None
-        return [push.arriving] if isinstance(push, _Push) and push.arriving and not push.is_gone else []
+        return [push.arriving] if isinstance(push, _Push) and push.arriving else []
 
     def _apply(self, push: _Push) -> None:
         weights = push.weights if push.arriving is None else push.arriving.result()
