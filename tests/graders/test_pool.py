@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from scalerl.errors import GraderError, GraderPoolError
+from scalerl.graders.children import Children
 from scalerl.graders.pool import Graded, GraderPool, GraderSpec, Item
+from scalerl.graders.supervisor import Limits
 
 OBEY = GraderSpec(name="hostile_graders:obey")
 SAME = GraderSpec(name="hostile_graders:same")
@@ -301,6 +303,15 @@ def test_killed_supervisor_is_one_sentence():
         os.kill(pool.pids[0], signal.SIGKILL)
         with pytest.raises(GraderPoolError, match="died, with exit status -9"):
             pool.poll(timeout=30)
+
+
+def test_supervisor_that_fails_is_named():
+    children = Children("the process of the grader", "collections:Counter", limits=Limits())
+    children.wait_until_ready()
+    children.give("a counter is no work", 10.0)
+    with pytest.raises(GraderPoolError, match=r"the process of the grader failed: AttributeError: .*waits"):
+        children.poll(60.0)
+    children.close()
 
 
 def test_a_script_without_a_main_guard_can_use_a_pool(tmp_path: Path):

@@ -108,8 +108,10 @@ class Children:
                 self._replies.append((number, reply))
             case ("ready",):
                 self._is_ready = True
-            case ("failed", reason):
+            case ("refused", reason):
                 raise GraderError(reason)
+            case ("failed", reason):
+                raise GraderPoolError(f"{self._name} failed: {reason}")
             case _:
                 self._news.put(None)
                 status = self._process.wait()

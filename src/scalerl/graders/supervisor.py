@@ -268,8 +268,10 @@ def serve(file: int, parent: int, limits: Limits, work: str, given: tuple[Any, .
         gc.freeze()
         trainer.send(("ready",))
         _Supervisor(trainer, limits, made).run(parent)
+    except UserError as error:
+        trainer.send(("refused", str(error)))
     except Exception as error:
-        trainer.send(("failed", str(error) if isinstance(error, UserError) else one_line(error)))
+        trainer.send(("failed", one_line(error)))
 
 
 # In a fork ------------------------------------------------------------------------------------------------------------
