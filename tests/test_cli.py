@@ -186,7 +186,7 @@ def faults(folder: Path) -> dict[str, tuple[tuple, tuple[str, ...]]]:
         "nan": ((at("all_nan.csv"),), ("all_nan.csv", "line 2, line 3", "--where 'reward!=nan'")),
         "percent": ((at("percent.csv"), "--y-scale", "1"), ("--y-scale",)),
         "where matches nothing": ((at("good.csv"), "--where", "compute=99"), ("compute", "99")),
-        "where leaves nothing": ((at("nan.csv"), "--where", "reward!=nan"), ("Too few points: 2 of 6",)),
+        "where leaves nothing": ((at("nan.csv"), "--where", "reward!=nan"), ("Too few points: 2 of the 6",)),
         "bad where": ((at("good.csv"), "--where", "compute"), ("--where", "COLUMN=VALUE")),
         "bad where not": ((at("good.csv"), "--where", "!=3"), ("--where", "COLUMN!=VALUE")),
         "bad form": ((at("good.csv"), "--form", "sigmod"), ("sigmod", "sigmoid")),

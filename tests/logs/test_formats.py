@@ -93,6 +93,9 @@ TABLES: dict[str, tuple[str, dict[str, list[Any]]]] = {
     ),
     "lines that are no rows": ('{"step": 1}\nWarning: x\n{"step": 2}\n3\n{"step": 3}\n', {"step": [1, 2, 3]}),
     "cut last line": ('{"step": 1, "reward": 0.5}\n{"step": 2, "rew', {"step": [1], "reward": [0.5]}),
+    "cut number": ("step,reward\n1,0.45\n2,0.5\n3,0.", {"step": [1, 2], "reward": [0.45, 0.5]}),
+    "number cut before its point": ("step,reward\n1,0.45\n2,0.5\n3,0", {"reward": [0.45, 0.5]}),
+    "whole last number": ("step,reward\n1,0.45\n2,0.5\n3,1", {"reward": [0.45, 0.5, 1]}),
     "ms-swift": ('{"reward": 0.1, "global_step/max_steps": "5/400"}\n', {"global_step/max_steps": [5]}),
 }  # fmt: skip
 

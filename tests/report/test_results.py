@@ -117,7 +117,7 @@ def test_answer_is_never_only_if_nearly_certain():
 
 
 def test_no_usable_curve_names_what_the_window_dropped():
-    with pytest.raises(NoCurveError, match=r"^no usable curve: Too few points: 3 of 6 .*left out 22") as caught:
+    with pytest.raises(NoCurveError, match=r"^no usable curve: Too few points: 3 of the 6 .*left out 22") as caught:
         analyse_fit([series(facts=(BY_SEED,))], FitOptions(skip_before=2800.0))
     assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match=r"no usable curve among 2; the first, a: .*left out"):
@@ -219,6 +219,12 @@ def test_set_with_one_curve_is_not_compared():
     assert [(pair.a, pair.b) for pair in done.pairs] == [("r1/val", "r2/val")]
     assert done.notes == (note(NoteKind.ALONE_IN_SET, name="r1/test"),)
     assert to_json(done)["notes"] == [{"kind": "alone_in_set", "name": "r1/test"}]
+
+
+def test_curve_without_another_is_not_called_the_best():
+    text = shown(analyse_compare([series("long"), series("few", num=3)], FitOptions(), None))
+    assert "Only long has a curve: there is nothing to compare it with." in text
+    assert "probability" not in text
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ Amount = Callable[[float], str]
 
 def _too_few(n: Note, at: Amount) -> str:
     left_out = f" (the window left out {n.num_left_out})" if n.num_left_out else ""
-    return f"Too few points: {n.num} of {n.needed}{left_out}."
+    return f"Too few points: {n.num} of the {n.needed} that a fit needs{left_out}."
 
 
 def _levels_off(n: Note, at: Amount) -> str:

@@ -51,7 +51,7 @@ def _uneven_time(values: Mapping[str, Any]) -> str:
 _SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     # which lines and files were taken
     "lines_taken": "{num} of {num_lines} lines record a step; the step is {origin}.",
-    "cut_lines": "{num} lines (the first is line {line}) are cut or no rows, and are left out.",
+    "cut_lines": "Lines that are cut or are no rows are left out: {num}, the first is line {line}.",
     "rows_counted": "The log does not name its steps: compute is the number of the record, 1 to {num}.",
     "longest_history": "{file} is read: the longest of {num_files} histories.",
     "other_logs": "The folder holds one run in several logs: {file} is read, with {num} values of {y}; not {others}.",

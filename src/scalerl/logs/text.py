@@ -25,6 +25,7 @@ _MAX_LINE = 2_000
 _MIN_DRAWN = 6
 _RULE = re.compile(r"[-:+=|\s]+")
 _PREAMBLE = re.compile(r"\s*$|#|\s*\"?sep=.\"?\s*$", re.IGNORECASE)
+_FRACTION = re.compile(r"[-+]?\d*\.\d")
 _NUMBER = re.compile(r"[-+]?\d[\d.,]*(e[-+]?\d+)?", re.IGNORECASE)
 
 
@@ -92,6 +93,8 @@ def _csv_rows(source: Source) -> Iterator[Placed]:
     names = [name if name not in names[:at] else f"{name}.{at + 1}" for at, name in enumerate(names)]
     if len(body) > 1 and len(body[-1][2]) < len(names) and not source.text.endswith(("\n", "\r")):
         body.pop()  # still being written
+    elif _is_cut(source.text, [cells[-1] for _, _, cells in body]):
+        source.note("cut_lines", num=1, line=body.pop()[0])
     # Where commas separate cells, those within a cell group thousands.
     source.decimal_comma = delimiter != "," and has_decimal_commas(cell for _, _, cells in body for cell in cells)
     for line, _, cells in body:
@@ -103,6 +106,15 @@ def _csv_rows(source: Source) -> Iterator[Placed]:
         # A run that is restarted may write its header again.
         if cells != header:
             yield f"line {line}", dict(zip(names, map(str.strip, cells), strict=False))
+
+
+def _is_cut(text: str, cells: Sequence[str]) -> bool:
+    """Return whether a text ends within its last number: 0.45 of which 0 or 0. was written is a wrong value."""
+    if len(cells) < 2 or text.endswith(("\n", "\r")):
+        return False
+    *others, last = map(str.strip, cells)
+    is_begun = re.fullmatch(r"[-+]?\d+\.?", last) is not None and others[-1].startswith(last)
+    return is_begun and all(map(_FRACTION.match, others))
 
 
 def drawn_rows(source: Source) -> list[Placed] | None:

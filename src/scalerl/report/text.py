@@ -194,6 +194,8 @@ def _choice(analysis: Analysis, comparison: Comparison, best: str, against: Mapp
     standing = next((each for each in comparison.standings if each.name == best), None)
     if standing is None:
         return f"{best} leads"
+    if all(pair.kind == PairKind.NO_CURVE for pair in against.values()):
+        return f"Only {best} has a curve: there is nothing to compare it with"
     odds = f"best{where} with probability {probability_text(standing.p_best)}"
     if not rivals:
         return f"Take {best}: {odds}"
