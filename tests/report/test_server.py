@@ -168,6 +168,12 @@ def test_no_route_changes_anything(board: ServedBoard, method: str, path: str):
     assert board.get(path, method=method)[0] == 405
 
 
+def test_refusals_do_not_name_the_server(board: ServedBoard):
+    status, headers, body = board.get("/", method="OPTIONS")
+    assert (status, body, headers.get("Server")) == (501, b"", None)
+    assert headers["X-Content-Type-Options"] == "nosniff"
+
+
 def test_headers_forbid_scripts_from_elsewhere(board: ServedBoard):
     for path in ("/", "/api/runs", "/assets/board.js", "/nothing"):
         headers = board.get(path)[1]

@@ -151,9 +151,13 @@ class Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    def _refuse(self) -> None:
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse without naming what serves here."""
         self.close_connection = True
-        self._send(405, b"", "text/plain")
+        self._send(code, b"", "text/plain")
+
+    def _refuse(self) -> None:
+        self.send_error(405)
 
     do_POST = do_PUT = do_DELETE = do_PATCH = _refuse
 
