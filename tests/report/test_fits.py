@@ -33,6 +33,15 @@ def test_a_run_past_its_peak_is_falling_and_not_promised_more():
     assert row["end"]["value"] < 0.59
 
 
+def test_what_is_to_know_of_the_rows_is_said_once(tmp_path: Path):
+    path = tmp_path / "verl.log"
+    path.write_text("".join(f"step:{n} - critic/rewards/mean:{0.1 + n / 100:.3f}\n" for n in range(1, 30)))
+    source = Source(path=path, root=Root(tmp_path), kind="log", name="verl")
+    (curve,) = look_at(source, None, {}, has_changed=False, with_history=False).detail["curves"]
+    assert len(curve["notes"]) == 1
+    assert curve["notes"][0] not in curve["fit"]["text"]
+
+
 def _write(path: Path, num_runs: int, num: int) -> Path:
     rows = (
         {"run": f"r{run}", "step": n, "reward": 0.1 + run / 100 + n / 200}

@@ -448,10 +448,10 @@ def param_value(fit: Fit | None, name: str) -> Value | None:
     return Value(value=fit.params[name], low=low, high=high)
 
 
-def curve_text(curve: CurveResult, unit: str | None = None, notes: Sequence[Note] | None = None) -> str:
+def curve_text(curve: CurveResult, notes: Sequence[Note] | None = None) -> str:
     """Return what to know about one curve in words: on its rows, then its conclusions, or these notes."""
     problem = [curve.series.problem] if curve.series.problem else []
-    shown = [note_text(each, unit) for each in (curve.conclusions if notes is None else notes)]
+    shown = [note_text(each) for each in (curve.conclusions if notes is None else notes)]
     return " ".join([*problem, *curve.series.notes, *shown]) or curve.verdict
 
 

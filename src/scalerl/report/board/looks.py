@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from scalerl import store
-from scalerl.curves import Verdict
+from scalerl.curves import Verdict, note_text
 from scalerl.errors import InputError, UserError
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, Series
@@ -29,7 +29,7 @@ from scalerl.report.content import page_json
 from scalerl.report.figures import line_to, points_json
 from scalerl.report.json import curve_json, plain
 from scalerl.report.outlook import FIRST_FIT, with_end
-from scalerl.report.results import FitOptions, curve_text, fitted_curve
+from scalerl.report.results import FitOptions, fitted_curve
 from scalerl.report.runs import WAITING, Rows, Run, log_run, read_folder
 from scalerl.report.samples import line_offsets
 from scalerl.report.sources import Source, planned
@@ -321,7 +321,8 @@ def fit_curve(series: Series, end_compute: float | None, unit: str | None) -> Js
         "end": None if at_end is None else {"compute": at_end.compute, **plain(at_end.reward)},
         "level": None if done is None else done.level,
         "end_compute": end_compute,
-        "text": curve_text(curve, unit),
+        # What is to know of its rows is shown beside it.
+        "text": " ".join(note_text(each, unit) for each in curve.conclusions) or curve.verdict,
         "fall": None if done is None else done.fall,
         "line": None if line is None else line.as_json(),
     }
