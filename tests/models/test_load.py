@@ -137,10 +137,12 @@ def test_offline_mode_does_not_contact_the_hub(silent_hub, monkeypatch):
 
 def test_model_is_downloaded_from_a_slow_hub(tmp_path, monkeypatch):
     folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
+    (folder / "consolidated.safetensors").write_bytes(b"the same weights again, under Mistral's names")
     monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 1)
     with hub_in_place(tmp_path, monkeypatch, folder, first_answer_s=1.5) as asked:
         assert load("org/small").context == 64
     assert any(line.startswith("GET ") and line.endswith("/model.safetensors") for line in asked)
+    assert not [line for line in asked if "consolidated" in line]
 
 
 def test_nothing_is_overwritten_or_left_half_written(tmp_path, monkeypatch):

@@ -142,7 +142,7 @@ def model_folder(name: str, *, has_weights: bool = True) -> Path:
     if path.exists() or name.startswith((".", "~", os.sep)) or name.count("/") > 1:
         what = "is a file" if path.exists() else "does not exist"
         raise ModelError(f"model {name} {what}: give a model folder, a hub name or a .gguf file")
-    return _checked(_downloaded(name, [*_SMALL_FILES, *(["*.safetensors"] if has_weights else [])]), has_weights)
+    return _checked(_downloaded(name, [*_SMALL_FILES, *(["model*.safetensors"] if has_weights else [])]), has_weights)
 
 
 def _downloaded(name: str, patterns: list[str]) -> Path:
