@@ -225,6 +225,7 @@ def test_curve_without_another_is_not_called_the_best():
     text = shown(analyse_compare([series("long"), series("few", num=3)], FitOptions(), None))
     assert "Only long has a curve: there is nothing to compare it with." in text
     assert "probability" not in text
+    assert "1.00" not in text
 
 
 @pytest.fixture(scope="module")

@@ -178,7 +178,7 @@ def _compare(analysis: Analysis) -> Iterator[Part]:
         rows = [
             (
                 each,
-                f"{p_best[each]:.2f}" if each in p_best else "-",
+                f"{p_best[each]:.2f}" if each in p_best and len(p_best) > 1 else "-",
                 ceiling_cell(by_name[each]),
                 against[each].verdict if each in against else "",
             )
