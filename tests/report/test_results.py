@@ -221,6 +221,11 @@ def test_set_with_one_curve_is_not_compared():
     assert to_json(done)["notes"] == [{"kind": "alone_in_set", "name": "r1/test"}]
 
 
+def test_curves_over_different_computes_are_not_compared():
+    with pytest.raises(InputError, match=r"one axis of compute to be compared, .* gpu_hours and step: name one"):
+        analyse_compare([series("a", x_label="step"), series("b")], FitOptions(), None)
+
+
 def test_curve_without_another_is_not_called_the_best():
     text = shown(analyse_compare([series("long"), series("few", num=3)], FitOptions(), None))
     assert "Only long has a curve: there is nothing to compare it with." in text

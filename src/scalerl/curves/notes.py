@@ -74,7 +74,6 @@ class NoteKind(StrEnum):
     ALONE_IN_SET = "alone_in_set"
     NOTHING_POOLED = "nothing_pooled"
     NOT_POOLED = "not_pooled"
-    DIFFERENT_AXES = "different_axes"
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,9 +156,6 @@ SENTENCES: dict[NoteKind, Callable[[Note, Amount], str]] = {
     NoteKind.NOT_POOLED: lambda n, at: (
         f"Not pooled, since they do not follow a sigmoid or have too few points: {', '.join(n.names)}."
     ),
-    NoteKind.DIFFERENT_AXES: lambda n, at: (
-        f"The curves count compute in different columns ({', '.join(n.columns)}): name one with --x COLUMN."
-    ),
 }
 
 

@@ -341,6 +341,7 @@ def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | N
             f"{number} ({', '.join(data.name for data in series) or 'none'}) was found and two or more are needed to "
             f"compare: name more files, or split one with --by {'COLUMN' if len(sets) < 2 else 'set'}."
         )
+    check_one_axis(series, "curves must be on one axis of compute to be compared")
     curves = _some_usable(fitted_curves(series, options))
     fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
     comparisons, notes = {}, []
@@ -351,9 +352,6 @@ def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | N
         else:
             notes.append(note(NoteKind.ALONE_IN_SET, name=members[0]))
     notes += _pool_notes(curves, options)
-    units = sorted({curve.series.x_label for curve in curves})
-    if len(units) > 1:
-        notes.append(note(NoteKind.DIFFERENT_AXES, columns=tuple(units)))
     return Analysis(command="compare", curves=curves, comparisons=comparisons, at=at, notes=tuple(notes))
 
 

@@ -309,7 +309,8 @@ def _analysed(
         at = tuple(reward_at(curve.fit, [times * largest for times in TARGETS])) if curve.fit and curve.usable else ()
         curves.append(replace(curve, holdout=score_held_out(curve), at=at))
     fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
-    comparisons = {"": compare(fits)} if compare is not None and len(fits) > 1 else {}
+    is_one_axis = len({data.x_label for data, _ in asked}) == 1
+    comparisons = {"": compare(fits)} if compare is not None and len(fits) > 1 and is_one_axis else {}
     return Analysis(command="compare", curves=tuple(curves), comparisons=comparisons)
 
 
