@@ -240,7 +240,7 @@ def figure_data(analysis: Analysis) -> FigureData:
     prefix, labels = short_names([result.name for result in results])
     x_labels, y_labels = ({getattr(result.series, name) for result in results} for name in ("x_label", "y_label"))
     # Recipes that are compared are drawn to one end: they differ by their curves, not by how far each one ran.
-    is_shared = analysis.command == "compare" and len(x_labels) == 1
+    is_shared = analysis.command == "compare"
     end = max(max(map(_end, results)) if is_shared else 0.0, analysis.at or 0.0)
     p_best = dict(analysis.ranking)
     fits = {result.name: result.fit for result in results if result.fit is not None}
