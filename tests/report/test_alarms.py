@@ -227,7 +227,7 @@ def test_forecast_that_left_its_interval_is_found():
     assert "0.400 to 0.600 after 4 evaluations" in alarm_text(alarm)
 
 
-def test_no_alarm_once_a_forecast_came_back_or_without_a_known_ceiling():
+def test_no_alarm_if_a_forecast_came_back_or_no_ceiling_is_known():
     assert moved_alarms([row(4, 0.5, 0.4, 0.6), row(6, 0.7, 0.5, 0.8), row(8, 0.55, 0.5, 0.6)]) == []
     rows = [row(4, 0.5, 0.4, 0.6, is_ok=False), row(6, 0.9, 0.8, 0.95, is_ok=False)]
     assert moved_alarms([{**each, "end": None} for each in rows]) == []

@@ -3,6 +3,7 @@
 import json
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,14 +101,20 @@ def test_only_what_was_added_to_a_run_is_read(tmp_path: Path, monkeypatch: pytes
     assert _looked(source, None, has_changed=True).summary["step"] == 1
 
 
+def _shown(board: Board) -> Any:
+    """Return the only item of a board after its first look."""
+    board.look()
+    (item,) = board._items.values()
+    assert item.asked is not None
+    item.asked.result()
+    board.look()
+    return item
+
+
 def test_an_open_page_gets_its_history_without_a_pause(tmp_path: Path):
     board = Board([_write(tmp_path / "a.jsonl", 1, 20)])
     try:
-        board.look()
-        (item,) = board._items.values()
-        assert item.asked is not None
-        item.asked.result()
-        board.look()
+        item = _shown(board)
         assert board.detail(item.source.key) is not None
         while item.fitting is not None:
             item.fitting.result()
@@ -121,11 +128,7 @@ def test_an_open_page_gets_its_history_without_a_pause(tmp_path: Path):
 def test_new_rows_do_not_wait_for_fits(tmp_path: Path):
     board = Board([_write(tmp_path / "a.jsonl", 1, 20)])
     try:
-        board.look()
-        (item,) = board._items.values()
-        assert item.asked is not None
-        item.asked.result()
-        board.look()
+        item = _shown(board)
         assert item.fitting is not None
         item.fitting, fitted = Future(), item.fitting.result()  # fits that take long
         _write(tmp_path / "a.jsonl", 1, 30)

@@ -82,7 +82,7 @@ def test_every_axis_and_window_is_fitted_separately(written: dict[str, Any]):
     assert view(content)["curves"][0]["holdout"] is None
 
 
-def test_of_many_curves_other_windows_are_fitted_on_the_first_axis_alone(study: Path, monkeypatch: pytest.MonkeyPatch):
+def test_many_curves_have_all_windows_on_the_first_axis_alone(study: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(report_views, "MOST_PAIRED", 1)
     content = content_of(study)
     assert [(one["axis"], one["window"]) for one in content["views"]] == [
@@ -168,11 +168,14 @@ def test_absolute_windows_cut_all_arms_at_equal_compute(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("quick")
-def test_all_points_are_fitted_if_the_window_has_too_few(tmp_path: Path):
+@pytest.mark.parametrize("most_paired", [8, 1])
+def test_all_points_are_fitted_if_the_window_has_too_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_paired):
+    monkeypatch.setattr(report_views, "MOST_PAIRED", most_paired)
     content = content_of(write_study(tmp_path / "s", num=8, plan={"fit": {"until": 0.3}}))
     assert content["window"] == "all"
     assert content["notes"] == [{"kind": "window_too_short", "window": "first 30%"}]
     assert view(content, window="held-out")["curves"][0]["verdict"] == "too_few"
+    assert all(view(content, axis["key"]) for axis in content["axes"]), "the page shows all points on every axis"
     assert content["sets"][0]["lead"] is not None
 
 

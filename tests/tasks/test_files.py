@@ -58,7 +58,7 @@ def test_a_parquet_file_gives_the_same_problems_as_its_lines(tmp_path: Path):
     assert (table.training, table.evaluation) == (lines.training, lines.evaluation)
 
 
-def test_compressed_lines_a_byte_order_mark_and_carriage_returns_are_read(tmp_path: Path):
+def test_compressed_files_byte_order_marks_and_carriage_returns(tmp_path: Path):
     plain = file(5, 0, path=write(tmp_path / "sums.jsonl", *SUMS))
     lines, packed = (tmp_path / "sums.jsonl").read_bytes(), tmp_path / "sums.jsonl.gz"
     packed.write_bytes(gzip.compress(lines))

@@ -170,22 +170,23 @@ class Covariance:
     along: Array
     """... and then the directions (columns) in which runs differ ..."""
     less: Array
-    """... by how much each has to shrink to be white too: all of it is 1."""
+    """... with the share by which each shrinks to be white too."""
 
     def whitened(self, values: Array) -> Array:
         """Return white columns."""
-        white = self.whiten @ values
+        return self._shrunk(self.whiten @ values)
+
+    def _shrunk(self, white: Array) -> Array:
         return white - self.along @ (self.less[:, None] * (self.along.T @ white))
 
     def explained(self, shared: Array) -> tuple[Array, Array]:
-        """Return the weights of the blocks (rows) that foretell values elsewhere, and the variance that they explain.
+        """Return the weights of the blocks (rows) that predict values elsewhere, and the variance that they explain.
 
         `shared` are covariances of the blocks with those values.
         """
         # What is known of the start, which may come last, has none.
         white = self.whitened(np.concatenate([shared, np.zeros((len(self.whiten) - len(shared), shared.shape[1]))]))
-        again = white - self.along @ (self.less[:, None] * (self.along.T @ white))
-        return (self.whiten.T @ again)[: len(shared)], np.einsum("ij,ij->j", white, white)
+        return (self.whiten.T @ self._shrunk(white))[: len(shared)], np.einsum("ij,ij->j", white, white)
 
 
 def products(
@@ -641,21 +642,24 @@ def where_the_mass_is(
     problem: Problem, covariances: list[Covariance], candidates: Candidates
 ) -> tuple[Candidates, list[Covariance]]:
     """Return a grid of shapes for every candidate that matters, and the covariances with nearly all of the mass."""
-    # White noise; a drift, a misfit and a spread of middle size, whose best shape is near that of any other; and the
+    # White noise; a drift and a misfit of middle size, whose best shape is near that of any other; and the
     # largest misfit, under which a plain curve may be as likely as one with a kink that the others ask for.
     num_spreads = len(covariances) // (len(priors.DRIFTS) * len(priors.MISFITS))
-    some = [
-        covariances[(drift * len(priors.MISFITS) + misfit) * num_spreads + spread]
+    # Each without a spread between runs and, where there are several, with a middle one.
+    white, middle, loose = (
+        [
+            covariances[(drift * len(priors.MISFITS) + misfit) * num_spreads + spread]
+            for spread in (0, num_spreads // 2)[:num_spreads]
+        ]
         for drift, misfit in ((0, 0), (4, 1), (0, len(priors.MISFITS) - 1))
-        for spread in ((0, num_spreads // 2) if num_spreads > 1 else (0,))
-    ]
-    b, m, mass = first_shapes(problem, some[0], candidates)
+    )
+    b, m, mass = first_shapes(problem, white[0], candidates)
     # Rough as this is, it rules most places of a fall out; the best few of every kind stay.
     rank = (np.equal.outer(candidates.kind, candidates.kind) & np.less.outer(mass, mass)).sum(axis=1)
     kept = (rank < FEW) | (mass > mass.max() - 12.0)
     candidates = candidates.take(kept)
-    b, m, spread = best_shapes(problem, some[len(some) // 2], candidates, b[kept], m[kept])
-    rough = evidence(problem, some, around(candidates, b, m, spread, num=3, reach=2.2), num_nodes=1)
+    b, m, spread = best_shapes(problem, middle[-1], candidates, b[kept], m[kept])
+    rough = evidence(problem, white + middle + loose, around(candidates, b, m, spread, num=3, reach=2.2), num_nodes=1)
     mass = log_sum(rough.log_mass, axis=(0, 1)).reshape(len(candidates.kind), -1).max(axis=1)
     share = np.exp(mass - log_sum(mass))
     flat, kept = candidates.kind == Kind.flat, (share >= FINE[-1][0]) & (candidates.kind != Kind.flat)

@@ -135,12 +135,12 @@ def build_report(inputs: Sequence[Path], selection: Selection, options: FitOptio
             asked = [_asked(data, on_main.get((data.evaluation_set, data.name), data), each, options)
                      for data in members]  # fmt: skip
             largest = max(float(data.compute.max(initial=0.0)) for data in own)
-            # Few curves are fitted and compared in all views; many are fitted in the windows of the first axis and on
-            # every axis in the window shown first, and compared where these two meet.
-            is_first, is_shown, are_few = axis is found[0][0], each is window, len(members) <= MOST_PAIRED
-            if not (are_few or is_first or is_shown):
+            # Few curves are fitted and compared in all views. Many are fitted in all windows on the first axis, and on
+            # the others in the window shown first and with all points; they are compared in the view shown first.
+            is_first, are_few = axis is found[0][0], len(members) <= MOST_PAIRED
+            if not (are_few or is_first or each in (window, windows[-1])):
                 continue
-            compare = options.compare if are_few or (is_first and is_shown) else None
+            compare = options.compare if are_few or (is_first and each is window) else None
             jobs.append((name, axis, each, workers.submit(_analysed, asked, largest, compare)))
         views = tuple(
             _mark_incomparable(View(evaluation_set=name, axis=axis, window=each, analysis=job.result()), material)
