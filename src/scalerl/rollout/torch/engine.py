@@ -304,7 +304,8 @@ class TorchEngine(LocalEngine):
     def _count_decode(self, result: ChunkResult, start: NDArray[np.int64]) -> None:
         slots, kept = self._slots, result.num_kept
         attended = kept * (slots.prompt_length + start) + kept * (kept - 1) // 2
-        for purpose, chosen in (("training", ~slots.evaluates), ("evaluation", slots.evaluates)):
+        chosen_by: dict[Purpose, NDArray[np.bool_]] = {"training": ~slots.evaluates, "evaluation": slots.evaluates}
+        for purpose, chosen in chosen_by.items():
             self._done[purpose] += Work(decoded=int(kept[chosen].sum()), attended=int(attended[chosen].sum()))
 
 
