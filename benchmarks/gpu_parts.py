@@ -520,7 +520,7 @@ def run_loop(subject: Subject, seconds: float, *, name: str) -> Figures:
 
     pipeline = Pipeline(
         engine=engine,
-        curriculum=Curriculum([f"{number:04}" for number in range(NUM_PROBLEMS)], seed=0, retires=uniform),
+        curriculum=Curriculum([f"{number:04}" for number in range(NUM_PROBLEMS)], seed=0, is_solved=uniform),
         learner=learner,
         make_requests=make_requests,
         grading=FirstHalf(),

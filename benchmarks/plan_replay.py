@@ -8,7 +8,7 @@ Simulated: studies of 8 arms, ceilings N(0.6, spread), exponents lognormal aroun
 lognormal 0.5, 40 evaluations to T with noise of sd 0.005, start 0.4. Every policy has at most 40 % of the compute of
 training all arms to T. Regret is the best true reward at T minus that of the chosen arm.
 
-    forecast   scalerl.joint.plan over pooled fits: the arm with the largest expected gain per compute gets a rung more
+    forecast   scalerl.joint.plan over pooled fits: the arm with the largest expected gain per compute gets a stage more
     halving    successive halving: three rounds of equal compute, the better half by the latest evaluation goes on
     highest    all arms to 40 % of T, the highest reward seen so far is chosen
     oracle     Bayes' choice from the data that `forecast` gathered, knowing the distributions the curves came from
@@ -29,7 +29,7 @@ from scalerl.joint.pool import pool
 
 NUM_ARMS, NUM_EVALS, SD, START = 8, 40, 0.005, 0.4
 SHARE = 0.4
-RUNG = 1 / 8  # of the target: five evaluations
+STAGE = 1 / 8  # of the target: five evaluations
 EXPONENT, EXPONENT_SD, MIDPOINT, MIDPOINT_SD, CEILING = 1.8, 0.25, 0.2, 0.5, 0.6
 
 
@@ -43,7 +43,7 @@ class Study:
     start: float
     is_crossing: bool
     """Whether the best at T is not the best at T/4."""
-    first: float = RUNG
+    first: float = STAGE
     """Compute that every arm is given before the first decision."""
 
     def latest(self, arm: int, spent: float) -> float:
@@ -89,7 +89,7 @@ class Outcome:
 
 
 def forecast(study: Study, budget: float) -> Outcome:
-    """The planner, rung by rung."""
+    """The planner, stage by stage."""
     num_arms = len(study.reward)
     spent = np.full(num_arms, study.first)
     fits: dict[tuple[int, float], Fit] = {}
@@ -98,12 +98,12 @@ def forecast(study: Study, budget: float) -> Outcome:
         fits |= {key: study.fit(*key) for key in keys if key not in fits}
         curves = pool({str(arm): fits[arm, own] for arm, own in keys})
         arms = [Candidate(name=str(arm), spent=own, fit=curves[str(arm)]) for arm, own in keys]
-        planned = plan(arms, 1.0, rung=RUNG)
+        planned = plan(arms, 1.0, stage=STAGE)
         going = [arm for arm in planned.arms if arm.rate > 0 and arm.spent < 1 - 1e-9]
-        if not going or budget - spent.sum() < RUNG - 1e-9:
+        if not going or budget - spent.sum() < STAGE - 1e-9:
             return Outcome(choice=int(planned.favourite or 0), spent=spent)
         best = int(max(going, key=lambda arm: (arm.rate, -arm.spent)).name)
-        spent[best] = min(spent[best] + RUNG, 1.0)
+        spent[best] = min(spent[best] + STAGE, 1.0)
 
 
 def halving(study: Study, budget: float) -> Outcome:

@@ -49,7 +49,7 @@ def test_a_midpoint_at_half_the_compute_is_more_efficient():
 def test_a_recipe_and_its_repeat_are_not_separable():
     (pair,) = compare({"a": fitted(0), "b": fitted(1)}).pairs
     assert (pair.kind, pair.winner) == (PairKind.NOT_SEPARABLE, None)
-    assert find_note(pair.notes, NoteKind.SETTLED_BY) is not None
+    assert find_note(pair.notes, NoteKind.DECIDED_BY) is not None
     spread = find_note(pair.notes, NoteKind.RUN_SPREAD)
     assert spread is not None
     assert spread.sd == pytest.approx(0.03 * 0.2, rel=0.2)

@@ -72,7 +72,7 @@ def measured(slots: int, max_lag: int, *, steps: int = 24, **regime) -> tuple[fl
     """Mean and largest lag of the loop, without its first steps, in which lags build up."""
     pipeline = Pipeline(
         engine=FakeEngine(polls=length, slots=slots),
-        curriculum=Curriculum([f"p{place}" for place in range(600)], seed=0, retires=uniform),
+        curriculum=Curriculum([f"p{place}" for place in range(600)], seed=0, is_solved=uniform),
         learner=LagLearner(),
         make_requests=requests,
         grading=AtOnce(grade),

@@ -51,7 +51,7 @@ def present(rows: Sequence[Mapping[str, Any]], **given: Any) -> list[Alarm]:
 
 def test_signals_within_their_limits_raise_no_alarm():
     assert present(steps()) == []
-    assert present(steps(curriculum__retired_frac=0.7)) == []
+    assert present(steps(curriculum__solved_frac=0.7)) == []
     # Only the last steps count, and not fewer than five.
     assert present(steps(loss__kl=0.5) + steps()) == []
     assert present(steps(loss__kl=0.5)[-4:]) == []
@@ -77,14 +77,14 @@ def test_signals_within_their_limits_raise_no_alarm():
             "empty", 0.2, "no_verdict", "the grader gave no verdict on any answer",
         ),
         (
-            {"curriculum__retired_frac": 0.9},
-            "retired", 0.8, None,
+            {"curriculum__solved_frac": 0.9},
+            "solved", 0.8, None,
             "90% of a task's training problems are solved and no longer asked; with few of them left, the reward can "
             'fall: take more problems, or ask all of them (curriculum = "uniform")',
         ),
         (
-            {"curriculum__retired_frac": 0.9, "curriculum__retired_frac__code": 0.9},
-            "retired", 0.8, None, "90% of the training problems of code are solved",
+            {"curriculum__solved_frac": 0.9, "curriculum__solved_frac__code": 0.9},
+            "solved", 0.8, None, "90% of the training problems of code are solved",
         ),
     ],
 )  # fmt: skip

@@ -250,7 +250,7 @@ def test_pairs_show_both_axes_and_what_would_decide(pairs: Analysis):
     assert alike["target"]["compute_ratio"]["low"] < 1 < alike["target"]["compute_ratio"]["high"]
     assert 0 < alike["p_larger_exponent"] < 1
     kinds = {name: [each["kind"] for each in pair["notes"]] for name, pair in (("alike", alike), ("far", far))}
-    assert [("settled_by" in each) for each in kinds.values()] == [True, False]
+    assert [("decided_by" in each) for each in kinds.values()] == [True, False]
     assert (far["kind"], far["winner"]) == ("higher_ceiling", "one")
     assert far["ceiling_difference"]["low"] > 0
     assert far["p_larger_exponent"] is None  # no shared ceiling
@@ -259,7 +259,7 @@ def test_pairs_show_both_axes_and_what_would_decide(pairs: Analysis):
     both = [pairs.comparisons[""].shared_exponents[name].value for name in ("one", "two")]
     for cell in (f"{alike['p_higher_ceiling']:.2f}", " / ".join(f"{value:.2f}" for value in both), "not separable"):
         assert cell in line
-    settled = find_note(pairs.pairs[0].notes, NoteKind.SETTLED_BY)
+    settled = find_note(pairs.pairs[0].notes, NoteKind.DECIDED_BY)
     assert settled is not None
     assert note_text(settled).removesuffix(".") in text
     ranking = to_json(pairs)["rankings"][0]["standings"]

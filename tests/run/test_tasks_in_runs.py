@@ -263,8 +263,8 @@ def test_resumed_mixture_keeps_epochs_and_ratio(mixed: tuple[Path, Any]):
     assert asked["short"] + asked["long"] == 32
     first_epoch = [key for key in keys if key.startswith("0/short/")]
     assert len(first_epoch) == len(set(first_epoch)) == 12
-    retired = {key: value for row in metrics for key, value in row.items() if key.startswith("curriculum/")}
-    assert retired == dict.fromkeys([f"curriculum/retired_frac{of}" for of in ("", "/short", "/long")], 0.0), "uniform"
+    solved = {key: value for row in metrics for key, value in row.items() if key.startswith("curriculum/")}
+    assert solved == dict.fromkeys([f"curriculum/solved_frac{of}" for of in ("", "/short", "/long")], 0.0), "uniform"
 
 
 def test_each_task_has_its_own_rows_curve_and_forecast(mixed: tuple[Path, list[Listener]]):
@@ -288,7 +288,7 @@ def test_each_task_has_its_own_rows_curve_and_forecast(mixed: tuple[Path, list[L
 
 def test_three_to_one_holds_within_a_percent_through_the_loop():
     ids = {name: [f"{name}/{number}" for number in range(50)] for name in ("math", "code")}
-    mixture = Curriculum(ids, weights={"math": 3, "code": 1}, seed=0, retires=uniform)
+    mixture = Curriculum(ids, weights={"math": 3, "code": 1}, seed=0, is_solved=uniform)
     pipeline = Pipeline(
         engine=SimulatedEngine(slots=30, seed=1),
         curriculum=mixture,

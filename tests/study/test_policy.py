@@ -1,4 +1,4 @@
-"""Policies: who gets the next rung, what is written down, and that a kill changes nothing."""
+"""Policies: who gets the next stage, what is written down, and that a kill changes nothing."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ base = "tiny-cpu"
 [budget]
 steps = 48
 policy = "{policy}"
-rungs = {rungs}
+stages = {stages}
 share = 0.5
 """
 ARMS = ("[arms.good]", '[arms.bad]\nloss = "dapo"', '[arms.middle]\nloss = "gspo"', '[arms.poor]\nloss = "tis"')
@@ -28,7 +28,7 @@ CURVES = {"good": 0.62, "bad": 0.45, "middle": 0.52, "poor": 0.50}
 
 
 def run_policy(tmp_path: Path, policy: str, *, num: int = 4, resume: bool = False, jobs: int = 1, **curves):
-    text = "\n".join([STUDY.format(policy=policy, rungs=2 * num), *ARMS[:num]])
+    text = "\n".join([STUDY.format(policy=policy, stages=2 * num), *ARMS[:num]])
     plan, out = plan_of(tmp_path, text), tmp_path / "out"
     (tmp_path / "curves.json").write_text(json.dumps(CURVES | curves))
     command = [sys.executable, str(FAKE), str(tmp_path / "curves.json")]
@@ -48,7 +48,7 @@ def spent(runner: Runner) -> dict[str, int]:
 def test_forecast_stops_the_worse_arms_early(tmp_path):
     runner, decisions = run_policy(tmp_path, "forecast")
     steps = spent(runner)
-    assert [row["kind"] for row in decisions[:4]] == ["first_rung"] * 4
+    assert [row["kind"] for row in decisions[:4]] == ["first_stage"] * 4
     assert decisions[-1]["arm"] is None
     assert decisions[-1]["known"]["favourite"] == "good"
     assert steps["bad"] <= 24 < steps["good"]
@@ -84,7 +84,7 @@ def test_several_jobs_decide_while_others_run(tmp_path):
 
 
 def test_declared_policy_cannot_be_changed_on_resume(tmp_path):
-    texts = [STUDY.format(policy=policy, rungs=8) + ARMS[1] for policy in ("halving", "forecast")]
+    texts = [STUDY.format(policy=policy, stages=8) + ARMS[1] for policy in ("halving", "forecast")]
     open_only(tmp_path, text=texts[0])
     with pytest.raises(StudyError, match="declared before the start"):
         open_only(tmp_path, text=texts[1], resume=True)
@@ -106,9 +106,9 @@ def test_every_arm_gets_a_first_rung():
     arms = [measured("a", 0.2), Measured(name="b", share=0.0, num_runs=1)]
     decision = forecast(arms, 8, 0.4, frozenset())
     assert decision is not None
-    assert (decision.kind, decision.arm, decision.until) == ("first_rung", "b", 0.125)
+    assert (decision.kind, decision.arm, decision.until) == ("first_stage", "b", 0.125)
 
 
 def test_unknown_policy_names_the_choices(tmp_path):
     with pytest.raises(StudyError, match=r'budget\.policy is .* must be one of "uniform", "halving", "forecast"'):
-        plan_of(tmp_path, STUDY.format(policy="greedy", rungs=8) + ARMS[1])
+        plan_of(tmp_path, STUDY.format(policy="greedy", stages=8) + ARMS[1])

@@ -1,4 +1,4 @@
-"""Stands in for `scalerl train` with rewards on a curve: pauses, resumes and may die in the middle of a rung.
+"""Stands in for `scalerl train` with rewards on a curve: pauses, resumes and may die in the middle of a stage.
 
 CURVES.json RECIPE --out DIR [--resume] [--pause-at SHARE]      {"ARM": ceiling, "die": "ARM-seedN", "die_at": step}
 """

@@ -96,7 +96,7 @@ def make_requests(issued: Issued) -> list[Request]:
     return [replace(request, length=LengthPlan(answer_budget=random_polls(request))) for request in requests]
 
 
-def is_solved(key: str) -> bool:
+def answers_right(key: str) -> bool:
     return derive_seed("verdict", key) % 3 == 0
 
 
@@ -119,7 +119,7 @@ def grade(completions: Sequence[Completion]) -> Group:
     """A group is solved or not as a whole, by its key alone, so that what no-positive-resampling does is known."""
     request = completions[0].request
     assert [completion.request.index for completion in completions] == list(range(NUM_COMPLETIONS))
-    correct = is_solved(request.group)
+    correct = answers_right(request.group)
     return Group(
         key=request.group,
         problem=request.problem,

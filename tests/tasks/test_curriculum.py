@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalerl.tasks.curriculum import Curriculum, Issued, PassRecord, Retires, no_positive_resampling, uniform
+from scalerl.tasks.curriculum import Curriculum, IsSolved, Issued, PassRecord, no_positive_resampling, uniform
 from scalerl.types import derive_seed
 
-LATEST: Retires = functools.partial(no_positive_resampling, threshold=0.9, history="latest")
-CUMULATIVE: Retires = functools.partial(no_positive_resampling, threshold=0.9, history="cumulative")
+LATEST: IsSolved = functools.partial(no_positive_resampling, threshold=0.9, history="latest")
+CUMULATIVE: IsSolved = functools.partial(no_positive_resampling, threshold=0.9, history="cumulative")
 RULES = {"latest": LATEST, "cumulative": CUMULATIVE, "uniform": uniform}
 
 
@@ -20,8 +20,8 @@ def ids(**sizes: int) -> dict[str, list[str]]:
     return {name: [f"{name}/{number}" for number in range(size)] for name, size in sizes.items()}
 
 
-def make(num_problems=3, *, seed=0, retires: Retires = LATEST):
-    return Curriculum([f"p{number}" for number in range(num_problems)], seed=seed, retires=retires)
+def make(num_problems=3, *, seed=0, is_solved: IsSolved = LATEST):
+    return Curriculum([f"p{number}" for number in range(num_problems)], seed=seed, is_solved=is_solved)
 
 
 def take(curriculum: Curriculum) -> Issued:
@@ -49,7 +49,7 @@ class Reference:
         self.trained: list[str] = []
         self.to_reissue: list[Issued] = []
 
-    def is_retired(self, problem_id: str) -> bool:
+    def is_solved(self, problem_id: str) -> bool:
         groups = [
             (correct, graded) for issued, correct, graded in self.grades if issued.problem_id == problem_id and graded
         ]
@@ -62,7 +62,7 @@ class Reference:
         return False
 
     def is_exhausted(self, name: str) -> bool:
-        return all(map(self.is_retired, self.problem_ids[name]))
+        return all(map(self.is_solved, self.problem_ids[name]))
 
     @property
     def in_flight(self) -> list[Issued]:
@@ -86,7 +86,7 @@ class Reference:
             order = sorted(self.problem_ids[name])
             random.Random(derive_seed("epoch order", self.seeds[name], epoch)).shuffle(order)
             asked = {issued.problem_id for issued in self.issued if issued.epoch == epoch}
-            left = [problem_id for problem_id in order if problem_id not in asked and not self.is_retired(problem_id)]
+            left = [problem_id for problem_id in order if problem_id not in asked and not self.is_solved(problem_id)]
             busy = {issued.problem_id for issued in self.in_flight}
             for problem_id in left:
                 if problem_id not in busy:
@@ -110,7 +110,7 @@ def test_agrees_with_a_reference_through_kills_and_resumes(steps, weights, seed,
     """One task or several; problems and tasks come in any order."""
     by_task = ids(**{name: data.draw(st.integers(1, 5)) for name in reversed(list(weights or {"": 1}))})
     problem_ids = by_task if weights else by_task[""][::-1]
-    curriculum = Curriculum(problem_ids, seed=seed, retires=RULES[rule], weights=weights)
+    curriculum = Curriculum(problem_ids, seed=seed, is_solved=RULES[rule], weights=weights)
     reference = Reference(by_task, weights or {}, seed, rule)
     saved = json.dumps(curriculum.state_dict()), copy.deepcopy(reference)
     for step, number in steps:
@@ -130,23 +130,23 @@ def test_agrees_with_a_reference_through_kills_and_resumes(steps, weights, seed,
         elif step == "save":
             saved = json.dumps(curriculum.state_dict()), copy.deepcopy(reference)
         elif step == "kill":
-            curriculum = Curriculum.restore(json.loads(saved[0]), problem_ids, retires=RULES[rule], weights=weights)
+            curriculum = Curriculum.restore(json.loads(saved[0]), problem_ids, is_solved=RULES[rule], weights=weights)
             reference = copy.deepcopy(saved[1])
             reference.to_reissue = list(reference.in_flight)
             assert json.loads(saved[0]) == json.loads(json.dumps(curriculum.state_dict()))
         assert list(curriculum.in_flight) == reference.in_flight
         assert list(curriculum.untrained) == reference.untrained
         assert curriculum.exhausted == all(map(reference.is_exhausted, by_task))
-        fracs = {name: sum(map(reference.is_retired, listed)) / len(listed) for name, listed in by_task.items()}
-        columns = {f"curriculum/retired_frac/{name}": frac for name, frac in fracs.items() if name}
-        assert curriculum.metrics == {"curriculum/retired_frac": max(fracs.values()), **columns}
+        fracs = {name: sum(map(reference.is_solved, listed)) / len(listed) for name, listed in by_task.items()}
+        columns = {f"curriculum/solved_frac/{name}": frac for name, frac in fracs.items() if name}
+        assert curriculum.metrics == {"curriculum/solved_frac": max(fracs.values()), **columns}
 
 
 @settings(max_examples=40, deadline=None)
 @given(weightings, st.integers(1, 12), st.randoms(use_true_random=False), st.data())
 def test_every_task_keeps_its_share_at_any_time(weights, most_in_flight, noise, data):
     sizes = {name: data.draw(st.integers(1, 30)) for name in weights}
-    curriculum = Curriculum(ids(**sizes), weights=weights, seed=0, retires=uniform)
+    curriculum = Curriculum(ids(**sizes), weights=weights, seed=0, is_solved=uniform)
     flying, history = [], []
     while len(history) < 400:
         issued = curriculum.next() if len(flying) < most_in_flight else None
@@ -172,8 +172,8 @@ def test_history_is_the_latest_group_or_all_of_them():
 
 
 @pytest.mark.parametrize("rule", ["latest", "cumulative"])
-def test_a_group_with_few_verdicts_retires_nothing(rule):
-    curriculum = make(1, retires=RULES[rule])
+def test_a_group_with_few_verdicts_solves_nothing(rule):
+    curriculum = make(1, is_solved=RULES[rule])
     for num_graded in (1, 7):
         curriculum.graded(take(curriculum).key, num_correct=num_graded, num_graded=num_graded, num_asked=16)
         assert not curriculum.exhausted
@@ -181,7 +181,7 @@ def test_a_group_with_few_verdicts_retires_nothing(rule):
     curriculum.graded(take(curriculum).key, num_correct=8, num_graded=8, num_asked=16)
     assert curriculum.exhausted
     # Who does not say how many were asked for has every verdict counted.
-    curriculum = make(1, retires=RULES[rule])
+    curriculum = make(1, is_solved=RULES[rule])
     solve(curriculum, take(curriculum), 1, 1)
     assert curriculum.exhausted
 
@@ -195,7 +195,7 @@ def test_bookkeeping_mistakes_are_errors():
         curriculum.graded(issued.key, num_correct=3, num_graded=2)
     with pytest.raises(ValueError, match="2 correct of 3 graded of 2 asked cannot be"):
         curriculum.graded(issued.key, num_correct=2, num_graded=3, num_asked=2)
-    again = Curriculum.restore(curriculum.state_dict(), ["p0", "p1"], retires=LATEST)
+    again = Curriculum.restore(curriculum.state_dict(), ["p0", "p1"], is_solved=LATEST)
     with pytest.raises(ValueError, match="not in flight"):
         solve(again, issued, 1)
     solve(curriculum, issued, 0)
@@ -215,9 +215,9 @@ def test_bad_problem_sets_are_errors():
         ({}, {}, "a weight above 0 for each"),
     ):
         with pytest.raises(ValueError, match=sentence):
-            Curriculum(problem_ids, seed=0, retires=uniform, weights=weights)
-    state = Curriculum(ids(a=2, b=2), weights={"a": 1, "b": 1}, seed=0, retires=uniform).state_dict()
+            Curriculum(problem_ids, seed=0, is_solved=uniform, weights=weights)
+    state = Curriculum(ids(a=2, b=2), weights={"a": 1, "b": 1}, seed=0, is_solved=uniform).state_dict()
     with pytest.raises(ValueError, match="made with the tasks a, b, not a, c; resume with the same"):
-        Curriculum.restore(state, ids(a=2, c=2), weights={"a": 1, "c": 1}, retires=uniform)
+        Curriculum.restore(state, ids(a=2, c=2), weights={"a": 1, "c": 1}, is_solved=uniform)
     with pytest.raises(ValueError, match="other problems"):
-        Curriculum.restore(state, ids(a=2, b=3), weights={"a": 1, "b": 1}, retires=uniform)
+        Curriculum.restore(state, ids(a=2, b=3), weights={"a": 1, "b": 1}, is_solved=uniform)

@@ -404,7 +404,7 @@ def remedies(recipe: Recipe) -> dict[str, tuple[str, ...]]:
         keep = ("filter.drop_truncated = false",)
         # Without interruptions nothing else teaches the model to be brief, so that comes first.
         names = (*names, *keep) if recipe.length.name == "interruption" else (*keep, *names)
-    return {"truncated": names, "backend": _backend_remedies(recipe), "retired": ('curriculum = "uniform"',)}
+    return {"truncated": names, "backend": _backend_remedies(recipe), "solved": ('curriculum = "uniform"',)}
 
 
 def _backend_remedies(recipe: Recipe) -> tuple[str, ...]:

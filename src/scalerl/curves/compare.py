@@ -412,7 +412,7 @@ def _reasons(pair: Pair, one: Recipe, other: Recipe) -> tuple[Note, ...]:
     if found is not None:
         notes.append(found)
     if pair.kind == PairKind.NOT_SEPARABLE:
-        notes.append(_settled_by(pair, one, other))
+        notes.append(_decided_by(pair, one, other))
     single = tuple(each.name for each in (one, other) if each.fit.run_sd is None)
     if single:
         notes.append(note(NoteKind.RUN_SPREAD, names=single, sd=max(one.spread, other.spread)))
@@ -424,7 +424,7 @@ def _reasons(pair: Pair, one: Recipe, other: Recipe) -> tuple[Note, ...]:
     return tuple(notes)
 
 
-def _settled_by(pair: Pair, one: Recipe, other: Recipe) -> Note:
+def _decided_by(pair: Pair, one: Recipe, other: Recipe) -> Note:
     """Return what would decide: so many seeds each, if the spread between runs is in the way, else more compute.
 
     Both are None where the ceilings are too alike for either.
@@ -437,7 +437,7 @@ def _settled_by(pair: Pair, one: Recipe, other: Recipe) -> Note:
     if inside > 0.5 * wanted:
         needed = [compute_to_know(replace(curve, margin=max(wanted, 1e-9))) for curve in (one.fit, other.fit)]
         times = None if None in needed else max(each for each in needed if each is not None)
-    return note(NoteKind.SETTLED_BY, seeds=seeds if seeds is not None and seeds <= 32 else None, times=times)
+    return note(NoteKind.DECIDED_BY, seeds=seeds if seeds is not None and seeds <= 32 else None, times=times)
 
 
 def crossing_compute(one: Recipe, other: Recipe) -> float | None:

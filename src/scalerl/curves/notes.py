@@ -63,7 +63,7 @@ class NoteKind(StrEnum):
     COMPUTE_RATIO = "compute_ratio"
     EXPONENT = "exponent"
     MEASURED = "measured"
-    SETTLED_BY = "settled_by"
+    DECIDED_BY = "decided_by"
     RUN_SPREAD = "run_spread"
     SAME_PROMPTS = "same_prompts"
     DIFFERENT_PROMPTS = "different_prompts"

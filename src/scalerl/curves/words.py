@@ -88,7 +88,7 @@ def _measured(n: Note, at: Amount) -> str:
     )
 
 
-def _settled_by(n: Note, at: Amount) -> str:
+def _decided_by(n: Note, at: Amount) -> str:
     ways = []
     if n.times is not None:
         ways.append(f"{n.times:g} times the compute")
@@ -136,7 +136,7 @@ SENTENCES: dict[NoteKind, Callable[[Note, Amount], str]] = {
         f"At one ceiling for all, the exponent of {n.a} is larger than that of {n.b} with probability {n.p_larger:.2f}."
     ),
     NoteKind.MEASURED: _measured,
-    NoteKind.SETTLED_BY: _settled_by,
+    NoteKind.DECIDED_BY: _decided_by,
     NoteKind.RUN_SPREAD: lambda n, at: (
         f"One run of {' and of '.join(n.names)}: a spread of up to {n.sd:.2g} between runs is assumed."
     ),

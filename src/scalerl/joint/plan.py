@@ -7,7 +7,7 @@ target and s_i the part of arm i's spread there that the new evaluations will ex
 
     value_i = s_i * phi(d) - |m_i - max_j m_j| * Phi(-d),   d = |m_i - max_j m_j| / s_i   (j other than i)
 
-The first evaluations of a long rung may explain little, so an arm is judged by its best horizon: the compute to
+The first evaluations of a long stage may explain little, so an arm is judged by its best horizon: the compute to
 continue to that has the largest value per unit of compute.
 """
 
@@ -59,7 +59,7 @@ class ArmPlan:
     until: float | None
     """Compute to continue to; None for an arm that is not continued."""
     value: float
-    """Expected gain of one more rung; 0 for an arm that is not worth continuing."""
+    """Expected gain of one more stage; 0 for an arm that is not worth continuing."""
     rate: float
     """Expected gain per unit of compute at the best horizon; infinite for an arm without a curve."""
 
@@ -85,16 +85,16 @@ def plan(
     arms: Sequence[Candidate],
     target: float,
     *,
-    rung: float | None = None,
+    stage: float | None = None,
     budget: float | None = None,
     level: float = 0.9,
 ) -> Planned:
     """Return what to do with each arm.
 
-    `rung` is the least compute to continue by, an eighth of the target if None. `budget` limits the compute of all arms
-    together, including what they have spent already.
+    `stage` is the least compute to continue by, an eighth of the target if None. `budget` limits the compute of all
+    arms together, including what they have spent already.
     """
-    rung = rung or target / 8
+    stage = stage or target / 8
     known = {arm.name: arm.fit for arm in arms if arm.fit is not None and arm.fit.has_intervals}
     at_target = {name: draws_at(curve, target, stream) for stream, (name, curve) in enumerate(known.items())}
     if len(known) >= LEAST_KNOWN:
@@ -107,7 +107,7 @@ def plan(
     p_best, regret, favourite = _standing(at_target, level)
     gain = max((curve.gain for curve in known.values()), default=1.0)
     means = {name: float(draws.mean()) for name, draws in at_target.items()}
-    rows = [_arm(arm, known.get(arm.name), means, target, rung, gain, p_best, level, at_target) for arm in arms]
+    rows = [_arm(arm, known.get(arm.name), means, target, stage, gain, p_best, level, at_target) for arm in arms]
     is_decided = (
         favourite is not None
         and len(known) == len(arms)
@@ -155,7 +155,7 @@ def _arm(
     curve: Fit | None,
     means: Mapping[str, float],
     target: float,
-    rung: float,
+    stage: float,
     gain: float,
     p_best: Mapping[str, float],
     level: float,
@@ -168,12 +168,12 @@ def _arm(
     if not is_there and not arm.can_continue:
         action = "stop"
     elif not is_there and arm.name not in at_target:
-        until, rate, value = min(arm.spent + rung, target), np.inf, np.inf
+        until, rate, value = min(arm.spent + stage, target), np.inf, np.inf
     elif not is_there:
         if curve is not None:
-            horizons, spread = horizons_of(arm, curve, target, rung)
+            horizons, spread = horizons_of(arm, curve, target, stage)
         else:
-            horizons = np.array([min(arm.spent + rung, target)])
+            horizons = np.array([min(arm.spent + stage, target)])
             spread = np.array([FIRST_RUNG * float(at_target[arm.name].std())])
         values = knowledge_gradient(_gap(arm.name, means), spread)
         rates = values / (horizons - arm.spent) / arm.num_runs
@@ -193,10 +193,10 @@ def _arm(
     )
 
 
-def horizons_of(arm: Candidate, curve: Fit, target: float, rung: float) -> tuple[Array, Array]:
-    """Return the computes to continue to, from one rung to the target, and the `explained_sds` of each."""
-    num = max(min(NUM_HORIZONS, round((target - arm.spent) / rung)), 1)
-    horizons = np.linspace(min(arm.spent + rung, target), target, num)
+def horizons_of(arm: Candidate, curve: Fit, target: float, stage: float) -> tuple[Array, Array]:
+    """Return the computes to continue to, from one stage to the target, and the `explained_sds` of each."""
+    num = max(min(NUM_HORIZONS, round((target - arm.spent) / stage)), 1)
+    horizons = np.linspace(min(arm.spent + stage, target), target, num)
     return horizons, explained_sds(curve, arm.spent, horizons, target)
 
 

@@ -30,7 +30,7 @@ WINDOW = 3  # evaluations whose mean is compared
 FEWEST_EVALUATIONS = 8  # from which a trend is looked for
 SURE_FALL = 3.0  # standard errors of a fall; it is measured from the highest window, which is high by chance too
 EMPTY = "batch/empty"  # derived from batch/effective: 1 for a step without anything to train on
-RETIRED = "curriculum/retired_frac"  # the largest of all tasks; with several, each is in RETIRED/TASK
+SOLVED = "curriculum/solved_frac"  # the largest of all tasks; with several, each is in SOLVED/TASK
 # Derived from loss/kl and loss/ratio_max of steps whose tokens were all sampled with the weights that are trained: what
 # is left of the difference between generator and learner is that of their arithmetic.
 BACKEND_KL, BACKEND_RATIO = "loss/backend_kl", "loss/backend_ratio_max"
@@ -46,7 +46,7 @@ class AlarmKind(StrEnum):
     NO_VERDICT = "no_verdict"
     SKIPPED = "skipped"
     EMPTY = "empty"
-    RETIRED = "retired"
+    SOLVED = "solved"
     ENTROPY = "entropy"
     LAG = "lag"
     FALL = "fall"
@@ -89,8 +89,8 @@ SIGNALS: tuple[Signal, ...] = (
     # One in twenty may be an outlier; more is a fault.
     Signal(key="optim/skipped", label="Steps without an update", limit=0.05, alarm=AlarmKind.SKIPPED),
     Signal(key=EMPTY, label="Empty batches", limit=0.2, alarm=AlarmKind.EMPTY),
-    # Runs whose problems were nearly all solved and retired fell (docs/results/principles.md).
-    Signal(key=RETIRED, label="Retired problems", limit=0.8, alarm=AlarmKind.RETIRED),
+    # Runs whose problems were nearly all solved, and no longer asked, fell (docs/results/principles.md).
+    Signal(key=SOLVED, label="Solved problems", limit=0.8, alarm=AlarmKind.SOLVED),
 )
 
 
@@ -205,9 +205,9 @@ def _with_cause(alarm: Alarm, columns: Columns) -> Alarm:
         counts = Counter({name: float(np.nansum(recent.get(f"grader/{name}", 0.0))) for name in NO_VERDICT})
         name, most = counts.most_common(1)[0]
         return replace(alarm, cause=name if most else None)
-    if alarm.kind == AlarmKind.RETIRED:
-        shares = {key: values[-1] for key, values in recent.items() if key.startswith(f"{RETIRED}/")}
-        return replace(alarm, subject=max(shares, key=lambda key: shares[key]).removeprefix(f"{RETIRED}/")
+    if alarm.kind == AlarmKind.SOLVED:
+        shares = {key: values[-1] for key, values in recent.items() if key.startswith(f"{SOLVED}/")}
+        return replace(alarm, subject=max(shares, key=lambda key: shares[key]).removeprefix(f"{SOLVED}/")
                        if shares else "")  # fmt: skip
     return alarm
 
@@ -372,7 +372,7 @@ TITLES = {
     AlarmKind.NO_VERDICT: "No verdicts",
     AlarmKind.SKIPPED: "Skipped updates",
     AlarmKind.EMPTY: "Empty batches",
-    AlarmKind.RETIRED: "Retired problems",
+    AlarmKind.SOLVED: "Solved problems",
     AlarmKind.ENTROPY: "Collapse of entropy",
     AlarmKind.LAG: "Lag",
     AlarmKind.FALL: "Fall of the reward",
@@ -393,7 +393,7 @@ FACTS = {
     AlarmKind.NO_VERDICT: "the grader has no verdict on {value:.0%} of completions",
     AlarmKind.SKIPPED: "{value:.0%} of the last steps changed no weight, because loss or gradient was not finite",
     AlarmKind.EMPTY: "{value:.0%} of the last batches had nothing to train on",
-    AlarmKind.RETIRED: "{value:.0%} of {whose} are solved and no longer asked",
+    AlarmKind.SOLVED: "{value:.0%} of {whose} are solved and no longer asked",
     AlarmKind.ENTROPY: "the entropy of the policy is {value:.2g}, so that all answers to a problem are nearly the same",
     AlarmKind.LAG: "answers are trained on up to {value:.3g} steps after they were begun, more than {limit:g}",
     AlarmKind.FALL: "the reward on {subject} has fallen by {value:.2g} since its peak",
@@ -419,7 +419,7 @@ REMEDIES = {
     AlarmKind.NO_VERDICT: ", which are not trained on: {why}",
     AlarmKind.SKIPPED: ": check the loss function if it is your own, lower optimizer.lr, or set model.dtype = float32",
     AlarmKind.EMPTY: ", so the model does not change: {why}",
-    AlarmKind.RETIRED: "; with few of them left, the reward can fall: take more problems, or ask all of them{names}",
+    AlarmKind.SOLVED: "; with few of them left, the reward can fall: take more problems, or ask all of them{names}",
     AlarmKind.ENTROPY: (
         ": lower optimizer.lr, raise rollout.temperature, or stop here if the reward is as high as it can be"
     ),

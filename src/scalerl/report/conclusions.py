@@ -15,7 +15,7 @@ from scalerl.report.runs import WAITING, Run, environments, incomparable
 from scalerl.report.standing import OPEN, Lead, LeadKind, lead, pair_of, ranked
 from scalerl.report.views import ALL, Report, View
 
-WHY_OPEN = (NoteKind.SAME_RUN, NoteKind.DIFFERENT_PROMPTS, NoteKind.SETTLED_BY)
+WHY_OPEN = (NoteKind.SAME_RUN, NoteKind.DIFFERENT_PROMPTS, NoteKind.DECIDED_BY)
 """Notes that say why a pair is not decided, and what would decide it."""
 GROUPS = {
     Verdict.FALLEN: "past_peak",
@@ -168,7 +168,7 @@ def _equal_curves(report: Report) -> list[Fact]:
 
 
 def open_questions(report: Report, evaluation_set: str) -> list[Fact]:
-    """Return what these data do not settle: unknown ceilings, and pairs with the reference that are not separable."""
+    """Return what these data do not decide: unknown ceilings, and pairs with the reference that are not separable."""
     view = report.view(evaluation_set)
     unit, facts = view.axis.label, []
     for curve in view.analysis.curves:

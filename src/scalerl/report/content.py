@@ -61,7 +61,7 @@ def page_json(report: Report) -> dict[str, Any]:
         for curve_row, curve in zip(row["curves"], view.analysis.curves, strict=True):
             curve_row |= {"verdict_text": curve.verdict, "text": curve_text(curve, notes=curve.notes)}
         for pair_row, pair in zip(row["pairs"], view.analysis.pairs, strict=True):
-            wanted = find_note(pair.notes, NoteKind.SETTLED_BY)
+            wanted = find_note(pair.notes, NoteKind.DECIDED_BY)
             pair_row["text"] = pair.verdict
             pair_row["to_decide"] = None if wanted is None else note_text(wanted)
     return {

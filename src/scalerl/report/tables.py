@@ -72,7 +72,7 @@ def shielded(text: object) -> str:
 # Of a report, from its JSON
 
 DECISIONS = {
-    "first_rung": "first rung of every arm",
+    "first_stage": "first stage of every arm",
     "round": "a round of successive halving",
     "continue": "the largest expected gain per compute",
     "finish": "the choice is made, and it is trained to the end",

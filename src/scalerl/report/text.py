@@ -199,7 +199,7 @@ def _choice(analysis: Analysis, comparison: Comparison, best: str, against: Mapp
     odds = f"best{where} with probability {probability_text(standing.p_best)}"
     if not rivals:
         return f"Take {best}: {odds}"
-    wanted = find_note(against[rivals[0]].notes, NoteKind.SETTLED_BY)
+    wanted = find_note(against[rivals[0]].notes, NoteKind.DECIDED_BY)
     decide = "" if wanted is None else f". {note_text(wanted).removesuffix('.')}"
     cost = fixed(_finest(analysis) + 1)(standing.regret)
     return f"{best} leads, but is not separable from {listed(rivals)}: {odds}; taking it now should cost {cost}{decide}"

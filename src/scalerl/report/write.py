@@ -100,7 +100,7 @@ def markdown(report: Report, content: Mapping[str, Any], pictures: Pictures) -> 
             f"![{shielded(words)}]({quote(file)})\n\n*{shielded(words)}*" for file, words in pictures.get(name, ())
         ]
         parts += map(_text, _results(report, name))
-        parts += _listed("What these data do not settle", content["open"][name])
+        parts += _listed("What these data do not decide", content["open"][name])
     parts += _listed("Warnings", content["warnings"]) + _listed("Notes", content["notes"])
     for each in content["tables"]:
         parts += [f"## {each['title']}", Table(heads=each["heads"], rows=each["rows"]).markdown()]

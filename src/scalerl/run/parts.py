@@ -414,10 +414,10 @@ def build_curriculum(
     by_task = {name: [problem.id for problem in of_task.tokens] for name, of_task in prompts.items()}
     ids = by_task if recipe.tasks else next(iter(by_task.values()))
     weights = {name: task.weight for name, task in recipe.tasks.items()}
-    retires = choose(CURRICULA, recipe.curriculum)
+    is_solved = choose(CURRICULA, recipe.curriculum)
     if state is None:
-        return Curriculum(ids, seed=recipe.seed, retires=retires, weights=weights)
-    return Curriculum.restore(state, ids, retires=retires, weights=weights)
+        return Curriculum(ids, seed=recipe.seed, is_solved=is_solved, weights=weights)
+    return Curriculum.restore(state, ids, is_solved=is_solved, weights=weights)
 
 
 def _restore(learner: CheckpointedLearner, earlier: Earlier) -> PipelineState | None:

@@ -18,7 +18,7 @@ from scalerl.study.spec import StudyBudgetSettings
 
 
 class Controller:
-    """Gives out rungs by the study's policy."""
+    """Gives out stages by the study's policy."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         budget = plan.study.budget
@@ -42,7 +42,7 @@ class Controller:
             if self.ended:
                 return None
             busy = frozenset(status.run.arm for status in statuses if status.state == "running")
-            decision = self._decide(self._measured(statuses), self._budget.rungs, self._budget.share, busy)
+            decision = self._decide(self._measured(statuses), self._budget.stages, self._budget.share, busy)
             if decision is None:
                 return None
             self._write(decision)

@@ -158,7 +158,7 @@ def policy_record(plan: Plan) -> dict[str, Any] | None:
     budget = plan.study.budget
     if budget is None or budget.policy == "uniform":
         return None
-    return {"name": budget.policy, "rungs": budget.rungs, "share": budget.share}
+    return {"name": budget.policy, "stages": budget.stages, "share": budget.share}
 
 
 def check_asked(folder: Path, resume: bool) -> None:

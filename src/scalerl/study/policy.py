@@ -1,4 +1,4 @@
-"""Which arm gets the next rung: `halving` and `forecast`, as pure functions of what was measured.
+"""Which arm gets the next stage: `halving` and `forecast`, as pure functions of what was measured.
 
 Compute is counted in shares of each run's own budget: 0 before training, 1 at its end.
 """
@@ -16,7 +16,7 @@ from scalerl.joint.pool import pool
 
 EPSILON = 1e-6
 
-DecisionKind = Literal["first_rung", "round", "continue", "finish", "decided", "not_separable", "budget_spent"]
+DecisionKind = Literal["first_stage", "round", "continue", "finish", "decided", "not_separable", "budget_spent"]
 """Why an arm gets compute (the first four), or how a study ends (the last three)."""
 
 
@@ -54,18 +54,18 @@ class Decision:
     """What the policy knew, as plain values for decisions.jsonl."""
 
 
-def first_rung(arms: Sequence[Measured], rungs: int) -> Decision | None:
-    """Return the decision to run an arm that has not had its first rung; None if all have."""
+def first_stage(arms: Sequence[Measured], stages: int) -> Decision | None:
+    """Return the decision to run an arm that has not had its first stage; None if all have."""
     for arm in arms:
-        if arm.share < 1 / rungs - EPSILON and not arm.failed:
-            return Decision(kind="first_rung", arm=arm.name, until=1 / rungs)
+        if arm.share < 1 / stages - EPSILON and not arm.failed:
+            return Decision(kind="first_stage", arm=arm.name, until=1 / stages)
     return None
 
 
 # Successive halving ---------------------------------------------------------------------------------------------------
 
 
-def halving(arms: Sequence[Measured], rungs: int, share: float, busy: frozenset[str]) -> Decision | None:
+def halving(arms: Sequence[Measured], stages: int, share: float, busy: frozenset[str]) -> Decision | None:
     """Successive halving: after each round of equal compute, continue the better half. None means to wait."""
     alive = [arm for arm in arms if not arm.failed]
     rounds = max(int(np.ceil(np.log2(len(arms)))), 1)
@@ -93,13 +93,13 @@ def _finite(value: float) -> float | None:
 # The planner ----------------------------------------------------------------------------------------------------------
 
 
-def forecast(arms: Sequence[Measured], rungs: int, share: float, busy: frozenset[str]) -> Decision | None:
+def forecast(arms: Sequence[Measured], stages: int, share: float, busy: frozenset[str]) -> Decision | None:
     """Choose the arm with the largest expected gain per compute, until a choice is made or the share is spent."""
-    if (first := first_rung([arm for arm in arms if arm.name not in busy], rungs)) is not None:
+    if (first := first_stage([arm for arm in arms if arm.name not in busy], stages)) is not None:
         return first
-    if any(arm.share < 1 / rungs - EPSILON and not arm.failed for arm in arms):
+    if any(arm.share < 1 / stages - EPSILON and not arm.failed for arm in arms):
         return None
-    planned = make_plan(arms, rungs, share)
+    planned = make_plan(arms, stages, share)
     known = plan_known(planned)
     going = [arm for arm in planned.arms if arm.action == "continue" and arm.name not in busy]
     if busy and (planned.kind == "decided" or not going):
@@ -111,14 +111,15 @@ def forecast(arms: Sequence[Measured], rungs: int, share: float, busy: frozenset
             return Decision(kind="finish", arm=going[0].name, until=1.0, known=known)
         return Decision(kind="decided", known=known)
     if not going:
-        is_spent = sum(arm.share * arm.num_runs for arm in arms) > share * sum(arm.num_runs for arm in arms) - 1 / rungs
+        spent, all_runs = sum(arm.share * arm.num_runs for arm in arms), sum(arm.num_runs for arm in arms)
+        is_spent = spent > share * all_runs - 1 / stages
         return Decision(kind="budget_spent" if is_spent else "not_separable", known=known)
     best = max(going, key=lambda arm: (arm.rate, -arm.spent))
-    until = min(np.floor(best.spent * rungs + EPSILON) + 1, rungs) / rungs
+    until = min(np.floor(best.spent * stages + EPSILON) + 1, stages) / stages
     return Decision(kind="continue", arm=best.name, until=float(until), known=known)
 
 
-def make_plan(arms: Sequence[Measured], rungs: int, share: float) -> Planned:
+def make_plan(arms: Sequence[Measured], stages: int, share: float) -> Planned:
     """Return the plan to the end of the budget, over pooled fits."""
     fits = pool({arm.name: curve for arm in arms if (curve := fit_arm(arm)) is not None})
     candidates = [
@@ -132,7 +133,7 @@ def make_plan(arms: Sequence[Measured], rungs: int, share: float) -> Planned:
         for arm in arms
     ]
     budget = share * sum(arm.num_runs for arm in arms)
-    return plan(candidates, 1.0, rung=1 / rungs, budget=budget)
+    return plan(candidates, 1.0, stage=1 / stages, budget=budget)
 
 
 @functools.lru_cache(maxsize=64)

@@ -3,7 +3,7 @@
 waiting -> running -> done | failed | stopped        --resume takes failed and stopped runs up again
                ^ |
                | v
-              paused      a policy pauses runs at rungs and continues some of them
+              paused      a policy pauses runs at stages and continues some of them
 """
 
 import os

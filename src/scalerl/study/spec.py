@@ -24,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 # What a user's --set changes in the study itself; every other key is a setting of its recipes.
 _OWN = ("arms", "compute", "fit", "holdout", "leave_one_out", "seeds")
 
-_OWN_BUDGET = ("budget.policy", "budget.rungs", "budget.share")
+_OWN_BUDGET = ("budget.policy", "budget.stages", "budget.share")
 
 Changes = dict[str, Any]
 Policy = Literal["uniform", "halving", "forecast"]
@@ -62,8 +62,8 @@ class StudyBudgetSettings(Settings):
     flops: float | None = Field(default=None, gt=0)
     """Floating-point operations of generator and learner."""
     policy: Policy = "uniform"
-    """uniform runs all arms to the end; halving and forecast pause them at rungs and continue the promising ones."""
-    rungs: Annotated[int, Field(ge=2, le=100)] = 8
+    """uniform runs all arms to the end; halving and forecast pause them at stages and continue the promising ones."""
+    stages: Annotated[int, Field(ge=2, le=100)] = 8
     """Equal parts of a run's budget after which it may be paused."""
     share: Annotated[float, Field(gt=0, le=1)] = 0.4
     """What halving and forecast may spend, as a share of the compute of running all arms to the end."""

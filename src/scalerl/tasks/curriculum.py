@@ -47,14 +47,14 @@ class Issued(NamedTuple):
         return group_key(self.epoch, self.problem_id)
 
 
-Retires = Callable[[PassRecord], bool]
+IsSolved = Callable[[PassRecord], bool]
 """Whether a problem with this record is not asked again in later epochs."""
 
 
 def no_positive_resampling(
     record: PassRecord, /, *, threshold: float, history: Literal["latest", "cumulative"]
 ) -> bool:
-    """Retire a problem at a pass rate >= threshold (0.9 in arXiv 2510.13786, section 4).
+    """A problem is solved, and no longer asked, at a pass rate >= threshold (0.9 in arXiv 2510.13786, section 4).
 
     The paper does not say how its history is aggregated: "latest" reads the last group, "cumulative" all of them.
     """
@@ -65,7 +65,7 @@ def no_positive_resampling(
 
 
 def uniform(record: PassRecord, /) -> bool:
-    """Never retire a problem: ask every problem in every epoch."""
+    """No problem counts as solved: every problem is asked in every epoch."""
     return False
 
 
@@ -77,13 +77,13 @@ class _Epochs:
             raise ValueError("a curriculum needs at least one problem")
         # Sorted: the order of an epoch must not depend on the order of a file.
         self.problem_ids, self.seed = sorted(problem_ids), seed
-        self.retired: set[str] = set()
+        self.solved: set[str] = set()
         self.epoch = 0
         self.pending = self._shuffled()
 
     @property
     def exhausted(self) -> bool:
-        return len(self.retired) == len(self.problem_ids)
+        return len(self.solved) == len(self.problem_ids)
 
     def next(self, busy: Container[str]) -> Issued | None:
         """Return the next problem that is not busy."""
@@ -96,28 +96,28 @@ class _Epochs:
                 return Issued(problem_id=self.pending.pop(place), epoch=self.epoch)
         return None
 
-    def retire(self, issued: Issued) -> None:
-        self.retired.add(issued.problem_id)
+    def drop(self, issued: Issued) -> None:
+        self.solved.add(issued.problem_id)
         # The next epoch may have begun before this grade, with the problem pending in it.
         if issued.epoch < self.epoch and issued.problem_id in self.pending:
             self.pending.remove(issued.problem_id)
 
     def state_dict(self) -> dict[str, Any]:
-        retired = sorted(self.retired)
-        return {"problems": self._digest(), "epoch": self.epoch, "pending": list(self.pending), "retired": retired}
+        solved = sorted(self.solved)
+        return {"problems": self._digest(), "epoch": self.epoch, "pending": list(self.pending), "solved": solved}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         if state["problems"] != self._digest():
             raise ValueError(
                 "the checkpoint was made with other problems than these; resume with the same task settings"
             )
-        self.epoch, self.pending, self.retired = state["epoch"], list(state["pending"]), set(state["retired"])
+        self.epoch, self.pending, self.solved = state["epoch"], list(state["pending"]), set(state["solved"])
 
     def _shuffled(self) -> list[str]:
-        # Shuffled before retired problems are removed, so that two runs differ only by what they retired.
+        # Shuffled before solved problems are removed, so that two runs differ only by what they solved.
         order = list(self.problem_ids)
         random.Random(derive_seed("epoch order", self.seed, self.epoch)).shuffle(order)
-        return [problem_id for problem_id in reversed(order) if problem_id not in self.retired]
+        return [problem_id for problem_id in reversed(order) if problem_id not in self.solved]
 
     def _digest(self) -> str:
         return hashlib.sha256("\n".join(self.problem_ids).encode()).hexdigest()[:16]
@@ -127,7 +127,7 @@ class Curriculum:
     """Issues every remaining problem of a task exactly once per epoch, and tasks in the ratio of their weights.
 
     The next epoch begins as soon as the last problem of this one is issued, but a problem waits in it until its
-    previous group is graded, since only then it is known whether the problem is retired.
+    previous group is graded, since only then it is known whether the problem is solved.
 
     The task furthest behind its share is asked next, so the ratio holds at every point and not only in the long run.
     If that task must wait for a grade, all wait, since asking another would change the ratio; the task has groups in
@@ -139,7 +139,7 @@ class Curriculum:
         problem_ids: Sequence[str] | Mapping[str, Sequence[str]],
         *,
         seed: int,
-        retires: Retires,
+        is_solved: IsSolved,
         weights: Mapping[str, float] | None = None,
     ) -> None:
         """Several tasks have their problems and weights by name; only the ratios of the weights matter."""
@@ -161,7 +161,7 @@ class Curriculum:
         listed = [problem_id for task in self._tasks.values() for problem_id in task.problem_ids]
         if len(listed) > len(self._task_of):
             raise ValueError(f"two problems have the id {Counter(listed).most_common(1)[0][0]!r}; ids must be unique")
-        self._weights, self._seed, self._retires = dict(weights), seed, retires
+        self._weights, self._seed, self._is_solved = dict(weights), seed, is_solved
         # Those issued again after a resume count once.
         self._num_issued = dict.fromkeys(self._tasks, 0)
         self._records: dict[str, PassRecord] = {}
@@ -190,7 +190,7 @@ class Curriculum:
         """Record a group's verdicts; call it at grading, before any filter.
 
         With `num_asked`, the number of completions of the group, a group with verdicts on fewer than half of them is
-        not recorded: one correct verdict of 16 must not retire a problem. Without it, every group with a verdict
+        not recorded: one correct verdict of 16 must not make a problem solved. Without it, every group with a verdict
         counts.
         """
         if key not in self._in_flight or key in self._reissue:
@@ -205,8 +205,8 @@ class Curriculum:
         if 2 * num_graded >= (num_asked or 0):
             record = record.with_group(num_correct, num_graded)
         self._records[issued.problem_id] = record
-        if self._retires(record):
-            self._task_of[issued.problem_id].retire(issued)
+        if self._is_solved(record):
+            self._task_of[issued.problem_id].drop(issued)
 
     def trained(self, key: str) -> None:
         """Record that a step used this group, even if a filter dropped all of it."""
@@ -235,9 +235,9 @@ class Curriculum:
 
         Of several tasks, the largest, and that of each with its name at the end.
         """
-        fracs = {name: len(task.retired) / len(task.problem_ids) for name, task in self._tasks.items()}
-        by_task = {f"curriculum/retired_frac/{name}": frac for name, frac in fracs.items() if name}
-        return {"curriculum/retired_frac": max(fracs.values()), **by_task}
+        fracs = {name: len(task.solved) / len(task.problem_ids) for name, task in self._tasks.items()}
+        by_task = {f"curriculum/solved_frac/{name}": frac for name, frac in fracs.items() if name}
+        return {"curriculum/solved_frac": max(fracs.values()), **by_task}
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumed run needs, in JSON types."""
@@ -256,11 +256,11 @@ class Curriculum:
         state: Mapping[str, Any],
         problem_ids: Sequence[str] | Mapping[str, Sequence[str]],
         *,
-        retires: Retires,
+        is_solved: IsSolved,
         weights: Mapping[str, float] | None = None,
     ) -> Self:
         """Return a curriculum in the given state; groups in flight are issued again first."""
-        made = cls(problem_ids, seed=state["seed"], retires=retires, weights=weights)
+        made = cls(problem_ids, seed=state["seed"], is_solved=is_solved, weights=weights)
         if state["tasks"].keys() != made._tasks.keys():
             raise ValueError(
                 f"the checkpoint was made with the tasks {', '.join(state['tasks'])}, not {', '.join(made._tasks)}; "

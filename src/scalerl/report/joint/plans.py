@@ -67,7 +67,7 @@ def plan_messages(planned: Planned) -> list[str]:
         lines.append(f"Continue {words}: {compute_text(planned.cost)} of compute in all.")
         best = max(going, key=lambda arm: arm.rate)
         if math.isfinite(best.value) and planned.kind != "decided":
-            lines.append(f"One more rung is worth most on {best.name}: {best.value:.2g} of reward is expected of it.")
+            lines.append(f"One more stage is worth most on {best.name}: {best.value:.2g} of reward is expected of it.")
     if stopped:
         lines.append(
             f"Stop {', '.join(stopped)}: {'it is' if len(stopped) == 1 else 'they are'} not worth more compute."
