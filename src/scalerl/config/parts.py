@@ -439,8 +439,8 @@ class RolloutSettings(Settings):
 class ClusterSettings(Settings):
     address: str = ""
     """Ray cluster that generators and the learner's ranks run on: "auto" for the one this machine belongs to,
-    "HOST:PORT", or "local" to start Ray on this machine for this run; empty: no Ray, generators are threads of this
-    process and ranks are its child processes."""
+    "HOST:PORT", or "local" to start Ray on this machine for this run; empty: no Ray, generators and ranks are child
+    processes of the one that trains."""
 
 
 class EvalSetSettings(TaskSettings):
