@@ -28,7 +28,7 @@ PlanKind = Literal["decided", "continue", "not_separable"]
 NUM_HORIZONS = 6
 GROUPS = 3  # averages that new evaluations are summed up by
 LEAST_KNOWN = 3  # curves that say what an arm without one may be like
-FIRST_RUNG = 0.7  # share of the spread of such an arm that its first curve explains
+FIRST_STAGE = 0.7  # share of the spread of such an arm that its first curve explains
 WORTH = 1e-3  # of the largest gain: what continuing an arm must be expected to add
 SURE = 0.95  # probability of being the best from which the choice is made
 LOSS = 1e-2  # of the largest gain: an expected loss below which the choice is made
@@ -174,7 +174,7 @@ def _arm(
             horizons, spread = horizons_of(arm, curve, target, stage)
         else:
             horizons = np.array([min(arm.spent + stage, target)])
-            spread = np.array([FIRST_RUNG * float(at_target[arm.name].std())])
+            spread = np.array([FIRST_STAGE * float(at_target[arm.name].std())])
         values = knowledge_gradient(_gap(arm.name, means), spread)
         rates = values / (horizons - arm.spent) / arm.num_runs
         best = int(np.argmax(rates))
