@@ -1,6 +1,7 @@
 """Every kind of log, as its trainer writes it; and one sentence for each thing that cannot be read."""
 
 import gzip
+import itertools
 import json
 import subprocess
 import sys
@@ -304,6 +305,31 @@ def test_trainer_folder_is_its_longest_history(tmp_path: Path) -> None:
     [series] = series_from([table], Selection())
     assert series.name == "out"
     assert "checkpoint-100" in series.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "curves"),
+    [
+        ("step_{}/results.json", [""]),
+        ("checkpoint-{}/model/results_2026-05-01.json", [""]),
+        ("global_step_{}.json", [""]),
+        ("{run}_iter_{:06}.json", ["a", "b"]),
+    ],
+)
+def test_folder_with_a_file_for_each_step_is_a_log(tmp_path: Path, name: str, curves: list[str]) -> None:
+    """As lm-evaluation-harness writes them, whose standard errors are no rewards."""
+    steps = range(100, 1300, 100)
+    for run, step in itertools.product(curves, steps):
+        results = {"exact_match_stderr,strict": 0.01, "exact_match,strict": 0.1 + step / 2000}
+        _file(tmp_path / name.format(step, run=run), json.dumps({"results": {"gsm8k": results}, "max_length": 4096}))
+    _file(tmp_path / name.format(1300, run="a"), '{"results": {"gsm')
+    for other in ("checkpoint-100/config.json", "seed_1.json", "notes.json"):
+        _file(tmp_path / other, '{"hidden_size": 64}')
+    found = series_from(read_tables([tmp_path]), Selection())
+    assert [series.name for series in found] == [run or tmp_path.name for run in curves]
+    for series in found:
+        assert (series.x_label, series.y_label) == ("step", "results/gsm8k/exact_match,strict")
+        assert (series.compute.tolist(), series.reward[0]) == (list(steps), pytest.approx(0.15))
 
 
 def test_folder_with_one_log_is_that_log(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ class Reward:
 
 @lru_cache(maxsize=4096)
 def plain(column: str) -> str:
-    return re.sub(r"[\s-]+", "_", column.strip().lower())
+    return re.sub(r"[\s,-]+", "_", column.strip().lower())
 
 
 def find(names: Iterable[str], columns: Iterable[str]) -> str | None:

@@ -228,6 +228,7 @@ FOLDERS: dict[str, Format] = {
     "mlflow": Format(binary.MLFLOW_FILES, binary.mlflow_rows, "mlflow"),
     "file inside": Format(_FILES_INSIDE, _file_inside, ""),
     "tensorboard": Format(binary.EVENT_FILES, binary.event_rows, "tensorboard"),
+    "a file each step": Format(text.STEP_FILES, text.rows_of_step_files, "json"),
 }
 FILES: dict[str, Format] = {
     "run": Format(_ANY, _run_rows, "run"),

@@ -23,8 +23,15 @@ _MAX_SAMPLE = 50
 _MAX_FIELD = 131_072
 _MAX_LINE = 2_000
 _MIN_DRAWN = 6
+_MIN_STEPS = 3
 _RULE = re.compile(r"[-:+=|\s]+")
 _PREAMBLE = re.compile(r"\s*$|#|\s*\"?sep=.\"?\s*$", re.IGNORECASE)
+STEP_FILES = ("*[0-9].json", "*[0-9]/*.json", "*[0-9]/*/*.json")
+_STEP_NAME = re.compile(
+    r"(?P<run>.*?)[-_ ]?(global_?)?(step|iter|iteration|checkpoint|ckpt|update|epoch)s?[-_ ]?(?P<step>\d{1,12})",
+    re.IGNORECASE,
+)
+_EVALUATION = re.compile(r"result|eval|metric|score|summary", re.IGNORECASE)
 _FRACTION = re.compile(r"[-+]?\d*\.\d")
 _NUMBER = re.compile(r"[-+]?\d[\d.,]*(e[-+]?\d+)?", re.IGNORECASE)
 
@@ -217,9 +224,28 @@ def _rows_by_step(value: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     """Return the rows of an object whose keys are steps, as {"step_10": {"acc": 0.5}, ...}; None for any other."""
     steps = [step[1] for step in map(_STEP_KEY.fullmatch, value) if step]
     rows = [{"value": part} if is_number(part) else part for part in value.values()]
-    if not 3 <= len(steps) == len(value) or not all(isinstance(row, dict) for row in rows):
+    if not _MIN_STEPS <= len(steps) == len(value) or not all(isinstance(row, dict) for row in rows):
         return None
     return [{"step": int(step), **row} for step, row in zip(steps, rows, strict=True)]
+
+
+def rows_of_step_files(source: Source) -> list[Placed] | None:
+    """Return a row for each step whose evaluation is a file: step_10/results.json, or grpo_step_10.json of run grpo."""
+    found: dict[str, dict[str, Any]] = {}
+    for file in source.files(*STEP_FILES):
+        inside = file.relative_to(source.path)
+        name = _STEP_NAME.fullmatch(inside.parts[0].removesuffix(".json"))
+        # A folder of weights holds other JSON too.
+        if name is None or (len(inside.parts) > 1 and not _EVALUATION.search(file.stem)):
+            continue
+        try:
+            value = json.loads(Source(file).text)
+        except ValueError:  # still being written
+            continue
+        if isinstance(value, dict):
+            run = {"run": name["run"]} if name["run"] else {}
+            found.setdefault(name[0], {**run, "step": int(name["step"])}).update(flatten(value))
+    return list(found.items()) if len(found) >= _MIN_STEPS else None
 
 
 def _rows_of_lists(value: Mapping[str, Any]) -> list[dict[str, Any]] | None:
