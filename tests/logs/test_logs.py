@@ -2,29 +2,23 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from log_texts import EVALS, EVERY_4, LOGS, STEPS, Log, R, cells, events, old_verl
+from log_texts import EVALS, EVERY_4, LOGS, STEPS, Log, R, events, old_verl
+from read_logs import names, read, write
 from shared_data import FOLDER, needs_shared_data
 from typer.testing import CliRunner
 
 from scalerl.cli import app
-from scalerl.errors import InputError
 from scalerl.logs.formats import read_tables
-from scalerl.logs.series import Selection, Series, series_from
+from scalerl.logs.series import Series
 
 PRINTED = [log for log in LOGS if log.name.endswith(".log")]
 
 
-def read(path: Path, **options: Any) -> list[Series]:
-    return series_from(read_tables([path]), Selection(**options))
-
-
 def written(folder: Path, data: bytes) -> Series:
-    (folder / "train.log").write_bytes(data)
-    return read(folder / "train.log")[0]
+    return read(write(folder / "train.log", data))[0]
 
 
 def check(curves: list[Series], log: Log) -> None:
@@ -38,10 +32,7 @@ def check(curves: list[Series], log: Log) -> None:
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.name)
 def test_log_is_read_without_options(tmp_path: Path, log: Log) -> None:
-    path = tmp_path / log.name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(log.text, encoding="utf-8")
-    check(read(path), log)
+    check(read(write(tmp_path / log.name, log.text)), log)
 
 
 @pytest.mark.parametrize("log", PRINTED, ids=lambda log: log.name)
@@ -64,24 +55,17 @@ def test_windows_line_ends_and_encodings_of_console_output(tmp_path: Path, log: 
 
 def test_rewards_of_a_run_that_collapsed_are_kept(tmp_path: Path) -> None:
     rewards = [1.3, 1.1, 4.1, *[0.0] * 11]
-    (tmp_path / "log.csv").write_text(cells("step,reward", list(enumerate(rewards, start=1))))
-    [series] = read(tmp_path / "log.csv")
+    [series] = read(write(tmp_path / "log.csv", ("step,reward", list(enumerate(rewards, start=1)))))
     assert (series.reward.tolist(), series.y_scale) == (rewards, "none")
-
-
-def test_text_that_records_no_step_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_text("histogram: nothing\nwe evaluated, and it was good\n" * 20)
-    with pytest.raises(InputError, match="no line records a training step"):
-        read(tmp_path / "a.log")
 
 
 # Folders: one run in several files
 
 
 def test_folder_of_one_run_in_three_formats_is_its_evaluations(tmp_path: Path) -> None:
-    (tmp_path / "events.jsonl").write_text(events())
-    (tmp_path / "console.log").write_text(old_verl())
-    (tmp_path / "evals.csv").write_text(cells("step,eval/acc", EVERY_4))
+    write(tmp_path / "events.jsonl", events())
+    write(tmp_path / "console.log", old_verl())
+    write(tmp_path / "evals.csv", ("step,eval/acc", EVERY_4))
     [series] = read(tmp_path)
     [fact] = [fact for fact in series.facts if fact.kind == "other_logs"]
     assert (fact.values["file"], fact.values["others"]) == ("evals.csv", ("console.log", "events.jsonl"))
@@ -91,9 +75,8 @@ def test_folder_of_one_run_in_three_formats_is_its_evaluations(tmp_path: Path) -
 @pytest.mark.parametrize("place", ["{}.csv", "attempt-{}/metrics.csv"])
 def test_resumed_files_of_a_folder_are_one_run(tmp_path: Path, place: str) -> None:
     for name, first, last in (("b", 1, 25), ("c", 16, 32), ("a", 29, 40)):
-        path = tmp_path / place.format(name)
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(cells("step,reward,step_time", [(s, r, 60) for s, r in STEPS if first <= s <= last]))
+        rows = [(s, r, 60) for s, r in STEPS if first <= s <= last]
+        write(tmp_path / place.format(name), ("step,reward,step_time", rows))
     curves = read(tmp_path)
     check(curves, Log("", "", "reward", facts="files_joined"))
     assert curves[0].compute[-1] == pytest.approx(40 / 60)
@@ -102,8 +85,8 @@ def test_resumed_files_of_a_folder_are_one_run(tmp_path: Path, place: str) -> No
 
 def test_files_that_begin_alike_are_separate_runs(tmp_path: Path) -> None:
     for name in "ab":
-        (tmp_path / f"{name}.csv").write_text(cells("step,reward", STEPS))
-    assert [series.name for series in read(tmp_path)] == ["a", "b"]
+        write(tmp_path / f"{name}.csv", ("step,reward", STEPS))
+    assert names(read(tmp_path)) == ["a", "b"]
 
 
 # Clocks
@@ -124,8 +107,7 @@ def test_clock_gives_gpu_hours_without_pauses(tmp_path: Path, column: str, momen
     # Two days pass between the sixth row and the seventh.
     seconds = [3600.0 * (hour if hour <= 6 else hour + 48) for hour in range(13)]
     rows = [(at, R[at], moment(time)) for at, time in enumerate(seconds)]
-    (tmp_path / "log.csv").write_text(cells(f"step,reward,{column}", rows))
-    [series] = read(tmp_path / "log.csv", gpus=8)
+    [series] = read(write(tmp_path / "log.csv", (f"step,reward,{column}", rows)), gpus=8)
     assert series.x_label == "gpu_hours"
     assert series.compute.tolist() == pytest.approx([8.0 * hour for hour in range(1, 13)])
     [fact] = [fact for fact in series.facts if fact.kind == "clock_gaps"]
@@ -157,17 +139,11 @@ REAL = {
 
 @needs_shared_data
 @pytest.mark.parametrize("name", REAL)
-def test_real_log_is_read(name: str) -> None:
-    tables = read_tables([FOLDER / name])
-    curves = series_from(tables, Selection())
+def test_real_log_is_read_and_fitted(name: str) -> None:
     kind, y, x, points = REAL[name]
-    assert {table.kind for table in tables} == {kind}
+    curves = read(FOLDER / name)
+    assert {table.kind for table in read_tables([FOLDER / name])} == {kind}
     assert [(series.y_label, series.x_label, len(series.compute)) for series in curves] == [(y, x, n) for n in points]
-
-
-@needs_shared_data
-@pytest.mark.parametrize("name", REAL)
-def test_real_log_is_fitted(name: str) -> None:
     result = CliRunner().invoke(app, ["fit", str(FOLDER / name), "--json"])
     assert result.exit_code == 0, result.output or result.exception
 

@@ -1,7 +1,7 @@
-"""Which rows make which curve, and the message for each fault; row order and file format do not matter."""
+"""Which rows make which curve, with which start and scale, and the message for each fault."""
 
-import json
 import math
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,26 +10,27 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from read_logs import fault, kinds, names, read, runs, write
+from run_folders import write_run
 
 import scalerl
+from scalerl import store
 from scalerl.errors import InputError
-from scalerl.logs.formats import read_table
-from scalerl.logs.series import Selection, Series, series_from
+from scalerl.logs.axes import disagreement, preferred_axis
+from scalerl.logs.names import curve_names, file_names
+from scalerl.logs.series import Series
 from scalerl.logs.units import SCALES, YScale
 
 ARMS = [("a", 1, 0.3), ("a", 2, 0.4), ("b", 1, 0.5), ("b", 2, 0.6)]
 
 
-def _csv(path: Path, header: str, rows: Sequence[Sequence[Any]]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(header + "\n" + "".join(",".join(str(cell) for cell in row) + "\n" for row in rows))
-    return path
+def _only(path: Path, header: str, rows: Sequence[Sequence[Any]], **options: Any) -> Series:
+    [series] = read(write(path, (header, rows)), **options)
+    return series
 
 
-def _run(folder: Path, rows: Sequence[dict[str, Any]], **recipe: Any) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "recipe.json").write_text(json.dumps(recipe))
-    (folder / "evals.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+def _run(folder: Path, rows: list[dict[str, Any]], **recipe: Any) -> Path:
+    store.write_json(write(folder / "evals.jsonl", rows).with_name("recipe.json"), recipe)
     return folder
 
 
@@ -39,22 +40,6 @@ def _evals(set_name: str = "val", shift: float = 0.0) -> list[dict[str, Any]]:
         | {"num_samples": 400, "prompts_hash": "ab"}
         for at in range(4)
     ]
-
-
-def _select(*paths: Path, **options: Any) -> list[Series]:
-    return series_from([read_table(path) for path in paths], Selection(**options))
-
-
-def _only(path: Path, header: str, rows: Sequence[Sequence[Any]], **options: Any) -> Series:
-    [series] = _select(_csv(path, header, rows), **options)
-    return series
-
-
-def _fault(*paths: Path, **options: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        _select(*paths, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def _as_dict(series: Series) -> dict[str, Any]:
@@ -70,6 +55,7 @@ LR = [(1, "a", 1, 0.1), (2, "a", 2, 0.2), (1, "b", 3, 0.3)]
 WANDB = "Step,s0 - val/reward,s0 - val/reward__MIN,s1 - val/reward,s1 - val/reward__MIN"
 STEPS = [(step, round(0.1 + 0.013 * step, 3)) for step in range(1, 9)]
 UP = [step for step, _ in STEPS]
+DAYS = [(step, rate, f"2026-01-0{1 + step // 5}", f"{8 + step % 5}:00:00".zfill(8)) for step, rate in STEPS]
 
 
 def _labelled(*labels: Any, steps: Sequence[tuple[int, float]] = STEPS) -> list[tuple[Any, ...]]:
@@ -87,11 +73,17 @@ CURVES: dict[str, tuple[str, list[Any], dict[str, Any], list[tuple[Any, ...]], l
                     ["one_column_per_run"]),
     "where": ("lr,arm,gpu_hours,reward", LR, {"where": (("lr", "1.0"), ("arm", "b"))}, [("log", [3], 1)], []),
     "where not": ("lr,arm,gpu_hours,reward", LR, {"where_not": (("lr", "1.0"),)}, [("log", [2], 1)], []),
+    "labels": ("rho,gpu_hours,reward", [(0.7, 1, 0.5), (0.9, 1, 0.5)], {"by": ("rho",), "labels": ("low", "high")},
+               [("low", [1], 1), ("high", [1], 1)], []),
+    "columns that are named": ("alpha,beta", [(1, 0.5)], {"x": "alpha", "y": "beta"}, [("log", [1], 1)], []),
+    "a step that is asked for": ("step,reward", [(1, 0.5)], {"x": "step", "gpus": 8}, [("log", [1], 1)], []),
     "seeds": ("seed,gpu_hours,reward", _labelled(0, 1), {}, [("log", 2 * UP, 2)], ["runs_by_column"]),
     "seeds, named": ("seed,gpu_hours,reward", _labelled(0, 1), {"seed": "seed"}, [("log", 2 * UP, 2)], []),
     "one seed": ("seed,gpu_hours,reward", _labelled(7), {}, [("log", UP, 1)], []),
     "a seed per row": ("gpu_hours,reward,seed", [(*row, 100 + row[0]) for row in STEPS], {}, [("log", UP, 1)],
                        ["seed_has_too_many_values"]),
+    "seeds are no attempts": ("step,gpu_hours,reward,seed", [(s, 100 * s, 0.4, n) for n in (0, 1) for s in UP], {},
+                              [("log", [100 * s for s in UP] * 2, 2)], ["runs_by_column"]),
     "runs": ("run,step,reward", _labelled("new", "base"), {}, [("new", UP, 1), ("base", UP, 1)], ["runs_apart"]),
     "runs, named": ("run,step,reward", _labelled("new", "base"), {"seed": "run"}, [("log", 2 * UP, 2)], []),
     "an id per attempt": ("run_id,step,reward", [("x1" if step < 5 else "x2", step, r) for step, r in STEPS], {},
@@ -104,6 +96,7 @@ CURVES: dict[str, tuple[str, list[Any], dict[str, Any], list[tuple[Any, ...]], l
                         ["runs_by_column"]),
     "clock from the first row": ("step,elapsed_s,reward", [(s, 360 * (s - 10), s / 100) for s in range(10, 60, 10)],
                                  {}, [("log", [1, 2, 3, 4, 5], 1)], []),
+    "a date and a time": ("step,reward,date,time", DAYS, {}, [("log", UP, 1)], ["clock_gaps"]),
     "written twice": ("step,reward", [row for row in STEPS for _ in range(2)], {}, [("log", UP, 1)],
                       ["repeated_rows"]),
     "two rows per step": ("step,reward", [(s, r + shift) for s, r in STEPS for shift in (0, 0.002)], {},
@@ -117,11 +110,11 @@ CURVES: dict[str, tuple[str, list[Any], dict[str, Any], list[tuple[Any, ...]], l
 
 @pytest.mark.parametrize("name", CURVES)
 def test_rows_make_curves(tmp_path: Path, name: str) -> None:
-    header, rows, options, expected, kinds = CURVES[name]
-    curves = _select(_csv(tmp_path / "log.csv", header, rows), **options)
-    found = [(one.name, one.compute.tolist(), 1 if one.run is None else len(set(one.run))) for one in curves]
+    header, rows, options, expected, facts = CURVES[name]
+    curves = read(write(tmp_path / "log.csv", (header, rows)), **options)
+    found = [(one.name, one.compute.tolist(), len(runs(one)) or 1) for one in curves]
     assert found == [(label, pytest.approx(compute), num) for label, compute, num in expected]
-    assert [fact.kind for fact in curves[0].facts] == kinds
+    assert kinds(curves[0]) == facts
 
 
 def test_rewards_follow_their_compute(tmp_path: Path) -> None:
@@ -133,111 +126,244 @@ def test_rewards_follow_their_compute(tmp_path: Path) -> None:
 
 
 def test_by_pools_files_into_runs_of_a_curve(tmp_path: Path) -> None:
-    paths = [_csv(tmp_path / f"{name}.csv", "arm,gpu_hours,reward", ARMS) for name in ("one", "two")]
-    first, _ = _select(*paths, by=("arm",))
+    paths = [write(tmp_path / f"{name}.csv", ("arm,gpu_hours,reward", ARMS)) for name in ("one", "two")]
+    first, _ = read(*paths, by=("arm",))
     assert first.run is not None
     assert (first.name, first.run.tolist()) == ("a", ["one", "one", "two", "two"])
-    assert [series.name for series in _select(*paths, by=("arm", "file"))] == ["a/one", "b/one", "a/two", "b/two"]
-    assert [series.name for series in _select(*paths, by=("arm",), where=(("file", "two"),))] == ["a", "b"]
+    assert names(read(*paths, by=("arm", "file"))) == ["a/one", "b/one", "a/two", "b/two"]
+    assert names(read(*paths, by=("arm",), where=(("file", "two"),))) == ["a", "b"]
+    write(paths[1], ("arm,gpu_hours,reward", [("a", 1, "oops"), ("a", 2, 0.5)]))
+    assert f"at two.csv line 2 of {tmp_path.name}: correct" in fault(*paths, by=("arm",), where=(("arm", "a"),))
+
+
+def test_same_seed_in_two_files_is_two_runs(tmp_path: Path) -> None:
+    header, of_seed = "arm,seed,gpu_hours,reward", lambda seed: [("a", seed, n, 0.2 + 0.1 * n) for n in (1, 2)]
+    paths = [write(tmp_path / f"{name}.csv", (header, of_seed(0))) for name in ("one", "two")]
+    [series] = read(*paths, by=("arm",))
+    assert (runs(series), series.facts) == (["one", "two"], ())
+    write(paths[1], (header.replace("seed", "random_seed"), [*of_seed(0), *of_seed(1)]))
+    [series] = read(*paths, by=("arm",))
+    assert (runs(series), kinds(series)) == (["one/0", "two/0", "two/1"], ["runs_by_column"])
 
 
 def test_compute_of_a_filtered_row_is_kept(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = []
-    for step in (1, 2, 3):
-        rows += [
-            {"step": step, "split": "train", "tokens": 10 * step},
-            {"step": step, "split": "eval", "acc": step / 10},
-        ]
-    path = tmp_path / "log.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    [series] = _select(path, x="tokens", y="acc", where=(("split", "eval"),))
+    rows = [{"step": n, "split": "train", "tokens": 10 * n} for n in (1, 2, 3)]
+    rows += [{"step": n, "split": "eval", "acc": n / 10} for n in (1, 2, 3)]
+    [series] = read(write(tmp_path / "log", rows), x="tokens", y="acc", where=(("split", "eval"),))
     assert (series.compute.tolist(), series.reward.tolist()) == ([10, 20, 30], [0.1, 0.2, 0.3])
 
 
-def test_rows_without_a_reward_are_skipped(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    path.write_text('{"step": 1, "loss": 1}\n{"step": 1, "reward": null}\n{"step": 2, "reward": 0.5}\n')
-    [series] = _select(path)
-    assert series.compute.tolist() == [2]
+def test_nan_counts_as_not_measured(tmp_path: Path) -> None:
+    # As pandas writes a wandb history: NaN in every row that was logged by something else.
+    rows = [{"step": n, "num_tokens": 100.0 * n, "reward": 0.2, "eval/acc": float("nan")} for n in range(1, 41)]
+    rows += [{"step": n, "num_tokens": float("nan"), "reward": "NaN", "eval/acc": 0.01 * n} for n in range(4, 41, 4)]
+    [series] = read(write(tmp_path / "history.jsonl", rows))
+    assert (series.x_label, series.y_label) == ("num_tokens", "eval/acc")
+    assert series.compute.tolist() == [100.0 * n for n in range(4, 41, 4)]
+    [fact] = [fact for fact in series.facts if fact.kind == "nan_rows"]
+    assert (fact.values["columns"], fact.values["num"], fact.values["num_rows"]) == (("eval/acc",), 40, 50)
+    assert "(line 1, line 2, line 3, line 4, line 5 and 35 more of history.jsonl)" in series.notes[0]
 
 
-# Scales and starts
+# Attempts
+
+Rows = list[tuple[Any, ...]]
+AXES = "step,gpu_hours,reward"
 
 
-def test_start_first_takes_one_row_of_each_run(tmp_path: Path) -> None:
-    rows = [(seed, compute, 0.2 + 0.1 * compute + 0.1 * seed, 100) for compute in (0, 1, 2) for seed in (0, 1)]
-    path = _csv(tmp_path / "log.csv", "seed,gpu_hours,reward,num_samples", rows)
-    [series] = _select(path, start="first", seed="seed")
-    assert series.start == pytest.approx(0.25)
-    assert series.start_sd == pytest.approx(math.sqrt((0.2 * 0.8 + 0.3 * 0.7) / 100) / 2)
-    assert series.compute.tolist() == [1, 2, 1, 2]
-    assert series.num_samples is not None
-    assert series.num_samples.tolist() == [100] * 4
-    path = _csv(
-        tmp_path / "log.csv", "note,gpu_hours,reward", [(note, compute, 0.5) for compute in (0, 1) for note in "ab"]
-    )
-    [series] = _select(path, start="first")
-    assert [fact.kind for fact in series.facts] == ["start_at_zero"]
+def _rows(steps: Sequence[int], *, shift: float = 0.0, spent: float = 0.0) -> Rows:
+    return [(step, 100 * step - spent, round(0.3 + step / 100 + shift, 4)) for step in steps]
+
+
+def _twice(rows: Rows) -> Rows:
+    return [row for one in rows for row in (one, (*one[:2], round(one[2] + 0.1, 4)))]
+
+
+FIRST, SECOND = _rows(range(1, 26)), _rows(range(16, 41), shift=0.001)
+THIRD, LOST = _rows(range(11, 15), shift=0.002), _rows(range(16, 21), spent=-1000)
+LATE, AGAIN = _rows([5, 6, 7, 4, 8, 9, 10, 11]), _rows(range(2, 40, 2)) + _rows([20], shift=0.002)
+BETWEEN = _rows([1, 11, 21, 31, 26, 36, 46, 56, 66])
+BESIDE = [row for step in range(1, 11) for row in ((step, 100 * step, 0.5), (step, 300 * step, 0.6))]
+RESUMED, ALL = FIRST[:15] + SECOND, FIRST + SECOND
+
+# Header, rows as they are written, options -> rows that count, and the kinds of facts
+ATTEMPTS: dict[str, tuple[str, Rows, dict[str, Any], Rows, set[str]]] = {
+    "newest first": (AXES, FIRST[::-1], {}, FIRST, set()),
+    "resumed": (AXES, ALL, {}, RESUMED, {"superseded"}),
+    "resumed twice": (AXES, ALL + THIRD, {}, FIRST[:10] + THIRD, {"superseded"}),
+    "several rows per step": (AXES, _twice(ALL), {}, _twice(RESUMED), {"superseded", "several_per_compute"}),
+    "no order": (AXES, random.Random(0).sample(ALL, len(ALL)), {}, ALL, set()),
+    "one row late": (AXES, LATE, {}, LATE, set()),
+    "the best step evaluated again": (AXES, AGAIN, {}, AGAIN, set()),
+    "lost work counts as compute": (AXES, FIRST + LOST, {}, FIRST[:15] + LOST, {"superseded"}),
+    "runs side by side": (AXES, BESIDE, {}, BESIDE, set()),
+    "short attempts": (AXES, _rows([1, 2, 1, 2]) + FIRST, {}, FIRST, {"short_attempts"}),
+    "resumed between logged steps": (AXES, BETWEEN, {}, BETWEEN[:3] + BETWEEN[4:], {"superseded"}),
+    "beside wandb's step": ("train/global_step,gpu_hours,reward,_step", [(*row, n) for n, row in enumerate(ALL)], {},
+                            RESUMED, {"superseded"}),
+    "times do not separate runs": (f"{AXES},time", [(*row, f"12:{n:02}") for n, row in enumerate(ALL)], {}, RESUMED,
+                                   {"superseded"}),
+    "words do": (f"{AXES},phase", [(*row, "ab"[n >= 25]) for n, row in enumerate(ALL)], {}, ALL, {"mixed"}),
+    "named runs": (f"{AXES},copy", [(*row, n // 25) for n, row in enumerate(ALL)], {"seed": "copy"}, ALL, set()),
+    "no step": ("number,gpu_hours,reward", ALL, {}, ALL, set()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ATTEMPTS)
+def test_rows_of_the_model_that_is_gone_are_left_out(tmp_path: Path, name: str) -> None:
+    header, written, options, counted, facts = ATTEMPTS[name]
+    series = _only(tmp_path / "log.csv", header, written, **options)
+    points = sorted(zip(series.compute.tolist(), series.reward.tolist(), strict=True))
+    assert (points, set(kinds(series))) == (sorted(row[1:3] for row in counted), facts)
+
+
+@pytest.mark.parametrize("later", [_rows(range(16, 41), spent=1500), _rows(range(26, 41), spent=2500)])
+def test_restarted_clock_is_refused_with_advice(tmp_path: Path, later: Rows) -> None:
+    path, step = write(tmp_path / "log.csv", (AXES, FIRST + later)), later[0][0]
+    sentence = fault(path)
+    assert f"'gpu_hours' falls from {100 * (step - 1)} to 100 at line 27 of log.csv" in sentence
+    assert f"while the step rises from {step - 1} to {step}" in sentence
+    assert sentence.endswith("such as --x step.")
+    assert read(path, x="step")[0].compute.tolist() == list(range(1, 41))
+
+
+def _lines(folder: Path, steps: Sequence[int], **more: Any) -> Path:
+    rows = [{"step": step, "eval/acc": round(0.3 + at / 1000, 4), **more} for at, step in enumerate(steps)]
+    return write(folder / "log.jsonl", rows)
+
+
+def test_attempts_from_the_beginning_are_separate_curves(tmp_path: Path) -> None:
+    path = _lines(tmp_path, [*range(1, 11), *range(1, 21)], **{"time/step": 3600.0})
+    first, second = read(path)
+    assert (first.name, second.name, kinds(second)) == ("attempt 1", "attempt 2", ["attempts"])
+    assert (first.compute.tolist(), second.compute.tolist()) == (list(range(1, 11)), list(range(1, 21)))
+    [only] = read(path, where=(("attempt", "2"),))
+    assert only.reward.tolist() == second.reward.tolist()
+    assert runs(read(path, seed="attempt")[0]) == ["1", "2"]
+
+
+def test_resumed_run_that_evaluates_step_0_again_is_one_curve(tmp_path: Path) -> None:
+    [series] = read(_lines(tmp_path, [*range(26), 0, *range(16, 41)]))
+    assert series.compute.tolist() == list(range(1, 41))
+    assert series.reward[15:].tolist() == [round(0.3 + at / 1000, 4) for at in range(27, 52)]
+    assert set(kinds(series)) == {"superseded", "start_at_zero"}
+
+
+def test_stacked_runs_that_differ_in_a_number_name_it(tmp_path: Path) -> None:
+    rows = [{"step": step, "rho": rho, "reward": 0.4} for rho in (0.7, 0.9) for step in range(1, 11)]
+    path = write(tmp_path / "log.jsonl", rows)
+    assert "--by rho" in read(path)[0].notes[0]
+    named = read(path, by=("rho",))
+    assert (names(named), kinds(named[0])) == (["rho=0.7", "rho=0.9"], [])
+
+
+def test_cut_line_of_a_killed_writer_is_left_out(tmp_path: Path) -> None:
+    path = _lines(tmp_path, range(1, 11))
+    text = path.read_text()
+    write(path, text + '{"step": 11, "eval/a' + text[text.index('{"step": 8') :].replace("0.30", "0.40"))
+    [series] = read(path)
+    assert (series.compute.tolist(), series.reward[7]) == (list(range(1, 11)), pytest.approx(0.407))
+    assert set(kinds(series)) == {"cut_lines", "superseded"}
+
+
+# Run folders
 
 
 def test_run_folder_starts_at_compute_zero(tmp_path: Path) -> None:
     folder = _run(tmp_path / "cispo", _evals(), seed=3)
-    [series] = _select(folder)
+    [series] = read(folder)
     assert (series.name, series.compute.tolist()) == ("cispo", [2, 4, 6])
     assert (series.start, series.start_sd) == (0.2, pytest.approx(0.02))
     assert series.evaluation is not None
     assert series.evaluation.tolist() == ["ab@10", "ab@20", "ab@30"]
-    [given_start] = _select(folder, start=0.25)
+    [given_start] = read(folder, start=0.25)
     assert (given_start.start, given_start.start_sd, given_start.compute.tolist()) == (0.25, 0.0, [2, 4, 6])
-    [first] = _select(folder, start="first")
+    [first] = read(folder, start="first")
     assert _as_dict(first) == _as_dict(series)
+    _run(folder, [{name: cell for name, cell in row.items() if name != "num_samples"} for row in _evals()])
+    assert read(folder)[0].start_sd is None
 
 
 def test_run_folders_are_merged_only_when_asked(tmp_path: Path) -> None:
     folders = [_run(tmp_path / f"cispo-{seed}", _evals(shift=0.1 * seed), seed=seed) for seed in (0, 1)]
-    assert [series.name for series in _select(*folders)] == ["cispo-0", "cispo-1"]
-    [series] = _select(*folders, by=("set",), seed="seed")
-    assert series.run is not None
-    assert (series.name, series.run.tolist()) == ("val", ["0"] * 3 + ["1"] * 3)
-    assert series.start == pytest.approx(0.25)
+    assert names(read(*folders)) == ["cispo-0", "cispo-1"]
+    [series] = read(*folders, by=("set",), seed="seed")
+    assert (series.name, runs(series), series.start) == ("val", ["0", "1"], pytest.approx(0.25))
 
 
 def test_evaluation_sets_are_separate_curves(tmp_path: Path) -> None:
     folder = _run(tmp_path / "cispo", _evals("val") + _evals("test", 0.1))
-    assert [series.name for series in _select(folder)] == ["cispo/val", "cispo/test"]
-    assert [series.name for series in _select(folder, by=("set",))] == ["val", "test"]
-    assert [series.name for series in _select(folder, by=("file",))] == ["cispo/val", "cispo/test"]
-    assert [series.name for series in _select(folder, where=(("set", "test"),))] == ["cispo"]
+    assert names(read(folder)) == names(read(folder, by=("file",))) == ["cispo/val", "cispo/test"]
+    assert names(read(folder, by=("set",))) == ["val", "test"]
+    assert names(read(folder, where=(("set", "test"),))) == ["cispo"]
 
 
-def _rising(seed: int, computes: Sequence[float] = (0, 1, 2, 3)) -> list[tuple[int, float, float]]:
-    return [(seed, compute, 0.2 + 0.1 * compute + 0.001 * seed) for compute in computes]
+def test_uneven_time_is_fitted_over_flops_and_compared_over_hours(tmp_path: Path) -> None:
+    even, uneven = write_run(tmp_path / "even"), write_run(tmp_path / "uneven")
+    rows = store.read_evals(uneven)
+    # Eight times as long per step in the second half.
+    write(
+        uneven / "evals.jsonl",
+        [row | {"gpu_hours": row["gpu_hours"] + 0.07 * max(row["step"] - 80, 0)} for row in rows],
+    )
+    found = [(one.x_label, kinds(one)) for one in (*read(uneven), *read(uneven, x="gpu_hours"), *read(even))]
+    assert found == [("flops", ["counted_in_flops"]), ("gpu_hours", []), ("gpu_hours", [])]
+    assert [(one.x_label, kinds(one)) for one in read(uneven, even)] == [
+        ("gpu_hours", ["uneven_time"]),
+        ("gpu_hours", []),
+    ]
 
 
-ROWS, EARLY, LATE = [(0, 0.2), (1, 0.3), (2, 0.4)], [(0.1, 0.3), (2, 0.4), (10, 0.6)], [(1, 0.3), (2, 0.4), (10, 0.6)]
+def test_disagreement_of_hours_and_flops() -> None:
+    # Ten of twenty steps take eight times as long, since another process has the machine.
+    busy = [0.1 * place for place in range(11)] + [1.0 + 0.8 * place for place in range(1, 11)]
+    spent = [{"gpu_hours": hours, "flops": 1e12 * place} for place, hours in enumerate(busy)]
+    assert (disagreement(spent), preferred_axis(spent)) == (pytest.approx(0.5 - 1 / 9), "flops")
+    assert (disagreement(spent[:11]), preferred_axis(spent[:11])) == (pytest.approx(0), "gpu_hours")
+    for unknown in ([], [{"gpu_hours": None, "flops": 3.0}, {"step": 1}], [{"gpu_hours": 0.0, "flops": 0.0}]):
+        assert disagreement(unknown) == 0
+
+
+# The start
+
+ROWS, EARLY, LATER = [(0, 0.2), (1, 0.3), (2, 0.4)], [(0.1, 0.3), (2, 0.4), (10, 0.6)], [(1, 0.3), (2, 0.4), (10, 0.6)]
 COUNTED = [(0, 0, 50), (1, 0.1, 50), (2, 0.2, 50)]
 BINOMIAL = (0.02 * 0.98 / 50) ** 0.5
 
+
+def _rising(num: int, spread: float = 0.001) -> Rows:
+    return [(compute, 0.2 + 0.1 * compute + spread * seed, seed) for seed in range(num) for compute in (0, 1, 2)]
+
+
 # header, rows, options -> start, its sd, the compute that is fitted, kinds of facts
 STARTS: dict[str, tuple[str, list[Any], dict[str, Any], tuple[Any, ...]]] = {
-    "at compute 0": ("gpu_hours", ROWS, {}, (0.2, None, [1, 2], ["start_at_zero"])),
-    "first row": ("gpu_hours", ROWS, {"start": "first"}, (0.2, None, [1, 2], [])),
-    "given": ("gpu_hours", ROWS[1:], {"start": 0.2}, (0.2, 0.0, [1, 2], [])),
-    "given beside compute 0": ("gpu_hours", ROWS, {"start": 0.25}, (0.25, 0.0, [1, 2], [])),
-    "step below 0": ("step", [(-1, 0.2), *ROWS[1:]], {}, (0.2, None, [1, 2], ["start_at_zero"])),
-    "zero with a count": ("gpu_hours", COUNTED, {"start": "first"}, (0, pytest.approx(BINOMIAL), [1, 2], [])),
-    "twice": ("gpu_hours", [(0, 0.3), *ROWS], {"start": "first"}, (0.25, None, [1, 2], ["start_at_zero"])),
-    "late": ("gpu_hours", LATE, {"start": "first"}, (None, 0.0, [1, 2, 10], ["start_is_late"])),
-    "within a hundredth": ("gpu_hours", EARLY, {"start": "first"}, (0.3, None, [2, 10], [])),
+    "at compute 0": (PLAIN, ROWS, {}, (0.2, None, [1, 2], ["start_at_zero"])),
+    "first row": (PLAIN, ROWS, {"start": "first"}, (0.2, None, [1, 2], [])),
+    "given": (PLAIN, ROWS[1:], {"start": 0.2}, (0.2, 0.0, [1, 2], [])),
+    "given beside compute 0": (PLAIN, ROWS, {"start": 0.25}, (0.25, 0.0, [1, 2], [])),
+    "step below 0": ("step,reward", [(-1, 0.2), *ROWS[1:]], {}, (0.2, None, [1, 2], ["start_at_zero"])),
+    "zero with a count": (f"{PLAIN},num_samples", COUNTED, {"start": "first"}, (0, BINOMIAL, [1, 2], [])),
+    "twice": (PLAIN, [(0, 0.3), *ROWS], {"start": "first"}, (0.25, None, [1, 2], ["start_at_zero"])),
+    "late": (PLAIN, LATER, {"start": "first"}, (None, 0.0, [1, 2, 10], ["start_is_late"])),
+    "within a hundredth": (PLAIN, EARLY, {"start": "first"}, (0.3, None, [2, 10], [])),
+    # Fewer than four say little of their own spread, and the same number in every run is one evaluation.
+    "of three runs": (f"{PLAIN},seed", _rising(3), {"start": "first", "seed": "seed"}, (0.201, None, [1, 2] * 3, [])),
+    "of four runs": (f"{PLAIN},seed", _rising(4), {"start": "first", "seed": "seed"},
+                     (0.2015, 0.001 * (5 / 3) ** 0.5 / 2, [1, 2] * 4, [])),
+    "one of five runs": (f"{PLAIN},seed", _rising(5, 0), {"start": "first", "seed": "seed"},
+                         (0.2, None, [1, 2] * 5, [])),
+    "of two runs with counts": (f"{PLAIN},seed,num_samples", [(*row, 100) for row in _rising(2, 0.1)],
+                                {"start": "first", "seed": "seed"},
+                                (0.25, math.sqrt((0.2 * 0.8 + 0.3 * 0.7) / 100) / 2, [1, 2] * 2, [])),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", STARTS)
 def test_start_is_found(tmp_path: Path, name: str) -> None:
-    x, rows, options, expected = STARTS[name]
-    series = _only(tmp_path / "a.csv", f"{x},reward" + ",num_samples" * (len(rows[0]) > 2), rows, **options)
-    kinds = [fact.kind for fact in series.facts]
-    assert (series.start, series.start_sd, series.compute.tolist(), kinds) == expected
+    header, rows, options, expected = STARTS[name]
+    series = _only(tmp_path / "a.csv", header, rows, **options)
+    found = (series.start, series.start_sd, series.compute.tolist(), kinds(series))
+    assert found == tuple(pytest.approx(value) if isinstance(value, float) else value for value in expected)
 
 
 @pytest.mark.parametrize("count", ["inf", "1e300"])
@@ -246,51 +372,11 @@ def test_counts_beyond_integers_are_not_known(tmp_path: Path, count: str) -> Non
     assert _only(tmp_path / "a.csv", "gpu_hours,reward,num_samples", rows).num_samples is None
 
 
-def test_start_without_sample_counts_is_noisy(tmp_path: Path) -> None:
-    (tmp_path / "recipe.json").write_text("{}")
-    rows = [f'{{"step": {n}, "set": "val", "gpu_hours": {n}, "reward": {0.2 + 0.1 * n}}}\n' for n in range(4)]
-    (tmp_path / "evals.jsonl").write_text("".join(rows))
-    [series] = _select(tmp_path)
-    assert (series.start, series.start_sd) == (0.2, None)
-
-
-def test_spread_of_the_start_needs_many_starts(tmp_path: Path) -> None:
-    for runs, expected in ((3, None), (4, pytest.approx(0.001 * (5 / 3) ** 0.5 / 2))):
-        rows = [row for seed in range(runs) for row in _rising(seed)]
-        series = _only(tmp_path / "a.csv", "seed,gpu_hours,reward", rows, start="first", seed="seed")
-        assert series.start == pytest.approx(0.2 + 0.001 * (runs - 1) / 2)
-        assert series.start_sd == expected
-
-
-def test_evaluation_copied_into_every_run_counts_once(tmp_path: Path) -> None:
-    rows = [(seed, compute, 0.1 + 0.1 * compute) for seed in range(5) for compute in range(4)]
-    assert _only(tmp_path / "a.csv", "seed,gpu_hours,reward", rows, start="first").start_sd is None
-
-
-# Seeds
-
-
-def test_same_seed_in_two_files_is_two_runs(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        _only(tmp_path / f"{name}.csv", "arm,seed,gpu_hours,reward", [("a", *row) for row in _rising(0, (1, 2))])
-    paths = [tmp_path / f"{name}.csv" for name in ("one", "two")]
-    [series] = _select(*paths, by=("arm",))
-    assert series.run is not None
-    assert (series.run.tolist(), series.notes) == (["one", "one", "two", "two"], ())
-    more = _only(
-        tmp_path / "two.csv", "arm,seed,gpu_hours,reward", [("a", *_rising(s, (n,))[0]) for s in (0, 1) for n in (1, 2)]
-    )
-    assert more.notes
-    [series] = _select(*paths, by=("arm",))
-    assert series.run is not None
-    assert sorted(set(series.run.tolist())) == ["one/0", "two/0", "two/1"]
-
-
 # The scale: shares, per cent only for what is named as a rate, everything else as it is
 
 
 @pytest.mark.parametrize(
-    "column, rewards, scale, kinds",
+    "column, rewards, scale, facts",
     [
         ("reward", (0.0, 0.5, 1.0), "1", []),
         ("reward", (0.4, 1.1, 1.5), "none", ["own_scale"]),
@@ -305,20 +391,17 @@ def test_same_seed_in_two_files_is_two_runs(tmp_path: Path) -> None:
     ],
 )
 def test_scale_fits_the_values(
-    tmp_path: Path, column: str, rewards: tuple[float, ...], scale: YScale, kinds: list[str]
+    tmp_path: Path, column: str, rewards: tuple[float, ...], scale: YScale, facts: list[str]
 ) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text(f"tokens,{column}\n" + "".join(f"{at},{reward}\n" for at, reward in enumerate(rewards, start=1)))
-    [series] = _select(path)
-    assert (series.y_scale, series.bounds, [fact.kind for fact in series.facts]) == (scale, SCALES[scale], kinds)
+    series = _only(tmp_path / "log.csv", f"tokens,{column}", list(enumerate(rewards, start=1)))
+    assert (series.y_scale, series.bounds, kinds(series)) == (scale, SCALES[scale], facts)
     assert series.reward.tolist() == list(rewards)
 
 
 def _written(path: Path, unit: float = 1.0, low: float = 0.0) -> Path:
     """A sigmoid from a share of 0.2 to one of 0.7, in another unit."""
-    rows = [(step, 0.2 + 0.5 / (1 + 10 / step) + 0.004 * (-1) ** step) for step in range(1, 61)]
-    path.write_text("step,pass_rate\n" + "".join(f"{step},{low + unit * share}\n" for step, share in rows))
-    return path
+    rows = [(step, low + unit * (0.2 + 0.5 / (1 + 10 / step) + 0.004 * (-1) ** step)) for step in range(1, 61)]
+    return write(path, ("step,pass_rate", rows))
 
 
 def test_answers_have_the_unit_of_the_log(tmp_path: Path) -> None:
@@ -340,26 +423,59 @@ def test_answers_have_the_unit_of_the_log(tmp_path: Path) -> None:
 
 
 def test_curves_in_shares_and_in_per_cent_are_compared_as_shares(tmp_path: Path) -> None:
-    paths = [_written(tmp_path / "a.csv"), _written(tmp_path / "b.csv", 100)]
-    first, second = scalerl.read([str(path) for path in paths])
+    first, second = read(_written(tmp_path / "a.csv"), _written(tmp_path / "b.csv", 100), start=0.02)
     assert (second.y_scale, second.reward.tolist()) == ("1", pytest.approx(first.reward.tolist()))
+    assert (first.start, second.start) == (0.02, 0.02)
 
 
-def test_column_has_one_unit_for_all_its_arms(tmp_path: Path):
+def test_column_has_one_unit_for_all_its_arms(tmp_path: Path) -> None:
     rows = [(arm, step, top * step / 20) for arm, top in (("good", 58.0), ("bad", 0.9)) for step in range(1, 21)]
-    path = tmp_path / "arms.csv"
-    path.write_text("arm,step,pass_rate\n" + "".join(f"{arm},{step},{rate}\n" for arm, step, rate in rows))
-    scales = {series.name: series.y_scale for series in _select(path)}
-    assert set(scales.values()) == {"100"}
-    assert len(scales) == 2
+    assert [series.y_scale for series in read(write(tmp_path / "a.csv", ("arm,step,pass_rate", rows)))] == ["100"] * 2
 
 
-def test_one_start_for_shares_and_per_cent_is_a_share(tmp_path: Path):
-    for name, unit in (("share.csv", 1), ("percent.csv", 100)):
-        lines = [f"{step},{unit * 0.6 * step / 20}" for step in range(1, 21)]
-        (tmp_path / name).write_text("step,pass_rate\n" + "\n".join(lines) + "\n")
-    paths = [tmp_path / name for name in ("share.csv", "percent.csv")]
-    assert [series.start for series in _select(*paths, start=0.02)] == [0.02, 0.02]
+# Names
+
+
+@pytest.mark.parametrize(
+    "paths, expected",
+    [
+        (["a/metrics.jsonl", "b/metrics.jsonl"], ["a", "b"]),
+        (["x/a/metrics.jsonl", "y/a/metrics.jsonl"], ["x/a", "y/a"]),
+        (["out/checkpoint-30/trainer_state.json"], ["out"]),
+        (["a/metrics.jsonl", "a/trainer_state.json"], ["metrics", "trainer_state"]),
+        (["a/metrics.jsonl", "a/other.csv"], ["a", "other"]),
+        (["x/wandb/run-1/files/output.log"], ["run-1"]),
+        (["a/log.csv", "b/log.csv"], ["a/log", "b/log"]),
+        (["x/run/log.csv", "y/run/log.csv", "y/other.csv", "z/log.csv"], ["x/run/log", "y/run/log", "other", "z/log"]),
+        (["y/other.csv", "y/other.csv"], ["other", "other (2)"]),
+        (["y/other.csv", "y/other.jsonl"], ["other.csv", "other.jsonl"]),
+    ],
+)
+def test_generic_file_names_give_way_to_the_folder(tmp_path: Path, paths: list[str], expected: list[str]) -> None:
+    assert file_names([tmp_path / path for path in paths]) == expected
+
+
+LONG = "Qwen2.5-0.5B-Instruct-GSM8K-CRPO-sp-p1-b8-gamma2.0-"
+
+
+@pytest.mark.parametrize(
+    "given_names, shown",
+    [
+        ([f"{LONG}lam0.1-01161659", f"{LONG}lam0.5-01161659"], ["lam0.1", "lam0.5"]),
+        (["cispo-seed0", "cispo-seed1"], ["cispo-seed0", "cispo-seed1"]),
+        ([f"{LONG}7", f"{LONG}8"], [f"{LONG}7", f"{LONG}8"]),  # a bare number would say nothing
+        ([f"{LONG.upper()}a", f"{LONG}no-branch"], ["a", "no-branch"]),
+    ],
+)
+def test_long_names_lose_what_they_share(given_names: list[str], shown: list[str]) -> None:
+    assert curve_names([(("run", name),) for name in given_names]) == shown
+
+
+def test_labels_name_files(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{name}.csv", (PLAIN, ROWS)) for name in ("one", "two")]
+    assert names(read(*paths, labels=("first", "second"))) == ["first", "second"]
+    assert "the labels only do not name the curves one, two: give --label once" in fault(*paths, labels=("only",))
+    assert "each another" in fault(*paths, labels=("same", "same"))
 
 
 # Faults
@@ -378,6 +494,7 @@ FAULTS: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("a,b", [(1, 0.5)], {"x": "a"}, "recognised as reward: choose one with --y"),
     ("step,reward,step_time", [(1, 0.5, 3600)], {"x": "gpu_hours"}, "--gpus N builds it from the log's clock"),
     ("step,reward", [(1, 0.5)], {"gpus": 8}, "--gpus 8 needs a clock"),
+    *[(AXES, FIRST, {"gpus": gpus}, "is not a number of GPUs: give how many") for gpus in (0, -1, float("nan"))],
     (CHOSEN, ARMS, {"where": (("arm", "c"),)}, "--where arm=c matches no row of"),
     (CHOSEN, ARMS, {"holdout": ("arm", "c")}, "log.csv: the values there are a, b."),
     (PLAIN, [(1, ""), ("", 0.5)], {"x": "gpu_hours", "y": "reward"}, "1 have 'gpu_hours', 1 have 'reward' and none"),
@@ -406,42 +523,22 @@ FAULTS: list[tuple[str, list[Any], dict[str, Any], str]] = [
 def test_fault_is_one_sentence(
     tmp_path: Path, header: str, rows: list[Any], options: dict[str, Any], sentence: str
 ) -> None:
-    assert sentence in _fault(_csv(tmp_path / "log.csv", header, rows), **options)
-
-
-def test_columns_that_are_named_need_not_be_recognised(tmp_path: Path) -> None:
-    assert _only(tmp_path / "a.csv", "alpha,beta", [(1, 0.5)], x="alpha", y="beta").reward.tolist() == [0.5]
-    assert _only(tmp_path / "b.csv", "step,reward", [(1, 0.5)], x="step", gpus=8).compute.tolist() == [1]
-    assert "no file was given" in _fault()
+    assert sentence in fault(write(tmp_path / "log.csv", (header, rows)), **options)
 
 
 def test_pooled_files_must_share_columns(tmp_path: Path) -> None:
-    paths = [_csv(tmp_path / f"{x}.csv", f"arm,{x},reward", [("a", 1, 0.5)]) for x in ("gpu_hours", "flops")]
+    paths = [write(tmp_path / f"{x}.csv", (f"arm,{x},reward", [("a", 1, 0.5)])) for x in ("gpu_hours", "flops")]
     expected = "the files of a use different columns (flops, gpu_hours): choose one with --x."
-    assert _fault(*paths, by=("arm",)) == expected
-
-
-def test_nan_counts_as_not_measured(tmp_path: Path) -> None:
-    # As pandas writes a wandb history: NaN in every row that was logged by something else.
-    rows = [{"step": n, "num_tokens": 100.0 * n, "reward": 0.2, "eval/acc": float("nan")} for n in range(1, 41)]
-    rows += [{"step": n, "num_tokens": float("nan"), "reward": "NaN", "eval/acc": 0.01 * n} for n in range(4, 41, 4)]
-    path = tmp_path / "history.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    [series] = _select(path)
-    assert (series.x_label, series.y_label) == ("num_tokens", "eval/acc")
-    assert series.compute.tolist() == [100.0 * n for n in range(4, 41, 4)]
-    [fact] = [fact for fact in series.facts if fact.kind == "nan_rows"]
-    assert (fact.values["columns"], fact.values["num"], fact.values["num_rows"]) == (("eval/acc",), 40, 50)
-    assert "(line 1, line 2, line 3, line 4, line 5 and 35 more of history.jsonl)" in series.notes[0]
+    assert fault(*paths, by=("arm",)) == expected
+    assert "no file was given" in fault()
 
 
 @pytest.mark.parametrize("bad", ["nan", "inf", "oops"])
 def test_fault_of_one_of_several_curves_is_its_problem(tmp_path: Path, bad: str) -> None:
-    path = _csv(tmp_path / "log.csv", "arm,gpu_hours,reward", [*ARMS, ("c", 1, bad)])
-    first, second, third = _select(path, by=("arm",), y="reward")
+    path = write(tmp_path / "log.csv", ("arm,gpu_hours,reward", [*ARMS, ("c", 1, bad)]))
+    first, second, third = read(path, by=("arm",), y="reward")
     assert (first.problem, second.problem, third.name, third.compute.size) == (None, None, "c", 0)
-    assert third.problem is not None
-    assert "line 6 of log.csv" in third.problem
+    assert "line 6 of log.csv" in (third.problem or "")
 
 
 # Order and format
@@ -458,14 +555,16 @@ _ROWS = st.lists(
     max_size=12,
 )
 _NAMES = ("arm", "seed", "gpu_hours", "reward", "num_samples")
-_OPTIONS: dict[str, Any] = {"by": ("arm",), "seed": "seed", "holdout": None}
 
 
 def _by_name(path: Path, start: str | None) -> dict[str, dict[str, Any]]:
+    """Rows equal in run, compute and reward may differ in their number of samples, and problems name lines."""
     try:
-        return {series.name: _as_dict(series) for series in _select(path, start=start, **_OPTIONS)}
+        curves = [_as_dict(series) for series in read(path, start=start, by=("arm",), seed="seed")]
     except InputError:  # --start first may leave nothing
         return {}
+    same = {"num_samples": lambda counts: sorted(counts or []), "problem": lambda problem: problem is None}
+    return {one["name"]: one | {key: make(one[key]) for key, make in same.items()} for one in curves}
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -475,18 +574,8 @@ def test_row_order_repeated_columns_and_format_do_not_matter(
 ) -> None:
     shuffled = data.draw(st.permutations(rows))
     twice = data.draw(st.sampled_from(range(len(_NAMES))))
-    plain = _csv(tmp_path / "one/log.csv", ",".join(_NAMES), rows)
-    header = ",".join((*_NAMES, _NAMES[twice]))
-    other = _csv(tmp_path / "two/log.csv", header, [(*row, row[twice]) for row in shuffled])
-    lines = tmp_path / "log.jsonl"
-    lines.write_text("".join(json.dumps(dict(zip(_NAMES, row, strict=True))) + "\n" for row in rows))
-    expected, others = _by_name(plain, start), [_by_name(other, start), _by_name(lines, start)]
-    for found in others:
-        assert {name: _comparable(series) for name, series in found.items()} == {
-            name: _comparable(series) for name, series in expected.items()
-        }
-
-
-def _comparable(series: dict[str, Any]) -> dict[str, Any]:
-    """Rows equal in run, compute and reward may differ in their number of samples, and problems name lines."""
-    return series | {"num_samples": sorted(series["num_samples"] or []), "problem": series["problem"] is None}
+    plain = write(tmp_path / "one/log.csv", (",".join(_NAMES), rows))
+    repeated = [(*row, row[twice]) for row in shuffled]
+    other = write(tmp_path / "two/log.csv", (",".join((*_NAMES, _NAMES[twice])), repeated))
+    lines = write(tmp_path / "log.jsonl", [dict(zip(_NAMES, row, strict=True)) for row in rows])
+    assert _by_name(plain, start) == _by_name(other, start) == _by_name(lines, start)

@@ -6,6 +6,7 @@ is a LevelDB log: blocks of 32 KiB with records of (crc, length, type, data). Re
 which a few fields are read. Every loop moves forward in the file or spends the budget.
 """
 
+import functools
 import itertools
 import json
 import sqlite3
@@ -68,37 +69,30 @@ def _text(values: Sequence[bytes]) -> str:
 
 # tensorboard
 
-EVENT_FILES = ("**/*tfevents*",)
 _RECORD = struct.Struct("<QI")
 _CRC_BYTES = 4
 # TensorProto: data type -> (struct letter, width, field of the typed list)
 _TENSOR_FLOATS = {1: ("f", 4, 5), 2: ("d", 8, 6)}
 
 
-def _opens_records(data: bytes) -> bool:
-    """Return whether these bytes open a TFRecord file."""
-    return len(data) >= _RECORD.size and _RECORD.unpack_from(data)[1] == _masked_crc32c(data[:8])
+def holds_events(source: Source) -> bool:
+    """Return whether a file begins with a record whose length has its checksum."""
+    data = source.data[: _RECORD.size]
+    return b"\0" in data and len(data) == _RECORD.size and _RECORD.unpack(data)[1] == _masked_crc32c(data[:8])
 
 
-def event_rows(source: Source) -> Iterator[Placed] | None:
-    """Return one row per file and step. Files of one folder follow each other in time.
+def event_rows(source: Source, files: Sequence[Path]) -> Iterator[Placed]:
+    """Yield one row per file and step. Files of one folder follow each other in time.
 
     Sub-folders are runs, unless they are named as training and its evaluations.
     """
-    if source.is_folder:
-        return _event_rows(source.path, source.files(*EVENT_FILES), source)
-    is_event_file = b"\0" in source.data[:12] and _opens_records(source.data)
-    return _event_rows(source.path.parent, [source.path], source) if is_event_file else None
-
-
-def _event_rows(path: Path, files: Sequence[Path], source: Source) -> Iterator[Placed]:
     folders: dict[Path, list[dict[int, dict[str, Any]]]] = {}
     for file in files:
         if rows := _event_rows_of(file, source):
             folders.setdefault(file.parent, []).append(rows)
     label = "split" if len(folders) > 1 and are_splits(folder.name for folder in folders) else "run"
     for folder, parts in folders.items():
-        name = folder.relative_to(path).as_posix()
+        name = folder.relative_to(source.path if source.is_folder else folder).as_posix()
         parts.sort(key=lambda rows: min(row["wall_time"] for row in rows.values()))
         for earlier, later in itertools.pairwise(parts):
             last = max(earlier)
@@ -150,20 +144,19 @@ def _tensor_scalar(message: bytes) -> float | None:
     return struct.unpack(f"<{letter}", content)[0] if letter and len(content) == width else None
 
 
-def _crc_of_byte(entry: int) -> int:
+@functools.cache
+def _crc_table() -> list[int]:
+    table = list(range(256))
     for _ in range(8):
-        entry = (entry >> 1) ^ (0x82F63B78 * (entry & 1))
-    return entry
-
-
-_CRC_TABLE = tuple(map(_crc_of_byte, range(256)))
+        table = [(entry >> 1) ^ (0x82F63B78 * (entry & 1)) for entry in table]
+    return table
 
 
 def _masked_crc32c(data: bytes) -> int:
     """Return the CRC-32C, rotated and offset as TFRecord stores it."""
-    crc = 0xFFFFFFFF
+    crc, table = 0xFFFFFFFF, _crc_table()
     for byte in data:
-        crc = (crc >> 8) ^ _CRC_TABLE[(crc ^ byte) & 0xFF]
+        crc = (crc >> 8) ^ table[(crc ^ byte) & 0xFF]
     crc ^= 0xFFFFFFFF
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
@@ -181,9 +174,10 @@ _ITEM_KEY, _ITEM_NESTED_KEY, _ITEM_JSON = 1, 2, 16
 _RUN_ID, _RUN_NAME = 1, 8
 
 
-def wandb_rows(files: Sequence[Path], source: Source) -> Iterator[Placed]:
-    """Yield the history of each run, with the run's name."""
-    for file in files:
+def wandb_rows(source: Source, files: Sequence[Path]) -> list[Placed] | None:
+    """Return the history of each run, with the run's name; None for a run of which only what it printed is there."""
+    placed: list[Placed] = []
+    for file in sorted({file.resolve() for file in files}) if source.is_folder else files:
         run, rows = file.parent.name, []
         for record in map(parse, _wandb_records(bounded_bytes(file))):
             for message in map(parse, record.get(_RECORD_RUN, [])):
@@ -196,7 +190,9 @@ def wandb_rows(files: Sequence[Path], source: Source) -> Iterator[Placed]:
                     row |= _logged_number("/".join(_text([key]) for key in keys), _text(item.get(_ITEM_JSON, [])))
                 rows.append(row)
                 source.spend(len(row) + 1)
-        yield from ((f"row {number}", {"run": run, **row}) for number, row in enumerate(rows, start=1) if row)
+        placed += [(f"row {number}", {"run": run, **row}) for number, row in enumerate(rows, start=1) if row]
+    is_printed = source.is_folder and (files[0].parent / "files" / "output.log").is_file()
+    return placed or (None if is_printed else [])
 
 
 def _logged_number(key: str, text: str) -> dict[str, Any]:
@@ -236,7 +232,7 @@ _SQLITE_NAMES = {"run_name": "run", "run_uuid": "run", "run_id": "", "id": "", "
 _METRICS = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'metrics'"
 
 
-def sqlite_rows(source: Source) -> Iterator[Placed]:
+def sqlite_rows(source: Source, files: Sequence[Path]) -> Iterator[Placed]:
     """Yield the rows of the table `metrics`, in the order in which they were logged. A view may compute for ever."""
     path, refused = source.path, list[InputError]()
 
@@ -290,27 +286,19 @@ def _logged_object(text: Any) -> dict[str, Any]:
 # MLflow's folders: one file per metric, with lines of 'milliseconds value step'
 
 
-MLFLOW_FILES = tuple(f"{above}metrics/{below}" for above in ("", "*/", "*/*/", "mlruns/*/*/") for below in ("*", "*/*"))
+MLFLOW_FILES = tuple(f"{above}meta.yaml" for above in ("", "*/", "*/*/", "mlruns/*/*/"))
 
 
-def mlflow_rows(source: Source) -> Iterator[Placed] | None:
+def mlflow_rows(source: Source, files: Sequence[Path]) -> list[Placed] | None:
     """Return one row per value of a run, of an experiment's runs, or of all experiments below a folder."""
-    files = [file for file in source.files(*MLFLOW_FILES) if (_mlflow_run(file) / "meta.yaml").is_file()]
-    return _mlflow_rows(files, source) if files else None
-
-
-def _mlflow_rows(files: Sequence[Path], source: Source) -> Iterator[Placed]:
-    """Yield one row per value; a run is the folder around `metrics`."""
-    for file in files:
-        folder = _mlflow_run(file)
+    rows: list[Placed] = []
+    for folder in (file.parent for file in files):
         named = folder / "tags" / "mlflow.runName"
         run = named.read_text(encoding="utf-8", errors="replace")[:200].strip() if named.is_file() else folder.name
-        key = file.relative_to(folder / "metrics").as_posix()
-        for line in bounded_bytes(file).decode("utf-8", errors="replace").splitlines():
-            source.spend(3)
-            values = dict(zip(("timestamp", "value", "step"), line.split(), strict=False))
-            yield f"step {values.get('step')}", {"run": run, "key": key, **values}
-
-
-def _mlflow_run(file: Path) -> Path:
-    return next(parent.parent for parent in file.parents if parent.name == "metrics")
+        for file in sorted(file for file in folder.glob("metrics/**/*") if file.is_file()):
+            key = file.relative_to(folder / "metrics").as_posix()
+            for line in bounded_bytes(file).decode("utf-8", errors="replace").splitlines():
+                source.spend(3)
+                values = dict(zip(("timestamp", "value", "step"), line.split(), strict=False))
+                rows.append((f"step {values.get('step')}", {"run": run, "key": key, **values}))
+    return rows or None

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.logs.columns import ELAPSED, STEP_TIME, WALL_CLOCK, run_labels
+from scalerl.logs.columns import run_labels
 from scalerl.logs.table import Table
-from scalerl.logs.units import NOTHING, Cells, Floats, is_number, number
+from scalerl.logs.units import NOTHING, Cells, Floats, column_of, is_number, logged, number
 
 # Seconds, milli-, micro- and nanoseconds since 1970, between 2001 and 2065.
 _UNITS = tuple((1e9 * scale, 3e9 * scale, scale) for scale in (1.0, 1e3, 1e6, 1e9))
@@ -54,26 +54,31 @@ def _seconds(cells: Cells, read: Callable[[Any], float | None]) -> Floats:
     return np.where(np.isfinite(seconds), seconds, np.nan)
 
 
-def wall_times(cells: Cells) -> Floats:
-    """Return the time of day in each cell, NaN where it has none."""
-    return _seconds(cells, time_of_day)
+def wall_times(table: Table) -> Floats:
+    """Return the time of day of each row, NaN where it has none; a date and a time may stand in two columns."""
+    times, date = table[table.find("wall_clock")], table[table.find("date")]
+    seconds = _seconds(times, time_of_day)
+    if np.isnan(seconds).all() and logged(date).any():
+        seconds = _seconds(column_of(f"{day} {time}" for day, time in zip(date, times, strict=True)), time_of_day)
+    return seconds
 
 
 def with_hours(table: Table) -> Table:
     """Add the hours until each row, counted in each run; pauses are left out. Without a clock the table stays."""
-    kind = next(filter(table.find, _CLOCKS), ())
-    clock = table.find(kind)
+    kind = next(filter(table.find, _CLOCKS), "")
+    clock = table.find(kind) if kind else None
     if clock is None or "hours" in table.cells:
         return table
-    seconds, step = _seconds(table[clock], _CLOCKS[kind]), table.step
+    seconds = wall_times(table) if kind == "wall_clock" else _seconds(table[clock], _CLOCKS[kind])
+    step = table.step
     steps, hours, pauses = table.numbers(step), np.full(len(table), np.nan), np.zeros(len(table))
     for run in table.groups(run_labels(table.cells, clock)).values():
         steps[run] = steps[run] if step else np.arange(1.0, len(run) + 1)
-        if kind == STEP_TIME:
+        if kind == "step_time":
             hours[run] = _summed(steps[run], seconds[run])
             continue
         own = run[~np.isnan(seconds[run])]
-        if kind == WALL_CLOCK:
+        if kind == "wall_clock":
             own = own[np.argsort(seconds[own], kind="stable")]
             seconds[own] -= seconds[own[:1]].sum()
         hours[own], pauses[own] = _on_clock(steps[own], seconds[own])
@@ -118,8 +123,8 @@ def _on_clock(steps: Floats, seconds: Floats) -> tuple[Floats, Floats]:
 
 
 # Kinds of clocks in the order in which they are tried, and how a cell is read.
-_CLOCKS: dict[tuple[str, ...], Callable[[Any], float | None]] = {
-    STEP_TIME: number,
-    ELAPSED: duration,
-    WALL_CLOCK: time_of_day,
+_CLOCKS: dict[str, Callable[[Any], float | None]] = {
+    "step_time": number,
+    "elapsed": duration,
+    "wall_clock": time_of_day,
 }

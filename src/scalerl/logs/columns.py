@@ -18,18 +18,8 @@ from numpy.typing import NDArray
 
 from scalerl.logs.units import Cells, is_number, known, logged, numeric
 
-GPU_HOURS = ("gpu_hours", "gpuhours", "compute_gpu_hours", "compute/gpu_hours", "train/gpu_hours", "perf/gpu_hours")
-FLOPS = (
-    *("flops", "compute_flops", "total_flops", "train_flops", "training_flops", "compute/flops", "train/flops"),
-    *("compute", "total_flos", "train/total_flos"),
-)
-# Only totals: progress/tokens (prime-rl) and perf/total_num_tokens (verl) are those of one step.
-TOKENS = (
-    *("tokens", "total_tokens", "num_tokens", "tokens_seen", "num_input_tokens_seen", "progress/total_tokens"),
-    *("train/num_tokens", "train/total_tokens", "train/num_input_tokens_seen"),
-)
-STEP = (
-    *("step", "_step", "global_step", "train/global_step", "trainer/global_step", "progress/step"),
+_STEPS = (
+    *("step", "global_step", "train/global_step", "trainer/global_step", "progress/step"),
     *("training/global_step", "train_step", "training_step", "optimizer_step", "iteration", "iter", "update"),
     *("train/step", "training/step", "trainer/step", "train/iteration", "training_iteration", "iterations", "updates"),
     # RLlib, LLaMA-Factory, ms-swift, Stable-Baselines3
@@ -38,24 +28,46 @@ STEP = (
     # Baselines, Spinning Up, and frames of games
     *("misc/total_timesteps", "totalenvinteracts", "env_steps", "num_env_steps", "total_env_steps", "frame", "frames"),
 )
-COARSE = ("episode", "episodes", "epoch")
-# wandb's own _step counts rows and never falls, the trainer's does when a run is resumed.
-TRAINER_STEP = (*(name for name in STEP if name != "_step"), "_step")
-STEP_TIME = (
-    *("time/total", "time/step", "time/step_s", "timing/step", "timing_s/step", "step_time", "train/step_time"),
-    *("perf/time_per_step", "perf/step_time", "time/step_time", "timing/total", "time_per_step", "step_time_s"),
-    "total_step_time",
-)
-ELAPSED = (
-    *("elapsed_s", "relative_time_(process)", "relative_time_(wall)", "_runtime", "runtime", "elapsed"),
-    *("time/time_elapsed", "time_elapsed", "elapsed_time"),
-)
-WALL_CLOCK = ("wall_time", "_timestamp", "timestamp", "datetime", "date_time", "time", "created_at")
-NUM_SAMPLES = ("eval/num_samples", "num_eval_samples", "num_samples")
-SEED = ("seed", "random_seed", "train_seed", "train/seed")
-RUN = ("run", "run_name", "run_id", "run_uuid", "experiment", "experiment_name", "exp_name")
-ARM = ("recipe", "arm", "model", "config", "method", "variant", "algorithm", "algo")
-LABELS = (*RUN, *ARM, *SEED, "attempt", "file")
+ROLES: dict[str, tuple[str, ...]] = {
+    "gpu_hours": (
+        *("gpu_hours", "gpuhours", "compute_gpu_hours", "compute/gpu_hours", "train/gpu_hours", "perf/gpu_hours"),
+    ),
+    "flops": (
+        *("flops", "compute_flops", "total_flops", "train_flops", "training_flops", "compute/flops", "train/flops"),
+        *("compute", "total_flos", "train/total_flos"),
+    ),
+    # Only totals: progress/tokens (prime-rl) and perf/total_num_tokens (verl) are those of one step.
+    "tokens": (
+        *("tokens", "total_tokens", "num_tokens", "tokens_seen", "num_input_tokens_seen", "progress/total_tokens"),
+        *("train/num_tokens", "train/total_tokens", "train/num_input_tokens_seen"),
+    ),
+    "hours": ("hours",),
+    "step": ("step", "_step", *_STEPS[1:]),
+    # wandb's own _step counts rows and never falls, the trainer's does when a run is resumed.
+    "trainer_step": (*_STEPS, "_step"),
+    "coarse": ("episode", "episodes", "epoch"),
+    "step_time": (
+        *("time/total", "time/step", "time/step_s", "timing/step", "timing_s/step", "step_time", "train/step_time"),
+        *("perf/time_per_step", "perf/step_time", "time/step_time", "timing/total", "time_per_step", "step_time_s"),
+        "total_step_time",
+    ),
+    "elapsed": (
+        *("elapsed_s", "relative_time_(process)", "relative_time_(wall)", "_runtime", "runtime", "elapsed"),
+        *("time/time_elapsed", "time_elapsed", "elapsed_time"),
+    ),
+    "wall_clock": ("wall_time", "_timestamp", "timestamp", "datetime", "date_time", "time", "created_at"),
+    "date": ("date", "day"),
+    "num_samples": ("eval/num_samples", "num_eval_samples", "num_samples"),
+    "seed": ("seed", "random_seed", "train_seed", "train/seed"),
+    "run": ("run", "run_name", "run_id", "run_uuid", "experiment", "experiment_name", "exp_name"),
+    "arm": ("recipe", "arm", "model", "config", "method", "variant", "algorithm", "algo"),
+    "label": ("attempt", "file"),
+    "split": ("split", "phase", "mode", "stage", "subset", "set", "type", "kind", "event"),
+    # A table with one metric per row.
+    "metric": ("tag", "metric", "metric_name", "metricname", "metric_key", "key", "name", "variable"),
+    "value": ("value", "metric_value", "metricvalue"),
+}
+"""What a column is for, and the names that say so, in the order in which they are tried."""
 
 # Rates from the closest to a pass rate on.
 RATES = (
@@ -121,15 +133,21 @@ def plain(column: str) -> str:
     return re.sub(r"[\s,-]+", "_", column.strip().lower())
 
 
-def find(names: Iterable[str], columns: Iterable[str]) -> str | None:
-    """Return the first column that has one of these names, in the order of the names."""
-    return next(iter(find_all(names, columns)), None)
+@lru_cache(maxsize=256)
+def roles(columns: tuple[str, ...]) -> dict[str, list[str]]:
+    """Return the columns of each role, in the order of the names; of columns with equal names the first."""
+    there = {plain(column): column for column in reversed(columns)}
+    return {role: [there[name] for name in names if name in there] for role, names in ROLES.items()}
 
 
-def find_all(names: Iterable[str], columns: Iterable[str]) -> list[str]:
-    """Return the columns that have one of these names, in the order of the names; of equal names the first."""
-    there = {plain(column): column for column in reversed(list(columns))}
-    return [there[name] for name in names if name in there]
+def find(columns: Iterable[str], *wanted: str) -> str | None:
+    """Return the first column that has one of these roles, in the order of the roles."""
+    found = roles(tuple(columns))
+    return next((column for role in wanted for column in found[role]), None)
+
+
+def has_role(column: str, *wanted: str) -> bool:
+    return any(plain(column) in ROLES[role] for role in wanted)
 
 
 def is_rate(column: str) -> bool:
@@ -149,10 +167,8 @@ def is_evaluation(column: str) -> bool:
 def is_measured(column: str) -> bool:
     """Return whether a column is named after anything that trainers measure; another may be named after a run."""
     name = plain(column)
-    return name in _COUNTED or bool(_NEVER.search(name) or _ANY_RATE.search(name))
-
-
-_COUNTED = {*GPU_HOURS, *FLOPS, *TOKENS, *COARSE, *SEED}
+    is_counted = has_role(name, "gpu_hours", "flops", "tokens", "coarse", "seed")
+    return is_counted or bool(_NEVER.search(name) or _ANY_RATE.search(name))
 
 
 # The reward
@@ -164,7 +180,7 @@ def choose_y(cells: Columns) -> Reward | None:
     A rank is (too few rows, kind of reward, whether it is a part of a sum, closeness to a pass rate).
     """
     named = {column: rank for column in cells if (rank := rank_of(column))}
-    step, counts = find(STEP, cells), dict.fromkeys(named, 0)
+    step, counts = find(cells, "step"), dict.fromkeys(named, 0)
     for column, rank in named.items():
         values = numeric(cells[column])
         # A column without a telling name, as slime's eval/NAME, holds nothing but rates.
@@ -222,11 +238,11 @@ def choose_x(cells: Columns, *, y: str | None, built: bool) -> str | None:
 
     Most rows with a y have a number there; transformers writes total_flos in the last row only.
     """
-    order = (*(("gpu_hours",) * built), *GPU_HOURS, *FLOPS, *TOKENS, "hours", *STEP)
-    rows = np.flatnonzero(logged(cells[y])) if y and y in cells else slice(None)
+    found, rows = roles(tuple(cells)), np.flatnonzero(logged(cells[y])) if y and y in cells else slice(None)
+    named = [column for role in ("gpu_hours", "flops", "tokens", "hours", "step") for column in found[role]]
     # An epoch or episode counts training only where nothing finer is there, and where it differs from row to row.
-    named = find_all(order, cells) or [name for name in find_all(COARSE, cells) if y and _differs(cells, name, rows)]
-    given = {column: fill_from_step(cells, column, find(STEP, cells))[rows] for column in named}
+    named = named or [name for name in found["coarse"] if y and _differs(cells, name, rows)]
+    given = {name: fill_from_step(cells, name)[rows] for name in [*(["gpu_hours"] * built), *named] if name in cells}
     numbers = [column for column, own in given.items() if 2 * sum(map(is_number, own)) >= max(len(own), 1)]
     texts = [column for column, own in given.items() if 2 * logged(own).sum() >= max(len(own), 1)]
     return next(iter((*numbers, *texts)), None)
@@ -234,15 +250,15 @@ def choose_x(cells: Columns, *, y: str | None, built: bool) -> str | None:
 
 def _differs(cells: Columns, column: str, rows: Any) -> bool:
     """Return whether most rows have a value of their own within their run."""
-    values, run = cells[column][rows], find(RUN, cells)
+    values, run = cells[column][rows], find(cells, "run")
     runs = cells[run][rows] if run else values
     different = {(str(own), value) for own, value in zip(runs, values, strict=True) if is_number(value)}
     return 2 * len(different) > len(values)
 
 
-def fill_from_step(cells: Columns, column: str, step: str | None) -> Cells:
+def fill_from_step(cells: Columns, column: str) -> Cells:
     """Return a column; a value that is missing or NaN is taken from another row of the same step and run."""
-    values, is_there = cells[column], known(cells[column])
+    step, values, is_there = find(cells, "step"), cells[column], known(cells[column])
     if step is None or step == column or is_there.all():
         return values
     keys = list(zip(cells[step], *(map(str, cells[name]) for name in run_labels(cells, column)), strict=True))
@@ -257,13 +273,14 @@ def fill_from_step(cells: Columns, column: str, step: str | None) -> Cells:
 
 
 def run_labels(cells: Columns, needed: str) -> list[str]:
-    """Return the columns that name runs within a file: those named so, and words that repeat, as dates do not.
+    """Return the columns that name runs within a file: those named so, and words that repeat, other than dates.
 
     Each value of theirs has rows with `needed`. This leaves out a column such as split=train|eval, whose eval rows get
     their compute from train rows.
     """
     has_needed = logged(cells[needed])
-    named = [column for column, own in cells.items() if plain(column) in LABELS or are_words(own)]
+    is_label = {column: has_role(column, "run", "arm", "seed", "label") for column in cells}
+    named = [name for name, own in cells.items() if is_label[name] or (are_words(own) and not has_role(name, "date"))]
     return [column for column in named if set(map(str, cells[column])) == set(map(str, cells[column][has_needed]))]
 
 

@@ -18,10 +18,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from scalerl.logs import units
-from scalerl.logs.columns import COARSE, TRAINER_STEP, is_evaluation, plain, rank_of
+from scalerl.logs.columns import ROLES, is_evaluation, plain, rank_of
 from scalerl.logs.source import Source
 from scalerl.logs.table import Placed, flatten
 
@@ -78,6 +79,8 @@ _MIN_RISES = 0.2
 _MAX_RECORD = 60_000
 _MAX_PROSE = 2_000
 
+_STEP, _COARSE = ROLES["trainer_step"], ROLES["coarse"]
+
 Line = tuple[int, str]
 Values = dict[str, float]
 Counters = dict[str, int]
@@ -98,7 +101,7 @@ class Record:
     tag: str
 
 
-def console_rows(source: Source) -> list[Placed] | None:
+def console_rows(source: Source, files: Sequence[Path]) -> list[Placed] | None:
     """Return one row per record, with its step; there must be a dict or two other records."""
     lines = list(_lines(source.text, source))
     is_open = not source.text.rstrip("\0").endswith(("\n", "\r"))
@@ -116,7 +119,7 @@ def _of_the_run(records: Sequence[Record]) -> list[Record]:
     """Keep evaluations and what shares a name with the records of the most frequent reward: not prose, not titles."""
     rewards = Counter(name for record in records for name in record.values if rank_of(name))
     main = max(rewards, key=lambda name: rewards[name], default="")
-    shared = {name for record in records if main in record.values for name in record.values} - set(COARSE)
+    shared = {name for record in records if main in record.values for name in record.values} - set(_COARSE)
     return [
         record
         for record in records
@@ -134,7 +137,7 @@ def _as_rows(records: Sequence[Record], source: Source, num_lines: int) -> list[
     has_runs = len(tags) > 1 and min(tags.values()) >= _MIN_RECORDS_PER_TAG
     rows: list[dict[str, Any]] = []
     for record, step in zip(records, steps, strict=True):
-        coarse = {name: float(record.counters[name]) for name in COARSE if name in record.counters}
+        coarse = {name: float(record.counters[name]) for name in _COARSE if name in record.counters}
         rows.append({**({"run": record.tag} if has_runs else {}), **coarse, **record.values, "step": step})
     _name_times(rows)
     source.note("lines_taken", num=len(records), num_lines=num_lines, origin=origin)
@@ -149,7 +152,7 @@ def _steps(records: Sequence[Record]) -> tuple[list[int], str]:
     Only records of training are asked: those with the value that most of them have, such as 'loss'.
     """
     names = Counter(name for record in records for name in record.values if not is_evaluation(name))
-    main = max((name for name in names if name not in COARSE), key=lambda name: names[name], default="")
+    main = max((name for name in names if name not in _COARSE), key=lambda name: names[name], default="")
     is_training = [not main or main in record.values for record in records]
     training = [record for record, flag in zip(records, is_training, strict=True) if flag]
     own = Counter(name for record in training for name in record.own)
@@ -164,8 +167,8 @@ def _steps(records: Sequence[Record]) -> tuple[list[int], str]:
     usable = [name for name in usable if 2 * rises[name] >= max(rises[other] for other in usable)]
     if not usable:
         return list(itertools.accumulate(map(int, is_training))), "counted"
-    order = {name: place for place, name in enumerate((*TRAINER_STEP, *COARSE))}
-    last = len(TRAINER_STEP)
+    order = {name: place for place, name in enumerate((*_STEP, *_COARSE))}
+    last = len(_STEP)
 
     def preference(name: str) -> tuple[bool, int, bool]:
         return 2 * own[name] > len(training), -order.get(plain(name), last), not name.startswith("/")

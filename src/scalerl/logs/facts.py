@@ -3,7 +3,7 @@
 Code reads the kind and the values. `sentence` is the only place where they become English.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,33 +22,11 @@ class Fact:
 
 def sentence(fact: Fact) -> str:
     """Return a fact in one or two sentences."""
-    template = _SENTENCES[fact.kind]
-    shown = {
-        key: ", ".join(map(str, value)) if isinstance(value, tuple) else value for key, value in fact.values.items()
-    }
-    return template.format(**shown) if isinstance(template, str) else template(fact.values)
+    shown = {key: ", ".join(map(str, own)) if isinstance(own, tuple) else own for key, own in fact.values.items()}
+    return _SENTENCES[fact.kind].format(**shown)
 
 
-def _attempts(values: Mapping[str, Any]) -> str:
-    differ = ",".join(values["differ"])
-    advice = (
-        f"name them with --by {differ}" if differ else "keep one with --where attempt=N, or pool with --seed attempt"
-    )
-    return (
-        f"{values['place']} holds {values['num']} attempts that each begin anew: they are separate curves ({advice})."
-    )
-
-
-def _uneven_time(values: Mapping[str, Any]) -> str:
-    advice = {
-        "flops": "Compute is counted in FLOPs (give --x gpu_hours for time).",
-        "gpu_hours": "A run's own curve is better fitted over FLOPs (--x flops).",
-    }
-    share = f"hours and FLOPs differ by up to {values['share']:.0%} of it"
-    return f"Time per FLOP changed during the run: {share}. {advice[values['used']]}"
-
-
-_SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
+_SENTENCES = {
     # which lines and files were taken
     "lines_taken": "{num} of {num_lines} lines record a step; the step is {origin}.",
     "cut_lines": "Lines that are cut or are no rows are left out: {num}, the first is line {line}.",
@@ -58,7 +36,13 @@ _SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "evaluations_apart": "Rows are marked as training or evaluation: the evaluations are read as {columns}.",
     "one_column_per_run": "The table has one column per run: {columns}.",
     # what is a run
-    "attempts": _attempts,
+    "attempts": (
+        "{place} holds {num} attempts that each begin anew: they are separate curves (keep one with --where "
+        "attempt=N, or pool with --seed attempt)."
+    ),
+    "attempts_differ": (
+        "{place} holds {num} attempts that each begin anew: they are separate curves (name them with --by {differ})."
+    ),
     "short_attempts": "{num} short attempts ({num_rows} rows) of {place} are left out: the run began anew after them.",
     "superseded": (
         "The step falls from {from_step:g} to {to_step:g} at {place}, as where a run is resumed (restarts: {times}): "
@@ -97,5 +81,12 @@ _SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "percent": "{y} runs from {low:g} to {high:g} and is read as per cent.",
     "own_scale": "{y} runs from {low:g} to {high:g}: it is not a pass rate, and is fitted as it is.",
     "clock_gaps": "{num} pauses of the clock ({hours:.3g} hours, the first before {place}) are left out of the hours.",
-    "uneven_time": _uneven_time,
+    "uneven_time": (
+        "Time per FLOP changed during the run: hours and FLOPs differ by up to {share:.0%} of it. Its own curve is "
+        "better fitted over FLOPs (--x flops)."
+    ),
+    "counted_in_flops": (
+        "Time per FLOP changed during the run: hours and FLOPs differ by up to {share:.0%} of it. Compute is therefore "
+        "counted in FLOPs (give --x gpu_hours for time)."
+    ),
 }

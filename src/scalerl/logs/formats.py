@@ -30,9 +30,10 @@ Found = Iterable[Placed] | Callable[[], Table] | None
 class Format(NamedTuple):
     """How a format is recognised, how its rows are found, and what is known of its columns."""
 
-    mark: str | tuple[str, ...]
-    """A pattern of the beginning of a file; for a folder, patterns of the names of files in it."""
-    rows: Callable[[Source], Found]
+    mark: str | tuple[str, ...] | Callable[[Source], bool]
+    """A pattern of the beginning of a file, or a question to it; for a folder, patterns of the names of files in it."""
+    rows: Callable[[Source, Sequence[Path]], Found]
+    """Takes the files that match: the file itself, or those in the folder."""
     kind: str
 
 
@@ -60,9 +61,13 @@ def expand(paths: Sequence[str | Path]) -> list[Path]:
 
 def logs_inside(folder: Path) -> list[Path]:
     """Return the logs directly inside a folder that is not a log itself: run folders, else folders, else files."""
-    entries = sorted(item for item in folder.iterdir() if item.is_dir() and not item.name.startswith("."))
+    entries = _folders_in(folder)
     runs = [item for item in entries if store.is_run_folder(item)]
     return runs or [item for item in entries if _is_log(item) or len(_log_files(item)) == 1] or _log_files(folder)
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    return sorted(item for item in folder.iterdir() if item.is_dir() and not item.name.startswith("."))
 
 
 def _log_files(folder: Path) -> list[Path]:
@@ -102,7 +107,7 @@ def _read(path: Path) -> Table:
         where = "" if str(path) in reason else f"{path} "
         raise InputError(f"{where}cannot be read ({reason}): it is damaged, or not a log.") from None
     if path.is_dir():
-        raise InputError(nothing_to_read(path, []))
+        raise InputError(nothing_to_read(path, [item for item in _folders_in(path) if _log_files(item)]))
     raise InputError(
         f"{path} is text in which no line records a training step: give CSV, JSON lines, or console output with "
         "lines such as 'step:12 - reward:0.5' or {'reward': 0.5, 'epoch': 0.1}."
@@ -113,10 +118,10 @@ def _reader(path: Path) -> Callable[[], Table] | None:
     """Return what reads a path, None for what no format recognises."""
     source = Source(path)
     for form in (FOLDERS if source.is_folder else FILES).values():
-        rows = form.rows(source) if source.has(form.mark) else None
-        if rows is None:
-            continue
-        return rows if callable(rows) else partial(make_table, source, form.kind, rows)
+        files = source.matching(form.mark)
+        rows = form.rows(source, files) if files else None
+        if rows is not None:
+            return rows if callable(rows) else partial(make_table, source, form.kind, rows)
     return None
 
 
@@ -145,10 +150,14 @@ def _best_of(tables: Sequence[Table], folder: Path) -> Table:
 # Our own folders
 
 
-def _run_rows(source: Source) -> Found:
+def _run_rows(source: Source, files: Sequence[Path]) -> Found:
     """Return the rows of a run folder's evaluations, or of the file of it that is asked for."""
     folder, name = (source.path, store.EVALS) if source.is_folder else (source.path.parent, source.path.name)
-    return _rows_of_run(folder, name) if name in _KEYS and store.is_run_folder(folder) else None
+    return _rows_of_run(folder, name)
+
+
+def _is_of_run(source: Source) -> bool:
+    return source.path.name in _KEYS and store.is_run_folder(source.path.parent)
 
 
 def _rows_of_run(folder: Path, name: str) -> Iterator[Placed]:
@@ -164,7 +173,7 @@ def _rows_of_run(folder: Path, name: str) -> Iterator[Placed]:
         yield f"{name} line {line}", {**labels, **flatten(row)}
 
 
-def _study_rows(source: Source) -> Iterator[Placed]:
+def _study_rows(source: Source, files: Sequence[Path]) -> Iterator[Placed]:
     """Yield the evaluations of all runs of a study so far: arms are separate curves, seeds are runs of one curve."""
     for run in (store.read_study(source.path) or {}).get("runs", []):
         labels = {key: run.get(key) for key in ("arm", "seed", "folder")} if isinstance(run, Mapping) else {}
@@ -176,10 +185,11 @@ def _study_rows(source: Source) -> Iterator[Placed]:
 # Folders of others
 
 
-def _longest_history(source: Source) -> Found:
-    """Return what reads the largest state: each checkpoint repeats what was logged before it."""
-    files = sorted(source.files(*_TRAINER_STATES), key=lambda file: -file.stat().st_size)
-    return partial(_read_first, source.path, files)
+def _file_inside(source: Source, files: Sequence[Path]) -> Found:
+    """Return what reads the first file that can be read: the largest, since each checkpoint repeats those before it."""
+    ordered = sorted(files, key=lambda file: (file.name != store.METRICS, -file.stat().st_size))
+    logs = [file for file in ordered if file.name in (store.METRICS, _STATE) or _is_log(file)]
+    return partial(_read_first, source.path, logs) if logs else None
 
 
 def _read_first(folder: Path, files: Sequence[Path]) -> Table:
@@ -196,49 +206,28 @@ def _read_first(folder: Path, files: Sequence[Path]) -> Table:
     raise AssertionError("a trainer's folder has a state")
 
 
-def _file_inside(source: Source) -> Found:
-    """Return what reads the file that a trainer or wandb is known to write into its folder."""
-    files = [file for file in source.files(*_FILES_INSIDE) if file.name == store.METRICS or _is_log(file)]
-    return partial(_read, files[0]) if files else None
-
-
-def _wandb(source: Source) -> Found:
-    files = sorted({file.resolve() for file in source.files(*_WANDB_FILES)}) if source.is_folder else [source.path]
-    return partial(_read_wandb, source, files)
-
-
-def _read_wandb(source: Source, files: Sequence[Path]) -> Table:
-    """Read the history of wandb's runs; what was printed, where a run has none."""
-    placed, printed = list(binary.wandb_rows(files, source)), files[0].parent / "files" / "output.log"
-    if not placed and len(files) == 1 and printed.is_file():
-        return replace(_read(printed), path=source.path)
-    return make_table(source, "wandb", placed)
-
-
-_TRAINER_STATES = ("trainer_state.json", "checkpoint-*/trainer_state.json")
-_WANDB_FILES = ("*.wandb", "*run-*/*.wandb", "wandb/*run-*/*.wandb")
-_FILES_INSIDE = (store.METRICS, "files/output.log", "output.log")
+_STATE = "trainer_state.json"
 _KEYS = {store.EVALS: ("step", "set"), store.METRICS: ("step",)}
-_ANY, _JSON = "", r"\s*[\[{]"
+_ANY = ""
 FOLDERS: dict[str, Format] = {
     "run": Format((store.RECIPE, store.EVALS), _run_rows, "run"),
     "study": Format((store.STUDY,), _study_rows, "run"),
-    "trainer folder": Format(_TRAINER_STATES, _longest_history, ""),
-    "wandb": Format(_WANDB_FILES, _wandb, "wandb"),
+    "trainer folder": Format((_STATE, f"checkpoint-*/{_STATE}"), _file_inside, ""),
+    "wandb": Format(("*.wandb", "*run-*/*.wandb", "wandb/*run-*/*.wandb"), binary.wandb_rows, "wandb"),
     "mlflow": Format(binary.MLFLOW_FILES, binary.mlflow_rows, "mlflow"),
-    "file inside": Format(_FILES_INSIDE, _file_inside, ""),
-    "tensorboard": Format(binary.EVENT_FILES, binary.event_rows, "tensorboard"),
-    "a file each step": Format(text.STEP_FILES, text.rows_of_step_files, "json"),
+    "file inside": Format((store.METRICS, "files/output.log", "output.log"), _file_inside, ""),
+    "tensorboard": Format(("**/*tfevents*",), binary.event_rows, "tensorboard"),
+    "a file each step": Format(("*[0-9].json", "*[0-9]/*.json", "*[0-9]/*/*.json"), text.rows_of_step_files, "json"),
 }
 FILES: dict[str, Format] = {
-    "run": Format(_ANY, _run_rows, "run"),
-    "wandb": Format(":W&B", _wandb, "wandb"),
-    "tensorboard": Format(_ANY, binary.event_rows, "tensorboard"),
+    "run": Format(_is_of_run, _run_rows, "run"),
+    "wandb": Format(":W&B", binary.wandb_rows, "wandb"),
+    "tensorboard": Format(binary.holds_events, binary.event_rows, "tensorboard"),
     "sqlite": Format("SQLite format 3", binary.sqlite_rows, "sqlite"),
-    "json": Format(_JSON, text.json_rows, "json"),
-    "jsonl": Format(_JSON, text.jsonl_rows, "jsonl"),
-    "csv": Format(_ANY, text.csv_rows, "csv"),
+    "json": Format(r"\s*(\[\s*([{\[\]]|[-\d.]+\s*,)|\{)", text.json_rows, "json"),
+    "jsonl": Format(r'\s*\{\s*("|\}|$)', text.jsonl_rows, "jsonl"),
+    "csv": Format(text.is_table, text.csv_rows, "csv"),
     "console": Format(_ANY, console_rows, "console"),
     "drawn table": Format(_ANY, text.drawn_rows, "csv"),
-    "csv, by its suffix": Format(_ANY, text.named_csv_rows, "csv"),
+    "csv, by its suffix": Format(text.is_named_as_table, text.csv_rows, "csv"),
 }

@@ -110,13 +110,9 @@ def _shortened(names: Sequence[str]) -> list[str]:
         return list(names)
     parts = [_WORDS.split(name) for name in names]  # words and the separators between them, in turn
     lower = [_WORDS.split(name.lower()) for name in names]
-    begin, end = (_num_shared([own[::turn] for own in lower]) // 2 * 2 for turn in (1, -1))
+    from_ends = (zip(*(own[::turn] for own in lower), strict=False) for turn in (1, -1))
+    shared = [list(itertools.takewhile(lambda words: len(set(words)) == 1, ranks)) for ranks in from_ends]
+    begin, end = (len(own) // 2 * 2 for own in shared)
     short = ["".join(own[begin : len(own) - end]) for own in parts]
     is_clear = len(set(short)) == len(set(names)) and all(re.search(r"[A-Za-z]", name) for name in short)
     return short if is_clear else list(names)
-
-
-def _num_shared(parts: Sequence[Sequence[str]]) -> int:
-    """Return how many leading words are the same in all."""
-    alike = itertools.takewhile(lambda words: len(set(words)) == 1, zip(*parts, strict=False))
-    return len(list(alike))

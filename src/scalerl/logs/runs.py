@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalerl.logs.clock import wall_times
-from scalerl.logs.columns import COARSE, RUN, TRAINER_STEP, WALL_CLOCK, grouped, is_measured, plain, run_labels
+from scalerl.logs.columns import grouped, has_role, is_measured, run_labels
 from scalerl.logs.names import ATTEMPT
 from scalerl.logs.table import Table
 from scalerl.logs.units import Floats, Mask, known
@@ -31,7 +31,7 @@ def joined(table: Table, labels: set[str]) -> tuple[Table, Mask]:
 
     `labels` are columns that name runs, beside those that are recognised.
     """
-    step, every = table.find(TRAINER_STEP), np.ones(len(table), dtype=bool)
+    step, every = table.find("trainer_step"), np.ones(len(table), dtype=bool)
     if step is None or ATTEMPT in table.cells:
         return table, every
     table = _in_order(table, step)
@@ -39,7 +39,7 @@ def joined(table: Table, labels: set[str]) -> tuple[Table, Mask]:
     names = [*known_labels, *(name for name in table.columns if name in labels and name not in known_labels)]
     if not names and (np.diff(table.numbers(step)) > 0).all():
         return table, every  # one run, never interrupted
-    table = _counted_through_epochs(table, step, table.find(COARSE))
+    table = _counted_through_epochs(table, step, table.find("coarse"))
     table = _with_named_runs_joined(table, step, [name for name in names if name not in labels])
     return _with_attempts_joined(table, step, names)
 
@@ -64,8 +64,8 @@ def chains(steps: Mapping[Any, Floats]) -> list[list[Any]]:
 
 def _in_order(table: Table, step: str) -> Table:
     """Return the rows by their time of day, if every row has one; rows with the newest first are turned."""
-    clock, steps = table.find(WALL_CLOCK), table.numbers(step)
-    if clock and not np.isnan(times := wall_times(table[clock])).any():
+    steps = table.numbers(step)
+    if table.find("wall_clock") and not np.isnan(times := wall_times(table)).any():
         return table.take(np.argsort(times, kind="stable"))
     steps = steps[~np.isnan(steps)]
     is_turned = len(np.unique(steps)) > 3 and (np.diff(steps) <= 0).all()
@@ -88,7 +88,7 @@ def _counted_through_epochs(table: Table, step: str, coarse: str | None) -> Tabl
 def _with_named_runs_joined(table: Table, step: str, labels: Sequence[str]) -> Table:
     """Give one name to the values of a run column that continue each other, as ids of restarts do."""
     steps = table.numbers(step)
-    for column in (label for label in labels if plain(label) in RUN):
+    for column in (label for label in labels if has_role(label, "run")):
         names = table[column].copy()
         for family in table.groups(label for label in labels if label != column).values():
             parts = {name: family[own] for name, own in grouped(names[family]).items() if name}
@@ -163,7 +163,8 @@ def _with_attempts_joined(table: Table, step: str, labels: Sequence[str]) -> tup
         table = table.noting("short_attempts", num=len(short), num_rows=num_rows, place=table.path.name)
     if (num := int(attempt[kept].max(initial=1))) > 1:
         differ = _settings(table.take(kept & ~is_gone), attempt[kept & ~is_gone])
-        table = table.noting("attempts", num=num, place=table.path.name, differ=differ)
+        told = {"num": num, "place": table.path.name, "differ": ",".join(differ)}
+        table = table.noting("attempts_differ" if differ else "attempts", **told)
         table = replace(table.with_column(ATTEMPT, attempt.tolist()), apart=(*table.apart, ATTEMPT))
     return table.take(kept), ~is_gone[kept]
 

@@ -8,7 +8,6 @@ from typing import Any, Literal
 import numpy as np
 
 from scalerl.errors import InputError
-from scalerl.logs.columns import STEP_TIME
 from scalerl.logs.names import listed
 from scalerl.logs.table import Table
 from scalerl.logs.units import Cells, Mask, YScale, label, number
@@ -51,7 +50,7 @@ class Selection:
         if self.gpus is not None and self.x is None and table.x in (None, table.step):
             raise InputError(
                 f"--gpus {self.gpus:g} needs a clock, and {table.path} has no column for it "
-                f"({', '.join(STEP_TIME[:2])}, step_time, timestamp ...): choose the compute column with --x among "
+                f"(time/step, step_time, timestamp ...): choose the compute column with --x among "
                 f"{listed(table.columns)}."
             )
         for option, what, column in (("--x", "compute", table.x), ("--y", "reward", table.y)):

@@ -16,22 +16,25 @@ from numpy.typing import NDArray
 
 from scalerl.errors import InputError
 from scalerl.logs.clock import time_of_day
-from scalerl.logs.columns import FLOPS, STEP, TOKENS, grouped, is_part, is_rate, plain
+from scalerl.logs.columns import grouped, has_role, is_part, is_rate
 from scalerl.logs.facts import Fact, sentence
-from scalerl.logs.names import CurveKey, curve_names, listed
-from scalerl.logs.points import Points, curves_from
-from scalerl.logs.selection import Selection
+from scalerl.logs.names import FILE, curve_names, listed
+from scalerl.logs.points import Curve, curves_from
+from scalerl.logs.selection import Selection, same
 from scalerl.logs.table import Table
 from scalerl.logs.units import (
     ROUNDING,
     SCALES,
     Bounds,
+    Cells,
     Floats,
     Mask,
     YScale,
     fitting_scale,
     known,
+    label,
     labels,
+    logged,
     number,
 )
 
@@ -107,12 +110,12 @@ def series_from(tables: Sequence[Table], selection: Selection) -> list[Series]:
     """Return one series for each value of `by`; without it for each file, and in it each set, run or attempt."""
     curves = curves_from(tables, selection)
     built: list[Series] = []
-    for name, (key, points) in zip(curve_names(list(curves), selection.labels), curves.items(), strict=True):
-        table = points.table
-        named: dict[str, Any] = {"name": name, "key": key, "x_label": table.x, "y_label": table.y}
-        named["evaluation_set"] = dict(key).get("set") if "set" in table.apart else None
+    for name, curve in zip(curve_names([curve.key for curve in curves], selection.labels), curves, strict=True):
+        table = curve.rows
+        named: dict[str, Any] = {"name": name, "key": curve.key, "x_label": table.x, "y_label": table.y}
+        named["evaluation_set"] = dict(curve.key).get("set") if "set" in table.apart else None
         try:
-            built.append(_series(points, selection, named))
+            built.append(_series(curve, selection, named))
         except InputError as fault:
             if len(curves) == 1:
                 raise
@@ -143,40 +146,40 @@ def in_shares(series: Series) -> Series:
     )
 
 
-def _series(points: Points, selection: Selection, names: dict[str, Any]) -> Series:
-    name, table, tables = names["name"], points.table, points.tables
-    for option, columns in (("--x", {str(each.x) for each in tables}), ("--y", {str(each.y) for each in tables})):
+def _series(curve: Curve, selection: Selection, names: dict[str, Any]) -> Series:
+    name, facts = names["name"], list(curve.rows.facts)
+    for option in ("x", "y"):
+        columns = sorted({str(getattr(each, option)) for each in curve.tables})
         if len(columns) > 1:
             raise InputError(
-                f"the files of {name} use different columns ({listed(sorted(columns))}): choose one with {option}."
+                f"the files of {name} use different columns ({listed(columns)}): choose one with --{option}."
             )
-    facts = list({repr(fact): fact for each in tables for fact in each.facts}.values())
-    for rule in (_measured, _named_by_seed, _without_repeated):
-        points = rule(points, facts)
+    points = _without_repeated(_points(curve.rows, selection, facts), facts)
     points = points.take(np.argsort(points.run, kind="stable"))
-    x, run, held = points.x, points.run, points.held
-    y, y_scale = _rewards(points, selection.y_scale, facts)
+    table, x, run, held = points.table, points.x, points.run, points.held
+    y, y_scale = _rewards(points, curve.tables, selection.y_scale, facts)
     _check_clock(points)
     if held.all():
         wanted = "=".join(selection.holdout or ())
         raise InputError(f"every row of {name} matches --holdout {wanted}: none is left to fit.")
     is_start = _before_training(points, selection)
     if (held | is_start).all():
-        raise InputError(f"{name} has no row left to fit besides its start, at {points.where(is_start)}.")
+        raise InputError(f"{name} has no row left to fit besides its start, at {table.where(is_start)}.")
+    samples = table.numbers(table.find("num_samples"))
     is_mean = y_scale != "none" and not is_part(table.y or "")
-    is_count = (points.samples >= 1) & (points.samples < 2**63)
-    samples = np.where(is_count & is_mean, points.samples, np.nan)
+    samples[~((samples >= 1) & (samples < 2**63) & is_mean)] = np.nan
     start, start_sd = _start(y[is_start], samples[is_start], selection, SCALES[y_scale])
     facts += _start_facts(start, points.take(is_start), x[~held], selection)
     is_open = start is None and selection.start is None and y_scale == "1"
-    if is_open and (before := _evaluated_before(points, names["key"])):
+    if is_open and (before := _evaluated_before(curve, table.numbers(table.step))):
         start, start_sd = before.values["start"], None
         facts.append(before)
     facts += _mixed(points, selection)
-    order = np.lexsort((points.evaluation, y, x, run))
+    prompts = zip(table["prompts_hash"], table[table.step], strict=True)
+    evaluation = np.array(["" if None in pair else "@".join(map(label, pair)) for pair in prompts])
+    order = np.lexsort((evaluation, y, x, run))
     fitted, late = order[~(held | is_start)[order]], order[held[order]]
     late = late[np.lexsort((y[late], x[late]))]
-    evaluation = points.evaluation[fitted]
     return Series(
         compute=x[fitted],
         reward=y[fitted],
@@ -186,49 +189,77 @@ def _series(points: Points, selection: Selection, names: dict[str, Any]) -> Seri
         start_sd=start_sd,
         holdout_compute=x[late],
         holdout_reward=y[late],
-        evaluation=evaluation if all(evaluation) else None,
-        problem=None,
+        evaluation=evaluation[fitted] if all(evaluation[fitted]) else None,
         y_scale=y_scale,
         facts=tuple(facts),
         **names,
     )
 
 
-# Which rows count: each rule returns the rows it keeps and appends what it did to the facts
+# Which rows count
 
 
-def _measured(points: Points, facts: list[Fact]) -> Points:
-    """Return the points as numbers, without those that are NaN, unless that leaves none.
+@dataclass(frozen=True, slots=True)
+class Points:
+    """The rows of a curve as numbers."""
+
+    table: Table
+    x: Floats
+    y: Floats
+    run: NDArray[np.str_]
+    held: Mask
+    """Rows that `--holdout` names."""
+
+    def take(self, which: Any) -> "Points":
+        """Return some of the points, by mask or index, in the order given."""
+        return Points(self.table.take(which), self.x[which], self.y[which], self.run[which], self.held[which])
+
+    @property
+    def words(self) -> dict[str, Cells]:
+        """The columns of text; none for a run folder, which is one run."""
+        table = self.table
+        columns = [name for name in table.cells if name not in (FILE, table.seed) and table.kind != "run"]
+        return {name: table[name] for name in columns if {str, type(None)} >= set(map(type, table[name]))}
+
+
+def _points(table: Table, selection: Selection, facts: list[Fact]) -> Points:
+    """Return the rows as numbers and their runs, without those that are NaN, unless that leaves none.
 
     NaN is how pandas and wandb write that a value was not logged in a row, such as an evaluation's in most rows.
     """
-    numbers = {axis: np.array([number(cell) for cell in getattr(points, axis)], dtype=np.float64) for axis in "xy"}
-    no_x, no_y = ~known(points.x), ~known(points.y)
+    axes = {"x": table.x, "y": table.y}
+    numbers = {axis: np.array(list(map(number, table[column])), dtype=np.float64) for axis, column in axes.items()}
+    no_x, no_y = ~known(table[table.x]), ~known(table[table.y])
     missing = (no_x | no_y) & np.isfinite(numbers["y"][~(no_x | no_y)]).any()
-    for axis, column in (("x", points.table.x), ("y", points.table.y)):
+    for axis, column in axes.items():
         is_odd = ~np.isfinite(numbers[axis]) & ~missing
         if is_odd.any():
-            shown = sorted({str(cell)[:40] for cell in getattr(points, axis)[is_odd]})
+            shown = sorted({str(cell)[:40] for cell in table[column][is_odd]})
             options = " ".join(f"--where '{column}!={word}'" for word in shown[:3])
             raise InputError(
                 f"{column!r} is {listed(list(map(repr, shown)), 3)} where a finite number is needed, at "
-                f"{points.where(is_odd)}: correct or remove those rows, leave them out with {options}, or choose "
+                f"{table.where(is_odd)}: correct or remove those rows, leave them out with {options}, or choose "
                 f"another column with --{axis}."
             )
     if missing.any():
-        columns = [str(name) for name, gone in ((points.table.x, no_x), (points.table.y, no_y & ~no_x)) if gone.any()]
+        columns = [str(name) for name, gone in ((table.x, no_x), (table.y, no_y & ~no_x)) if gone.any()]
         values = {"columns": tuple(sorted(columns)), "num": int(missing.sum()), "num_rows": len(missing)}
-        facts.append(Fact(kind="nan_rows", values=values | {"place": points.where(missing)}))
-    return replace(points, **numbers).take(~missing)
+        facts.append(Fact(kind="nan_rows", values=values | {"place": table.where(missing)}))
+    column, value = selection.holdout or (None, "")
+    # Files pooled into one curve are different runs, unless the user names the column of runs.
+    run, held = labels(table[selection.seed or FILE]), same(table[column], value)
+    points = Points(table, numbers["x"], numbers["y"], run, held).take(~missing)
+    return _named_by_seed(points, facts) if table.seed and not selection.seed else points
 
 
 def _named_by_seed(points: Points, facts: list[Fact]) -> Points:
-    """Put the seed into the name of each run where a file holds several, unless an option names the runs."""
-    pairs = list(zip(points.run, points.seed, strict=True))
+    """Put the seed into the name of each run where a file holds several."""
+    seed = points.table[points.table.seed]
+    pairs = list(zip(points.run, labels(np.where(logged(seed), seed, "")), strict=True))
     num_files, num_runs = len(set(points.run)), len(set(pairs))
     if num_runs == num_files:
         return points
-    columns = {"columns": tuple(sorted({table.seed for table in points.tables if table.seed}))}
+    columns = {"columns": (points.table.seed,)}
     if 2 * num_runs > len(pairs):
         facts.append(Fact(kind="seed_has_too_many_values", values=columns))
         return points
@@ -238,12 +269,17 @@ def _named_by_seed(points: Points, facts: list[Fact]) -> Points:
 
 
 def _without_repeated(points: Points, facts: list[Fact]) -> Points:
-    """Count a value once: drop rows that a log holds twice, and rows that hold a value until there is a new one."""
+    """Count a value once: drop rows that a log holds twice, and rows that hold a value until there is a new one.
+
+    A value is held where most values stand several times in a row, and hardly one comes again later, as counts of right
+    answers do.
+    """
     order = np.lexsort((points.x, points.held, points.run))
     computes, rewards = [*zip(points.run, map(str, points.x), strict=True)], [*map(str, points.y)]
-    kind, kept = "held_values", _first_of_held(points, order)
     if len(set(computes)) < len(computes):
-        rows = zip(computes, rewards, map(str, points.samples), points.held, points.texts, strict=True)
+        samples = map(str, points.table.numbers(points.table.find("num_samples")))
+        texts = [*zip(rewards, *points.words.values(), strict=True)]
+        rows = zip(computes, samples, points.held, texts, strict=True)
         kind, kept = "repeated_rows", np.array([own[-1] for own in grouped(rows).values()])
         # Few different values, such as 0 and 1 of single answers, are equal without being the same row.
         are_answers = 2 * len(set(rewards)) < len(set(computes))
@@ -251,48 +287,41 @@ def _without_repeated(points: Points, facts: list[Fact]) -> Points:
         counts = Counter(computes[at] for at in kept[~points.held[kept]])
         usual = median(counts.values()) if counts else 0
         # Words that differ have a fact of their own.
-        if usual >= 2 and len(set(points.texts)) == 1 and not are_answers:
+        if usual >= 2 and len({words[1:] for words in texts}) == 1 and not are_answers:
             facts.append(Fact(kind="several_per_compute", values={"x": points.table.x, "num": usual}))
+    else:
+        rows = [(*computes[at][:1], points.held[at], rewards[at]) for at in order]
+        begins = np.array([at for at, row in enumerate(rows) if at == 0 or row != rows[at - 1]])
+        is_held = len(begins) >= 6 and np.median(np.diff(begins, append=len(rows))) >= 2
+        kind, kept = "held_values", order[begins] if is_held and len(set(rows)) >= 0.8 * len(begins) else order
     if len(kept) < len(order):
         facts.append(Fact(kind=kind, values={"num": len(order) - len(kept), "num_rows": len(order)}))
     return points.take(np.sort(kept))
 
 
-def _first_of_held(points: Points, order: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the first of rows that repeat the value of the row before them, as loggers do between two values.
-
-    Most values must stand several times in a row, and hardly one may come again later: counts of right answers do.
-    """
-    rows = [*zip(points.run[order], points.held[order], map(str, points.y[order]), strict=True)]
-    begins = np.array([at for at, row in enumerate(rows) if at == 0 or row != rows[at - 1]])
-    is_held = len(begins) >= 6 and np.median(np.diff(begins, append=len(rows))) >= 2
-    return order[begins] if is_held and len(set(rows)) >= 0.8 * len(begins) else order
-
-
 def _mixed(points: Points, selection: Selection) -> list[Fact]:
     """Warn where rows over the same compute differ in words: several curves, most likely, fitted as one."""
-    named = selection.mentioned.union(*(table.apart for table in points.tables))
     differing = []
-    for at, column in enumerate(points.words, start=1):
-        groups = grouped(zip(points.run, (texts[at] for texts in points.texts), strict=True))
+    for column, words in points.words.items():
+        groups = grouped(zip(points.run, words, strict=True))
         # A word with hardly more than one row, such as a date, does not separate curves; nor do phases of a run.
         spans = {key: points.x[own] for key, own in groups.items() if key[1] is not None and len(own) > 2}
         ends = sorted((run, own.min(), own.max()) for (run, _), own in spans.items())
         overlaps = any(run == other and begin < last for (run, _, last), (other, begin, _) in itertools.pairwise(ends))
-        differing += [column] if overlaps and column not in named else []
+        differing += [column] if overlaps and column not in {*selection.mentioned, *points.table.apart} else []
     return [Fact(kind="mixed", values={"columns": tuple(differing)})] if differing else []
 
 
 # Numbers
 
 
-def _rewards(points: Points, asked: YScale, facts: list[Fact]) -> tuple[Floats, YScale]:
+def _rewards(points: Points, tables: Sequence[Table], asked: YScale, facts: list[Fact]) -> tuple[Floats, YScale]:
     """Return the rewards, and their scale."""
     column, rewards = points.table.y or "", points.y
     every, scale = rewards, asked
     if asked == "auto":
         # A column has one unit: an arm that stays below 1 % is not a share.
-        every = np.concatenate([rewards, *(table.numbers(table.y) for table in points.tables)])
+        every = np.concatenate([rewards, *(table.numbers(table.y) for table in tables)])
         every = every[np.isfinite(every)]
         scale = fitting_scale(every.min(), every.max(), is_rate=is_rate(column))
     values = {"y": column, "low": float(every.min()), "high": float(every.max())}
@@ -306,7 +335,7 @@ def _rewards(points: Points, asked: YScale, facts: list[Fact]) -> tuple[Floats, 
     if outside.any():
         raise InputError(
             f"{column!r} runs from {values['low']:g} to {values['high']:g}, outside {_span(bounds)} of --y-scale "
-            f"{scale} at {points.where(outside)}: leave --y-scale out, and it is read as it is."
+            f"{scale} at {points.table.where(outside)}: leave --y-scale out, and it is read as it is."
         )
     return fitted, scale
 
@@ -324,15 +353,15 @@ def _check_clock(points: Points) -> None:
     table, x = points.table, points.x
     low, high = x.min(), x.max()
     is_clock = time_of_day(low) is not None and time_of_day(high) is not None
-    if is_clock and 0 < high - low < _A_LITTLE * low and plain(table.x or "") not in (*FLOPS, *TOKENS):
+    if is_clock and 0 < high - low < _A_LITTLE * low and not has_role(str(table.x), "flops", "tokens"):
         raise InputError(
             f"{table.x!r} runs from {low:.0f} to {high:.0f}, which is a time of day and not an amount spent: leave --x "
             "out, and --gpus N builds GPU-hours from it, or choose another column with --x."
         )
     if table.kind == "run" or table.x == table.step:
         return
-    steps = points.step
-    for own in grouped(zip(points.file, points.held, points.run, strict=True)).values():
+    steps = table.numbers(table.step)
+    for own in grouped(zip(table[FILE], points.held, points.run, strict=True)).values():
         own = own[np.argsort(steps[own], kind="stable")]
         rises, gains = np.diff(steps[own]) > 0, np.diff(x[own])
         falls = np.flatnonzero((x[own[1:]] > 0) & (x[own[1:]] < (1 - _MIN_FALL) * x[own[:-1]]))
@@ -340,7 +369,7 @@ def _check_clock(points: Points) -> None:
         if len(falls) and (rises | (gains == 0)).all() and not np.isnan(steps[own]).any():
             before, after = own[falls[0]], own[falls[0] + 1]
             raise InputError(
-                f"compute {table.x!r} falls from {x[before]:g} to {x[after]:g} at {points.where([after])} "
+                f"compute {table.x!r} falls from {x[before]:g} to {x[after]:g} at {table.where([after])} "
                 f"while the step rises from {steps[before]:g} to {steps[after]:g}: the clock of a resumed run began "
                 f"anew. Add what was spent before, or choose a column that goes on, such as --x {table.step}."
             )
@@ -356,7 +385,7 @@ def _before_training(points: Points, selection: Selection) -> Mask:
     """
     x, column = points.x, points.table.x
     to_fit = np.where(points.held, math.inf, x)
-    is_start = (to_fit == 0) | ((to_fit < 0) & (plain(column or "") in STEP))
+    is_start = (to_fit == 0) | ((to_fit < 0) & has_role(str(column), "step"))
     if selection.start == "first":
         least = {name: to_fit[points.run == name].min() for name in set(points.run)}
         is_first = to_fit == np.array([least[name] for name in points.run])
@@ -364,8 +393,8 @@ def _before_training(points: Points, selection: Selection) -> Mask:
     wrong = (x <= 0) & ~is_start
     if wrong.any():
         raise InputError(
-            f"compute {column!r} is {x[wrong][0]:g} at {points.where(wrong)}, which is neither training nor the start: "
-            "remove those rows, or name other columns with --x, --seed or --by."
+            f"compute {column!r} is {x[wrong][0]:g} at {points.table.where(wrong)}, which is neither training nor the "
+            "start: remove those rows, or name other columns with --x, --seed or --by."
         )
     return is_start
 
@@ -403,15 +432,15 @@ def _start_facts(start: float | None, first: Points, x: Floats, selection: Selec
     return [Fact(kind="start_at_zero", values=values)] if num and (is_mean or not is_silent) else []
 
 
-def _evaluated_before(points: Points, key: CurveKey) -> Fact | None:
+def _evaluated_before(curve: Curve, steps: Floats) -> Fact | None:
     """Return an evaluation that was made before the first training reward, as verl's of step 0: it is the start."""
-    table, reward, steps = points.table, points.table.reward, points.step
-    few = reward.too_few if reward is not None and reward.kind == "training" else ()
-    if not few or np.isnan(steps).all() or len(points.tables) > 1 or table.kind == "run":
+    table, *others = curve.tables
+    few = table.reward.too_few if table.reward and table.reward.kind == "training" else ()
+    if not few or np.isnan(steps).all() or others or table.kind == "run":
         return None
     early = min(np.nanmin(steps), _FIRST_STEPS * np.nanmax(steps) + 1e-9)
     is_before = table.numbers(table.step) < early
-    for name, value in key:
+    for name, value in curve.key:
         is_before &= labels(table[name]) == value
     for column, _ in few:
         values = table.numbers(column)[is_before]

@@ -8,16 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.logs.columns import COARSE, STEP, choose_y, is_evaluation, is_measured, plain, run_labels
-from scalerl.logs.table import Placed, Table
+from scalerl.logs.columns import Reward, choose_y, is_evaluation, is_measured, plain, run_labels
+from scalerl.logs.source import Source
+from scalerl.logs.table import Placed, Table, tabled
 from scalerl.logs.units import NOTHING, column_of, known, logged, numeric
 
-SPLIT = ("split", "phase", "mode", "stage", "subset", "set", "type", "kind", "event")
 _TRAINING = re.compile(r"train\w*", re.IGNORECASE)
 _EVALUATION = re.compile(r"(eval|val|valid|test)\w*", re.IGNORECASE)
-_METRIC = ("tag", "metric", "metric_name", "metricname", "metric_key", "key", "name", "variable")
 _VALUE = "value"
-_VALUES = (_VALUE, "metric_value", "metricvalue")
 _SEPARATOR = " - "
 _COMPANIONS = ("__MIN", "__MAX")
 # Columns of one metric have peaks within this factor.
@@ -34,7 +32,7 @@ def are_splits(names: Iterable[str]) -> bool:
 
 def with_evaluations(table: Table) -> Table:
     """Give each evaluation a column of its own, as eval/acc, where rows differ in a word such as split=eval."""
-    column = table.find(SPLIT)
+    column = table.find("split")
     split = column_of(map(str, table[column]))
     words = set(split) - {"None"}
     tests = sorted(word for word in words if not _TRAINING.fullmatch(word))
@@ -54,7 +52,23 @@ def with_evaluations(table: Table) -> Table:
     return table.noting("evaluations_apart", columns=tuple(new))
 
 
-# Tables with one column per run
+# Tables of other shapes
+
+
+def one_row_per_run_and_step(table: Table, source: Source) -> Table:
+    """Return a table with one row per run and step; the values in it were counted when they were read."""
+    if series := run_columns(table):
+        metrics = {metric for _, metric in series.values() if not metric.startswith("_")}
+        reward = Reward(column=metrics.pop(), kind="evaluation") if len(metrics) == 1 else None
+        table = replace(table, kind="wandb" if table.kind == "csv" else table.kind, reward=reward)
+        table = table.noting("one_column_per_run", columns=tuple(dict.fromkeys(run for run, _ in series.values())))
+        rows = one_row_per_run(table, series)
+    else:
+        rows = one_row_per_step(table) if table.find("metric") else []
+    if not rows:
+        return table
+    cells, places = tabled(rows, source, is_counted=True)
+    return replace(table, cells=cells, places=places)
 
 
 def run_columns(table: Table) -> dict[str, tuple[str, str]]:
@@ -67,7 +81,7 @@ def run_columns(table: Table) -> dict[str, tuple[str, str]]:
     exported = {column: (run, metric) for column, (run, separator, metric) in parts.items() if separator}
     if any(f"{column}__MIN" in table.cells for column in exported) or len(exported) == len(table.columns) - 1 > 0:
         return exported
-    step = table.find((*STEP, *COARSE))
+    step = table.find("step", "coarse")
     others = [column for column in table.columns if column != step]
     if step is None or len(others) < 2 or any(map(is_measured, others)):
         return {}
@@ -98,7 +112,7 @@ def one_row_per_run(table: Table, series: Mapping[str, tuple[str, str]]) -> list
 
 def one_row_per_step(table: Table) -> list[Placed]:
     """Return one row per step and run, with a column per metric, of a table with one metric per row; else none."""
-    step, value, metric = (table.find(names) for names in (STEP, _VALUES, _METRIC))
+    step, value, metric = map(table.find, ("step", "value", "metric"))
     if not (step and value and metric):
         return []
     words = Counter(table[metric])

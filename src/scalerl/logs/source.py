@@ -5,10 +5,13 @@ import difflib
 import glob
 import gzip
 import io
+import os
 import re
+import select
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -69,16 +72,16 @@ class Source:
         """The content as text; InputError for what is none."""
         return _decoded(self.path, self.data)
 
-    def has(self, mark: str | tuple[str, ...]) -> bool:
-        """Return whether a file begins with a pattern, or a folder has a file of such a name."""
+    def matching(self, mark: "str | tuple[str, ...] | Callable[[Source], bool]") -> list[Path]:
+        """Return the files of a folder that match patterns, each once, sorted; the file itself, if it is as asked."""
         if isinstance(mark, tuple):
-            return bool(self.files(*mark))
-        return bool(re.match(mark, self.data.lstrip(_BEFORE_TEXT)[:_HEAD].replace(b"\0", b"").decode("latin-1")))
+            found = {file for pattern in mark for file in self.path.glob(pattern) if file.is_file()}
+            return sorted(found, key=lambda path: (len(str(path)), path))
+        return [self.path] if (mark(self) if callable(mark) else re.match(mark, self._head)) else []
 
-    def files(self, *patterns: str) -> list[Path]:
-        """Return the files of a folder that match, each once, sorted."""
-        found = {file for pattern in patterns for file in self.path.glob(pattern) if file.is_file()}
-        return sorted(found, key=lambda path: (len(str(path)), path))
+    @cached_property
+    def _head(self) -> str:
+        return self.data.lstrip(_BEFORE_TEXT)[:_HEAD].replace(b"\0", b"").decode("latin-1")
 
 
 def bounded_bytes(path: Path) -> bytes:
@@ -86,7 +89,24 @@ def bounded_bytes(path: Path) -> bytes:
     size = path.stat().st_size
     if size > _MAX_BYTES:
         raise InputError(f"{path} has {size / 2**20:.0f} MiB, and {_MAX_BYTES >> 20} is the limit: cut it into parts.")
-    return path.read_bytes()
+    return path.read_bytes() if path.is_file() else _piped(path)
+
+
+def _piped(path: Path) -> bytes:
+    """Return what comes through a pipe or from a device. A pipe that nobody writes to is empty, and not waited for."""
+    data, descriptor = bytearray(), os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        while len(data) <= _MAX_UNPACKED:
+            with suppress(BlockingIOError):
+                if not (part := os.read(descriptor, 1 << 20)):
+                    return bytes(data)
+                data += part
+                continue
+            if not select.select([descriptor], [], [], _MAX_SECONDS)[0]:
+                break
+    finally:
+        os.close(descriptor)
+    raise InputError(f"{path} is not a file, and too much or nothing came from it: write it to a file first.")
 
 
 def _unpacked(path: Path, data: bytes) -> bytes:

@@ -15,13 +15,14 @@ from scalerl.errors import InputError
 from scalerl.logs import columns as names
 from scalerl.logs.columns import Reward
 from scalerl.logs.facts import Fact
-from scalerl.logs.names import clean
+from scalerl.logs.names import clean, listed
 from scalerl.logs.source import Source
-from scalerl.logs.units import ABSENT, Cells, Floats, as_numbers, column_of, known, logged, number, numeric
+from scalerl.logs.units import ABSENT, Cells, Floats, Mask, as_numbers, column_of, known, logged, number, numeric
 
 Placed = tuple[str, Mapping[str, Any]]
 """A row and its place in the log, such as 'line 12'."""
 
+_MAX_PLACES = 5
 _MAX_DEPTH = 8
 # Larger integers are beyond floats, and become infinite.
 _MAX_BITS = 1000
@@ -43,8 +44,6 @@ class Table:
     """Position of each row, for messages: 'line 12'."""
     x: str | None = None
     reward: Reward | None = None
-    step: str | None = None
-    num_samples: str | None = None
     seed: str | None = None
     """Its values are runs of one curve unless --seed names another column."""
     apart: tuple[str, ...] = ()
@@ -72,6 +71,10 @@ class Table:
         return self.reward.column if self.reward else None
 
     @property
+    def step(self) -> str | None:
+        return self.find("step")
+
+    @property
     def rows(self) -> list[dict[str, Any]]:
         """The rows, each with what it holds."""
         return [
@@ -79,8 +82,9 @@ class Table:
             for row in zip(*self.cells.values(), strict=True)
         ]
 
-    def find(self, wanted: Sequence[str]) -> str | None:
-        return names.find(wanted, self.cells)
+    def find(self, *wanted: str) -> str | None:
+        """Return the first column that has one of these roles."""
+        return names.find(self.cells, *wanted)
 
     def numbers(self, column: str | None) -> Floats:
         """Return a column as numbers, NaN where there is none."""
@@ -90,6 +94,15 @@ class Table:
         """Return the table with these rows, by mask or index."""
         cells = {name: cells[which] for name, cells in self.cells.items()}
         return replace(self, cells=cells, places=self.places[which])
+
+    @property
+    def is_measured(self) -> Mask:
+        """Which rows have both compute and reward."""
+        return logged(self[self.x]) & logged(self[self.y])
+
+    def where(self, mask: Any) -> str:
+        """Return the places of rows for a message: 'line 3, line 5 and 2 more of a.csv'."""
+        return f"{listed(list(self.places[mask]), _MAX_PLACES)} of {self.path.name}"
 
     def with_column(self, name: str, values: Iterable[Any]) -> "Table":
         """Return the table with a column that is not in the log."""
@@ -101,6 +114,22 @@ class Table:
     def groups(self, labels: Iterable[str]) -> dict[Any, NDArray[np.intp]]:
         """Return the positions of the rows that agree in these columns."""
         return names.grouped(zip(np.zeros(len(self)), *(map(str, self[name]) for name in labels), strict=True))
+
+
+def pooled(parts: Sequence[Table]) -> Table:
+    """Return the rows of several tables as one."""
+    first, seed = parts[0], next((part.seed for part in parts if part.seed), None)
+    if len(parts) == 1:
+        return first
+    columns = dict.fromkeys(name for part in parts for name in part.cells)
+    return replace(
+        first,
+        path=first.path.absolute().parent,
+        seed=seed,
+        cells={name: np.concatenate([part[part.seed if name == seed else name] for part in parts]) for name in columns},
+        places=column_of(f"{part.path.name} {place}" for part in parts for place in part.places),
+        facts=tuple({repr(fact): fact for part in parts for fact in part.facts}.values()),
+    )
 
 
 def tabled(placed: Iterable[Placed], source: Source, *, is_counted: bool = False) -> tuple[dict[str, Cells], Cells]:
@@ -144,7 +173,7 @@ def _with_numbers(column: str, cells: Cells, *, decimal_comma: bool) -> Cells:
         return cells
     there = np.flatnonzero(logged(cells))
     texts = [str(cell).strip() for cell in cells[there]]
-    steps = [_STEP_OF.fullmatch(text) for text in texts] if names.plain(column) in names.STEP else [None]
+    steps = [_STEP_OF.fullmatch(text) for text in texts] if names.has_role(column, "step") else [None]
     texts = [step[1] for step in steps if step] if all(steps) else texts
     values = column_of(as_numbers(texts, decimal_comma=decimal_comma))
     is_read = logged(values)

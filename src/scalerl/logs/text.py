@@ -9,10 +9,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from scalerl.errors import InputError
-from scalerl.logs.columns import COARSE, ENOUGH_ROWS, STEP, find, is_measured, rank_of
+from scalerl.logs.columns import ENOUGH_ROWS, find, is_measured, rank_of
 from scalerl.logs.names import listed
 from scalerl.logs.shapes import are_splits
 from scalerl.logs.source import Source
@@ -26,7 +27,6 @@ _MIN_DRAWN = 6
 _MIN_STEPS = 3
 _RULE = re.compile(r"[-:+=|\s]+")
 _PREAMBLE = re.compile(r"\s*$|#|\s*\"?sep=.\"?\s*$", re.IGNORECASE)
-STEP_FILES = ("*[0-9].json", "*[0-9]/*.json", "*[0-9]/*/*.json")
 _STEP_NAME = re.compile(
     r"(?P<run>.*?)[-_ ]?(global_?)?(step|iter|iteration|checkpoint|ckpt|update|epoch)s?[-_ ]?(?P<step>\d{1,12})",
     re.IGNORECASE,
@@ -39,17 +39,7 @@ _NUMBER = re.compile(r"[-+]?\d[\d.,]*(e[-+]?\d+)?", re.IGNORECASE)
 # CSV
 
 
-def csv_rows(source: Source) -> Iterator[Placed] | None:
-    """Return the rows of a table, each with the cells that hold something."""
-    return _csv_rows(source) if _is_table(source.text) else None
-
-
-def named_csv_rows(source: Source) -> Iterator[Placed] | None:
-    """Return the rows of a file that is named as a table, or say what is wrong with it."""
-    return _csv_rows(source) if _is_named_as_table(source) else None
-
-
-def _is_named_as_table(source: Source) -> bool:
+def is_named_as_table(source: Source) -> bool:
     return source.path.suffix.lower() in (".csv", ".tsv", ".gz")
 
 
@@ -63,10 +53,10 @@ def _cells(text: str) -> Iterator[tuple[int, str, list[str]]]:
     yield from ((first + reader.line_num, delimiter, cells) for cells in reader if any(map(str.strip, cells)))
 
 
-def _is_table(text: str) -> bool:
+def is_table(source: Source) -> bool:
     """Return whether lines look like a table: a header, and under it rows of as many cells, or of numbers alone."""
     try:
-        header, *rows = [cells for _, _, cells in islice(_cells(text), _MAX_SAMPLE)]
+        header, *rows = [cells for _, _, cells in islice(_cells(source.text), _MAX_SAMPLE)]
     except csv.Error:
         return False
     if len(header) < 2:
@@ -83,7 +73,8 @@ def _is_printed_again(name: str, cell: str) -> bool:
     return bool(_NUMBER.search(name)) and shape == _NUMBER.sub("0", cell) and re.search("[A-Za-z]", shape) is not None
 
 
-def _csv_rows(source: Source) -> Iterator[Placed]:
+def csv_rows(source: Source, files: Sequence[Path]) -> Iterator[Placed]:
+    """Yield the rows of a table; InputError says what is wrong with one."""
     path, found = source.path, []
     try:
         found.extend(_cells(source.text))
@@ -124,13 +115,13 @@ def _is_cut(text: str, cells: Sequence[str]) -> bool:
     return is_begun and all(map(_FRACTION.match, others))
 
 
-def drawn_rows(source: Source) -> list[Placed] | None:
+def drawn_rows(source: Source, files: Sequence[Path]) -> list[Placed] | None:
     """Return the rows of the longest table drawn in a text with a column of steps.
 
     Cells are separated by pipes, as in Markdown, by two blanks, as pandas prints them, or by any blanks.
     """
     lines = [line for line in source.text.splitlines() if len(line) <= _MAX_LINE and not _RULE.fullmatch(line)]
-    for blanks in (r"\s{2,}", r"\s+") if not _is_named_as_table(source) else ():
+    for blanks in (r"\s{2,}", r"\s+") if not is_named_as_table(source) else ():
         tables: list[list[list[str]]] = [[]]
         for line in lines:
             cells = [cell.strip() for cell in re.split(r"\|" if line.count("|") > 1 else blanks, line.strip(" |\t"))]
@@ -140,7 +131,7 @@ def drawn_rows(source: Source) -> list[Placed] | None:
                 tables.append([])
             tables[-1].append(cells)
         header, *rows = max(tables, key=len) or [[]]
-        if len(rows) >= _MIN_DRAWN and len(header) > 1 and find((*STEP, *COARSE), header) is not None:
+        if len(rows) >= _MIN_DRAWN and len(header) > 1 and find(header, "step", "coarse") is not None:
             return [(f"row {at}", dict(zip(header, cells, strict=True))) for at, cells in enumerate(rows, start=1)]
     return None
 
@@ -152,11 +143,9 @@ _POINTS = {2: ("step", "value"), 3: ("wall_time", "step", "value")}
 _STEP_KEY = re.compile(r"(?:[A-Za-z][A-Za-z_ -]*)?(\d{1,12})")
 
 
-def json_rows(source: Source) -> list[Placed] | None:
+def json_rows(source: Source, files: Sequence[Path]) -> list[Placed] | None:
     """Return the rows of one JSON document: a `log_history`, a list of rows or numbers, columns, or lists of a run."""
     path, body = source.path, source.text.lstrip()
-    if not re.match(r"\[\s*([{\[\]]|[-\d.]+\s*,)|\{", body):
-        return None
     try:
         value = json.loads(body)
     except json.JSONDecodeError as fault:
@@ -173,7 +162,7 @@ def json_rows(source: Source) -> list[Placed] | None:
         )
     rows = [flatten(row) for row in found]
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    if find((*STEP, *COARSE), columns) is None and any(map(rank_of, columns)):
+    if find(columns, "step", "coarse") is None and any(map(rank_of, columns)):
         source.note("rows_counted", num=len(rows))
         rows = [{"step": at, **row} for at, row in enumerate(rows, start=1)]
     unit = "log_history row" if isinstance(value, dict) and "log_history" in value else "row"
@@ -214,7 +203,7 @@ def _rows_of(items: Sequence[Any]) -> list[dict[str, Any]] | None:
         return None
     # Runs with their rows inside: [{"name": "a", "history": [...]}].
     inner = [_rows_in({key: part for key, part in item.items() if isinstance(part, list)}) for item in items]
-    if len(items) > 1 and all(rows and find((*STEP, *COARSE), rows[0]) for rows in inner):
+    if len(items) > 1 and all(rows and find(rows[0], "step", "coarse") for rows in inner):
         names = [next((cell for cell in item.values() if isinstance(cell, str)), at) for at, item in enumerate(items)]
         return [{"run": name, **row} for name, rows in zip(names, inner, strict=True) for row in rows or ()]
     return list(items)
@@ -229,10 +218,10 @@ def _rows_by_step(value: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     return [{"step": int(step), **row} for step, row in zip(steps, rows, strict=True)]
 
 
-def rows_of_step_files(source: Source) -> list[Placed] | None:
+def rows_of_step_files(source: Source, files: Sequence[Path]) -> list[Placed] | None:
     """Return a row for each step whose evaluation is a file: step_10/results.json, or grpo_step_10.json of run grpo."""
     found: dict[str, dict[str, Any]] = {}
-    for file in source.files(*STEP_FILES):
+    for file in files:
         inside = file.relative_to(source.path)
         name = _STEP_NAME.fullmatch(inside.parts[0].removesuffix(".json"))
         # A folder of weights holds other JSON too.
@@ -271,12 +260,8 @@ _WRAPPERS = ("data", "metrics", "payload", "values")
 _LINE_END = re.compile(r"[ \t\r]*(\n|$)")
 
 
-def jsonl_rows(source: Source) -> Iterator[Placed] | None:
-    """Return one row per object, on one line or on several; what was cut while it was written is left out."""
-    return _jsonl_rows(source) if re.match(r'\{\s*("|\}|$)', source.text.lstrip()) else None
-
-
-def _jsonl_rows(source: Source) -> Iterator[Placed]:
+def jsonl_rows(source: Source, files: Sequence[Path]) -> Iterator[Placed]:
+    """Yield one row per object, on one line or on several; what was cut while it was written is left out."""
     text, decoder, end, num = source.text, json.JSONDecoder(), 0, 0
     gaps: list[tuple[int, str]] = []
     for line, begin in _objects_in(text):

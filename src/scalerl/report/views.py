@@ -13,8 +13,8 @@ import numpy as np
 
 from scalerl.curves import Comparison, Fit, NoteKind, Pair, PairKind, note, reward_at
 from scalerl.errors import InputError
-from scalerl.logs import columns as names
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
+from scalerl.logs.columns import find, has_role
 from scalerl.logs.facts import Fact
 from scalerl.logs.series import Selection, Series, series_from
 from scalerl.logs.table import Table
@@ -240,15 +240,15 @@ def _named(series: Sequence[Series]) -> list[Series]:
 
 
 def _candidates(tables: Sequence[Table]) -> Iterator[str]:
-    for kind in (names.GPU_HOURS, names.FLOPS, names.STEP, names.TOKENS):
-        columns = {names.find(kind, table.columns) for table in tables}
+    for role in ("gpu_hours", "flops", "step", "tokens"):
+        columns = {find(table.columns, role) for table in tables}
         if len(columns) == 1 and (column := columns.pop()) is not None:
             yield column
 
 
 def axis_label(column: str, hours: str = "GPU-hours") -> str:
-    kinds = ((names.GPU_HOURS, hours), (names.FLOPS, "FLOPs"), (names.TOKENS, "tokens"), (names.STEP, "steps"))
-    return next((label for kind, label in kinds if names.find(kind, [column])), column)
+    labels = {"gpu_hours": hours, "flops": "FLOPs", "tokens": "tokens", "step": "steps"}
+    return next((label for role, label in labels.items() if has_role(column, role)), column)
 
 
 # Windows

@@ -1,0 +1,51 @@
+"""Write a log in any of its forms, read it, and show what was read as plain values."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalerl.errors import InputError
+from scalerl.logs.formats import read_tables
+from scalerl.logs.series import Selection, Series, series_from
+
+Content = str | bytes | list[dict[str, Any]] | tuple[str, Sequence[Sequence[Any]]]
+"""A text, bytes, rows for JSON lines, or a header and rows for CSV."""
+
+
+def write(path: Path, content: Content) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, tuple):
+        header, rows = content
+        content = header + "\n" + "".join(",".join(map(str, row)) + "\n" for row in rows)
+    elif isinstance(content, list):
+        content = "".join(json.dumps(row) + "\n" for row in content)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode(errors="surrogateescape"))
+    return path
+
+
+def read(*paths: Path, **options: Any) -> list[Series]:
+    return series_from(read_tables(paths), Selection(**options))
+
+
+def fault(*paths: Path, **options: Any) -> str:
+    """Return the sentence of what cannot be read."""
+    with pytest.raises(InputError) as caught:
+        read(*paths, **options)
+    assert str(caught.value).isprintable()
+    return str(caught.value)
+
+
+def kinds(series: Series) -> list[str]:
+    return [fact.kind for fact in series.facts]
+
+
+def names(curves: Sequence[Series]) -> list[str]:
+    return [series.name for series in curves]
+
+
+def runs(series: Series) -> list[str]:
+    """Return the names of its runs; none where it is one."""
+    return [] if series.run is None else sorted(set(series.run.tolist()))
