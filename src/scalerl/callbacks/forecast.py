@@ -27,7 +27,7 @@ class Forecast:
     verdict: str
     ceiling: Value | None
     end: Value | None
-    """Reward at the end of the budget; None where the end is not known, reached or too far off."""
+    """Reward at the end of the budget; None where the end is not known, or reached."""
     gain_per_doubling: Value | None
     p_reach: tuple[tuple[float, float], ...] = ()
     """(reward, probability that it is reached by the end of the budget, or ever where the end is not known)."""
