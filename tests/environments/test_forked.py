@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,9 @@ from scalerl.errors import GraderPoolError
 from scalerl.remote.session import session_members
 from scalerl.types import Completion, Problem, Request
 
-LIMITS = GradingSettings(timeout_s=20.0, cpu_limit_s=3.0, memory_limit_mb=256)
+LIMITS = GradingSettings(timeout_s=60.0, cpu_limit_s=3.0, memory_limit_mb=256)
+SHORT = GradingSettings(timeout_s=3.0, cpu_limit_s=1.0, memory_limit_mb=256)
+"""For those alone that are to meet a limit of time."""
 
 
 def forked(name: str, limits: GradingSettings = LIMITS, **settings: object) -> Steps:
@@ -27,12 +29,13 @@ def forked(name: str, limits: GradingSettings = LIMITS, **settings: object) -> S
     return build_steps(spec, limits)
 
 
-def engine_of(steps: Steps) -> TurnsEngine:
-    return turns_engine({"own": Playing(steps=steps, observe=observe, opened=opened)}, slots=8)
+def engine_of(**environments: Steps) -> TurnsEngine:
+    playing = {name: Playing(steps=steps, observe=observe, opened=opened) for name, steps in environments.items()}
+    return turns_engine(playing, slots=8)
 
 
 def played(steps: Steps, requests: list[Request]) -> list[Completion]:
-    with closing(engine_of(steps)) as engine:
+    with closing(engine_of(own=steps)) as engine:
         engine.submit(requests)
         return drain(engine)
 
@@ -56,7 +59,7 @@ EXPECTED = {
     "fork_bomb": "timeout",
     "come_back_twice": None,
     "leave_a_child": None,
-    "print_a_gigabyte": None,  # or "timeout" where the machine is slow
+    "print_a_gigabyte": None,
     "eat_memory": "memory",
     "say_much": "error",
     "return_nan": "error",
@@ -70,22 +73,23 @@ EXPECTED = {
 
 
 def test_harm_costs_one_verdict_and_nobody_elses(capfd: pytest.CaptureFixture[str]):
-    steps = forked("Hostile")
+    patient, short = forked("Hostile"), forked("Hostile", SHORT)
+    assert EXPECTED.keys() == HARMS.keys()
     requests = []
     for number, harm in enumerate([*HARMS, *["none"] * len(HARMS)]):
         problem = Problem(id=str(number), prompt="1", answer=harm, task="own")
-        requests.append(request(number, budget=200, problem=problem))
-    completions = played(steps, requests)
-    endings = {completion.request.problem.id: completion.episode for completion in completions}
-    assert len(endings) == len(requests)
-    reasons = {harm: getattr(endings[str(number)], "reason", "") for number, harm in enumerate(HARMS)}
-    assert reasons["print_a_gigabyte"] in (None, "timeout")
-    assert reasons == {**EXPECTED, "print_a_gigabyte": reasons["print_a_gigabyte"]}
-    for number, each in enumerate(requests):
-        expected = 1.0 if reasons.get(each.problem.answer) is None else None
-        assert getattr(endings[str(number)], "value", "") == expected, each.problem.answer
-    assert steps.first_errors
-    assert gone(steps.pid)
+        where = "short" if EXPECTED.get(harm) == "timeout" else "patient"
+        requests.append(request(number, budget=200, problem=problem, environment=where))
+    with closing(engine_of(patient=patient, short=short)) as engine:
+        engine.submit(requests)
+        endings = {completion.request.problem.id: completion.episode for completion in drain(engine)}
+    ended = {each.problem.id: (each.problem.answer, endings[each.problem.id]) for each in requests}
+    for harm, episode in ended.values():
+        assert episode is not None
+        assert (episode.reason, episode.value) == (EXPECTED.get(harm), None if EXPECTED.get(harm) else 1.0), harm
+    assert patient.first_errors.keys() == short.first_errors.keys() == {"hostile_environments:Hostile"}
+    assert gone(patient.pid)
+    assert gone(short.pid)
     left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"sleep(1000.5)" in read_bytes(path)]
     assert not left
     # What was printed is not passed on without bound.
@@ -111,21 +115,16 @@ def test_each_conversation_keeps_its_process():
     assert not steps.first_errors
 
 
-def test_environment_is_closed_after_its_conversation(tmp_path: Path):
+@pytest.mark.parametrize(("answer", "num", "reason"), [("", 4, None), ("raise", 1, "error")])
+def test_environment_is_closed_after_its_conversation(tmp_path: Path, answer: str, num: int, reason: str | None):
+    """Also after a step that raised. Some never come back from closing."""
     path = tmp_path / "closed"
+    problem = Problem(id="1", prompt="1", answer=answer, task="own")
     steps = forked("Closing", path=str(path))
-    completions = played(steps, [request(number) for number in range(4)])
-    assert [completion.episode.value for completion in completions if completion.episode] == [1.0] * 4
-    assert path.read_text() == "closed\n" * 4
+    completions = played(steps, [request(number, problem=problem) for number in range(num)])
+    assert [getattr(completion.episode, "reason", "") for completion in completions] == [reason] * num
+    assert path.read_text() == "closed\n" * num
     assert gone(steps.pid)
-
-
-def test_environment_is_closed_after_a_step_that_raised(tmp_path: Path):
-    path = tmp_path / "closed"
-    problem = Problem(id="1", prompt="1", answer="raise", task="own")
-    (completion,) = played(forked("Closing", path=str(path)), [request(1, problem=problem)])
-    assert getattr(completion.episode, "reason", "") == "error"
-    assert path.read_text() == "closed\n"
 
 
 def test_settings_are_not_in_the_command_line(tmp_path: Path):
@@ -135,20 +134,16 @@ def test_settings_are_not_in_the_command_line(tmp_path: Path):
         assert b"a-long-secret" not in shown
 
 
-def submit_and_drain(engine: TurnsEngine) -> None:
-    engine.submit([request(1)])
-    drain(engine)
-
-
 def test_death_of_the_forker_ends_the_run():
     steps = forked("Pid")
-    with closing(engine_of(steps)) as engine:
-        engine.submit([request()])
-        drain(engine)
-        os.kill(steps.pid, signal.SIGKILL)
-        # Noticed when the next conversation begins, or when it does not.
-        with pytest.raises(GraderPoolError, match="hostile_environments:Pid"):
-            submit_and_drain(engine)
+    with closing(engine_of(own=steps)) as engine:
+        for number in range(2):
+            if number:
+                os.kill(steps.pid, signal.SIGKILL)
+            # Noticed when the next conversation begins, or when it does not.
+            with pytest.raises(GraderPoolError, match="hostile_environments:Pid") if number else nullcontext():
+                engine.submit([request(number)])
+                drain(engine)
     assert gone(steps.pid)
 
 

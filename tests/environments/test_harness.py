@@ -145,6 +145,8 @@ AGENTS = Path(__file__).parents[2] / "examples" / "agents"
 
 @pytest.fixture
 def agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("openai", "verifiers", "textarena"):
+        pytest.importorskip(package, reason="the extra `agents` is not installed")
     monkeypatch.syspath_prepend(str(AGENTS))
 
 

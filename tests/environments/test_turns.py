@@ -272,8 +272,8 @@ def test_follow_up_turns_come_before_new_conversations():
 class Stuck(Here):
     """Steps that never come back, but for the start of a conversation."""
 
-    def give(self, message, limit_s, seat=None, *, begins=False) -> int:
-        return super().give(message, limit_s, seat, begins=begins) if begins else 10**9
+    def give(self, message, limit_s, seat) -> int:
+        return super().give(message, limit_s, seat) if seat == self._num_given else 10**9
 
 
 def test_conversations_that_wait_for_steps_are_bounded():

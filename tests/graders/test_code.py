@@ -6,10 +6,9 @@ import pytest
 from sandbox_support import needs_bubblewrap
 
 from scalerl.config.parts import GradingSettings
-from scalerl.errors import GraderError, SandboxError
-from scalerl.graders.code import close_sandboxes, code, code_share, prepare, program_in, run_program
+from scalerl.errors import GraderError
+from scalerl.graders.code import close_sandboxes, code_share, program_in, run_program
 from scalerl.graders.pool import GraderPool, GraderSpec, Item
-from scalerl.graders.sandbox import box
 from scalerl.graders.sandbox.job import Reference
 from scalerl.loop.grading import with_limits
 
@@ -45,55 +44,11 @@ def test_programs_are_taken_out_of_answers(given: str, program: str | None):
 
 
 @needs_bubblewrap
-@pytest.mark.parametrize(
-    ("text", "correct"),
-    [
-        (SQUARE, True),
-        (f"<think>Squares.</think>```python\n{SQUARE}```", True),
-        (f"<think>```python\n{SQUARE}```", False),
-        ("<think>x</think>", False),
-        ("I do not know.", False),
-        ("def f(x): return x + 2", False),
-    ],
-)
-def test_answers_are_run(text: str, correct: bool):
-    assert code(text, ANSWER, timeout_s=60).value is correct
-
-
-@needs_bubblewrap
-def test_other_tags_can_be_set():
-    tags: dict[str, Any] = {"thinking_start": "<reason>", "thinking_end": "</reason>"}
-    assert code(f"<reason>def f(x): return 1</reason>{SQUARE}", ANSWER, **tags).value is True
-    assert code(f"<reason>{SQUARE}", ANSWER, **tags).value is False
-
-
-@needs_bubblewrap
-def test_reasons_are_counted_apart():
-    assert run_program(None, ANSWER).kind == "no_program"
-    assert run_program("", ANSWER).kind == "no_program"
-    assert run_program(SQUARE, "8").kind == "bad_tests"
-    assert run_program(SQUARE, "8").correct is None
-    unreadable = Reference(asserts=("assert f( == 1",)).to_text()
-    assert run_program(SQUARE, unreadable).kind == "bad_tests"
-    half = run_program("def f(x): return 4", ANSWER)
-    assert (half.kind, half.share, half.correct) == ("failed", 0.5, False)
-    scores = [code_share(given, ANSWER) for given in ("def f(x): return 4", SQUARE, "")]
-    scores.append(code_share(SQUARE, "8"))
-    assert [score.value for score in scores] == [0.5, 1.0, 0.0, None]
-    assert [score.outcome for score in scores] == ["failed", "passed", "no_program", "bad_tests"]
-
-
-@needs_bubblewrap
 @pytest.mark.parametrize("rest", ["", "\nprint(f(\n", "So that is it."])
 def test_prompts_are_continued(rest: str):
     prefix = 'def f(x):\n    """Square."""\n'
     answer = Reference(asserts=("assert f(3) == 9",), prefix=prefix, entry_point="f").to_text()
     assert run_program(f"    return x * x\n{rest}", answer).kind == "passed"
-
-
-def test_unknown_sandbox_is_refused():
-    with pytest.raises(SandboxError, match='no sandbox is called "docker"; choices: bubblewrap, none'):
-        prepare(sandbox="docker")
 
 
 def pooled(**settings: object) -> GraderSpec:
@@ -129,24 +84,20 @@ def test_a_missing_sandbox_is_told_before_anything_is_graded(monkeypatch: pytest
     monkeypatch.setenv("PATH", str(tmp_path))
     with GraderPool(num_workers=1) as pool, pytest.raises(GraderError, match="apt install bubblewrap"):
         pool.check(pooled())
-    assert "apt install" in box.INSTALL
 
 
 def test_limits_of_the_recipe_reach_the_programs():
-    limits = GradingSettings(timeout_s=20, cpu_limit_s=5, memory_limit_mb=100, sandbox="none")
+    limits = GradingSettings(timeout_s=20, cpu_limit_s=5, memory_limit_mb=100)
     spec = with_limits(GraderSpec(name="code", settings={"thinking_end": "x"}), limits)
-    assert spec.settings == {
-        "thinking_end": "x",
-        "timeout_s": 15.0,
-        "cpu_limit_s": 5,
-        "memory_limit_mb": 100,
-        "sandbox": "none",
-    }
+    assert spec.settings == {"thinking_end": "x", "timeout_s": 15.0, "cpu_limit_s": 5, "memory_limit_mb": 100}
     assert with_limits(GraderSpec(name="math"), limits) == GraderSpec(name="math")
 
 
-BAD_ANSWERS = {
-    "def f(x): return x": "failed",
+OUTCOMES = {
+    SQUARE: "passed",
+    f"<think>Squares.</think>```python\n{SQUARE}```": "passed",
+    "def f(x): return 4": "failed",
+    "I do not know.": "failed",
     "def f(": "failed",
     "def f(x): return b'\\xff\\x00'": "failed",
     "raise SystemExit(0)": "failed",
@@ -154,23 +105,33 @@ BAD_ANSWERS = {
     "import time\ntime.sleep(60)": "timeout",
     "def f(x): return bytearray(10**10)": "memory",
     "import os\nos._exit(0)": "crash",
-    "<think>I do not know": "no_program",
+    f"<think>```python\n{SQUARE}```": "no_program",
+    "<think>x</think>": "no_program",
     "```json\n{}\n```": "no_program",
     " \n": "no_program",
 }
 
 
 @needs_bubblewrap
-def test_every_bad_answer_has_an_outcome_that_is_counted():
+def test_every_answer_has_an_outcome_that_is_counted():
     # Only what sleeps may meet the time limit, however busy the machine is.
     spec, short = pooled(timeout_s=100.0, cpu_limit_s=1.0), pooled(timeout_s=3.0, cpu_limit_s=1.0)
     items = [
         Item(key=text, spec=short if kind == "timeout" else spec, text=text, answer=ANSWER)
-        for text, kind in BAD_ANSWERS.items()
+        for text, kind in OUTCOMES.items()
     ]
+    unreadable = Reference(asserts=("assert f( == 1",)).to_text()
     with GraderPool(num_workers=2, timeout_s=120.0) as pool:
         graded = pool.grade_all(items)
-        (unusable,) = pool.grade_all([Item(key="", spec=spec, text=SQUARE, answer="8")])
-    assert {result.key: result.outcome for result in graded} == BAD_ANSWERS
-    assert {result.value for result in graded} == {0.0}
-    assert (unusable.value, unusable.reason, unusable.outcome) == (None, "no_answer", "bad_tests")
+        unusable = pool.grade_all([Item(key="", spec=spec, text=SQUARE, answer=bad) for bad in ("8", unreadable)])
+    assert {result.key: result.outcome for result in graded} == OUTCOMES
+    assert all(result.value == (result.outcome == "passed") for result in graded)
+    assert {(each.value, each.reason, each.outcome) for each in unusable} == {(None, "no_answer", "bad_tests")}
+
+
+@needs_bubblewrap
+def test_a_share_of_tests_may_count_and_tags_be_others():
+    tags: dict[str, Any] = {"thinking_start": "<reason>", "thinking_end": "</reason>"}
+    texts = {"def f(x): return 4": 0.5, "": 0.0, f"<reason>x</reason>{SQUARE}": 1.0, f"<reason>{SQUARE}": 0.0}
+    assert {text: code_share(text, ANSWER, timeout_s=60, **tags).value for text in texts} == texts
+    assert code_share(SQUARE, "8").value is None

@@ -30,8 +30,8 @@ def rows() -> Iterator[list[dict[str, Any]]]:
 def outcomes(rows: list[dict[str, Any]], answers: list[str], limits: RunLimits = LIMITS) -> list[Outcome]:
     results = []
     for number, (values, answer) in enumerate(zip(rows, answers, strict=True), start=1):
-        problem = read_problem(Row(where="HumanEval", unit="line", number=number, values=values))
-        results.append(run_program(answer, problem.reference.to_text(), limits=limits))
+        problem, _ = read_problem(Row(where="HumanEval", unit="line", number=number, values=values))
+        results.append(run_program(answer, problem.answer, limits))
     return results
 
 

@@ -18,6 +18,7 @@ from scalerl.graders.pool import Graded, GraderPool, GraderSpec, Item
 class Server(ThreadingHTTPServer):
     """Does what the answer asks for."""
 
+    daemon_threads = True
     request_queue_size = 128  # with the usual 5, of many calls at once some wait for a second connection attempt
 
     def __init__(self) -> None:
@@ -115,24 +116,11 @@ def test_numbers_of_another_scale_are_no_scores(said: str):
 
 
 def test_replies_are_awaited_together_up_to_the_time_limit(server: Server):
-    with GraderPool(timeout_s=2, max_calls=40) as pool:
-        results = judged(
-            pool, server, [*(f"nap 0.5 {number}".replace(" 0.5 ", " 0.5") for number in range(40)), "nap 8"]
-        )
-        assert {result.value for result in results[:-1]} == {1.0}
-        assert (results[-1].value, results[-1].reason) == (None, "timeout")
-    assert 20 <= server.most <= 40
-
-
-def test_a_reply_that_comes_too_late_is_kept(server: Server, tmp_path: Path):
-    cache = tmp_path / "judged.jsonl"
-    with GraderPool(timeout_s=1) as pool:
-        assert judged(pool, server, ["nap 2"], cache=str(cache))[0].reason == "timeout"
-        deadline = time.monotonic() + 20
-        while not cache.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert judged(pool, server, ["nap 2"], cache=str(cache))[0].value == 1
-    assert server.asked == {"nap 2": 1}
+    with GraderPool(timeout_s=5) as pool:
+        *others, late = judged(pool, server, [*(f"nap 1.{number}" for number in range(40)), "nap 60"])
+        assert {result.value for result in others} == {1.0}
+        assert (late.value, late.reason) == (None, "timeout")
+    assert server.most > 20
 
 
 def test_a_server_that_refuses_or_is_gone_is_one_sentence(server: Server):
@@ -149,13 +137,9 @@ def test_a_question_is_asked_once_and_the_cache_keeps_the_cost(server: Server, t
     cache = str(tmp_path / "judged.jsonl")
     # Each reply costs 1000 * 2 + 500 * 4 = 4000 millionths.
     settings = {"cache": cache, "price_in": 2.0, "price_out": 4.0, "most_cost": 0.008}
-    with GraderPool(timeout_s=60, max_calls=1) as pool:
-        assert [result.value for result in judged(pool, server, ["a", "a", "say Score: 0", "a"], **settings)] == [
-            1,
-            1,
-            0,
-            1,
-        ]
+    with GraderPool(timeout_s=60) as pool:
+        # Two of them are asked for at the same time as the others are.
+        assert [result.value for result in judged(pool, server, ["a", "say Score: 0"] * 9, **settings)] == [1, 0] * 9
         assert [result.reason for result in judged(pool, server, ["a", "b"], **settings)] == [None, "error"]
         assert pool.first_errors["judge"].endswith("the judge has cost 0.01, and most_cost is 0.008: raise it to go on")
     with open(cache, "a") as file:

@@ -128,27 +128,12 @@ def brief(text: str, answer: str, /, *, most: int = 3) -> bool:
     return len(text) <= most
 
 
-_under_way = _num_begun = 0
-
-
-async def judge(text: str, answer: str, /, *, num: int = 1) -> float:
-    """Wait, as for a judge's reply, until `num` calls wait at the same time; fail where more do."""
+async def judge(text: str, answer: str, /) -> float:
+    """Hang if told to."""
     import asyncio
 
-    global _under_way, _num_begun
-    _under_way, _num_begun = _under_way + 1, _num_begun + 1
-    number = _num_begun
-    try:
-        if text == "hang":
-            await asyncio.sleep(3600)
-        # Up to the next multiple of `num`.
-        while _num_begun < number + -number % num:
-            await asyncio.sleep(0.01)
-        if 1 < num < _under_way:
-            raise RuntimeError(f"{_under_way} calls at once")
-        return float(text == answer)
-    finally:
-        _under_way -= 1
+    await asyncio.sleep(3600 if text == "hang" else 0.01)
+    return float(text == answer)
 
 
 def keyed(text: str, answer: str, /, *, api_key: str = "", url: str = "", refuses: bool = False) -> bool:

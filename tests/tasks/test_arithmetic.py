@@ -1,11 +1,9 @@
 import random
-from typing import Any
 
 import pytest
 
 from scalerl.environments.chat import ChatCalls
 from scalerl.environments.tools import calculator
-from scalerl.graders.rules import exact
 from scalerl.tasks.arithmetic import Expression, Step, arithmetic, calls, demonstrate, solve, try_expression
 
 
@@ -30,10 +28,6 @@ def test_steps_follow_the_usual_precedence(text: str, steps: str):
     assert ";".join(map(str, solve(expression(text)))) == steps
 
 
-def test_an_expression_reads_as_it_is_written():
-    assert str(expression("37+58-16")) == "37+58-16"
-
-
 def test_a_slip_is_carried_on():
     def slip(step: Step) -> Step:
         return step._replace(result=105) if step.result == 95 else step
@@ -41,28 +35,17 @@ def test_a_slip_is_carried_on():
     assert ";".join(map(str, solve(expression("37+58-16"), slip))) == "37+58=105;105-16=89"
 
 
-def drawn_expression(stream: random.Random, num_terms: int, **settings: Any) -> Expression:
-    attempts = (try_expression(stream, num_terms, **settings) for _ in range(10_000))
-    return next(attempt for attempt in attempts if attempt is not None)
-
-
 @pytest.mark.parametrize("operations", ["+", "-", "+-", "+-*"])
 def test_expressions_equal_python_and_stay_above_zero(operations: str):
     stream = random.Random(0)
-    for _ in range(300):
-        drawn = drawn_expression(stream, stream.randint(2, 5), max_number=20, operations=operations)
+    attempts = [try_expression(stream, stream.randint(2, 5), max_number=20, operations=operations) for _ in range(1000)]
+    assert sum(map(bool, attempts)) > 100
+    for drawn in filter(None, attempts):
         # The text is ours and holds digits and operations alone.
         assert solve(drawn)[-1].result == eval(str(drawn))
         assert all(step.result >= 0 for step in solve(drawn))
         assert all(1 <= number <= 20 for number in drawn.numbers)
         assert set(drawn.operations) <= set(operations)
-
-
-def test_careful_demonstrations_are_correct():
-    stream = random.Random(1)
-    for _ in range(200):
-        drawn = drawn_expression(stream, 4, max_number=99, operations="+-")
-        assert exact(demonstrate(drawn, stream), str(solve(drawn)[-1].result)) is True
 
 
 def test_guesses_skip_the_thinking_and_stay_near():

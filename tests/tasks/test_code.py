@@ -78,11 +78,11 @@ def write(path: Path, *rows: dict[str, Any]) -> str:
 @pytest.mark.parametrize("name", FORMATS)
 def test_solutions_of_every_format_pass(name: str):
     values, num = FORMATS[name]
-    problem = read_problem(row(values))
-    assert len(problem.reference.asserts) - len(problem.reference.streams) == num
-    outcome = run_program(problem.reference.solution, problem.reference.to_text())
+    problem, reference = read_problem(row(values))
+    assert len(reference.asserts) - len(reference.streams) == num
+    outcome = run_program(reference.solution, problem.answer)
     assert (outcome.kind, outcome.share) == ("passed", 1.0)
-    assert run_program("def nothing(): pass", problem.reference.to_text()).correct is False
+    assert run_program("def nothing(): pass", problem.answer).correct is False
     close_sandboxes()
 
 
@@ -130,9 +130,9 @@ def test_bad_rows_are_one_sentence(values: dict[str, Any], sentence: str):
     ],
 )
 def test_human_eval_prompts_may_be_unfinished_or_words(prompt: str, solution: str):
-    problem = read_problem(row(HUMAN_EVAL | {"prompt": prompt, "canonical_solution": solution}))
-    assert run_program(solution, problem.reference.to_text()).kind == "passed"
-    assert run_program(solution.replace("+", "-"), problem.reference.to_text()).kind == "failed"
+    problem, _ = read_problem(row(HUMAN_EVAL | {"prompt": prompt, "canonical_solution": solution}))
+    assert run_program(solution, problem.answer).kind == "passed"
+    assert run_program(solution.replace("+", "-"), problem.answer).kind == "failed"
     close_sandboxes()
 
 
@@ -145,14 +145,6 @@ def test_problems_are_split_and_demonstrated(tmp_path: Path):
     fenced = code(1, 0, path=write(tmp_path / "mbpp.jsonl", MBPP, MBPP | {"task_id": 3, "text": "Another."}))
     assert fenced.demonstrations is not None
     assert fenced.demonstrations(1, 0)[0].completion.startswith("```python\ndef similar")
-
-
-def test_parquet_files_are_read(tmp_path: Path):
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    rows = [MBPP, MBPP | {"task_id": 3, "text": "Another."}]
-    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "problems.parquet")
-    assert len(code(1, 0, path=str(tmp_path / "problems.parquet")).training) == 1
 
 
 def test_settings_that_do_not_fit_are_one_sentence(tmp_path: Path):

@@ -1,5 +1,4 @@
 import json
-import random
 from fractions import Fraction
 
 import pytest
@@ -17,17 +16,12 @@ def task() -> Task:
     return countdown(100, 0, num_problems=400, max_numbers=5)
 
 
-def test_every_demonstration_is_right(task: Task):
-    assert task.demonstrations is not None
-    made = task.demonstrations(500, 0)
-    assert all(grade(item.completion, item.problem.answer) for item in made)
-    signs = {sign: sum(sign in item.completion.partition("</think>")[2] for item in made) for sign in "+-*/("}
-    assert min(signs.values()) > 20
-
-
 def test_demonstration_steps_are_true_and_reach_the_target(task: Task):
     assert task.demonstrations is not None
-    for item in task.demonstrations(100, 1):
+    made = task.demonstrations(500, 1)
+    signs = {sign: sum(sign in item.completion.partition("</think>")[2] for item in made) for sign in "+-*/("}
+    assert min(signs.values()) > 20
+    for item in made:
         steps = item.completion.removeprefix("<think>").partition("</think>")[0].split(";")
         for step in steps:
             left, _, right = step.partition("=")
@@ -63,6 +57,7 @@ ANSWER = json.dumps({"target": 64, "numbers": [2, 7, 25, 5]})
         ("(25+7)*2+1-1", False),
         ("25+7*2", False),
         ("64", False),
+        ("25*2+7*2", False),
         ("", False),
         ("(25+7)*", False),
         ("((25+7)*2", False),
@@ -93,10 +88,6 @@ def test_answer_is_evaluated_and_its_numbers_counted(text: str, verdict: bool):
 )
 def test_a_reference_that_cannot_be_read_gives_no_verdict(answer: str):
     assert grade("1+1", answer) is None
-
-
-def test_a_number_alone_is_an_expression():
-    assert grade("25", json.dumps({"target": 25, "numbers": [25, 3]})) is True
 
 
 @pytest.mark.parametrize("text", ["(" * 100_000, "1+" * 100_000 + "1", "9" * 100_000, "1" + "/(1" * 400, ")" * 400])
@@ -140,10 +131,5 @@ def test_no_text_breaks_the_grader(text: str):
 
 def test_the_last_expression_counts():
     assert last_expression("3+4=7 and 7*9=63.") == "7*9"
+    assert last_expression("it is 25.") == "25"
     assert last_expression("nothing here") == ""
-
-
-def test_random_wrong_numbers_are_wrong(task: Task):
-    stream = random.Random(0)
-    for problem in task.training[:100]:
-        assert grade(f"{stream.randint(200, 300)}+1", problem.answer) is False

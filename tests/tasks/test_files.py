@@ -1,3 +1,6 @@
+"""Tasks of a user's own problems: files of every format, chats, data sets, functions."""
+
+import dataclasses
 import functools
 import gzip
 import json
@@ -13,37 +16,49 @@ import numpy
 import pyarrow
 import pyarrow.parquet
 import pytest
+from batches import make_completion, make_group
 
-from scalerl.errors import TaskError
+from scalerl.config import load_recipe
+from scalerl.errors import PromptError, TaskError
+from scalerl.run.pack import pack_groups, unpack_groups
 from scalerl.tasks.files import file, function_task, hub
+from scalerl.tasks.prompts import PromptFormat, render
 from scalerl.tasks.task import Task
 from scalerl.types import Problem
 
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def contents(problems: tuple[Problem, ...]) -> set[str]:
-    return {problem.content_hash for problem in problems}
-
-
 def write(path: Path, *rows: Any) -> str:
-    path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows))
+    lines = "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
+    elif path.suffix == ".gz":
+        path.write_bytes(gzip.compress(lines.encode()))
+    elif path.name.startswith("windows"):
+        path.write_bytes(b"\xef\xbb\xbf" + lines.replace("\n", "\r\n").encode())
+    else:
+        path.write_text(json.dumps(rows, indent=1) if path.suffix == ".json" else lines)
     return str(path)
 
 
-def write_parquet(path: Path, *rows: Any) -> str:
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
-    return str(path)
+def user(text: Any) -> dict[str, Any]:
+    return {"role": "user", "content": text}
 
 
+def assistant(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+SYSTEM = {"role": "system", "content": "Be brief."}
+GOOD = {"prompt": "1+1=", "answer": "2"}
 SUMS = [{"prompt": f"{number}+1=", "answer": number + 1} for number in range(20)]
 
 
 def test_a_file_of_problems(tmp_path: Path):
     task = file(5, 0, path=write(tmp_path / "sums.jsonl", *SUMS))
-    assert len(task.evaluation) == 5
-    assert len(task.training) == 15
-    assert not contents(task.training) & contents(task.evaluation)
+    assert (len(task.training), len(task.evaluation)) == (15, 5)
+    assert not {each.content_hash for each in task.training} & {each.content_hash for each in task.evaluation}
     assert {problem.id for problem in (*task.training, *task.evaluation)} == {f"line-{n}" for n in range(1, 21)}
     assert all(int(problem.answer) == int(problem.prompt.split("+")[0]) + 1 for problem in task.training)
     assert task.demonstrations is None
@@ -51,59 +66,104 @@ def test_a_file_of_problems(tmp_path: Path):
     assert file(5, 1, path=str(tmp_path / "sums.jsonl")).evaluation != task.evaluation
 
 
-def test_a_parquet_file_gives_the_same_problems_as_its_lines(tmp_path: Path):
-    rows = [{**row, "id": f"sum {number}"} for number, row in enumerate(SUMS)]
-    lines = file(5, 0, path=write(tmp_path / "sums.jsonl", *rows))
-    table = file(5, 0, path=write_parquet(tmp_path / "sums.parquet", *rows))
-    assert (table.training, table.evaluation) == (lines.training, lines.evaluation)
+@pytest.mark.parametrize("name", ["a.json", "a.parquet", "a.jsonl.gz", "windows.jsonl"])
+def test_every_format_gives_the_same_problems(tmp_path: Path, name: str):
+    plain = [{**row, "id": f"sum {number}"} for number, row in enumerate(SUMS)]
+    chats = [{"prompt": [SYSTEM, user(f"{n}=")], "answer": str(n), "id": str(n)} for n in range(4)]
+    for rows in (plain, chats):
+        lines, others = (file(1, 0, path=write(tmp_path / each, *rows)) for each in ("a.jsonl", name))
+        assert (others.training, others.evaluation) == (lines.training, lines.evaluation)
 
 
-def test_compressed_files_byte_order_marks_and_carriage_returns(tmp_path: Path):
-    plain = file(5, 0, path=write(tmp_path / "sums.jsonl", *SUMS))
-    lines, packed = (tmp_path / "sums.jsonl").read_bytes(), tmp_path / "sums.jsonl.gz"
-    packed.write_bytes(gzip.compress(lines))
-    assert file(5, 0, path=str(packed)).training == plain.training
-    (tmp_path / "windows.jsonl").write_bytes(b"\xef\xbb\xbf" + lines.replace(b"\n", b"\r\n"))
-    assert file(5, 0, path=str(tmp_path / "windows.jsonl")) == plain
-
-
-def test_fields_go_by_other_names(tmp_path: Path):
-    rows = [{"question": f"q{n}", "final": f"a{n}", "name": f"n{n}", "solution": f"s{n}"} for n in range(4)]
-    task = file(
-        1,
-        0,
-        path=write(tmp_path / "f.jsonl", *rows),
-        prompt_field="question",
-        answer_field="final",
-        id_field="name",
-        demonstration_field="solution",
-    )
-    assert task.demonstrations is not None
-    made = task.demonstrations(100, 0)
-    assert len(made) == 3
-    assert all(item.completion[1:] == item.problem.prompt[1:] == item.problem.id[1:] for item in made)
-
-
-@pytest.mark.parametrize("names", [("question", "answer"), ("problem", "target")])
-def test_common_names_of_fields_are_recognised(tmp_path: Path, names: tuple[str, str]):
-    task = file(1, 0, path=write(tmp_path / "f.jsonl", *({names[0]: f"q{n}", names[1]: f"a{n}"} for n in range(4))))
-    assert all(problem.prompt[1:] == problem.answer[1:] for problem in task.training)
-    assert task.notice.endswith(f'f.jsonl: the prompt is taken from "{names[0]}" and the answer from "{names[1]}"')
+REASONED = [
+    {"question": f"What is {n} + {n}?", "answer": f"#### is a mark.\n{n} + {n} = <<{n}+{n}={2 * n}>>\n#### {2 * n:,} "}
+    for n in (600, 700)
+]
+PARTS = [{"type": "text", "text": "1+"}, {"type": "text", "text": "1="}]
+SHOWN = {"prompt_field": "messages", "answer_field": ""}
 
 
 @pytest.mark.parametrize(
-    ("row", "missing"),
+    ("rows", "settings", "expected", "notice"),
     [
-        ({"instruction": "Translate.", "input": "maison", "output": "house"}, "prompt"),
-        ({"instruction": "Translate.", "input": "maison", "answer": "house"}, "prompt"),
-        ({"question": "1+1=", "problem": "Add.", "answer": "2"}, "prompt"),
-        ({"problem": "1+1=", "solution": "One and one make \\boxed{2}."}, "answer"),
-        ({"question": "1+1=", "label": "2", "target": "two"}, "answer"),
+        (
+            [{"asked": f"q{n}", "final": f"a{n}", "name": f"n{n}", "solution": f"s{n}"} for n in range(2)],
+            {"prompt_field": "asked", "answer_field": "final", "id_field": "name", "demonstration_field": "solution"},
+            [("n0", "q0", "a0", "s0"), ("n1", "q1", "a1", "s1")],
+            "",
+        ),
+        *(
+            (
+                [{prompt: "q1", answer: "a1"}, {prompt: "q2", answer: "a2"}],
+                {},
+                [("line-1", "q1", "a1", ""), ("line-2", "q2", "a2", "")],
+                f'f.jsonl: the prompt is taken from "{prompt}" and the answer from "{answer}"',
+            )
+            for prompt, answer in (("question", "answer"), ("problem", "target"))
+        ),
+        (
+            REASONED,
+            {"prompt_field": "question", "demonstration_field": "answer", "answer_pattern": "#### (.+)"},
+            [
+                (f"line-{number}", row["question"], answer, row["answer"])
+                for number, row, answer in zip((1, 2), REASONED, ("1,200", "1,400"), strict=True)
+            ],
+            "",
+        ),
+        # Chats: one user turn is the same problem as its text.
+        (
+            [{"prompt": [user(PARTS)], "answer": 2}, {"prompt": [user("2=")], "answer": 2, "id": "x"}],
+            {},
+            [("line-1", "1+1=", "2", ""), ("x", "2=", "2", "")],
+            "",
+        ),
+        (
+            [{"messages": [user(f"{n}="), assistant(f"it is {n}")]} for n in range(2)],
+            {**SHOWN, "demonstration_field": "messages"},
+            [("line-1", "0=", "", "it is 0"), ("line-2", "1=", "", "it is 1")],
+            "",
+        ),
+        (
+            [{"prompt": [user(f"{n}=")], "answer": n, "done": [assistant(f"{n}!")]} for n in range(2)],
+            {"demonstration_field": "done"},
+            [("line-1", "0=", "0", "0!"), ("line-2", "1=", "1", "1!")],
+            "",
+        ),
     ],
 )
-def test_fields_that_could_be_others_are_not_guessed(tmp_path: Path, row: dict[str, str], missing: str):
-    with pytest.raises(TaskError, match=f'the field "{missing}" is missing; it has {", ".join(row)} .set {missing}_'):
-        file(1, 0, path=write(tmp_path / "f.jsonl", row, row))
+def test_fields_of_problems(
+    tmp_path: Path, rows: list[Any], settings: dict[str, str], expected: list[tuple[str, ...]], notice: str
+):
+    task = file(0, 0, path=write(tmp_path / "f.jsonl", *rows), **settings)
+    shown = {made.problem.id: made.completion for made in task.demonstrations(9, 0)} if task.demonstrations else {}
+    assert [(each.id, each.prompt, each.answer, shown.get(each.id, "")) for each in task.training] == expected
+    assert task.notice.endswith(notice)
+    assert bool(task.notice) == bool(notice)
+
+
+def tagged(turns: Any) -> str:
+    return "".join(f"[{turn['role']}]{turn['content']}" for turn in turns) + "[assistant]"
+
+
+def test_chats_are_asked_as_they_are(tmp_path: Path):
+    chat = [SYSTEM, user("0+1="), assistant("?"), user("Answer.")]
+    (problem,) = file(0, 0, path=write(tmp_path / "chat.jsonl", {"prompt": chat, "answer": 1})).training
+    assert problem.messages == (("system", "Be brief."), ("user", "0+1="), ("assistant", "?"), ("user", "Answer."))
+    around = PromptFormat(template="{prompt} Now.", chat=True, system="unused: the chat has its own")
+    expected = "[system]Be brief.[user]0+1=[assistant]?[user]Answer. Now.[assistant]"
+    assert render(problem.asked, around, tagged) == expected
+    with pytest.raises(PromptError, match="set chat = true"):
+        render(problem.asked, PromptFormat())
+    group = dataclasses.replace(make_group([make_completion("0/a", 0, [1], [2, 3])], [True]), problem=problem)
+    arrays, meta = pack_groups([group])
+    assert unpack_groups(arrays, json.loads(json.dumps(meta)))[0].problem == problem
+
+
+def test_single_user_turn_equals_the_plain_problem():
+    chat = Problem(id="a", prompt="1+1=", answer="2", task="t", messages=(("user", "1+1="),))
+    assert chat.content_hash == Problem(id="b", prompt="1+1=", answer="2", task="t").content_hash
+    around = PromptFormat(chat=True, system="Be brief.")
+    assert render(chat.asked, around, tagged) == render("1+1=", around, tagged)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +171,6 @@ def test_fields_that_could_be_others_are_not_guessed(tmp_path: Path, row: dict[s
     [
         (file, {"path": "p.jsonl", "subset": "x"}, "file: subset is set, but it belongs to dataset"),
         (file, {"path": "p.jsonl", "evaluation_split": "test"}, "file: evaluation_split is set, but it belongs to"),
-        (file, {"path": "p.jsonl", "split": "test"}, "file: split is set, but it belongs to dataset"),
         (hub, {"dataset": "d", "evaluation_path": "e.jsonl"}, "hub: evaluation_path is set, but it belongs to path"),
         (hub, {}, "hub: set either path"),
     ],
@@ -129,105 +188,90 @@ def test_an_evaluation_file_removes_its_contents_from_training(tmp_path: Path):
     assert [problem.id for problem in task.evaluation] == ["evaluation/line-1"]
 
 
-REASONED = [
-    {"question": f"What is {n} + {n}?", "answer": f"#### is a mark.\n{n} + {n} = <<{n}+{n}={2 * n}>>\n#### {2 * n:,} "}
-    for n in (600, 700, 800)
-]
+NOT_TEXT = 'line 2: the field "{}" must be text or a number, not {}'
+ASKED = {"prompt_field": "question"}
 
 
-def test_an_answer_is_found_in_a_longer_reference(tmp_path: Path):
-    path = write(tmp_path / "reasoned.jsonl", *REASONED)
-    task = file(1, 0, path=path, prompt_field="question", demonstration_field="answer", answer_pattern=r"#### (.+)")
-    answers = {problem.prompt: problem.answer for problem in (*task.training, *task.evaluation)}
-    assert answers == {f"What is {n} + {n}?": f"{2 * n:,}" for n in (600, 700, 800)}
-    assert task.demonstrations is not None
-    assert all(item.completion.startswith("#### is a mark") for item in task.demonstrations(2, 0))
+@pytest.mark.parametrize(
+    ("rows", "settings", "message"),
+    [
+        (
+            [GOOD, "", {"prompt": "1+2="}],
+            {},
+            'line 3: the field "answer" is missing; it has prompt (set answer_field if it has another name)',
+        ),
+        # Fields that could be others are not guessed.
+        *(
+            ([row, row], {}, f'the field "{missing}" is missing; it has {", ".join(row)} (set {missing}_')
+            for row, missing in (
+                ({"instruction": "Translate.", "input": "maison", "answer": "house"}, "prompt"),
+                ({"question": "1+1=", "problem": "Add.", "answer": "2"}, "prompt"),
+                ({"problem": "1+1=", "solution": "One and one make \\boxed{2}."}, "answer"),
+                ({"question": "1+1=", "label": "2", "target": "two"}, "answer"),
+            )
+        ),
+        ([GOOD, {"prompt": " ", "answer": "2"}], {}, NOT_TEXT.format("prompt", '" "')),
+        ([GOOD, {"prompt": "\ud800", "answer": "2"}], {}, NOT_TEXT.format("prompt", r'"\ud800"')),
+        ([GOOD, {"prompt": "a", "answer": None}], {}, NOT_TEXT.format("answer", "null")),
+        ([GOOD, {"prompt": "a", "answer": True}], {}, NOT_TEXT.format("answer", "true")),
+        ([GOOD, {"prompt": "a", "answer": float("nan")}], {}, NOT_TEXT.format("answer", "NaN")),
+        ([GOOD, '{"prompt": "a", "answer": 1e999}'], {}, NOT_TEXT.format("answer", "Infinity")),
+        ([GOOD, {**GOOD, "id": ["a"]}], {}, NOT_TEXT.format("id", '["a"]')),
+        ([GOOD, f'{{"prompt": "a", "answer": {"9" * 5000}}}'], {}, "line 2: not valid JSON: Exceeds the limit"),
+        ([GOOD, "[" * 100_000], {}, "line 2: not valid JSON: maximum recursion depth exceeded"),
+        ([GOOD, '{"prompt": cut'], {}, "line 2, column 12: not valid JSON: Expecting value"),
+        (["[", GOOD, "]"], {}, "line 1, column 2: not valid JSON: Expecting value"),
+        ([GOOD, "[1]"], {}, "line 2: an object with fields is needed, not list"),
+        ([{**GOOD, "id": 7}, GOOD, {**GOOD, "id": "7"}], {}, 'line 3: the id "7" is already used in line 1'),
+        (["", " "], {}, "holds no problems: it is empty"),
+        ([GOOD], {}, "holds 1 problem, but 2 are to be evaluated on"),
+        ([GOOD, {"prompt": "1+3=", "answer": "4"}], {}, "none are left to train on: add different problems"),
+        ([GOOD] * 4, {}, "all its 4 problems are withheld for evaluation or equal to one of the 2 that are, none are"),
+        (REASONED, {**ASKED, "answer_pattern": r"## (\d{9})"}, 'answer_pattern "## (\\d{9})" finds none in "#### is a'),
+        (REASONED, {**ASKED, "answer_pattern": "####( *)"}, "line 1: no answer in the reference"),
+        # Chats.
+        *(
+            ([GOOD, {"prompt": messages, "answer": 1}], {}, f"line 2: {sentence}")
+            for messages, sentence in (
+                ([], 'the field "prompt" is an empty list'),
+                (["hello"], 'message 1 in the field "prompt" must have a "role" (system,'),
+                ([{"role": "robot", "content": "a"}], 'message 1 in the field "prompt" must have a "role"'),
+                ([user(None)], 'message 1 in the field "prompt"'),
+                ([user("a"), user([{"type": "image"}])], 'message 2 in the field "prompt"'),
+                ([SYSTEM], 'the chat in "prompt" must end with a user turn'),
+            )
+        ),
+        ([{"messages": [user("1="), assistant("1")]}], SHOWN, 'set demonstration_field = "messages"'),
+    ],
+)
+def test_a_bad_file_is_named_with_its_line(tmp_path: Path, rows: list[Any], settings: dict[str, str], message: str):
+    path = write(tmp_path / "bad.jsonl", *rows)
+    with pytest.raises(TaskError, match=re.escape(message)) as caught:
+        file(2, 0, path=path, **settings)
+    assert str(caught.value).startswith(path)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        (
-            r"## (\d{9})",
-            r'line 1: no answer in the reference: answer_pattern "## (\d{9})" finds none in "#### is a mark',
-        ),
-        (r"####( *)", "line 1: no answer in the reference"),
         ("(a", 'answer_pattern "(a" is not a regular expression'),
         ("#### .+", 'answer_pattern "#### .+" has 0 groups but must have one'),
         ("(a)(b)", "has 2 groups but must have one"),
     ],
 )
-def test_a_pattern_that_finds_nothing_is_named(tmp_path: Path, pattern: str, message: str):
-    path = write(tmp_path / "reasoned.jsonl", *REASONED)
+def test_a_pattern_that_cannot_be_is_named(pattern: str, message: str):
     with pytest.raises(TaskError, match=re.escape(message)):
-        file(1, 0, path=path, prompt_field="question", answer_pattern=pattern)
-
-
-GOOD = {"prompt": "1+1=", "answer": "2"}
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (
-            [GOOD, "", {"prompt": "1+2="}],
-            'line 3: the field "answer" is missing; it has prompt (set answer_field if it has another name)',
-        ),
-        ([{"answer": "2"}], 'line 1: the field "prompt" is missing'),
-        ([GOOD, {"prompt": " ", "answer": "2"}], 'line 2: the field "prompt" must be text or a number, not " "'),
-        ([GOOD, {"prompt": "a", "answer": None}], 'line 2: the field "answer" must be text or a number, not null'),
-        ([GOOD, {"prompt": "a", "answer": True}], "not true"),
-        (
-            [GOOD, {"prompt": "a", "answer": float("nan")}],
-            'line 2: the field "answer" must be text or a number, not NaN',
-        ),
-        (
-            [GOOD, '{"prompt": "a", "answer": 1e999}'],
-            'line 2: the field "answer" must be text or a number, not Infinity',
-        ),
-        (
-            [GOOD, {"prompt": "\ud800", "answer": "2"}],
-            r'line 2: the field "prompt" must be text or a number, not "\ud800"',
-        ),
-        ([GOOD, f'{{"prompt": "a", "answer": {"9" * 5000}}}'], "line 2: not valid JSON: Exceeds the limit"),
-        ([GOOD, "[" * 100_000], "line 2: not valid JSON: maximum recursion depth exceeded"),
-        ([GOOD, {**GOOD, "id": ["a"]}], 'line 2: the field "id" must be text or a number, not ["a"]'),
-        ([GOOD, "{cut"], "line 2: not valid JSON"),
-        (
-            ["[", GOOD, "]"],
-            "line 1: not valid JSON: Expecting value",
-        ),
-        ([GOOD, "[1]"], "line 2: an object with fields is needed, not list"),
-        ([{**GOOD, "id": 7}, GOOD, {**GOOD, "id": "7"}], 'line 3: the id "7" is already used in line 1'),
-        ([], "holds no problems: it is empty"),
-        (["", " "], "holds no problems: it is empty"),
-        ([GOOD], "holds 1 problem, but 2 are to be evaluated on"),
-        ([GOOD, {"prompt": "1+3=", "answer": "4"}], "none are left to train on: add different problems"),
-        ([GOOD] * 4, "all its 4 problems are withheld for evaluation or equal to one of the 2 that are, none are left"),
-    ],
-)
-def test_a_bad_file_is_named_with_its_line(tmp_path: Path, rows: list[Any], message: str):
-    path = write(tmp_path / "bad.jsonl", *rows)
-    with pytest.raises(TaskError, match=re.escape(message)) as caught:
-        file(2, 0, path=path)
-    assert str(caught.value).startswith(path)
-    assert "\n" not in str(caught.value)
+        file(1, 0, path="any.jsonl", answer_pattern=pattern)
 
 
 def test_numbers_of_any_kind_are_answers():
     answers = [numpy.int64(7), numpy.float64(2.5), Decimal("12.50"), 10**400]
-    rows = [{"prompt": f"q{number}", "answer": answer} for number, answer in enumerate([*answers, "x"])]
-    task = function_task(lambda: rows, "m:rows", 1, 0)
-    given = {problem.prompt: problem.answer for problem in (*task.training, *task.evaluation)}
-    assert list(map(given.get, ("q0", "q1", "q2", "q3"))) == ["7", "2.5", "12.50", f"1{'0' * 400}"]
+    rows = [{"prompt": f"q{number}", "answer": answer} for number, answer in enumerate(answers)]
+    task = function_task(lambda: rows, "m:rows", 0, 0)
+    assert [problem.answer for problem in task.training] == ["7", "2.5", "12.50", f"1{'0' * 400}"]
     with pytest.raises(TaskError, match='row 1: the field "answer" must be text or a number, not NaN'):
         function_task(lambda: [{"prompt": "q", "answer": numpy.float64("nan")}], "m:rows", 1, 0)
-
-
-def test_a_bad_row_of_a_parquet_file_is_named(tmp_path: Path):
-    path = write_parquet(tmp_path / "bad.parquet", GOOD, {"prompt": "1+2=", "answer": None})
-    with pytest.raises(TaskError, match=r'bad\.parquet, row 2: the field "answer" must be text or a number, not null'):
-        file(1, 0, path=path)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +280,9 @@ def test_a_bad_row_of_a_parquet_file_is_named(tmp_path: Path):
         ("nowhere.jsonl", None, "cannot be read: No such file"),
         ("nowhere.parquet", None, "cannot be read: No such file"),
         ("latin.jsonl", b'{"prompt": "\xe9"}', r"is not UTF-8 text \(byte 0xe9 in line 1\): save it as UTF-8$"),
-        ("cut.jsonl", b'{"prompt": "1+', "line 1: not valid JSON: Unterminated string"),
+        ("cut.jsonl", b'{"prompt": "1+', "line 1, column 12: not valid JSON: Unterminated string"),
+        ("a.json", b'[{"prompt": "a", "answer": 1},\n 3]', "entry 2: an object with fields is needed, not int"),
+        ("b.json", b'[{"prompt": "a", "answer": 1},\n {]', "line 2, column 3: not valid JSON"),
         ("text.parquet", b"not a table", "is not a parquet file: "),
         ("rows.csv", b"", r'has the suffix "\.csv"; problems are read from \.jsonl, '),
         ("rows.gz", b"", r'has the suffix "\.gz"'),
@@ -249,6 +295,34 @@ def test_files_that_cannot_be_read(tmp_path: Path, name: str, data: bytes | None
         (tmp_path / name).write_bytes(data)
     with pytest.raises(TaskError, match=rf"{name}.*{message}"):
         file(1, 0, path=str(tmp_path / name))
+
+
+def test_a_bad_row_of_a_parquet_file_is_named(tmp_path: Path):
+    path = write(tmp_path / "bad.parquet", GOOD, {"prompt": "1+2=", "answer": None})
+    with pytest.raises(TaskError, match=r'bad\.parquet, row 2: the field "answer" must be text or a number, not null'):
+        file(1, 0, path=path)
+
+
+def test_data_files_are_found_beside_their_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    write(folder / "train.jsonl", GOOD)
+    write(folder / "test.jsonl", GOOD)
+    write(tmp_path / "here.jsonl", GOOD)
+    text = 'extends = "tiny-cpu"\n[task]\nname = "file"\npath = "train.jsonl"\nevaluation_path = "here.jsonl"\n'
+    (folder / "mine.toml").write_text(f'{text}[evaluation.sets.hard]\nname = "file"\npath = "test.jsonl"\n')
+    (folder / "further.toml").write_text('extends = "mine.toml"\n')
+    monkeypatch.chdir(tmp_path)
+    for recipe in (load_recipe("recipes/mine.toml"), load_recipe("recipes/further.toml")):
+        assert dict(recipe.task)["path"] == "recipes/train.jsonl"
+        # What is not there is relative to the current folder.
+        assert dict(recipe.task)["evaluation_path"] == "here.jsonl"
+        assert dict(recipe.evaluation.sets["hard"])["path"] == "recipes/test.jsonl"
+    monkeypatch.chdir(folder)
+    assert dict(load_recipe("mine.toml").task)["path"] == "train.jsonl"
+    # On the command line a path is relative to where the command is run.
+    monkeypatch.chdir(tmp_path)
+    assert dict(load_recipe("recipes/mine.toml", ["task.path=here.jsonl"]).task)["path"] == "here.jsonl"
 
 
 # -- data sets ---------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import pytest
 
 from scalerl.errors import TaskError
 from scalerl.graders.rules import GRADERS
-from scalerl.tasks.arithmetic import arithmetic
 from scalerl.tasks.problems import TASKS
 from scalerl.tasks.procedural import distinct, is_withheld
 from scalerl.types import Problem
@@ -46,18 +45,20 @@ def test_evaluation_problems_are_never_trained_or_shown(name: str):
     assert demonstrated
 
 
-def test_careful_demonstrations_are_correct_mixed_are_not():
-    careful = arithmetic(1, 0, num_problems=1)
-    mixed = arithmetic(1, 0, num_problems=1, guess_share=0.45, guess_growth=0.15, slip_rate=0.15)
-    grade = GRADERS[careful.grader]
-    rates = []
-    for task in (careful, mixed):
-        assert task.demonstrations is not None
-        verdicts = [grade(item.completion, item.problem.answer) for item in task.demonstrations(2000, 0)]
-        rates.append(sum(verdict is True for verdict in verdicts) / len(verdicts))
-    assert rates[0] == 1.0
-    # 0.26 reasoned without a slip, and one guess in 19 of the other 0.6.
-    assert rates[1] == pytest.approx(0.29, abs=0.04)
+MIXED = {"guess_share": 0.45, "guess_growth": 0.15, "slip_rate": 0.15}
+
+
+@pytest.mark.parametrize(
+    # Mixed ones: 0.26 reasoned without a slip, and one guess in 19 of the other 0.6.
+    ("name", "settings", "rate"),
+    [("arithmetic", {}, 1.0), ("arithmetic", MIXED, 0.29), ("countdown", {"max_numbers": 5}, 1.0), ("words", {}, 1.0)],
+)
+def test_demonstrations_are_right_at_a_rate(name: str, settings: dict[str, Any], rate: float):
+    task = TASKS[name](1, 0, num_problems=1, **settings)
+    assert task.demonstrations is not None
+    made = task.demonstrations(2000, 0)
+    right = sum(GRADERS[task.grader](item.completion, item.problem.answer) is True for item in made)
+    assert right / 2000 == (rate if rate == 1 else pytest.approx(rate, abs=0.04))
 
 
 CANNOT_BE = [

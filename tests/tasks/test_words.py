@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from scalerl.graders.rules import GRADERS
 from scalerl.tasks.words import draw_story, words
 
 TIMES = {"twice": 2, "three times": 3, "four times": 4}
@@ -68,16 +67,11 @@ def test_written_steps_are_true_and_consecutive():
         for before, after in itertools.pairwise(equations):
             assert after[0] == before[3]
         assert equations[-1][3] == answer == item.problem.answer
-        assert GRADERS[task.grader](item.completion, item.problem.answer) is True
 
 
-def test_steps_are_as_many_as_asked_for():
-    task = words(20, 0, num_problems=200, min_steps=2, max_steps=3)
-    assert {read(problem.prompt)[1] for problem in (*task.training, *task.evaluation)} == {2, 3}
-
-
-def test_stories_vary():
-    task = words(1, 0, num_problems=1000)
+def test_stories_vary_and_have_as_many_steps_as_asked_for():
+    task = words(1, 0, num_problems=1000, min_steps=2, max_steps=3)
+    assert {read(problem.prompt)[1] for problem in task.training} == {2, 3}
     openings = {" ".join(problem.prompt.split()[1:3]) for problem in task.training}
     questions = {re.sub(r"[A-Z]\w+|\b\w+s\b", "_", p.prompt.split(". ")[-1]) for p in task.training}
     assert len(openings) >= 8

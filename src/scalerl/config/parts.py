@@ -297,17 +297,14 @@ class GradingSettings(Settings):
     """Limits for graders that run in child processes: math, those of gym, and a user's own."""
 
     num_workers: int = Field(default=0, ge=0)
-    """Processes of each grader that grade at the same time; 0 means twice the number of cores, at most 32."""
+    """Processes of each grader that grade at the same time; 0 means twice the number of cores, at most 32, or 64 of a
+    grader that waits for others: a judge, or a coroutine function."""
     timeout_s: float = Field(default=10.0, gt=0, le=86400)
     """Seconds after which an answer is given up; it then has no verdict."""
     cpu_limit_s: float = Field(default=3.0, gt=0)
     """Seconds of CPU time after which it is given up; independent of the load of the machine."""
     memory_limit_mb: int = Field(default=512, ge=16, le=2**20)
     """Memory that grading one answer may use in addition to the grader's imports, on Linux."""
-    max_calls: int = Field(default=64, ge=1)
-    """Calls under way at the same time of a grader that is a coroutine function, such as a judge over HTTP."""
-    sandbox: Literal["bubblewrap", "none"] = "bubblewrap"
-    """What programs of code tasks run in. With "none" they have all rights of the user who trains."""
 
 
 class FilterSettings(Settings):

@@ -224,12 +224,6 @@ def _device_conflicts(r: Recipe) -> Iterator[Conflict]:
             f'cluster.address is "{address}", but rollout.generators is 0, so nothing would sample there: set '
             f"rollout.generators, or leave cluster.address out",
         )
-    if address and r.grading.sandbox == "none":
-        yield (
-            ("grading.sandbox", "cluster.address"),
-            'grading.sandbox is "none", which is refused with cluster.address: programs would have all rights on a '
-            "machine that others of the cluster trust",
-        )
     if rollout.engine == "torch" and (rollout.gpus_per_generator or 0) > 1:
         yield (
             ("rollout.gpus_per_generator", "rollout.engine"),

@@ -96,14 +96,9 @@ class Session:
         self._done = step.done
         return step
 
-    @property
-    def closes(self) -> bool:
-        """Whether the environment wants to be closed."""
-        return callable(getattr(self._environment, "close", None))
-
     def close(self) -> None:
-        if self.closes:
-            self._environment.close()
+        if callable(close := getattr(self._environment, "close", None)):
+            close()
 
 
 Begin = Callable[[Problem, int], Session]

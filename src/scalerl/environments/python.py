@@ -49,9 +49,9 @@ def run(code):
 """
 
 
-def python_tool(sandbox: str = "bubblewrap", timeout_s: float = 5.0, memory_limit_mb: int = 512) -> Tool:
+def python_tool(timeout_s: float = 5.0, memory_limit_mb: int = 512) -> Tool:
     """Return a tool that runs Python; `timeout_s` bounds each call, and the CPU time of all calls of a conversation."""
-    _check_once(sandbox)
+    _check_once()
     limits = RunLimits(timeout_s=timeout_s, cpu_limit_s=timeout_s, memory_limit_mb=memory_limit_mb)
 
     class Python:
@@ -86,7 +86,7 @@ def python_tool(sandbox: str = "bubblewrap", timeout_s: float = 5.0, memory_limi
         def _served(self) -> Served:
             """Return the interpreter of this conversation; begin it with the first call."""
             if self._box is None:
-                box = Box(sandbox)
+                box = Box()
                 self._channel, theirs = socket.socketpair()
                 self._channel.settimeout(limits.timeout_s)
                 self._box = box
@@ -109,6 +109,4 @@ class CodeFailed(Exception):
     """Code of the model's raised something; the message is what it printed before, and the exception."""
 
 
-@functools.cache
-def _check_once(sandbox: str) -> None:
-    prepare(sandbox=sandbox)
+_check_once = functools.cache(prepare)

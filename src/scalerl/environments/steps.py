@@ -12,13 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalerl.environments.protocol import Begin, Session, Step, read_step
-from scalerl.errors import GraderPoolError
 from scalerl.graders.children import Children
 from scalerl.graders.supervisor import Reply, failure
 from scalerl.types import Request, derive_seed
-
-_CLOSE_S = 5.0
-"""For the environment's own `close`, after the conversation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,28 +30,26 @@ class Stepped:
 
 
 class Conversing:
-    """One conversation (supervisor.Work): takes a problem and a seed, then turns, then perhaps None to close it."""
+    """One conversation (supervisor.Work): takes a problem and a seed, then turns."""
 
     waits = False
 
     def __init__(self, begin: Begin) -> None:
-        self._begin, self._session = begin, None
+        self._begin = begin
+        self._session: Session | None = None
 
     def __call__(self, message: Any) -> Reply:
-        session: Session | None = self._session
         try:
-            if session is None:
-                session = self._session = self._begin(*message)
-                step = session.opening
-            elif message is None:
-                session.close()
-                step = Step(done=True)
-            else:
-                step = session.step(message)
-            reply: Reply = {"step": step}
+            if self._session is not None:
+                return {"step": self._session.step(message)}
+            self._session = self._begin(*message)
+            return {"step": self._session.opening}
         except Exception as error:
-            reply = failure(error)
-        return reply | {"closes": session is not None and session.closes}
+            return failure(error)
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
 
 
 class Here:
@@ -69,34 +63,35 @@ class Here:
     def wait_until_ready(self) -> None:
         pass
 
-    def give(self, message: Any, limit_s: float, seat: int | None = None, *, begins: bool = False) -> int:
+    def begin(self, message: Any, limit_s: float) -> int:
+        self._seats[self._num_given] = Conversing(self._begin)
+        return self.give(message, limit_s, self._num_given)
+
+    def give(self, message: Any, limit_s: float, seat: int) -> int:
         number, self._num_given = self._num_given, self._num_given + 1
-        if begins:
-            seat, self._seats[number] = number, Conversing(self._begin)
-        assert seat is not None
         self._replies.append((number, self._seats[seat](message)))
         return number
 
     def end(self, seat: int) -> None:
-        del self._seats[seat]
+        with contextlib.suppress(Exception):
+            self._seats.pop(seat).close()
 
     def poll(self, timeout_s: float = 0.0) -> list[tuple[int, Reply]]:
         replies, self._replies = self._replies, []
         return replies
 
     def close(self) -> None:
-        pass
+        for seat in list(self._seats):
+            self.end(seat)
 
 
 @dataclass(slots=True)
 class _Conversation:
     seat: int
     """Number of its process."""
-    awaited: int | None
+    awaited: int | None = None
     """The number of its turn that is being taken."""
-    submitted: float
-    closes: bool = False
-    """Whether the environment has a `close`."""
+    submitted: float = 0.0
 
 
 class Steps:
@@ -109,8 +104,6 @@ class Steps:
         self._conversations: dict[str, _Conversation] = {}
         self._awaited: dict[int, str] = {}
         """The conversation of each turn that is being taken."""
-        self._closing: dict[int, int] = {}
-        """The seat of each environment that is being closed, by the number of that message."""
         self._ready: list[Stepped] = []
 
     @property
@@ -127,17 +120,16 @@ class Steps:
         """Take a conversation's newest turn, the last of `texts`; without any, start it, which gives its opening."""
         # Its imports do not count against the first step.
         self._children.wait_until_ready()
-        now = time.monotonic()
         if texts:
             held = self._conversations[key]
-            held.awaited, held.submitted = self._children.give(texts[-1], self._timeout_s, held.seat), now
+            number = self._children.give(texts[-1], self._timeout_s, held.seat)
         else:
             # One seed for all completions of a group.
             opening = (request.problem, derive_seed("environment", request.group))
-            number = self._children.give(opening, self._timeout_s, begins=True)
-            held = self._conversations[key] = _Conversation(number, number, now)
-        assert held.awaited is not None
-        self._awaited[held.awaited] = key
+            number = self._children.begin(opening, self._timeout_s)
+            held = self._conversations[key] = _Conversation(number)
+        held.awaited, held.submitted = number, time.monotonic()
+        self._awaited[number] = key
         self._receive()
 
     def poll(self, wait_s: float = 0.0) -> list[Stepped]:
@@ -149,44 +141,30 @@ class Steps:
     def end(self, key: str) -> None:
         """Forget a conversation."""
         held = self._conversations.pop(key, None)
-        if held is None:
-            return
-        self._ready = [stepped for stepped in self._ready if stepped.key != key]
-        if held.awaited is not None:
-            del self._awaited[held.awaited]
-        if held.closes and held.awaited is None:
-            self._closing[self._children.give(None, _CLOSE_S, held.seat)] = held.seat
-            self._receive()
-        else:
+        if held is not None:
+            self._ready = [stepped for stepped in self._ready if stepped.key != key]
+            self._awaited.pop(-1 if held.awaited is None else held.awaited, None)
             self._children.end(held.seat)
 
     def close(self) -> None:
         """End every conversation and process."""
-        # If the supervisor is gone, so are the processes.
-        with contextlib.suppress(GraderPoolError):
-            for key in list(self._conversations):
-                self.end(key)
-            while self._closing:
-                self._receive(0.1)
         self._children.close()
 
     def _receive(self, wait_s: float = 0.0) -> None:
         for number, reply in self._children.poll(wait_s):
-            if reply.get("reason"):
-                self.first_errors.setdefault(self._name, str(reply.get("error")))
-            if number in self._closing:
-                self._children.end(self._closing.pop(number))
-            elif number in self._awaited:  # Otherwise its conversation has ended.
-                self._ready.append(self._stepped(self._awaited.pop(number), reply))
+            # Otherwise its conversation has ended.
+            if (key := self._awaited.pop(number, None)) is not None:
+                self._ready.append(self._stepped(key, reply))
 
     def _stepped(self, key: str, reply: Reply) -> Stepped:
-        held, reason = self._conversations[key], reply.get("reason")
-        held.awaited, held.closes, step = None, bool(reply.get("closes")), Step(done=True)
+        held, reason, error, step = self._conversations[key], reply.get("reason"), reply.get("error"), Step(done=True)
+        held.awaited = None
         try:
             if reason is None:
                 said = reply["step"]
                 step = said if isinstance(said, Step) else read_step(Step(**said))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            reason, held.closes = "crash", False
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as fault:
+            reason, error = "crash", str(fault)
+        if reason is not None:
             self.first_errors.setdefault(self._name, str(error))
         return Stepped(key=key, step=step, reason=reason, seconds=time.monotonic() - held.submitted)

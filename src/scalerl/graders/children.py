@@ -10,9 +10,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import IO, Any
 
@@ -23,7 +21,7 @@ from scalerl.graders.supervisor import Limits, Reply
 News = queue.SimpleQueue[tuple[Any, ...] | None]
 """What the supervisor has sent; None after the last."""
 
-_CLOSE_TIMEOUT_S = 5.0
+_CLOSE_TIMEOUT_S = 10.0
 _LOAD_TIMEOUT_S = 120.0
 _MOST_LINES = 200
 """Lines on stderr that are shown; a grader that reports every answer would bury everything else."""
@@ -39,7 +37,6 @@ class Children:
             raise GraderPoolError(f"graders cannot run in child processes on {sys.platform}: that needs Linux or macOS")
         self._name, self._num_given, self._is_ready = name, 0, False
         self._replies: list[tuple[int, Reply]] = []
-        limits = limits if limits.num_workers else replace(limits, num_workers=_default_num_workers())
         try:
             pickled = pickle.dumps((limits, work, given))
         except Exception as error:
@@ -65,18 +62,19 @@ class Children:
                 self.close()
                 raise GraderPoolError(f"{self._name} cannot be loaded: its import took over {_LOAD_TIMEOUT_S:.0f} s")
 
-    def give(self, message: Any, limit_s: float, seat: int | None = None, *, begins: bool = False) -> int:
-        """Give a message to a free worker, or to the fork in a seat, and return its number.
+    def begin(self, message: Any, limit_s: float) -> int:
+        """Give a message to a fork of its own, and return its number, which is that of the fork's seat too."""
+        return self.give(message, limit_s, self._num_given)
 
-        With `begins` the message gets a fork of its own, whose seat is that number.
-        """
+    def give(self, message: Any, limit_s: float, seat: int | None = None) -> int:
+        """Give a message to a free worker, or to the fork in a seat, and return its number."""
         number, self._num_given = self._num_given, self._num_given + 1
-        self._send(number, number if begins else seat, message, limit_s)
+        self._send("give", number, seat, message, limit_s)
         return number
 
     def end(self, seat: int) -> None:
-        """End the fork in a seat."""
-        self._send(-1, seat, None, None)
+        """End the fork in a seat; one that has no message closes its work first."""
+        self._send("end", seat)
 
     def poll(self, timeout_s: float = 0.0) -> list[tuple[int, Reply]]:
         """Return the replies since the last call, by number; wait up to `timeout_s` for at least one."""
@@ -120,12 +118,6 @@ class Children:
                     "--resume"
                 )
         return True
-
-
-def _default_num_workers() -> int:
-    """Return twice the cores, so that waiting graders do not block others, up to what a large run needs."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(2 * cores, 32)
 
 
 def _started(given: bytes) -> tuple[subprocess.Popen[bytes], Connection]:
@@ -173,25 +165,18 @@ def _read(end: Connection, news: News) -> None:
 
 def _show_stderr(stream: IO[bytes]) -> None:
     """Pass on what is written to stderr, line by line, through sys.stderr: a progress bar stays whole then."""
-    with stream:
-        for number, line in enumerate(_lines(stream)):
-            # At the end of a process its stderr may be closed before a child's.
-            with suppress(ValueError):
-                if number < _MOST_LINES:
-                    sys.stderr.write(line)
-                elif number == _MOST_LINES:
-                    sys.stderr.write(f"a child process wrote {number} lines to stderr; what follows is not shown\n")
-
-
-def _lines(stream: IO[bytes]) -> Iterator[str]:
-    """Yield lines without secrets. One may have a gigabyte: what is beyond the longest that is shown is dropped."""
-    while line := stream.readline(2 * _LONGEST_LINE):
-        is_whole = line.endswith(b"\n")
-        while not is_whole and (rest := stream.readline(1 << 20)):
-            is_whole = rest.endswith(b"\n")
-        shown = redact(line.decode(errors="replace"))
-        # A secret that the cut divides would not be recognised, so half as much is shown as was read.
-        yield shown if len(line) < 2 * _LONGEST_LINE else f"{shown[:_LONGEST_LINE]} ...\n"
+    num, begins = 0, True
+    # At the end of a process its stderr may be closed before a child's.
+    with stream, suppress(ValueError):
+        # One may have a gigabyte: what is beyond the longest that is shown is dropped. A secret that the cut divides
+        # would not be recognised, so half as much is shown as was read.
+        while line := stream.readline(2 * _LONGEST_LINE):
+            if begins and num <= _MOST_LINES:
+                shown = redact(line.decode(errors="replace"))
+                shown = shown if line.endswith(b"\n") else f"{shown[:_LONGEST_LINE]} ...\n"
+                more = f"a child process wrote {num} lines to stderr; what follows is not shown\n"
+                sys.stderr.write(shown if num < _MOST_LINES else more)
+            num, begins = num + begins, line.endswith(b"\n")
 
 
 def _stop(process: subprocess.Popen[bytes], end: Connection, owner: int) -> None:

@@ -10,7 +10,6 @@ import re
 from itertools import zip_longest
 
 from scalerl.answer_format import THINKING_END, THINKING_START
-from scalerl.errors import SandboxError
 from scalerl.graders.answer import after_thinking
 from scalerl.graders.sandbox.job import BadTests, Outcome, Reference, RunLimits
 from scalerl.graders.sandbox.runner import Runner
@@ -18,7 +17,6 @@ from scalerl.graders.values import Score
 
 _FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
 _PYTHON = {"", "python", "python3", "py"}
-_SANDBOXES = ("bubblewrap", "none")
 
 
 def code(
@@ -28,7 +26,6 @@ def code(
     *,
     thinking_start: str = THINKING_START,
     thinking_end: str = THINKING_END,
-    sandbox: str = "bubblewrap",
     timeout_s: float = 6.0,
     cpu_limit_s: float = 4.0,
     memory_limit_mb: int = 512,
@@ -41,7 +38,7 @@ def code(
     limits = RunLimits(timeout_s=timeout_s, cpu_limit_s=cpu_limit_s, memory_limit_mb=memory_limit_mb)
     # With its leading spaces, which the continuation of a function needs.
     given = after_thinking(text, thinking_start=thinking_start, thinking_end=thinking_end)
-    outcome = run_program(given, answer, sandbox=sandbox, limits=limits)
+    outcome = run_program(given, answer, limits)
     value = outcome.share if share and outcome.correct is not None else outcome.correct
     return Score(value=value, outcome=outcome.kind)
 
@@ -49,15 +46,11 @@ def code(
 code_share = functools.partial(code, share=True)
 
 
-def run_program(
-    given: str | None, answer: str, *, sandbox: str = "bubblewrap", limits: RunLimits | None = None
-) -> Outcome:
+def run_program(given: str | None, answer: str, limits: RunLimits | None = None) -> Outcome:
     """Run the program in `given` against the tests in `answer` (see Reference.to_text).
 
     `given` is the completion after its thinking, None if the thinking never ended.
     """
-    # First of all, so that a machine without a sandbox is noticed on the first answer, whatever it holds.
-    runner = _runner(sandbox)
     try:
         reference = Reference.from_text(answer)
     except BadTests as error:
@@ -65,7 +58,7 @@ def run_program(
     program = None if given is None else program_in(given, reference.entry_point)
     if program is None:
         return Outcome(kind="no_program", num_checks=1)
-    return runner.run(program, reference, limits or RunLimits())
+    return _runner().run(program, reference, limits or RunLimits())
 
 
 def program_in(given: str, entry_point: str = "") -> str | None:
@@ -87,23 +80,18 @@ def program_in(given: str, entry_point: str = "") -> str | None:
     return program if program.strip() else None
 
 
-def prepare(*, sandbox: str = "bubblewrap", **_: object) -> None:
-    """Raise SandboxError if the sandbox's name is unknown or it does not work here.
+def prepare(**_: object) -> None:
+    """Raise SandboxError if programs cannot be run here.
 
     Called before grader processes are forked, so that each of them inherits what this has cached.
     """
-    _runner(sandbox).start()
+    _runner().start()
     close_sandboxes()
 
 
 def close_sandboxes() -> None:
     """Close the sandboxes that this process started, but not those of its parent."""
-    for sandbox in _SANDBOXES:
-        _runner(sandbox).close()
+    _runner().close()
 
 
-@functools.cache
-def _runner(sandbox: str) -> Runner:
-    if sandbox not in _SANDBOXES:
-        raise SandboxError(f'no sandbox is called "{sandbox}"; choices: {", ".join(_SANDBOXES)}')
-    return Runner(sandbox)
+_runner = functools.cache(Runner)

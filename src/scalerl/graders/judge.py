@@ -11,15 +11,17 @@ Every reply is a line of the cache, with the tokens that it took. So the same qu
 resumes that share the file, and the cost so far is the sum of its lines.
 """
 
-import asyncio
+import fcntl
 import functools
 import hashlib
+import importlib
 import json
+import os
 import re
-from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from pathlib import Path
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from scalerl.answer_format import THINKING_END, THINKING_START
@@ -44,13 +46,11 @@ _TRY_AGAIN = (408, 409, 429, 500, 502, 503, 504)
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 30.0
 _PATIENCE_S = 600.0
-"""For a thread that waits for a reply; the grader itself is cancelled after grading.timeout_s."""
+"""For one reply; the process that waits for it is ended after grading.timeout_s."""
 _MOST_BYTES = 4 * 2**20
-_MOST_THREADS = 256
-"""More than grading.max_calls by default. A thread waits for each reply."""
 
 
-async def judge(
+def judge(
     text: str,
     answer: str,
     /,
@@ -82,87 +82,91 @@ async def judge(
     question = re.sub(r"\{(answer|text)\}", lambda place: {"answer": answer, "text": given}[place[1]], template)
     messages = [{"role": "user", "content": question}]
     body = {"model": model, "temperature": 0, "max_tokens": max_tokens, "messages": messages}
-    replies = _replies(cache)
-    key = hashlib.sha256(json.dumps([url, body]).encode()).hexdigest()
-    if key not in replies.texts:
-        if key not in replies.asking:
+    replies, key = _replies(cache), hashlib.sha256(json.dumps([url, body]).encode()).hexdigest()
+    # Of several processes with the same question one asks it, and the others wait for the reply.
+    with replies.alone(key):
+        said = replies.find(key)
+        if said is None:
             if most_cost and (cost := replies.cost(price_in, price_out)) >= most_cost:
                 raise GraderError(f"the judge has cost {cost:.2f}, and most_cost is {most_cost:g}: raise it to go on")
-            asked = _asked(f"{url.rstrip('/')}/chat/completions", body, api_key, most_tries)
-            replies.ask(key, asked)
-        # A reply is paid for, and kept, even if it comes after grading.timeout_s.
-        await asyncio.shield(replies.asking[key])
-    found = _SCORE.findall(replies.texts[key])
+            said = replies.add(key, _asked(f"{url.rstrip('/')}/chat/completions", body, api_key, most_tries))
+    found = _SCORE.findall(said)
     if not found or float(found[-1]) > 1:
         return Score(value=None, outcome="unclear")
     return Score(value=float(found[-1]), outcome="judged")
 
 
 class _Replies:
-    """What a judge said so far, in memory and in a file, if there is one."""
+    """What a judge said so far, as lines of a file that all processes read and add to."""
 
     def __init__(self, path: str) -> None:
-        self.texts: dict[str, str] = {}
-        self.asking: dict[str, asyncio.Task[None]] = {}
-        self._num_tokens, self._path = [0, 0], Path(path) if path else None
-        if self._path is not None and self._path.exists():
-            for line in self._path.read_text().splitlines():
-                try:
-                    self._note(**json.loads(line))
-                except (ValueError, TypeError):  # A line that was cut off, or is not ours.
-                    continue
+        # Without a path in a file without a name, which the forks of this process share.
+        self._file = open(path, "a+b", buffering=0) if path else tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115
+        self._texts: dict[str, str] = {}
+        self._num_bytes = self._num_in = self._num_out = 0
+        """Bytes that have been read, and tokens of the questions and replies in them."""
 
-    def ask(self, key: str, asked: Coroutine[Any, Any, Any]) -> None:
-        """Keep a reply once it comes, whether or not anyone waits for it then."""
-
-        async def keep() -> None:
-            self.add(key, await asked)
-
-        def forget(task: asyncio.Task[None]) -> None:
-            del self.asking[key]
-            # Looked at, so that an error that nobody waits for is not printed.
-            _ = task.cancelled() or task.exception()
-
-        self.asking[key] = asyncio.create_task(keep())
-        self.asking[key].add_done_callback(forget)
-
-    def add(self, key: str, reply: Any) -> None:
-        """Keep a server's reply. ValueError if it is not one."""
+    @contextmanager
+    def alone(self, key: str) -> Iterator[None]:
+        """Keep other processes away from a question; the system ends that with the process."""
+        place = int(key[:12], 16)
+        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, place)
         try:
-            used = reply.get("usage") or {}
-            row: dict[str, Any] = {"key": key, "text": str(reply["choices"][0]["message"]["content"])}
-            row |= {"num_in": int(used.get("prompt_tokens", 0)), "num_out": int(used.get("completion_tokens", 0))}
+            yield
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, place)
+
+    def find(self, key: str) -> str | None:
+        """Return a reply that has come, to any process."""
+        new = os.pread(self._file.fileno(), os.fstat(self._file.fileno()).st_size, self._num_bytes)
+        whole = new[: new.rfind(b"\n") + 1]
+        self._num_bytes += len(whole)
+        for line in whole.splitlines():
+            # A line that was cut off, or is not ours.
+            with suppress(ValueError, TypeError, KeyError):
+                row = json.loads(line)
+                num_in, num_out = int(row["num_in"]), int(row["num_out"])
+                self._texts[row["key"]] = row["text"]
+                self._num_in, self._num_out = self._num_in + num_in, self._num_out + num_out
+        return self._texts.get(key)
+
+    def add(self, key: str, reply: Any) -> str:
+        """Keep a server's reply and return its text. ValueError if it is not one."""
+        try:
+            used, text = reply.get("usage") or {}, str(reply["choices"][0]["message"]["content"])
+            nums = {"num_in": int(used.get("prompt_tokens", 0)), "num_out": int(used.get("completion_tokens", 0))}
         except (AttributeError, LookupError, TypeError) as error:
             raise ValueError(f"the judge's server sent what is not a completion: {str(reply)[:200]}") from error
-        self._note(**row)
-        if self._path is not None:
-            with self._path.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+        # What a killed process has left half written must not spoil this line.
+        end = os.pread(self._file.fileno(), 1, max(0, os.fstat(self._file.fileno()).st_size - 1))
+        line = json.dumps({"key": key, "text": text, **nums}).encode() + b"\n"
+        self._file.write(line if end in (b"", b"\n") else b"\n" + line)
+        return text
 
     def cost(self, price_in: float, price_out: float) -> float:
-        return (self._num_tokens[0] * price_in + self._num_tokens[1] * price_out) / 1e6
-
-    def _note(self, *, key: str, text: str, num_in: int, num_out: int) -> None:
-        self.texts[key] = text
-        self._num_tokens = [self._num_tokens[0] + num_in, self._num_tokens[1] + num_out]
+        return (self._num_in * price_in + self._num_out * price_out) / 1e6
 
 
 _replies = functools.cache(_Replies)
 
 
-@functools.cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="judge")
+def prepare(*, cache: str = "", **_: object) -> None:
+    """Open the cache, and import what asking takes, before grader processes are forked, which then have both."""
+    importlib.import_module("urllib.request")
+    _replies(cache)
 
 
-async def _asked(url: str, body: dict[str, Any], api_key: str, most_tries: int) -> Any:
+def _asked(url: str, body: dict[str, Any], api_key: str, most_tries: int) -> Any:
     """Return a server's reply; ask again, later and later, where it says that it is busy."""
     from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
 
-    wait_s = _FIRST_WAIT_S
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
+    request, wait_s = Request(url, json.dumps(body).encode(), headers), _FIRST_WAIT_S
     for attempt in range(1, most_tries + 1):
         try:
-            return await asyncio.get_running_loop().run_in_executor(_threads(), _post, url, body, api_key)
+            with urlopen(request, timeout=_PATIENCE_S) as reply:
+                return json.loads(reply.read(_MOST_BYTES))
         except HTTPError as error:
             if error.code not in _TRY_AGAIN or attempt == most_tries:
                 raise GraderError(f"the judge's server answered {error.code} {error.reason}") from None
@@ -171,15 +175,6 @@ async def _asked(url: str, body: dict[str, Any], api_key: str, most_tries: int) 
         except OSError as error:
             if attempt == most_tries:
                 raise GraderError(f"the judge's server does not answer: {error}") from None
-        await asyncio.sleep(min(wait_s, _LONGEST_WAIT_S))
+        time.sleep(min(wait_s, _LONGEST_WAIT_S))
         wait_s *= 2
     raise AssertionError
-
-
-def _post(url: str, body: dict[str, Any], api_key: str) -> Any:
-    from urllib.request import Request, urlopen
-
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
-    request = Request(url, json.dumps(body).encode(), headers)
-    with urlopen(request, timeout=_PATIENCE_S) as reply:
-        return json.loads(reply.read(_MOST_BYTES))

@@ -16,11 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from scalerl.graders import math
+from scalerl.graders import code, judge, math
 from scalerl.graders.answer import reads_answer
-from scalerl.graders.code import code, code_share, prepare
 from scalerl.graders.expressions import evaluate, last_expression
-from scalerl.graders.judge import judge
 
 _LONGEST_NUMBER = 1000
 """In characters. Python itself refuses to read an integer of more than 4,300 digits."""
@@ -98,17 +96,20 @@ GRADERS: Mapping[str, Callable[..., Any]] = {
     "choice": choice,
     "math": math.math,
     "countdown": countdown,
-    "code": code,
-    "code_share": code_share,
-    "judge": judge,
+    "code": code.code,
+    "code_share": code.code_share,
+    "judge": judge.judge,
 }
 
 RUN_PROGRAMS = frozenset({"code", "code_share"})
 """Graders that run programs, with the limits and the sandbox of the recipe."""
 
-POOLED = frozenset({"math", "judge"}) | RUN_PROGRAMS
+WAIT = frozenset({"judge"})
+"""Graders that wait for a server: more of them work at the same time, as of those that are coroutine functions."""
 
-PREPARE: Mapping[str, Callable[..., None]] = dict.fromkeys(RUN_PROGRAMS, prepare)
+POOLED = frozenset({"math"}) | WAIT | RUN_PROGRAMS
+
+PREPARE: Mapping[str, Callable[..., None]] = {**dict.fromkeys(RUN_PROGRAMS, code.prepare), "judge": judge.prepare}
 """Called once with a grader's settings before workers are forked; GraderError says why it cannot be used."""
 
 WARM_UP: Mapping[str, Sequence[tuple[str, str]]] = {"math": math.WARM_UP}

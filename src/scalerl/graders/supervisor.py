@@ -6,33 +6,30 @@ The supervisor loads once what its forks do, so that replacing a hung or dead on
 It has one thread, so that forking is safe, and it runs while the trainer computes, so that time limits do not depend on
 how often the trainer asks.
 
-A message goes to any free worker, or to the fork that has a seat of that number. Work that waits, such as asking a
-judge over HTTP, has one worker, where many messages wait at the same time. A call there that takes `timeout_s` is
-cancelled; there are no limits on CPU time and memory, which calls share. Nothing in a fork is trusted: its replies are
-JSON of a bounded length, and it is killed with its process group when it ends. Whatever left that group is killed at
-the latest with the supervisor.
+A message goes to any free worker, or to the fork that has a seat of that number; a fork has one message at a time.
+Nothing in a fork is trusted: its replies are JSON of a bounded length, and it is killed with its process group when it
+ends. Whatever left that group is killed at the latest with the supervisor.
 """
 
-import asyncio
 import ctypes
+import functools
 import gc
 import json
 import math
 import os
 import resource
-import select
+import selectors
 import signal
 import socket
 import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from scalerl.errors import UserError
 from scalerl.import_path import import_function, one_line
@@ -45,8 +42,12 @@ Reply = dict[str, Any]
 
 _CHECK_S = 1.0
 """How often to check that the trainer is alive, in case another process keeps its end of the socket open."""
+_CLOSE_S = 5.0
+"""For what the work of a seat does at its end."""
 _LONGEST_ERROR = 2000
 _MOST_DESCRIPTORS = 65536
+_MOST_COMPUTING, _MOST_WAITING = 32, 64
+"""Workers, unless their number is set."""
 
 # Options of Linux's prctl(2).
 _DIE_WITH_PARENT = 1
@@ -58,15 +59,13 @@ class Limits:
     """What forks may take; each limit applies to one message."""
 
     num_workers: int = 0
-    """Forks that take messages for any of them; 0 means twice the number of cores, at most 32."""
+    """Forks that take messages for any of them; 0 means twice the number of cores, at most 32, or 64 if they wait."""
     timeout_s: float = 10.0
     """Seconds on the wall, from when a fork is given the message."""
     cpu_limit_s: float = 3.0
     """Seconds of CPU time, which do not depend on the machine's load."""
     memory_limit_mb: int = 512
     """Above the size of a fork at its start; on Linux only."""
-    max_calls: int = 64
-    """Calls of coroutine functions under way at the same time."""
     longest_reply: int = 20_000
     """In bytes."""
 
@@ -76,81 +75,108 @@ class Work(Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether it returns awaitables, many at once."""
+        """Whether it waits for others, such as a server, more than it computes."""
         ...
 
-    def __call__(self, message: Any, /) -> Reply | Awaitable[Reply]: ...
+    def __call__(self, message: Any, /) -> Reply: ...
+
+    def close(self) -> None:
+        """End what the messages to a seat have begun."""
+        ...
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Fork:
     pid: int
     end: Connection
     seat: int | None
     """None for a worker, which takes messages for any."""
-    given: dict[int, float] = field(default_factory=dict)
-    """The time by which each of its messages must have been answered."""
+    number: int | None = None
+    """That of the message it has."""
+    deadline: float = math.inf
+    """The time by which it must have replied, or ended."""
     received: bytes = b""
 
 
 class _Supervisor:
     def __init__(self, trainer: Connection, limits: Limits, work: Work) -> None:
         self._trainer, self._limits, self._work = trainer, limits, work
+        most = _MOST_WAITING if work.waits else min(2 * _num_cores(), _MOST_COMPUTING)
+        self._most_workers = limits.num_workers or most
         self._queue: deque[tuple[int, Any, float]] = deque()
         """Messages for workers that nobody has yet."""
-        self._forks: dict[int, _Fork] = {}
-        """By the number of the file that each is connected by."""
+        self._workers: list[_Fork] = []
         self._seats: dict[int, _Fork] = {}
-        self._poller = select.poll()
-        self._poller.register(trainer.fileno(), select.POLLIN)
+        self._ready = selectors.DefaultSelector()
+        self._ready.register(trainer, selectors.EVENT_READ)
+        self._first_bytes = _data_bytes()
 
     def run(self, parent: int) -> None:
         """Serve until the trainer closes the connection or has ended."""
         try:
             while os.getppid() == parent:
-                deadlines = [each for fork in self._forks.values() for each in fork.given.values()]
-                wait_s = min(deadlines, default=math.inf) - time.monotonic()
-                for file, _ in self._poller.poll(1000 * min(max(wait_s, 0.0), _CHECK_S)):
-                    if file == self._trainer.fileno():
-                        self._obey(*self._trainer.recv())
-                    elif file in self._forks:
-                        self._receive(self._forks[file])
-                self._end_late()
+                self._advance()
                 self._hand_out()
         except EOFError:
-            return
+            self._ready.unregister(self._trainer)
+            with suppress(OSError):  # The trainer may be gone.
+                for seat in list(self._seats):
+                    self._leave(seat)
+                while self._seats:
+                    self._advance()
         finally:
-            for fork in self._forks.values():
+            for fork in self._forks():
                 _kill_group(fork.pid)
             _kill_orphans()
 
-    def _obey(self, number: int, seat: int | None, message: Any, limit_s: float | None) -> None:
-        """Give a message to a worker or to the fork in a seat; without a limit there is no message: end that fork."""
-        if limit_s is None:
-            if seat in self._seats:
-                self._end(self._seats[seat])
-        elif seat is None:
-            # A call is cancelled by its own process, unless that hangs.
-            self._queue.append((number, message, limit_s * (2 if self._work.waits else 1)))
-        # The number of a seat is that of its first message.
+    def _forks(self) -> list[_Fork]:
+        return [*self._workers, *self._seats.values()]
+
+    def _advance(self) -> None:
+        """Wait a moment for the trainer and the forks; take what they say, and end the forks that are late."""
+        wait_s = min((fork.deadline for fork in self._forks()), default=math.inf) - time.monotonic()
+        for key, _ in self._ready.select(min(max(wait_s, 0.0), _CHECK_S)):
+            if key.data is None:
+                order, *arguments = self._trainer.recv()
+                {"give": self._take, "end": self._leave}[order](*arguments)
+            elif not key.data.end.closed:
+                self._receive(key.data)
+        now = time.monotonic()
+        for fork in self._forks():
+            if fork.deadline < now:
+                self._end(fork, _late(self._limits.timeout_s, "s (grading.timeout_s)"))
+
+    def _take(self, number: int, seat: int | None, message: Any, limit_s: float) -> None:
+        """Give a message to a worker or to the fork in a seat, whose number is that of its first message."""
+        if seat is None:
+            self._queue.append((number, message, limit_s))
         elif fork := self._fork(seat) if number == seat else self._seats.get(seat):
             self._give(fork, number, message, limit_s)
         else:
             self._trainer.send(("ended", number, _DIED))
 
+    def _leave(self, seat: int) -> None:
+        """Let the fork in a seat end by itself, which takes a while where its work is to be closed."""
+        if (fork := self._seats.get(seat)) is None:
+            return
+        if fork.number is not None:
+            self._end(fork)
+            return
+        fork.deadline = time.monotonic() + min(_CLOSE_S, self._limits.timeout_s)
+        with socket.socket(fileno=os.dup(fork.end.fileno())) as both, suppress(OSError):
+            both.shutdown(socket.SHUT_WR)
+
     def _hand_out(self) -> None:
-        most_workers, most_given = (1, self._limits.max_calls) if self._work.waits else (self._limits.num_workers, 1)
         while self._queue:
-            workers = [fork for fork in self._forks.values() if fork.seat is None]
-            worker = next((worker for worker in workers if len(worker.given) < most_given), None)
+            worker = next((worker for worker in self._workers if worker.number is None), None)
             if worker is None:
-                if len(workers) >= most_workers:
+                if len(self._workers) >= self._most_workers:
                     return
                 worker = self._fork()
             self._give(worker, *self._queue.popleft())
 
     def _give(self, fork: _Fork, number: int, message: Any, limit_s: float) -> None:
-        fork.given[number] = time.monotonic() + limit_s
+        fork.number, fork.deadline = number, time.monotonic() + limit_s
         try:
             fork.end.send((number, message))
         except OSError:  # It has died, or does not read.
@@ -164,14 +190,11 @@ class _Supervisor:
         if pid == 0:
             try:
                 ours.close()
-                for end in [self._trainer, *(fork.end for fork in self._forks.values())]:
+                for end in [self._trainer, *(fork.end for fork in self._forks())]:
                     end.close()
-                end = Connection(theirs.detach())
                 _lead_group()
-                if self._work.waits:
-                    asyncio.run(_answer_calls(end, self._work, self._limits.timeout_s))
-                else:
-                    _answer(end, self._work, self._limits, is_worker=seat is None)
+                _limit_process(self._limits.memory_limit_mb)
+                _answer(theirs, self._work, self._limits.cpu_limit_s)
                 os._exit(0)
             finally:
                 os._exit(1)
@@ -180,50 +203,54 @@ class _Supervisor:
         with suppress(OSError):
             os.setpgid(pid, pid)
         fork = _Fork(pid=pid, end=Connection(ours.detach()), seat=seat)
-        self._forks[fork.end.fileno()] = fork
-        if seat is not None:
+        if seat is None:
+            self._workers.append(fork)
+        else:
             self._seats[seat] = fork
-        self._poller.register(fork.end.fileno(), select.POLLIN)
+        self._ready.register(fork.end, selectors.EVENT_READ, fork)
         return fork
 
     def _receive(self, fork: _Fork) -> None:
         try:
-            is_last = self._pass_on(fork)
+            reply = self._pass_on(fork)
         except (EOFError, OSError):
             self._end(fork)
         except Exception as error:
             self._end(fork, {**_DIED, "error": f"its process did not keep to one reply per message: {one_line(error)}"})
         else:
-            if is_last:
+            # What messages leave behind must not count against a later one: a fresh worker is a few milliseconds away.
+            if reply and fork.seat is None and (reply.get("reason") == "memory" or self._has_grown(fork)):
                 self._end(fork)
 
-    def _pass_on(self, fork: _Fork) -> bool:
-        """Send on the replies that have come; return whether the fork ends with them."""
+    def _has_grown(self, fork: _Fork) -> bool:
+        """Return whether a fork has kept half of the memory that it may take."""
+        return _data_bytes(fork.pid) - self._first_bytes > self._limits.memory_limit_mb * 2**20 // 2
+
+    def _pass_on(self, fork: _Fork) -> Reply | None:
+        """Send on the reply, if all of it has come, and return it."""
         chunk = os.read(fork.end.fileno(), 1 << 20)
         fork.received += chunk
-        *lines, rest = fork.received.split(b"\n")
-        if max(map(len, (*lines, rest))) > self._limits.longest_reply:
+        if len(fork.received) > self._limits.longest_reply:
             raise ValueError("too long")
-        if not self._work.waits and (len(lines) > 1 or (lines and rest)):
-            raise ValueError("more than one")
         if not chunk:
             raise EOFError
-        fork.received, is_last = rest, False
-        for line in lines:
-            number, is_last, reply = json.loads(line)
-            if number not in fork.given:
-                raise ValueError("to another message")
-            if reply.get("reason") not in (None, *get_args(Reason)):
-                raise ValueError("an unknown reason")
-            # First: a reply that cannot be sent on is one that did not come.
-            self._trainer.send(("ended", number, {**reply}))
-            del fork.given[number]
-        return is_last
+        if b"\n" not in chunk:
+            return None
+        number, reply = json.loads(fork.received)
+        if fork.number is None or number != fork.number:
+            raise ValueError("to another message")
+        if reply.get("reason") not in (None, *get_args(Reason)):
+            raise ValueError("an unknown reason")
+        # First: a reply that cannot be sent on is one that did not come.
+        self._trainer.send(("ended", number, {**reply}))
+        fork.number, fork.deadline, fork.received = None, math.inf, b""
+        return reply
 
     def _end(self, fork: _Fork, reply: Reply | None = None) -> None:
         """End a fork and answer what it was given by `reply`."""
-        del self._forks[fork.end.fileno()]
-        if fork.seat is not None:
+        if fork.seat is None:
+            self._workers.remove(fork)
+        else:
             del self._seats[fork.seat]
         status = _kill_group(fork.pid)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
@@ -233,16 +260,10 @@ class _Supervisor:
         with suppress(Exception):
             if fork.end.poll():
                 self._pass_on(fork)
-        self._poller.unregister(fork.end.fileno())
+        self._ready.unregister(fork.end)
         fork.end.close()
-        for number in fork.given:
-            self._trainer.send(("ended", number, reply or _DIED))
-
-    def _end_late(self) -> None:
-        now = time.monotonic()
-        for fork in list(self._forks.values()):
-            if min(fork.given.values(), default=now) < now:
-                self._end(fork, _late(self._limits.timeout_s, "s (grading.timeout_s)"))
+        if fork.number is not None:
+            self._trainer.send(("ended", fork.number, reply or _DIED))
 
 
 _DIED: Reply = {"reason": "crash", "error": "its process died"}
@@ -277,61 +298,26 @@ def serve(file: int, parent: int, limits: Limits, work: str, given: tuple[Any, .
 # In a fork ------------------------------------------------------------------------------------------------------------
 
 
-def _answer(end: Connection, work: Work, limits: Limits, *, is_worker: bool) -> None:
-    """Answer messages until the supervisor closes the connection; a worker, until half the memory is used."""
-    base_bytes, own_pid = _limit_process(limits.memory_limit_mb), os.getpid()
-    most_bytes = math.inf if base_bytes is None else base_bytes + limits.memory_limit_mb * 2**20 // 2
+def _answer(supervisor: socket.socket, work: Work, cpu_limit_s: float) -> None:
+    """Answer messages until the supervisor closes the connection."""
+    messages, own_pid = Connection(os.dup(supervisor.fileno())), os.getpid()
+    # No handler: the system ends the process, even within a computation that never returns to Python.
+    limit = functools.partial(signal.setitimer, signal.ITIMER_PROF)
     with suppress(EOFError):
         while True:
-            number, message = end.recv()
-            # No handler: the system ends the process, even within a computation that never returns to Python.
-            signal.setitimer(signal.ITIMER_PROF, limits.cpu_limit_s)
+            number, message = messages.recv()
+            limit(cpu_limit_s)
             try:
-                reply: Any = work(message)
+                reply = work(message)
             except BaseException as error:
                 reply = failure(error)
-            finally:
-                signal.setitimer(signal.ITIMER_PROF, 0)
+            limit(0)
             if os.getpid() != own_pid:
                 # A copy that the work forked and that came back from it.
                 return
-            # What messages leave behind must not count against a later one: a fresh worker is a few milliseconds away.
-            is_last = is_worker and (reply.get("reason") == "memory" or (_data_bytes() or 0) > most_bytes)
-            _send_reply(end, number, reply, is_last)
-
-
-async def _answer_calls(end: Connection, work: Work, timeout_s: float) -> None:
-    """Answer messages by coroutine functions until the supervisor closes the connection."""
-    is_over, loop = asyncio.Event(), asyncio.get_running_loop()
-    # The event loop itself keeps no reference to a task.
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def answer(number: int, message: Any) -> None:
-        limit = asyncio.timeout(timeout_s)
-        try:
-            async with limit:
-                reply = await cast(Awaitable[Reply], work(message))
-        except BaseException as error:
-            reply = {"reason": "timeout"} if limit.expired() else failure(error)
-        _send_reply(end, number, reply)
-
-    def receive() -> None:
-        try:
-            number, message = end.recv()
-        except EOFError:
-            is_over.set()
-            return
-        tasks.add(task := loop.create_task(answer(number, message)))
-        task.add_done_callback(tasks.discard)
-
-    loop.add_reader(end.fileno(), receive)
-    await is_over.wait()
-
-
-def _send_reply(end: Connection, number: int, reply: Reply, is_last: bool = False) -> None:
-    left = memoryview(json.dumps([number, is_last, reply], default=asdict).encode() + b"\n")
-    while left:
-        left = left[os.write(end.fileno(), left) :]
+            supervisor.sendall(json.dumps([number, reply], default=asdict).encode() + b"\n")
+    limit(cpu_limit_s)
+    work.close()
 
 
 def failure(error: BaseException) -> Reply:
@@ -375,17 +361,15 @@ def _lead_group() -> None:
     _set_option(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
-def _limit_process(memory_limit_mb: int) -> int | None:
-    """Set the limits that the system enforces. Return the size so far on Linux, where memory is limited, else None."""
+def _limit_process(memory_limit_mb: int) -> None:
+    """Set the limits that the system enforces; memory is limited on Linux alone."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    base_bytes = _data_bytes()
-    if base_bytes is not None:
+    if sys.platform == "linux":
         # Not RLIMIT_AS, which also counts memory that threads and libraries reserve and never use.
-        most = base_bytes + memory_limit_mb * 2**20
+        most = _data_bytes() + memory_limit_mb * 2**20
         _, ceiling = resource.getrlimit(resource.RLIMIT_DATA)
         most = most if ceiling == resource.RLIM_INFINITY else min(most, ceiling)
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-    return base_bytes
 
 
 def _allow_descriptors() -> None:
@@ -403,8 +387,13 @@ def _set_option(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value)
 
 
-def _data_bytes() -> int | None:
-    """Return the size of this process's data; None on systems other than Linux."""
-    if sys.platform != "linux":
-        return None
-    return int(Path("/proc/self/statm").read_bytes().split()[5]) * resource.getpagesize()
+def _data_bytes(pid: int | Literal["self"] = "self") -> int:
+    """Return the size of a process's data; 0 on systems other than Linux, and of one that has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[5]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

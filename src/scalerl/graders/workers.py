@@ -1,13 +1,14 @@
-"""What the processes of a grader pool do: load graders by name or import path, and grade texts (supervisor.Work)."""
+"""What the processes of a grader pool do: load graders by name or import path, and grade texts."""
 
+import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from scalerl.errors import GraderError
 from scalerl.graders.answer import TAGS
-from scalerl.graders.rules import GRADERS, PREPARE, WARM_UP, unknown_grader
+from scalerl.graders.rules import GRADERS, PREPARE, WAIT, WARM_UP, unknown_grader
 from scalerl.graders.supervisor import Reply
 from scalerl.graders.values import read_score
 from scalerl.import_path import import_function
@@ -53,22 +54,18 @@ def _wanted(function: Callable[..., object], settings: Mapping[str, Any]) -> dic
 
 
 class Grading:
-    """Grades texts by one grader."""
+    """Grades texts by one grader (supervisor.Work)."""
 
     def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
         self._grade = load(name, settings)
-        self.waits = is_async(self._grade)
+        self._is_async = is_async(self._grade)
+        self.waits = self._is_async or name in WAIT
 
-    def __call__(self, message: tuple[str, str]) -> Reply | Awaitable[Reply]:
+    def __call__(self, message: tuple[str, str]) -> Reply:
         returned: Any = self._grade(*message)
-        return _awaited(returned) if self.waits else _reply(returned)
+        score = read_score(asyncio.run(returned) if self._is_async else returned)
+        reason = {"reason": "no_answer"} if score.value is None else {}
+        return {"value": score.value, "outcome": score.outcome} | reason
 
-
-async def _awaited(returned: Awaitable[object]) -> Reply:
-    return _reply(await returned)
-
-
-def _reply(returned: object) -> Reply:
-    """Return what a grader returned for an item; TypeError if it is not a verdict."""
-    score = read_score(returned)
-    return {"value": score.value, "outcome": score.outcome} | ({"reason": "no_answer"} if score.value is None else {})
+    def close(self) -> None:
+        pass

@@ -10,7 +10,6 @@ repeated to the last digit; with a fast one it can.
 
 import dataclasses
 import time
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -130,8 +129,7 @@ def with_limits(spec: GraderSpec, limits: GradingSettings) -> GraderSpec:
     if spec.name not in RUN_PROGRAMS:
         return spec
     bounds = {"timeout_s": 0.75 * limits.timeout_s, "cpu_limit_s": limits.cpu_limit_s}
-    bounds |= {"memory_limit_mb": limits.memory_limit_mb, "sandbox": limits.sandbox}
-    return dataclasses.replace(spec, settings={**spec.settings, **bounds})
+    return dataclasses.replace(spec, settings={**spec.settings, **bounds, "memory_limit_mb": limits.memory_limit_mb})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -191,8 +189,6 @@ class GraderRunner:
             if is_local(spec.name):
                 self._local_grader(spec)
             elif is_pooled(spec):
-                if spec.name in RUN_PROGRAMS and self._limits.sandbox == "none":
-                    warnings.warn('grading.sandbox is "none": programs run with all rights of this user', stacklevel=2)
                 self._started().check(spec)
 
     def submit(self, completions: Sequence[Completion], judge: Judge, purpose: Purpose) -> None:
@@ -291,7 +287,7 @@ class GraderRunner:
 
     def _started(self) -> GraderPool:
         if self._pool is None:
-            self._pool = GraderPool(**self._limits.model_dump(exclude={"sandbox"}))
+            self._pool = GraderPool(**self._limits.model_dump())
         return self._pool
 
 

@@ -8,7 +8,6 @@
 | LiveCodeBench | question_content, public_test_cases, private_test_cases; metadata, starter_code |
 """
 
-import ast
 import base64
 import binascii
 import dataclasses
@@ -16,12 +15,12 @@ import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from scalerl.errors import TaskError
 from scalerl.graders.code import close_sandboxes, run_program
 from scalerl.graders.sandbox.job import Reference, RunLimits
+from scalerl.graders.sandbox.program_side import parses
 from scalerl.tasks.files import Entry, entries_task
 from scalerl.tasks.rows import Row, Source
 from scalerl.tasks.task import Task
@@ -43,15 +42,6 @@ _MOST_LISTED = 5
 _PATIENT = RunLimits(timeout_s=60.0, cpu_limit_s=30.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodeProblem:
-    """A row as a problem."""
-
-    id: str
-    prompt: str
-    reference: Reference
-
-
 def code(
     num_evaluation: int | None,
     evaluation_seed: int,
@@ -70,21 +60,21 @@ def code(
     With `check_references`, every reference solution must pass its own tests.
     """
     sets = Source(path, evaluation_path, dataset, subset, split, evaluation_split).read("code")
-    problems = [[(row, read_problem(row)) for row in rows or ()] for rows in sets]
+    problems = [[(row, *read_problem(row)) for row in rows or ()] for rows in sets]
     if check_references:
-        check_solutions([problem for read in problems for _, problem in read])
+        check_solutions([(problem, reference) for read in problems for _, problem, reference in read])
     entries, held = (sorted((_entry(*each) for each in read), key=lambda entry: entry[1].id) for read in problems)
     return entries_task("code", num_evaluation, evaluation_seed, entries, held, grader="code")
 
 
-def check_solutions(problems: Sequence[CodeProblem]) -> None:
+def check_solutions(problems: Sequence[tuple[Problem, Reference]]) -> None:
     """Raise TaskError where a reference solution is missing or fails its own tests, naming the first few."""
     faults: list[str] = []
-    for problem in problems:
-        if not problem.reference.solution.strip():
+    for problem, reference in problems:
+        if not reference.solution.strip():
             faults.append(f"{problem.id} (no solution)")
             continue
-        outcome = run_program(problem.reference.solution, problem.reference.to_text(), limits=_PATIENT)
+        outcome = run_program(reference.solution, problem.answer, _PATIENT)
         if not outcome.correct:
             faults.append(f"{problem.id} ({outcome.kind}, {outcome.num_passed} of {outcome.num_checks} checks passed)")
     close_sandboxes()
@@ -93,16 +83,15 @@ def check_solutions(problems: Sequence[CodeProblem]) -> None:
         raise TaskError(f"{len(faults)} of {len(problems)} reference solutions do not pass their own tests: {listed}")
 
 
-def _entry(row: Row, made: CodeProblem) -> Entry:
+def _entry(row: Row, problem: Problem, reference: Reference) -> Entry:
     """Return a problem with its solution: the rest of the prompt, or a program between fences."""
-    solution = made.reference.solution
-    given = solution if made.reference.prefix else f"```python\n{solution.strip()}\n```"
-    problem = Problem(id=made.id, prompt=made.prompt, answer=made.reference.to_text(), task="code")
+    solution = reference.solution
+    given = solution if reference.prefix else f"```python\n{solution.strip()}\n```"
     return row, problem, given if solution.strip() else ""
 
 
-def read_problem(row: Row) -> CodeProblem:
-    """Return the problem in a row, in any known format; TaskError if it has none, or if its tests cannot be used."""
+def read_problem(row: Row) -> tuple[Problem, Reference]:
+    """Return the problem in a row, in any known format, and its tests; TaskError if it has none that can be used."""
     values = row.values
     if "test_list" in values:
         prompt, reference = _mbpp(row)
@@ -118,10 +107,10 @@ def read_problem(row: Row) -> CodeProblem:
         )
     if not reference.num_tests:
         raise row.fault("the problem has no tests")
-    if not all(map(_parses, (reference.setup, *reference.asserts))):
+    if not all(map(parses, (reference.setup, *reference.asserts))):
         raise row.fault("its tests are not valid Python")
     number = next((str(values[name]) for name in _IDS if values.get(name) is not None), row.place.replace(" ", "-"))
-    return CodeProblem(id=number, prompt=prompt, reference=reference)
+    return Problem(id=number, prompt=prompt, answer=reference.to_text(), task="code"), reference
 
 
 def _human_eval(row: Row) -> tuple[str, Reference]:
@@ -130,7 +119,7 @@ def _human_eval(row: Row) -> tuple[str, Reference]:
         raise row.fault('the field "test" must define check(candidate), as HumanEval\'s do')
     # A prompt that ends inside a function becomes Python that can be read; one in words does not.
     bodies = [f"{prompt.rstrip()}\n{indent}pass" for indent in (" ", "  ", "    ", "\t", "        ")]
-    setup = next((source for source in (prompt, *bodies) if _parses(source)), "")
+    setup = next((source for source in (prompt, *bodies) if parses(source)), "")
     reference = Reference(
         asserts=(f"{test}\n\ncheck({entry_point})\n",),
         # The prompt's other functions are the tests' to use; as the program wrote them, they could say anything.
@@ -141,14 +130,6 @@ def _human_eval(row: Row) -> tuple[str, Reference]:
         solution=str(row.values.get("canonical_solution") or ""),
     )
     return prompt, reference
-
-
-def _parses(source: str) -> bool:
-    try:
-        ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
 
 
 def _mbpp(row: Row) -> tuple[str, Reference]:

@@ -14,7 +14,7 @@ from scalerl.config.suggest import did_you_mean
 from scalerl.errors import TaskError
 from scalerl.graders.answer import reads_answer
 from scalerl.graders.sandbox.values import decode, encode
-from scalerl.tasks.procedural import check_least, distinct, enough
+from scalerl.tasks.procedural import check_least, distinct, enough, faults_of
 from scalerl.tasks.task import Task
 from scalerl.types import Problem, derive_seed
 
@@ -45,10 +45,6 @@ def gym(
 
     Evaluation problems are drawn first, and no training problem equals one of them in content.
     """
-    check_least(num_problems=(num_problems, 1))
-    if not 0 < threshold <= 1:
-        raise TaskError(f"gym: threshold is {threshold:g} but scores reach from 0 to 1: set it above 0 and up to 1")
-    _check_settings(dataset, difficulty)
 
     def drawn(purpose: str, purpose_seed: int, num: int, seen: tuple[Problem, ...]) -> tuple[Problem, ...]:
         source = _source(dataset, difficulty, seed=derive_seed(f"gym {purpose}", dataset, purpose_seed) % 2**31)
@@ -61,8 +57,13 @@ def gym(
         )
         return enough(problems, num, purpose=purpose, remedy=f'make "{dataset}" harder')
 
-    evaluation = drawn("evaluation", evaluation_seed, num_evaluation, ())
-    training = drawn("training", seed, num_problems, evaluation)
+    with faults_of("gym"):
+        check_least(num_problems=(num_problems, 1))
+        if not 0 < threshold <= 1:
+            raise TaskError(f"threshold is {threshold:g} but scores reach from 0 to 1: set it above 0 and up to 1")
+        _check_settings(dataset, difficulty)
+        evaluation = drawn("evaluation", evaluation_seed, num_evaluation, ())
+        training = drawn("training", seed, num_problems, evaluation)
     return Task(name="gym", training=training, evaluation=evaluation, grader=GRADER)
 
 
@@ -90,14 +91,14 @@ def _check_settings(dataset: str, difficulty: Mapping[str, Any]) -> None:
     try:
         from reasoning_gym.factory import DATASETS
     except ModuleNotFoundError:
-        raise TaskError('gym: reasoning-gym is not installed: pip install "scalerl[gym]"') from None
+        raise TaskError('reasoning-gym is not installed: pip install "scalerl[gym]"') from None
     if dataset not in DATASETS:
-        raise TaskError(f'gym: reasoning-gym has no data set "{dataset}"{did_you_mean(dataset, DATASETS)}')
+        raise TaskError(f'reasoning-gym has no data set "{dataset}"{did_you_mean(dataset, DATASETS)}')
     known = [field.name for field in dataclasses.fields(DATASETS[dataset][1]) if field.name not in ("seed", "size")]
     for name in difficulty:
         if name not in known:
             raise TaskError(
-                f'gym: {name} is not a setting of "{dataset}", which has {", ".join(known)}{did_you_mean(name, known)}'
+                f'{name} is not a setting of "{dataset}", which has {", ".join(known)}{did_you_mean(name, known)}'
             )
 
 
@@ -108,7 +109,7 @@ def _source(dataset: str, difficulty: Mapping[str, Any], *, seed: int) -> "Proce
         return create_dataset(dataset, seed=seed, size=_SIZE, **difficulty)
     # It checks settings by assertions, and wrong types raise anything.
     except Exception as error:
-        raise TaskError(f'gym: "{dataset}" refuses these settings: {error or type(error).__name__}') from error
+        raise TaskError(f'"{dataset}" refuses these settings: {error or type(error).__name__}') from error
 
 
 @functools.lru_cache(maxsize=8)
@@ -122,10 +123,10 @@ def _problem(
     try:
         entry = source[index]
     except Exception as error:
-        raise TaskError(f'gym: "{dataset}" with these settings fails at entry {index}: {error}') from error
+        raise TaskError(f'"{dataset}" with these settings fails at entry {index}: {error}') from error
     reference = {"dataset": dataset, "difficulty": dict(difficulty), "threshold": threshold, "entry": entry}
     try:
         answer = json.dumps(encode(reference))
     except TypeError as error:
-        raise TaskError(f'gym: an entry of "{dataset}" cannot be written down: {error}') from error
+        raise TaskError(f'an entry of "{dataset}" cannot be written down: {error}') from error
     return Problem(id=f"{dataset}-{purpose}-{index}", prompt=entry["question"], answer=answer, task="gym")

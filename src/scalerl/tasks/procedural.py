@@ -7,7 +7,8 @@ with one seed therefore has not seen the evaluation problems of any other seed.
 import functools
 import inspect
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from scalerl.errors import TaskError
@@ -48,12 +49,10 @@ def generated(*, grader: str, num_problems: int, remedy: str) -> Callable[[Calla
         def task(
             num_evaluation: int, evaluation_seed: int, /, *, num_problems: int = most, seed: int = 0, **settings: Any
         ) -> Task:
-            try:
+            with faults_of(name):
                 draw = function(**settings)
                 training = _drawn_problems(draw, name, "training", seed, num_problems, remedy)
                 evaluation = _drawn_problems(draw, name, "evaluation", evaluation_seed, num_evaluation, remedy)
-            except TaskError as error:
-                raise TaskError(f"{name}: {error}") from None
             demonstrations = functools.partial(_demonstrations, draw, name)
             return Task(
                 name=name, training=training, evaluation=evaluation, grader=grader, demonstrations=demonstrations
@@ -66,6 +65,15 @@ def generated(*, grader: str, num_problems: int, remedy: str) -> Callable[[Calla
         return made
 
     return decorated
+
+
+@contextmanager
+def faults_of(name: str) -> Iterator[None]:
+    """Begin what is wrong with a task's settings with its name."""
+    try:
+        yield
+    except TaskError as error:
+        raise TaskError(f"{name}: {error}") from error
 
 
 def _demonstrations(draw: Draw, name: str, num: int, seed: int) -> list[Demonstration]:

@@ -135,11 +135,11 @@ class Source(NamedTuple):
         where = f'the data set "{self.dataset}", split "{split}"'
         try:
             import datasets
-
-            with hide_hub_warnings():
-                loaded = datasets.load_dataset(self.dataset, self.subset or None, split=split)
         except ModuleNotFoundError:
             raise TaskError(f'{where}, needs datasets to be loaded: pip install "scalerl[data]"') from None
+        try:
+            with hide_hub_warnings():
+                loaded = datasets.load_dataset(self.dataset, self.subset or None, split=split)
         # No network, unknown name or split, a broken file: each has its own kind of error, and the user must see all.
         except Exception as error:
             raise TaskError(f"{where}, cannot be loaded: {_first_line(error)}") from error
@@ -179,7 +179,8 @@ def _from_json(path: Path, line: int, text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise TaskError(f"{path}, line {line + error.lineno - 1}: not valid JSON: {error.msg}") from None
+        place = f"line {line + error.lineno - 1}, column {error.colno}"
+        raise TaskError(f"{path}, {place}: not valid JSON: {error.msg}") from None
     # A number with thousands of digits, or very deeply nested brackets.
     except (ValueError, RecursionError) as error:
         raise TaskError(f"{path}, line {line}: not valid JSON: {_first_line(error)}") from None

@@ -4,6 +4,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ SPARE_S = 60.0  # for clearing up on a busy machine; what is not stopped goes on
 
 def limits_of(hostile: Hostile) -> RunLimits:
     """Return limits that only those meet that are to meet them, however busy the machine is."""
-    return RunLimits(timeout_s=4.0 if "timeout" in hostile.ends else 60.0, cpu_limit_s=1.0, memory_limit_mb=256)
+    return RunLimits(timeout_s=1.5 if "timeout" in hostile.ends else 60.0, cpu_limit_s=1.0, memory_limit_mb=256)
 
 
 GAINED = "try:\n    gained = attack()\nexcept Exception:\n    gained = None\nassert gained is None"
@@ -33,7 +34,7 @@ RIGHT = Reference(asserts=("assert attack() == 42",), entry_point="attack")
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[Runner]:
-    runner = Runner("bubblewrap")
+    runner = Runner()
     runner.start()
     yield runner
     runner.close()
@@ -108,14 +109,13 @@ def test_attacks_succeed_without_a_sandbox(name: str, outside: dict[str, object]
     """So the tests above show what the sandbox does, not that the attacks are broken."""
     attack = {**OUTSIDE, **EXHAUSTION}[name]
     code = dataclasses.replace(attack, code=attack.code.replace("/tmp/", f"{tmp_path}/")).aimed_at(outside)
-    runner = Runner("none")
-    assert runner.run(code, NOTHING_GAINED, RunLimits(timeout_s=60)).kind == "failed"
-    runner.close()
+    line = [sys.executable, "-I", "-c", f"{code}\nprint(attack() is not None)"]
+    assert subprocess.run(line, capture_output=True, text=True, cwd=tmp_path).stdout == "True\n"
 
 
 def test_environment_of_the_trainer_is_not_passed_on(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SCALERL_SECRET", "secret")
-    runner = Runner("bubblewrap")
+    runner = Runner()
     code = "import os\ndef attack():\n    return dict(os.environ)\n"
     test = "environment = attack()\nassert not set(environment) - set(ALLOWED), environment"
     allowed = "ALLOWED = ['PYTHONHASHSEED', 'HARNESS', 'PWD', 'LC_CTYPE']"
@@ -139,7 +139,7 @@ def test_files_left_behind_do_not_shadow_modules(runner: Runner):
 
 
 def test_sandboxes_end_with_their_owner():
-    runner = Runner("bubblewrap")
+    runner = Runner()
     runner.start()
     pids = runner.pids
     assert processes_below(pids) >= 4

@@ -6,9 +6,6 @@ to make mounts, to change its user and to end programs; programs have none. Wher
 the user `nobody`, who owns nothing. Elsewhere only the trainer's own user can be mapped into the sandbox, so what he
 owns must be read-only in it.
 
-With isolation "none" the same interpreter is started as it is. Programs then run apart from their tests and within
-limits on time and memory, but with all rights of the user: they can read, write and send whatever the user can.
-
 A job is one fork of the sandbox's first process, with descriptors of its own, until it ends or is ended. A job may be a
 program with its tests, or anything that goes on serving its descriptors for as long as they are open.
 """
@@ -20,17 +17,14 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from scalerl.errors import SandboxError
 from scalerl.graders.sandbox.wire import BadMessage, Closed, receive, send
-
-INSTALL = "install bubblewrap (Debian and Ubuntu: apt install bubblewrap; Fedora: dnf install bubblewrap)"
 
 _NOBODY = 65534
 _FOLDER = "/tmp"
@@ -68,10 +62,6 @@ _START_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 20.0
 
 
-Launched = tuple[subprocess.Popen[bytes], socket.socket, tempfile.TemporaryDirectory[str] | None]
-"""A first process, our end of the socket for its orders, and the working folder of programs without bubblewrap."""
-
-
 class BoxDied(RuntimeError):
     """The sandbox itself ended, or does not answer."""
 
@@ -83,12 +73,11 @@ class NotBegun(BoxDied):
 class Box:
     """A sandbox with a warm interpreter. Runs one job at a time."""
 
-    def __init__(self, isolation: str) -> None:
-        """Start it; `isolation` is "bubblewrap" or "none". SandboxError says why that cannot be done."""
-        launched = launch(isolation)
-        self._process, self._control, _ = launched
+    def __init__(self) -> None:
+        """Start it. SandboxError says why that cannot be done."""
+        self._process, self._control = launch()
         self._job: socket.socket | None = None
-        self._stop = weakref.finalize(self, _stop, launched, os.getpid())
+        self._stop = weakref.finalize(self, _stop, self._process, self._control, os.getpid())
         self._control.settimeout(_START_TIMEOUT_S)
         try:
             receive(self._control)
@@ -98,7 +87,10 @@ class Box:
             _, complaint = self._process.communicate()
             self.close()
             lines = complaint.decode(errors="replace").strip().splitlines() or ["it gave no reason"]
-            raise SandboxError(_why(isolation, lines[-1])) from None
+            raise SandboxError(
+                f"the sandbox cannot be started: {lines[-1]} (bubblewrap needs user namespaces: "
+                f"kernel.unprivileged_userns_clone or an AppArmor profile; in a container, one that may make them)"
+            ) from None
         assert self._process.stderr is not None
         self._process.stderr.close()
 
@@ -165,15 +157,7 @@ class Box:
             raise BoxDied(str(error)) from error
 
 
-def _why(isolation: str, complaint: str) -> str:
-    sentence = f"the sandbox ({isolation}) cannot be started: {complaint}"
-    if isolation == "bubblewrap" and complaint.startswith("bwrap:") and sys.platform == "linux":
-        sentence += " (bubblewrap needs user namespaces: kernel.unprivileged_userns_clone or an AppArmor profile)"
-    return sentence
-
-
-def _stop(launched: Launched, owner: int) -> None:
-    process, control, folder = launched
+def _stop(process: subprocess.Popen[bytes], control: socket.socket, owner: int) -> None:
     control.close()
     # A fork holds a copy of the box, but the processes are not its own.
     if os.getpid() != owner:
@@ -185,53 +169,39 @@ def _stop(launched: Launched, owner: int) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    if folder is not None:
-        folder.cleanup()
 
 
 # How it is started ----------------------------------------------------------------------------------------------------
 
 
-_started = functools.partial(
-    subprocess.Popen[bytes], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-)
-
-
-def launch(isolation: str) -> Launched:
-    """Start a first process; `isolation` is "bubblewrap" or "none". SandboxError says why that cannot be done."""
-    python = [os.path.realpath(sys.executable), *_PYTHON]
+def launch() -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a first process, and return it with the socket for its orders; SandboxError if that cannot be done."""
     ours, theirs = socket.socketpair()
-    with theirs, ExitStack() as on_failure:
-        on_failure.callback(ours.close)
-        number = theirs.fileno()
+    inside = [os.path.realpath(sys.executable), *_PYTHON, str(theirs.fileno()), _FOLDER, str(_NOBODY), *_DEVICES]
+    with theirs:
         try:
-            if isolation == "bubblewrap":
-                folder, process = None, _bubblewrapped([*python, str(number), _FOLDER], number)
-            else:
-                folder = tempfile.TemporaryDirectory(prefix="scalerl-")
-                environment = {"HARNESS": str(Path(__file__).parents[3]), "PYTHONHASHSEED": "0"}
-                line = [*python, str(number), folder.name]
-                process = _started(line, pass_fds=[number], env=environment, start_new_session=True)
-        except OSError as error:
-            raise SandboxError(f"the sandbox cannot be started: {error}") from error
-        on_failure.pop_all()
-        return process, ours, folder
+            return _bubblewrapped(inside, theirs.fileno()), ours
+        except BaseException as error:
+            ours.close()
+            if isinstance(error, OSError):
+                raise SandboxError(f"the sandbox cannot be started: {error}") from error
+            raise
 
 
 def _bubblewrapped(inside: list[str], control: int) -> subprocess.Popen[bytes]:
     line = _bubblewrap()
+    quiet: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     if not _may_map_users():
-        user = ["--uid", str(_NOBODY), "--gid", str(_NOBODY), "--", *inside, str(_NOBODY), *_DEVICES]
-        return _started([*line, *user], pass_fds=[control])
+        user = ["--uid", str(_NOBODY), "--gid", str(_NOBODY), "--"]
+        return subprocess.Popen[bytes]([*line, *user, *inside], pass_fds=[control], **quiet)
     go_on, blocked = os.pipe()
     told, tells = os.pipe()
     with os.fdopen(blocked, "wb") as gate, os.fdopen(told, "rb", buffering=0) as news:
         try:
-            wait = ["--userns-block-fd", str(go_on), "--info-fd", str(tells)]
+            line += ["--userns-block-fd", str(go_on), "--info-fd", str(tells)]
             for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_KILL"):
-                wait += ["--cap-add", capability]
-            line += [*wait, "--", *inside, str(_NOBODY), *_DEVICES]
-            process = _started(line, pass_fds=[control, go_on, tells])
+                line += ["--cap-add", capability]
+            process = subprocess.Popen[bytes]([*line, "--", *inside], pass_fds=[control, go_on, tells], **quiet)
         finally:
             os.close(go_on)
             os.close(tells)
@@ -250,7 +220,10 @@ def _bubblewrap() -> list[str]:
     """Return the command line of bubblewrap, without the user that programs run as."""
     program = shutil.which("bwrap")
     if program is None:
-        raise SandboxError(f"programs are run by bubblewrap, and no bwrap is on the PATH: {INSTALL}")
+        raise SandboxError(
+            "programs are run by bubblewrap, which needs Linux, and no bwrap is on the PATH: install it (Debian and "
+            "Ubuntu: apt install bubblewrap; Fedora: dnf install bubblewrap)"
+        )
     line = [program, "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
     line += ["--unshare-cgroup-try", "--hostname", "sandbox", "--die-with-parent", "--new-session", "--as-pid-1"]
     line += ["--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"]

@@ -1,16 +1,14 @@
 """What a process in a sandbox gives up before it runs someone else's code, and what is cleared away after it.
 
-A confined one gives up its user, capabilities, resources and system calls, and finds an empty temporary folder. Process
-1 of its sandbox has made the mounts for that. Without bubblewrap there are limits on resources only.
+It gives up its user, capabilities, resources and system calls, and finds an empty temporary folder. Process 1 of its
+sandbox has made the mounts for that.
 """
 
 import ctypes
 import math
 import os
 import resource
-import shutil
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -18,7 +16,6 @@ from typing import Any
 from scalerl.graders.sandbox.seccomp import deny_filter
 
 # prctl(2)
-_DIE_WITH_PARENT = 1
 _SET_DUMPABLE = 4
 _SET_SECCOMP = 22
 _FILTER_MODE = 2
@@ -67,12 +64,11 @@ class Confined:
         head, none = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
         _call("capset", head, none)
         os.chdir(self._folder)
-        # Counted over all processes of the user in this user namespace.
-        _limit_resources(limits, NPROC=_PROCESSES)
+        _limit_resources(limits)
         # Bubblewrap has given up new privileges, which is a condition.
         _call("prctl", _SET_SECCOMP, _FILTER_MODE, ctypes.byref(self._filter), 0, 0)
 
-    def kill(self, child: int) -> None:
+    def kill(self) -> None:
         """Kill the program and all that it started."""
         with suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
@@ -92,39 +88,13 @@ class Confined:
         _call("mount", b"tmpfs", self._folder.encode(), b"tmpfs", flags, options.encode())
 
 
-class Unconfined:
-    """Programs with all rights of the user, in a folder of their own."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    def enter(self, limits: Mapping[str, Any]) -> None:
-        if sys.platform == "linux":
-            _call("prctl", _DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
-        os.chdir(self._folder)
-        _limit_resources(limits)
-
-    def kill(self, child: int) -> None:
-        for kill in (os.killpg, os.kill):
-            with suppress(ProcessLookupError, PermissionError):
-                kill(child, signal.SIGKILL)
-
-    def clear(self) -> None:
-        for entry in os.scandir(self._folder):
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path, ignore_errors=True)
-            else:
-                with suppress(OSError):
-                    os.unlink(entry.path)
-
-
 def _call(name: str, *arguments: Any) -> None:
     """Call a function of the C library; OSError if it fails."""
     if getattr(_LIBC, name)(*arguments):
         raise OSError(ctypes.get_errno(), f"{name}{arguments} failed")
 
 
-def _limit_resources(limits: Mapping[str, Any], **others: int) -> None:
+def _limit_resources(limits: Mapping[str, Any]) -> None:
     """Set the limits that the kernel enforces on each process, hard, so that they cannot be raised again."""
     cpu_s = max(1, math.ceil(limits["cpu_limit_s"]))
     wanted = {
@@ -136,13 +106,13 @@ def _limit_resources(limits: Mapping[str, Any], **others: int) -> None:
         "SIGPENDING": 256,
         "MSGQUEUE": 0,
         "MEMLOCK": 0,
-        **others,
+        # Counted over all processes of the user in this user namespace.
+        "NPROC": _PROCESSES,
     }
     # At the soft limit the program gets SIGXCPU, which says why it ended; at the hard one, if it ignores that, SIGKILL.
     _limit("CPU", cpu_s, cpu_s + 1)
     for name, most in wanted.items():
-        if hasattr(resource, f"RLIMIT_{name}"):
-            _limit(name, most, most)
+        _limit(name, most, most)
 
 
 def _limit(name: str, soft: int, hard: int) -> None:

@@ -31,16 +31,17 @@ def assemble(prefix: str, code: str, entry_point: str) -> str:
         return code
     if _defines(code, entry_point):
         joined = f"{prefix}\n{code}"
-        return joined if _parses(joined) else code
+        return joined if parses(joined) else code
     lines = (prefix + code).split("\n")
     for num_cut in range(min(_MOST_CUTS, len(lines))):
         joined = "\n".join(lines[: len(lines) - num_cut])
-        if _parses(joined):
+        if parses(joined):
             return joined
     return prefix + code
 
 
-def _parses(code: str) -> bool:
+def parses(code: str) -> bool:
+    """Return whether this is Python."""
     try:
         compile(code, "<program>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -1,6 +1,6 @@
 """Run programs against their tests, each in its own sandbox; the one place that decides how a program did.
 
-runner = Runner("bubblewrap")
+runner = Runner()
 runner.run("def f(x): return x", Reference(asserts=("assert f(1) == 1",)), RunLimits())      # -> Outcome
 runner.close()
 """
@@ -30,9 +30,8 @@ _MOST_OUTPUT = 2**20
 class Runner:
     """Two sandboxes: one for programs, one for tests. Runs one program at a time."""
 
-    def __init__(self, isolation: str = "bubblewrap") -> None:
-        """Choose "bubblewrap", or "none" for programs that have all rights of the user."""
-        self._isolation, self._owner = isolation, os.getpid()
+    def __init__(self) -> None:
+        self._owner = os.getpid()
         self._boxes: tuple[Box, ...] = ()
         self.num_failed_starts = 0
         """How often a sandbox ended before a program began, which is no fault of the program."""
@@ -42,7 +41,7 @@ class Runner:
         if os.getpid() != self._owner:
             # A fork has a copy of the runner, but the sandboxes are its parent's.
             self._boxes, self._owner = (), os.getpid()
-        self._boxes = self._boxes or (Box(self._isolation), Box(self._isolation))
+        self._boxes = self._boxes or (Box(), Box())
 
     def run(self, code: str, reference: Reference, limits: RunLimits) -> Outcome:
         """Run a program. SandboxError if it could not be begun several times: then there is no verdict."""

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from scalerl.graders.sandbox.confine import Confined, Unconfined
+from scalerl.graders.sandbox.confine import Confined
 from scalerl.graders.sandbox.program_side import answer_calls, run_script
 from scalerl.graders.sandbox.test_side import run_tests
 from scalerl.graders.sandbox.wire import receive, send
@@ -43,7 +43,7 @@ _MOST_DESCRIPTORS = 4
 class Zygote:
     """Runs one program at a time, within `bounds`."""
 
-    def __init__(self, control: socket.socket, bounds: Confined | Unconfined) -> None:
+    def __init__(self, control: socket.socket, bounds: Confined) -> None:
         self._control, self._bounds = control, bounds
         self._child: int | None = None
         self._woken, self._wakes = socket.socketpair()
@@ -79,7 +79,7 @@ class Zygote:
                     for number in descriptors:
                         os.close(number)
                 elif self._child is not None:
-                    self._bounds.kill(self._child)
+                    self._bounds.kill()
                 if not order:
                     os._exit(0)
             self._report_end()
@@ -108,7 +108,7 @@ class Zygote:
         pid, status, usage = os.wait4(self._child, os.WNOHANG)
         if not pid:
             return
-        self._bounds.kill(self._child)
+        self._bounds.kill()
         self._bounds.clear()
         self._child = None
         send(self._control, {"status": status, "cpu_s": usage.ru_utime + usage.ru_stime})
@@ -122,11 +122,10 @@ def _open_null() -> None:
     os.close(null)
 
 
-def main(descriptor: str, folder: str, *confined: str) -> None:
-    """Serve on the socket with this number; `confined` are the user that programs run as and devices; see box.py.
+def main(descriptor: str, folder: str, user: str, *devices: str) -> None:
+    """Serve on the socket with this number; programs run as `user` in `folder`; see box.py.
 
     A fork returns to here, so that a script ends as every interpreter ends: threads are waited for, exit handlers run,
     stdout is flushed, and what it raised sets the exit status.
     """
-    bounds = Confined(folder, int(confined[0]), confined[1:]) if confined else Unconfined(folder)
-    Zygote(socket.socket(fileno=int(descriptor)), bounds).serve()()
+    Zygote(socket.socket(fileno=int(descriptor)), Confined(folder, int(user), devices)).serve()()
