@@ -155,93 +155,83 @@ def test_a_curve_with_a_fault_does_not_stop_the_others(tmp_path: Path, table: Pa
     assert "nan_rows" in [fact["kind"] for fact in curves["bad"]["facts"]]
 
 
-def write_logs(folder: Path) -> None:
-    header = "compute,reward\n"
-    files = {
+@pytest.fixture(scope="module")
+def logs(table: Path) -> Path:
+    """The folder of the table above, with logs that have faults beside it."""
+    folder, header = table.parent, "compute,reward\n"
+    for name, text in {
         "empty.csv": "",
         "good.csv": header + "".join(f"{c},{0.4 + 0.01 * c}\n" for c in range(1, 12)),
         "nan.csv": header + "1,0.4\n2,nan\n3,0.5\n",
         "all_nan.csv": header + "1,nan\n2,nan\n",
         "percent.csv": header + "1,40\n2,50\n3,60\n",
-    }
-    for name, text in files.items():
+    }.items():
         (folder / name).write_text(text)
     (folder / "study" / "runs").mkdir(parents=True)
     (folder / "study" / "study.json").write_text("{}")
     (folder / "binary.csv").write_bytes(bytes(range(256)) * 8)
+    return folder
 
 
-def faults(folder: Path) -> dict[str, tuple[tuple, tuple[str, ...]]]:
-    """Words of a command on the logs above, and what its one sentence has to hold."""
-    at = lambda name: str(folder / name)  # noqa: E731
-    return {
-        "missing file": ((at("god.csv"),), ("god.csv", "good.csv")),
-        "empty file": ((at("empty.csv"),), ("empty",)),
-        "binary file": ((at("binary.csv"),), ("binary",)),
-        "study": (
-            (at("study"),),
-            ("study", "holds no rows yet"),
-        ),
-        "missing column": ((at("good.csv"), "--y", "rewrd"), ("rewrd", "reward", "compute")),
-        "nan": ((at("all_nan.csv"),), ("all_nan.csv", "line 2, line 3", "--where 'reward!=nan'")),
-        "percent": ((at("percent.csv"), "--y-scale", "1"), ("--y-scale",)),
-        "where matches nothing": ((at("good.csv"), "--where", "compute=99"), ("compute", "99")),
-        "where leaves nothing": ((at("nan.csv"), "--where", "reward!=nan"), ("Too few points: 2 of the 6",)),
-        "bad where": ((at("good.csv"), "--where", "compute"), ("--where", "COLUMN=VALUE")),
-        "bad where not": ((at("good.csv"), "--where", "!=3"), ("--where", "COLUMN!=VALUE")),
-        "bad form": ((at("good.csv"), "--form", "sigmod"), ("sigmod", "sigmoid")),
-        "bad level": ((at("good.csv"), "--level", "90"), ("--level", "90")),
-        "bad start": ((at("good.csv"), "--start", "frist"), ("frist", "first")),
-        "bad scale": ((at("good.csv"), "--y-scale", "percent"), ("percent", "pm1")),
-        "no number": ((at("good.csv"), "--start", "nan"), ("--start", "nan")),
-        "infinite end": ((at("good.csv"), "--fit-until", "inf"), ("--fit-until", "inf")),
-        "no margin": ((at("good.csv"), "--margin", "nan"), ("--margin", "nan")),
-        "no level": ((at("good.csv"), "--level", "nan"), ("--level", "nan")),
-        "bad skip": ((at("good.csv"), "--skip-before", "early"), ("--skip-before", "early", "10%")),
-        "infinite skip": ((at("good.csv"), "--skip-before", "inf"), ("--skip-before", "inf")),
-        "no skip": ((at("good.csv"), "--skip-before", "nan%"), ("--skip-before", "nan")),
-        "log-linear without limits": (
-            (at("percent.csv"), "--form", "log-linear", "--y-scale", "none"),
-            ("log-linear", "--y-scale none"),
-        ),
-        "window": ((at("good.csv"), "--skip-before", "9"), ("no usable curve", "left out 8")),
-        "bad plot": ((at("good.csv"), "--plot", at("out.pdf")), ("out.pdf", ".png", ".svg")),
-    }
+FAULTS = {
+    "fit god.csv": ("god.csv", "good.csv"),
+    "fit empty.csv": ("empty",),
+    "fit binary.csv": ("binary",),
+    "fit study": ("study", "holds no rows yet"),
+    "fit good.csv --y rewrd": ("rewrd", "reward", "compute"),
+    "fit all_nan.csv": ("all_nan.csv", "line 2, line 3", "--where 'reward!=nan'"),
+    "fit percent.csv --y-scale 1": ("--y-scale",),
+    "fit good.csv --where compute=99": ("compute", "99"),
+    "fit nan.csv --where reward!=nan": ("Too few points: 2 of the 6",),
+    "fit good.csv --where compute": ("--where", "COLUMN=VALUE"),
+    "fit good.csv --where !=3": ("--where", "COLUMN!=VALUE"),
+    "fit good.csv --form sigmod": ("sigmod", "sigmoid"),
+    "fit good.csv --level 90": ("--level", "90"),
+    "fit good.csv --level nan": ("--level", "nan"),
+    "fit good.csv --start frist": ("frist", "first"),
+    "fit good.csv --start nan": ("--start", "nan"),
+    "fit good.csv --y-scale percent": ("percent", "pm1"),
+    "fit good.csv --fit-until inf": ("--fit-until", "inf"),
+    "fit good.csv --margin nan": ("--margin", "nan"),
+    "fit good.csv --skip-before early": ("--skip-before", "early", "10%"),
+    "fit good.csv --skip-before inf": ("--skip-before", "inf"),
+    "fit good.csv --skip-before nan%": ("--skip-before", "nan"),
+    "fit good.csv --skip-before 9": ("no usable curve", "left out 8"),
+    "fit percent.csv --form log-linear --y-scale none": ("log-linear", "--y-scale none"),
+    "fit good.csv --method paper --form power": ("--method paper fits the sigmoid",),
+    "fit good.csv --method paper --pool": ("no intervals to pool",),
+    "fit good.csv --ceiling 0.7,0.6 --method paper": ("--ceiling takes one number", "the lower one first"),
+    "fit good.csv --ceiling 0.6,0.7": ("--ceiling takes one number",),
+    "fit good.csv --plot out.pdf": ("out.pdf", ".png", ".svg"),
+    "forecast runs.csv --at inf": ("error: --at ",),
+    "forecast runs.csv --at 100,nan": ("error: --at ",),
+    "forecast runs.csv --at 0": ("error: --at ",),
+    "forecast runs.csv --reach nan": ("error: --reach ",),
+    "forecast runs.csv --reach 0.5,60": ("error: --reach ",),
+    "compare runs.csv --at -1": ("error: --at ",),
+    "compare runs.csv --by file": ("--by",),
+    "backtest runs.csv --fraction 1.5": ("error: --fraction ",),
+    "backtest runs.csv --holdout part=latter": ("latter", "late", "early"),
+}
 
 
-@pytest.mark.parametrize("name", faults(Path()))
-def test_a_users_mistake_is_one_sentence_and_exit_code_two(name: str, tmp_path: Path):
-    write_logs(tmp_path)
-    words, expected = faults(tmp_path)[name]
-    done = scalerl("fit", *words)
-    assert done.returncode == 2, done.stdout
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    assert "Traceback" not in done.stderr
-    for word in expected:
-        assert word in done.stderr
-
-
-@pytest.mark.parametrize(
-    "command, option, value",
-    [
-        ("forecast", "--at", "inf"),
-        ("forecast", "--at", "100,nan"),
-        ("forecast", "--at", "0"),
-        ("forecast", "--reach", "nan"),
-        ("forecast", "--reach", "0.5,inf"),
-        ("forecast", "--reach", "0.5,60"),
-        ("compare", "--at", "inf"),
-        ("compare", "--at", "-1"),
-        ("backtest", "--fraction", "1.5"),
-        ("backtest", "--fraction", "nan"),
-    ],
-)
-def test_a_number_that_cannot_be_used_is_refused(table: Path, command: str, option: str, value: str):
-    done = scalerl(command, table, *OPTIONS, f"{option}={value}")
+@pytest.mark.parametrize("line", FAULTS)
+def test_a_users_mistake_is_one_sentence_and_exit_code_two(line: str, logs: Path):
+    done = scalerl(*line.split(), cwd=logs)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"error: {option} ")
     assert done.stderr.count("\n") == 1
+    assert [word for word in FAULTS[line] if word not in done.stderr] == []
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr("scalerl.cli.app", fail)
+
+
+FROM_RANK = LearnerError("rank 1 failed")
+FROM_RANK.add_note("Traceback of rank 1\n")
 
 
 @pytest.mark.parametrize(
@@ -250,55 +240,31 @@ def test_a_number_that_cannot_be_used_is_refused(table: Path, command: str, opti
         *((error("wrong"), 2, "error: wrong\n") for error in (UsageError, InputError, RecipeError)),
         (RecipeError("wrong", "worse"), 2, "error: wrong\nerror: worse\n"),
         (StoreError("wrong"), 1, "error: wrong\n"),
+        (FROM_RANK, 1, "Traceback of rank 1\nerror: rank 1 failed\n"),
     ],
 )
 def test_our_own_errors_are_sentences(
     error: Exception, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    def fail() -> None:
-        raise error
-
-    monkeypatch.setattr("scalerl.cli.app", fail)
+    failing(monkeypatch, error)
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == code
     assert capsys.readouterr().err == said
 
 
-def test_traceback_of_another_process_precedes_the_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    def fail() -> None:
-        error = LearnerError("rank 1 failed")
-        error.add_note("Traceback of rank 1\n")
-        raise error
-
-    monkeypatch.setattr("scalerl.cli.app", fail)
-    with pytest.raises(SystemExit) as left:
-        main()
-    assert left.value.code == 1
-    assert capsys.readouterr().err == "Traceback of rank 1\nerror: rank 1 failed\n"
-
-
 @pytest.mark.parametrize("error", [ValueError("shapes differ"), np.linalg.LinAlgError("singular"), RuntimeError("no")])
 def test_a_fault_in_the_code_keeps_its_traceback(error: Exception, monkeypatch: pytest.MonkeyPatch):
-    def fail() -> None:
-        raise error
-
-    monkeypatch.setattr("scalerl.cli.app", fail)
+    failing(monkeypatch, error)
     with pytest.raises(type(error)):
         main()
 
 
-@pytest.mark.parametrize("words", [("report",), ("study",), ("train",), ("recipe", "show")])
-def test_a_name_too_long_for_a_file_is_a_sentence(
-    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr(sys, "argv", ["scalerl", *words, "n" * 300])
-    with pytest.raises(SystemExit) as left:
-        main()
-    assert left.value.code == 2
-    assert re.fullmatch("error: n{300}\\S*: this name is too long for a file or folder\n", capsys.readouterr().err)
+@pytest.mark.parametrize("words", ["report", "study", "train", "recipe show"])
+def test_a_name_too_long_for_a_file_is_a_sentence(words: str):
+    done = scalerl(*words.split(), "n" * 300)
+    assert done.returncode == 2
+    assert re.fullmatch("error: n{300}\\S*: this name is too long for a file or folder\n", done.stderr)
 
 
 def test_seed_column_is_used_and_noted(table: Path):
@@ -306,20 +272,6 @@ def test_seed_column_is_used_and_noted(table: Path):
     (new, _) = sorted(answer("fit", table, *named)["curves"], key=lambda curve: curve["name"])
     assert new["num_runs"] == 2
     assert "runs_by_column" in [fact["kind"] for fact in new["facts"]]
-
-
-def test_holdout_filter_without_a_match_names_the_values(table: Path):
-    done = scalerl("backtest", table, *OPTIONS, "--holdout", "part=latter")
-    assert done.returncode == 2
-    assert "latter" in done.stderr
-    assert "late" in done.stderr
-    assert "early" in done.stderr
-
-
-def test_comparing_one_curve_says_how_to_split_it(table: Path):
-    done = scalerl("compare", table, "--x", "gpu_hours", "--y", "pass_rate", "--by", "file")
-    assert done.returncode == 2
-    assert "--by" in done.stderr
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])

@@ -1,6 +1,5 @@
 """Memory of layouts: against sums by hand, what does not fit, and the nearest layout that does."""
 
-import re
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -324,19 +323,6 @@ def test_sequence_longer_than_a_micro_batch_counts():
     for context, tokens in ((131072, 131072), (16384, 32768)):
         learner, _ = parts_of(recipe(f"rollout.context={context}", "learner.micro_batch_tokens=32768"))
         assert learner["activations"] == 2 * tokens * 36 * kept
-
-
-@pytest.mark.parametrize(
-    "overrides, sentence",
-    [
-        (["learner.context_ranks=2"], 'is 2, but learner.sharding is "none": it is only for "full"'),
-        (["learner.ranks=2", "learner.sharding=replicate", "learner.context_ranks=2"], 'is "replicate": it is only'),
-        ([*FULL, "learner.context_ranks=3"], "is 3, which does not divide learner.ranks = 8: set it to a"),
-    ],
-)
-def test_context_ranks_that_cannot_be_are_refused(overrides, sentence):
-    with pytest.raises(RecipeError, match=re.escape(sentence)):
-        recipe(*overrides)
 
 
 def test_ranks_do_not_divide_passes_whose_positions_forbid_it():

@@ -146,3 +146,7 @@ def keyed(text: str, answer: str, /, *, api_key: str = "", url: str = "", refuse
 def named_outcome(text: str, answer: str) -> Score:
     """Name the outcome that the text asks for; "none" has no verdict."""
     return Score(value=None if text == "none" else 0.5, outcome=text)
+
+
+def mute(text: str, answer: str, /) -> None:
+    """A grader that never has a verdict."""

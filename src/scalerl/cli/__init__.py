@@ -1,14 +1,17 @@
 """The `scalerl` command. Heavy imports happen inside the commands, so that --help is quick."""
 
 import errno
+import shlex
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import NoReturn
 
 import typer
 
 from scalerl.cli import curves, joint, sft, simulate, study, train, watch
 from scalerl.cli.console import PlainStream
+from scalerl.cli.options import option
 from scalerl.cli.recipe import app as recipe_app
 from scalerl.errors import RunFailure, UserError
 
@@ -27,6 +30,34 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def example(
+    out: Path = option("DIR", "Folder for the data and the pictures.", default=Path("example")),
+) -> None:
+    """Forecast, compare and draw two embedded example recipes. Each command is printed before it runs.
+
+    [dim]scalerl example --out example[/dim]
+    """
+    from importlib.resources import files as resources
+
+    from typer.main import get_command
+
+    out.mkdir(parents=True, exist_ok=True)
+    table = out / "runs.csv"
+    table.write_bytes((resources("scalerl") / "assets" / "example_runs.csv").read_bytes())
+    options = "--x gpu_hours --y pass_rate --by recipe --seed seed --start first"
+    for name, more in (
+        ("fit", ["--at", "20000"]),
+        ("compare", ["--at", "20000", "--plot", str(out / "example.png")]),
+        ("report", ["--out", str(out)]),
+    ):
+        words = [str(table), *options.split(), *more]
+        typer.secho(f"\n$ scalerl {name} {shlex.join(words)}", bold=True)
+        get_command(app).main([name, *words], standalone_mode=False)
+    typer.echo(f"\nOpen {out / 'report.html'} in a browser. Next, with a log of your own: scalerl fit YOUR_LOG")
+
+
 LOOK, TRAIN, DECIDE = "Look at logs", "Train", "Decide"
 for command, panel in (
     (curves.fit, LOOK),
@@ -46,7 +77,7 @@ app.add_typer(recipe_app, name="recipe", rich_help_panel=TRAIN)
 more = typer.Typer(help="Rarer: backtest, transfer, prior, score, simulate, example.", no_args_is_help=True)
 app.add_typer(more, name="more", rich_help_panel=DECIDE)
 for command in (
-    curves.backtest, joint.transfer, joint.prior, joint.score, simulate.simulate, curves.example,
+    curves.backtest, joint.transfer, joint.prior, joint.score, simulate.simulate, example,
 ):  # fmt: skip
     more.command()(command)
     app.command(hidden=True)(command)

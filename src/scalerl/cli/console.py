@@ -1,4 +1,4 @@
-"""What commands share of the terminal: the console for tables, an analysis, and Ctrl-C and SIGTERM in training."""
+"""What commands share of the terminal: how results are printed, and Ctrl-C and SIGTERM in training."""
 
 import json
 import os
@@ -6,10 +6,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO
 
 import typer
 
@@ -17,6 +16,7 @@ from scalerl.errors import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table as RichTable
 
     from scalerl.logs.series import Series
     from scalerl.logs.table import Table
@@ -233,6 +233,26 @@ def _recognised(column: str, tables: "Sequence[Table]") -> str:
     return "; ".join(parts)
 
 
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> "RichTable":
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD)
+    for place, header in enumerate(headers):
+        # The first column is never wrapped: users copy it into a --set.
+        made.add_column(escape(header), no_wrap=place == 0, overflow="fold")
+    for row in rows:
+        made.add_row(*map(escape, row))
+    return made
+
+
+def say(*parts: Any) -> None:
+    """Print lines, which are never wrapped, and tables and other things that rich draws."""
+    for part in parts:
+        typer.echo(part) if isinstance(part, str) else table_console().print(part, highlight=False)
+
+
 def print_json(command: str, **content: Any) -> None:
     """Print what `--json` of a command gives: kinds and numbers in one object (docs/schema.json)."""
     from scalerl import __version__
@@ -242,29 +262,14 @@ def print_json(command: str, **content: Any) -> None:
     typer.echo(json.dumps(whole, indent=2, allow_nan=False, default=str))
 
 
-class Output(Protocol):
-    """The options of a command that say where its result goes."""
-
-    @property
-    def as_json(self) -> bool: ...
-    @property
-    def plot(self) -> Path | None: ...
-
-
 def show(
     command: str,
-    out: Output,
-    *,
-    json: Callable[[], Mapping[str, Any]],
-    text: Callable[[], Any],
-    draw: Callable[[Path], object] = lambda path: None,
+    as_json: bool,
+    content: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
+    text: Callable[[], Iterable[Any]],
 ) -> None:
-    """Show the result of a command: draw it if that was asked for, and print it as JSON or as tables."""
-    if out.plot is not None:
-        draw(out.plot)
-    if out.as_json:
-        print_json(command, **json())
-        return
-    table_console().print(text(), highlight=False)
-    if out.plot is not None:
-        typer.echo(f"Drawn into {out.plot}")
+    """Print the result of a command: its content as JSON, or the parts of its text."""
+    if as_json:
+        print_json(command, **(content() if callable(content) else content))
+    else:
+        say(*text())

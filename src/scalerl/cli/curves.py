@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -17,6 +16,7 @@ from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
     from scalerl.logs.series import Selection, Series
+    from scalerl.logs.table import Table
     from scalerl.report.results import Analysis, FitOptions
 
 KINDS = (
@@ -90,6 +90,13 @@ class Common:
         "FILE", "Let earlier runs inform each curve: a file of 'scalerl more prior', or 'published'."
     )
     help_all: bool = opt.HELP_ALL
+
+    def drawn(self, draw: Callable[[Path], object]) -> list[str]:
+        """Draw into the file of --plot, if there is one; return what to say of it."""
+        if self.plot is None:
+            return []
+        draw(self.plot)
+        return [f"Drawn into {self.plot}"]
 
 
 def _plot(text: str) -> Path:
@@ -253,38 +260,6 @@ def report(
     typer.echo(f"The report is {written.page}")
 
 
-def example(
-    out: Path = option("DIR", "Folder for the data and the pictures.", default=Path("example")),
-) -> None:
-    """Forecast, compare and draw two embedded example recipes. Each command is printed before it runs.
-
-    [dim]scalerl example --out example[/dim]
-    """
-    from importlib.resources import files as resources
-
-    out.mkdir(parents=True, exist_ok=True)
-    table = out / "runs.csv"
-    table.write_bytes((resources("scalerl") / "assets" / "example_runs.csv").read_bytes())
-    options = "--x gpu_hours --y pass_rate --by recipe --seed seed --start first"
-    for name, more in (
-        ("fit", ["--at", "20000"]),
-        ("compare", ["--at", "20000", "--plot", str(out / "example.png")]),
-        ("report", ["--out", str(out)]),
-    ):
-        words = [str(table), *options.split(), *more]
-        typer.secho(f"\n$ scalerl {name} {shlex.join(words)}", bold=True)
-        _call(name, words)
-    typer.echo(f"\nOpen {out / 'report.html'} in a browser. Next, with a log of your own: scalerl fit YOUR_LOG")
-
-
-def _call(name: str, words: list[str]) -> None:
-    from typer.main import get_command
-
-    from scalerl.cli import app
-
-    get_command(app).main([name, *words], standalone_mode=False)
-
-
 # What the commands share -----------------------------------------------------------------------------------------
 
 
@@ -292,21 +267,20 @@ def _check(common: Common) -> None:
     """Refuse options that do not go together."""
     from scalerl.curves import FORMS
 
-    is_paper, ends = common.method == "paper", common.ceiling or []
-    if is_paper and common.form != "sigmoid":
-        raise UsageError(f"--method paper fits the sigmoid, not --form {common.form}")
-    if is_paper and (common.pool or common.prior is not None):
-        raise UsageError("--method paper has no intervals to pool: leave out --pool and --prior")
-    if common.y_scale == "none" and (ceiling := FORMS[common.form].ceiling) is not None:
-        raise UsageError(
-            f"--form {common.form} has its ceiling at {ceiling:g} and does not suit --y-scale none: choose another form"
-        )
-    if common.ceiling is not None and not 0 < len(ends) <= 1 + is_paper:
-        raise UsageError(
-            f"--ceiling takes one number, or the two ends of the grid of --method paper, and {len(ends)} were given"
-        )
-    if len(ends) == 2 and not ends[0] < ends[1]:
-        raise UsageError(f"--ceiling takes the lower end of the grid first, not {ends[0]:g}")
+    is_paper, ends, limit = common.method == "paper", common.ceiling or [], FORMS[common.form].ceiling
+    for sentence, is_broken in {
+        f"--method paper fits the sigmoid, not --form {common.form}": is_paper and common.form != "sigmoid",
+        "--method paper has no intervals to pool: leave out --pool and --prior": is_paper
+        and (common.pool or common.prior is not None),
+        f"--form {common.form} has its ceiling at {limit} and does not suit --y-scale none: choose another form": (
+            common.y_scale == "none" and limit is not None
+        ),
+        "--ceiling takes one number, or the two ends of the grid of --method paper, the lower one first": (
+            common.ceiling is not None and (not 0 < len(ends) <= 1 + is_paper or ends != sorted(set(ends)))
+        ),
+    }.items():
+        if is_broken:
+            raise UsageError(sentence)
 
 
 def chosen(common: Common, *, holdout: tuple[str, str] | None = None) -> "tuple[Selection, FitOptions]":
@@ -340,22 +314,25 @@ def _run(
     *,
     holdout: tuple[str, str] | None = None,
 ) -> "Analysis":
-    from scalerl.logs.formats import read_tables
-    from scalerl.logs.series import series_from
     from scalerl.report.json import to_json
     from scalerl.report.picture import draw
     from scalerl.report.text import render
 
-    selection, options = chosen(common, holdout=holdout)
-    tables = read_tables(common.files)
-    series = series_from(tables, selection)
+    options = chosen(common)[1]
+    tables, series = read(common, holdout=holdout)
     analysis = analyse(series, options)
     origins = column_origins(common.x, common.y, tables, series)
-    show(
-        analysis.command,
-        common,
-        json=lambda: to_json(analysis),
-        text=lambda: render(analysis, origins, explain=common.explain),
-        draw=lambda path: draw(analysis, path),
-    )
+    drawn = common.drawn(lambda path: draw(analysis, path))
+    text = lambda: [render(analysis, origins, explain=common.explain), *drawn]  # noqa: E731
+    show(analysis.command, common.as_json, lambda: to_json(analysis), text)
     return analysis
+
+
+def read(common: Common, *, holdout: tuple[str, str] | None = None) -> "tuple[list[Table], list[Series]]":
+    """Read the files, and the curves that the options select from them."""
+    from scalerl.logs.formats import read_tables
+    from scalerl.logs.series import series_from
+
+    selection = chosen(common, holdout=holdout)[0]
+    tables = read_tables(common.files)
+    return tables, series_from(tables, selection)

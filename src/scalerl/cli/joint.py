@@ -4,16 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from scalerl.cli import options as opt
-from scalerl.cli.console import print_json, show, table_console
-from scalerl.cli.curves import Common, chosen, shares_options
+from scalerl.cli.console import show
+from scalerl.cli.curves import Common, chosen, read, shares_options
 from scalerl.cli.options import Parsed, option
 from scalerl.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from scalerl.logs.series import Series
     from scalerl.report.results import CurveResult
 
 
@@ -21,14 +18,7 @@ def _curves(common: Common) -> "list[CurveResult]":
     """Fit the curves that the shared options select: each alone, or with `--prior` and `--pool`."""
     from scalerl.report.results import fitted_curves
 
-    return fitted_curves(_series(common), chosen(common)[1])
-
-
-def _series(common: Common) -> "list[Series]":
-    from scalerl.logs.formats import read_tables
-    from scalerl.logs.series import series_from
-
-    return series_from(read_tables(common.files), chosen(common)[0])
+    return fitted_curves(read(common)[1], chosen(common)[1])
 
 
 @shares_options("plot", "explain", "method")
@@ -47,10 +37,8 @@ def prior(
     if not out.parent.is_dir():
         raise InputError(f"cannot write {out}: there is no folder {out.parent}")
     write_json(out, content)
-    if common.as_json:
-        print_json("prior", file=str(out), prior=content)
-        return
-    typer.echo(f"{len(content['members'])} runs are in {out}: use it with --prior {out}")
+    said = f"{len(content['members'])} runs are in {out}: use it with --prior {out}"
+    show("prior", common.as_json, {"file": str(out), "prior": content}, lambda: [said])
 
 
 @shares_options("explain", "method")
@@ -89,23 +77,14 @@ def plan(
         if common.plot is not None:
             raise UsageError("--allocate prints a table and draws nothing: leave out --plot")
         found = plans.make_allocations(_curves(replace(common, by=allocate)), list(allocate), target, common.level)
-        show(
-            "allocation",
-            common,
-            json=lambda: plans.allocation_json(found, allocate),
-            text=lambda: plans.allocation_table(found, allocate),
-        )
+        content = plans.allocation_json(found, allocate)
+        show("allocation", common.as_json, content, lambda: [plans.allocation_table(found, allocate)])
         return
     curves = _curves(common)
     candidates = plans.make_candidates(curves, target)
     planned = planned_for(candidates, target, budget=budget, level=common.level)
-    show(
-        "plan",
-        common,
-        json=lambda: plain(planned),
-        text=lambda: plans.plan_table(planned, candidates),
-        draw=lambda path: plans.draw_plan(planned, candidates, curves, path),
-    )
+    drawn = common.drawn(lambda path: plans.draw_plan(planned, candidates, curves, path))
+    show("plan", common.as_json, plain(planned), lambda: [plans.plan_table(planned, candidates), *drawn])
 
 
 @shares_options("start", "explain", "method")
@@ -128,16 +107,12 @@ def transfer(
     target = transfers.parse_size(to, "--to")
     # The size last, so that it ends each curve's name.
     common = replace(common, by=(*(name for name in common.by or () if name != size), size))
-    start, series = transfers.in_one_scale(start, _series(common))
+    start, series = transfers.in_one_scale(start, read(common)[1])
     curves = fitted_curves(series, chosen(common)[1])
     done, notes = transfers.make_transfer(curves, size, target, start, at or [], common.level)
-    show(
-        "transfer",
-        common,
-        json=lambda: transfers.transfer_json(done, notes),
-        text=lambda: transfers.transfer_table(done, notes),
-        draw=lambda path: transfers.draw_transfer(done, path),
-    )
+    drawn = common.drawn(lambda path: transfers.draw_transfer(done, path))
+    content = transfers.transfer_json(done, notes)
+    show("transfer", common.as_json, content, lambda: [transfers.transfer_table(done, notes), *drawn])
 
 
 def score(
@@ -158,12 +133,8 @@ def score(
     if not is_folder and out is not None:
         raise UsageError(f"--out is for a folder of sealed forecasts, and {sealed} is not a folder")
     results = seals.score_folder(sealed, logs or []) if is_folder else [seals.score_file(sealed, logs or [])]
-    page = out or sealed / "calibration.html"
-    if is_folder:
+    pages = [out or sealed / "calibration.html"] if is_folder else []
+    for page in pages:
         seals.write_page(results, page)
-    if as_json:
-        print_json("score", **seals.scores_json(results))
-        return
-    table_console().print(seals.scores_text(results), highlight=False)
-    if is_folder:
-        typer.echo(f"The calibration page is {page}")
+    text = [seals.scores_text(results), *(f"The calibration page is {page}" for page in pages)]
+    show("score", as_json, seals.scores_json(results), lambda: text)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from scalerl.cli.console import say, table
 from scalerl.errors import ClusterError, RecipeError, UsageError
 
 if TYPE_CHECKING:
@@ -49,13 +50,11 @@ def check_layout(name: str, recipe: "Recipe", gpus: str | None, *, check: bool) 
 
 
 def _print(memory: "Memory") -> None:
-    from scalerl.cli.recipe import print_table
-
     rows = []
     for role, parts in memory.parts.items():
         names = [(role, str(memory.num[role])), *[("", "")] * len(parts)]
         values = [*parts.items(), ("in all", memory.total(role))]
         rows += [(*name, part, f"{value / 1e9:.1f}") for name, (part, value) in zip(names, values, strict=True)]
-    print_table(("GPUs", "number", "part", f"GB each, of {memory.gpus.bytes_each / 1e9:g}"), rows)
+    say(table(("GPUs", "number", "part", f"GB each, of {memory.gpus.bytes_each / 1e9:g}"), rows))
     if memory.num["generator"]:
         typer.echo(f"{memory.slots} completions at a time in each generator")

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from scalerl.cli import options as opt
-from scalerl.cli.console import print_json
+from scalerl.cli.console import show, table
 from scalerl.cli.options import argument, option
 from scalerl.errors import UsageError
 
@@ -101,22 +101,6 @@ def _named(part: Any) -> str:
     return f"{part.name} ({', '.join(settings)})" if settings else part.name
 
 
-def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    from scalerl.cli.console import table_console
-
-    table = Table(box=box.SIMPLE_HEAD)
-    for place, header in enumerate(headers):
-        # The first column is never wrapped: users copy it into a --set.
-        table.add_column(escape(header), no_wrap=place == 0, overflow="fold")
-    for row in rows:
-        table.add_row(*map(escape, row))
-    table_console().print(table)
-
-
 @app.command("list")
 def list_command(as_json: bool = opt.JSON) -> None:
     """List the recipes that come with the package.
@@ -126,11 +110,9 @@ def list_command(as_json: bool = opt.JSON) -> None:
     from scalerl.config import list_recipes, load_recipe, mode_name
 
     recipes = {name: load_recipe(name) for name in list_recipes()}
-    if as_json:
-        print_json("recipe list", recipes={name: recipe.description for name, recipe in recipes.items()})
-        return
     rows = [(name, mode_name(r.pipeline), r.loss.name, r.description) for name, r in recipes.items()]
-    print_table(("recipe", "off-policy", "loss", "what it is"), rows)
+    content = {"recipes": {name: recipe.description for name, recipe in recipes.items()}}
+    show("recipe list", as_json, content, lambda: [table(("recipe", "off-policy", "loss", "what it is"), rows)])
 
 
 @app.command("show")
@@ -147,25 +129,22 @@ def show_command(name: str = opt.RECIPE, overrides: list[str] | None = opt.OVERR
     gpu = gpu_visible()
     rows = components(recipe, gpu=gpu)
     lag = expected_lag(recipe.rollout.slots or full_slots(recipe.pipeline), recipe.pipeline)
-    if as_json:
-        content = {"recipe": hidden(recipe.model_dump(mode="json")), "components": [asdict(row) for row in rows]}
-        print_json("recipe show", **content, expected_lag=asdict(lag))
-        return
-    typer.echo(f"{name}: {recipe.description}" if recipe.description else name)
-    device = "a GPU is visible" if gpu else "no GPU is visible"
-    typer.echo(f"here: {device}; the body is {body_dtype(recipe, gpu=gpu)} (model.dtype = {recipe.model.dtype})")
-    print_table(
-        ("component", "set to", "acts at", "as ScaleRL"),
-        [(row.component, row.setting, row.ends, "yes" if row.as_scalerl else "no") for row in rows],
-    )
-    unset = "" if recipe.rollout.slots else " (fewer where memory is short)"
-    typer.echo(f"  lag: {lag_words(lag)}{unset}")
-    for row in rows:
-        if row.note:
-            typer.echo(f"  {row.component}: {row.note}")
-    shown = {key: show_value(hidden(setting.value, key)) for key, setting in settings_of(recipe).items()}
-    shown |= dict.fromkeys(recipe.derived, "derived (train --check)")
-    print_table(("setting", "value", "meaning"), [(key, shown[key], s.doc) for key, s in settings_of(recipe).items()])
+
+    def text() -> Iterator[Any]:
+        yield f"{name}: {recipe.description}" if recipe.description else name
+        device = "a GPU is visible" if gpu else "no GPU is visible"
+        yield f"here: {device}; the body is {body_dtype(recipe, gpu=gpu)} (model.dtype = {recipe.model.dtype})"
+        cells = [(row.component, row.setting, row.ends, "yes" if row.as_scalerl else "no") for row in rows]
+        yield table(("component", "set to", "acts at", "as ScaleRL"), cells)
+        yield f"  lag: {lag_words(lag)}{'' if recipe.rollout.slots else ' (fewer where memory is short)'}"
+        yield from (f"  {row.component}: {row.note}" for row in rows if row.note)
+        settings = settings_of(recipe)
+        shown = {key: show_value(hidden(setting.value, key)) for key, setting in settings.items()}
+        shown |= dict.fromkeys(recipe.derived, "derived (train --check)")
+        yield table(("setting", "value", "meaning"), [(key, shown[key], s.doc) for key, s in settings.items()])
+
+    content = {"recipe": hidden(recipe.model_dump(mode="json")), "components": [asdict(row) for row in rows]}
+    show("recipe show", as_json, content | {"expected_lag": asdict(lag)}, text)
 
 
 @app.command("diff")
@@ -188,17 +167,10 @@ def diff_command(
         for key, values in differences(left, right).items()
         if key != "description"
     }
-    if as_json:
-        print_json("recipe diff", settings=differing)
-        return
-    if not differing:
-        typer.echo("No setting differs.")
-        return
     meanings = settings_of(left) | settings_of(right)
-    print_table(
-        ("setting", name, other or f"{name}, changed", "meaning"),
-        [(key, *map(show_value, values.values()), meanings[key].doc) for key, values in differing.items()],
-    )
+    rows = [(key, *map(show_value, values.values()), meanings[key].doc) for key, values in differing.items()]
+    made = table(("setting", name, other or f"{name}, changed", "meaning"), rows)
+    show("recipe diff", as_json, {"settings": differing}, lambda: [made if rows else "No setting differs."])
 
 
 @app.command("check")
@@ -222,18 +194,18 @@ def check_command(
     if framework is not None and framework not in FRAMEWORKS:
         raise UsageError(f"--framework {framework} is not known: give {', '.join(FRAMEWORKS)}")
     checked = check_recipe(file, framework)
-    if as_json:
-        print_json("recipe check", file=str(file), **asdict(checked))
-        return
-    typer.echo(f"{file}: a recipe of {checked.framework}")
-    rows = [
-        (row.theirs, f"{show_value(row.value)}{' (default)' if row.is_default else ''}",
-         f"{row.ours} = {show_value(row.our_value)}")
-        for row in checked.translations
-    ]  # fmt: skip
-    print_table(("their setting", "value", "ours"), rows)
-    typer.echo(f"{len(checked.differences)} differences from ScaleRL:")
-    for number, row in enumerate(checked.differences, start=1):
-        name = "TRL" if checked.framework == "trl" else checked.framework
-        change = f"Set {row.change}" if row.change else f"There is no setting for it in {name}"
-        typer.echo(f"{number:3}. {row.ours}: {row.statement}.\n     {change}.")
+
+    def text() -> Iterator[Any]:
+        yield f"{file}: a recipe of {checked.framework}"
+        rows = [
+            (row.theirs, f"{show_value(row.value)}{' (default)' * row.is_default}",
+             f"{row.ours} = {show_value(row.our_value)}")
+            for row in checked.translations
+        ]  # fmt: skip
+        yield table(("their setting", "value", "ours"), rows)
+        yield f"{len(checked.differences)} differences from ScaleRL:"
+        for number, row in enumerate(checked.differences, start=1):
+            change = f"Set {row.change}" if row.change else f"There is no setting for it in {checked.framework}"
+            yield f"{number:3}. {row.statement}.\n     {change}."
+
+    show("recipe check", as_json, {"file": str(file), **asdict(checked)}, text)

@@ -26,9 +26,6 @@ def sft(
     recipe: str = opt.RECIPE,
     out: Path = option("DIR", "Folder for the model.", default=...),
     overrides: list[str] | None = opt.OVERRIDES,
-    model: str = option(
-        "MODEL", 'Start from this model instead of the recipe\'s; "new" builds a small Llama.', default=""
-    ),
     resume: bool = flag("--resume", "Continue in --out after a stop or a kill."),
     trust_remote_code: bool = opt.TRUST,
 ) -> None:
@@ -36,7 +33,9 @@ def sft(
 
     [dim]scalerl sft mine.toml --set sft.lr=1e-4 --set sft.epochs=2 --out models/base[/dim]
 
-    Its settings are the recipe's table \\[sft]. Ctrl-C, SIGTERM or SIGHUP stops with a checkpoint; --resume continues.
+    Its settings are the recipe's table \\[sft]; --set sft.model=new builds a small Llama.
+
+    Ctrl-C, SIGTERM or SIGHUP stops with a checkpoint; --resume continues.
 
     See also: eval to measure the model; train --set model.path=DIR to train it further.
     """
@@ -49,7 +48,7 @@ def sft(
             from scalerl.run.sft.make import sft as make
 
             record = {"recipe": recipe, "set": overrides or []}
-            result = make(settings, out, model=model, record=record, resume=resume, observer=terminal)
+            result = make(settings, out, record=record, resume=resume, observer=terminal)
     except KeyboardInterrupt:
         terminal.leave("Stopped at once: the same command with --resume goes on after its last checkpoint")
     finally:

@@ -1,15 +1,13 @@
 """simulate: how fast a recipe would be on a number of GPUs, before renting them. Imports no torch."""
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from scalerl.cli import options as opt
-from scalerl.cli.console import print_json
+from scalerl.cli.console import show, table
 from scalerl.cli.options import option
-from scalerl.cli.recipe import print_table
 from scalerl.cli.train import load
 from scalerl.errors import UsageError
 
@@ -51,26 +49,27 @@ def simulate(
     settings = load(recipe, overrides)
     from scalerl.run.simulate import best, read_rates, splits
 
-    steps, table = None if curve is None or reach is None else _steps_to(curve, reach), read_rates(rates)
-    by_scheme = splits(settings, table, gpus, generators)
+    steps, rated = None if curve is None or reach is None else _steps_to(curve, reach), read_rates(rates)
+    by_scheme = splits(settings, rated, gpus, generators)
     chosen = {name: best(of_scheme) for name, of_scheme in by_scheme.items()}
 
     def days(split: "Split") -> list[float]:
         per_step = split.gpu_hours_per_step / gpus / 24
         return [] if steps is None else [per_step * each for each in (steps.value, steps.low, steps.high)]
 
-    if as_json:
-        schemes = {
-            name: {"best": asdict(split), "splits": [asdict(each) for each in by_scheme[name]], "days": days(split)}
-            for name, split in chosen.items()
-        }
-        print_json("simulate", gpus=gpus, rates=table.model_dump(mode="json"), schemes=schemes)
-        return
-    typer.echo(f"{gpus} GPU{'s' * (gpus > 1)}; rates: {table.description or 'as given'}")
-    print_table(list(_COLUMNS), [[cell.format(split) for cell in _COLUMNS.values()] for split in chosen.values()])
-    for name, split in chosen.items() if reach is not None else ():
-        text = "probably never" if steps is None else "{:.3g} [{:.3g}, {:.3g}] days".format(*days(split))
-        typer.echo(f"reward {reach:g}, {name}: {text}; reward per step is the curve's, only the pace is computed")
+    def text() -> Iterator[Any]:
+        yield f"{gpus} GPU{'s' * (gpus > 1)}; rates: {rated.description or 'as given'}"
+        yield table(list(_COLUMNS), [[cell.format(split) for cell in _COLUMNS.values()] for split in chosen.values()])
+        for name, split in chosen.items() if reach is not None else ():
+            when = "probably never" if steps is None else "{:.3g} [{:.3g}, {:.3g}] days".format(*days(split))
+            yield f"reward {reach:g}, {name}: {when}; reward per step is the curve's, only the pace is computed"
+
+    schemes = {
+        name: {"best": asdict(split), "splits": [asdict(each) for each in by_scheme[name]], "days": days(split)}
+        for name, split in chosen.items()
+    }
+    content = {"gpus": gpus, "rates": rated.model_dump(mode="json"), "schemes": schemes}
+    show("simulate", as_json, content, text)
 
 
 def _steps_to(path: Path, reward: float) -> "Value | None":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from scalerl.cli import options as opt
-from scalerl.cli.console import new_console, print_json
+from scalerl.cli.console import new_console, print_json, show
 from scalerl.cli.options import argument, flag, option
 from scalerl.cli.recipe import gpu_visible
 from scalerl.cli.watch import board_beside
@@ -105,12 +105,9 @@ def _list(as_json: bool) -> None:
     from scalerl.study.spec import load_study
 
     studies = {name: load_study(name)[1].description for name in shipped("study")}
-    if as_json:
-        print_json("study", studies=studies)
-        return
     width = max(map(len, studies), default=0)
-    for name, description in studies.items():
-        typer.echo(f"{name:{width}}  {description}")
+    lines = [f"{name:{width}}  {description}" for name, description in studies.items()]
+    show("study", as_json, {"studies": studies}, lambda: lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

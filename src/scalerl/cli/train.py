@@ -12,7 +12,7 @@ import typer
 from scalerl import store
 from scalerl.cli import options as opt
 from scalerl.cli.conclusion import conclude, resumes_from
-from scalerl.cli.console import RunTerminal, ended_by_ctrl_c, print_json
+from scalerl.cli.console import RunTerminal, ended_by_ctrl_c, say, show, table
 from scalerl.cli.options import argument, flag, option
 from scalerl.cli.watch import board_beside
 from scalerl.errors import StoreError, UsageError, UserError
@@ -100,7 +100,6 @@ def _derive(recipe: "Recipe") -> "tuple[Recipe, tuple[Derived, ...]]":
 
 def _try(recipe: str, run: "Run", derived: "Sequence[Derived]") -> None:
     """Give every grader an answer, talk to each environment, take one step, and print what would be trained."""
-    from scalerl.cli.recipe import print_table
     from scalerl.config import mode_name
     from scalerl.run.trial import try_parts
 
@@ -108,7 +107,7 @@ def _try(recipe: str, run: "Run", derived: "Sequence[Derived]") -> None:
         trials = try_parts(run.parts, run.recipe)
     if derived:
         rows = [(each.key, json.dumps(each.value), each.reason) for each in derived]
-        print_table(("derived setting", "value", "because"), rows)
+        say(table(("derived setting", "value", "because"), rows))
     regime = f"{mode_name(run.recipe.pipeline)}, {run.recipe.loss.name}"
     lines = [f"{recipe} can be trained: {summary(run)}, {regime}", slots_line(run), *run.parts.notices]
     typer.echo("\n".join([*lines, *trials]))
@@ -136,24 +135,22 @@ def evaluate(
         from scalerl.run.evaluate import evaluate_model
 
         rows = evaluate_model(settings, sets)
-    if as_json:
-        print_json("eval", sets=rows)
-        return
-    for row in rows:
-        low, high = row["interval"]
-        words = f"{row['set']}: {_number(row['reward'])}, 90% between {low:.3f} and {high:.3f}, over "
-        words += f"{row['num_samples']:,} samples of {row['num_prompts']:,} problems"
-        if (num := row["samples_per_prompt"]) > 1:
-            largest = max(row["pass_at"], key=int)
-            words += f"; mean@{num}, and pass@{largest} is {row['pass_at'][largest]:.3f}"
-        typer.echo(words)
-        if conversations := conversation_words(row):
-            typer.echo(f"  {conversations}")
-        if outcomes := outcome_words(row):
-            typer.echo(f"  {outcomes}")
-        if unjudged := row["without_verdict"]:
-            reasons = ", ".join(f"{num} x {reason}" for reason, num in unjudged.items())
-            typer.echo(f"  {sum(unjudged.values()):,} of them could not be judged and count as wrong: {reasons}")
+    show("eval", as_json, {"sets": rows}, lambda: [line for row in rows for line in _measured(row)])
+
+
+def _measured(row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what was measured on one evaluation set."""
+    low, high = row["interval"]
+    words = f"{row['set']}: {_number(row['reward'])}, 90% between {low:.3f} and {high:.3f}, over "
+    words += f"{row['num_samples']:,} samples of {row['num_prompts']:,} problems"
+    if (num := row["samples_per_prompt"]) > 1:
+        largest = max(row["pass_at"], key=int)
+        words += f"; mean@{num}, and pass@{largest} is {row['pass_at'][largest]:.3f}"
+    yield words
+    yield from (f"  {more}" for more in (conversation_words(row), outcome_words(row)) if more)
+    if unjudged := row["without_verdict"]:
+        reasons = ", ".join(f"{num} x {reason}" for reason, num in unjudged.items())
+        yield f"  {sum(unjudged.values()):,} of them could not be judged and count as wrong: {reasons}"
 
 
 def conversation_words(row: Mapping[str, Any]) -> str:

@@ -1,16 +1,18 @@
 """The recipe: all settings of one run, and the combinations that cannot work."""
 
-import json
+import functools
 import re
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, Self, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from scalerl.config import parts
-from scalerl.config.keys import leaves
+from scalerl.config.keys import dotted, leaves
 from scalerl.config.parts import Settings
+from scalerl.config.suggest import quoted, show
 
 
 class Recipe(Settings):
@@ -80,244 +82,174 @@ class Recipe(Settings):
         return several or {"task": self.task}
 
     @property
+    def length_settings(self) -> tuple[str, ...]:
+        """The settings whose sum is the longest completion; none for a user's own length control."""
+        return LENGTHS.get(self.length.name, ())
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt and completion together."""
+        lengths = (getattr(self.length, key.partition(".")[2]) for key in self.length_settings)
+        return self.rollout.max_prompt_tokens + sum(lengths)
+
+    @property
     def eval_tables(self) -> Mapping[str, parts.EvalSetSettings]:
         """The further evaluation sets, by the key of their table."""
         return {f"evaluation.sets.{name}": task for name, task in self.evaluation.sets.items()}
 
 
 Table = TypeVar("Table", bound=Settings)
+Part = TypeVar("Part")
 Conflict = tuple[tuple[str, ...], str]
-"""Settings that cannot work together, or tables of them, and a sentence that says how to fix it."""
+"""Settings that cannot work together, and a sentence that says how to fix it."""
+
+
+@dataclass(frozen=True)
+class Rule(Generic[Part]):
+    """A combination of settings that cannot work."""
+
+    keys: str
+    """The settings; a message begins with their values."""
+    is_broken: Callable[[Part], object]
+    remedy: str
+    """How to fix it, or why it must be fixed; {r} is the recipe."""
+
+
+LENGTHS = {
+    "interruption": ("length.thinking_max", "length.answer_budget"),
+    "penalty": ("length.max_length",),
+    "none": ("length.max_length",),
+}
+"""The settings whose sum is the longest completion, for each length control."""
+
+# fmt: off
+RULES: tuple[Rule[Recipe], ...] = (
+    Rule("pipeline.drain pipeline.push_every pipeline.max_lag pipeline.waits_for",
+         lambda r: mode_name(r.pipeline) == "",
+         "set pipeline.drain = false and pipeline.push_every = 1 (PipelineRL), or pipeline.drain = true, "
+         'pipeline.max_lag = pipeline.push_every - 1 and pipeline.waits_for = "groups" (PPO-off-policy)'),
+    Rule("length.thinking_min length.thinking_max",
+         lambda r: isinstance(r.length, parts.InterruptionSettings) and r.length.thinking_min > r.length.thinking_max,
+         "the place is drawn between the two"),
+    Rule("length.cache length.max_length",
+         lambda r: isinstance(r.length, parts.PenaltySettings) and r.length.cache > r.length.max_length,
+         "even an empty answer would be penalised"),
+    *(Rule[Recipe](
+         f"rollout.context rollout.max_prompt_tokens {' '.join(keys)}",
+         lambda r, name=name: (
+             r.length.name == name and r.longest > r.rollout.context and "rollout.context" not in r.derived
+         ),
+         "set rollout.context = {r.longest} or shorten the others")
+      for name, keys in LENGTHS.items()),
+    Rule("learner.ranks learner.sharding",
+         lambda r: r.learner.sharding == "none" and r.learner.ranks > 1,
+         'set learner.sharding = "replicate" if a device can hold weights and optimiser, else "full"'),
+    Rule("learner.shard_size learner.sharding learner.ranks",
+         lambda r: r.learner.shard_size not in (
+             _divisors(r.learner.ranks) if r.learner.sharding == "hybrid" else [None]
+         ),
+         'with learner.sharding = "hybrid" learner.shard_size is a divisor of learner.ranks below it, else not set'),
+    Rule("learner.context_ranks learner.sharding learner.ranks",
+         lambda r: r.learner.context_ranks > 1
+         and (r.learner.sharding != "full" or r.learner.ranks % r.learner.context_ranks),
+         'with learner.sharding = "full" learner.context_ranks is a divisor of learner.ranks, else 1'),
+    Rule("learner.start_kl learner.sharding",
+         lambda r: r.learner.sharding in ("full", "hybrid") and r.learner.start_kl,
+         'a second sharded model would be needed, so set learner.start_kl = 0 or learner.sharding = "replicate"'),
+    Rule("model.router_replay learner.context_ranks task.environment.name",
+         lambda r: r.model.router_replay and (r.learner.context_ranks > 1 or r.task.environment.name),
+         "experts of a divided pass or of several turns are not recorded, so set model.router_replay = false"),
+    Rule("cluster.address rollout.generators",
+         lambda r: r.cluster.address and not r.rollout.generators,
+         "nothing would sample there, so set rollout.generators, or leave cluster.address out"),
+    Rule("rollout.gpus_per_generator rollout.engine rollout.vllm.tensor_parallel",
+         lambda r: r.rollout.generator_gpus not in (
+             0, 1 if r.rollout.engine == "torch" else r.rollout.vllm.tensor_parallel
+         ),
+         "a generator has one GPU with the torch engine, rollout.vllm.tensor_parallel with vLLM, or none"),
+    Rule("rollout.vllm.engine_args",
+         lambda r: "trust_remote_code" in r.rollout.vllm.engine_args,
+         "no recipe sets trust_remote_code: use --trust-remote-code"),
+    Rule("task.name tasks",
+         lambda r: r.task.name and r.tasks,
+         'a run has one task or several: move [task] to a table [tasks.NAME], or write task = "" where it is extended'),
+    # Problems, evaluation sets and curves are named after them.
+    Rule("tasks",
+         lambda r: not all(map(_is_plain, r.tasks)),
+         "the name of a task may only have letters, digits, _ and -"),
+    Rule("evaluation.sets tasks",
+         lambda r: r.evaluation.sets.keys() & (r.tasks.keys() or {"main"}),
+         'each task has an evaluation set of its name, the only one "main": give the others different names'),
+    Rule("checkpoint.best evaluation.sets tasks",
+         lambda r: r.checkpoint.best and r.checkpoint.best not in [*(r.tasks or ["main"]), *r.evaluation.sets],
+         'checkpoint.best is an evaluation set: that of a task (of the only one "main"), or one of evaluation.sets'),
+    Rule("reward.correct reward.wrong",
+         lambda r: r.reward.correct <= r.reward.wrong,
+         "a correct completion must be worth more"),
+    Rule("grading.cpu_limit_s grading.timeout_s",
+         lambda r: r.grading.cpu_limit_s > r.grading.timeout_s,
+         "the answer would be given up before, so raise grading.timeout_s or lower grading.cpu_limit_s"),
+    Rule("budget.steps budget.gpu_hours budget.flops",
+         lambda r: all(limit is None for _, limit in r.budget),
+         "a run needs an end, so give at least one of them"),
+    Rule("optimizer.schedule optimizer.decay_steps budget.steps",
+         lambda r: r.optimizer.schedule != "constant" and r.optimizer.decay_steps is None and r.budget.steps is None,
+         "the learning rate needs a number of steps to fall over: set optimizer.decay_steps, or budget.steps"),
+    Rule("sft.epochs sft.steps",
+         lambda r: r.sft.epochs is not None and r.sft.steps is not None,
+         "set one of the two"),
+)
+TASK_RULES: tuple[Rule[parts.TaskSettings], ...] = (
+    Rule("grader graders",
+         lambda task: task.grader and task.graders,
+         "a task has one grader or several, so move the one to a table of its own in graders"),
+    Rule("graders",
+         lambda task: task.graders and not any(grader.weight for grader in task.graders.values()),
+         "every weight is 0, so nothing would be trained on"),
+    Rule("graders",
+         lambda task: not all(map(_is_plain, task.graders)),
+         "a column is named after each, so use letters, digits, _ and - only"),
+    Rule("environment.reward_range",
+         lambda task: task.environment.reward_range[0] >= task.environment.reward_range[1],
+         "what is worth 1 must be above what is worth 0"),
+)
+NAME_RULE = Rule[parts.TaskSettings]("name", lambda task: not task.name, "say which task it is")
+SAMPLING_RULE = Rule[parts.EvalSampling](
+    "temperature samples_per_prompt",
+    lambda sampling: sampling.temperature == 0 and sampling.samples_per_prompt > 1,
+    "greedy samples of a prompt are all the same, so set samples_per_prompt = 1 or raise the temperature",
+)
+# fmt: on
 
 
 def conflicts(r: Recipe) -> Iterator[Conflict]:
     """Yield each combination that cannot work."""
-    yield from _pipeline_conflicts(r)
-    yield from _device_conflicts(r)
+    yield from _broken(RULES, r)
     for table, task in {**r.task_tables, **r.eval_tables}.items():
-        yield from _task_conflicts(table, task)
-    yield from _mixture_conflicts(r)
-    yield from _evaluation_conflicts(r)
-    if r.reward.correct <= r.reward.wrong:
-        correct, wrong = f"{r.reward.correct:g}", f"{r.reward.wrong:g}"
-        yield (
-            ("reward.correct", "reward.wrong"),
-            f"reward.correct is {correct} and reward.wrong is {wrong}: a correct completion must be worth more",
-        )
-    if r.grading.cpu_limit_s > r.grading.timeout_s:
-        yield (
-            ("grading.cpu_limit_s", "grading.timeout_s"),
-            f"grading.cpu_limit_s is {r.grading.cpu_limit_s:g}, above grading.timeout_s = {r.grading.timeout_s:g}, "
-            f"when the answer is given up anyway: raise grading.timeout_s or lower grading.cpu_limit_s",
-        )
-    if r.budget.steps is None and r.budget.gpu_hours is None and r.budget.flops is None:
-        yield ("budget",), "budget is not set: give at least one of budget.steps, budget.gpu_hours, budget.flops"
-    if r.optimizer.schedule != "constant" and r.optimizer.decay_steps is None and r.budget.steps is None:
-        yield (
-            ("optimizer.schedule", "optimizer.decay_steps", "budget.steps"),
-            f'optimizer.schedule is "{r.optimizer.schedule}", but the run has no number of steps over which the '
-            f"learning rate could fall: set optimizer.decay_steps, or budget.steps",
-        )
-    if r.sft.epochs is not None and r.sft.steps is not None:
-        yield (
-            ("sft.epochs", "sft.steps"),
-            f"sft.epochs is {r.sft.epochs:g} and sft.steps is {r.sft.steps}: set one of the two",
-        )
-
-
-def _pipeline_conflicts(r: Recipe) -> Iterator[Conflict]:
-    pipeline, length, rollout = r.pipeline, r.length, r.rollout
-    lag, every = pipeline.max_lag, pipeline.push_every
-    if not pipeline.drain and every > 1:
-        yield (
-            ("pipeline",),
-            f"pipeline.push_every is {every} with pipeline.drain = false: set pipeline.push_every = 1 "
-            f"(PipelineRL-{lag}), or pipeline.drain = true and pipeline.max_lag = {every - 1} (PPO-off-policy-{every})",
-        )
-    if pipeline.drain and lag != every - 1:
-        yield (
-            ("pipeline",),
-            f"pipeline.max_lag is {lag}, but with pipeline.drain = true and pipeline.push_every = {every} the lag is "
-            f"always up to {every - 1}: set pipeline.max_lag = {every - 1}, or pipeline.push_every = {lag + 1}, or "
-            f"pipeline.drain = false (and pipeline.push_every = 1) for PipelineRL-{lag}",
-        )
-    if pipeline.drain and pipeline.waits_for == "generators":
-        yield (
-            ("pipeline",),
-            'pipeline.waits_for is "generators" with pipeline.drain = true, which waits for every group: set '
-            'pipeline.waits_for = "groups", or pipeline.drain = false',
-        )
-    if isinstance(length, parts.InterruptionSettings) and length.thinking_min > length.thinking_max:
-        yield (
-            ("length",),
-            f"length.thinking_min is {length.thinking_min}, above length.thinking_max = {length.thinking_max}: the "
-            f"place is drawn between the two",
-        )
-    if isinstance(length, parts.PenaltySettings) and length.cache > length.max_length:
-        yield (
-            ("length",),
-            f"length.cache is {length.cache}, above length.max_length = {length.max_length}: even an empty answer "
-            f"would be penalised",
-        )
-    fields = length_settings(r)
-    needed = rollout.max_prompt_tokens + sum(getattr(length, name.partition(".")[2]) for name in fields)
-    if fields and needed > rollout.context and "rollout.context" not in r.derived:
-        yield (
-            ("rollout.context", "rollout.max_prompt_tokens", *fields),
-            f"rollout.context is {rollout.context}, but rollout.max_prompt_tokens + {' + '.join(fields)} is {needed}: "
-            f"set rollout.context = {needed} or shorten the others",
-        )
-
-
-def _device_conflicts(r: Recipe) -> Iterator[Conflict]:
-    learner, rollout, address = r.learner, r.rollout, r.cluster.address
-    ranks, sharding, size, context = learner.ranks, learner.sharding, learner.shard_size, learner.context_ranks
-    if sharding == "none" and ranks > 1:
-        yield (
-            ("learner.ranks", "learner.sharding"),
-            f'learner.ranks is {ranks}, but learner.sharding is "none": set it to "replicate" if a device can hold '
-            f'weights and optimiser, else to "full"',
-        )
-    if sharding == "hybrid" and not (size is not None and ranks % size == 0 and size < ranks):
-        yield (
-            ("learner.sharding", "learner.shard_size", "learner.ranks"),
-            f'learner.sharding is "hybrid" and learner.shard_size is {size or "not set"}: set it to a divisor of '
-            f'learner.ranks = {ranks} below it, or learner.sharding to "full"',
-        )
-    if sharding != "hybrid" and size is not None:
-        yield (
-            ("learner.shard_size", "learner.sharding"),
-            f'learner.shard_size is {size}, but learner.sharding is "{sharding}": it is only for "hybrid"',
-        )
-    if context > 1 and sharding != "full":
-        yield (
-            ("learner.context_ranks", "learner.sharding"),
-            f'learner.context_ranks is {context}, but learner.sharding is "{sharding}": it is only for "full"',
-        )
-    if sharding == "full" and ranks % context:
-        yield (
-            ("learner.context_ranks", "learner.ranks"),
-            f"learner.context_ranks is {context}, which does not divide learner.ranks = {ranks}: set it to a divisor, "
-            f"or to 1",
-        )
-    if sharding in ("full", "hybrid") and learner.start_kl:
-        yield (
-            ("learner.start_kl", "learner.sharding"),
-            f'learner.start_kl is {learner.start_kl:g} with learner.sharding = "{sharding}", which would need a second '
-            f'sharded model: set learner.start_kl = 0 or learner.sharding = "replicate"',
-        )
-    if r.model.router_replay and context > 1:
-        yield (
-            ("model.router_replay", "learner.context_ranks"),
-            f"model.router_replay with learner.context_ranks = {context}: experts of a divided pass are not replayed; "
-            f"set learner.context_ranks = 1",
-        )
-    if r.model.router_replay and r.task.environment.name:
-        yield (
-            ("model.router_replay", "task.environment"),
-            "model.router_replay with task.environment: the experts of a conversation of several turns are not "
-            "recorded; set model.router_replay = false",
-        )
-    if address and not rollout.generators:
-        yield (
-            ("cluster.address", "rollout.generators"),
-            f'cluster.address is "{address}", but rollout.generators is 0, so nothing would sample there: set '
-            f"rollout.generators, or leave cluster.address out",
-        )
-    if rollout.engine == "torch" and (rollout.gpus_per_generator or 0) > 1:
-        yield (
-            ("rollout.gpus_per_generator", "rollout.engine"),
-            f"rollout.gpus_per_generator is {rollout.gpus_per_generator}, but the torch engine samples on one GPU: set "
-            f"it to 1 and raise rollout.generators",
-        )
-    parallel = rollout.vllm.tensor_parallel
-    if rollout.generators and rollout.engine == "vllm" and rollout.generator_gpus not in (0, parallel):
-        yield (
-            ("rollout.gpus_per_generator", "rollout.vllm.tensor_parallel"),
-            f"rollout.gpus_per_generator is {rollout.gpus_per_generator}, but rollout.vllm.tensor_parallel is "
-            f"{parallel}: set both alike",
-        )
-    if "trust_remote_code" in rollout.vllm.engine_args:
-        yield (
-            ("rollout.vllm.engine_args",),
-            "rollout.vllm.engine_args has trust_remote_code, which no recipe sets: use --trust-remote-code",
-        )
-
-
-def _task_conflicts(table: str, task: parts.TaskSettings) -> Iterator[Conflict]:
-    if task.grader and task.graders:
-        yield (
-            (f"{table}.grader", f"{table}.graders"),
-            f'{table}.grader is "{task.grader}" and there are also {table}.graders: a task has one grader or several, '
-            f"so move it to a table [{table}.graders.NAME]",
-        )
-    if task.graders and not any(grader.weight for grader in task.graders.values()):
-        yield (f"{table}.graders",), f"every weight in {table}.graders is 0: nothing would be trained on"
-    if not all(map(_is_plain, task.graders)):
-        yield (
-            (f"{table}.graders",),
-            f"a name in {table}.graders has other characters than letters, digits, _ and -, and a column is named "
-            f"after it",
-        )
-    if task.environment.reward_range[0] >= task.environment.reward_range[1]:
-        yield (
-            (f"{table}.environment.reward_range",),
-            f"{table}.environment.reward_range is {task.environment.reward_range}: what is worth 1 must be above what "
-            f"is worth 0",
-        )
-
-
-def _mixture_conflicts(r: Recipe) -> Iterator[Conflict]:
-    if r.tasks and r.task.name:
-        yield (
-            ("task", "tasks"),
-            f'task.name is "{r.task.name}" and there are also tables [{"], [".join(r.task_tables)}]: a run has one '
-            f'task or several, so move [task] to a table [tasks.NAME], or write task = "" where it comes by extends',
-        )
+        yield from _broken(TASK_RULES, task, table)
     for name, task in r.tasks.items():
-        # Problems, evaluation sets and curves are named after it.
-        if not _is_plain(name):
-            yield (
-                ("tasks",),
-                f"tasks holds {json.dumps(name)}, but the name of a task may only have letters, digits, _ and -",
-            )
-        if not task.name:
-            yield (f"tasks.{name}",), f"tasks.{name}.name is not set: say which task it is"
-        if name in r.evaluation.sets:
-            yield (
-                (f"evaluation.sets.{name}", f"tasks.{name}"),
-                f"evaluation.sets.{name} has the name of tasks.{name}, which already has an evaluation set: give it "
-                f"another name",
-            )
-
-
-def _evaluation_conflicts(r: Recipe) -> Iterator[Conflict]:
-    best = r.checkpoint.best
-    names = [*(r.tasks or ["main"]), *r.evaluation.sets]
-    if "main" in r.evaluation.sets and not r.tasks:
-        yield (
-            ("evaluation.sets.main",),
-            "evaluation.sets.main has the name of the task's own evaluation set: give it another name",
-        )
-    if best and best not in names:
-        yield (
-            ("checkpoint.best", "evaluation.sets"),
-            f'checkpoint.best is "{best}", which is not an evaluation set; the sets are {", ".join(names)}',
-        )
+        yield from _broken([NAME_RULE], task, f"tasks.{name}")
     for table, sampling in r.evaluation.sampling_of_sets():
-        if sampling.temperature == 0 and sampling.samples_per_prompt > 1:
-            yield (
-                (f"{table}.temperature", f"{table}.samples_per_prompt"),
-                f"{table}.temperature = 0 is greedy, so {sampling.samples_per_prompt} samples of a prompt would be "
-                f"one sample counted often: set {table}.samples_per_prompt = 1 or raise the temperature",
-            )
+        yield from _broken([SAMPLING_RULE], sampling, table)
 
 
-def length_settings(recipe: Recipe) -> tuple[str, ...]:
-    """Return the settings whose sum is the longest completion; none for a user's own length control."""
-    interruption = ("length.thinking_max", "length.answer_budget")
-    limited = ("length.max_length",)
-    return {"interruption": interruption, "penalty": limited, "none": limited}.get(recipe.length.name, ())
+def _broken(rules: Sequence[Rule[Part]], part: Part, table: str = "") -> Iterator[Conflict]:
+    for rule in rules:
+        if rule.is_broken(part):
+            values = {dotted(table, key): functools.reduce(getattr, key.split("."), part) for key in rule.keys.split()}
+            said = ", ".join(f"{key} {_said(value)}" for key, value in values.items())
+            yield tuple(values), f"{said}: {rule.remedy.format(r=part)}"
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"holds {quoted(value)}" if value else "is empty"
+    return "is not set" if value is None else f"is {show(value)}"
+
+
+def _divisors(num: int) -> list[int]:
+    """Return the divisors of a number between 1 and it."""
+    return [divisor for divisor in range(2, num) if num % divisor == 0]
 
 
 def _is_plain(name: str) -> bool:
@@ -354,13 +286,15 @@ def imports_of(recipe: Recipe) -> dict[str, str]:
 
 
 def mode_name(pipeline: parts.PipelineSettings) -> str:
-    """Return the paper's name for the regime that the settings of the pipeline make."""
-    if pipeline.max_lag == 0:
-        return "synchronous"
+    """Return the paper's name for the regime that the settings of the pipeline make; "" if they make none."""
     if pipeline.drain:
-        return f"PPO-off-policy-{pipeline.push_every}"
-    waits = "" if pipeline.waits_for == "groups" else " (waits for generators)"
-    return f"PipelineRL-{pipeline.max_lag}{waits}"
+        fits = pipeline.max_lag == pipeline.push_every - 1 and pipeline.waits_for == "groups"
+        name = f"PPO-off-policy-{pipeline.push_every}"
+    else:
+        fits = pipeline.push_every == 1
+        waits = "" if pipeline.waits_for == "groups" else " (waits for generators)"
+        name = f"PipelineRL-{pipeline.max_lag}{waits}"
+    return "" if not fits else name if pipeline.max_lag else "synchronous"
 
 
 def body_dtype(recipe: Recipe, *, gpu: bool) -> Literal["bfloat16", "float32"]:
@@ -393,7 +327,7 @@ def inert(recipe: Recipe, *, gpu: bool) -> dict[str, str]:
 
 def remedies(recipe: Recipe) -> dict[str, tuple[str, ...]]:
     """Return the settings of this recipe that help against each kind of alarm (report/alarms.py)."""
-    names = length_settings(recipe)[::-1]
+    names = recipe.length_settings[::-1]
     if recipe.filter.drop_truncated:
         keep = ("filter.drop_truncated = false",)
         # Without interruptions nothing else teaches the model to be brief, so that comes first.

@@ -1,7 +1,9 @@
-"""Suggestions for misspelt names."""
+"""Names and values in messages, and suggestions for misspelt names."""
 
 import difflib
+import json
 from collections.abc import Iterable
+from typing import Any
 
 
 def closest(word: str, choices: Iterable[str], *, cutoff: float = 0.6) -> str | None:
@@ -19,3 +21,9 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 def quoted(words: Iterable[str]) -> str:
     """Return the words in quotes, separated by commas."""
     return ", ".join(f'"{word}"' for word in words)
+
+
+def show(value: Any) -> str:
+    """Return a value as JSON, cut where it is long."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."

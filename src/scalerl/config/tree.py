@@ -112,7 +112,7 @@ def settings_of(part: Settings, table: str = "", doc: str = "") -> dict[str, Set
     `doc` describes the whole table; it is also the description of an axis's name.
     """
     settings: dict[str, Setting] = {}
-    docs = {name: field.description or "" for name, field in _written(type(part)).items()}
+    docs = {name: " ".join((field.description or "").split()) for name, field in _written(type(part)).items()}
     if extra := part.model_extra:
         docs |= own_meanings(getattr(part, "name", None), extra)
     for name, own_doc in docs.items():

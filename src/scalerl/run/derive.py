@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import torch
 
 from scalerl.config import Recipe, with_derived
-from scalerl.config.recipe import length_settings
 from scalerl.config.suggest import quoted
 from scalerl.errors import RecipeError
 from scalerl.loop.requests import Text
@@ -58,7 +57,7 @@ def derive(recipe: Recipe) -> tuple[Recipe, tuple[Derived, ...]]:
     if unknown := [key for key in recipe.derived if key not in made]:
         raise RecipeError(f"derived holds {quoted(unknown)}, which cannot be derived; what can be is {quoted(made)}")
     # Another length control than the recipe's own may have no such setting.
-    skipped = {"length.max_length"}.difference(length_settings(recipe))
+    skipped = {"length.max_length"}.difference(recipe.length_settings)
     chosen = tuple(made[key] for key in recipe.derived if key not in skipped)
     return with_derived(recipe, {each.key: each.value for each in chosen}), chosen
 
@@ -92,7 +91,7 @@ def _derivations(recipe: Recipe, path: str) -> Iterable[Derived]:
             f"rollout.max_prompt_tokens is {prompt}, but the model has room for {longest_context} tokens, those of the "
             f"completion included: lower it"
         )
-    length, limits = max(min(LENGTH[device], room), 1), length_settings(recipe)
+    length, limits = max(min(LENGTH[device], room), 1), recipe.length_settings
     yield Derived("length.max_length", length, f"{LENGTH[device]:,} on this device, if the model's context has room")
     if limits and not (is_open("length.max_length") and "length.max_length" in limits):
         length = sum(getattr(recipe.length, key.partition(".")[2]) for key in limits)

@@ -14,7 +14,7 @@ from typing import Any
 from scalerl import store
 from scalerl.atomic_files import locked, write_errors
 from scalerl.config import Recipe, load_written
-from scalerl.config.messages import show
+from scalerl.config.suggest import show
 from scalerl.errors import BusyError, RecipeError, RunFolderError, StudyError
 from scalerl.logs.axes import Axis
 from scalerl.report.columns import number

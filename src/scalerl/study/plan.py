@@ -9,9 +9,9 @@ from typing import Any
 from scalerl.config import Recipe, differences, inert
 from scalerl.config.keys import leaves, nested
 from scalerl.config.load import load_layers, override_layer
-from scalerl.config.messages import show
 from scalerl.config.parts import BudgetSettings
 from scalerl.config.secrets import secrets_in
+from scalerl.config.suggest import show
 from scalerl.config.tree import expand, is_named, merge
 from scalerl.errors import RecipeError, StudyError
 from scalerl.report.runs import PER_RUN

@@ -11,8 +11,8 @@ from pydantic_core import ErrorDetails
 from scalerl.config import Settings
 from scalerl.config.keys import nested
 from scalerl.config.load import locate, read_override, read_table
-from scalerl.config.messages import described, show
-from scalerl.config.suggest import did_you_mean
+from scalerl.config.messages import described
+from scalerl.config.suggest import did_you_mean, show
 from scalerl.config.tree import expand, merge
 from scalerl.errors import StudyError
 from scalerl.logs.axes import Axis

@@ -140,9 +140,7 @@ def sft(
     """
     base, shape, observer = model or recipe.sft.model or recipe.model.path, shape or TinyShape(), observer or _Silent()
     if not base:
-        raise RecipeError(
-            "model.path is not set, so there is nothing to start from: set it, or sft.model, or add --model new"
-        )
+        raise RecipeError("model.path is not set, so there is nothing to start from: set it, or sft.model")
     folder, new = out.with_name(f"{out.name}.checkpoints"), base == NEW_MODEL
     _check_folders(out, folder, resume=resume)
     if not new:
