@@ -65,7 +65,7 @@ def paint_s(tab: Any, link: str, ready: str) -> float:
 
 def update_s(tab: Any, run: GrowingRun) -> float:
     """Seconds from writing an evaluation until the page counts it: of very many, means are drawn."""
-    count = "parseInt(document.querySelector('#verdict .what').textContent.match(/\\d+/)[0])"
+    count = "parseInt(document.querySelector('#tiles .what').textContent.match(/\\d+/)[0])"
     before = tab.evaluate(count)
     run.train(1)
     began = time.perf_counter()
@@ -96,7 +96,7 @@ def measure(folder: Path, num_runs: int, num_rows: int, num_updates: int) -> dic
             figures["CPU of the server until then, s"] = cpu_s(board.process.pid)
             figures["first paint, s"] = paint_s(tab, f"{board.link}?again", all_drawn)
             key = next(row["key"] for row in board.json("/api/runs")["runs"] if row["name"] == runs[0].folder.name)
-            figures["first paint of one run, s"] = paint_s(tab, f"{board.link}?one#run/{key}", "#curve figure circle")
+            figures["first paint of one run, s"] = paint_s(tab, f"{board.link}?one#run/{key}", "#curves svg circle")
             time.sleep(2)
             before = cpu_s(board.process.pid)
             updates = [update_s(tab, runs[0]) for _ in range(num_updates)]

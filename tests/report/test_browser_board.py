@@ -76,20 +76,20 @@ def until(tab: Any, condition: str) -> None:
 
 
 def num_points(tab: Any) -> int:
-    return tab.locator("#curve figure circle").count()
+    return tab.locator("#curves svg circle").count()
 
 
 def test_curve_and_history_grow_without_a_reload(open_page: Any, board: ServedBoard, run: GrowingRun):
     tab = open_page(link_to(board, run))
-    tab.wait_for_selector("#curve figure circle")
+    tab.wait_for_selector("#curves svg circle")
     tab.evaluate("window.mark = 'same page'")
     tab.wait_for_selector(".forecast-line", state="attached")
     before = num_points(tab)
     grow(run, 6)
-    until(tab, f"document.querySelectorAll('#curve figure circle').length >= {before + 6}")
+    until(tab, f"document.querySelectorAll('#curves svg circle').length >= {before + 6}")
     until(tab, "document.querySelectorAll('#history figure svg circle').length >= 6")
-    tab.wait_for_selector("#verdict-text")
-    assert "Doubling" in tab.locator("#verdict").inner_text()
+    tab.wait_for_selector("#tiles .tile")
+    assert "doubling" in tab.locator("#tiles").inner_text()
     assert tab.locator("#time .key li").count() >= 4
     assert tab.locator("#signals figure").count() >= 5
     assert tab.evaluate("window.mark") == "same page"
@@ -124,7 +124,7 @@ def test_any_column_is_drawn_smoothed_and_beside_another_run(
 
 def test_collapse_raises_an_alarm_with_its_beginning(open_page: Any, board: ServedBoard, run: GrowingRun):
     tab = open_page(link_to(board, run))
-    tab.wait_for_selector("#alarms p")
+    tab.wait_for_selector("#tiles .tile")
     grow(run, 6)
     for _ in range(10):
         run.train(10, **{"rollout/truncated_frac": 0.5, "loss/entropy": 0.0001})
@@ -159,14 +159,14 @@ def test_samples_are_searched_and_followed(open_page: Any, board: ServedBoard, r
 def test_page_recovers_when_the_server_is_restarted(open_page: Any, run: GrowingRun):
     with ServedBoard(run.folder) as board:
         port, tab = board.port, open_page(board.link)
-        tab.wait_for_selector("#curve figure circle")
+        tab.wait_for_selector("#curves svg circle")
         until(tab, "document.getElementById('connection').textContent === 'live'")
         before = num_points(tab)
     until(tab, "document.getElementById('connection').textContent.startsWith('not connected')")
     grow(run, 1)
     with ServedBoard(run.folder, options=("--port", str(port))):
         until(tab, "document.getElementById('connection').textContent === 'live'")
-        until(tab, f"document.querySelectorAll('#curve figure circle').length > {before}")
+        until(tab, f"document.querySelectorAll('#curves svg circle').length > {before}")
         assert num_points(tab) > before
 
 
@@ -202,9 +202,8 @@ def test_keys_and_screen_readers(open_page: Any, tmp_path: Path):
         until(tab, "document.querySelector('h1').textContent === 'first'")
         tab.keyboard.press("k")
         until(tab, "document.querySelector('h1').textContent === 'second'")
-        tab.wait_for_selector("#curve figure svg")
-        label = tab.locator("#curve figure svg").get_attribute("aria-label")
-        assert "reward against GPU-hours" in label
+        tab.wait_for_selector("#curves svg")
+        assert "Reward against GPU-hours" in tab.locator("#curves svg").get_attribute("aria-label")
         tab.keyboard.press("?")
         assert tab.locator("#help").is_visible()
         tab.keyboard.press("Escape")
@@ -221,7 +220,7 @@ def test_keys_and_screen_readers(open_page: Any, tmp_path: Path):
 def test_phone_and_dark_layouts(open_page: Any, board: ServedBoard, watched: Path, options: dict[str, Any]):
     run = grown(watched / f"layout-{next(iter(options))}", num=6)
     tab = open_page(link_to(board, run), **options)
-    tab.wait_for_selector("#curve figure circle")
+    tab.wait_for_selector("#curves svg circle")
     assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     colour = tab.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (colour == "rgb(20, 23, 26)") == ("color_scheme" in options)
@@ -235,6 +234,6 @@ def test_many_tabs_share_one_stream(open_page: Any, board: ServedBoard, run: Gro
     for tab in tabs[1:]:
         tab.goto(link_to(board, run), timeout=SLOW)
     for tab in tabs:
-        tab.wait_for_selector("#curve figure circle", timeout=SLOW)
+        tab.wait_for_selector("#curves svg circle", timeout=SLOW)
         until(tab, "document.getElementById('connection').textContent === 'live'")
     assert [tab.locator("#connection").inner_text() for tab in tabs] == ["live"] * num

@@ -238,7 +238,7 @@ def test_a_name_cannot_end_the_script_or_become_markup(written: dict[str, Any]):
 def test_json_has_kinds_and_the_page_adds_sentences(written: dict[str, Any], study: Path):
     content = content_of(study)
     told = written["content"]
-    assert set(told) - set(content) == {"tables", "samples"}
+    assert set(told) - set(content) == {"tables", "samples", "alarms"}
     assert content["summary"][""][0]["kind"] == "lead_highest_ceiling"
     assert [len(facts) for facts in content["summary"].values()] == [len(texts) for texts in told["summary"].values()]
     assert not {"text", "verdict_text"} & {key for one in content["views"] for curve in one["curves"] for key in curve}

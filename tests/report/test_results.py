@@ -157,7 +157,7 @@ def test_forms_are_ranked_by_the_fraction_nearest_a_half():
     done = analyse_backtest([series()], FitOptions(), [0.3, 0.7, 0.6])
     assert done.form_ranking is not None
     assert done.form_ranking.scored_on == "what lies after 60% of the compute"
-    score = dict(done.curves[0].fractions)[0.6]
+    score = dict(done.curves[0].early)[0.6].holdout
     assert score is not None
     assert dict(done.form_ranking.errors)["sigmoid"] == score.rmse
     assert {form for form, _ in done.form_ranking.errors} == set(FORMS)

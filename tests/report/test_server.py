@@ -13,6 +13,7 @@ from boards import GrowingRun, ServedBoard, wait_until
 from ray_processes import descendants
 from run_folders import write_study
 
+import scalerl
 from scalerl.errors import UsageError
 from scalerl.report.board.serve import HEADERS, REQUEST_S, is_loopback, link_to, listen
 from scalerl.report.board.state import WORKER_BYTES, Board
@@ -71,39 +72,29 @@ def _listed(board: ServedBoard, names: set[str]) -> Any:
     return listing if names <= {row["name"] for row in listing["runs"]} else None
 
 
-def test_run_has_forecast_history_and_numbers(board: ServedBoard):
+def test_run_is_a_report_with_history_and_numbers(board: ServedBoard, watched: Path):
     detail = wait_until(lambda: _fitted(board, "good"))
-    (curve,) = detail["curves"]
-    assert len(curve["points"]["compute"]) == 12
-    assert curve["fit"]["end_compute"] == pytest.approx(4.0)
-    assert curve["fit"]["line"]["band"] is not None
-    assert [row["num"] for row in curve["history"]] == [5, 6, 7, 8, 10, 12]
-    assert detail["status"] == "running"
-    assert "time/step_s" in detail["signals"]["columns"]
+    (shown,) = detail["report"]["views"][0]["curves"]
+    (points,) = detail["report"]["sets"][0]["points"]["gpu_hours"].values()
+    assert (points["num_points"], detail["end_compute"], detail["status"]) == (12, pytest.approx(4.0), "running")
+    assert shown["line"]["band"] is not None
+    assert [row["num"] for row in detail["history"]["/good"]] == [5, 6, 7, 8, 10, 12]
+    # The fit is that of the command line.
+    (curve,) = scalerl.read(watched / "good").fit().curves
+    assert (shown["verdict"], shown["ceiling"]) == (curve.verdict, curve.ceiling)
+    run = detail["run"]
+    assert "time/step_s" in run["signals"]["columns"]
     answer = board.json(f"/api/runs/{detail['key']}/columns?names=time/step_s%0Anot_logged")
     assert list(answer["columns"]) == ["time/step_s"]
     assert len(answer["step"]) == len(answer["columns"]["time/step_s"]) == 120
-    assert {part["label"] for part in detail["times"]["step"]} >= {"learning", "pushing weights"}
-    assert detail["times"]["throughput"]["last"] == pytest.approx(5000 / 36, rel=1e-3)
-    assert {"loss/entropy", "rollout/length_mean"} <= {line["key"] for line in detail["signals"]["lines"]}
+    assert {part["label"] for part in run["times"]["step"]} >= {"learning", "pushing weights"}
+    assert run["times"]["throughput"]["last"] == pytest.approx(5000 / 36, rel=1e-3)
+    assert {"loss/entropy", "rollout/length_mean"} <= {line["key"] for line in run["signals"]["lines"]}
 
 
 def _fitted(board: ServedBoard, name: str) -> Any:
     detail = board.run(name)
-    return detail if detail["curves"] and len(detail["curves"][0]["history"]) >= 6 else None
-
-
-def test_fit_is_that_of_the_command_line(board: ServedBoard, watched: Path):
-    from scalerl.curves import fit
-    from scalerl.logs.formats import read_table
-    from scalerl.logs.series import Selection, series_from
-    from scalerl.report.results import FitOptions
-
-    (series,) = series_from([read_table(watched / "good")], Selection())
-    done = fit(series.compute, series.reward, **FitOptions().of(series))
-    shown = wait_until(lambda: board.run("good")["curves"][0]["fit"])
-    assert shown["verdict"] == done.verdict
-    assert shown["ceiling"]["value"] == pytest.approx(done.params["ceiling"])
+    return detail if detail["history"].get(f"/{name}") else None
 
 
 def test_study_has_its_arms_side_by_side(board: ServedBoard):
@@ -138,7 +129,8 @@ def test_a_changed_plan_is_shown(board: ServedBoard, watched: Path):
 
 def _compared(board: ServedBoard, key: str) -> Any:
     study = board.json(f"/api/studies/{key}")
-    return study if study["report"] and len(study["report"]["sets"][0]["curves"]) == 2 else None
+    report = study["report"]
+    return study if report and len(report["sets"][0]["curves"]) == 2 and report["views"][0]["pairs"] else None
 
 
 def test_nothing_outside_is_served(board: ServedBoard):

@@ -63,7 +63,11 @@ def _above(n: Note, at: Amount) -> str:
 
 def _most_of_gain(n: Note, at: Amount) -> str:
     verb = "was reached" if n.reached else "should be reached"
-    return f"{n.share:.0%} of the gain {verb} at {at(n.value)} [{short(n.low, 3)}, {short(n.high, 3)}]."
+    return f"{n.share:.0%} of the gain {verb} at {at(n.value)} [{_ends(n, lambda value: short(value, 3))}]."
+
+
+def _ends(n: Note, show: Callable[[float], str]) -> str:
+    return f"{show(n.low)}, {show(n.high)}" if math.isfinite(n.high) else f"more than {show(n.low)}"
 
 
 def _difference(n: Note, at: Amount) -> str:
@@ -75,7 +79,7 @@ def _difference(n: Note, at: Amount) -> str:
 
 def _ratio(n: Note, at: Amount) -> str:
     return (
-        f"For a reward of {n.reward:.3g}, {n.a} needs {n.ratio:.2f} [{n.low:.2f}, {n.high:.2f}] times the compute of "
+        f"For a reward of {n.reward:.3g}, {n.a} needs {n.ratio:.2f} [{_ends(n, '{:.2f}'.format)}] times the compute of "
         f"{n.b} (probability of less: {n.p_less:.2f})."
     )
 

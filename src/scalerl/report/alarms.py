@@ -124,7 +124,7 @@ class Alarm:
         """Return what a page shows."""
         text = alarm_text(self)
         shown = ("kind", "began", "ended", "value", "limit", "began_compute")
-        words = {"title": TITLES[self.kind], "text": text[:1].upper() + text[1:]}
+        words = {"title": self.kind.replace("_", " ").capitalize(), "text": text[:1].upper() + text[1:]}
         return {**{name: getattr(self, name) for name in shown}, **words}
 
 
@@ -365,24 +365,6 @@ class AlarmNews:
 
 # In words
 
-TITLES = {
-    AlarmKind.TRUNCATED: "Truncation",
-    AlarmKind.MISMATCH: "Generator and learner differ",
-    AlarmKind.BACKEND: "Generator and learner differ at equal weights",
-    AlarmKind.NO_VERDICT: "No verdicts",
-    AlarmKind.SKIPPED: "Skipped updates",
-    AlarmKind.EMPTY: "Empty batches",
-    AlarmKind.SOLVED: "Solved problems",
-    AlarmKind.ENTROPY: "Collapse of entropy",
-    AlarmKind.LAG: "Lag",
-    AlarmKind.FALL: "Fall of the reward",
-    AlarmKind.OVERTRAINED: "Overtraining",
-    AlarmKind.OVERFITTED: "Overfitting",
-    AlarmKind.FORECAST_MOVED: "The forecast has moved",
-    AlarmKind.UNEVEN_TIME: "Uneven time",
-    AlarmKind.GRADER_ERROR: "Grader",
-    AlarmKind.STALLED: "Standing still",
-}
 FACTS = {
     AlarmKind.TRUNCATED: "{value:.0%} of completions reach their length limit and are cut off",
     AlarmKind.MISMATCH: "generator and learner differ by a KL of {value:.2g}",

@@ -138,7 +138,7 @@ def warnings(report: Report) -> list[Fact]:
         facts.append(said("different_prompts", set=name, prompts=hashes))
     facts += [fact for run in material.runs for fact in compute_caveats(run)]
     for run in material.runs:
-        active = [alarm for alarm in run.alarms() if alarm.ended is None]
+        active = [alarm for alarm in run.alarms if alarm.ended is None]
         facts += [said("alarm", run=run.name, alarm=alarm) for alarm in active]
     differing = tuple(key for key, values in environments(material.runs).items() if len(values) > 1)
     return [*facts, *([said("different_environments", keys=differing)] if differing else [])]

@@ -7,10 +7,11 @@ from scalerl import store
 from scalerl.curves import FORMS, NoteKind, Verdict, find_note, note_text
 from scalerl.joint.pool import pool
 from scalerl.logs.series import Series
-from scalerl.report.charts import lines_json
+from scalerl.report.alarms import listed
+from scalerl.report.charts import lines_json, times_json
 from scalerl.report.conclusions import leader, open_questions, reference, sentence, summary, warnings
 from scalerl.report.figures import line_of, points_json
-from scalerl.report.json import plain, ranking_json, to_json
+from scalerl.report.json import picked, plain, ranking_json, to_json
 from scalerl.report.results import curve_text, param_value
 from scalerl.report.runs import Run, differences, environments, hours_name
 from scalerl.report.tables import report_tables
@@ -24,8 +25,43 @@ KNOWN = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, *TARGETS, 8.0, 16.0)
 
 def report_json(report: Report) -> dict[str, Any]:
     """Return kinds and numbers: what `--json` prints."""
+    return {**_numbers(report), **plain(_facts(report))}
+
+
+def page_json(report: Report) -> dict[str, Any]:
+    """Return the same in words where people read it: what the page and the Markdown show."""
+    content, facts = _numbers(report), _facts(report)
+    for row, view in zip(content["views"], report.views, strict=True):
+        for curve_row, curve in zip(row["curves"], view.analysis.curves, strict=True):
+            curve_row |= {"verdict_text": curve.verdict, "text": curve_text(curve, notes=curve.notes)}
+        for pair_row, pair in zip(row["pairs"], view.analysis.pairs, strict=True):
+            wanted = find_note(pair.notes, NoteKind.DECIDED_BY)
+            pair_row["text"] = pair.verdict
+            pair_row["to_decide"] = None if wanted is None else note_text(wanted)
+    # On the page runs have their alarms, with when they began.
+    alarms = [fact for fact in facts["warnings"] if fact.kind == "alarm"]
+    facts = {**facts, "warnings": [fact for fact in facts["warnings"] if fact not in alarms], "alarms": alarms}
+    return {**content, **_in_words(facts), "tables": [table.as_json() for table in report_tables(content)]}
+
+
+def _facts(report: Report) -> dict[str, Any]:
+    """Return what the report says: its facts, by the part that they belong to."""
+    return {
+        "summary": {name: summary(report, name) for name in report.sets},
+        "warnings": warnings(report),
+        "notes": list(report.notes),
+        "open": {name: open_questions(report, name) for name in report.sets},
+    }
+
+
+def _in_words(facts: Any) -> Any:
+    if isinstance(facts, dict):
+        return {key: _in_words(each) for key, each in facts.items()}
+    return [sentence(fact) for fact in facts]
+
+
+def _numbers(report: Report) -> dict[str, Any]:
     material = report.material
-    runs = [_run_json(run) for run in material.runs]
     return {
         "title": material.title,
         "description": str(material.plan.get("description") or ""),
@@ -33,16 +69,12 @@ def report_json(report: Report) -> dict[str, Any]:
         "formula": FORMS[report.options.form].formula,
         "level": report.options.level,
         "y_label": report.series[report.axes[0].column][0].y_label,
-        "summary": {name: plain(summary(report, name)) for name in report.sets},
-        "warnings": plain(warnings(report)),
-        "notes": plain(report.notes),
-        "open": {name: plain(open_questions(report, name)) for name in report.sets},
         "axes": [{"key": axis.column, "label": axis.label} for axis in report.axes],
         "windows": [{"key": window.key, "label": window.label} for window in report.windows],
         "window": report.window.key,
         "sets": [_set_json(report, name) for name in report.sets],
         "views": [_view_json(report, view) for view in report.views],
-        "runs": runs,
+        "runs": [run_json(run) for run in material.runs],
         "hours": hours_name(material.runs),
         "differences": {
             "base": material.base or next((run.arm for run in material.runs), None),
@@ -51,26 +83,6 @@ def report_json(report: Report) -> dict[str, Any]:
         "environment": environments(material.runs),
         "pooled": pooled_json(report),
         "decisions": decisions_json(report),
-    }
-
-
-def page_json(report: Report) -> dict[str, Any]:
-    """Return the same in words where people read it: what the page and the Markdown show."""
-    content = report_json(report)
-    for row, view in zip(content["views"], report.views, strict=True):
-        for curve_row, curve in zip(row["curves"], view.analysis.curves, strict=True):
-            curve_row |= {"verdict_text": curve.verdict, "text": curve_text(curve, notes=curve.notes)}
-        for pair_row, pair in zip(row["pairs"], view.analysis.pairs, strict=True):
-            wanted = find_note(pair.notes, NoteKind.DECIDED_BY)
-            pair_row["text"] = pair.verdict
-            pair_row["to_decide"] = None if wanted is None else note_text(wanted)
-    return {
-        **content,
-        "summary": {name: [sentence(fact) for fact in summary(report, name)] for name in report.sets},
-        "warnings": [sentence(fact) for fact in warnings(report)],
-        "notes": [sentence(fact) for fact in report.notes],
-        "open": {name: [sentence(fact) for fact in open_questions(report, name)] for name in report.sets},
-        "tables": [table.as_json() for table in report_tables(content)],
     }
 
 
@@ -117,10 +129,16 @@ def _view_json(report: Report, view: View) -> dict[str, Any]:
     return {**analysis, **ranking_json(view.comparison), **keys, "compared": view.is_compared, "straight": straight}
 
 
-def _run_json(run: Run) -> dict[str, Any]:
-    shown = ("name", "arm", "seed", "status", "reason", "num_steps", "cost", "seconds")
-    more = {"faults": run.faults(), "signals": lines_json(run.columns), "passes": run.passes()}
-    return {**{key: getattr(run, key) for key in shown}, **more}
+def run_json(run: Run) -> dict[str, Any]:
+    """Return what a page shows of one run besides its curve."""
+    return {
+        **picked(run, "name", "arm", "seed", "status", "reason", "num_steps", "cost", "seconds"),
+        "faults": run.faults(),
+        "alarms": listed(run.alarms),
+        "signals": lines_json(run.columns),
+        "times": times_json(run.columns, per_step=not run.is_folder),
+        "passes": run.passes(),
+    }
 
 
 # What the arms of a study say together, and what its policy decided

@@ -28,6 +28,7 @@ MOST_BANDS = 8  # bands of more curves than this hide each other
 REACH = 4.0  # how far beyond the data a curve is drawn, in multiples of the data
 MOST_REACH = 100.0  # a mark further out than this would squeeze the data into a corner
 GRID = 120
+DIFFERENT_UNITS = "compute (different units)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +248,7 @@ def figure_data(analysis: Analysis) -> FigureData:
     y_label = y_labels.pop() if len(y_labels) == 1 else "reward"
     return FigureData(
         title=prefix or (labels[0] if len(labels) == 1 else f"{y_label} of {len(labels)} curves"),
-        x_label=x_labels.pop() if len(x_labels) == 1 else "compute (different units)",
+        x_label=x_labels.pop() if len(x_labels) == 1 else DIFFERENT_UNITS,
         y_label=y_label,
         level=next((fit.level for fit in fits.values()), 0.9),
         curves=tuple(

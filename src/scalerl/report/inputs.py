@@ -13,11 +13,11 @@ from typing import Any
 from scalerl import store
 from scalerl.errors import InputError
 from scalerl.logs.facts import Fact
-from scalerl.logs.formats import expand, read_table
+from scalerl.logs.formats import expand
 from scalerl.logs.names import file_names
 from scalerl.logs.table import Table
 from scalerl.report.files import Root
-from scalerl.report.runs import PER_RUN, WAITING, Run, read_folder
+from scalerl.report.runs import PER_RUN, WAITING, Run, read_source
 from scalerl.report.sources import Source, planned
 
 ARM = "arm"
@@ -30,7 +30,7 @@ class Material:
 
     title: str
     tables: tuple[Table, ...]
-    runs: tuple[Run, ...] = ()
+    runs: tuple[Run, ...]
     """Our own run folders, the unreadable ones too."""
     has_arms: bool
     """Whether rows say which arm they belong to."""
@@ -48,38 +48,50 @@ def gather(paths: Sequence[Path]) -> Material:
     """Read everything that was named; InputError where nothing of it can be used."""
     if not paths:
         raise InputError("no input was given: name a study folder, run folders or log files.")
-    study = paths[0] if len(paths) == 1 and (paths[0] / store.STUDY).is_file() else None
-    plan = {} if study is None else _read_plan(study)
-    sources = _expanded(paths) if study is None else _planned(study, plan)
-    runs = [read_folder(source) for source in sources if source.kind == "run"]
-    notes = _pooled(runs) if study is None else []
-    tables, faults = _tables_of(runs)
-    for source in sources:
-        try:
-            tables += [read_table(source.path)] if source.kind == "log" else []
-        except InputError as fault:
-            if len(sources) == 1:
-                raise
-            faults.append(str(fault))
+    if len(paths) == 1 and (paths[0] / store.STUDY).is_file():
+        plan = _read_plan(paths[0])
+        if not (runs := [read_source(source) for source in planned_sources(paths[0], plan)]):
+            raise InputError(
+                f"{paths[0] / store.STUDY} lists no runs: give the run folders themselves, or run the study first."
+            )
+        return material_of(runs, str(plan.get("name") or paths[0].resolve().name), paths[0], plan)
+    title = file_names([paths[0].resolve()])[0] if len(paths) == 1 else "report"
+    return material_of([read_source(source) for source in _expanded(paths)], title)
+
+
+def material_of(
+    runs: Sequence[Run], title: str, folder: Path | None = None, plan: Mapping[str, Any] | None = None
+) -> Material:
+    """Put runs together, those of a study with its folder and plan; InputError where none of them can be used."""
+    plan = plan or {}
+    notes = _pooled(runs) if folder is None else []
+    faults = [f"{run.name}: {fault}" if run.is_folder else fault for run in runs for fault in run.faults()]
     if waiting := [run.name for run in runs if run.status == WAITING]:
         faults.append(f"Not started yet: {', '.join(waiting)}.")
     faults += [f"{row[ARM]} was not run: {row['skipped']}." for row in plan.get("skipped", []) if ARM in row]
+    tables = [_with_arm(run) for run in runs if not run.problem]
+    if not tables and len(runs) == 1 and not runs[0].is_folder:
+        raise InputError(runs[0].problem)
     if not tables:
         raise InputError(f"nothing of what was given can be used; {faults[0] if faults else 'none is evaluated yet.'}")
     arms = [run.arm for run in runs]
-    base = None if study is None else str(plan["base"]) if plan.get("base") in arms else arms[0]
-    title = file_names([paths[0].resolve()])[0] if len(paths) == 1 else "report"
+    base = None if folder is None else str(plan["base"]) if plan.get("base") in arms else arms[0]
     return Material(
-        title=title if study is None else str(plan.get("name") or study.resolve().name),
+        title=title,
         tables=tuple(tables),
-        runs=tuple(runs),
-        has_arms=len(runs) == len(sources),
-        folder=study,
+        runs=tuple(run for run in runs if run.is_folder),
+        has_arms=all(run.is_folder for run in runs),
+        folder=folder,
         base=base,
         plan=plan,
         faults=tuple(faults),
         notes=tuple(notes),
     )
+
+
+def _with_arm(run: Run) -> Table:
+    table = run.table()
+    return replace(table.with_column(ARM, [run.arm] * len(table)), built=table.built) if run.is_folder else table
 
 
 def _expanded(paths: Sequence[Path]) -> list[Source]:
@@ -102,28 +114,13 @@ def _read_plan(folder: Path) -> store.Row:
         raise InputError(f"{fault}: run the study again with --resume, or repair it.") from None
 
 
-def _planned(folder: Path, plan: store.Row) -> list[Source]:
-    sources = [
+def planned_sources(folder: Path, plan: Mapping[str, Any]) -> list[Source]:
+    """Return the run folders of a study."""
+    return [
         Source(path=folder / store.portable(place), root=Root(), kind="run", name=f"{arm}-seed{seed or 0}", arm=arm,
                seed=seed)
         for arm, seed, place in planned(plan)
     ]  # fmt: skip
-    if not sources:
-        raise InputError(
-            f"{folder / store.STUDY} lists no runs: give the run folders themselves, or run the study first."
-        )
-    return sources
-
-
-def _tables_of(runs: Sequence[Run]) -> tuple[list[Table], list[str]]:
-    """Return the evaluations of the runs that have some, with their arms, and what is wrong with any of them."""
-    tables, faults = [], []
-    for run in runs:
-        faults += [f"{run.name}: {fault}" for fault in run.faults()]
-        if not run.problem:
-            table = run.table()
-            tables.append(replace(table.with_column(ARM, [run.arm] * len(table)), built=table.built))
-    return tables, faults
 
 
 def _pooled(runs: Sequence[Run]) -> list[Fact]:

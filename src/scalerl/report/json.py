@@ -7,9 +7,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from scalerl.curves import Comparison, Fit, Note, Pair, Target
+from scalerl.curves import Comparison, Fit, Note, Target
 from scalerl.logs.facts import Fact
-from scalerl.report.results import Analysis, CurveResult, param_value
+from scalerl.report.results import Analysis, CurveResult, param_value, why_unscored
 
 PARAMS = ("ceiling", "exponent", "midpoint", "start")
 SCORE = ("num_points", "rmse", "bias", "coverage", "level")
@@ -50,8 +50,8 @@ def to_json(analysis: Analysis) -> dict[str, Any]:
     """Return the whole analysis; what is not known, or not finite, is null."""
     forms = analysis.form_ranking
     return {
-        "curves": [curve_json(curve, concluded=analysis.command in ("fit", "forecast")) for curve in analysis.curves],
-        "pairs": [pair_json(pair) for pair in analysis.pairs],
+        "curves": [_curve_json(curve, concluded=analysis.command in ("fit", "forecast")) for curve in analysis.curves],
+        "pairs": [picked(pair, *PAIR) for pair in analysis.pairs],
         "rankings": [{"set": name, **ranking_json(each)} for name, each in analysis.comparisons.items()],
         "forms": None
         if forms is None
@@ -63,10 +63,9 @@ def to_json(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def curve_json(curve: CurveResult, *, concluded: bool) -> dict[str, Any]:
+def _curve_json(curve: CurveResult, *, concluded: bool) -> dict[str, Any]:
     """Return one curve; `concluded` adds where it levels off and when to stop to its notes."""
     fit, series = curve.fit, curve.series
-    why = dict(curve.unscored)
     own = None if fit is None else fit.unpooled
     of_fit = {"form": None, "num_points": len(series.compute), "num_runs": None, "noise_sd": None, "run_sd": None}
     return {
@@ -88,20 +87,16 @@ def curve_json(curve: CurveResult, *, concluded: bool) -> dict[str, Any]:
         "fractions": [
             {
                 "fraction": share,
-                **(dict.fromkeys(SCORE) if score is None else plain(score)),
-                "note": plain(why.get(share)),
+                **(dict.fromkeys(SCORE) if early.holdout is None else plain(early.holdout)),
+                "note": plain(why_unscored(early, share)),
             }
-            for share, score in curve.fractions
+            for share, early in curve.early
         ],
     }
 
 
 def _params(fit: Fit | None) -> dict[str, Any]:
     return {name: plain(param_value(fit, name)) for name in PARAMS}
-
-
-def pair_json(pair: Pair) -> dict[str, Any]:
-    return picked(pair, *PAIR)
 
 
 def ranking_json(comparison: Comparison) -> dict[str, Any]:

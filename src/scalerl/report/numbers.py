@@ -72,7 +72,8 @@ def interval_text(value: Value | Mapping[str, float | None] | None, show: Format
         return "-"
     if math.isnan(value.low) or value.low == value.high:
         return show(value.value)
-    return f"{show(value.value)} [{show(value.low)}, {show(value.high) if math.isfinite(value.high) else 'unbounded'}]"
+    ends = f"{show(value.low)}, {show(value.high)}" if math.isfinite(value.high) else f"more than {show(value.low)}"
+    return f"{show(value.value)} [{ends}]"
 
 
 def ceiling_cell(ceiling: Value, verdict: Verdict) -> str:

@@ -132,9 +132,9 @@ class CurveResult:
     series: Series
     fit: Fit | None
     holdout: Score | None = None
-    fractions: tuple[tuple[float, Score | None], ...] = ()
-    unscored: tuple[tuple[float, Note], ...] = ()
-    """Why a fraction has no score."""
+    """How well it forecasts the points that were held out."""
+    early: tuple[tuple[float, "CurveResult"], ...] = ()
+    """The same curve up to shares of its compute, with the rest held out."""
     at: tuple[At, ...] = ()
     reach: tuple[Reach, ...] = ()
 
@@ -274,60 +274,51 @@ def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: S
     for share in fractions:
         if not 0 < share < 1:
             raise ValueError(f"a fraction must lie between 0 and 1, not {share:g}")
-    curves = _scored(series, options, fractions)
-    return Analysis(
-        command="backtest", curves=_some_usable(curves), form_ranking=_rank_forms(curves, options, fractions)
-    )
-
-
-def _scored(series: Sequence[Series], options: FitOptions, fractions: Sequence[float]) -> list[CurveResult]:
-    """Fit every curve and score it on its held-out points; then again on the part before each fraction."""
-    rows: list[list[tuple[float, Score | None]]] = [[] for _ in series]
-    unscored: list[list[tuple[float, Note]]] = [[] for _ in series]
-    for share in fractions:
-        early = fitted_curves([before(data, share) for data in series], options)
-        for place, curve in enumerate(early):
-            result = score_held_out(curve)
-            rows[place].append((float(share), result))
-            if result is None and not curve.series.problem:
-                side, compute = "before" if curve.fit is None else "after", float(share * _largest(series[place]))
-                nothing = note(NoteKind.NOTHING_TO_SCORE, side=side, compute=compute)
-                why = nothing if curve.fit is None or curve.usable else curve.fit.notes[-1]
-                unscored[place].append((float(share), why))
-    return [
-        replace(curve, holdout=score_held_out(curve), fractions=tuple(scores), unscored=tuple(reasons))
-        for curve, scores, reasons in zip(fitted_curves(series, options), rows, unscored, strict=True)
+    early = [(float(share), _scored([before(data, share) for data in series], options)) for share in fractions]
+    curves = [
+        replace(curve, early=tuple((share, own[place]) for share, own in early))
+        for place, curve in enumerate(_scored(series, options))
     ]
+    ranking = None if options.method == "paper" else _rank_forms(curves, options)
+    return Analysis(command="backtest", curves=_some_usable(curves), form_ranking=ranking)
 
 
-def _rank_forms(curves: Sequence[CurveResult], options: FitOptions, fractions: Sequence[float]) -> FormRanking | None:
+def _scored(series: Sequence[Series], options: FitOptions) -> list[CurveResult]:
+    return [replace(curve, holdout=score_held_out(curve)) for curve in fitted_curves(series, options)]
+
+
+def why_unscored(curve: CurveResult, share: float) -> Note | None:
+    """Return why the curve up to a share of the compute has no score; None where it has, or has a problem."""
+    if curve.holdout is not None or curve.series.problem:
+        return None
+    if curve.fit is not None and not curve.usable:
+        return curve.fit.notes[-1]
+    side = "before" if curve.fit is None else "after"
+    return note(NoteKind.NOTHING_TO_SCORE, side=side, compute=share * _largest(curve.series))
+
+
+def _rank_forms(curves: Sequence[CurveResult], options: FitOptions) -> FormRanking | None:
     """Rank the forms by their error on the curves for which every form has one.
 
     The error is that on held-out rows if there are any, else on the points after the fraction nearest to a half.
     """
-    by_holdout = any(curve.holdout is not None for curve in curves)
-    shares = [] if by_holdout else sorted(fractions, key=lambda share: abs(share - 0.5))[:1]
-    if options.method == "paper" or (not by_holdout and not shares):
-        return None
-
-    def errors(scored: Sequence[CurveResult]) -> list[float]:
-        scores = [curve.holdout if by_holdout else dict(curve.fractions)[shares[0]] for curve in scored]
-        return [np.nan if each is None else each.rmse for each in scores]
-
-    is_bounded = all(curve.series.bounds for curve in curves)
-    table = {options.form: errors(curves)}
+    share, chosen = None, list(curves)
+    if not any(curve.holdout is not None for curve in curves):
+        if not curves[0].early:
+            return None
+        share = min((share for share, _ in curves[0].early), key=lambda share: abs(share - 0.5))
+        chosen = [dict(curve.early)[share] for curve in curves]
+    series, is_bounded = [curve.series for curve in chosen], all(curve.series.bounds for curve in curves)
+    table = {options.form: chosen}
     for name, form in FORMS.items():
         if name != options.form and (is_bounded or form.ceiling is None):
-            alone = replace(options, form=name, pool=False, prior=None)
-            table[name] = errors(_scored([curve.series for curve in curves], alone, shares))
-    ranked = np.array(list(table.values()))
-    ranked = ranked[:, np.isfinite(ranked).all(axis=0)]
-    medians = zip(table, np.median(ranked, axis=1).tolist(), strict=True) if ranked.size else ()
-    return FormRanking(
-        fraction=None if by_holdout else shares[0],
-        num_curves=ranked.shape[1],
-        errors=tuple(sorted(medians, key=lambda row: row[1])),
-    )
+            table[name] = _scored(series, replace(options, form=name, pool=False, prior=None))
+    errors = np.array([[np.nan if curve.holdout is None else curve.holdout.rmse for curve in each]
+                       for each in table.values()])  # fmt: skip
+    errors = errors[:, np.isfinite(errors).all(axis=0)]
+    medians = zip(table, np.median(errors, axis=1).tolist(), strict=True) if errors.size else ()
+    ranked = tuple(sorted(medians, key=lambda row: row[1]))
+    return FormRanking(fraction=share, num_curves=errors.shape[1], errors=ranked)
 
 
 def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | None) -> Analysis:

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from scalerl import store
 from scalerl.errors import InputError, RunFolderError, UserError
 from scalerl.logs.axes import preferred_axis
 from scalerl.logs.build import make_table
-from scalerl.logs.series import Selection, Series, series_from
+from scalerl.logs.formats import read_table
 from scalerl.logs.source import Source as LogSource
 from scalerl.logs.table import Table, flatten
 from scalerl.report.alarms import Alarm, alarms
@@ -43,7 +44,7 @@ _MOST_PROMPTS = 5000
 _MOST_SPENT = 500
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Run:
     """Everything that the files of a run say."""
 
@@ -62,10 +63,12 @@ class Run:
     written_status: Mapping[str, Any] = field(default_factory=dict)
     damage: Sequence[str] = ()
     """What is wrong with its files."""
-    num_skipped: int = 0
-    """Lines of its files that could not be used."""
     repeated: Mapping[str, float] = field(default_factory=dict)
     """Steps that a later attempt took again after an interruption, and what they cost; empty if there are none."""
+
+    @property
+    def is_folder(self) -> bool:
+        return self.kind == "run"
 
     @property
     def name(self) -> str:
@@ -91,7 +94,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        usual = "log" if self.kind != "run" else "unknown" if self.recipe or self.evals else WAITING
+        usual = "log" if not self.is_folder else "unknown" if self.recipe or self.evals else WAITING
         return str(self.written_status.get("status", usual))
 
     @property
@@ -99,9 +102,14 @@ class Run:
         return str(self.written_status.get("reason", ""))
 
     @property
+    def counted(self) -> str:
+        """What its steps are: a log may have none, and its rows are counted then."""
+        return "row" if self.log is not None and step_column(self.log) is None else "step"
+
+    @property
     def is_cut(self) -> bool:
-        """Whether it has started and did not finish."""
-        return self.status not in ("done", WAITING)
+        """Whether it ended before it was done."""
+        return self.status not in ("done", "running", WAITING)
 
     @property
     def num_steps(self) -> int:
@@ -138,6 +146,8 @@ class Run:
         """Return what cannot be read or is missing."""
         if self.status == WAITING:
             return []
+        if not self.is_folder:
+            return [self.problem] if self.problem else []
         folder, faults = self.source.path, list(self.damage)
         if not self.recipe and not any(fault.startswith(str(folder / store.RECIPE)) for fault in faults):
             faults.insert(0, f"{folder} has no {store.RECIPE}: what the run was set to is not known.")
@@ -165,12 +175,6 @@ class Run:
             shown = {key: each for key, each in row.items() if key != "num_correct"}
             rows.append((f"{store.EVALS} line {line}", {**seed, **flatten(shown)}))
         return make_table(LogSource(self.source.path), "run", rows=rows)
-
-    def series(self) -> list[Series]:
-        """Return its curves; InputError where there are none."""
-        table = self.table()
-        axis = self.axis() if self.kind == "run" else None
-        return series_from([table], Selection(x=axis if axis in table.columns else None))
 
     def _counted(self) -> dict[str, list[store.Row]]:
         """Return the evaluations with right answers per problem, by set."""
@@ -227,8 +231,9 @@ class Run:
         bounds_every_group = isinstance(pipeline, dict) and pipeline.get("waits_for") != "generators"
         return value if value >= 0 and bounds_every_group else None
 
+    @cached_property
     def alarms(self) -> list[Alarm]:
-        """Return the alarms of its metrics and evaluations, those that are over too."""
+        """Those of its metrics and evaluations, also those that are over; a curve has its own."""
         given = {"evals": self._counted(), "spent": self._spent(), "remedies": self._remedies()}
         return alarms(self.columns, max_lag=self.max_lag, **given)
 
@@ -314,7 +319,6 @@ def read_folder(source: Source, rows: Rows | None = None) -> Run:
         environment=environment,
         written_status=store.current_status(status),
         damage=damage,
-        num_skipped=sum(map(len, rows.skipped.values())),
         repeated=replaced(logged, kept),
     )
 
@@ -324,24 +328,34 @@ def read_run(folder: Path, *, name: str, arm: str, seed: int | None = None) -> R
     return read_folder(Source(path=folder, root=Root(), kind="run", name=name, arm=arm, seed=seed))
 
 
-def log_run(source: Source, table: Table) -> Run:
-    """Return another trainer's log as a run."""
-    return Run(source=source, kind=table.kind, columns=log_columns(table), log=table)
+def read_source(source: Source, rows: Rows | None = None) -> Run:
+    """Read a run folder, or another trainer's log without its columns; whatever is wrong with a log is its problem."""
+    if source.kind == "run":
+        return read_folder(source, rows)
+    try:
+        table = read_table(source.path)
+    except InputError as fault:
+        return Run(source=source, kind="log", problem=str(fault))
+    return Run(source=source, kind=table.kind, log=table)
+
+
+def step_column(table: Table) -> str | None:
+    return renamed(table.columns).get("step", table.step)
 
 
 def log_columns(table: Table) -> dict[str, Array]:
     """Return the numbers of a log, the usual ones under our names, one entry per training step, in order of steps.
 
-    The row number is the step in a log without a column of steps; rows whose step is missing are skipped.
+    The number of the row is the step in a log without a column of steps; rows whose step is missing are skipped.
     """
-    names = renamed(table.columns)
-    step_column = names.pop("step", table.step)
-    taken = {*names.values(), step_column, *COLUMNS}
+    names, steps = renamed(table.columns), step_column(table)
+    names.pop("step", None)
+    taken = {*names.values(), steps, *COLUMNS}
     shown = {**names, **{name: name for name in [each for each in table.columns if each not in taken][:MOST_COLUMNS]}}
     shown.pop("attempt", None)
     by_step: dict[float, dict[str, float]] = {}
     for place, row in enumerate(table.rows):
-        step = float(place) if step_column is None else number(row.get(step_column))
+        step = float(place + 1) if steps is None else number(row.get(steps))
         values = {key: number(row.get(name)) for key, name in shown.items()}
         known = {key: value for key, value in values.items() if not math.isnan(value)}
         if known and not math.isnan(step):

@@ -34,7 +34,7 @@ from scalerl.report.numbers import (
     probability_text,
     two_decimals,
 )
-from scalerl.report.results import Advice, Analysis, CurveResult, param_value
+from scalerl.report.results import Advice, Analysis, CurveResult, param_value, why_unscored
 from scalerl.report.standing import pair_of, ranked
 from scalerl.report.tables import Table
 
@@ -133,11 +133,12 @@ def _backtest(analysis: Analysis) -> Iterator[Part]:
     scores = []
     for curve in analysis.curves:
         scores += [] if curve.holdout is None else [(curve, HELD_OUT, curve.holdout)]
-        scores += [(curve, f"first {share:.0%}", score) for share, score in curve.fractions]
+        scores += [(curve, f"first {share:.0%}", early.holdout) for share, early in curve.early]
     yield score_table(scores)
     for curve in analysis.curves:
-        for share, why in curve.unscored:
-            yield Text(f"{curve.name}, first {share:.0%}: not scored. {note_text(why)}", style="dim")
+        for share, early in curve.early:
+            if why := why_unscored(early, share):
+                yield Text(f"{curve.name}, first {share:.0%}: not scored. {note_text(why)}", style="dim")
     ranking = analysis.form_ranking
     if ranking is not None and not ranking.errors:
         yield f"Forms are not ranked: on no curve do all of them have an error on {ranking.scored_on}."

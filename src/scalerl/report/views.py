@@ -18,9 +18,10 @@ from scalerl.logs.columns import find, has_role
 from scalerl.logs.facts import Fact
 from scalerl.logs.series import Selection, Series, series_from
 from scalerl.logs.table import Table
+from scalerl.report.figures import DIFFERENT_UNITS
 from scalerl.report.inputs import ARM, Material, gather
 from scalerl.report.numbers import compute_text
-from scalerl.report.results import Analysis, FitOptions, fitted_curve, held_out_after, score_held_out
+from scalerl.report.results import Analysis, CurveResult, FitOptions, fitted_curve, held_out_after, score_held_out
 from scalerl.report.runs import hours_name, incomparable, uneven_pace
 from scalerl.report.workers import Workers, worth
 
@@ -110,9 +111,24 @@ class Report:
         return [data for data in self.series[axis] if (data.evaluation_set or "") == evaluation_set]
 
 
-def build_report(inputs: Sequence[Path], selection: Selection, options: FitOptions, *, quick: bool = False) -> Report:
-    """Build the report. `quick` has one axis and, besides all points, the window shown first; it starts no process."""
-    material = gather([Path(path) for path in inputs])
+def build_report(inputs: Sequence[Path], selection: Selection, options: FitOptions) -> Report:
+    """Read what was named, and report on it."""
+    return report_on(gather([Path(path) for path in inputs]), selection, options)
+
+
+def report_on(
+    material: Material,
+    selection: Selection,
+    options: FitOptions,
+    *,
+    quick: bool = False,
+    fitted: Callable[[Series, FitOptions], CurveResult] = fitted_curve,
+    compare: bool = True,
+) -> Report:
+    """Fit and compare the curves in every view.
+
+    `quick` has one axis and, besides all points, the window shown first; it starts no process.
+    """
     if material.has_arms and not selection.by:
         selection = replace(selection, by=(ARM,))
     options = _with_study_options(options, material)
@@ -140,8 +156,9 @@ def build_report(inputs: Sequence[Path], selection: Selection, options: FitOptio
             is_first, are_few = axis is found[0][0], len(members) <= MOST_PAIRED
             if not (are_few or is_first or each in (window, windows[-1])):
                 continue
-            compare = options.compare if are_few or (is_first and each is window) else None
-            jobs.append((name, axis, each, workers.submit(_analysed, asked, largest, compare)))
+            is_compared = compare and (are_few or (is_first and each is window))
+            how = options.compare if is_compared else None
+            jobs.append((name, axis, each, workers.submit(_analysed, asked, largest, fitted, how)))
         views = tuple(
             _mark_incomparable(View(evaluation_set=name, axis=axis, window=each, analysis=job.result()), material)
             for name, axis, each, job in jobs
@@ -223,12 +240,14 @@ def _on_each_axis(
             notes.append(Fact(kind="axis_left_out", values=values))
             continue
         fitted = {(data.evaluation_set, data.name) for data in series if not data.problem}
+        units = {axis_label(data.x_label, hours) for data in series}
+        label = axis_label(own, hours) if len(units) == 1 else DIFFERENT_UNITS
         if column == main or fitted == usable:
             usable = usable or fitted
-            yield Axis(column=own, label=axis_label(own, hours)), series, held_out
+            yield Axis(column=own, label=label), series, held_out
         else:
             problem = "some curves cannot be fitted on it."
-            notes.append(Fact(kind="axis_left_out", values={"axis": axis_label(own, hours), "problem": problem}))
+            notes.append(Fact(kind="axis_left_out", values={"axis": label, "problem": problem}))
 
 
 def _named(series: Sequence[Series]) -> list[Series]:
@@ -300,16 +319,17 @@ def _asked(data: Series, main: Series, window: Window, options: FitOptions) -> t
 def _analysed(
     asked: Sequence[tuple[Series, FitOptions]],
     largest: float,
+    fitted: Callable[[Series, FitOptions], CurveResult],
     compare: Callable[[Mapping[str, Fit]], Comparison] | None,
 ) -> Analysis:
     """Fit the curves of a view, with scores on what is held out and forecasts, and compare them."""
-    curves = []
+    curves, computes = [], [times * largest for times in TARGETS]
+    is_one_axis = len({data.x_label for data, _ in asked}) == 1
     for data, options in asked:
-        curve = fitted_curve(data, options)
-        at = tuple(reward_at(curve.fit, [times * largest for times in TARGETS])) if curve.fit and curve.usable else ()
+        curve = fitted(data, options)
+        at = tuple(reward_at(curve.fit, computes)) if curve.fit and curve.usable and is_one_axis else ()
         curves.append(replace(curve, holdout=score_held_out(curve), at=at))
     fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
-    is_one_axis = len({data.x_label for data, _ in asked}) == 1
     comparisons = {"": compare(fits)} if compare is not None and len(fits) > 1 and is_one_axis else {}
     return Analysis(command="compare", curves=tuple(curves), comparisons=comparisons)
 

@@ -50,7 +50,7 @@ def write_report(
         write_text(folder / MARKDOWN, markdown(report, content, pictures))
     except StoreError as error:
         raise InputError(f"the report is not written: {error}.") from None
-    return Written(page=folder / PAGE, warnings=tuple(content["warnings"]))
+    return Written(page=folder / PAGE, warnings=(*content["warnings"], *content["alarms"]))
 
 
 def newest_samples(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -101,7 +101,7 @@ def markdown(report: Report, content: Mapping[str, Any], pictures: Pictures) -> 
         ]
         parts += map(_text, _results(report, name))
         parts += _listed("What these data do not decide", content["open"][name])
-    parts += _listed("Warnings", content["warnings"]) + _listed("Notes", content["notes"])
+    parts += _listed("Warnings", [*content["warnings"], *content["alarms"]]) + _listed("Notes", content["notes"])
     for each in content["tables"]:
         parts += [f"## {each['title']}", Table(heads=each["heads"], rows=each["rows"]).markdown()]
     return "\n\n".join(parts) + "\n"

@@ -52,7 +52,7 @@ function takeList(list) {
   if (focused) { const again = [...document.querySelectorAll("#nav-list a")].find((each) => each.getAttribute("href") === focused); if (again) again.focus({ preventScroll: true }); }
   byId("nav-summary").textContent = `Runs (${list.runs.length})`;
   if (state.page instanceof Overview) state.page.show(list);
-  if (state.page instanceof StudyPage) state.page.showArms(list.runs);
+  if (state.page instanceof Page && state.page.kind === "study") state.page.showArms(list.runs);
   // A single run is what its reader came for.
   if (!location.hash && list.runs.length === 1 && !list.num_unread && !list.studies.length && !state.went) { state.went = true; location.replace(`${location.pathname}${location.search}#run/${list.runs[0].key}`); }
 }
@@ -62,7 +62,7 @@ function takeList(list) {
 function route() {
   const [kind, key] = location.hash.slice(1).split("/"), valid = /^[0-9a-f]{12}$/.test(key || "");
   if (kind === "main") return;
-  state.page = valid && kind === "run" ? new RunPage(key) : valid && kind === "study" ? new StudyPage(key) : new Overview();
+  state.page = valid && ["run", "study"].includes(kind) ? new Page(kind, key) : new Overview();
   byId("main").replaceChildren(state.page.node);
   for (const link of document.querySelectorAll("#nav-list a")) { if (link.getAttribute("href") === (location.hash || "#")) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current"); }
   if (state.page instanceof Overview) { state.page.show(state.list); document.title = "scalerl watch"; }

@@ -26,8 +26,8 @@ class Charts {
     this.pick.value = "";
     this.load();
   }
-  show(signals) {
-    this.signals = signals;
+  show(signals, counted) {
+    this.signals = signals; this.counted = counted;
     this.section.hidden = !signals.lines.length && !signals.columns.length;
     if (this.names.children.length !== signals.columns.length) this.names.replaceChildren(...signals.columns.map((name) => element("option", { value: name })));
     const runs = (state.list ? state.list.runs : []).filter((run) => run.key !== this.key && !this.others.includes(run.key));
@@ -64,7 +64,7 @@ class Charts {
         const answer = this.fetched.get(run);
         if (answer && answer.columns[line.key]) sets.push({ label: this.nameOf(run), steps: answer.step, values: smoothed(answer.columns[line.key], this.weight), colour: place + 1 });
       });
-      drawLines(this.host.children[i].lastChild, sets, `${line.label} over the steps, now ${isNumber(line.last) ? computeText(line.last) : "not known"}`, { limit: line.limit, text });
+      drawLines(this.host.children[i].lastChild, sets, `${line.label} over the steps, now ${isNumber(line.last) ? computeText(line.last) : "not known"}`, { limit: line.limit, text, counted: this.counted });
     });
   }
 }

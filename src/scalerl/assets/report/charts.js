@@ -159,18 +159,54 @@ function sized(host, phone, wide) {
 }
 
 // Lines over the steps in one frame: `sets` have a label, steps, values and a colour.
-function drawLines(host, sets, label, { limit = null, text = computeText } = {}) {
+function drawLines(host, sets, label, { limit = null, text = computeText, counted = "step" } = {}) {
   const { width } = sized(host, 170, 170);
   sets = sets.map((set) => ({ ...set, points: set.steps.map((x, at) => [x, set.values[at]]).filter(([x, y]) => isNumber(x) && isNumber(y)) })).filter((set) => set.points.length);
   if (!sets.length) return host.replaceChildren(element("p", { className: "sub" }, "No number yet."));
   const xs = sets.flatMap((set) => set.points.map(([x]) => x)), ys = sets.flatMap((set) => set.points.map(([, y]) => y));
   const top = Math.max(...ys), [low, high] = [Math.min(0, ...ys), Math.max(top, isNumber(limit) && top > 0.4 * limit ? limit * 1.1 : 0)];
   const [from, to] = span(xs);
-  const chart = new Chart({ width, height: 176, xRange: [from, to > from ? to : from + 1], yRange: [low, high + 0.08 * (high - low) || 1], xLog: false, xLabel: "steps", left: 44, yText: (value) => text(value), label });
+  const chart = new Chart({ width, height: 176, xRange: [from, to > from ? to : from + 1], yRange: [low, high + 0.08 * (high - low) || 1], xLog: false, xLabel: `${counted}s`, left: 44, yText: (value) => text(value), label });
   if (isNumber(limit) && limit < chart.yRange[1]) chart.line([[from, limit], [to, limit]], { class: "limit", "stroke-width": 1.3 });
   for (const set of sets) chart.line(set.points, { stroke: own(set.colour), "stroke-width": 1.7 });
   host.replaceChildren(chart.svg);
-  withTip(host, chart, (x) => [element("div", {}, `step ${computeText(x, 4)}`), ...sets.slice(0, 12).map((set) => tipRow(set.colour, shorten(set.label, 26), text(set.points.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a))[1])))]);
+  withTip(host, chart, (x) => [element("div", {}, `${counted} ${computeText(x, 4)}`), ...sets.slice(0, 12).map((set) => tipRow(set.colour, shorten(set.label, 26), text(set.points.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a))[1])))]);
+}
+
+// Buttons of which one is pressed; they stay the same while their texts do, so that focus stays where it is.
+function choices(host, options, chosen, pick) {
+  if (host.textContent !== options.map(([, text]) => text).join("")) host.replaceChildren(...options.map(([, text]) => element("button", { type: "button" }, text)));
+  options.forEach(([value], i) => { host.children[i].onclick = () => pick(value); host.children[i].setAttribute("aria-pressed", String(value === chosen)); });
+}
+
+const durationText = (s) => (s < 1 ? `${Number((1000 * s).toPrecision(2))} ms` : s < 90 ? `${Number(s.toPrecision(2))} s` : s < 5400 ? `${Math.round(s / 60)} min` : s < 172800 ? `${(s / 3600).toFixed(1)} h` : `${(s / 86400).toFixed(1)} days`);
+
+// A bar in parts, and the same as words.
+function stackOf(title, parts) {
+  const total = parts.reduce((sum, part) => sum + part.seconds, 0);
+  return !parts.length ? [] : [
+    element("h3", {}, title),
+    element("div", { className: "stack bars", "aria-hidden": "true" }, ...parts.map((part, i) => element("i", { style: `width:${100 * part.seconds / total}%;background:${own(i)}` }))),
+    element("ul", { className: "key" }, ...parts.map((part, i) => element("li", {}, element("span", { className: "dot", style: `--own:${own(i)}` }), `${part.label} ${Math.round(100 * part.seconds / total)}% (${durationText(part.seconds)})`))),
+  ];
+}
+
+// What runs show besides their curves: alarms, pass@k and, of a single run, where the time goes.
+function drawRuns(host, runs, unit = "") {
+  const $ = (id) => host.querySelector(`#${id}`), several = runs.length > 1;
+  const when = (alarm) => alarm.ended !== null ? `from step ${alarm.began} to step ${alarm.ended}` : isNumber(alarm.began) ? `since step ${alarm.began}` : isNumber(alarm.began_compute) ? `since ${computeText(alarm.began_compute)} ${unit}` : "throughout the run";
+  const row = (run, alarm) => { const made = element("li", { className: alarm.ended === null ? "active" : "past" }, element("b", {}, alarm.title), ` ${several ? `of ${run.name} ` : ""}${when(alarm)}`, element("small", {}, `${alarm.text}.`)); made.dataset.kind = alarm.kind; return made; };
+  const alarms = runs.flatMap((run) => run.alarms.map((alarm) => row(run, alarm)));
+  $("alarms-section").hidden = !alarms.length;
+  $("alarms").replaceChildren(...alarms);
+  const { step, total, throughput } = runs.length === 1 ? runs[0].times : { step: [], total: [], throughput: null };
+  $("time-section").hidden = !(throughput || step.length || total.length);
+  const figure = element("figure", {}), pace = throughput ? [element("div", {}, element("h3", {}, `Tokens per second: ${computeText(throughput.last)} now`), figure)] : [];
+  $("time").replaceChildren(...pace, element("div", {}, ...stackOf("One step, over the last steps", step), ...stackOf("The whole run", total)));
+  if (throughput) drawLines(figure, [{ label: "tokens per second", steps: throughput.step, values: throughput.values, colour: 0 }], "Tokens per second over the steps");
+  const passes = runs.flatMap((run) => run.passes.map((each) => ({ ...each, run: run.name })));
+  $("passes-section").hidden = !passes.length;
+  drawPasses($("passes"), passes, (each) => (several ? `${each.run}, ${each.set}` : each.set));
 }
 
 // pass@k over the steps: a frame for each evaluation set.

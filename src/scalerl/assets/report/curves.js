@@ -41,6 +41,12 @@ function rewardText(value, digits = null) {
   return value.toFixed(digits === null ? Math.max(0, usual) : digits).replace("-", "\u2212");
 }
 
+// An interval: "0.59 to 0.63", "more than 299" where it has no end.
+function rangeText(value, text = rewardText) {
+  if (!value || !isNumber(value.low)) return "";
+  return isNumber(value.high) ? `${text(value.low)} to ${text(value.high)}` : `more than ${text(value.low)}`;
+}
+
 // An error or a difference: 0.0123, +1.23.
 const errorText = (value, plus = "") => (value === null ? "\u2013" : `${value < 0 ? "\u2212" : plus}${computeText(Math.abs(value))}`);
 

@@ -7,11 +7,16 @@ function sampleTexts(sample) {
   return [["Prompt", sample.prompt], ...said, ...Object.entries(sample.words)].filter(([, text]) => text).flatMap(([name, text]) =>
     [element("h4", {}, name), element("pre", { tabIndex: text.length > 800 ? 0 : -1, className: name === "Environment" ? "observed" : "" }, text)]);
 }
-// Draw a report into a copy of report.html; `before` is what a reader had chosen of an earlier version of it.
-function showReport(report, host, before = null) {
+const ADVICE = {
+  too_early: "Too early to tell", falling: "Falling since its peak: take the checkpoint from there", flat: "No rise seen so far", levelled_off: "Levelled off: another doubling hardly pays",
+  rising: "Still rising: more compute pays", unclear: "Whether more compute pays is not clear yet",
+};
+// Draw a report into a copy of report.html; `before` is what a reader had chosen of an earlier version of it, `end` the
+// end of a budget, and `drawn` is called whenever a choice has changed.
+function showReport(report, host, { before = null, end = null, drawn: after = () => {} } = {}) {
 const $ = (id) => host.querySelector(`#${id}`);
 const state = {
-  set: report.sets[0].name, axis: report.axes[0].key, window: report.window, target: null, hidden: new Set(),
+  set: report.sets[0].name, axis: report.axes[0].key, window: report.window, target: null, hidden: new Set(), moved: false,
 };
 const REACH = 4;
 
@@ -42,7 +47,7 @@ function badge(curve) {
 }
 function numberCell(value, text) {
   if (!value || value.value === null) return element("td", { className: "n" }, "\u2013");
-  const range = value.low === null || value.low === value.high ? null : element("small", {}, `${text(value.low)} to ${value.high === null ? "\u221e" : text(value.high)}`);
+  const range = value.low === null || value.low === value.high ? null : element("small", {}, rangeText(value, text));
   return element("td", { className: "n" }, text(value.value), range);
 }
 function table(heads, rows) {
@@ -98,6 +103,19 @@ function drawResults() {
     plain(share(pair.p_larger_exponent), true), verdictCell(pair, pair.text), plain(pair.crossing === null ? "\u2013" : computeText(pair.crossing), true)));
   $("pairs").hidden = !pairs.length;
   if (pairs.length) $("pairs-table").replaceChildren(table([["a"], ["b"], ["P(a higher A)", 1], ["A of a less b", 1], ["compute of a / b", 1], ["P(a larger B)", 1], ["verdict"], ["curves cross at", 1]], pairs));
+}
+
+// One curve in four numbers.
+function drawTiles() {
+  const { curves } = theView(), [curve] = curves, tile = (what, value, range) => element("div", { className: "tile" }, element("p", { className: "what" }, what), element("div", { className: "value" }, value), element("div", { className: "range" }, range));
+  $("tiles").hidden = curves.length !== 1;
+  if (curves.length !== 1) return;
+  const points = thePoints(curve.name), { ceiling, doubling } = curve, told = curve.line ? forecastAt(curve, state.target) : null;
+  $("tiles").replaceChildren(
+    tile(`Reward now (${points.num_points} evaluations)`, rewardText(points.reward.length ? points.reward[points.reward.length - 1] : null), curve.start ? `${rewardText(curve.start.value)} before training` : ""),
+    tile(state.target === end ? "Forecast for the end" : `Forecast at ${computeText(state.target)} ${axisLabel()}`, told ? rewardText(told.value) : "\u2013", told ? rangeText(told) : "no forecast yet"),
+    tile("Ceiling", curve.is_known && ceiling ? rewardText(ceiling.value) : "\u2013", [rangeText(ceiling), curve.is_known ? "" : curve.verdict_text].filter(Boolean).join("; ")),
+    tile("One more doubling brings", doubling ? signed(doubling.value) : "\u2013", rangeText(doubling, signed) || ADVICE[curve.advice]));
 }
 
 function drawForecast() {
@@ -241,29 +259,21 @@ function drawSignals() {
     if (!kinds.has(line.key)) kinds.set(line.key, { line, sets: [] });
     kinds.get(line.key).sets.push({ label: run.name, steps: run.signals.step, values: line.values, colour: Math.max(arms.indexOf(run.arm), 0) });
   }
+  if (!$("signals-section")) return drawRuns(host, runs, axisLabel()); // a live page has its own
   const drawn = [...kinds.values()].map(({ line, sets }) => ({ line, sets, host: element("figure", {}, element("h3", {}, line.label), element("div", {})) }));
   $("signals").replaceChildren(...drawn.map(({ host }) => host));
   for (const { line, sets, host } of drawn) drawLines(host.lastChild, sets, `${line.label} over the steps`, { limit: line.limit });
-  const passes = runs.flatMap((run) => run.passes.map((each) => ({ ...each, run: run.name })));
-  $("passes-section").hidden = !passes.length;
-  drawPasses($("passes"), passes, (each) => (report.runs.length > 1 ? `${each.run}, ${each.set}` : each.set));
+  drawRuns(host, runs, axisLabel());
 }
 
 // Choices ------------------------------------------------------------------------------------------------------------
 
-function segments(id, options, key) {
-  const host = $(id);
-  host.replaceChildren(...options.map(([value, text]) => {
-    const button = element("button", { type: "button", onclick: () => { choose(key, value); } }, text);
-    button.dataset.value = value;
-    return button;
-  }));
-}
 function press() {
-  for (const [id, key] of [["set", "set"], ["axis", "axis"], ["window", "window"]])
-    for (const button of $(id).children) button.setAttribute("aria-pressed", String(button.dataset.value === state[key]));
+  choices($("set"), report.sets.map((one) => [one.name, one.name || "evaluation"]), state.set, (value) => choose("set", value));
+  choices($("axis"), report.axes.map((axis) => [axis.key, axis.label]), state.axis, (value) => choose("axis", value));
+  choices($("window"), report.windows.map((window) => [window.key, window.label]), state.window, (value) => choose("window", value));
   // Of many curves, other windows are fitted on the first axis only.
-  for (const button of $("window").children) button.disabled = !theView(button.dataset.value);
+  report.windows.forEach((window, i) => { $("window").children[i].disabled = !theView(window.key); });
 }
 function choose(key, value) {
   if (state[key] === value) return;
@@ -280,7 +290,8 @@ function choose(key, value) {
 function setTarget(compute) {
   const [low, high] = targetRange();
   state.target = Math.min(Math.max(compute, low), high);
-  drawTarget(); drawForecast(); drawCurves();
+  state.moved = true;
+  drawTarget(); drawTiles(); drawForecast(); drawCurves();
 }
 function drawTarget() {
   const [low, high] = targetRange(), slider = $("target");
@@ -313,8 +324,8 @@ function drawWords() {
 function drawAll() {
   $("several-runs").hidden = !Object.values(theSet().points[state.axis]).some((points) => points.runs.length > 1);
   $("in-bins").hidden = !Object.values(theSet().points[state.axis]).some((points) => points.error);
-  press(); drawTarget(); drawCurves(); drawForecast(); drawResults(); drawStraight(); drawScores();
-  drawSignals();
+  press(); drawTarget(); drawTiles(); drawCurves(); drawForecast(); drawResults(); drawStraight(); drawScores();
+  drawSignals(); after();
 }
 
 // What is the same in every view ---------------------------------------------------------------------------------------
@@ -328,10 +339,12 @@ function drawFacts() {
   $("notes").replaceChildren(...report.notes.map((text) => element("p", { className: "note" }, text)));
   $("level").textContent = `${Math.round(100 * report.level)}%`;
   $("formula").textContent = `${report.formula}.`;
-  $("signals-section").hidden = !report.runs.some((run) => run.signals.lines.length);
-  const samples = report.samples || [];
-  $("samples-section").hidden = !samples.length;
-  $("samples").replaceChildren(...samples.map(sampleCard));
+  if ($("signals-section")) { // a live page has its own
+    const samples = report.samples || [];
+    $("signals-section").hidden = !report.runs.some((run) => run.signals.lines.length);
+    $("samples-section").hidden = !samples.length;
+    $("samples").replaceChildren(...samples.map(sampleCard));
+  }
   $("tables").replaceChildren(...report.tables.map((each) => {
     const isNumber = (at) => at >= each.heads.length - each.numbers;
     const rows = each.rows.map((row) => element("tr", {}, ...row.map((cell, at) => plain(at && !isNumber(at) && ["differences", "environment"].includes(each.key) ? element("code", {}, cell) : cell, isNumber(at)))));
@@ -358,18 +371,16 @@ function timeline() {
   return svg;
 }
 
-segments("set", report.sets.map((one) => [one.name, one.name || "evaluation"]), "set");
-segments("axis", report.axes.map((axis) => [axis.key, axis.label]), "axis");
-segments("window", report.windows.map((window) => [window.key, window.label]), "window");
 $("set-control").hidden = report.sets.length < 2;
 $("axis-control").hidden = report.axes.length < 2;
 $("window-control").hidden = report.windows.length < 2;
+state.target = end && end > dataRange()[0] ? end : 2 * dataRange()[1];
 if (before) {
   state.hidden = before.hidden;
+  if (before.moved) Object.assign(state, { target: before.target, moved: true });
   if (report.sets.some((one) => one.name === before.set)) state.set = before.set;
   if (theView(before.window)) state.window = before.window;
 }
-state.target = 2 * dataRange()[1];
 $("target").oninput = (event) => {
   const [low, high] = targetRange();
   setTarget(low * Math.pow(high / low, event.target.value / 1000));

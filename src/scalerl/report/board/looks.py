@@ -1,52 +1,49 @@
-"""One look at a run, a log or a study: everything that the page shows of it. Runs in a worker process.
+"""What the board shows of a run, a log or a study: a report on it, which workers make in two parts.
 
-`memory` carries the forecasts that an earlier look has made of the same points. The rows of run folders stay in the
-process that read them, so that a look reads only what was added; any process can read all of them anew.
+`look_at` reads what its files say and reports on it without fits, whenever they change. `conclude` makes the fits,
+whenever the points change. `shown` puts both together: until new points are fitted, the curve of the earlier ones is
+drawn. A worker keeps the rows of the runs that it has read and reads what was added; any other can read all of them.
 """
 
 import hashlib
 import math
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from scalerl import store
-from scalerl.curves import Verdict, note_text
+from scalerl.curves import Verdict
 from scalerl.errors import InputError, UserError
-from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, Series
 from scalerl.report.alarms import fall_alarms, listed, moved_alarms
-from scalerl.report.charts import lines_json, times_json
 from scalerl.report.columns import thinned
-from scalerl.report.content import page_json
-from scalerl.report.figures import line_to, points_json
-from scalerl.report.json import curve_json, plain
+from scalerl.report.content import page_json, run_json
+from scalerl.report.inputs import material_of, planned_sources
+from scalerl.report.json import plain
 from scalerl.report.outlook import FIRST_FIT, with_end
-from scalerl.report.results import FitOptions, fitted_curve
-from scalerl.report.runs import WAITING, Rows, Run, log_run, read_folder
+from scalerl.report.results import CurveResult, FitOptions, fitted_curve, param_value
+from scalerl.report.runs import WAITING, Rows, Run, log_columns, read_source
 from scalerl.report.samples import line_offsets
 from scalerl.report.sources import Source, planned
-from scalerl.report.views import axis_label, build_report
+from scalerl.report.views import Report, report_on
 
 # Of files that anyone may have written.
 UNFORESEEN = (OSError, MemoryError, RecursionError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 MAX_BYTES = 256 << 20
 """Largest log that is read: it is read as a whole whenever it grows."""
 MOST_CURVES = 40
-FIT_S = 0.2
-"""CPU time after which a look leaves further fits to the next one; or that of reading, where it took longer."""
+"""Curves of one log that are fitted."""
 MOST_VALUES = 30_000_000
 """Numbers of run folders that a process keeps, to read only what is added: 8 bytes each."""
 RUN_FILES = (store.RECIPE, store.ENV, store.METRICS, store.EVALS, store.SAMPLES, store.STATUS)
-FORECAST = ("num", "compute", "verdict", "is_ok", "ceiling", "end")
-"""What is kept of a fit in the history of forecasts."""
+CONCLUDED = ("views", "summary", "open", "notes", "window")
+"""Parts of a report that need fits."""
 # Numbers of points after which a forecast is kept: four to a doubling.
 _HISTORY = sorted({round(FIRST_FIT * 2 ** (quarter / 4)) for quarter in range(60)})
 _DEPTH, _MOST_FILES = 3, 4000
@@ -60,49 +57,22 @@ File = tuple[str, int, int]
 
 @dataclass(slots=True, kw_only=True)
 class Look:
-    """What the page shows, and what the next look starts from."""
+    """What the files of a source say."""
 
-    summary: Json = field(default_factory=dict)
+    summary: Json
     """The row of the list."""
+    report: Json | None = None
+    """Without fits; None where there is nothing to report on yet."""
     detail: Json = field(default_factory=dict)
-    """What the page of one run or study shows besides."""
+    """What the page shows besides."""
     columns: dict[str, list[float | None]] = field(default_factory=dict)
     settings: Json = field(default_factory=dict)
-    memory: Json = field(default_factory=dict)
-    """Its fits by the points they were made of, and the latest of each curve by its name."""
-    more: bool = False
-    """Whether fits are left to the next look."""
-    read_s: float = 0.0
-    """CPU time that it took without its fits: the longer, the longer until the next look."""
+    key: str = ""
+    """Changes with the points of the curves, and with the end of the budget: fits are made anew then."""
 
     @property
     def is_empty(self) -> bool:
-        return bool(self.summary.get("problem")) and not self.detail["curves"] and not self.columns
-
-
-@dataclass(slots=True, kw_only=True)
-class Fits:
-    """The fits of a look. What is new is shown first: its fits are made by the looks that follow, a few each."""
-
-    memory: Json = field(default_factory=dict)
-    with_history: bool = False
-    fit_s: float = 0.0
-    """CPU time for fits in this look."""
-    used: Json = field(default_factory=dict)
-    seconds: float = 0.0
-    more: bool = False
-
-    def made(self, key: str, fit: Callable[[], Json]) -> Json | None:
-        """Return a fit; None where it is left to the next look."""
-        if key in self.memory:
-            self.used[key] = self.memory[key]
-        elif self.seconds >= self.fit_s:
-            self.more = True
-        else:
-            began = time.process_time()
-            self.used[key] = fit()
-            self.seconds += time.process_time() - began
-        return self.used.get(key)
+        return self.report is None and not self.columns
 
 
 def files_of(source: Source) -> list[File]:
@@ -144,52 +114,71 @@ def _log_files(path: Path) -> Iterator[str]:
             return
 
 
+# Reading
+
+
+def look_at(source: Source, end_compute: float | None) -> Look:
+    """Read a source; `end_compute` is the end of a budget that the run does not name itself."""
+    try:
+        runs, report, problem = _runs(source), None, ""
+        try:
+            report = _report(source, runs, _not_fitted)
+        except UserError as fault:
+            problem = str(fault)
+        end = _end_of(runs, end_compute)
+        if source.kind == "study":
+            return study_look(source, report, problem, end)
+        return _run_look(source, runs[0], report, problem, end)
+    except UNFORESEEN as fault:
+        return unreadable(source, f"{type(fault).__name__}: {fault}")
+
+
 def unreadable(source: Source, fault: str) -> Look:
     """Return what is shown of something that cannot be read."""
     problem = f"{source.name} cannot be read: {fault}."
     if source.kind == "study":
         return study_look(source, problem=problem)
-    return _look(Run(source=source, kind="log", problem=problem), None, Fits())
+    return _run_look(source, Run(source=source, kind="log"), None, problem, None)
 
 
-def look_at(source: Source, end_compute: float | None, memory: Json, *, with_history: bool, has_changed: bool) -> Look:
-    """Read a source; `end_compute` is the end of a budget that the run does not name itself."""
-    began, fits = time.process_time(), Fits(memory=memory, with_history=with_history)
-    try:
-        if source.kind == "study":
-            look = _look_at_study(source)
-        else:
-            run = _read_run(source) if source.kind == "run" else _read_log(source)
-            own_end = run.end_compute()
-            fits.fit_s = 0.0 if has_changed else max(FIT_S, time.process_time() - began)
-            look = _look(run, end_compute if own_end is None else own_end, fits)
-    except UNFORESEEN as fault:
-        look = unreadable(source, f"{type(fault).__name__}: {fault}")
-    return replace(look, read_s=time.process_time() - began - fits.seconds)
+def _runs(source: Source) -> list[Run]:
+    if source.kind == "study":
+        return [] if _refusal(source) else [_read(run) for run in planned_sources(source.path, source.plan)]
+    return [_read(source)]
 
 
-# Reading
+def _report(source: Source, runs: list[Run], fitted: Callable[[Series, FitOptions], CurveResult]) -> Report:
+    """Report on a source; UserError says why that cannot be done."""
+    if source.kind == "study":
+        material = material_of(runs, source.name, source.path, source.plan)
+        return report_on(material, Selection(), FitOptions(), quick=True, fitted=fitted)
+    if runs[0].problem:
+        raise InputError(runs[0].problem)
+    material = material_of(runs, source.name)
+    axis = runs[0].axis() if runs[0].is_folder else None
+    selection = Selection(x=axis if axis in material.tables[0].columns else None)
+    return report_on(material, selection, FitOptions(), quick=True, fitted=fitted, compare=False)
 
 
-def _read_run(source: Source) -> Run:
-    """Read a run folder: what was added since the last look in this process, or all of it."""
+def _not_fitted(data: Series, options: FitOptions) -> CurveResult:
+    return CurveResult(series=data, fit=None)
+
+
+def _read(source: Source) -> Run:
+    """Read a run or a log; of a run folder, what was added since the last time in this process."""
+    if source.kind == "log":
+        refusal = _refusal(source)
+        run = Run(source=source, kind="log", problem=refusal) if refusal else read_source(source)
+        run.columns = {} if run.log is None else log_columns(run.log)
+        return run
     rows = _ROWS.pop(source.path, None) or Rows()
-    run = read_folder(source, rows)
+    run = read_source(source, rows)
     _ROWS[source.path] = rows
     while sum(each.num_values for each in _ROWS.values()) > MOST_VALUES:
         del _ROWS[next(iter(_ROWS))]
     if run.problem and not run.evals:
         run.problem = "Not started yet." if run.status == WAITING else "No evaluation yet."
     return run
-
-
-def _read_log(source: Source) -> Run:
-    """Read a log of any known format; whatever is wrong with it is its `problem`."""
-    refusal = _refusal(source)
-    try:
-        return Run(source=source, kind="log", problem=refusal) if refusal else log_run(source, read_table(source.path))
-    except InputError as fault:
-        return Run(source=source, kind="log", problem=str(fault))
 
 
 def _refusal(source: Source) -> str:
@@ -208,23 +197,31 @@ def _refusal(source: Source) -> str:
     return ""
 
 
-# What the page shows
+def _end_of(runs: list[Run], end_compute: float | None) -> float | None:
+    own = runs[0].end_compute() if len(runs) == 1 else None
+    return end_compute if own is None else own
 
 
-def _look(run: Run, end: float | None, fits: Fits) -> Look:
-    source, columns, problem = run.source, run.columns, run.problem
-    curves, alarms, all_series = [], run.alarms(), []
-    try:
-        all_series = [] if problem else run.series()
-    except UserError as fault:
-        problem = str(fault)
-    for series in all_series[:MOST_CURVES]:
-        row = _curve_json(series, end, axis_label(series.x_label, run.hours), fits)
-        fall = None if row["fit"] is None else row["fit"].pop("fall")
-        alarms += fall_alarms(series.evaluation_set or series.name, fall, columns, series.x_label)
-        alarms += moved_alarms(row["history"])
-        curves.append(row)
-    main = next((row for row in curves if not row["problem"]), curves[0] if curves else None)
+def _key(report: Report, end: float | None) -> str:
+    series = [data for own in report.series.values() for data in own]
+    return " ".join([*(f"{data.name} {_fingerprint(data)}" for data in series), _about(end)])
+
+
+def _fingerprint(series: Series) -> str:
+    """Return a short hash of a curve's points."""
+    content = [series.compute.tobytes(), series.reward.tobytes(), repr(series.start).encode(), series.x_label.encode()]
+    return hashlib.blake2b(b"|".join(content), digest_size=8).hexdigest()
+
+
+def _about(end: float | None) -> str:
+    """Return the end of a budget to 3 %: at an uneven pace it moves a little with each step."""
+    return "" if end is None or end <= 0 else str(round(math.log(end) * 33))
+
+
+def _run_look(source: Source, run: Run, report: Report | None, problem: str, end: float | None) -> Look:
+    content = None if report is None else page_json(report)
+    steps, settings = run.columns.get("step", np.empty(0)), plain(run.settings)
+    row = content["runs"][0] if content is not None and content["runs"] else run_json(run)
     summary = {
         "key": source.key,
         "name": source.name,
@@ -235,119 +232,151 @@ def _look(run: Run, end: float | None, fits: Fits) -> Look:
         "status": run.status,
         "reason": run.reason,
         "problem": problem,
-        "step": float(columns["step"][-1]) if len(columns.get("step", ())) else None,
+        "step": float(steps[-1]) if len(steps) else None,
+        "counted": run.counted,
         "updated_at": max((changed for _, _, changed in files_of(source)), default=0) / 1e9,
-        "num_alarms": sum(alarm.ended is None for alarm in alarms),
-        **_main_json(main),
+        "num_alarms": sum(alarm["ended"] is None for alarm in row["alarms"]),
+        **_main_json(report, content, end),
     }
-    settings = plain(run.settings)
     detail = {
-        "curves": curves,
+        "run": row,
         "end_compute": end,
-        "signals": lines_json(columns),
-        "times": times_json(columns, per_step=run.kind != "run"),
-        "passes": run.passes(),
-        "alarms": listed(alarms),
         "settings": settings,
         "num_samples": max(len(line_offsets(source.path / store.SAMPLES, source.root)) - 1, 0),
-        "num_skipped": run.num_skipped,
     }
-    shown = {name: thinned(name, values) for name, values in columns.items()}
-    return Look(summary=summary, detail=detail, columns=shown, settings=settings, memory=fits.used, more=fits.more)
+    return Look(
+        summary=summary,
+        report=content,
+        detail=detail,
+        columns={name: thinned(name, values) for name, values in run.columns.items()},
+        settings=settings,
+        key="" if report is None else _key(report, end),
+    )
 
 
-def _main_json(curve: Json | None) -> Json:
-    """Return what the list shows of a run's first curve."""
-    points = {} if curve is None else curve["points"]
-    fit: Json = (None if curve is None else curve["fit"]) or {"is_ok": False}
-    line = fit.get("line")
-    every = max(math.ceil(len(points.get("compute", ())) / 60), 1)
-    return {
-        "reward": points["reward"][-1] if points.get("reward") else None,
-        "x_label": "" if curve is None else curve["x_label"],
-        **{key: fit.get(key) for key in ("verdict", "advice", "ceiling", "end", "is_ok")},
-        # The last one too.
-        "points": {key: points[key][::-1][::every][::-1] for key in ("compute", "reward", "run")} if points else None,
-        "line": line and {**line, "compute": line["compute"][::3], "reward": line["reward"][::3], **NO_BANDS},
-    }
-
-
-def _curve_json(series: Series, end: float | None, unit: str, fits: Fits) -> Json:
-    order = np.argsort(series.compute, kind="stable")
-    # An end at an uneven pace moves a little with each step: to 3 % it is the same.
-    about = "" if end is None or end <= 0 else str(round(math.log(end) * 33))
-
-    def forecast(num: int) -> Json | None:
-        part = series.take(np.sort(order[:num]))
-        return fits.made(f"{_fingerprint(part)} {about}", partial(fit_curve, part, end, unit))
-
-    num, name = len(series.compute), f"latest {series.name}"
-    latest = forecast(num) if num else None
-    # Until the new points are fitted, the curve of the earlier ones is shown.
-    latest = fits.used[name] = latest or fits.memory.get(name)
-    early = [forecast(size) for size in reversed(_HISTORY) if size < num and fits.with_history]
-    history = {row["num"]: row for row in (*early[::-1], latest) if row}
-    return {
-        "name": series.name,
-        "set": series.evaluation_set or "",
-        "x_label": unit,
-        "y_label": series.y_label,
-        "points": points_json(series),
-        "num_points": num,
-        "start": series.start,
-        "problem": series.problem,
-        "notes": list(series.notes),
-        "fit": dict(latest) if latest else None,
-        "history": [{key: row[key] for key in FORECAST} for row in history.values()],
-    }
-
-
-def _fingerprint(series: Series) -> str:
-    """Return a short hash of a curve's points."""
-    content = [series.compute.tobytes(), series.reward.tobytes(), repr(series.start).encode(), series.x_label.encode()]
-    return hashlib.blake2b(b"|".join(content), digest_size=8).hexdigest()
-
-
-def fit_curve(series: Series, end_compute: float | None, unit: str | None) -> Json:
-    """Fit one curve; return its values, its line, its forecast for the end of the budget, and the words on it."""
-    curve = with_end(fitted_curve(series, FitOptions()), end_compute)
-    done, at_end, line = curve.fit, curve.at_end, line_to(curve)
-    return {
-        **curve_json(curve, concluded=False),
-        "num": len(series.compute),
-        "compute": float(series.compute.max(initial=0.0)),
-        "verdict": curve.verdict,
-        "is_ok": curve.verdict == Verdict.KNOWN,
-        "end": None if at_end is None else {"compute": at_end.compute, **plain(at_end.reward)},
-        "level": None if done is None else done.level,
-        "end_compute": end_compute,
-        # What is to know of its rows is shown beside it.
-        "text": " ".join(note_text(each, unit) for each in curve.conclusions) or curve.verdict,
-        "fall": None if done is None else done.fall,
-        "line": None if line is None else line.as_json(),
-    }
-
-
-# Studies
-
-
-def study_look(source: Source, report: Json | None = None, problem: str = "") -> Look:
+def study_look(source: Source, report: Report | None = None, problem: str = "", end: float | None = None) -> Look:
     """Return what is shown of a study: its plan and, when its arms are compared, its report."""
     description = source.plan.get("description")
-    detail = {
-        "description": description if isinstance(description, str) else "",
-        "faults": list(source.faults),
-        "report": report,
-        "problem": problem,
+    detail = {"description": description if isinstance(description, str) else "", "faults": list(source.faults)}
+    return Look(
+        summary={"key": source.key, "name": source.name, "problem": problem},
+        report=None if report is None else page_json(report),
+        detail=detail,
+        key="" if report is None else _key(report, end),
+    )
+
+
+def _main_json(report: Report | None, content: Json | None, end: float | None) -> Json:
+    """Return what the list shows of the first curve that can be used."""
+    nothing = {"reward": None, "x_label": "", "verdict": "", "is_ok": False, "points": None}
+    if report is None or content is None:
+        return {**nothing, **dict.fromkeys(("advice", "ceiling", "end", "line"))}
+    view, curves = report.view(), report.view().analysis.curves
+    place = next((at for at, curve in enumerate(curves) if not curve.series.problem), 0)
+    curve, points = curves[place], content["sets"][0]["points"][view.axis.column][curves[place].name]
+    line = next(each for each in content["views"] if each["window"] == view.window.key)["curves"][place]["line"]
+    every = max(math.ceil(len(points["compute"]) / 60), 1)
+    return {
+        "reward": points["reward"][-1] if points["reward"] else None,
+        "x_label": view.axis.label,
+        "verdict": curve.verdict,
+        "is_ok": curve.verdict == Verdict.KNOWN,
+        "advice": str(curve.advice),
+        **_forecast(curve, end),
+        # The last one too.
+        "points": {key: points[key][::-1][::every][::-1] for key in ("compute", "reward", "run")},
+        "line": line and {**line, **NO_BANDS},
     }
-    return Look(summary={"key": source.key, "name": source.name}, detail=detail)
 
 
-def _look_at_study(source: Source) -> Look:
-    """Compare the arms on the study's own axis, without the views that only a finished page needs."""
-    if not all(source.root.holds(Path(name)) for name, _, _ in files_of(source)):
-        return study_look(source)
+# Fits
+
+
+def conclude(source: Source, end_compute: float | None, known: Json, *, with_history: bool) -> Json | None:
+    """Fit the curves of a source; None where there are none. `known` has the earlier forecasts of its history."""
+    numbers = count(1)
+
+    def fitted(data: Series, options: FitOptions) -> CurveResult:
+        is_one_too_many = source.kind == "log" and next(numbers) > MOST_CURVES
+        return _not_fitted(data, options) if is_one_too_many else fitted_curve(data, options)
+
     try:
-        return study_look(source, page_json(build_report([source.path], Selection(), FitOptions(), quick=True)))
-    except UserError as error:
-        return study_look(source, problem=str(error))
+        runs = _runs(source)
+        report = _report(source, runs, fitted)
+        content, end = page_json(report), _end_of(runs, end_compute)
+        curves = [curve for view in map(report.view, report.sets) for curve in view.analysis.curves]
+        history, alarms = {}, []
+        for curve in curves if source.kind != "study" else ():
+            rows = history[_name(curve)] = _history(curve, end, known) if with_history else []
+            fall = None if curve.fit is None else curve.fit.fall
+            subject = curve.series.evaluation_set or curve.name
+            alarms += [*fall_alarms(subject, fall, runs[0].columns, curve.axis), *moved_alarms(rows)]
+        return {
+            "report": {name: content[name] for name in CONCLUDED},
+            "sets": [{key: each[key] for key in ("lead", "reference", "curves")} for each in content["sets"]],
+            "tables": [table for table in content["tables"] if table["key"] == "pooled"],
+            "main": {} if source.kind == "study" else _main_json(report, content, end),
+            "alarms": listed(alarms),
+            "history": history,
+            "known": known,
+        }
+    except (UserError, *UNFORESEEN):
+        return None
+
+
+def _name(curve: CurveResult) -> str:
+    return f"{curve.series.evaluation_set or ''}/{curve.name}"
+
+
+def _history(curve: CurveResult, end: float | None, known: Json) -> list[Json]:
+    """Return how the forecast moved: what it was after some numbers of points, and now."""
+    series, rows = curve.series, []
+    order = np.argsort(series.compute, kind="stable")
+    for num in [num for num in _HISTORY if num < len(order)]:
+        part = series.take(np.sort(order[:num]))
+        key = f"{_fingerprint(part)} {_about(end)}"
+        known[key] = known.get(key) or _forecast_row(fitted_curve(part, FitOptions()), end)
+        rows.append(known[key])
+    return [*rows, _forecast_row(curve, end)]
+
+
+def _forecast_row(curve: CurveResult, end: float | None) -> Json:
+    return {
+        "num": len(curve.series.compute),
+        "compute": float(curve.series.compute.max(initial=0.0)),
+        "verdict": curve.verdict,
+        "is_ok": curve.verdict == Verdict.KNOWN,
+        **_forecast(curve, end),
+    }
+
+
+def _forecast(curve: CurveResult, end: float | None) -> Json:
+    at_end = with_end(curve, end).at_end
+    return {
+        "ceiling": plain(param_value(curve.fit, "ceiling")),
+        "end": None if at_end is None else {"compute": at_end.compute, **plain(at_end.reward)},
+    }
+
+
+# Both together
+
+
+def shown(look: Look, fits: Json | None) -> tuple[Json, Json]:
+    """Return the row of the list, and all that the page shows."""
+    report, summary, history = look.report, look.summary, {}
+    if report is not None and fits is not None and fits["sets"] and _curves(report["sets"]) == _curves(fits["sets"]):
+        sets = [{**now, **then} for now, then in zip(report["sets"], fits["sets"], strict=True)]
+        report = {**report, **fits["report"], "sets": sets, "tables": [*fits["tables"], *report["tables"]]}
+        now = {key: summary[key] for key in ("reward", "points") if key in summary}
+        summary, history = {**summary, **fits["main"], **now}, fits["history"]
+    detail = {**look.detail, "report": report, "history": history}
+    if "run" in detail:
+        alarms = [*(fits or {"alarms": []})["alarms"], *detail["run"]["alarms"]]
+        detail["run"] = {**detail["run"], "alarms": alarms}
+        summary = {**summary, "num_alarms": sum(alarm["ended"] is None for alarm in alarms)}
+        detail["report"] = report and {**report, "runs": [detail["run"]]}
+    return summary, {**summary, **detail}
+
+
+def _curves(sets: list[Json]) -> list[list[str]]:
+    return [[curve["name"] for curve in each["curves"]] for each in sets]

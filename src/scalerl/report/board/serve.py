@@ -38,7 +38,8 @@ ANSWER_S = 30.0
 HEARTBEAT_S = 15.0
 MOST_CONNECTIONS = 256
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-REFUSAL = b"open the whole link that scalerl watch printed: it ends with a token\n"
+WRONG_TOKEN = b"open the whole link that scalerl watch printed: it ends with a token\n"
+WRONG_HOST = b"open the link that scalerl watch printed, or name this machine to it with --host\n"
 _MAX_QUERY = 500
 _MAX_NAMES, _MOST_NAMES = 8000, 60
 _TYPES = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
@@ -138,7 +139,7 @@ class Handler(BaseHTTPRequestHandler):
         path, _, words = self.path.partition("?")
         given = dict(reversed(parse_qsl(words)))  # the first of a name counts
         if not self._is_allowed(path, given.get("token", "")):
-            self._send(403, REFUSAL, "text/plain")
+            self._send(403, WRONG_TOKEN if self.server.token else WRONG_HOST, "text/plain")
         elif path == "/api/events":
             self._stream()
         elif path in self.server.assets:

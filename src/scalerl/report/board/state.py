@@ -1,6 +1,6 @@
-"""The board: looks at the named paths again and again, has workers read what has changed, and keeps their answers.
+"""The board: looks at the named paths again and again, has workers read and fit what has changed, keeps their answers.
 
-watcher thread:   discover -> collect finished looks, raise versions -> ask for looks at what has changed
+watcher thread:   discover -> collect finished jobs, raise versions -> ask for what has changed
 server threads:   listing(), detail(), samples() under the lock; listeners tell the event streams of changes
 """
 
@@ -10,14 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from scalerl.errors import WorkerDied
 from scalerl.report import samples
-from scalerl.report.board.looks import File, Look, files_of, look_at, study_look, unreadable
+from scalerl.report.board.looks import Look, conclude, files_of, look_at, shown, study_look, unreadable
 from scalerl.report.files import Root, read_object
 from scalerl.report.json import plain
 from scalerl.report.runs import settings_that_differ
@@ -33,39 +33,49 @@ WANTED_S = 30.0
 WORKER_BYTES = 2 << 30
 """Memory of a worker: it reads files that anyone may have written."""
 MOST_WORKERS = 4
-# After a look, a source is left alone for so many times the CPU time of the look, and at most so many seconds.
+# After a look or its fits, a source is left alone for so many times their CPU time, and at most so many seconds.
 PAUSES = {"run": (2.0, 20.0), "log": (10.0, 30.0), "study": (4.0, 60.0)}
 
 
 @dataclass(slots=True)
-class Item:
-    """A run, a log or a study, with what the last look at it has found."""
+class Job:
+    """What a worker does for an item again and again."""
 
-    source: Source
-    look: Look | None = None
-    """None until it has been read for the first time: it is not shown until then."""
-    version: int = 0
-    files: list[File] | None = None
-    """Its files at that look."""
-    status: Any = None
-    """What its status.json says now: a run's process can be killed without a word in its files."""
-    has_history: bool = False
-    wanted_until: float = 0.0
-    """Time until which a page is showing this run, so that its history is computed."""
-    asked: Future[Look] | None = None
-    """A look at what has changed; while `fitting` makes the fits of the look before."""
-    fitting: Future[Look] | None = None
-    fitted_files: list[File] | None = None
+    future: Future[Any] | None = None
     asked_at: float = 0.0
     next_at: float = 0.0
+    done_for: Any = None
+    """What it was asked for last: it is asked again for something else."""
+    value: Any = None
 
-    def is_wanted(self, now: float) -> bool:
-        """Return whether a page shows this run."""
-        return now < self.wanted_until and self.source.kind != "study"
 
-    def lacks_history(self, now: float) -> bool:
-        """Return whether a page shows this run without the whole history of its forecasts."""
-        return self.is_wanted(now) and not self.has_history
+@dataclass(slots=True)
+class Item:
+    """A run, a log or a study, with what its files say, and what is concluded from that."""
+
+    source: Source
+    reading: Job = field(default_factory=Job)
+    """Makes a Look: nothing is shown of an item until then."""
+    fitting: Job = field(default_factory=Job)
+    version: int = 0
+    status: Any = None
+    """What its status.json says now: a run's process can be killed without a word in its files."""
+    wanted_until: float = 0.0
+    """Time until which a page is showing this run, so that its history is computed."""
+
+    @property
+    def look(self) -> Look | None:
+        return self.reading.value
+
+    @property
+    def jobs(self) -> tuple[Job, Job]:
+        return self.reading, self.fitting
+
+
+def _timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+    """Return what a function returns, and its CPU time."""
+    began = time.process_time()
+    return function(*arguments), time.process_time() - began
 
 
 class Board:
@@ -101,23 +111,48 @@ class Board:
                 self._next_discovery = now + DISCOVER_EVERY_S
                 self._discover()
             for item in self._items.values():
-                if item.fitting is not None and item.fitting.done():
-                    self._collect_fits(item, now)
-                if item.asked is not None and item.asked.done():
-                    self._collect(item, self._result(item, item.asked), now)
-                    item.asked = None
-            num_fitting = sum(item.fitting is not None for item in self._items.values())
-            free = self._num_workers - num_fitting - sum(item.asked is not None for item in self._items.values())
-            items = sorted(self._items.values(), key=lambda item: (item.wanted_until < now, item.asked_at))
-        for item in items if free > 0 else ():
-            is_due = item.asked is None and (now >= item.next_at or item.lacks_history(now))
+                for job in item.jobs:
+                    if job.future is not None and job.future.done():
+                        self._collect(item, job, now)
+            items = sorted(self._items.values(), key=lambda item: (item.wanted_until < now, item.reading.asked_at))
+        for item in items:
+            if item.reading.future is None and now >= item.reading.next_at and self._num_free() > 0:
+                item.reading.next_at = now + (LOOK_EVERY_S if now < item.wanted_until else OTHERS_EVERY_S)
+                files = files_of(item.source), str(item.status), item.source
+                self._ask(item.reading, now, files, look_at, item.source, self._end_compute)
             # One worker is left to show what is new.
-            if free > 0 and is_due and self._ask(item, now, can_fit=num_fitting < self._num_workers - 1):
-                free -= 1
-                num_fitting = sum(each.fitting is not None for each in items)
+            if item.look is not None and item.look.key and now >= item.fitting.next_at and self._num_free() > 1:
+                wanted = item.look.key, now < item.wanted_until and item.source.kind != "study"
+                known = (item.fitting.value or {"known": {}})["known"]
+                concluded = partial(conclude, with_history=wanted[1])
+                # A history that is there does no harm where none is asked for.
+                if item.fitting.future is None and item.fitting.done_for not in (wanted, (item.look.key, True)):
+                    self._ask(item.fitting, now, wanted, concluded, item.source, self._end_compute, known)
         if self.version != before:
             with self._changed:
                 self._changed.notify_all()
+
+    def _num_free(self) -> int:
+        return self._num_workers - sum(job.future is not None for item in self._items.values() for job in item.jobs)
+
+    def _ask(self, job: Job, now: float, wanted: Any, function: Callable[..., Any], *arguments: Any) -> None:
+        """Have a worker do a job, unless it was done for the same thing."""
+        if job.done_for != wanted:
+            job.done_for, job.asked_at = wanted, now
+            job.future = self._workers.submit(_timed, function, *arguments)
+            job.future.add_done_callback(lambda _: self.woken.set())
+
+    def _collect(self, item: Item, job: Job, now: float) -> None:
+        assert job.future is not None
+        try:
+            job.value, cpu_s = job.future.result()
+        except (WorkerDied, OSError, EOFError):
+            job.value = unreadable(item.source, "its reader ran out of memory") if job is item.reading else None
+            cpu_s = 0.0
+        times, most = PAUSES[item.source.kind]
+        job.future, job.next_at = None, now + min(times * cpu_s, most)
+        self.version += 1
+        item.version = self.version
 
     def _discover(self) -> None:
         sources, notes = discover(self.roots)
@@ -127,7 +162,8 @@ class Board:
         for source in sources:
             item = known.get(source.key)
             if item is None or item.source.kind != source.kind:
-                item = Item(source, study_look(source) if source.kind == "study" else None)
+                item = Item(source)
+                item.reading.value = study_look(source) if source.kind == "study" else None
             if item.source != source:
                 item.source, item.version = source, self.version + 1
             if source.kind == "run":
@@ -135,45 +171,6 @@ class Board:
             self._items[source.key] = item
         if before != ({key: item.source for key, item in self._items.items()}, notes):
             self.version += 1
-
-    def _ask(self, item: Item, now: float, *, can_fit: bool) -> bool:
-        """Have a worker look at something, if it has changed or lacks fits; return whether it does."""
-        files = [*files_of(item.source), (str(item.status), 0, 0)]
-        item.next_at = now + (LOOK_EVERY_S if now < item.wanted_until else OTHERS_EVERY_S)
-        has_changed = files != item.files
-        lacks_fits = item.lacks_history(now) or (item.look is not None and item.look.more)
-        if not has_changed and (item.fitting is not None or not lacks_fits or not can_fit):
-            return False
-        item.files, item.has_history, item.asked_at = files, item.is_wanted(now), now
-        memory = {} if item.look is None else item.look.memory
-        look = partial(look_at, with_history=item.has_history, has_changed=has_changed)
-        future = self._workers.submit(look, item.source, self._end_compute, memory)
-        future.add_done_callback(lambda _: self.woken.set())
-        if has_changed:
-            item.asked = future
-        else:
-            item.fitting, item.fitted_files = future, files
-        return True
-
-    def _result(self, item: Item, future: Future[Look]) -> Look:
-        try:
-            return future.result()
-        except (WorkerDied, OSError, EOFError):
-            return unreadable(item.source, "its reader ran out of memory")
-
-    def _collect(self, item: Item, look: Look, now: float) -> None:
-        times, most = PAUSES[item.source.kind]
-        item.look, item.next_at = look, now + min(times * look.read_s, most) * (not look.more)
-        self.version += 1
-        item.version = self.version
-
-    def _collect_fits(self, item: Item, now: float) -> None:
-        assert item.fitting is not None
-        look, item.fitting = self._result(item, item.fitting), None
-        if item.files == item.fitted_files:
-            self._collect(item, look, now)
-        elif item.look is not None:  # of rows to which others have been added: they serve the next look
-            item.look.memory.update(look.memory)
 
     # What the page asks for
 
@@ -196,7 +193,10 @@ class Board:
             return self._cached("", self.version, self._listing_json)
 
     def _listing_json(self) -> dict[str, Any]:
-        rows = [(item.source.kind, look.summary | {"version": item.version}) for item, look in self._shown()]
+        rows = [
+            (item.source.kind, shown(look, item.fitting.value)[0] | {"version": item.version})
+            for item, look in self._shown()
+        ]
         recipes = {item.source.key: look.settings for item, look in self._shown() if look.settings}
         return {
             "epoch": self.epoch,
@@ -218,7 +218,8 @@ class Board:
             if item is None or look is None:
                 return None
             item.wanted_until = time.monotonic() + WANTED_S
-            return self._cached(key, item.version, lambda: look.summary | {"version": item.version} | look.detail)
+            fits, version = item.fitting.value, {"version": item.version}
+            return self._cached(key, item.version, lambda: shown(look, fits)[1] | version)
 
     def columns(self, key: str, names: Sequence[str]) -> dict[str, Any] | None:
         """Return some columns of a run over its steps, as far as they were logged; None if there is no such run."""
