@@ -1,4 +1,4 @@
-"""How fast a curve is fitted, against the paper's own grid procedure on the same curve, measured in the same run.
+"""CPU time of fitting a curve, against the paper's own grid procedure on the same curve, measured in the same run.
 
 `python benchmarks/fit_speed.py [--before SRC]`: SRC is the `src` folder of an older tree, whose CPU time on the same
 curves is measured in turns with this one's; then only that is printed.
@@ -28,12 +28,12 @@ def run(seed: int, num: int = 40) -> tuple[np.ndarray, np.ndarray]:
 
 
 def best_time(work, repeats: int) -> tuple[float, Fit]:
-    """Return the least of several times: what the work costs when nothing else runs."""
+    """Return the least of several CPU times: what else runs hardly changes it."""
     best, result = float("inf"), None
     for _ in range(repeats):
-        begin = time.perf_counter()
+        begin = time.process_time()
         result = work()
-        best = min(best, time.perf_counter() - begin)
+        best = min(best, time.process_time() - begin)
     assert result is not None
     return best, result
 
