@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +35,10 @@ def test_recipe_or_evals_make_a_run_folder(tmp_path: Path) -> None:
 
 
 def test_highest_attempt_counts_then_the_later_row(tmp_path: Path) -> None:
-    rows: list[dict[str, object]] = [
-        {"step": 20, "attempt": 1, "set": "val", "reward": 0.1},
-        {"step": 0, "attempt": 1, "set": "val", "reward": 0.2},
-        {"step": 10, "attempt": 2, "set": "val", "reward": 0.3},
-        {"step": 10, "attempt": 1, "set": "val", "reward": 0.4},
-        {"step": 10, "attempt": 1, "set": "test", "reward": 0.5},
-        {"step": 0, "attempt": 1, "set": "val", "reward": 0.6},
-        {"step": 30, "set": "val", "reward": 0.7},
-    ]
-    _write_lines(tmp_path / "evals.jsonl", rows)
+    rows = [(20, 1, "val"), (0, 1, "val"), (10, 2, "val"), (10, 1, "val"), (10, 1, "test"), (0, 1, "val")]
+    named = [dict(zip(("step", "attempt", "set"), row, strict=True)) for row in rows]
+    named = [row | {"reward": at / 10} for at, row in enumerate([*named, {"step": 30, "set": "val"}], start=1)]
+    _write_lines(tmp_path / "evals.jsonl", named)
     kept = [(row["step"], row["set"], row["reward"]) for row in store.read_evals(tmp_path)]
     # Attempt 2 went on from step 10 at the latest: the model of step 20 is gone. A row without an attempt is of none.
     assert kept == [(0, "val", 0.6), (10, "val", 0.3), (10, "test", 0.5), (30, "val", 0.7)]
@@ -94,9 +87,8 @@ def test_older_attempt_ends_where_a_newer_one_resumed(
     evaluated: list[tuple[int, int]],
 ) -> None:
     _attempts(tmp_path, metrics, evals)
-    rows = store.read_metrics(tmp_path)
-    assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
-    assert [sum(row["attempt"] == one for row in rows) for one in range(1, len(trained) + 1)] == trained
+    counted = [one for one, num in enumerate(trained, start=1) for _ in range(num)]
+    assert [(row["step"], row["attempt"]) for row in store.read_metrics(tmp_path)] == [*enumerate(counted, start=1)]
     assert [(row["step"], row["attempt"]) for row in store.read_evals(tmp_path)] == evaluated
     # Nothing is lost from the files: it was spent.
     assert len((tmp_path / store.METRICS).read_text().splitlines()) == sum(map(len, metrics.values()))
@@ -110,18 +102,9 @@ def test_attempts_are_found_in_rows_written_by_append_row(tmp_path: Path) -> Non
     assert store.read_evals(tmp_path) == []
 
 
-def test_metrics_have_one_row_per_step(tmp_path: Path) -> None:
-    _write_lines(
-        tmp_path / "metrics.jsonl", [{"step": 2, "attempt": 1}, {"step": 1, "attempt": 1}, {"step": 2, "attempt": 2}]
-    )
-    assert store.read_metrics(tmp_path) == [{"step": 1, "attempt": 1}, {"step": 2, "attempt": 2}]
-
-
 def test_missing_files_read_as_empty(tmp_path: Path) -> None:
-    assert store.read_evals(tmp_path) == []
-    assert store.read_metrics(tmp_path) == []
-    assert store.read_recipe(tmp_path) is None
-    assert store.read_status(tmp_path) is None
+    reads = (store.read_evals, store.read_metrics, store.read_recipe, store.read_status)
+    assert [read(tmp_path) for read in reads] == [[], [], None, None]
 
 
 def test_recipe_and_status_are_objects(tmp_path: Path) -> None:
@@ -160,15 +143,11 @@ def test_bad_line_is_named_in_the_error(tmp_path: Path, text: str, fault: str) -
         store.read_evals(tmp_path)
 
 
-@pytest.mark.parametrize("name, read", [("metrics.jsonl", store.read_metrics), ("status.json", store.read_status)])
-def test_file_that_is_not_text_is_named(tmp_path: Path, name: str, read: Callable[[Path], object]) -> None:
-    (tmp_path / name).write_bytes(b'{"step": 1}\n\xff\xfe\x00\n')
-    with pytest.raises(RunFolderError, match=rf"{name} is not UTF-8 text \(byte 0xff in line 2\)"):
-        read(tmp_path)
-
-
-def test_file_without_read_permission_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.write_status(tmp_path, "done")
+def test_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, read in (("metrics.jsonl", store.read_metrics), ("status.json", store.read_status)):
+        (tmp_path / name).write_bytes(b'{"step": 1}\n\xff\xfe\x00\n')
+        with pytest.raises(RunFolderError, match=rf"{name} is not UTF-8 text \(byte 0xff in line 2\)"):
+            read(tmp_path)
 
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -182,9 +161,6 @@ def test_removed_folder_is_named_when_a_row_is_written(tmp_path: Path) -> None:
     gone = tmp_path / "run"
     with pytest.raises(StoreError, match=rf"metrics.jsonl: the folder {gone} is gone"):
         store.append_row(gone / store.METRICS, {"step": 1})
-
-
-def test_full_disk_is_not_blamed_on_an_absent_folder(tmp_path: Path) -> None:
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert write_failure(full, tmp_path / "absent/model") == "the disk is full"
 

@@ -29,19 +29,26 @@ def test_a_folder_that_is_taken_is_refused(tmp_path):
     with pytest.raises(StudyError, match="already holds a study: continue it with --resume"):
         open_only(tmp_path)
     (tmp_path / "out" / "study.json").unlink()
+    with pytest.raises(StudyError, match="does not hold a study to resume"):
+        open_only(tmp_path, resume=True)
+    # It was killed before it wrote its plan.
+    (tmp_path / "out" / "recipes" / "cispo-seed0.json").write_text("{")
+    open_only(tmp_path)
+    (tmp_path / "out" / "study.json").unlink()
     (tmp_path / "out" / "runs" / "cispo-seed0").mkdir()
     with pytest.raises(StudyError, match="already exists and is not empty"):
         open_only(tmp_path)
-    with pytest.raises(StudyError, match="does not hold a study to resume"):
-        open_only(tmp_path, resume=True)
 
 
-def test_study_without_a_plan_is_started_again(tmp_path):
-    for name in ("runs", "recipes", "logs"):
-        (tmp_path / "out" / name).mkdir(parents=True)
-    (tmp_path / "out" / "recipes" / "cispo-seed0.json").write_text("{")
-    open_only(tmp_path)
-    assert read_study(tmp_path / "out") is not None
+def test_unwritable_folder_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    refused = pytest.raises(RunFolderError, match=r"file/out cannot be created: .*file is a file, not a folder; choose")
+    with refused, opened(plan_of(tmp_path), tmp_path / "file/out", jobs=1, shares_device=False, resume=False):
+        pass
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".lock").symlink_to(tmp_path / "gone" / "lock")
+    with pytest.raises(StoreError, match=r"cannot write .*out: No such file or directory"):
+        open_only(tmp_path)
 
 
 def test_arms_and_seeds_may_be_added_to_a_study(tmp_path):
@@ -59,6 +66,7 @@ def test_arms_and_seeds_may_be_added_to_a_study(tmp_path):
         ('loss = "dapo"', "loss = { name = 'dapo', clip_high = 0.3 }", "loss.clip_high of the arm dapo was 0.26"),
         ("steps = 4", "steps = 3", "budget.steps of the arm cispo was 4 and is 3 now"),
         ("steps = 4", "flops = 1e12", "budget.steps of the arm cispo was 4 and is null now"),
+        ("steps = 4", "steps = 4\nbudget.policy = 'halving'", "budget.policy was .* declared before the start"),
         ("seeds = [0, 1]", "seeds = [0]", "the run cispo-seed1 of .*study.json is no longer in the study"),
         ("[arms.dapo]", "[arms.clipped]", "the arm dapo of .*study.json is no longer in the study"),
     ],
@@ -69,73 +77,45 @@ def test_changed_study_is_not_resumed(tmp_path, old, new, said):
         open_only(tmp_path, text=STUDY.replace(old, new), resume=True)
 
 
-def test_unwritable_folder_is_refused(tmp_path):
-    (tmp_path / "file").touch()
-    plan = plan_of(tmp_path)
-    with (
-        pytest.raises(RunFolderError, match=r"file/out cannot be created: .*file is a file, not a folder; choose"),
-        opened(plan, tmp_path / "file" / "out", jobs=1, shares_device=False, resume=False),
-    ):
-        pass
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / ".lock").symlink_to(tmp_path / "gone" / "lock")
-    with pytest.raises(StoreError, match=r"cannot write .*out: No such file or directory"):
-        open_only(tmp_path)
+UNREADABLE = r"out/study\.json is not a readable plan of a study: put it back, or"
+ANOTHER = r"; another version of scalerl wrote that file, or it is damaged: resume with that version"
+RECIPES, RUNS = "recipes/dapo-seed0.json", "runs/dapo-seed0/recipe.json"
+MISSPELT = rf'{{}}: loss\.clip_hihg is not a setting of loss\.name = "dapo".* clip_low, clip_high{ANOTHER}'
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"runs": [1]}', '{"runs": [{"arm": "a"}]}'])
-def test_a_plan_that_cannot_be_read_is_not_resumed(tmp_path, text):
-    open_only(tmp_path)
-    (tmp_path / "out" / "study.json").write_text(text)
-    with pytest.raises(StudyError, match=r"out/study\.json is not a readable plan of a study: put it back, or"):
-        open_only(tmp_path, resume=True)
+def damaged(recipe: dict) -> dict:
+    return {**recipe, "loss": {**recipe["loss"], "clip_hihg": 0.5}}
 
 
-WRITTEN_BY_ANOTHER = "another version of scalerl wrote that file, or it is damaged: resume with that version"
-
-
-@pytest.mark.parametrize("place", ["recipes/dapo-seed0.json", "runs/dapo-seed0/recipe.json"])
-def test_recipe_of_another_version_is_not_resumed(tmp_path, place):
-    run(tmp_path, {"dapo-seed0": "fail"})
+@pytest.mark.parametrize(
+    "place, change, said",
+    [
+        *[("study.json", text, UNREADABLE) for text in ("{", "[]", "{}", '{"runs": [1]}', '{"runs": [{"arm": "a"}]}')],
+        *[(place, damaged, MISSPELT.format(place)) for place in (RECIPES, RUNS)],
+        (RECIPES, '{"loss": ', r"recipes/dapo-seed0\.json.* or it is damaged: .* put it back, or"),
+        (
+            RECIPES,
+            lambda recipe: {**recipe, "weights": {"name": "constant"}},
+            rf"weights\.denominator is not set, and .* needs it{ANOTHER}",
+        ),
+        # A setting that is left out has its default, which here the base changes.
+        (
+            RECIPES,
+            lambda recipe: {key: value for key, value in recipe.items() if key not in ("filter", "learner")},
+            r"learner\.micro_batch_tokens of the arm dapo was \d+ and is 4096 now",
+        ),
+        (RECIPES, lambda recipe: {key: value for key, value in recipe.items() if key != "filter"}, None),
+    ],
+)
+def test_study_whose_files_cannot_be_read_is_not_resumed(tmp_path, place, change, said):
+    run(tmp_path, {"dapo-seed0": "fail"}) if place == RUNS else open_only(tmp_path)
     file = tmp_path / "out" / place
-    recipe = json.loads(file.read_text())
-    recipe["loss"]["clip_hihg"] = 0.5
-    file.write_text(json.dumps(recipe))
-    with pytest.raises(StudyError) as caught:
+    file.write_text(change if isinstance(change, str) else json.dumps(change(json.loads(file.read_text()))))
+    if said is None:
         open_only(tmp_path, resume=True)
-    (sentence,) = caught.value.problems
-    assert sentence.startswith(f'{file}: loss.clip_hihg is not a setting of loss.name = "dapo"')
-    assert f"clip_low, clip_high; {WRITTEN_BY_ANOTHER}" in sentence
-
-
-def test_damaged_recipe_is_reported_as_damaged(tmp_path):
-    open_only(tmp_path)
-    (tmp_path / "out" / "recipes" / "cispo-seed0.json").write_text('{"loss": ')
-    with pytest.raises(StudyError, match=r"recipes/cispo-seed0\.json.* or it is damaged: .* put it back, or"):
+        return
+    with pytest.raises(StudyError, match=said):
         open_only(tmp_path, resume=True)
-
-
-def test_recipe_without_a_needed_field_is_not_resumed(tmp_path):
-    open_only(tmp_path)
-    file = tmp_path / "out" / "recipes" / "cispo-seed0.json"
-    recipe = json.loads(file.read_text())
-    file.write_text(json.dumps({**recipe, "weights": {"name": "constant"}}))
-    with pytest.raises(StudyError, match=rf"weights\.denominator is not set, and .* needs it; {WRITTEN_BY_ANOTHER}"):
-        open_only(tmp_path, resume=True)
-
-
-def test_recipe_with_fewer_settings_is_resumed(tmp_path):
-    open_only(tmp_path)
-    file = tmp_path / "out" / "recipes" / "cispo-seed0.json"
-    recipe = json.loads(file.read_text())
-    del recipe["filter"], recipe["learner"]["micro_batch_tokens"]
-    # Both as this version has them by default, but for one that the study sets.
-    file.write_text(json.dumps(recipe))
-    with pytest.raises(StudyError, match=r"learner\.micro_batch_tokens of the arm cispo was \d+ and is 4096 now"):
-        open_only(tmp_path, resume=True)
-    recipe["learner"]["micro_batch_tokens"] = 4096
-    file.write_text(json.dumps(recipe))
-    open_only(tmp_path, resume=True)
 
 
 def test_two_studies_do_not_run_in_one_folder(tmp_path, monkeypatch):

@@ -21,9 +21,13 @@ def plan_of(tmp_path: Path, text: str, *overrides: str, gpu: bool = False) -> Pl
     return make_plan(*load_study(file, of_study), of_recipes, gpu=gpu)
 
 
-def problems(tmp_path: Path, text: str, *overrides: str, gpu: bool = False) -> list[str]:
+def planned(name: str, *, gpu: bool = True) -> Plan:
+    return make_plan(*load_study(name), gpu=gpu)
+
+
+def problems(tmp_path: Path, text: str, *overrides: str) -> list[str]:
     with pytest.raises(StudyError) as caught:
-        plan_of(tmp_path, text, *overrides, gpu=gpu)
+        plan_of(tmp_path, text, *overrides)
     return list(caught.value.problems)
 
 
@@ -35,18 +39,14 @@ ONE_ARM = 'base = "tiny-cpu"\n[arms.dapo]\nloss = "dapo"\n'
 
 @pytest.mark.parametrize("name", shipped("study"))
 def test_every_shipped_study_can_be_planned(name):
-    plan = make_plan(*load_study(name), gpu=True)
+    plan = planned(name)
     assert plan.study.description
     assert len(plan.runs) == len(plan.arms) * len(plan.study.seeds) >= 2
     assert all(arm.changes for arm in plan.arms[1:])
-
-
-def test_a_tiny_version_runs_as_it_is_and_without_a_gpu():
-    for name in shipped("study"):
-        if name.startswith("tiny-"):
-            plan = make_plan(*load_study(name), gpu=False)
-            check_runnable(plan)
-            assert [arm.name for arm in plan.arms if arm.skipped] == []
+    if name.startswith("tiny-"):  # it runs as it is, and without a GPU
+        plan = planned(name, gpu=False)
+        check_runnable(plan)
+        assert [arm.name for arm in plan.arms if arm.skipped] == []
 
 
 def test_the_questions_of_the_paper_are_there():
@@ -55,63 +55,52 @@ def test_the_questions_of_the_paper_are_there():
         "curriculum", "length-control", "prevalent-recipes", "batch-size", "generations-per-prompt", "context-length",
         "model-size", "multi-task", "cispo-cap", "gspo-scale",
     }  # fmt: skip
-    assert asked <= set(shipped("study"))
     # The embedded base comes in one size.
-    assert {f"tiny-{name}" for name in asked - {"model-size"}} <= set(shipped("study"))
+    assert asked | {f"tiny-{name}" for name in asked - {"model-size"}} <= set(shipped("study"))
 
 
-def test_the_full_size_arms_are_those_of_the_paper():
-    plan = make_plan(*load_study("prevalent-recipes"), gpu=True)
-    for arm in plan.arms[1:]:
+def test_shipped_studies_vary_what_the_paper_varied():
+    for arm in planned("prevalent-recipes").arms[1:]:
         assert changes_of(arm.recipe, load_recipe(arm.name)) == {}
-    for arm in make_plan(*load_study("generations-per-prompt"), gpu=True).arms:
-        assert arm.recipe.pipeline.groups_per_batch * arm.recipe.pipeline.completions_per_group == 768
-
-
-def test_clip_studies_vary_what_the_paper_varied():
-    caps = make_plan(*load_study("cispo-cap"), gpu=True).arms
-    assert sorted(arm.recipe.loss.model_dump()["cap"] for arm in caps) == [4, 5, 8]
+    pipelines = [arm.recipe.pipeline for arm in planned("generations-per-prompt").arms]
+    assert {pipeline.groups_per_batch * pipeline.completions_per_group for pipeline in pipelines} == {768}
+    assert sorted(arm.recipe.loss.model_dump()["cap"] for arm in planned("cispo-cap").arms) == [4, 5, 8]
     for name in ("gspo-scale", "tiny-gspo-scale"):
-        clips = [arm.recipe.loss.model_dump() for arm in make_plan(*load_study(name), gpu=True).arms]
-        scales = sorted(clip["clip_high"] / 4 for clip in clips)
-        assert scales == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1])
+        clips = [arm.recipe.loss.model_dump() for arm in planned(name).arms]
+        assert sorted(clip["clip_high"] / 4 for clip in clips) == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1])
         assert [clip["clip_low"] for clip in clips] == pytest.approx([0.75 * clip["clip_high"] for clip in clips])
-
-
-def test_arms_of_the_batch_size_study_are_cut_at_equal_compute():
-    study = make_plan(*load_study("batch-size"), gpu=True).study
-    assert (study.fit.skip_before_compute, study.fit.until_compute) == (1500, 15_000)
+    study = planned("batch-size").study
     assert study.holdout is not None
-    assert study.holdout.from_compute == 15_000
+    computes = (study.fit.skip_before_compute, study.fit.until_compute, study.holdout.from_compute)
+    assert computes == (1500, 15_000, 15_000)
+    for name in ("multi-task", "tiny-multi-task"):
+        alone, both = planned(name).arms
+        assert list(alone.recipe.tasks) == ["math"]
+        assert {task: part.name for task, part in both.recipe.tasks.items()}["code"] == "programs"
 
 
-def test_plan_says_whether_the_base_was_added(tmp_path):
-    assert plan_of(tmp_path, ONE_ARM).adds_base
-    assert not plan_of(tmp_path, ONE_ARM + "[arms.plain]\n").adds_base
+def test_arms_of_tiny_max_lag_differ_in_lag():
+    recipes = [arm.recipe for arm in planned("tiny-max-lag", gpu=False).arms]
+    lags = {recipe.pipeline.max_lag: expected_lag(recipe.rollout.slots or 0, recipe.pipeline) for recipe in recipes}
+    assert sorted(lags) == [4, 8, 12]
+    assert all(lag.binds for lag in lags.values())
+    assert lags[12].mean - lags[4].mean > 2
 
 
 def test_tiny_multi_task_has_the_settings_of_its_recipe():
-    plan = make_plan(*load_study("tiny-multi-task"), gpu=False)
-    both = next(arm.recipe for arm in plan.arms if arm.name == "math-and-code")
-    keys = changes_of(load_recipe("tiny-math-code"), both).keys()
+    _, both = planned("tiny-multi-task", gpu=False).arms
+    keys = changes_of(load_recipe("tiny-math-code"), both.recipe).keys()
     # What shapes demonstrations matters to SFT alone, and a study measures more often.
     shaping = {f"tasks.{key}" for key in ("math.guess_share", "math.guess_growth", "math.slip_rate", "code.slip_rate")}
     others = {key for key in keys if key.partition(".")[0] not in ("sft", "evaluation", "budget", "checkpoint")}
     assert others == shaping
 
 
-def test_multi_task_studies_have_code_as_their_second_domain():
-    for name in ("multi-task", "tiny-multi-task"):
-        alone, both = make_plan(*load_study(name), gpu=True).arms
-        assert list(alone.recipe.tasks) == ["math"]
-        assert {task: part.name for task, part in both.recipe.tasks.items()}["code"] == "programs"
-
-
 # Leave one out --------------------------------------------------------------------------------------------------------
 
 
 def test_leave_one_out_restores_the_papers_baseline():
-    plan = make_plan(*load_study("loo"), gpu=True)
+    plan = planned("loo")
     assert plan.base.name == "scalerl"
     changed = {
         arm.name: {key: new for key, (_, new) in arm.changes.items() if new is not None} for arm in plan.arms[1:]
@@ -169,24 +158,20 @@ def test_an_arm_is_the_base_with_the_common_changes_then_its_own(tmp_path):
         """,
     )
     base, wide, cispo = plan.arms
-    assert (base.name, base.recipe.loss.model_dump()) == (
-        "tiny-cpu",
-        {"name": "dapo", "clip_low": 0.1, "clip_high": 0.26},
-    )
+    assert base.recipe.loss.model_dump() == {"name": "dapo", "clip_low": 0.1, "clip_high": 0.26}
     assert wide.changes == {"loss.clip_high": (0.26, 0.4)}
     assert cispo.recipe.loss.model_dump() == {"name": "cispo", "cap": 5.0}
     assert cispo.changes["optimizer.lr"] == (1e-3, 1e-4)
     assert show_changes(wide) == "loss.clip_high = 0.4"
-    assert [run.name for run in plan.runs] == [
-        f"{arm}-seed{seed}" for seed in (3, 5) for arm in ("tiny-cpu", "wide", "cispo")
+    assert [(run.name, run.recipe.seed) for run in plan.runs] == [
+        (f"{arm}-seed{seed}", seed) for seed in (3, 5) for arm in ("tiny-cpu", "wide", "cispo")
     ]
-    assert [run.recipe.seed for run in plan.runs] == [3, 3, 3, 5, 5, 5]
 
 
 def test_an_empty_table_names_the_base(tmp_path):
     plan = plan_of(tmp_path, ONE_ARM + "[arms.cispo]\n")
-    assert [arm.name for arm in plan.arms] == ["cispo", "dapo"]
-    assert plan.base.changes == {}
+    assert ([arm.name for arm in plan.arms], plan.base.changes, plan.adds_base) == (["cispo", "dapo"], {}, False)
+    assert plan_of(tmp_path, ONE_ARM).adds_base
 
 
 def test_user_override_keeps_what_an_arm_changes(tmp_path):
@@ -219,59 +204,33 @@ def test_users_choice_drops_the_studys_settings(tmp_path):
     assert (kept["name"], kept["length_normalised"]) == ("gspo", False)
 
 
-@pytest.mark.parametrize(
-    "override, said",
-    [
-        ("seed=3", "--set seed=3: a study runs every arm once for each of its seeds: say --set seeds=[...]"),
-        ("seeds=3", "with --set seeds=3: seeds is 3 but must be a list"),
-        ("fit.untill=0.5", 'with --set fit.untill=0.5: fit.untill is not a setting of fit'),
-        ("arms.dapoo.loss.clip_low=0.1", "must look like arms.NAME.KEY=VALUE, where NAME is one of dapo"),
-        ("arms.dapo=0.1", "must look like arms.NAME.KEY=VALUE"),
-        ("arms.dapo.seed=1", "arms.dapo.seed is 1, but every arm is run with the study's own seeds"),
-    ],
-)  # fmt: skip
-def test_a_users_wrong_change_of_the_study_is_named_as_such(tmp_path, override, said):
-    (sentence,) = problems(tmp_path, ONE_ARM, override)
-    assert said in sentence
-
-
 def test_study_budget_replaces_the_recipes(tmp_path):
     text = ONE_ARM + "budget.steps = 9\n[arms.gspo]\nloss = 'gspo'\n[budget]\nflops = 1e12\n"
     budgets = [arm.recipe.budget.model_dump(exclude_none=True) for arm in plan_of(tmp_path, text).arms]
     assert budgets == [{"flops": 1e12}, {"steps": 9}, {"flops": 1e12}]
-    budgets = [
-        arm.recipe.budget.model_dump(exclude_none=True) for arm in plan_of(tmp_path, text, "budget.steps=2").arms
-    ]
-    assert budgets == [{"steps": 2}] * 3
+    arms = plan_of(tmp_path, text, "budget.steps=2").arms
+    assert [arm.recipe.budget.model_dump(exclude_none=True) for arm in arms] == [{"steps": 2}] * 3
 
 
 def test_recipes_are_looked_for_beside_the_study(tmp_path):
     (tmp_path / "own.toml").write_text('extends = "tiny-cpu"\nweights = "token"\n')
-    plan = plan_of(
-        tmp_path,
-        'base = "own.toml"\n[arms.full]\nrecipe = "scalerl"\nweights = { name = "constant", denominator = 2.0 }\n',
-    )
-    assert plan.base.name == "own"
-    assert plan.base.recipe.weights.name == "token"
-    assert plan.arms[1].recipe.weights.model_dump() == {"name": "constant", "denominator": 2.0}
-    assert plan.arms[1].recipe.task.name is None
+    constant = 'weights = { name = "constant", denominator = 2.0 }'
+    base, full = plan_of(tmp_path, f'base = "own.toml"\n[arms.full]\nrecipe = "scalerl"\n{constant}\n').arms
+    assert (base.name, base.recipe.weights.name, full.recipe.task.name) == ("own", "token", None)
+    assert full.recipe.weights.model_dump() == {"name": "constant", "denominator": 2.0}
 
 
 def test_inert_arm_is_reported_and_not_run(tmp_path):
     text = ONE_ARM + "[arms.no-fp32]\nmodel.fp32_head = 'none'\n"
     plan = plan_of(tmp_path, text)
-    (arm,) = [arm for arm in plan.arms if arm.skipped]
-    assert arm.skipped is not None
-    assert arm.skipped.startswith("inert on this device: model.fp32_head changes nothing, since the body is float32")
+    (skipped,) = [arm.skipped for arm in plan.arms if arm.skipped]
+    assert skipped.startswith("inert on this device: model.fp32_head changes nothing, since the body is float32")
     assert {run.arm for run in plan.runs} == {"tiny-cpu", "dapo"}
     assert [arm.skipped for arm in plan_of(tmp_path, text, gpu=True).arms] == [None] * 3
     # On a bfloat16 body the same arm acts on a CPU too.
     assert [arm.skipped for arm in plan_of(tmp_path, text, "model.dtype=bfloat16").arms] == [None] * 3
-
-
-def test_arm_with_one_active_setting_is_not_inert(tmp_path):
-    plan = plan_of(tmp_path, ONE_ARM + "[arms.both]\nmodel.fp32_head = 'none'\nweights = 'token'\n")
-    assert [arm.skipped for arm in plan.arms] == [None] * 3
+    # One active setting is enough.
+    assert [arm.skipped for arm in plan_of(tmp_path, text + "weights = 'token'\n").arms] == [None] * 3
 
 
 def test_a_study_with_nothing_left_to_compare_is_refused(tmp_path):
@@ -281,7 +240,7 @@ def test_a_study_with_nothing_left_to_compare_is_refused(tmp_path):
 
 
 def test_missing_settings_are_reported_before_any_run():
-    plan = make_plan(*load_study("loss"), gpu=True)
+    plan = planned("loss")
     assert unset(plan.base.recipe) == ["model.path", "task.name"]
     with pytest.raises(StudyError, match=r"add --set model\.path=\.\.\. --set task\.name=\.\.\."):
         check_runnable(plan)
@@ -333,21 +292,29 @@ def test_a_wrong_study_is_refused_in_a_sentence_that_names_it(tmp_path, text, sa
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, override, said",
     [
-        ('base = "tiny-cpu"\n[arms.a]\nloss = "cispo"\n', "study mine: the arm a equals the base: it changes nothing"),
-        (ONE_ARM + "[arms.b]\nloss = 'dapo'\n", "study mine: the arms dapo and b are equal: leave one out"),
-        (ONE_ARM + "[arms.b]\nloss = { name = 'dapo', clip_low = 0.2 }\n", "the arms dapo and b are equal"),
-        (ONE_ARM.replace("dapo]", "tiny-cpu]"), "the arm tiny-cpu has the name of the base recipe"),
-        ('base = "tiny-cpu"\n[arms.a]\nloss = "dappo"\n', 'study mine, [arms.a]: loss.name is "dappo" but must'),
-        ('set.lr = 1\n' + ONE_ARM, "study mine, [set]: lr is not a setting of a recipe"),
-        ('base = "tiny-cpuu"\n[arms.a]\nloss = "dapo"\n', 'no recipe is called "tiny-cpuu"'),
-        ('base = "tiny-cpu"\n[arms.a]\nrecipe = "tiny-cp"\n', 'did you mean "tiny-cpu"?'),
-        ('base = "gone.toml"\n[arms.a]\nloss = "dapo"\n', "gone.toml cannot be read: No such file or directory"),
+        ('base = "tiny-cpu"\n[arms.a]\nloss = "cispo"\n', "", "study mine: the arm a equals the base: it changes"),
+        (ONE_ARM + "[arms.b]\nloss = 'dapo'\n", "", "study mine: the arms dapo and b are equal: leave one out"),
+        (ONE_ARM + "[arms.b]\nloss = { name = 'dapo', clip_low = 0.2 }\n", "", "the arms dapo and b are equal"),
+        (ONE_ARM.replace("dapo]", "tiny-cpu]"), "", "the arm tiny-cpu has the name of the base recipe"),
+        ('base = "tiny-cpu"\n[arms.a]\nloss = "dappo"\n', "", 'study mine, [arms.a]: loss.name is "dappo" but must'),
+        ('set.lr = 1\n' + ONE_ARM, "", "study mine, [set]: lr is not a setting of a recipe"),
+        ('base = "tiny-cpuu"\n[arms.a]\nloss = "dapo"\n', "", 'no recipe is called "tiny-cpuu"'),
+        ('base = "tiny-cpu"\n[arms.a]\nrecipe = "tiny-cp"\n', "", 'did you mean "tiny-cpu"?'),
+        ('base = "gone.toml"\n[arms.a]\nloss = "dapo"\n', "", "gone.toml cannot be read: No such file or directory"),
+        # A user's --set
+        (ONE_ARM, "seed=3", "--set seed=3: a study runs every arm once for each of its seeds: say --set seeds=[...]"),
+        (ONE_ARM, "seeds=3", "with --set seeds=3: seeds is 3 but must be a list"),
+        (ONE_ARM, "fit.untill=0.5", "with --set fit.untill=0.5: fit.untill is not a setting of fit"),
+        (ONE_ARM, "arms.dapoo.loss.clip_low=0.1", "must look like arms.NAME.KEY=VALUE, where NAME is one of dapo"),
+        (ONE_ARM, "arms.dapo=0.1", "must look like arms.NAME.KEY=VALUE"),
+        (ONE_ARM, "arms.dapo.seed=1", "arms.dapo.seed is 1, but every arm is run with the study's own seeds"),
+        (ONE_ARM, "weights=tokn", 'study mine: --set weights=tokn: weights.name is "tokn"'),
     ],
 )  # fmt: skip
-def test_invalid_arm_is_refused_before_any_run(tmp_path, text, said):
-    (sentence,) = problems(tmp_path, text)
+def test_invalid_arm_or_change_is_refused_before_any_run(tmp_path, text, override, said):
+    (sentence,) = problems(tmp_path, text, *filter(None, [override]))
     assert said in sentence
 
 
@@ -356,11 +323,6 @@ def test_every_problem_is_reported_once_with_its_table(tmp_path):
     assert len(problems(tmp_path, text)) == 1  # the base cannot be had at all
     said = problems(tmp_path, text.replace("set.pipeline.push_every = 0\n", ""))
     assert [sentence.partition(":")[0] for sentence in said] == ["study mine, [arms.a]", "study mine, [arms.b]"]
-
-
-def test_a_users_wrong_set_is_named_as_such(tmp_path):
-    (sentence,) = problems(tmp_path, ONE_ARM, "weights=tokn")
-    assert 'study mine: --set weights=tokn: weights.name is "tokn"' in sentence
 
 
 def test_unknown_study_lists_where_to_look(tmp_path, monkeypatch):
@@ -372,12 +334,3 @@ def test_unknown_study_lists_where_to_look(tmp_path, monkeypatch):
     (tmp_path / "mine.toml").write_text(ONE_ARM)
     with pytest.raises(StudyError, match=r'no study is called "mine".*did you mean "mine\.toml"\?'):
         load_study("mine")
-
-
-def test_arms_of_tiny_max_lag_differ_in_lag():
-    plan = make_plan(*load_study("tiny-max-lag"), gpu=False)
-    recipes = [arm.recipe for arm in plan.arms]
-    lags = {recipe.pipeline.max_lag: expected_lag(recipe.rollout.slots or 0, recipe.pipeline) for recipe in recipes}
-    assert sorted(lags) == [4, 8, 12]
-    assert all(lag.binds for lag in lags.values())
-    assert lags[12].mean - lags[4].mean > 2

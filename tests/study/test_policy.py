@@ -5,13 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from small_study import Log, open_only, plan_of, states
+from small_study import plan_of, run_plan, states
 
 from scalerl import store
 from scalerl.errors import StudyError
-from scalerl.study.controller import Controller
-from scalerl.study.folder import opened
-from scalerl.study.policy import Measured, forecast, halving
+from scalerl.study.policy import Decision, Measured, forecast, halving
 from scalerl.study.runner import Runner
 
 FAKE = Path(__file__).parents[1] / "support" / "fake_curve_train.py"
@@ -32,12 +30,7 @@ def run_policy(tmp_path: Path, policy: str, *, num: int = 4, resume: bool = Fals
     plan, out = plan_of(tmp_path, text), tmp_path / "out"
     (tmp_path / "curves.json").write_text(json.dumps(CURVES | curves))
     command = [sys.executable, str(FAKE), str(tmp_path / "curves.json")]
-    with opened(plan, out, jobs=jobs, shares_device=jobs > 1, resume=resume) as lock:
-        controller = Controller(plan, out)
-        runner = Runner(
-            plan, out, command=command, lock=lock, observer=Log(), axis="step", jobs=jobs, controller=controller
-        )
-        runner.run()
+    runner, _ = run_plan(plan, out, command, resume=resume, jobs=jobs, axis="step", is_controlled=True)
     return runner, store.read_decisions(out)
 
 
@@ -68,7 +61,7 @@ def test_halving_keeps_the_better_half_of_each_round(tmp_path):
     assert len({row["until"] for row in decisions if row["arm"]}) == 2
 
 
-def test_kill_in_a_rung_is_resumed_without_a_new_decision(tmp_path):
+def test_kill_in_a_stage_is_resumed_without_a_new_decision(tmp_path):
     run_policy(tmp_path, "forecast", num=2, die="good-seed0", die_at=4)
     decisions = store.read_decisions(tmp_path / "out")
     runner, after = run_policy(tmp_path, "forecast", num=2, resume=True)
@@ -83,13 +76,6 @@ def test_several_jobs_decide_while_others_run(tmp_path):
     assert sum(spent(runner).values()) <= 0.5 * 2 * 48 + 2 * 12
 
 
-def test_declared_policy_cannot_be_changed_on_resume(tmp_path):
-    texts = [STUDY.format(policy=policy, stages=8) + ARMS[1] for policy in ("halving", "forecast")]
-    open_only(tmp_path, text=texts[0])
-    with pytest.raises(StudyError, match="declared before the start"):
-        open_only(tmp_path, text=texts[1], resume=True)
-
-
 def measured(name: str, share: float, reward: float = 0.5, **more) -> Measured:
     return Measured(name=name, share=share, num_runs=1, compute=(share,), reward=(reward,), run=(0,), **more)
 
@@ -102,11 +88,9 @@ def test_halving_waits_for_running_arms():
     assert decision.arm == "b"
 
 
-def test_every_arm_gets_a_first_rung():
+def test_every_arm_gets_a_first_stage():
     arms = [measured("a", 0.2), Measured(name="b", share=0.0, num_runs=1)]
-    decision = forecast(arms, 8, 0.4, frozenset())
-    assert decision is not None
-    assert (decision.kind, decision.arm, decision.until) == ("first_stage", "b", 0.125)
+    assert forecast(arms, 8, 0.4, frozenset()) == Decision(kind="first_stage", arm="b", until=0.125)
 
 
 def test_unknown_policy_names_the_choices(tmp_path):

@@ -99,13 +99,6 @@ def test_cost_counts_steps_evaluations_and_start_up(tmp_path):
     assert total.steps == 40
 
 
-@pytest.mark.parametrize("budget, steps", [("gpu_hours = 3.0", 30), ("flops = 7e9", 7), ("flops = 7e9\nsteps = 2", 2)])
-def test_a_budget_in_compute_is_counted_in_steps(tmp_path, budget, steps):
-    text = STUDY.replace("budget.steps = 4\n", "") + f"[budget]\n{budget}\n"
-    plan = plan_of(tmp_path, text)
-    assert cost(plan, tmp_path / "out", PACE).steps == 4 * steps
-
-
 def spend(plan: Plan, folder: Path, name: str, steps: int, status: str) -> None:
     (run,) = [run for run in plan.runs if run.name == name]
     place = run_folder(folder, run)
@@ -117,20 +110,19 @@ def spend(plan: Plan, folder: Path, name: str, steps: int, status: str) -> None:
     store.write_json(place / store.STATUS, {"status": status, "reason": ""})
 
 
-@pytest.mark.parametrize("budget", ["steps = 30", "gpu_hours = 3.0", "flops = 30e9"])
-def test_cost_of_the_remaining_runs(tmp_path, budget):
+@pytest.mark.parametrize(
+    "budget, steps",
+    [("gpu_hours = 3.0", 30), ("flops = 7e9", 7), ("flops = 7e9\nsteps = 2", 2), ("steps = 30", 30)],
+)
+def test_cost_is_that_of_the_steps_that_are_left(tmp_path, budget, steps):
     plan, out = plan_of(tmp_path, STUDY.replace("budget.steps = 4\n", "") + f"[budget]\n{budget}\n"), tmp_path / "out"
-    spend(plan, out, "cispo-seed0", 30, "done")
-    spend(plan, out, "dapo-seed0", 10, "stopped")
-    assert cost(plan, out, PACE).steps == (30 - 10) + 2 * 30
-    assert cost(plan, out, PACE).gpu_hours == pytest.approx(8.0)
-    spend(plan, out, "cispo-seed1", 30, "done")
-    spend(plan, out, "dapo-seed1", 30, "done")
-    assert cost(plan, out, PACE).steps == 20
-
-
-def test_a_study_that_is_done_costs_nothing(tmp_path):
-    plan = plan_of(tmp_path)
-    for each in plan.runs:
-        spend(plan, tmp_path / "out", each.name, 4, "done")
-    assert cost(plan, tmp_path / "out", PACE) == Cost()
+    assert cost(plan, out, PACE).steps == 4 * steps
+    spend(plan, out, "cispo-seed0", steps, "done")
+    spend(plan, out, "dapo-seed0", 1, "stopped")
+    assert cost(plan, out, PACE).steps == 3 * steps - 1
+    assert cost(plan, out, PACE).gpu_hours == pytest.approx((3 * steps - 1) / 10)
+    for name in ("cispo-seed1", "dapo-seed1"):
+        spend(plan, out, name, steps, "done")
+    assert cost(plan, out, PACE).steps == steps - 1
+    store.write_json(out / "runs/dapo-seed0" / store.STATUS, {"status": "done", "reason": ""})
+    assert cost(plan, out, PACE) == Cost()

@@ -9,12 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from small_study import NAMES, STUDY, Log, open_only, plan_of, run, starts, states
+from small_study import NAMES, STUDY, open_only, plan_of, run, run_plan, starts, states
 
 from scalerl import store
-from scalerl.study.folder import fair_axis, opened, read_study
+from scalerl.study.folder import fair_axis, read_study
 from scalerl.study.progress import Progress
-from scalerl.study.runner import Runner
 
 # Running --------------------------------------------------------------------------------------------------------------
 
@@ -57,30 +56,27 @@ def test_failing_arm_is_reported_and_the_rest_finishes(tmp_path):
     ]  # fmt: skip
 
 
-def test_run_killed_while_making_its_folder_restarts(tmp_path):
-    open_only(tmp_path)
-    left = tmp_path / "out" / "runs" / "dapo-seed1"
-    left.mkdir()
-    (left / ".recipe.json.unfinished").write_text("{")
-    runner, _ = run(tmp_path, resume=True)
-    assert states(runner) == dict.fromkeys(NAMES, "done")
+def killed_at_first(run_folder: Path) -> None:
+    for path in run_folder.iterdir():
+        path.unlink()
+    (run_folder / ".recipe.json.unfinished").write_text("{")
 
 
-def test_run_without_a_recipe_resumes_from_the_study(tmp_path):
+@pytest.mark.parametrize(
+    "damage, num_starts",
+    [
+        (killed_at_first, 1),  # while it made its folder: it begins anew
+        (lambda run_folder: (run_folder / store.RECIPE).unlink(), 2),  # the study has it
+        (lambda run_folder: (run_folder / store.STATUS).write_text('{"sta'), 2),
+    ],
+)
+def test_run_with_a_damaged_folder_is_taken_up_again(tmp_path, damage, num_starts):
     run(tmp_path, {"dapo-seed1": "fail"})
-    lost = tmp_path / "out" / "runs" / "dapo-seed1"
-    (lost / store.RECIPE).unlink()
-    runner, _ = run(tmp_path, resume=True)
-    assert states(runner) == dict.fromkeys(NAMES, "done")
-    assert len(starts(tmp_path, "dapo-seed1")) == 2
-
-
-def test_run_with_an_unreadable_status_is_resumed(tmp_path):
-    run(tmp_path)
-    (tmp_path / "out" / "runs" / "dapo-seed1" / store.STATUS).write_text('{"sta')
+    damage(tmp_path / "out" / "runs" / "dapo-seed1")
     runner, log = run(tmp_path, resume=True)
     assert log.events == [("started", "dapo-seed1"), ("done", "dapo-seed1")]
     assert states(runner) == dict.fromkeys(NAMES, "done")
+    assert len(starts(tmp_path, "dapo-seed1")) == num_starts
 
 
 def test_run_that_cannot_start_does_not_stop_the_rest(tmp_path):
@@ -117,16 +113,14 @@ DRIVER = """
 import sys; from pathlib import Path
 sys.path.insert(0, {tests!r})
 from small_study import run
-runner, log = run(Path({tmp!r}), {behaviour!r}, resume={resume!r})
+runner, log = run(Path({tmp!r}), {behaviour!r})
 print(log.events); print(runner.interrupted)
 """
 
 
-def driver(tmp_path: Path, behaviour: dict[str, str], *, resume: bool = False) -> subprocess.Popen[str]:
+def driver(tmp_path: Path, behaviour: dict[str, str]) -> subprocess.Popen[str]:
     """A study in a process of its own, to be stopped and killed."""
-    code = DRIVER.format(
-        tests=str(Path(__file__).parents[1] / "support"), tmp=str(tmp_path), behaviour=behaviour, resume=resume
-    )
+    code = DRIVER.format(tests=str(Path(__file__).parents[1] / "support"), tmp=str(tmp_path), behaviour=behaviour)
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 
@@ -185,21 +179,14 @@ def test_a_second_ctrl_c_ends_a_run_that_does_not_stop(tmp_path):
         "import signal, sys, time\nfrom pathlib import Path\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         f"Path({str(tmp_path / 'ready')!r}).touch()\ntime.sleep(600)\n"
     )
-    plan, log, runner = plan_of(tmp_path), Log(), None
     pid = os.getpid()
-    stopper = subprocess.Popen(
-        [
-            sys.executable, "-c",
-            "import os, signal, sys, time; from pathlib import Path\n"
-            f"while not Path({str(tmp_path / 'ready')!r}).exists(): time.sleep(0.02)\n"
-            f"os.kill({pid}, signal.SIGINT); time.sleep(0.5); os.kill({pid}, signal.SIGINT)",
-        ]
-    )  # fmt: skip
-    with opened(plan, tmp_path / "out", jobs=1, shares_device=False, resume=False) as lock:
-        runner = Runner(
-            plan, tmp_path / "out", command=[sys.executable, str(stubborn)], lock=lock, observer=log, axis="step"
-        )
-        runner.run()
+    stop = (
+        "import os, signal, sys, time; from pathlib import Path\n"
+        f"while not Path({str(tmp_path / 'ready')!r}).exists(): time.sleep(0.02)\n"
+        f"os.kill({pid}, signal.SIGINT); time.sleep(0.5); os.kill({pid}, signal.SIGINT)"
+    )
+    stopper = subprocess.Popen([sys.executable, "-c", stop])
+    runner, log = run_plan(plan_of(tmp_path), tmp_path / "out", [sys.executable, str(stubborn)], resume=False)
     stopper.wait(timeout=30)
     assert runner.interrupted
     assert log.events == [

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scalerl import store
+from scalerl.study.controller import Controller
 from scalerl.study.folder import opened
 from scalerl.study.plan import Plan, make_plan
 from scalerl.study.progress import RunStatus
@@ -54,11 +55,20 @@ def command_of(tmp_path: Path, behaviour: dict[str, str]) -> list[str]:
 def run(
     tmp_path: Path, behaviour: dict[str, str] | None = None, *, text: str = STUDY, resume: bool = False, **settings: Any
 ) -> tuple[Runner, Log]:
-    plan, out, log = plan_of(tmp_path, text), tmp_path / "out", Log()
-    jobs = settings.get("jobs", 1)
+    command = command_of(tmp_path, behaviour or {})
+    return run_plan(plan_of(tmp_path, text), tmp_path / "out", command, resume=resume, **settings)
+
+
+def run_plan(
+    plan: Plan, out: Path, command: Sequence[str], *, resume: bool, is_controlled: bool = False, **settings: Any
+) -> tuple[Runner, Log]:
+    """Run a plan by a command; a controlled one by its policy."""
+    log, jobs, axis = Log(), settings.get("jobs", 1), settings.pop("axis", "gpu_hours")
     with opened(plan, out, jobs=jobs, shares_device=jobs > 1, resume=resume) as lock:
-        command = command_of(tmp_path, behaviour or {})
-        runner = Runner(plan, out, command=command, lock=lock, observer=log, axis="gpu_hours", **settings)
+        controller = Controller(plan, out) if is_controlled else None
+        runner = Runner(
+            plan, out, command=command, lock=lock, observer=log, axis=axis, controller=controller, **settings
+        )
         runner.run()
     return runner, log
 
