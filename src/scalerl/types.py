@@ -24,7 +24,7 @@ Finish = Literal["stop", "length"]
 
 
 Purpose = Literal["training", "evaluation"]
-"""What a completion is sampled for."""
+"""What a completion is graded for."""
 
 
 def derive_seed(*parts: str | int) -> int:
@@ -168,8 +168,6 @@ class Request:
     temperature: float = 1.0
     top_p: float = 1.0
     """Below 1 only in evaluation: the ratio's denominator is the log-prob under the full distribution."""
-    purpose: Purpose = "training"
-    """What it is for; a completion does not depend on it."""
     environment: str = ""
     """Name of the environment that answers each turn, by evaluation set; empty where one turn is all."""
 
@@ -353,19 +351,4 @@ class Work:
             prefilled=self.prefilled + other.prefilled,
             decoded=self.decoded + other.decoded,
             attended=self.attended + other.attended,
-        )
-
-    def __sub__(self, other: "Work") -> "Work":
-        return Work(
-            prefilled=self.prefilled - other.prefilled,
-            decoded=self.decoded - other.decoded,
-            attended=self.attended - other.attended,
-        )
-
-    def at_least(self, other: "Work") -> "Work":
-        """Return the larger of each number."""
-        return Work(
-            prefilled=max(self.prefilled, other.prefilled),
-            decoded=max(self.decoded, other.decoded),
-            attended=max(self.attended, other.attended),
         )

@@ -14,8 +14,8 @@ from played import STOPS, Echo, played_requests, playing, turns_engine
 
 from scalerl.environments.conversation import Conversation
 from scalerl.errors import EngineError
-from scalerl.loop.seams import Engine, PausableEngine
-from scalerl.types import LengthPlan
+from scalerl.loop.seams import Engine
+from scalerl.types import LengthPlan, Work
 
 
 def test_satisfies_the_protocol(make_engine):
@@ -215,25 +215,18 @@ def test_requests_never_meet_weights_older_than_the_last_push(make_engine, new_w
 
 def test_work_counts_tokens_and_the_context_they_attend_to(make_engine):
     engine = make_engine(slots=2)
-    assert dataclasses.astuple(engine.work) == (0, 0, 0)
+    assert engine.work == Work()
     engine.submit([make_request(number, prompt=range(5 + number)) for number in range(3)])
     completions = drain(engine)
-    assert engine.work.prefilled == 4 + 5 + 6
-    assert engine.work.decoded == sum(len(completion) for completion in completions)
     lengths = [(len(completion.request.prompt_tokens), len(completion)) for completion in completions]
-    assert engine.work.attended == sum(sum(range(1, prompt + count)) for prompt, count in lengths)
-
-
-def pausable(engine):
-    if not isinstance(engine, PausableEngine):
-        pytest.skip("this engine cannot pause")
-    return engine
+    attended = sum(sum(range(1, prompt + count)) for prompt, count in lengths)
+    assert engine.work == Work(prefilled=4 + 5 + 6, decoded=sum(num for _, num in lengths), attended=attended)
 
 
 @pytest.mark.parametrize("polls_before", [0, 1, 3])
 def test_paused_requests_go_on_as_if_nothing_had_happened(make_engine, polls_before):
     requests, others = mixed_requests(10), [make_request(number + 50) for number in range(9)]
-    undisturbed = pausable(make_engine(slots=4))
+    undisturbed = make_engine(slots=4)
     undisturbed.submit(requests)
     expected = by_key(drain(undisturbed))
 
@@ -256,7 +249,7 @@ def test_paused_requests_go_on_as_if_nothing_had_happened(make_engine, polls_bef
 
 
 def test_what_is_left_at_the_end_of_a_pause_is_dropped(make_engine):
-    engine = pausable(make_engine(slots=2))
+    engine = make_engine(slots=2)
     requests = mixed_requests(5)
     engine.submit(requests)
     engine.poll()
@@ -267,17 +260,18 @@ def test_what_is_left_at_the_end_of_a_pause_is_dropped(make_engine):
     assert {completion.request.key for completion in drain(engine)} <= {request.key for request in requests}
 
 
-def test_work_for_evaluation_is_counted_apart(make_engine):
-    engine = pausable(make_engine(slots=3))
-    requests = [make_request(number, prompt=range(4 + number)) for number in range(6)]
-    marked = [dataclasses.replace(request, purpose="evaluation") for request in requests[3:]]
-    engine.submit([*requests[:3], *marked])
-    lengths = {c.request.key: (len(c.request.prompt_tokens), len(c)) for c in drain(engine)}
-    evaluated = [lengths[request.key] for request in marked]
-    assert engine.eval_work.prefilled == sum(prompt - 1 for prompt, _ in evaluated)
-    assert engine.eval_work.decoded == sum(num for _, num in evaluated)
-    assert engine.eval_work.attended == sum(sum(range(1, prompt + num)) for prompt, num in evaluated)
-    assert engine.work.decoded == sum(num for _, num in lengths.values())
+def test_work_within_pauses_is_counted_apart(make_engine):
+    engine = make_engine(slots=3)
+    requests = [make_request(number, prompt=range(4 + number)) for number in range(9)]
+    engine.submit(requests[:6])
+    outside = engine.poll()
+    with engine.paused():
+        engine.submit(requests[6:])
+        inside = drain(engine)
+    outside += drain(engine)
+    for work, completions in ((engine.work, outside), (engine.eval_work, inside)):
+        alone = [Work.of(len(each.request.prompt_tokens), len(each)) for each in completions]
+        assert work == sum(alone, Work())
 
 
 @pytest.mark.parametrize(

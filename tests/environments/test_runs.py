@@ -42,7 +42,7 @@ def log_prob_differences(completions: list[Completion], model, recipe: Recipe) -
         correct=(True,) * num,
         rewards=(1.0,) * num,
     )
-    policy = LocalPolicy(model, micro_batch_tokens=4096)
+    policy = LocalPolicy(model)
     keep_all = functools.partial(
         effective_batch,
         drop_truncated=False,

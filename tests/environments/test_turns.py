@@ -355,9 +355,9 @@ def test_pause_puts_conversations_aside():
     num_pending = engine.num_pending
     with engine.paused():
         assert engine.num_pending == 0
-        engine.submit([replace(request(number + 50), purpose="evaluation") for number in range(6)])
+        engine.submit([request(number + 50) for number in range(6)])
         inside = drain(engine)
-        engine.submit([replace(request(number + 50), purpose="evaluation") for number in range(6)])
+        engine.submit([request(number + 50) for number in range(6)])
         engine.poll()
     assert len(inside) == 6
     assert engine.num_pending == num_pending

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scalerl.learner.batch import prepare
 from scalerl.learner.packed_attention import lengthened, pack
-from scalerl.learner.share import split
+from scalerl.learner.share import Sizes
 from scalerl.rl.filters import effective_batch
 from scalerl.rl.weights import WEIGHTS
 from scalerl.types import Batch
@@ -151,7 +151,7 @@ def test_the_order_of_passes_is_always_the_same():
 def test_passes_are_as_full_as_whole_sequences_allow(lengths, budget):
     """No two neighbours fit into one, so there are at most twice as many as tokens need, and those too long."""
     completions = [make_completion("0/a", i, [3], np.ones(n)) for i, n in enumerate(lengths)]
-    parts = split(completions, np.arange(len(lengths)), budget)
+    parts = Sizes.of(completions).split(np.arange(len(lengths)), budget)
     sizes = [[lengths[row] for row in rows] for rows in parts]
     assert sorted(size for part in sizes for size in part) == sorted(lengths)
     assert all(len(part) == 1 or sum(part) <= budget for part in sizes)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from learners import recipe_of
+from batches import make_group
+from learners import gradients_of, recipe_of
 from tiny_models import MIXTURES, chosen_experts, tiny_model
 from transformers import AutoModelForCausalLM
 
@@ -17,7 +18,7 @@ from scalerl.models.shape import ModelShape
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.run.pack import pack_groups, unpack_groups
 from scalerl.run.parts import build_learner
-from scalerl.types import Batch, Group, LengthPlan, Problem, Request
+from scalerl.types import Batch, LengthPlan, Problem, Request
 
 
 def sampled_batch(
@@ -52,21 +53,10 @@ def sampled_batch(
     engine.close()
     groups = []
     for start in range(0, len(requests), per_group):
-        completions = tuple(done[request.key] for request in requests[start : start + per_group])
+        completions = [done[request.key] for request in requests[start : start + per_group]]
         correct = [bool(completion.tokens[0] % 2 == 0) for completion in completions]
         # One of each, so that no group is dropped.
-        correct[:2] = [True, False]
-        rewards = tuple(1.0 if verdict else -1.0 for verdict in correct)
-        request = completions[0].request
-        groups.append(
-            Group(
-                key=request.group,
-                problem=request.problem,
-                completions=completions,
-                correct=tuple(correct),
-                rewards=rewards,
-            )
-        )
+        groups.append(make_group(completions, [True, False, *correct[2:]]))
     return Batch(version=version, groups=groups)
 
 
@@ -88,15 +78,7 @@ def test_gradient_of_experts_is_that_of_a_prompt_per_completion(family):
     batch, results = sampled_batch(tiny_model(family), 0), []
     for shares in ("true", "false"):
         settings = (f"learner.share_prompts={shares}", "filter.drop_truncated=false", "learner.micro_batch_tokens=60")
-        learner = build_learner(tiny_model(family), recipe_of(*settings))
-        gradients = {}
-        learner._optimizer.register_step_pre_hook(
-            lambda *_, into=gradients, of=learner: into.update(
-                {name: parameter.grad.clone() for name, parameter in of.policy.parameters.items()}
-            )
-        )
-        row = learner.step(batch)
-        results.append((gradients, row))
+        results.append(gradients_of(build_learner(tiny_model(family), recipe_of(*settings)), batch))
     (shared, row), (alone, row_alone) = results
     assert row["batch/flops"] < row_alone["batch/flops"]
     for name, gradient in alone.items():

@@ -98,13 +98,10 @@ def test_unread_metrics_do_not_count_for_a_restored_state(late):
     assert int(learner.state_dict()["counters"]["updates"]) == 0
 
 
-def test_a_cpu_learner_reads_at_once():
+def test_on_a_cpu_nothing_is_copied_or_read_late():
     row = make_learner().step(random_batch(0))
     assert type(row) is dict
     assert "time/step_s" not in row
-
-
-def test_on_a_cpu_nothing_is_copied():
     device, values = torch.device("cpu"), torch.arange(3.0)
     assert HostCopy(values).wait() is values
     assert sent(values, device) is values

@@ -11,11 +11,11 @@ from learners import make_learner
 
 from scalerl.errors import LearnerError, RankLost, RunFolderError
 from scalerl.learner.ranks.driver import RankedLearner
-from scalerl.learner.ranks.rank import RankFacts, check_visible
+from scalerl.learner.ranks.rank import check_visible
 from scalerl.remote.peer import Lost
 from scalerl.remote.serve import RemoteFailure
 
-FACTS = RankFacts(version=3, shape=make_learner().shape, device="cpu", num_local=1, peak_bytes=0)
+FACTS = 3, make_learner().shape
 
 
 class ScriptedRank:
@@ -61,7 +61,7 @@ def test_loss_noticed_late_is_the_reason():
         learner.step(())  # pyright: ignore[reportArgumentType]
     assert all(rank.killed for rank in ranks)
     with pytest.raises(RankLost, match="rank 1 of the learner was lost"):
-        learner.rank_facts()
+        learner.weights()
 
 
 def test_failure_without_a_loss_is_reported_itself():

@@ -17,10 +17,11 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 from batches import VERSION, random_batch
 from learners import make_learner, recipe_of
-from rank_checks import work
+from rank_checks import num_local, work
 from safetensors.torch import save_file
 from tiny_models import tiny_model
 
+from scalerl.config.parts import LearnerSettings
 from scalerl.errors import LearnerError, RankLost
 from scalerl.learner.ranks import driver
 from scalerl.learner.ranks.rank import LearnerRank, RankSpec
@@ -72,7 +73,7 @@ def test_ranks_train_save_and_end_together(tmp_path):
         expected, row = alone.step(batches[0]), ranked.step(batches[0])
         assert row["loss/value"] == pytest.approx(expected["loss/value"], abs=1e-6)
         assert ranked.version == VERSION + 1
-        held = [facts.num_local for facts in ranked.rank_facts()]
+        held = ranked._call(num_local)
         assert sum(held) == sum(p.numel() for p in alone.policy.parameters.values())
         assert max(held) < 0.6 * sum(held)
 
@@ -120,11 +121,10 @@ def test_sharded_rank_uses_what_it_loaded(tmp_path, monkeypatch, family):
     tiny_model(family, seed=0, dtype=torch.float32).save_pretrained(tmp_path / "model")
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # pyright: ignore[reportPrivateImportUsage]
     spec = RankSpec(
-        num_ranks=1,
+        learner=LearnerSettings(sharding="full"),
         address="127.0.0.1",
         port=store.port,
         model=str(tmp_path / "model"),
-        sharding="full",
         settings=functools.partial(learner_settings, recipe_of(), gpu=False),
     )
     rank = LearnerRank(spec, 0)
@@ -186,7 +186,7 @@ def test_rank_stopped_in_a_step_is_lost(monkeypatch):
         with pytest.raises(RankLost, match=STOPPED.format(1)):
             step_for(learner, 60.0)
         with pytest.raises(RankLost, match=STOPPED.format(1)):
-            learner.rank_facts()
+            learner.weights()
 
 
 def answer_of(rank, seconds=30.0):

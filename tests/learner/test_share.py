@@ -14,7 +14,7 @@ from tiny_models import tiny_model
 
 from scalerl.learner.batch import prepare
 from scalerl.learner.packed_attention import attend_packed, pack, packed_hidden_states
-from scalerl.learner.share import assign, fewest_shared_tokens, num_inputs, prefixes, sharing_pays
+from scalerl.learner.share import Sizes, fewest_shared_tokens
 from scalerl.rl.filters import effective_batch
 from scalerl.rl.weights import WEIGHTS
 from scalerl.run.parts import build_learner
@@ -25,6 +25,12 @@ EFFECTIVE = functools.partial(effective_batch, drop_truncated=True, zero_varianc
 
 def prepared(batch, *, tokens=64, **others):
     return prepare(batch, effective=EFFECTIVE, weigh=WEIGHTS["prompt"], micro_batch_tokens=tokens, **others)
+
+
+def sizes_of(completions, *, shares=True, **others):
+    """Return all rows, and the sizes of the completions where prompts are shared if that pays, or never."""
+    rows, options = np.arange(len(completions)), {"budget": 10**6, "share_from": 0 if shares else None} | others
+    return rows, Sizes.of(completions).sharing(completions, rows, **options)
 
 
 def completions_of(batch):
@@ -78,7 +84,8 @@ def test_prefixes_by_hand():
         make_completion("0/a", i, prompt, [7, 1], temperature=temperature)
         for i, (prompt, temperature) in enumerate(zip(prompts, temperatures, strict=True))
     ]
-    parents, shared = prefixes(completions)
+    rows, sizes = sizes_of(completions)
+    parents, shared = sizes.prefixes(rows)
     # The last token of a prompt is never shared, so of a single one nothing is; nor at another temperature.
     assert parents.tolist() == [0, 1, 0, 3, 4]
     assert shared.tolist() == [0, 0, 2, 0, 0]
@@ -127,17 +134,12 @@ def test_ranks_together_have_every_token_once(seed, tokens, ranks, shares):
 @settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 10**6), ranks=st.integers(1, 5), shares=st.booleans())
 def test_shares_of_ranks_are_even(seed, ranks, shares):
-    completions = completions_of(random_batch(seed, num_groups=6))
-    kept = np.arange(len(completions))
-    parts = assign(completions, kept, ranks, shares=shares)
-    assert sorted(np.concatenate(parts).tolist()) == kept.tolist()
-
-    def cost(rows):
-        shared = prefixes([completions[row] for row in rows])[1].sum() if shares else 0
-        return sum(num_inputs(completions[row]) for row in rows) - shared
-
-    costs = [cost(part) for part in parts]
-    longest = max(map(num_inputs, completions))
+    rows, sizes = sizes_of(completions_of(random_batch(seed, num_groups=6)), shares=shares)
+    parts = sizes.assign(rows, ranks)
+    assert sorted(np.concatenate(parts).tolist()) == rows.tolist()
+    costs = [int((sizes.length[part] - sizes.prefixes(part)[1]).sum()) for part in parts]
+    assert costs == list(map(sizes.cost, parts))
+    longest = sizes.length.max()
     # The last unit given to the fullest rank went there because it was the emptiest.
     largest_unit = max(sum(costs) / ranks, longest) + longest if shares else longest
     assert max(costs) - min(costs) <= largest_unit
@@ -145,8 +147,8 @@ def test_shares_of_ranks_are_even(seed, ranks, shares):
 
 def test_completions_of_a_prompt_stay_on_one_rank():
     completions = completions_of(long_prompts(0))
-    parts = assign(completions, np.arange(len(completions)), 2, shares=True)
-    prompts = [{completions[row].request.group for row in part} for part in parts]
+    rows, sizes = sizes_of(completions)
+    prompts = [{completions[row].request.group for row in part} for part in sizes.assign(rows, 2)]
     assert prompts[0] | prompts[1] == {"0/0", "0/1", "0/2", "0/3"}
     assert not prompts[0] & prompts[1]
 
@@ -154,15 +156,17 @@ def test_completions_of_a_prompt_stay_on_one_rank():
 @pytest.mark.parametrize("shares", [True, False])
 def test_one_long_group_is_divided_among_ranks(shares):
     completions = [make_completion("0/a", i, [3] * 9, [1] * 16) for i in range(8)]
-    parts = assign(completions, np.arange(8), 2, shares=shares)
+    rows, sizes = sizes_of(completions, shares=shares)
+    parts = sizes.assign(rows, 2)
     # With its prompt once, all of it has 8 + 8 x 16 = 136 tokens: a part of up to 68 is 3 completions.
     assert sorted(len(part) for part in parts) == ([3, 5] if shares else [4, 4])
 
 
 def test_sharing_is_chosen_where_it_saves_a_tenth():
-    def pays(prompt, lengths, budget=10**6, share_from=0, num_ranks=1):
+    def pays(prompt, lengths, **others):
         completions = [make_completion("0/a", i, [3] * prompt, [1] * length) for i, length in enumerate(lengths)]
-        return sharing_pays(completions, np.arange(len(lengths)), num_ranks, budget=budget, share_from=share_from)
+        rows, sizes = sizes_of(completions, **others)
+        return bool(sizes.prefixes(rows)[1].any())
 
     assert pays(128, [98] * 8)
     assert not pays(1, [8] * 8), "the last token of a prompt is never shared"

@@ -83,17 +83,19 @@ def test_eval_noise_is_paired_across_runs():
     assert (first[0].prompt_tokens, first[0].temperature, first[0].top_p) == ((48, 63), 0.7, 0.9)
 
 
-def test_what_cannot_be_judged_counts_as_wrong():
-    engine = SimulatedEngine(slots=4)
+def make_engine(kind: type[SimulatedEngine] = SimulatedEngine) -> SimulatedEngine:
+    engine = kind(slots=4)
     engine.push_weights({"version": 0}, 0)
+    return engine
 
+
+def test_what_cannot_be_judged_counts_as_wrong():
     def verdict(completion: Completion) -> bool | None:
         place, index = int(completion.request.problem.answer), completion.request.index
         return None if place == 4 else index < place
 
-    seen: list[int] = []
-    graders = Given(verdict)
-    result = evaluate(engine, requests(), graders=graders, seen=seen)
+    engine, seen = make_engine(), []
+    result = evaluate(engine, requests(), graders=Given(verdict), seen=seen)
     assert result.num_correct == (0, 1, 2, 3, 0)
     assert (result.num_graded, result.num_samples) == (12, 15)
     assert result.num_without_verdict == {"timeout": 3}
@@ -101,13 +103,7 @@ def test_what_cannot_be_judged_counts_as_wrong():
     assert result.mean_length == engine.work.decoded / 15
     assert seen == sorted(seen)
     assert seen[-1] == 15
-
-
-def test_without_a_verdict_there_is_no_rate():
-    engine = SimulatedEngine(slots=4)
-    engine.push_weights({"version": 0}, 0)
-    result = evaluate(engine, requests(), graders=Given(lambda _: None))
-    assert result.reward is None
+    assert evaluate(engine, requests(), graders=Given(lambda _: None)).reward is None, "nothing has a verdict"
 
 
 def test_an_engine_that_loses_a_request_ends_the_evaluation():
@@ -116,8 +112,7 @@ def test_an_engine_that_loses_a_request_ends_the_evaluation():
             done = super().poll() if self.num_pending else []
             return [one for one in done if one.request.index]
 
-    engine = WatchedEngine(Forgetful(slots=4), Watchdog(pytest.fail))
-    engine.push_weights({"version": 0}, 0)
+    engine = WatchedEngine(make_engine(Forgetful), Watchdog(pytest.fail))
     with pytest.raises(EngineStalled, match="lost 5 requests"):
         evaluate(engine, requests(), graders=Given(lambda _: True))
 
@@ -128,7 +123,7 @@ def test_truncated_completions_are_counted():
             done = [complete(request, [0, 0]) for request in self.drop_pending()]
             return [one if one.request.index else replace(one, finish="length") for one in done]
 
-    result = evaluate(Cutting(slots=1), requests(), graders=Given(lambda _: True))
+    result = evaluate(make_engine(Cutting), requests(), graders=Given(lambda _: True))
     assert (result.num_truncated, result.num_samples, result.reward) == (5, 15, 1.0)
 
 
@@ -169,13 +164,10 @@ def test_pass_at_turns_counts_what_was_right_within_so_many_turns():
 
 
 def test_score_is_the_mean_of_the_values():
-    engine = SimulatedEngine(slots=4)
-    engine.push_weights({"version": 0}, 0)
-
     class Halves(Given):
         def poll(self, purpose: Purpose, *, wait: bool = False) -> list[Verdict]:
             return [replace(made, value=0.5, correct=False) for made in super().poll(purpose, wait=wait)]
 
-    result = evaluate(engine, requests(), graders=Halves(lambda _: True))
+    result = evaluate(make_engine(), requests(), graders=Halves(lambda _: True))
     assert (result.reward, result.score) == (0.0, 0.5)
-    assert evaluate(engine, requests(), graders=Given(lambda _: True)).score is None
+    assert evaluate(make_engine(), requests(), graders=Given(lambda _: True)).score is None

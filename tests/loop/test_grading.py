@@ -1,11 +1,11 @@
 """Verdicts, at once or from child processes: what each asker sees, and what a grader that fails costs."""
 
 import dataclasses
+import functools
 import os
-import re
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +18,7 @@ from scalerl.config.parts import GraderSettings, GradingSettings, RewardSettings
 from scalerl.errors import GraderError, GraderPoolError, GradingStalled
 from scalerl.graders.pool import GraderSpec
 from scalerl.graders.supervisor import Limits
+from scalerl.graders.values import Score, read_score
 from scalerl.loop import grading as grading_module
 from scalerl.loop.grading import (
     GraderRunner,
@@ -65,27 +66,35 @@ def completion(text: str, index: int = 0, group: str = "0/a", problem: Problem =
 LIMITS = GradingSettings(num_workers=3, cpu_limit_s=0.3)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def graders() -> Iterator[GraderRunner]:
-    one = GraderRunner(LIMITS)
-    yield one
-    one.close()
+    """One pool for all tests that take all of their verdicts."""
+    with closing(GraderRunner(LIMITS)) as one:
+        yield one
 
 
-def wait_for(poll: Callable[[], list], num: int) -> list:
+def wait_for(poll: Callable[..., list], num: int) -> list:
     found: list = []
     deadline = time.monotonic() + 60
     while len(found) < num:
         assert time.monotonic() < deadline
-        found += poll()
+        found += poll(wait=True)
     return found
+
+
+def verdicts_on(graders: GraderRunner, used: Judge, *texts: str) -> list[Verdict]:
+    """Verdicts on answers, in their order."""
+    graders.submit([completion(text, index) for index, text in enumerate(texts)], used, "training")
+    found = wait_for(functools.partial(graders.poll, "training"), len(texts))
+    return sorted(found, key=lambda verdict: verdict.subject.request.index)
 
 
 def of(marked: Verdict) -> tuple[str, bool | None, str | None]:
     return marked.subject.request.key, marked.correct, marked.reason
 
 
-def test_only_fast_built_in_graders_run_in_this_process(graders: GraderRunner):
+def test_only_fast_built_in_graders_run_in_this_process():
+    graders = GraderRunner(LIMITS)
     assert {name: is_pooled(judge(name).graders[0].spec) for name in ("exact", "numeric", "math", OBEDIENT)} == {
         "exact": False,
         "numeric": False,
@@ -103,11 +112,10 @@ def test_only_fast_built_in_graders_run_in_this_process(graders: GraderRunner):
 
 
 def test_thinking_opened_by_the_prompt_must_end(graders: GraderRunner):
-    texts = ["3", "it is 1+2, so</think>3", "it is 3"]
     for opening, expected in (("", [True, True, False]), ("<think>", [False, True, False])):
         opened = dataclasses.replace(judge("exact"), opening=opening)
-        graders.submit([completion(text, index) for index, text in enumerate(texts)], opened, "training")
-        assert [one.correct for one in graders.poll("training")] == expected
+        verdicts = verdicts_on(graders, opened, "3", "it is 1+2, so</think>3", "it is 3")
+        assert [one.correct for one in verdicts] == expected
 
 
 @pytest.mark.parametrize(
@@ -121,21 +129,11 @@ def test_thinking_opened_by_the_prompt_must_end(graders: GraderRunner):
     ],
 )
 def test_what_a_prompt_has_opened(prompt: str, start: str, end: str, opening: str):
-    task = Task(
-        name="a",
-        training=(),
-        evaluation=(),
-        grader="exact",
-        answer=AnswerFormat(thinking_start=start, thinking_end=end),
-    )
+    answer = AnswerFormat(thinking_start=start, thinking_end=end)
+    task = Task(name="a", training=(), evaluation=(), grader="exact", answer=answer)
     assert opened_thinking(prompt, task) == opening
-
-
-def test_the_grader_is_told_where_thinking_ends():
-    task = Task(
-        name="a", training=(), evaluation=(), grader="exact", answer=AnswerFormat(thinking_start="[", thinking_end="]")
-    )
-    assert graders_of(task)[0].spec == GraderSpec(name="exact", settings={"thinking_start": "[", "thinking_end": "]"})
+    # The grader is told where thinking ends.
+    assert graders_of(task)[0].spec == GraderSpec(name="exact", settings=dataclasses.asdict(answer))
 
 
 def test_training_and_evaluation_share_a_pool(graders: GraderRunner):
@@ -149,30 +147,18 @@ def test_training_and_evaluation_share_a_pool(graders: GraderRunner):
     # What is there is not held up by what is still being graded.
     evaluated = graders.poll("evaluation", wait=True)
     assert of(evaluated[0]) == ("0/a#2", True, None)
-    evaluated += wait_for(lambda: graders.poll("evaluation", wait=True), 3 - len(evaluated))
+    evaluated += wait_for(functools.partial(graders.poll, "evaluation"), 3 - len(evaluated))
     assert sorted(map(of, evaluated[1:])) == [("0/a#0", False, None), ("0/a#1", True, None)]
-    trained = wait_for(lambda: graders.poll("training", wait=True), 2)
+    trained = wait_for(functools.partial(graders.poll, "training"), 2)
     assert sorted(map(of, trained)) == [("0/a#0", True, None), ("0/a#1", False, None)]
     assert graders.poll("training", wait=True) == graders.poll("evaluation", wait=True) == []
 
 
 def test_answer_that_breaks_the_grader_costs_only_itself(graders: GraderRunner):
-    texts = ["3", "hang", "die", "raise", "4", "3"]
-    for index, text in enumerate(texts):
-        graders.submit([completion(text, index)], judge(OBEDIENT), "training")
-    found = {
-        one.subject.request.index: (one.correct, one.reason)
-        for one in wait_for(lambda: graders.poll("training", wait=True), len(texts))
-    }
-    assert [found[index] for index in range(len(texts))] == [
-        (True, None),
-        (None, "timeout"),
-        (None, "crash"),
-        (None, "error"),
-        (False, None),
-        (True, None),
-    ]
-    assert graders.first_errors == {OBEDIENT: "ArithmeticError: no such number"}
+    found = verdicts_on(graders, judge(OBEDIENT), "3", "hang", "die", "raise", "4", "3")
+    assert [one.correct for one in found] == [True, None, None, None, False, True]
+    assert [one.reason for one in found] == [None, "timeout", "crash", "error", None, None]
+    assert graders.first_errors[OBEDIENT] == "ArithmeticError: no such number"
 
 
 def test_check_finds_unusable_graders(graders: GraderRunner):
@@ -221,34 +207,28 @@ def test_silent_or_dead_pool_raises(monkeypatch: pytest.MonkeyPatch):
     os.kill(graders._started().pids[0], signal.SIGSTOP)
     graders.submit([completion("3")], judge(OBEDIENT), "training")
     with pytest.raises(GradingStalled, match=r"1 answers are with the graders, and none came back in 0.5 s"):
-        wait_for(lambda: graders.poll("training", wait=True), 1)
+        wait_for(functools.partial(graders.poll, "training"), 1)
     os.kill(graders._started().pids[0], signal.SIGKILL)
     with pytest.raises(GraderPoolError, match="died, with exit status"):
-        wait_for(lambda: graders.poll("training", wait=True), 1)
+        wait_for(functools.partial(graders.poll, "training"), 1)
     graders.close()
 
 
-def test_silence_is_counted_while_answers_are_pending(graders: GraderRunner, monkeypatch: pytest.MonkeyPatch):
+def test_silence_is_counted_while_answers_are_pending(monkeypatch: pytest.MonkeyPatch):
     now = [time.monotonic()]
     monkeypatch.setattr(grading_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    graders.submit([completion("3")], judge(OBEDIENT), "training")
-    wait_for(lambda: graders.poll("training", wait=True), 1)
-    # A learner that takes an hour for a step is no silence of the graders.
-    now[0] += 3600
-    graders.submit([completion("sleep")], judge(OBEDIENT), "training")
-    assert graders.poll("training") == []
-    # With an answer pending it is one, although another answer has just been submitted.
-    now[0] += 3600
-    graders.submit([completion("sleep", 1)], judge(OBEDIENT), "training")
-    with pytest.raises(GradingStalled, match="2 answers"):
-        graders.poll("training")
-
-
-def test_close_ends_the_child_processes():
-    graders = GraderRunner(LIMITS)
-    graders.check(judge(OBEDIENT))
-    pid = graders._started().pids[0]
-    graders.close()
+    with closing(GraderRunner(LIMITS)) as graders:
+        verdicts_on(graders, judge(OBEDIENT), "3")
+        pid = graders._started().pids[0]
+        # A learner that takes an hour for a step is no silence of the graders.
+        now[0] += 3600
+        graders.submit([completion("sleep")], judge(OBEDIENT), "training")
+        assert graders.poll("training") == []
+        # With an answer pending it is one, although another answer has just been submitted.
+        now[0] += 3600
+        graders.submit([completion("sleep", 1)], judge(OBEDIENT), "training")
+        with pytest.raises(GradingStalled, match="2 answers"):
+            graders.poll("training")
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
@@ -257,17 +237,15 @@ def test_close_ends_the_child_processes():
 
 
 def groups_of(
-    graders: GraderRunner, grader_of: Mapping[str, str], reward: RewardSettings | None = None
+    graders: GraderRunner, judge_of: Callable[[Problem], Judge], reward: RewardSettings | None = None, cost: float = 0.0
 ) -> GroupGrading:
-    """Graded by the grader of a problem's task; a correct answer costs a hundredth a token."""
+    """A correct answer costs so much a token."""
     length = LengthControl(
         max_tokens=64,
         plan=lambda seed: LengthPlan(answer_budget=64),
-        adjust=lambda num_tokens, correct: -0.01 * num_tokens if correct else 0.0,
+        adjust=lambda num_tokens, correct: -cost * num_tokens if correct else 0.0,
     )
-    return GroupGrading(
-        graders, lambda problem: judge(grader_of[problem.task]), reward=reward or RewardSettings(), length=length
-    )
+    return GroupGrading(graders, judge_of, reward=reward or RewardSettings(), length=length)
 
 
 def asked(grading: GroupGrading, *answers: str, key: str = "0/a", problem: Problem = PROBLEM) -> None:
@@ -275,39 +253,36 @@ def asked(grading: GroupGrading, *answers: str, key: str = "0/a", problem: Probl
 
 
 def test_rewards_follow_verdict_and_length(graders: GraderRunner):
-    grading = groups_of(graders, {"arithmetic": "exact"}, RewardSettings(correct=2.0, wrong=-0.5))
+    grading = groups_of(graders, lambda _: judge("exact"), RewardSettings(correct=2.0, wrong=-0.5), cost=0.01)
     asked(grading, "<think>1+2=3</think>3", "<think>1+2=4</think>4", "3")
     (group,) = grading.poll()
-    assert group.key == "0/a"
-    assert group.correct == (True, False, True)
+    assert (group.key, group.correct) == ("0/a", (True, False, True))
     assert group.rewards == (pytest.approx(2.0 - 0.01 * len(group.completions[0])), -0.5, pytest.approx(1.99))
     assert grading.poll() == []
 
 
 def test_completion_without_verdict_is_neither_right_nor_wrong(graders: GraderRunner):
-    grading = groups_of(graders, {"arithmetic": "exact"})
-    asked(grading, "3", "4", problem=Problem(id="a", prompt="1+2=", answer=" ", task="arithmetic"))
+    grading = groups_of(graders, lambda _: judge("exact"))
+    asked(grading, "3", "4", problem=dataclasses.replace(PROBLEM, answer=" "))
     (group,) = grading.poll()
-    assert group.correct == (None, None)
+    assert (group.correct, group.rewards) == ((None, None), (-1.0, -1.0))
     assert (group.num_correct, group.num_graded) == (0, 0)
-    assert group.rewards == (-1.0, -1.0)
     assert grading.num_without_verdict == {"no_answer": 2}
 
 
 def test_group_is_returned_with_its_last_verdict(tmp_path: Path):
     # No limit is met, however busy the machine is: the last verdict comes when the test says so.
-    graders = GraderRunner(GradingSettings(num_workers=2, timeout_s=60, cpu_limit_s=60))
-    grading = groups_of(graders, {"arithmetic": OBEDIENT, "sums": "exact"})
-    file = tmp_path / "go"
-    asked(grading, "3", "wait", key="0/slow", problem=dataclasses.replace(PROBLEM, answer=str(file)))
-    asked(grading, "3", "4", key="0/sum", problem=Problem(id="s", prompt="1+2=", answer="3", task="sums"))
-    assert [group.key for group in grading.poll(wait=True)] == ["0/sum"]
-    assert grading.poll(wait=True) == []
-    file.touch()
-    (slow,) = wait_for(lambda: grading.poll(wait=True), 1)
+    with closing(GraderRunner(GradingSettings(num_workers=2, timeout_s=60, cpu_limit_s=60))) as graders:
+        grading = groups_of(graders, lambda problem: judge("exact" if problem.task == "sums" else OBEDIENT))
+        file = tmp_path / "go"
+        asked(grading, "3", "wait", key="0/slow", problem=dataclasses.replace(PROBLEM, answer=str(file)))
+        asked(grading, "3", "4", key="0/sum", problem=dataclasses.replace(PROBLEM, task="sums"))
+        assert [group.key for group in grading.poll(wait=True)] == ["0/sum"]
+        assert grading.poll(wait=True) == []
+        file.touch()
+        (slow,) = wait_for(grading.poll, 1)
     assert (slow.key, slow.correct) == ("0/slow", (False, True))
     assert [one.request.index for one in slow.completions] == [0, 1]
-    graders.close()
 
 
 def several(threshold: float = 1.0, **used: GraderSettings) -> Judge:
@@ -316,53 +291,41 @@ def several(threshold: float = 1.0, **used: GraderSettings) -> Judge:
 
 
 @pytest.mark.parametrize(
-    "text, value, correct",
-    [("yes", 1.0, True), ("no", 0.0, False), ("one", 1.0, True), ("half", 0.5, False), ("0.75", 0.75, False)],
+    ("returned", "value"),
+    [(np.True_, 1.0), (np.bool_(False), 0.0), (np.float32(0.5), 0.5), (1, 1.0), (0.75, 0.75), (None, None)],
 )
-def test_grader_may_return_a_number_or_numpys_bool(graders: GraderRunner, text: str, value: float, correct: bool):
-    graders.submit([completion(text)], judge("own_code:share"), "training")
-    (verdict,) = wait_for(lambda: graders.poll("training", wait=True), 1)
-    assert (verdict.value, verdict.correct, verdict.reason) == (value, correct, None)
+def test_grader_may_return_a_number_or_numpys_bool(returned: object, value: float | None):
+    assert read_score(returned) == Score(value=value)
 
 
-@pytest.mark.parametrize("text, shown", [("nan", "nan"), ("1.5", "1.5"), ("-0.5", "-0.5"), ("list", r"\[\]")])
-def test_anything_else_is_an_error_in_one_sentence(graders: GraderRunner, text: str, shown: str):
-    graders.submit([completion(text)], judge("own_code:share"), "training")
-    (verdict,) = wait_for(lambda: graders.poll("training", wait=True), 1)
-    assert (verdict.value, verdict.correct, verdict.reason) == (None, None, "error")
-    (error,) = graders.first_errors.values()
-    assert re.search(f"returned {shown}, but a grader returns True, False, None or a number from 0 to 1", error)
+@pytest.mark.parametrize("returned", [float("nan"), 1.5, -0.5, [], "x" * 100, Score(value=1, outcome="not a name")])
+def test_anything_else_is_an_error(returned: object):
+    with pytest.raises(TypeError, match=r"a number from 0 to 1|an outcome is a name"):
+        read_score(returned)
+
+
+def test_value_is_compared_with_the_threshold(graders: GraderRunner):
+    lenient = dataclasses.replace(judge("own_code:share"), threshold=0.5)
+    verdicts = verdicts_on(graders, lenient, "yes", "0.49", "half", "nan")
+    assert [(one.value, one.correct, one.reason) for one in verdicts] == [
+        (1.0, True, None),
+        (0.49, False, None),
+        (0.5, True, None),
+        (None, None, "error"),
+    ]
+    assert "returned nan, but a grader returns True, False, None or a number" in graders.first_errors["own_code:share"]
 
 
 def test_named_outcomes_are_counted_by_group(graders: GraderRunner):
-    grading = groups_of(graders, {"arithmetic": "own_code:named_outcome"})
+    grading = groups_of(graders, lambda _: judge("own_code:named_outcome"))
     asked(grading, "timeout", "timeout", "none")
-    (group,) = wait_for(lambda: grading.poll(wait=True), 1)
+    (group,) = wait_for(grading.poll, 1)
     assert group.values == (0.5, 0.5, None)
     assert grading.num_outcomes == {"timeout": 2, "none": 1}
     assert grading.num_without_verdict == {"no_answer": 1}
-
-
-def test_outcome_that_is_not_a_name_is_an_error(graders: GraderRunner):
-    graders.submit([completion("not a name")], judge("own_code:named_outcome"), "training")
-    (verdict,) = wait_for(lambda: graders.poll("training", wait=True), 1)
-    assert (verdict.reason, verdict.outcome) == ("error", "")
-    assert "the outcome 'not a name', but an outcome is a name" in graders.first_errors["own_code:named_outcome"]
-
-
-def test_first_named_outcome_of_several_graders_counts(graders: GraderRunner):
     both = several(right=GraderSettings(name="exact"), named=GraderSettings(name="own_code:named_outcome"))
-    graders.submit([completion("timeout")], both, "training")
-    (verdict,) = wait_for(lambda: graders.poll("training", wait=True), 1)
-    assert (verdict.outcome, verdict.value) == ("timeout", 0.25)
-
-
-def test_threshold_decides_what_is_correct(graders: GraderRunner):
-    lenient = dataclasses.replace(judge("own_code:share"), threshold=0.5)
-    texts = ["0.49", "half", "0.75"]
-    graders.submit([completion(text, index) for index, text in enumerate(texts)], lenient, "training")
-    verdicts = wait_for(lambda: graders.poll("training", wait=True), 3)
-    assert {v.subject.request.index: v.correct for v in verdicts} == {0: False, 1: True, 2: True}
+    (verdict,) = verdicts_on(graders, both, "timeout")
+    assert (verdict.outcome, verdict.value) == ("timeout", 0.25), "the first named one of several graders"
 
 
 def test_several_graders_give_a_weighted_mean(graders: GraderRunner):
@@ -372,33 +335,25 @@ def test_several_graders_give_a_weighted_mean(graders: GraderRunner):
         seen=GraderSettings(name="own_code:obedient", weight=0.0),
     )
     graders.check(both)
-    graders.submit(
-        [completion(text, index) for index, text in enumerate(("3", "late", "4", "raise"))], both, "training"
-    )
-    verdicts = {v.subject.request.index: v for v in wait_for(lambda: graders.poll("training", wait=True), 4)}
+    verdicts = verdicts_on(graders, both, "3", "late", "4", "raise")
     assert verdicts[0].scores == {"right": 1.0, "short": 1.0, "seen": 1.0}
-    assert [verdicts[index].value for index in range(4)] == [1.0, 0.0, 0.25, None]
-    assert [verdicts[index].correct for index in range(4)] == [True, False, False, None]
+    assert [one.value for one in verdicts] == [1.0, 0.0, 0.25, None]
+    assert [one.correct for one in verdicts] == [True, False, False, None]
     # One grader that fails leaves the completion without a verdict, whatever the others say.
     assert verdicts[3].reason == "error"
 
 
 def test_values_become_rewards_linearly_and_columns(graders: GraderRunner):
     used = several(part=GraderSettings(name="own_code:share"), same=GraderSettings(name="own_code:share", weight=0.0))
-    length = LengthControl(
-        max_tokens=64, plan=lambda seed: LengthPlan(answer_budget=64), adjust=lambda num_tokens, correct: 0.0
-    )
-    grading = GroupGrading(graders, lambda _: used, reward=RewardSettings(correct=2.0, wrong=-1.0), length=length)
-    grading.submit([completion(text, index) for index, text in enumerate(("1", "0", "0.5"))])
-    (group,) = wait_for(lambda: grading.poll(wait=True), 1)
+    grading = groups_of(graders, lambda _: used, RewardSettings(correct=2.0, wrong=-1.0))
+    asked(grading, "1", "0", "0.5")
+    (group,) = wait_for(grading.poll, 1)
     assert group.rewards == (2.0, -1.0, 0.5)
     assert (group.values, group.correct) == ((1.0, 0.0, 0.5), (True, False, False))
     assert group.scores == {"part": (1.0, 0.0, 0.5), "same": (1.0, 0.0, 0.5)}
 
 
 def test_coroutine_that_hangs_has_no_verdict():
-    graders = GraderRunner(GradingSettings(timeout_s=1.0, cpu_limit_s=0.5))
-    with closing(graders):
-        graders.submit([completion("hang"), completion("3", 1)], judge("own_code:judge"), "training")
-        verdicts = wait_for(lambda: graders.poll("training", wait=True), 2)
-    assert {v.subject.request.index: v.reason for v in verdicts} == {0: "timeout", 1: None}
+    with closing(GraderRunner(GradingSettings(timeout_s=1.0, cpu_limit_s=0.5))) as graders:
+        verdicts = verdicts_on(graders, judge("own_code:judge"), "hang", "3")
+    assert [one.reason for one in verdicts] == ["timeout", None]

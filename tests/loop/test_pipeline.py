@@ -99,55 +99,21 @@ def regimes():
 
 
 def test_long_tail_stops_training_only_by_the_rule_of_groups():
-    """One in eight completions of the simulated engine takes fifty times as long."""
+    """One in eight completions of the simulated engine takes fifty times as long; others overtake it."""
     lags, polls = {}, {}
     for waits_for in ("groups", "generators"):
         regime = Regime(groups_per_batch=4, max_lag=4, waits_for=waits_for)
         engine, _, steps = run(regime, num_problems=2000, slots=200, num_steps=200)
         lags[waits_for] = np.array([done.batch.lags for done in steps[10:]])
         polls[waits_for] = engine.num_polls
-    assert lags["groups"].max() == 4
+        assert any(len(set(one.versions.tolist())) > 1 for done in steps for one in completions_of(done))
+    assert set(lags["groups"].flat) == {0, 1, 2, 3, 4}
     assert lags["generators"].max() > 8
     assert lags["generators"].mean() <= 4
     assert polls["generators"] < 0.75 * polls["groups"]
 
 
 seeds = st.integers(0, 2**16)
-
-
-@settings(max_examples=25, deadline=None)
-@given(regimes(), seeds, st.integers(1, 20), st.sampled_from([0.2, 1, 10]))
-def test_no_trained_group_is_too_old_and_none_is_lost(regime, seed, num_problems, capacity):
-    # Capacity is in units of what may be untrained; ten times of it must not make anything older.
-    slots = max(1, int(capacity * regime.room * NUM_COMPLETIONS))
-    engine, curriculum, steps = run(regime, num_problems=num_problems, slots=slots, seed=seed, num_steps=12)
-    trained = [key for done in steps for key in keys_of(done)]
-    assert len(trained) == 12 * regime.groups_per_batch == len(set(trained))
-    for number, done in enumerate(steps):
-        assert (done.batch.version, done.version, done.metrics["loss/mean"]) == (number, number + 1, float(number))
-        for group in done.batch.groups:
-            first_version = min(int(completion.versions.min()) for completion in group.completions)
-            assert 0 <= done.batch.version - first_version <= regime.max_lag
-    # What was asked is trained, waiting, or in flight; and every poll was for something.
-    waiting = {issued.key for issued in (*curriculum.in_flight, *curriculum.untrained)}
-    assert Counter(trained) + Counter(waiting) == Counter({request.group for request in engine.submitted})
-    assert len(waiting) <= regime.room
-    assert engine.num_polls <= engine.work.decoded
-    # An epoch that is over asked every problem.
-    for epoch in range(curriculum._tasks[""].epoch):
-        assert {group_key(epoch, name) for name in problem_ids(num_problems)} <= set(trained) | waiting
-    assert engine.pushed == [0, *range(regime.push_every, 13, regime.push_every)]
-
-
-@settings(max_examples=15, deadline=None)
-@given(st.integers(1, 4), seeds, st.booleans())
-def test_synchronous_tokens_are_on_policy(size, seed, drain):
-    regime = Regime(groups_per_batch=size, max_lag=0, drain=drain)
-    _, _, steps = run(regime, num_problems=2 * size, slots=3, seed=seed, num_steps=8)
-    for done in steps:
-        for group in done.batch.groups:
-            assert all((completion.versions == done.batch.version).all() for completion in group.completions)
-    assert issue_order(regime, num_problems=2 * size, seed=seed, num_steps=8) == [keys_of(done) for done in steps]
 
 
 def issue_order(regime, *, num_problems, seed, num_steps):
@@ -165,30 +131,19 @@ def issue_order(regime, *, num_problems, seed, num_steps):
     return [[one.key for one in issued[size * number : size * (number + 1)]] for number in range(num_steps)]
 
 
-@settings(max_examples=15, deadline=None)
-@given(st.integers(1, 3), st.integers(1, 4), seeds)
-def test_ppo_off_policy_trains_in_the_order_of_issue(size, k, seed):
-    regime = Regime(groups_per_batch=size, max_lag=k - 1, push_every=k, drain=True)
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 3), st.integers(1, 4), seeds, st.booleans())
+def test_ppo_off_policy_trains_in_the_order_of_issue(size, k, seed, drain):
+    """k = 1 is synchronous, whether drained or not."""
+    regime = Regime(groups_per_batch=size, max_lag=k - 1, push_every=k, drain=drain or k > 1)
     engine, _, steps = run(regime, num_problems=2 * regime.room, slots=5, seed=seed, num_steps=3 * k)
     for done in steps:
         policy = done.batch.version - done.batch.version % k
         assert done.batch.lags == [done.batch.version % k] * size
-        for group in done.batch.groups:
-            assert all((completion.versions == policy).all() for completion in group.completions)
+        assert all((completion.versions == policy).all() for completion in completions_of(done))
     assert engine.pushed == [0, k, 2 * k, 3 * k]
     expected = issue_order(regime, num_problems=2 * regime.room, seed=seed, num_steps=3 * k)
     assert [keys_of(done) for done in steps] == expected
-
-
-def test_with_lag_stragglers_are_overtaken():
-    regime = Regime(groups_per_batch=2, max_lag=3)
-    _, _, steps = run(regime, num_problems=40, slots=100, num_steps=30)
-    lags = [lag for done in steps for lag in done.batch.lags]
-    assert set(lags) == {0, 1, 2, 3}
-    versions = [
-        completion.versions for done in steps for group in done.batch.groups for completion in group.completions
-    ]
-    assert any(len(np.unique(array)) > 1 for array in versions)
 
 
 def expected_groups(num_problems: int) -> set[str]:
@@ -324,21 +279,20 @@ def test_drained_run_resumes_with_the_same_batches(size, k, seed, lives):
     assert [keys_of(done) for done in lineage] == expected
 
 
-# Late verdicts --------------------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=30, deadline=None)
-@given(regimes(), seeds, st.integers(1, 12), st.sampled_from([0, 3, 300]), st.sampled_from([2, 100]))
-def test_late_verdicts_lose_no_group_and_keep_the_lag(regime, seed, num_problems, delay, slots):
+@settings(max_examples=45, deadline=None)
+@given(regimes(), seeds, st.integers(1, 20), st.sampled_from([0, 3, 300]), st.sampled_from([0.2, 1, 10]))
+def test_no_trained_group_is_too_old_and_none_is_lost(regime, seed, num_problems, delay, capacity):
+    # Capacity is in units of what may be untrained; ten times of it must not make anything older.
+    slots = max(1, int(capacity * regime.room * NUM_COMPLETIONS))
     engine, grading = SimulatedEngine(slots=slots, seed=seed), Late(seed, delay)
     curriculum = Curriculum(problem_ids(num_problems), seed=seed, is_solved=uniform)
     pipeline = make_pipeline(regime, engine, curriculum=curriculum, grading=grading)
     trained: list[str] = []
-    for done in itertools.islice(pipeline.steps(), 10):
+    for number, done in enumerate(itertools.islice(pipeline.steps(), 10)):
+        assert (done.batch.version, done.version, done.metrics["loss/mean"]) == (number, number + 1, float(number))
         trained += keys_of(done)
-        assert max(done.batch.lags) <= regime.max_lag
-        if regime.max_lag == 0:
-            assert all((one.versions == done.batch.version).all() for one in completions_of(done))
+        oldest = min(int(completion.versions.min()) for completion in completions_of(done))
+        assert 0 <= number - oldest <= regime.max_lag
         if regime.drain:
             assert not grading.waiting
         # A group with the grader is in flight, as one with the engine is: a checkpoint asks it again.
@@ -347,9 +301,15 @@ def test_late_verdicts_lose_no_group_and_keep_the_lag(regime, seed, num_problems
         assert {group.key for _, group in grading.waiting} <= flying
         assert not graded & flying
     assert len(trained) == 10 * regime.groups_per_batch == len(set(trained))
+    # What was asked is trained, waiting, or in flight; and every poll was for something.
     waiting = {issued.key for issued in (*curriculum.in_flight, *curriculum.untrained)}
     assert Counter(trained) + Counter(waiting) == Counter({request.group for request in engine.submitted})
     assert len(waiting) <= regime.room
+    assert engine.num_polls <= engine.work.decoded
+    # An epoch that is over asked every problem.
+    for epoch in range(curriculum._tasks[""].epoch):
+        assert {group_key(epoch, name) for name in problem_ids(num_problems)} <= set(trained) | waiting
+    assert engine.pushed == [0, *range(regime.push_every, 11, regime.push_every)]
     # The engine is never polled for nothing (it asserts that), and where it has nothing the grader is waited for.
     assert grading.num_waits or regime.max_lag > 0
 

@@ -1,22 +1,22 @@
 """The expected lag against the loop itself, over an engine with programmed lengths."""
 
+import functools
 import itertools
 import re
 import tomllib
-from collections.abc import Sequence
 from importlib.resources import files
 
 import numpy as np
 import pytest
 from fake_engine import FakeEngine
-from simulated import AtOnce, CountingLearner
+from simulated import AtOnce, CountingLearner, grade, make_requests
 
 from scalerl.config import list_recipes, load_recipe
 from scalerl.config.parts import PipelineSettings
 from scalerl.loop.pipeline import Pipeline
 from scalerl.loop.slots import expected_lag, full_slots, lag_words
-from scalerl.tasks.curriculum import Curriculum, Issued, uniform
-from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request, derive_seed
+from scalerl.tasks.curriculum import Curriculum, uniform
+from scalerl.types import Batch, Request
 
 GROUPS, COMPLETIONS = 4, 4
 BATCH = GROUPS * COMPLETIONS
@@ -38,32 +38,6 @@ def length(request: Request) -> int:
     return 2 + request.seed % 32
 
 
-def requests(issued: Issued) -> list[Request]:
-    problem = Problem(id=issued.problem_id, prompt="", answer="", task="simulated")
-    return [
-        Request(
-            group=issued.key,
-            index=index,
-            problem=problem,
-            prompt_tokens=(1, 2),
-            seed=derive_seed("request", issued.key, index),
-            length=LengthPlan(answer_budget=12),
-        )
-        for index in range(COMPLETIONS)
-    ]
-
-
-def grade(completions: Sequence[Completion]) -> Group:
-    request, num = completions[0].request, len(completions)
-    return Group(
-        key=request.group,
-        problem=request.problem,
-        completions=tuple(completions),
-        correct=(True,) * num,
-        rewards=(1.0,) * num,
-    )
-
-
 # Mean of the longest of four lengths over the mean length.
 SPREAD = float(np.random.default_rng(0).integers(2, 34, (4000, COMPLETIONS)).max(axis=1).mean() / 17.5)
 
@@ -74,7 +48,7 @@ def measured(slots: int, max_lag: int, *, steps: int = 24, **regime) -> tuple[fl
         engine=FakeEngine(polls=length, slots=slots),
         curriculum=Curriculum([f"p{place}" for place in range(600)], seed=0, is_solved=uniform),
         learner=LagLearner(),
-        make_requests=requests,
+        make_requests=functools.partial(make_requests, num=COMPLETIONS),
         grading=AtOnce(grade),
         groups_per_batch=GROUPS,
         max_lag=max_lag,
@@ -106,13 +80,10 @@ def test_full_slots_are_what_may_be_untrained():
 
 def test_max_lag_that_cannot_bind_is_reported():
     paper = PipelineSettings(groups_per_batch=48, completions_per_group=16, max_lag=8)
-    few = expected_lag(64, paper)
-    assert not few.binds
+    few, enough = expected_lag(64, paper), expected_lag(3072, paper)
+    assert (few.binds, few.slots_to_bind, enough.binds) == (False, 1536, True)
     assert few.mean < 0.3
-    assert few.slots_to_bind == 1536
     assert "max_lag = 8 cannot bind with fewer than about 1,536 slots" in lag_words(few)
-    enough = expected_lag(3072, paper)
-    assert enough.binds
     assert "cannot bind" not in lag_words(enough)
 
 

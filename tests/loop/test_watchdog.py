@@ -3,6 +3,8 @@
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 from simulated import AtOnce, SimulatedEngine, complete, grade, make_requests
@@ -14,8 +16,8 @@ from scalerl.tasks.curriculum import Issued
 from scalerl.types import Completion
 
 
-def hangs(watchdog: Callable[[Callable[[str], None]], Watchdog], what: str) -> str:
-    """What is said of a call that returns only once somebody has said it."""
+def hangs(watchdog: Callable[[Callable[[str], None]], Watchdog], what: str = "", call: Any = None) -> str:
+    """What is said of a call that returns only once somebody has said it: `call`, or all that is watched."""
     said: list[str] = []
     released = threading.Event()
 
@@ -23,8 +25,11 @@ def hangs(watchdog: Callable[[Callable[[str], None]], Watchdog], what: str) -> s
         said.append(reason)
         released.set()
 
-    with watchdog(on_hung) as dog, dog.watching(what):
+    def wait(*_: object) -> None:
         assert released.wait(20)
+
+    with watchdog(on_hung) as dog, dog.watching(what) if call is None else nullcontext():
+        wait() if call is None else call(dog, wait)
     (reason,) = said
     return reason
 
@@ -96,21 +101,14 @@ def test_grading_call_that_hangs_is_noticed():
     grading = WatchedGrading(AtOnce(grade), Watchdog(pytest.fail))
     grading.submit(completions)
     assert grading.poll(wait=True) == [grade(completions)]
-    said: list[str] = []
-    released = threading.Event()
 
-    def stuck(_: object) -> None:
-        assert released.wait(20)
+    def submit(dog: Watchdog, wait: Callable[..., None]) -> None:
+        stuck = AtOnce(grade)
+        stuck.submit = wait
+        WatchedGrading(stuck, dog).submit(completions)
 
-    def on_hung(reason: str) -> None:
-        said.append(reason)
-        released.set()
-
-    with Watchdog(on_hung, limit_s=0.1) as dog:
-        grading = AtOnce(grade)
-        grading.submit = stuck  # type: ignore[method-assign]
-        WatchedGrading(grading, dog).submit(completions)
-    assert said[0].startswith("the grader did not return for 0.1 s")
+    reason = hangs(lambda on_hung: Watchdog(on_hung, limit_s=0.1), call=submit)
+    assert reason.startswith("the grader did not return for 0.1 s")
 
 
 class Silent(SimulatedEngine):

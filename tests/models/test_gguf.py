@@ -134,24 +134,20 @@ def test_gguf_logits_equal_those_of_dequantised_weights(kind, tied, tmp_path):
     assert sum(p.numel() for p in loaded.parameters()) == sum(p.numel() for p in model.parameters())
 
 
-def test_tokenizer_stop_token_and_context_are_loaded(tmp_path):
-    loaded = load(write(tmp_path / "tiny.gguf", tiny_llama()))
-    assert loaded.tokenizer.convert_ids_to_tokens(loaded.tokenizer("ABC")["input_ids"]) == ["AB", "C"]
-    assert loaded.tokenizer.chat_template == TEMPLATE
-    assert loaded.stop_tokens == (2,)
-    assert loaded.context == 32
-
-
-def test_end_token_is_read_from_the_gguf_file(tmp_path, monkeypatch):
+def test_tokenizer_stop_token_and_context_are_loaded(tmp_path, monkeypatch):
     dequantised = ours._dequantised
 
     def mistaken(*arguments: Any) -> Any:
+        """A version of transformers that does not read the end token from the file."""
         model, tokenizer = dequantised(*arguments)
         tokenizer.eos_token = "<|im_start|>"
         return model, tokenizer
 
     monkeypatch.setattr(ours, "_dequantised", mistaken)
-    assert load(write(tmp_path / "tiny.gguf", tiny_llama())).tokenizer.eos_token == "<|im_end|>"
+    loaded = load(write(tmp_path / "tiny.gguf", tiny_llama()))
+    assert loaded.tokenizer.convert_ids_to_tokens(loaded.tokenizer("ABC")["input_ids"]) == ["AB", "C"]
+    assert (loaded.tokenizer.chat_template, loaded.tokenizer.eos_token) == (TEMPLATE, "<|im_end|>")
+    assert (loaded.stop_tokens, loaded.context) == ((2,), 32)
 
 
 def test_it_is_dequantised_once_and_kept_under_its_hash(tmp_path, cache, monkeypatch):
@@ -194,21 +190,16 @@ def test_model_trained_from_gguf_is_a_normal_folder(tmp_path):
     assert load_model(half, dtype=torch.float32, device="cpu").model.dtype == torch.float32
 
 
-def test_missing_or_wrong_kind_of_file_is_named(tmp_path):
-    with pytest.raises(GgufError, match=r"^model .*/no.gguf: this file does not exist$"):
-        load(tmp_path / "no.gguf")
-    (tmp_path / "text.gguf").write_text("a text")
-    with pytest.raises(GgufError, match=r"^model .*/text.gguf: this is not a GGUF file, it does not start with GGUF$"):
-        load(tmp_path / "text.gguf")
-
-
-@pytest.mark.parametrize("size", [20, 300, 4000, -40])
-def test_a_cut_file_is_one_sentence(size, tmp_path, cache):
-    path = write(tmp_path / "tiny.gguf", tiny_llama())
-    path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(
-        GgufError, match=r"^model .*/tiny.gguf: the file is cut or damaged \(its [\d,]+ bytes: "
-    ) as error:
+@pytest.mark.parametrize(
+    ("size", "fault"),
+    [(None, "this file does not exist"), (3, "this is not a GGUF file, it does not start with GGUF")]
+    + [(size, r"the file is cut or damaged \(its [\d,]+ bytes: ") for size in (20, 300, 4000, -40)],
+)
+def test_missing_or_cut_file_is_one_sentence(size, fault, tmp_path, cache):
+    path = tmp_path / "tiny.gguf"
+    if size is not None:
+        path.write_bytes(write(path, tiny_llama()).read_bytes()[:size])
+    with pytest.raises(GgufError, match=rf"^model .*/tiny.gguf: {fault}") as error:
         load(path)
     assert "\n" not in str(error.value)
     assert not cache.exists()

@@ -16,11 +16,6 @@ def no_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bf16_products, "_CPU_HAS_ARITHMETIC", False)
 
 
-def _exact(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    product = inputs.double() @ weight.double().T
-    return product if bias is None else product + bias.double()
-
-
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_the_product_is_the_exact_one_rounded(has_bias: bool) -> None:
     random = torch.Generator().manual_seed(0)
@@ -28,21 +23,17 @@ def test_the_product_is_the_exact_one_rounded(has_bias: bool) -> None:
     bias = torch.randn(5, generator=random).bfloat16() if has_bias else None
     product = fp32_linear(inputs, weight, bias)
     assert product.dtype == torch.bfloat16
-    exact = _exact(inputs, weight, bias)
+    exact = inputs.double() @ weight.double().T + (0 if bias is None else bias.double())
     # Half a unit of bf16's last place, and what FP32 sums of terms of size 1 lose.
     assert ((product.double() - exact).abs() <= exact.abs() * 2**-8 + 1e-5).all()
 
 
-@pytest.mark.usefixtures("no_arithmetic")
-def test_only_bf16_on_a_cpu_is_taken_that_way() -> None:
-    assert takes_fp32(torch.zeros(1, dtype=torch.bfloat16))
+@pytest.mark.parametrize("has_arithmetic", [False, True])
+def test_only_bf16_on_a_cpu_without_it_is_taken_that_way(monkeypatch: pytest.MonkeyPatch, has_arithmetic: bool) -> None:
+    monkeypatch.setattr(bf16_products, "_CPU_HAS_ARITHMETIC", has_arithmetic)
+    assert takes_fp32(torch.zeros(1, dtype=torch.bfloat16)) == (not has_arithmetic)
     assert not takes_fp32(torch.zeros(1))
     assert not takes_fp32(torch.zeros(1, dtype=torch.bfloat16, device="meta"))
-
-
-def test_a_cpu_with_the_arithmetic_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bf16_products, "_CPU_HAS_ARITHMETIC", True)
-    assert not takes_fp32(torch.zeros(1, dtype=torch.bfloat16))
 
 
 @pytest.mark.usefixtures("no_arithmetic")
@@ -83,14 +74,7 @@ def test_every_bf16_layer_multiplies_in_fp32(use, monkeypatch: pytest.MonkeyPatc
     expected = fp32_linear(fp32_linear(inputs, first, model[0].bias), second)  # pyright: ignore[reportArgumentType]
     assert torch.equal(model(inputs), expected)
     assert len(calls) == 2
-
-
-@pytest.mark.usefixtures("no_arithmetic")
-@pytest.mark.parametrize("use", [use_fp32_linears, use_fp32_linears_at_work])
-def test_layers_of_other_dtypes_keep_their_products(use) -> None:
-    torch.manual_seed(0)
-    layer = nn.Linear(16, 8).double()
-    inputs = torch.randn(3, 16).double()
-    expected = layer(inputs)
-    use(layer)
-    assert torch.equal(layer(inputs), expected)
+    # Layers of other dtypes keep their products.
+    use(double := nn.Linear(16, 8).double())
+    double(inputs.double())
+    assert len(calls) == 2

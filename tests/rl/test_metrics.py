@@ -57,17 +57,24 @@ def select(tokens, part):
 
 
 def sums(loss, tokens, entropy):
-    return token_sums(loss(tokens), tokens, entropy)
+    """The sums and the largest ratio of some tokens, as floats."""
+    return tuple(part.tolist() for part in token_sums(loss(tokens), tokens, entropy))
+
+
+def row_of(parts, batch=None, lag=LAG, num_nonfinite=0):
+    """The metrics of micro-batches, whose sums add up."""
+    added = [sum(column) for column in zip(*(part for part, _ in parts), strict=True)]
+    largest = max(ratio for _, ratio in parts)
+    return step_metrics(added, largest, batch or a_batch([1.0, 0.0]), lag=lag, num_nonfinite=num_nonfinite)
+
+
+NOTHING = [0.0] * 5, -math.inf
 
 
 def test_metrics_computed_by_hand():
     tokens, entropy = some_tokens()
-    metrics = step_metrics(
-        sums(lambda inputs: cispo(inputs, cap=1.5), tokens, entropy),
-        a_batch([1.0, 0.0, 1.0, 1.0]),
-        lag=LAG,
-        num_nonfinite=1,
-    )
+    capped = sums(lambda inputs: cispo(inputs, cap=1.5), tokens, entropy)
+    metrics = row_of([capped], a_batch([1.0, 0.0, 1.0, 1.0]), num_nonfinite=1)
     rows = [t for t in range(10) if tokens.trained[t]]
     ratios = [math.exp(tokens.log_probs[t] - tokens.generator_log_probs[t]) for t in rows]
     expected = {
@@ -98,7 +105,7 @@ def test_metrics_computed_by_hand():
     ],
 )
 def test_fractions_of_completions_and_comparable_groups(correct, no_verdict, fractions):
-    metrics = step_metrics(None, a_batch(correct, no_verdict), lag=LAG, num_nonfinite=0)
+    metrics = row_of([NOTHING], a_batch(correct, no_verdict))
     keys = ("rollout/truncated_frac", "batch/no_verdict_frac", "batch/zero_variance_frac")
     assert tuple(metrics[key] for key in keys) == fractions
 
@@ -106,21 +113,15 @@ def test_fractions_of_completions_and_comparable_groups(correct, no_verdict, fra
 @pytest.mark.parametrize("name", LOSSES)
 def test_micro_batch_sums_add_up_to_the_batch(name):
     tokens, entropy = some_tokens()
-    whole = sums(LOSSES[name], tokens, entropy)
     owner = tokens.completion_of_token
     parts = [owner <= 0, (owner == 1) | (owner == 3), owner == 2, owner > 5]
-    first, *rest = [sums(LOSSES[name], select(tokens, part), entropy[part]) for part in parts]
-    merged = first
-    for part in rest:
-        merged = merged + part
-    batch = a_batch([1.0, 0.0])
-    by_parts = step_metrics(merged, batch, lag=LAG, num_nonfinite=0)
-    assert by_parts == pytest.approx(step_metrics(whole, batch, lag=LAG, num_nonfinite=0), rel=1e-12)
+    by_parts = row_of([sums(LOSSES[name], select(tokens, part), entropy[part]) for part in parts])
+    assert by_parts == pytest.approx(row_of([sums(LOSSES[name], tokens, entropy)]), rel=1e-12)
 
 
 def test_kl_is_per_token_for_a_sequence_loss_too():
     tokens, entropy = some_tokens()
-    by_token, by_sequence = sums(cispo, tokens, entropy).sums, sums(gspo, tokens, entropy).sums
+    (by_token, _), (by_sequence, _) = sums(cispo, tokens, entropy), sums(gspo, tokens, entropy)
     assert by_token[3] == by_sequence[3]
     assert by_token[1] != by_sequence[1]
 
@@ -132,7 +133,7 @@ def test_kl_estimates_the_kl_of_generator_and_trainer():
     drawn = torch.tensor([0, 1, 1, 1, 2, 2, 2, 2])
     ones = torch.ones(8, dtype=torch.float64)
     tokens = make_inputs(trainer[drawn], generator[drawn], ones, torch.zeros(8, dtype=torch.long), ones.bool())
-    metrics = step_metrics(sums(cispo, tokens, ones), a_batch([1.0, 0.0]), lag=LAG, num_nonfinite=0)
+    metrics = row_of([sums(cispo, tokens, ones)])
     assert metrics["loss/kl"] == pytest.approx((generator.exp() * (generator - trainer)).sum().item())
 
 
@@ -141,15 +142,14 @@ def test_tiny_generator_probability_keeps_the_row_finite(name):
     generator = torch.tensor([-1.0, -100.0, -3e4, -1.0])
     trainer, ones = torch.full((4,), -1.0), torch.ones(4)
     tokens = make_inputs(trainer, generator, ones, torch.arange(4), ones.bool())
-    row = sums(LOSSES[name], tokens, ones)
-    metrics = step_metrics(row + row, a_batch([1.0, 0.0]), lag=LAG, num_nonfinite=0)
+    metrics = row_of([sums(LOSSES[name], tokens, ones)] * 2)
     assert all(math.isfinite(value) for value in metrics.values())
     assert metrics["loss/ratio_max"] == LARGEST_RATIO
     assert metrics["loss/ratio_mean"] == pytest.approx(LARGEST_RATIO / 2)
     assert metrics["loss/kl"] == pytest.approx(LARGEST_RATIO / 2)
     # Below that, in float64 and as it is: the loss's own FP32 ratio would have rounded.
     tokens = make_inputs(trainer, torch.tensor([-1.0, -31.0, -1.0, -1.0]), ones, torch.arange(4), ones.bool())
-    metrics = step_metrics(sums(LOSSES[name], tokens, ones), a_batch([1.0, 0.0]), lag=LAG, num_nonfinite=0)
+    metrics = row_of([sums(LOSSES[name], tokens, ones)])
     assert metrics["loss/kl"] == pytest.approx((math.exp(30) - 1 - 30) / 4, rel=1e-12)
 
 
@@ -157,8 +157,8 @@ def test_nothing_trained_leaves_out_the_means():
     tokens, entropy = some_tokens()
     nothing = dataclasses.replace(tokens, trained=torch.zeros(10, dtype=torch.bool))
     batch = a_batch([1.0, 1.0])
-    none_at_all = step_metrics(None, batch, lag=LAG[:0], num_nonfinite=0)
-    for metrics in (step_metrics(sums(cispo, nothing, entropy), batch, lag=LAG, num_nonfinite=0), none_at_all):
+    none_at_all = row_of([NOTHING], batch, lag=LAG[:0])
+    for metrics in (row_of([sums(cispo, nothing, entropy)], batch), none_at_all):
         assert all(math.isfinite(value) for value in metrics.values())
         assert not any(key.startswith("loss/") for key in metrics)
         assert metrics["batch/effective"] == 0.0

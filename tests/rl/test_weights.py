@@ -39,13 +39,6 @@ def test_the_weights_of_an_average_sum_to_one(name, lengths, seed):
     assert total == pytest.approx(1.0 if trained.any() else 0.0)
 
 
-@pytest.mark.parametrize("name", WEIGHTS)
-def test_nothing_trained_weighs_nothing(name):
-    group, completion = packed([2, 3], [0, 0])
-    weights = WEIGHTS[name](group, completion, torch.zeros(5, dtype=torch.bool), **SETTINGS.get(name, {}))
-    assert weights.tolist() == [0.0] * 5
-
-
 def a_model_and_batch(lengths, seed):
     """A linear policy over 5 tokens, so that a gradient of parameters is at the end; the last completion is dropped."""
     rng = torch.Generator().manual_seed(seed)

@@ -16,7 +16,7 @@ from scalerl.errors import EngineError
 from scalerl.rollout.noise import uniforms
 from scalerl.rollout.progress import Progress
 from scalerl.rollout.requests import check_request
-from scalerl.types import Completion, Finish, Purpose, Request, Work, derive_seed
+from scalerl.types import Completion, Finish, Request, Work, derive_seed
 
 
 def random_polls(request: Request) -> int:
@@ -70,7 +70,7 @@ class FakeEngine:
         self._failure = failure
         self._waiting: list[Request] = []
         self._running: list[_Running] = []
-        self._work: dict[Purpose, Work] = {"training": Work(), "evaluation": Work()}
+        self._is_paused, self._work = False, {False: Work(), True: Work()}
         self.version = version
         self.closed = False
         self.submitted: list[Request] = []
@@ -83,11 +83,11 @@ class FakeEngine:
 
     @property
     def work(self) -> Work:
-        return self._work["training"] + self._work["evaluation"]
+        return self._work[False]
 
     @property
     def eval_work(self) -> Work:
-        return self._work["evaluation"]
+        return self._work[True]
 
     def submit(self, requests: Sequence[Request]) -> None:
         self._require_open()
@@ -123,11 +123,11 @@ class FakeEngine:
     def paused(self) -> Iterator[None]:
         """Put all requests aside; within this only those submitted inside are served."""
         self._require_open()
-        held, self._waiting, self._running = (self._waiting, self._running), [], []
+        held, self._waiting, self._running, self._is_paused = (self._waiting, self._running), [], [], True
         try:
             yield
         finally:
-            self._waiting, self._running = held
+            self._waiting, self._running, self._is_paused = *held, False
 
     def close(self) -> None:
         self.closed = True
@@ -149,7 +149,7 @@ class FakeEngine:
         else:
             tokens, forced, finish = self._follow_plan(request, sampled)
         prompt = len(request.prompt_tokens)
-        self._work[request.purpose] += Work(prefilled=prompt - 1, attended=prompt * (prompt - 1) // 2)
+        self._work[self._is_paused] += Work(prefilled=prompt - 1, attended=prompt * (prompt - 1) // 2)
         return _Running(request, tokens, forced, finish, num_polls=max(1, self._polls(request)))
 
     def _follow_plan(
@@ -181,7 +181,7 @@ class FakeEngine:
         entry.versions.extend([self.version] * num_new)
         context = len(entry.request.prompt_tokens) + num_sampled
         attended = num_new * context + num_new * (num_new - 1) // 2
-        self._work[entry.request.purpose] += Work(decoded=num_new, attended=attended)
+        self._work[self._is_paused] += Work(decoded=num_new, attended=attended)
 
     def _completion(self, entry: _Running) -> Completion:
         return Completion(

@@ -4,7 +4,8 @@ import tempfile
 
 import torch
 from batches import VERSION
-from tiny_models import tiny_model
+from tiny_models import SIZES, tiny_model
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from scalerl.config import load_recipe
 from scalerl.run.parts import build_learner
@@ -25,6 +26,20 @@ def make_learner(*overrides, family="smollm", dtype=torch.float32, seed=0):
         model.save_pretrained(folder)
         named = recipe.model.model_copy(update={"path": folder})
         return build_learner(model, recipe.model_copy(update={"model": named}), version=VERSION)
+
+
+def gpu_model(**changes):
+    """A Llama on a GPU, with heads of 16, which the attention kernel takes."""
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(**SIZES | {"hidden_size": 64} | changes)).to("cuda").eval()  # pyright: ignore[reportArgumentType]
+
+
+def check_close(ours, theirs, digits, rtol=0.0):
+    """Compare gradients by name, each to so many digits of its largest entry."""
+    assert ours.keys() == theirs.keys()
+    for name, gradient in theirs.items():
+        largest = float(gradient.abs().max())
+        torch.testing.assert_close(ours[name], gradient, rtol=rtol, atol=digits * largest, msg=name)
 
 
 def gradients_of(learner, batch):

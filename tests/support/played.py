@@ -102,7 +102,7 @@ def turns_engine(
     environments: Mapping[str, Playing], *, context: int = 400, slots: int = 8, inner: Any = None
 ) -> TurnsEngine:
     inner = inner or FakeEngine(slots=slots, stop_tokens=STOPS, seed=1)
-    return TurnsEngine(inner, environments, decode=decode, context=context, slots=slots, pausable=inner)
+    return TurnsEngine(inner, environments, decode=decode, context=context, slots=slots)
 
 
 def request(number: int = 0, *, environment: str = "own", budget: int = 40, **changes: Any) -> Request:

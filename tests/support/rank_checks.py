@@ -21,7 +21,7 @@ from tiny_models import tiny_model
 from scalerl.learner import torch_learner
 from scalerl.learner.ranks.context import ContextGroup
 from scalerl.learner.ranks.sharded import ShardedPolicy, device_mesh
-from scalerl.learner.state import whole
+from scalerl.learner.state import local, whole
 from scalerl.learner.step import TorchLearner
 from scalerl.learner.team import Team
 from scalerl.models.lora import wrap
@@ -44,6 +44,11 @@ def exact_norms(model):
 
 DEVICE = torch.device("cpu")
 """Where the checks of this process compute; `work` sets it."""
+
+
+def num_local(rank):
+    """The trained numbers that a rank holds; called in its process."""
+    return sum(local(parameter).numel() for parameter in rank._learner.policy.parameters.values())
 
 
 def settings_of(*overrides):
@@ -80,13 +85,10 @@ def sharded(family, dtype, overrides, folder, shard_size=None, compiled=None, co
     policy = ShardedPolicy(
         folder / f"{family}-{dtype}",
         device_mesh(DEVICE, team.size, shard_size or team.size),
+        settings["learner"],
         device=DEVICE,
-        lora=settings.pop("lora"),
-        dtype=settings.pop("dtype"),
         master_dtype=dtype,
-        fp32_head=settings.pop("fp32_head"),
-        router_replay=settings.pop("router_replay"),
-        gradient_checkpointing=settings["learner"].gradient_checkpointing is True,
+        **{name: settings.pop(name) for name in ("lora", "dtype", "fp32_head", "router_replay")},
         compiled=compiled,
         context=None if context == 1 else ContextGroup(rank=team.rank, num_ranks=team.size, size=context),
     )

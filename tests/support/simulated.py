@@ -80,7 +80,7 @@ def complete(request: Request, versions: Sequence[int]) -> Completion:
     )
 
 
-def make_requests(issued: Issued) -> list[Request]:
+def make_requests(issued: Issued, num: int = NUM_COMPLETIONS) -> list[Request]:
     problem = Problem(id=issued.problem_id, prompt=f"what is {issued.problem_id}?", answer="1", task="simulated")
     requests = [
         Request(
@@ -91,7 +91,7 @@ def make_requests(issued: Issued) -> list[Request]:
             seed=derive_seed("request", issued.key, index),
             length=LengthPlan(answer_budget=256),
         )
-        for index in range(NUM_COMPLETIONS)
+        for index in range(num)
     ]
     return [replace(request, length=LengthPlan(answer_budget=random_polls(request))) for request in requests]
 
@@ -118,7 +118,7 @@ class AtOnce:
 def grade(completions: Sequence[Completion]) -> Group:
     """A group is solved or not as a whole, by its key alone, so that what no-positive-resampling does is known."""
     request = completions[0].request
-    assert [completion.request.index for completion in completions] == list(range(NUM_COMPLETIONS))
+    assert [completion.request.index for completion in completions] == list(range(len(completions)))
     correct = answers_right(request.group)
     return Group(
         key=request.group,

@@ -39,11 +39,11 @@ class View:
 
     @property
     def work(self) -> Work:
-        return self._process.work - self._before
+        return _since(self._before, self._process.work)
 
     @property
     def eval_work(self) -> Work:
-        return self._process.eval_work - self._eval_before
+        return _since(self._eval_before, self._process.eval_work)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -78,3 +78,7 @@ class View:
     def _require_open(self) -> None:
         if self._closed:
             raise EngineError("the engine is closed")
+
+
+def _since(before: Work, work: Work) -> Work:
+    return Work(**{name: number - getattr(before, name) for name, number in dataclasses.asdict(work).items()})

@@ -20,7 +20,7 @@ from scalerl.environments.conversation import Conversation
 from scalerl.environments.protocol import Step
 from scalerl.environments.steps import Stepped, Steps
 from scalerl.import_path import one_line
-from scalerl.loop.seams import Engine, PausableEngine
+from scalerl.loop.seams import Engine
 from scalerl.types import Completion, Episode, Request, Work
 
 Rewards = Literal["last", "sum", "mean"]
@@ -72,7 +72,8 @@ class _Open:
 
     @property
     def key(self) -> str:
-        return _key(self.conversation.request)
+        """All turns of a conversation have the same."""
+        return self.conversation.request.key
 
     def count(self, step: Step) -> None:
         self.episode = replace(
@@ -81,11 +82,6 @@ class _Open:
             num_errors=self.episode.num_errors + step.num_errors,
             num_branches=self.episode.num_branches + step.restart,
         )
-
-
-def _key(request: Request) -> str:
-    """Return the key of a conversation: all of its turns have the same."""
-    return f"{request.purpose}/{request.key}"
 
 
 @dataclass(slots=True)
@@ -117,13 +113,10 @@ class TurnsEngine:
         decode: Callable[[Sequence[int]], str],
         context: int,
         slots: int,
-        pausable: PausableEngine | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`environments` are by the name that requests have; `pausable` is the engine without wrappers, if it can
-        pause. At most `slots` requests are with the engine at a time."""
-        self._engine, self._pausable = engine, pausable
-        self._environments, self._decode = environments, decode
+        """`environments` are by the name that requests have; at most `slots` requests are with the engine at a time."""
+        self._engine, self._environments, self._decode = engine, environments, decode
         self._context, self._slots, self._clock = context, slots, clock
         self._now, self._held = _Underway(), _Underway()
         self._tool_s = self._waited_s = 0.0
@@ -142,8 +135,7 @@ class TurnsEngine:
 
     @property
     def eval_work(self) -> Work:
-        assert self._pausable is not None
-        return self._pausable.eval_work
+        return self._engine.eval_work
 
     @property
     def first_errors(self) -> dict[str, str]:
@@ -176,10 +168,9 @@ class TurnsEngine:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Put all conversations aside. Results of their steps that arrive meanwhile are taken in afterwards."""
-        assert self._pausable is not None
         self._held, self._now = self._now, _Underway()
         try:
-            with self._pausable.paused():
+            with self._engine.paused():
                 yield
         finally:
             for each in self._now.open.values():
@@ -239,7 +230,7 @@ class TurnsEngine:
     def _sampled(self, turn: Completion) -> Completion | None:
         """Take a turn that the engine has sampled; return the conversation if it ends with it."""
         self._now.num_sampling -= 1
-        each = self._now.open.get(_key(turn.request))
+        each = self._now.open.get(turn.request.key)
         if each is None:
             self._now.num_single -= 1
             return turn

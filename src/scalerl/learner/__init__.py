@@ -26,19 +26,10 @@ def torch_learner(
     from scalerl.learner.policy import LocalPolicy
     from scalerl.learner.step import TorchLearner
 
-    policy = LocalPolicy(
-        model,
-        dtype=dtype,
-        fp32_head=fp32_head,
-        # run/parts.py has decided on "auto".
-        gradient_checkpointing=learner.gradient_checkpointing is True,
-        micro_batch_tokens=learner.micro_batch_tokens,
-        compiled=compiled,
-        router_replay=router_replay,
-    )
-    start = None
+    common: dict[str, Any] = {"dtype": dtype, "fp32_head": fp32_head}
+    policy, start = LocalPolicy(model, learner, compiled=compiled, router_replay=router_replay, **common), None
     if learner.start_kl:
         # A frozen copy, as it is now.
         frozen = copy.deepcopy(model).requires_grad_(False)
-        start = LocalPolicy(frozen, dtype=dtype, fp32_head=policy.fp32_head, compiled=False)
+        start = LocalPolicy(frozen, compiled=False, **common)
     return TorchLearner(policy, learner=learner, start=start, team=team, **settings)

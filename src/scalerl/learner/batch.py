@@ -17,7 +17,7 @@ from torch import Tensor
 
 from scalerl.learner.late import moved
 from scalerl.learner.packed_attention import Packing, pack
-from scalerl.learner.share import Rows, assign, prefixes, sharing_pays, split
+from scalerl.learner.share import Rows, Sizes
 from scalerl.rl.filters import EffectiveBatch, num_nonfinite, trainable_tokens, trained_tokens
 from scalerl.types import Batch, Completion, Group
 
@@ -98,14 +98,14 @@ def prepare(
     """
     completions = [completion for group in batch.groups for completion in group.completions]
     group = np.array([number for number, g in enumerate(batch.groups) for _ in g.completions], dtype=np.int64)
-    lengths = np.array([len(completion.tokens) for completion in completions], dtype=np.int64)
+    sizes = Sizes.of(completions)
     values = [value for group in batch.groups for value in group.values]
     rewards = torch.tensor([reward for group in batch.groups for reward in group.rewards])
     has_verdict = torch.tensor([value is not None for value in values], dtype=torch.bool)
 
     sampled = torch.from_numpy(~_joined(completions, "forced", np.bool_))
     generator_log_probs = torch.from_numpy(_joined(completions, "log_probs", np.float32))
-    completion_of_token = torch.from_numpy(np.repeat(np.arange(len(completions)), lengths))
+    completion_of_token = torch.from_numpy(np.repeat(np.arange(len(completions)), sizes.tokens))
     trainable = trainable_tokens(sampled, generator_log_probs)
 
     kept = effective(
@@ -125,21 +125,15 @@ def prepare(
         "completion_of_token": completion_of_token,
     }
     rows = np.flatnonzero(kept.kept.numpy())
-    shares = sharing_pays(completions, rows, num_ranks, budget=micro_batch_tokens, share_from=share_from)
+    sizes = sizes.sharing(completions, rows, num_ranks, budget=micro_batch_tokens, share_from=share_from)
     # The passes of every rank.
-    passes = [
-        [
-            _Layout(completions, part, shares=shares)
-            for part in split(completions, share, micro_batch_tokens, shares=shares)
-        ]
-        for share in assign(completions, rows, num_ranks, shares=shares)
-    ]
-    token_start, whole = np.cumsum(lengths) - lengths, _Layout(completions, rows, shares=shares)
+    passes = [sizes.split(share, micro_batch_tokens) for share in sizes.assign(rows, num_ranks)]
+    shared = sizes.prefixes(rows)[1]
     return Prepared(
-        micro_batches=tuple(_packed(layout, token_start, trained, per_token) for layout in passes[rank]),
+        micro_batches=tuple(_packed(completions, sizes, part, trained, per_token) for part in passes[rank]),
         num_passes=max(map(len, passes)),
-        lengths=whole.lengths,
-        shared=whole.shared,
+        lengths=sizes.length[rows] - shared,
+        shared=shared,
         effective=kept,
         lag=batch.version - torch.from_numpy(_joined(completions, "versions", np.int32))[sampled],
         num_nonfinite=num_nonfinite(sampled, generator_log_probs),
@@ -148,79 +142,53 @@ def prepare(
     )
 
 
-class _Layout:
-    """The completions of one pass, and what each of them takes from an earlier one (share.prefixes)."""
-
-    def __init__(self, completions: Sequence[Completion], rows: Rows, *, shares: bool) -> None:
-        self.rows, self.completions = rows, [completions[row] for row in rows.tolist()]
-        sizes = [(len(each.request.prompt_tokens), len(each)) for each in self.completions]
-        self.num_prompt, self.num_tokens = np.array(sizes, dtype=np.int64).reshape(-1, 2).T
-        assert self.num_prompt.all(), "a completion without a prompt: nothing predicts its first token"
-        self.parents, self.shared = np.arange(len(rows)), np.zeros_like(rows)
-        if shares:
-            self.parents, self.shared = prefixes(self.completions)
-        self.lengths = self.num_prompt + self.num_tokens - 1 - self.shared
-        """Tokens of each sequence in the packed row."""
-
-
-def _packed(layout: _Layout, token_start: Rows, trained: Tensor, per_token: dict[str, Tensor]) -> MicroBatch:
-    """Build a micro-batch. `token_start` is where each completion begins in the batch's flat vectors."""
-    num_tokens, lengths = layout.num_tokens, layout.lengths
+def _packed(
+    completions: Sequence[Completion], sizes: Sizes, rows: Rows, trained: Tensor, per_token: dict[str, Tensor]
+) -> MicroBatch:
+    """Build the micro-batch of some completions of a batch, whose flat vectors have all tokens of all completions."""
+    chosen, (parents, shared) = [completions[row] for row in rows.tolist()], sizes.prefixes(rows)
+    num_tokens, lengths = sizes.tokens[rows], sizes.length[rows] - shared
     # Index of each token in the batch's flat vectors, and in the row where it is predicted.
     within = np.arange(num_tokens.sum()) - np.repeat(np.cumsum(num_tokens) - num_tokens, num_tokens)
-    token = np.repeat(token_start[layout.rows], num_tokens) + within
-    prompt_end = np.cumsum(lengths) - lengths + layout.num_prompt - layout.shared - 1
-    place = np.repeat(prompt_end, num_tokens) + within
+    token = np.repeat((np.cumsum(sizes.tokens) - sizes.tokens)[rows], num_tokens) + within
+    place = np.repeat(np.cumsum(lengths) - num_tokens, num_tokens) + within
     kept = trained.numpy()[token]
-    tokens = _joined(layout.completions, "tokens", np.int32)
-    ids = _inputs(layout, tokens, place)
+    targets = _joined(chosen, "tokens", np.int32)[kept]
     token = torch.from_numpy(token[kept])
     return MicroBatch(
         inputs=ForwardInputs(
-            ids=torch.from_numpy(ids),
-            packing=pack(lengths, layout.parents, layout.shared),
+            ids=torch.from_numpy(_inputs(chosen, shared)),
+            packing=pack(lengths, parents, shared),
             place=torch.from_numpy(place[kept]),
-            targets=torch.from_numpy(tokens[kept].astype(np.int64)),
-            temperature=layout.completions[0].request.temperature,
-            experts=_experts(layout),
+            targets=torch.from_numpy(targets.astype(np.int64)),
+            temperature=chosen[0].request.temperature,
+            experts=_experts(chosen, shared),
         ),
         **{name: vector.index_select(0, token) for name, vector in per_token.items()},
     )
 
 
-def _experts(layout: _Layout) -> Tensor | None:
+def _experts(completions: Sequence[Completion], shared: Rows) -> Tensor | None:
     """Return the experts of every token of the row; None unless all completions have them."""
     parts = [
-        completion.experts[shared:]
-        for completion, shared in zip(layout.completions, layout.shared.tolist(), strict=True)
+        completion.experts[num:]
+        for completion, num in zip(completions, shared.tolist(), strict=True)
         if completion.experts is not None
     ]
-    return torch.from_numpy(np.concatenate(parts)) if len(parts) == len(layout.completions) else None
+    return torch.from_numpy(np.concatenate(parts)) if len(parts) == len(completions) else None
 
 
-def _inputs(layout: _Layout, tokens: NDArray[np.int32], place: Rows) -> NDArray[np.int64]:
-    """Return prompt and completion of each, without the last token and what it shares, as one vector.
-
-    `tokens` are those of all completions, and `place` says where each is predicted: one before it.
-    """
-    ids = np.empty(layout.lengths.sum() + 1, dtype=np.int64)
-    is_prompt = np.ones(len(ids), dtype=np.bool_)
-    # The last token of a completion lands on the beginning of the next, and is overwritten by its prompt.
-    ids[place + 1] = tokens
-    is_prompt[place + 1] = False
-    starts = np.cumsum(layout.lengths)
-    is_prompt[starts], is_prompt[-1] = True, False
+def _inputs(completions: Sequence[Completion], shared: Rows) -> NDArray[np.int64]:
+    """Return prompt and completion of each, without the last token and what it shares, as one vector."""
     # By the identity of the tuple, which completions of a group have in common: hashing it takes as long as converting.
     prompts: dict[int, NDArray[np.int64]] = {}
     parts: list[NDArray] = []
-    for completion, shared in zip(layout.completions, layout.shared.tolist(), strict=True):
+    for completion, num in zip(completions, shared.tolist(), strict=True):
         prompt = completion.request.prompt_tokens
-        known = prompts.get(id(prompt))
-        if known is None:
-            known = prompts[id(prompt)] = np.array(prompt, dtype=np.int64)
-        parts.append(known[shared:] if shared else known)
-    ids[is_prompt] = np.concatenate(parts)
-    return ids[:-1]
+        if id(prompt) not in prompts:
+            prompts[id(prompt)] = np.array(prompt, dtype=np.int64)
+        parts += prompts[id(prompt)][num:], completion.tokens[:-1]
+    return np.concatenate(parts, dtype=np.int64)
 
 
 def _joined(completions: Sequence[Completion], name: str, dtype: type[np.generic]) -> NDArray:

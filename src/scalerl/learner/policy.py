@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from scalerl.config.parts import LearnerSettings
 from scalerl.learner.batch import ForwardInputs
 from scalerl.learner.body import check_body, compile_layers, make_body, prepare_for_training
 from scalerl.learner.cuda_graphs import LEAST_TOKENS, MOST_WORK, PassGraphs, reads_device, recorder
@@ -68,11 +69,10 @@ class LocalPolicy(Policy):
     def __init__(
         self,
         model: "PreTrainedModel",
+        learner: LearnerSettings = LearnerSettings(),  # noqa: B008 -- frozen
         *,
         dtype: torch.dtype = torch.float32,
         fp32_head: bool = True,
-        gradient_checkpointing: bool = False,
-        micro_batch_tokens: int = 32768,
         compiled: bool | None = None,
         router_replay: bool = False,
     ) -> None:
@@ -88,13 +88,14 @@ class LocalPolicy(Policy):
         self.replay = RouterReplay(self.body, self.device, replays=router_replay)
         # With an FP32 body the two settings mean the same head.
         self.fp32_head = fp32_head or dtype == torch.float32
-        self.gradient_checkpointing = gradient_checkpointing
-        prepare_for_training(self.body, gradient_checkpointing)
+        # run/parts.py has decided on "auto".
+        self.gradient_checkpointing = learner.gradient_checkpointing is True
+        prepare_for_training(self.body, self.gradient_checkpointing)
         self.graphs: PassGraphs | None = None
         if self.device.type == "cuda" if compiled is None else compiled:
             compile_layers(self.body)
-            warm_up(self, micro_batch_tokens)
-            if not gradient_checkpointing and not router_replay:
+            warm_up(self, learner.micro_batch_tokens)
+            if not self.gradient_checkpointing and not router_replay:
                 self.graphs = self._pass_graphs()
         fewest = fewest_shared_tokens(self._num_params, gpu=self.device.type == "cuda")
         # A pass with shared prompts has no graph.

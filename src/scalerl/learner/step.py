@@ -30,7 +30,7 @@ from scalerl.models.lora import num_adapter_params
 from scalerl.models.shape import ModelShape, forward_flops, training_flops
 from scalerl.rl.filters import EffectiveBatch
 from scalerl.rl.losses import LossInputs, TokenLoss, start_kl
-from scalerl.rl.metrics import TokenSums, step_metrics, token_sums
+from scalerl.rl.metrics import step_metrics, token_sums
 from scalerl.types import Batch
 
 
@@ -134,11 +134,9 @@ class TorchLearner:
 
         The values are the sums of `_backward` and of the routers, the largest ratio and the norm.
         """
-        host = values.wait()
-        loss, start_kl_sum, num_replaced, num_routed, _, norm = host[5:].tolist()
-        tokens = TokenSums(sums=host[:5], ratio_max=host[9])
-        metrics = {**known}
-        metrics |= step_metrics(tokens, prepared.effective, lag=prepared.lag, num_nonfinite=prepared.num_nonfinite)
+        *sums, loss, start_kl_sum, num_replaced, num_routed, ratio_max, norm = values.wait().tolist()
+        kept, lag, num_nonfinite = prepared.effective, prepared.lag, prepared.num_nonfinite
+        metrics = {**known, **step_metrics(sums, ratio_max, kept, lag=lag, num_nonfinite=num_nonfinite)}
         has_update = prepared.num_passes > 0
         skipped = has_update and not (math.isfinite(norm) and math.isfinite(loss))
         self._updates += has_update and not skipped
@@ -197,7 +195,7 @@ class TorchLearner:
     def _backward(self, micro: MicroBatch) -> tuple[Tensor, Tensor]:
         """Add one micro-batch's share to the gradient; return sums over its tokens and the largest ratio.
 
-        The sums are those of TokenSums, the loss and the KL from the start.
+        The sums are those of token_sums, the loss and the KL from the start.
         """
         log_probs, entropy = self.policy.run(micro.inputs)
         micro = moved(micro, self.policy.device)
@@ -211,9 +209,9 @@ class TorchLearner:
             per_token = per_token + self._learner.start_kl * terms
         loss = (micro.weights * per_token).sum()
         loss.backward()
-        tokens = token_sums(token_loss, loss_inputs, entropy)
+        sums, ratio_max = token_sums(token_loss, loss_inputs, entropy)
         rest = torch.stack([loss.detach().double(), terms.detach().double().sum()])
-        return torch.cat([tokens.sums, rest]), tokens.ratio_max
+        return torch.cat([sums, rest]), ratio_max
 
     @torch.no_grad()
     def mean_loss(self, batch: Batch) -> float:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from scalerl.graders.supervisor import Reason
 from scalerl.loop.grading import GraderRunner, Judge, Verdict
-from scalerl.loop.seams import Sampler
+from scalerl.loop.seams import Engine
 from scalerl.types import Completion, LengthPlan, Problem, Request, derive_seed
 
 
@@ -170,7 +170,7 @@ class Evaluation:
 
     def __init__(
         self,
-        engine: Sampler,
+        engine: Engine,
         sets: Mapping[str, Asked],
         *,
         graders: GraderRunner,

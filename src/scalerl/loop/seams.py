@@ -29,7 +29,14 @@ class Engine(Protocol):
         ...
 
     @property
-    def work(self) -> Work: ...
+    def work(self) -> Work:
+        """What was computed outside of pauses: for training."""
+        ...
+
+    @property
+    def eval_work(self) -> Work:
+        """What was computed within pauses: for evaluations."""
+        ...
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queue the requests: all of them, or none if it raises ValueError."""
@@ -44,32 +51,14 @@ class Engine(Protocol):
         """Sample from now on with these weights, also within a completion, whose cache is kept. Copies the weights."""
         ...
 
-    def close(self) -> None:
-        """Release the device; pending requests are dropped."""
-        ...
-
-
-@runtime_checkable
-class PausableEngine(Engine, Protocol):
-    """An engine that can put its requests aside to serve others, and counts what it computes for evaluations."""
-
-    @property
-    def eval_work(self) -> Work:
-        """The part of `work` that requests for evaluation took."""
-        ...
-
     def paused(self) -> AbstractContextManager[None]:
         """Put all pending requests aside, with what is in their caches. Within this, only requests submitted inside are
         served, and what is left of them at the end is dropped; then the others go on as if nothing had happened."""
         ...
 
-
-class Sampler(Protocol):
-    """What an evaluation needs from an engine."""
-
-    def submit(self, requests: Sequence[Request]) -> None: ...
-
-    def poll(self) -> list[Completion]: ...
+    def close(self) -> None:
+        """Release the device; pending requests are dropped."""
+        ...
 
 
 class Grading(Protocol):

@@ -121,7 +121,7 @@ class WatchedEngine:
         self._engine, self._watchdog, self._quiet_s, self._clock = engine, watchdog, quiet_s, clock
         self._check_others = check
         self._num_pending = 0
-        self._work_seen = engine.work
+        self._work_seen = engine.work, engine.eval_work
         self._quiet_since: float | None = None
 
     @property
@@ -136,6 +136,10 @@ class WatchedEngine:
     def work(self) -> "Work":
         return self._engine.work
 
+    @property
+    def eval_work(self) -> "Work":
+        return self._engine.eval_work
+
     def submit(self, requests: Sequence[Request]) -> None:
         self._engine.submit(requests)
         self._num_pending += len(requests)
@@ -147,8 +151,9 @@ class WatchedEngine:
         with self._watchdog.watching("the engine"):
             completions = self._engine.poll()
         self._num_pending -= len(completions)
-        if completions or self._engine.work != self._work_seen:
-            self._work_seen, self._quiet_since = self._engine.work, None
+        work = self.work, self.eval_work
+        if completions or work != self._work_seen:
+            self._work_seen, self._quiet_since = work, None
         else:
             self._check(start)
         return completions
@@ -166,6 +171,15 @@ class WatchedEngine:
     def push_weights(self, weights: Mapping[str, Any], version: int) -> None:
         self._engine.push_weights(weights, version)
         self._quiet_since = None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        held, self._num_pending = self._num_pending, 0
+        try:
+            with self._engine.paused():
+                yield
+        finally:
+            self._num_pending, self._quiet_since = held, None
 
     def close(self) -> None:
         self._engine.close()

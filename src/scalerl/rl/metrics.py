@@ -1,11 +1,11 @@
 """Metrics of a step: sums over each micro-batch, which add up, then one dict of floats.
 
-Sums are unweighted, over the trained tokens. Micro-batches and ranks (all-reduce `sums` by sum and `ratio_max` by max)
-therefore give the same metrics as the whole batch. Nothing waits for the device before `step_metrics`.
+Sums are unweighted, over the trained tokens. The sums and the largest ratio of micro-batches and of ranks therefore
+give the same metrics as the whole batch. `token_sums` does not wait for the device.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Float64, Int
@@ -18,20 +18,14 @@ LARGEST_RATIO = 1e30
 """Larger ratios are recorded as this. It is far above any meaningful ratio and well within the range of FP32."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenSums:
-    """Sums over trained tokens of: 1, ratio, clipped, KL, entropy; and the largest ratio (-inf without tokens)."""
-
-    sums: Float64[Tensor, "5"]
-    ratio_max: Float64[Tensor, ""]
-
-    def __add__(self, other: "TokenSums") -> "TokenSums":
-        return TokenSums(sums=self.sums + other.sums, ratio_max=torch.maximum(self.ratio_max, other.ratio_max))
-
-
 @torch.no_grad()
-def token_sums(token_loss: TokenLoss, inputs: LossInputs, entropy: Float[Tensor, " tokens"]) -> TokenSums:
-    """Return the sums of one micro-batch. KL is the k3 estimate of KL(generator || trainer) on the generator's samples.
+def token_sums(
+    token_loss: TokenLoss, inputs: LossInputs, entropy: Float[Tensor, " tokens"]
+) -> tuple[Float64[Tensor, "5"], Float64[Tensor, ""]]:
+    """Return sums over the trained tokens of a micro-batch, and the largest ratio (-inf without tokens).
+
+    The sums are of 1, ratio, clipped, KL and entropy. KL is the k3 estimate of KL(generator || trainer) on the
+    generator's samples:
 
     k3_t = rho_t - 1 - log rho_t >= 0, with expectation KL(pi_gen || pi_train) over y_t ~ pi_gen   (Schulman 2020)
     It always uses the token's ratio, even if the loss uses the sequence's. At equal weights it measures the numerical
@@ -51,21 +45,22 @@ def token_sums(token_loss: TokenLoss, inputs: LossInputs, entropy: Float[Tensor,
     masked = torch.where(trained, torch.stack(values), 0.0)
     lowest = torch.full((1,), -torch.inf, dtype=torch.float64, device=trained.device)
     ratios = torch.where(trained, ratio, -torch.inf)
-    return TokenSums(sums=masked.sum(dim=1), ratio_max=torch.cat([lowest, ratios]).amax())
+    return masked.sum(dim=1), torch.cat([lowest, ratios]).amax()
 
 
 def step_metrics(
-    tokens: TokenSums | None,
+    sums: Sequence[float],
+    ratio_max: float,
     batch: EffectiveBatch,
     *,
     lag: Int[Tensor, " sampled"],
     num_nonfinite: int,
 ) -> dict[str, float]:
-    """Return one row of metrics.
+    """Return one row of metrics. `sums` and `ratio_max` are those of `token_sums`, over all micro-batches.
 
     `lag` is, for every sampled token of the batch, kept or not, the version that trains on it minus the version that
     sampled it; `max_lag` bounds its maximum or its mean (`loop/lag.py`). Means over nothing are left out: there are no
-    `loss/` keys without a trained token (`tokens` may be None), and no lag without a sampled one.
+    `loss/` keys without a trained token, and no lag without a sampled one.
     `batch/zero_variance_frac` is the fraction of the groups that could be compared.
     """
     metrics = {
@@ -79,14 +74,13 @@ def step_metrics(
     if lag.numel():
         lag_mean, lag_max = torch.stack([lag.double().mean(), lag.max().double()]).tolist()
         metrics |= {"rollout/lag_mean": lag_mean, "rollout/lag_max": lag_max}
-    if tokens is not None:
-        num_tokens, ratio, clipped, kl, entropy, ratio_max = torch.cat([tokens.sums, tokens.ratio_max[None]]).tolist()
-        if num_tokens:
-            metrics |= {
-                "loss/ratio_mean": ratio / num_tokens,
-                "loss/ratio_max": ratio_max,
-                "loss/clip_frac": clipped / num_tokens,
-                "loss/kl": kl / num_tokens,
-                "loss/entropy": entropy / num_tokens,
-            }
+    num_tokens, ratio, clipped, kl, entropy = sums
+    if num_tokens:
+        metrics |= {
+            "loss/ratio_mean": ratio / num_tokens,
+            "loss/ratio_max": ratio_max,
+            "loss/clip_frac": clipped / num_tokens,
+            "loss/kl": kl / num_tokens,
+            "loss/entropy": entropy / num_tokens,
+        }
     return metrics

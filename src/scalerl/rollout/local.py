@@ -8,7 +8,7 @@ from typing import Any
 
 from scalerl.errors import EngineError
 from scalerl.rollout.requests import check_request
-from scalerl.types import Completion, Purpose, Request, Work
+from scalerl.types import Completion, Request, Work
 
 _CLOSED = "the engine is closed"
 
@@ -22,8 +22,9 @@ class LocalEngine(ABC):
         """`name` begins the sentence of a failure; `weights` are those that every push must have."""
         self._name, self._max_length, self.vocabulary, self._needed = name, max_length, vocabulary, weights
         self._version, self._failure = version, ""
-        self._done: dict[Purpose, Work] = {"training": Work(), "evaluation": Work()}
-        """Work by what it was for."""
+        self._is_paused = False
+        self._done = {False: Work(), True: Work()}
+        """Work outside and inside of pauses."""
 
     @property
     def version(self) -> int:
@@ -35,11 +36,11 @@ class LocalEngine(ABC):
 
     @property
     def work(self) -> Work:
-        return self._work("training") + self._work("evaluation")
+        return self._work(paused=False)
 
     @property
     def eval_work(self) -> Work:
-        return self._work("evaluation")
+        return self._work(paused=True)
 
     def submit(self, requests: Sequence[Request]) -> None:
         self._require_usable()
@@ -61,14 +62,28 @@ class LocalEngine(ABC):
         self._load(weights, version)
         self._version = version
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Put all pending requests aside, with their caches, and serve what is submitted inside."""
+        self._require_usable()
+        assert not self._is_paused, "a pause within a pause"
+        held, self._is_paused = self._put_aside(), True
+        try:
+            yield
+        finally:
+            # After a failure the requests are lost anyway.
+            if not self._failure:
+                self._bring_back(held)
+            self._is_paused = False
+
     def close(self) -> None:
         if self._failure != _CLOSED:
             self._failure = _CLOSED
             self._drop_all()
 
-    @abstractmethod
-    def _work(self, purpose: Purpose) -> Work:
-        """Return the work so far that was done for this."""
+    def _work(self, *, paused: bool) -> Work:
+        """Return the work so far, outside or inside of pauses."""
+        return self._done[paused]
 
     @abstractmethod
     def _enqueue(self, requests: Sequence[Request]) -> None:
@@ -81,6 +96,14 @@ class LocalEngine(ABC):
     @abstractmethod
     def _load(self, weights: Mapping[str, Any], version: int) -> None:
         """Take all weights or raise ValueError; any other error must be within `_failing`."""
+
+    @abstractmethod
+    def _put_aside(self) -> Any:
+        """Begin with no requests, and return what `_bring_back` needs to go on with those that were pending."""
+
+    @abstractmethod
+    def _bring_back(self, held: Any) -> None:
+        """Drop all requests, and go on with those that were put aside."""
 
     @abstractmethod
     def _drop_all(self) -> None:

@@ -12,7 +12,7 @@ from scalerl.errors import GraderError
 from scalerl.graders.sandbox.job import KINDS, STOPPED
 from scalerl.loop.evaluate import Asked, EvalResult, Evaluation, eval_requests
 from scalerl.loop.requests import Text
-from scalerl.loop.seams import Sampler
+from scalerl.loop.seams import Engine
 from scalerl.run.derive import derive
 from scalerl.run.parts import Inputs, eval_engine, load_inputs
 from scalerl.run.prompts import EvalSet
@@ -38,7 +38,7 @@ def set_requests(eval_set: EvalSet, inputs: Inputs, settings: EvaluationSettings
 
 
 def evaluate_set(
-    eval_set: EvalSet, engine: Sampler, inputs: Inputs, settings: EvaluationSettings, *, step: int
+    eval_set: EvalSet, engine: Engine, inputs: Inputs, settings: EvaluationSettings, *, step: int
 ) -> EvalResult:
     """Sample and grade every prompt of a set on an otherwise idle engine."""
     evaluation = begin_evaluation(engine, replace(inputs, eval_sets=(eval_set,)), settings, step=step)
@@ -47,7 +47,7 @@ def evaluate_set(
 
 
 def begin_evaluation(
-    engine: Sampler,
+    engine: Engine,
     inputs: Inputs,
     settings: EvaluationSettings,
     *,

@@ -28,8 +28,7 @@ from scalerl.errors import RecipeError, RecipeProblem
 from scalerl.loop.grading import GraderRunner, GroupGrading
 from scalerl.loop.pipeline import Pipeline, PipelineState
 from scalerl.loop.requests import RequestMaker, Text
-from scalerl.loop.seams import Engine, Learner, PausableEngine
-from scalerl.loop.shared import SharedEngine
+from scalerl.loop.seams import Engine, Learner
 from scalerl.loop.slots import ExpectedLag, expected_lag, full_slots
 from scalerl.loop.watchdog import QUIET_S, Watchdog, WatchedEngine, WatchedGrading
 from scalerl.models.load import LoadedModel, load_model
@@ -92,8 +91,8 @@ class Parts:
     problem_hashes: Mapping[str, str]
     """Hash of the training problems, by task."""
     learner: CheckpointedLearner
-    engine: SharedEngine
-    """The one engine, for training and evaluation."""
+    engine: Engine
+    """For training, and in its pauses for evaluation."""
     turns: TurnsEngine | None
     """What holds conversations over it, where a task has an environment."""
     meter: FleetMeter | None
@@ -316,8 +315,8 @@ def build_whole_task(recipe: Recipe) -> Task:
 
 def _build_engines(
     inputs: Inputs, recipe: Recipe, learner: CheckpointedLearner, *, slots: int, watchdog: Watchdog, place: Place
-) -> tuple[SharedEngine, TurnsEngine | None, FleetMeter | None]:
-    """Return the engine in this process, or the fleet of engines in others: watched, and for evaluations too."""
+) -> tuple[Engine, TurnsEngine | None, FleetMeter | None]:
+    """Return the engine in this process, or the fleet of engines in others: watched, and with conversations."""
     engine, meter, quiet_s = None, None, QUIET_S
     if recipe.rollout.generators or recipe.rollout.engine != "torch":
         engine, meter = build_fleet(recipe, inputs.model, slots=slots, place=place, weights=learner.weights)
@@ -329,11 +328,9 @@ def _build_engines(
         engine = load_engine(recipe, slots=slots, device=str(place.computes_on))
     # A rank that dies is noticed while the loop waits for completions, too.
     check = getattr(learner, "check", lambda: None)
-    pausable = engine if isinstance(engine, PausableEngine) else None
     watched = WatchedEngine(engine, watchdog, quiet_s=quiet_s, check=check)
-    turns = hold_conversations(watched, inputs, recipe, slots=slots, pausable=pausable)
-    shared = SharedEngine(turns or watched, pausable=turns if turns is not None and pausable is not None else pausable)
-    return shared, turns, meter
+    turns = hold_conversations(watched, inputs, recipe, slots=slots)
+    return turns or watched, turns, meter
 
 
 def build_engine(model: LoadedModel, recipe: Recipe, *, slots: int | None = None) -> Engine:
@@ -342,9 +339,7 @@ def build_engine(model: LoadedModel, recipe: Recipe, *, slots: int | None = None
     return make_engine(model, recipe, slots=slots or num_slots(model, recipe), gpu=gpu)
 
 
-def hold_conversations(
-    engine: Engine, inputs: Inputs, recipe: Recipe, *, slots: int, pausable: PausableEngine | None = None
-) -> TurnsEngine | None:
+def hold_conversations(engine: Engine, inputs: Inputs, recipe: Recipe, *, slots: int) -> TurnsEngine | None:
     """Return an engine whose completions are conversations; None where no task has an environment."""
     if not inputs.environments:
         return None
@@ -354,7 +349,6 @@ def hold_conversations(
         decode=inputs.text.decode,
         context=recipe.rollout.context,
         slots=slots,
-        pausable=pausable,
     )
 
 

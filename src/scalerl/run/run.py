@@ -329,12 +329,10 @@ class Run:
         if self._last_evaluated >= step:
             return
         self._write_row()
-        with self.clock.aside("evaluation"), engine.alone():
+        with self.clock.aside("evaluation"), engine.paused():
             engine.push_weights(self.learner.weights(), step)
             spent, settings = self.clock.row(), self.recipe.evaluation
-            evaluation = begin_evaluation(
-                engine.evaluation, self.parts.inputs, settings, step=step, on_progress=self._on_progress
-            )
+            evaluation = begin_evaluation(engine, self.parts.inputs, settings, step=step, on_progress=self._on_progress)
             with self._watchdog.watching("the grader"):
                 if not evaluation.finish(lambda: bool(self.observer.stopping())):
                     # A resumed run evaluates this step again.

@@ -45,9 +45,8 @@ def try_talking(parts: Parts, recipe: Recipe) -> list[str]:
         if not eval_set.environment:
             continue
         requests = set_requests(eval_set, parts.inputs, recipe.evaluation, step=0)
-        engine = parts.engine.evaluation
-        engine.submit(requests[:1])
-        while not (completions := engine.poll()):
+        parts.engine.submit(requests[:1])
+        while not (completions := parts.engine.poll()):
             pass
         (completion,) = completions
         name, episode = eval_set.task.environment.name, completion.episode

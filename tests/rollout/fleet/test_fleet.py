@@ -1,9 +1,8 @@
-"""A fleet over generators: who gets what, what happens when members die or hang, evaluations beside training."""
+"""A fleet over generators: who gets what, and what happens when members die or hang."""
 
 import dataclasses
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,7 +13,6 @@ from fleets import make_fleet, wait_for
 from gated import GatedEngine
 
 from scalerl.errors import EngineError, RecipeError
-from scalerl.loop.seams import PausableEngine
 from scalerl.remote import peer as peer_module
 from scalerl.remote.peer import Limits
 from scalerl.remote.weights import Gone, Parcel
@@ -65,6 +63,7 @@ def received(engines, num: int) -> set[str]:
 
 def test_groups_stay_together_and_go_to_the_least_loaded(gated):
     fleet, made = gated(2)
+    assert sorted(fleet.devices) == ["here/gpu:0", "here/gpu:1"]
     fleet.submit([*group(0, 5), *group(1), *group(2), *group(3)])
     first, second = received(made[0], 5), received(made[1], 6)
     assert first == set(keys(group(0, 5)))
@@ -149,28 +148,25 @@ def test_too_many_replacements_end_the_fleet_with_the_reason(gated):
         fleet.poll()
 
 
-def test_engine_that_cannot_be_built_ends_the_fleet(request):
-    def fails(number: int):
-        raise MemoryError("no room on device 0")
+@pytest.mark.parametrize(
+    ("error", "kind", "num_losses"),
+    [
+        (MemoryError("no room on device 0"), EngineError, 4),
+        # A mistake of the user ends the fleet at once, by the sentence itself.
+        (RecipeError("no such engine: choose another"), RecipeError, 1),
+    ],
+)
+def test_engine_that_cannot_be_built_ends_the_fleet(request, error, kind, num_losses):
+    def make(number: int):
+        raise error
 
-    fleet = make_fleet(fails, 2, replacements=3)
-    request.addfinalizer(fleet.close)
-    fleet.submit(group(0))
-    with pytest.raises(EngineError, match="MemoryError: no room on device 0"):
-        wait_for(lambda: (fleet.poll(), False)[1])
-
-
-def test_mistake_of_the_user_ends_the_fleet_at_once(request):
-    def make(number):
-        raise RecipeError("no such engine: choose another")
-
-    fleet = make_fleet(make, 2)
+    fleet = make_fleet(make, 2, replacements=3)
     request.addfinalizer(fleet.close)
     fleet.submit([make_request(0)])
-    with pytest.raises(RecipeError, match=r"^no such engine: choose another$"):
+    with pytest.raises(kind, match=str(error)):
         drain(fleet)
-    assert len(fleet.losses) == 1
-    with pytest.raises(EngineError, match="no such engine"):
+    assert len(fleet.losses) == num_losses
+    with pytest.raises(EngineError, match=str(error)):
         fleet.poll()
 
 
@@ -227,30 +223,6 @@ def test_generator_that_never_becomes_ready_is_lost(request, monkeypatch, limits
     assert all(link.killed for link in started)
 
 
-def test_evaluation_beside_training_goes_first(gated):
-    fleet, made = gated(1, slots=4)
-    assert isinstance(fleet, PausableEngine)
-    training = [request for number in range(20) for request in group(number)]
-    evaluation = [
-        dataclasses.replace(request, group=f"eval/{request.group}", purpose="evaluation")
-        for request in (*group(1), *group(2))
-    ]
-    fleet.push_weights({}, 1)
-    fleet.submit(training)
-    received(made[0], 5)
-    fleet.submit(evaluation)
-    made[0][0].allow(1)
-    made[0][0].wait_idle()
-    # One poll's requests later, those of the evaluation are with the engine, before the rest of training.
-    started = [request.purpose for request in made[0][0].submitted]
-    assert started.count("evaluation") == len(evaluation)
-    assert len(started) < len(training)
-    made[0][0].allow(100)
-    assert keys(completion.request for completion in drain(fleet)) == keys([*training, *evaluation])
-    assert fleet.eval_work.decoded == 8 * len(evaluation)
-    assert fleet.work.decoded == 8 * (len(training) + len(evaluation))
-
-
 def test_work_of_lost_members_stays_counted(gated):
     fleet, made = gated(1)
     fleet.submit(group(0))
@@ -297,11 +269,6 @@ def test_member_lost_in_a_pause_is_replaced_in_it(gated):
     assert keys(completion.request for completion in drain(fleet)) == keys(outside)
 
 
-def test_devices_of_ready_generators_are_known(gated):
-    fleet, _ = gated(3)
-    assert Counter(fleet.devices) == Counter(f"here/gpu:{number}" for number in range(3))
-
-
 class Borrowed(dict):
     is_borrowed = True
 
@@ -341,7 +308,7 @@ def test_weights_that_travel_longer_than_a_step_are_used(is_gone: bool, expected
     generator, parcels = Generator(engine, slots=4), [Travelling(is_gone=is_gone), Travelling(), Travelling()]
     for version, parcel in enumerate(parcels, start=1):
         generator.push(parcel, version)
-        generator.submit(group(version), False)
+        generator.submit(group(version))
         generator.advance(lambda kind, value: None)
     assert not engine.submitted, "requests after a push wait for its weights"
     for parcel, pushed in zip((parcels[0], parcels[2]), expected, strict=True):

@@ -64,7 +64,7 @@ def test_pauses_and_pushes_leave_conversations_right():
     engine.submit(played_requests(8))
     completions = [completion for _ in range(3) for completion in engine.poll()]
     with engine.paused():
-        engine.submit([replace(each, purpose="evaluation") for each in played_requests(6)])
+        engine.submit([replace(each, group=f"inside/{each.group}") for each in played_requests(6)])
         inside = drain(engine)
     engine.push_weights(make_model("llama").state_dict(), 1)
     check_log_probs([*completions, *inside, *drain(engine)])

@@ -50,27 +50,32 @@ def make_engine(model, body):
     return make
 
 
+def engine_of(model, **changes):
+    """A small engine of a model, or of one of a family."""
+    model = make_model(model) if isinstance(model, str) else model
+    return TorchEngine(model, **{"slots": 4, "max_length": 64, "stop_tokens": ()} | changes)
+
+
+def check_log_probs(model, completions, atol=1e-4):
+    for completion in completions:
+        sampled = ~completion.forced
+        np.testing.assert_allclose(completion.log_probs[sampled], full_forward(model, completion)[sampled], atol=atol)
+
+
 @pytest.mark.parametrize("body", BODIES, ids=lambda pair: f"{pair[0]}-{'fused' if pair[1] else 'general'}")
 def test_every_family_samples_with_the_models_own_log_probs(make_engine, model, new_weights):
     engine = make_engine(slots=5, stop_tokens=(3,))
     requests = mixed_requests(12)
     engine.submit(requests)
-    for completion in drain(engine):
-        sampled = ~completion.forced
-        np.testing.assert_allclose(completion.log_probs[sampled], full_forward(model, completion)[sampled], atol=1e-4)
+    check_log_probs(model, drain(engine))
     engine.push_weights(new_weights, 1)
     engine.submit(requests)
     model.load_state_dict(new_weights)
-    for completion in drain(engine):
-        sampled = ~completion.forced
-        np.testing.assert_allclose(completion.log_probs[sampled], full_forward(model, completion)[sampled], atol=1e-4)
-
-
-def test_all_families_here_have_the_fused_body():
-    assert all(FusedBody.fits(make_model(family)) for family in FAMILIES)
+    check_log_probs(model, drain(engine))
 
 
 def test_general_body_runs_where_the_fused_cannot():
+    assert all(FusedBody.fits(make_model(family)) for family in FAMILIES)
     model = make_model("llama")
     model.config.rope_parameters["rope_type"] = "dynamic"
     assert not FusedBody.fits(model)
@@ -83,7 +88,7 @@ def test_the_chunk_changes_nothing_but_the_pace(chunk):
     model, requests = make_model("llama"), mixed_requests(10)
     results = []
     for size in (8, chunk):
-        engine = TorchEngine(model, slots=4, max_length=64, stop_tokens=(3, 9), chunk=size)
+        engine = engine_of(model, stop_tokens=(3, 9), chunk=size)
         engine.submit(requests)
         results.append(by_key(drain(engine)))
     for key, expected in results[0].items():
@@ -96,7 +101,7 @@ def test_launching_ahead_only_delays_new_weights():
     model, newer, requests = make_model("llama"), make_model("llama", seed=1), mixed_requests(10)
     results = []
     for ahead in (False, True):
-        engine = TorchEngine(model, slots=4, max_length=64, stop_tokens=(3, 9), chunk=4)
+        engine = engine_of(model, stop_tokens=(3, 9), chunk=4)
         engine._launches_ahead = ahead
         engine.submit(requests)
         results.append(by_key(drain(engine)))
@@ -111,7 +116,7 @@ def test_launching_ahead_only_delays_new_weights():
 
 
 def test_a_shared_prompt_is_computed_once():
-    engine = TorchEngine(make_model("llama"), slots=8, max_length=64, stop_tokens=())
+    engine = engine_of("llama", slots=8)
     engine.submit([make_request(number, prompt=range(9)) for number in range(8)])
     drain(engine)
     assert engine.work.prefilled == 8
@@ -119,7 +124,7 @@ def test_a_shared_prompt_is_computed_once():
 
 def test_non_finite_logits_name_the_request_and_are_fatal():
     model = make_model("llama")
-    engine = TorchEngine(model, slots=2, max_length=64, stop_tokens=(), chunk=8)
+    engine = engine_of(model, chunk=8)
     engine.submit([make_request(7, plan=LengthPlan(answer_budget=30))])
     engine.poll()
     broken = model.state_dict()
@@ -131,7 +136,7 @@ def test_non_finite_logits_name_the_request_and_are_fatal():
 
 
 def test_any_failure_on_the_device_is_an_engine_error(monkeypatch):
-    engine = TorchEngine(make_model("llama"), slots=2, max_length=64, stop_tokens=())
+    engine = engine_of("llama")
     engine.submit([make_request()])
 
     def fail(chunk):
@@ -146,7 +151,7 @@ def test_any_failure_on_the_device_is_an_engine_error(monkeypatch):
 @pytest.mark.parametrize("family", ["llama", "llama-tied"])
 def test_pushed_weights_are_all_or_none(family):
     model = make_model(family)
-    engine = TorchEngine(model, slots=2, max_length=64, stop_tokens=())
+    engine = engine_of(model)
     weights = model.state_dict()
     with pytest.raises(ValueError, match="does not have"):
         engine.push_weights({**weights, "extra": torch.zeros(1)}, 1)
@@ -163,7 +168,7 @@ def test_training_goes_on_beside_the_engine():
     """The copy neither keeps gradients nor stops the learner's."""
     model = make_model("llama-tied")
     model(torch.tensor([[1, 2, 3]]), labels=torch.tensor([[1, 2, 3]])).loss.backward()
-    engine = TorchEngine(model, slots=2, max_length=64, stop_tokens=())
+    engine = engine_of(model)
     engine.submit([make_request()])
     drain(engine)
     model(torch.tensor([[1, 2, 3]]), labels=torch.tensor([[1, 2, 3]])).loss.backward()
@@ -176,7 +181,7 @@ def test_training_goes_on_beside_the_engine():
 @pytest.mark.parametrize("fp32_head", [True, False])
 def test_a_bf16_engine_of_an_fp32_learner_follows_its_updates(family, fp32_head):
     model = make_model(family)
-    engine = TorchEngine(model, slots=4, max_length=64, stop_tokens=(), dtype=torch.bfloat16, fp32_head=fp32_head)
+    engine = engine_of(model, dtype=torch.bfloat16, fp32_head=fp32_head)
     for version in (0, 1):
         if version:
             weights = make_model(family, seed=1).state_dict()
@@ -197,17 +202,23 @@ def test_a_bf16_engine_of_an_fp32_learner_follows_its_updates(family, fp32_head)
             assert np.abs(completion.log_probs - expected).mean() < 0.15
 
 
-@pytest.mark.parametrize("setting", ["max_length", "chunk", "prefill_tokens"])
-def test_settings_below_one_are_refused(setting):
-    with pytest.raises(ValueError, match="at least 1"):
-        TorchEngine(make_model("llama"), **{"slots": 2, "max_length": 64, "stop_tokens": (), setting: 0})
-
-
-def test_unsupported_settings_are_refused():
-    with pytest.raises(ValueError, match="a context of 257 tokens is longer than the 256 of LlamaForCausalLM"):
-        TorchEngine(make_model("llama"), slots=2, max_length=257, stop_tokens=())
-    with pytest.raises(ValueError, match="cuda_graphs needs a CUDA device, and the model is on cpu"):
-        TorchEngine(make_model("llama"), slots=2, max_length=64, stop_tokens=(), cuda_graphs=True)
+@pytest.mark.parametrize(
+    ("family", "change", "message"),
+    [
+        ("llama", {"max_length": 0}, "at least 1"),
+        ("llama", {"chunk": 0}, "at least 1"),
+        ("llama", {"prefill_tokens": 0}, "at least 1"),
+        ("llama", {"max_length": 257}, "a context of 257 tokens is longer than the 256 of LlamaForCausalLM"),
+        ("llama", {"cuda_graphs": True}, "cuda_graphs needs a CUDA device, and the model is on cpu"),
+        ("mistral", {"max_length": 33}, "window is 32 tokens, shorter than the context of 33"),
+    ],
+)
+def test_unsupported_settings_are_refused(family, change, message):
+    model = make_model(family)
+    model.config.sliding_window = 32
+    engine_of(model, max_length=32)
+    with pytest.raises(ValueError, match=message):
+        engine_of(model, **change)
 
 
 def long_and_short_requests(num_rounds=1):
@@ -222,10 +233,9 @@ def long_and_short_requests(num_rounds=1):
 
 def test_a_prompt_goes_where_its_slot_lies():
     model = make_model("llama")
-    engine = TorchEngine(model, slots=6, max_length=240, stop_tokens=(), chunk=4)
+    engine = engine_of(model, slots=6, max_length=240, chunk=4)
     engine.submit(long_and_short_requests())
-    for completion in drain(engine):
-        np.testing.assert_allclose(completion.log_probs, full_forward(model, completion), atol=1e-4)
+    check_log_probs(model, drain(engine))
 
 
 def make_cache(*, layers: int, slots: int, max_length: int, head_dim: int, prompt_tokens: int) -> SlotCache:
@@ -272,26 +282,15 @@ class Largest(TorchDispatchMode):
         return result
 
 
-def test_a_window_shorter_than_the_context_is_refused():
-    model = make_model("mistral")
-    model.config.sliding_window = 32
-    with pytest.raises(ValueError, match="window is 32 tokens, shorter than the context of 64"):
-        TorchEngine(model, slots=2, max_length=64, stop_tokens=())
-    TorchEngine(model, slots=2, max_length=32, stop_tokens=())
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("graphs", [True, False])
 @pytest.mark.parametrize("family", ["llama-tied", "qwen2", "qwen3"])
 def test_on_a_gpu_completions_have_the_models_log_probs(family, graphs):
     model, requests = make_model(family), mixed_requests(40)
-    engine = TorchEngine(model, slots=16, max_length=64, stop_tokens=(3,), device="cuda", cuda_graphs=graphs)
+    engine = engine_of(model, slots=16, stop_tokens=(3,), device="cuda", cuda_graphs=graphs)
     for version in (0, 1):
         engine.submit(requests)
-        for completion in drain(engine):
-            sampled = ~completion.forced
-            expected = full_forward(model, completion)[sampled]
-            np.testing.assert_allclose(completion.log_probs[sampled], expected, atol=1e-3)
+        check_log_probs(model, drain(engine), atol=1e-3)
         weights = make_model(family, seed=1).state_dict()
         model.load_state_dict(weights)
         engine.push_weights(weights, version + 1)
@@ -306,10 +305,9 @@ def test_on_a_gpu_prompts_of_any_length_are_computed_by_graphs(family, monkeypat
         Decoder, "_run_prompts", lambda self, shape: (met.update([shape]), pass_over_prompts(self, shape))
     )
     model = make_model(family)
-    engine = TorchEngine(model, slots=6, max_length=240, stop_tokens=(), device="cuda", prefill_tokens=100)
+    engine = engine_of(model, slots=6, max_length=240, device="cuda", prefill_tokens=100)
     engine.submit(long_and_short_requests(num_rounds=3))
-    for completion in drain(engine):
-        np.testing.assert_allclose(completion.log_probs, full_forward(model, completion), atol=1e-3)
+    check_log_probs(model, drain(engine), atol=1e-3)
     again = {shape for shape, times in met.items() if times > 1}
     assert {shape for shape in engine._decoder._graphs or () if isinstance(shape, tuple)} == again
     assert len({width for _, width in again}) > 2
@@ -319,7 +317,7 @@ def test_on_a_gpu_prompts_of_any_length_are_computed_by_graphs(family, monkeypat
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_on_a_gpu_a_completion_does_not_depend_on_its_batch(dtype):
     model, requests = make_model("qwen3"), mixed_requests(40)
-    engine = TorchEngine(model, slots=16, max_length=64, stop_tokens=(3,), device="cuda", dtype=dtype)
+    engine = engine_of(model, slots=16, stop_tokens=(3,), device="cuda", dtype=dtype)
     engine.submit(requests)
     together = by_key(drain(engine))
     for request in requests[::4]:
@@ -334,7 +332,7 @@ def test_pause_collects_the_chunk_that_was_launched_ahead(model, new_weights, po
     """As on a GPU, where a chunk is under way between two polls: its tokens count, and none is sampled twice."""
 
     def sampled(*, pause: bool) -> list[Completion]:
-        engine = TorchEngine(model, slots=4, max_length=64, stop_tokens=(), chunk=chunk)
+        engine = engine_of(model, chunk=chunk)
         engine._launches_ahead = True
         engine.submit(mixed_requests(10))
         polls = [engine.poll() for _ in range(polls_before)]

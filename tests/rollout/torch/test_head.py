@@ -30,12 +30,10 @@ def test_pushed_fp32_head_is_exact_under_a_bf16_body(family, named):
 @pytest.mark.parametrize("family", ["llama", "llama-tied"])
 def test_without_fp32_the_head_is_rounded(family):
     model = make_model(family)
-    owned = own_copy(model, dtype=torch.bfloat16, device=None)
-    head = Head(owned, model, fp32=False)
-    assert torch.equal(head.logits(EYE).T, model.lm_head.weight.bfloat16().float())
-    newer = make_model(family, seed=1)
-    head.update(newer.state_dict())
-    assert torch.equal(head.logits(EYE).T, newer.lm_head.weight.bfloat16().float())
+    head = Head(own_copy(model, dtype=torch.bfloat16, device=None), model, fp32=False)
+    for source in (model, make_model(family, seed=1)):
+        head.update(source.state_dict())
+        assert torch.equal(head.logits(EYE).T, source.lm_head.weight.bfloat16().float())
 
 
 def test_a_bias_follows_too():

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalerl.config import load_recipe
+from scalerl.config.parts import LearnerSettings
 from scalerl.errors import ClusterError, ModelError, RecipeError
 from scalerl.learner.ranks.driver import _meeting_place
 from scalerl.learner.ranks.rank import LearnerRank, RankSpec
@@ -222,11 +223,10 @@ def test_model_is_named_for_another_working_folder(tmp_path: Path, monkeypatch):
 def test_rank_names_itself_if_it_has_no_model():
     meeting = _meeting_place("127.0.0.1")
     spec = RankSpec(
-        num_ranks=1,
+        learner=LearnerSettings(sharding="full"),
         address="127.0.0.1",
         port=meeting.port,
         model=os.path.join(os.sep, "no", "such", "model"),
-        sharding="full",
         settings=dict,
     )
     with pytest.raises(ModelError, match=rf"rank 0 of the learner, on {socket.gethostname()}: .*does not exist"):

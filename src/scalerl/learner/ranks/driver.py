@@ -15,7 +15,7 @@ from torch import Tensor
 
 from scalerl.config.parts import LearnerSettings
 from scalerl.errors import LearnerError, RankLost, RunFailure, UserError
-from scalerl.learner.ranks.rank import LearnerRank, RankFacts, RankSpec
+from scalerl.learner.ranks.rank import LearnerRank, RankSpec
 from scalerl.learner.saved import SavedTensors
 from scalerl.models.shape import ModelShape
 from scalerl.remote.child import ChildLink
@@ -45,15 +45,7 @@ def ranked_learner(
     """
     assert learner.sharding != "none"
     meeting_place = _meeting_place(address)
-    spec = RankSpec(
-        num_ranks=learner.ranks,
-        address=address,
-        port=meeting_place.port,
-        sharding=learner.sharding,
-        shard_size=learner.shard_size or 0,
-        start_s=learner.start_s,
-        **fields,
-    )
+    spec = RankSpec(learner=learner, address=address, port=meeting_place.port, **fields)
     limits = Limits(silent_s=learner.silent_s, start_s=learner.start_s, stuck_s=_ANSWER_S)
     return RankedLearner(start(spec), limits=limits, cause_s=cause_s, meeting_place=meeting_place)
 
@@ -74,7 +66,7 @@ def child_ranks(spec: RankSpec) -> list[Link]:
     variables = {name: os.environ.get(name, "lo") for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
     links: list[Link] = []
     try:
-        for rank in range(spec.num_ranks):
+        for rank in range(spec.learner.ranks):
             links.append(ChildLink(functools.partial(LearnerRank, spec, rank), variables=variables))
     except BaseException:
         for link in links:
@@ -105,16 +97,8 @@ class RankedLearner:
         self._failure: BaseException | None = None
         self._ranks = [Peer(link, limits=limits, news=self._news) for link in links]
         with self._ending_all():
-            facts: list[RankFacts] = self._collect()
-        self._version, self._shape = facts[0].version, facts[0].shape
-
-    @property
-    def version(self) -> int:
-        return self._version
-
-    @property
-    def shape(self) -> ModelShape:
-        return self._shape
+            facts: list[tuple[int, ModelShape]] = self._collect()
+        self.version, self.shape = facts[0]
 
     @property
     def num_ranks(self) -> int:
@@ -123,7 +107,7 @@ class RankedLearner:
     def step(self, batch: Batch) -> dict[str, float]:
         """Train on a batch and return its metrics, which are the same on every rank."""
         metrics = self._call("step", batch)[0]
-        self._version += 1
+        self.version += 1
         return metrics
 
     def mean_loss(self, batch: Batch) -> float:
@@ -142,10 +126,7 @@ class RankedLearner:
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Restore the state of a checkpoint's folder; each rank reads its own rows."""
         assert isinstance(state, SavedTensors), "ranks read their state from files"
-        self._version = self._call("load", str(state.folder.absolute()))[0]
-
-    def rank_facts(self) -> list[RankFacts]:
-        return self._call("facts")
+        self.version = self._call("load", str(state.folder.absolute()))[0]
 
     def check(self) -> None:
         """Raise if a rank has died; for use while no rank has anything to do. Does nothing if called again at once."""

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from scalerl.config.parts import LoraSettings
+from scalerl.config.parts import LearnerSettings, LoraSettings
 from scalerl.errors import LearnerError, ModelError, RunFolderError
 from scalerl.learner.saved import SavedTensors, file_name, write_rows
 from scalerl.learner.state import first_row, local
@@ -26,8 +26,6 @@ from scalerl.models.load import model_folder
 from scalerl.models.shape import ModelShape
 from scalerl.remote.weights import Parcel, SharedMemory, store
 from scalerl.types import Batch
-
-Sharding = Literal["replicate", "full", "hybrid"]
 
 _SEEN_S = 10.0
 """How long a file of another machine may take to be seen on a shared file system."""
@@ -37,18 +35,15 @@ _SEEN_S = 10.0
 class RankSpec:
     """All that a rank needs to know, apart from its number. It can be pickled."""
 
-    num_ranks: int
+    learner: LearnerSettings
     address: str
     port: int
     """Port of the TCPStore through which ranks connect; the process that starts them serves it."""
     model: str
     """The model by its name, as every rank finds it on its own node."""
-    sharding: Sharding
     settings: Callable[[], Mapping[str, Any]]
     """A function of a module that returns the functions and settings of a step, as torch_learner takes them, and
     `lora`."""
-    shard_size: int = 0
-    """Ranks that hold one copy of the weights together, with "hybrid"; 0 for all."""
     device: Literal["cpu", "cuda"] = "cpu"
     devices: tuple[int, ...] = ()
     """Device number of each rank, as that rank sees devices; by default the number of the rank."""
@@ -58,23 +53,8 @@ class RankSpec:
     """Number of threads for torch; 0 leaves it unchanged."""
     timeout_s: float = 600.0
     """Longest wait for the other ranks in one exchange."""
-    start_s: float = 3600.0
-    """Longest wait until all ranks have the model: some may have to download it."""
     on_ray: bool = False
     """Whether ranks are Ray actors: weights then leave them through Ray's object store."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankFacts:
-    """What a rank reports about itself."""
-
-    version: int
-    shape: ModelShape
-    device: str
-    num_local: int
-    """Trained numbers that this rank holds."""
-    peak_bytes: int
-    """Most memory of its device that was ever allocated; 0 on a CPU."""
 
 
 class LearnerRank:
@@ -124,15 +104,9 @@ class LearnerRank:
         """Raise RunFolderError if a file or folder of the run folder is not visible to this rank."""
         check_visible(Path(path), rank=self.rank)
 
-    def facts(self) -> RankFacts:
-        on_gpu = self._device.type == "cuda"
-        return RankFacts(
-            version=self._learner.version,
-            shape=self._learner.shape,
-            device=str(self._device),
-            num_local=sum(local(parameter).numel() for parameter in self._learner.policy.parameters.values()),
-            peak_bytes=torch.cuda.max_memory_allocated(self._device) if on_gpu else 0,
-        )
+    def facts(self) -> tuple[int, ModelShape]:
+        """Return the learner's version, and the shape of its model."""
+        return self._learner.version, self._learner.shape
 
     def snapshot(self) -> None:
         """Copy this rank's part of the state to host memory, if no other rank writes the same.
@@ -140,10 +114,10 @@ class LearnerRank:
         Training goes on while `write` writes the copy.
         """
         self._snapshot = {}
-        if self.rank >= (1 if self._spec.sharding == "replicate" else self._shard_size):
+        if self.rank >= (self._shard_size if self._is_divided else 1):
             return
         self._snapshot = {kind: _host_copies(tensors) for kind, tensors in self._learner.state_dict().items()}
-        if self._spec.sharding != "replicate" and self.rank > 0:
+        if self.rank > 0:
             # Equal on all ranks, so the first writes them.
             self._snapshot = {kind: self._snapshot[kind] for kind in ("weights", "optimizer")}
 
@@ -177,8 +151,14 @@ class LearnerRank:
         torch.distributed.destroy_process_group()
 
     @property
+    def _is_divided(self) -> bool:
+        """Whether this rank has a part of the weights, and not all."""
+        return self._spec.learner.sharding != "replicate"
+
+    @property
     def _shard_size(self) -> int:
-        return self._spec.shard_size if self._spec.sharding == "hybrid" else self._spec.num_ranks
+        """Ranks that hold one copy of the weights together."""
+        return self._spec.learner.shard_size or self._spec.learner.ranks
 
     def _join(self) -> str:
         """Find the model, join the other ranks when all have it, and return its folder."""
@@ -192,13 +172,13 @@ class LearnerRank:
             raise ModelError(f"rank {self.rank} of the learner, on {socket.gethostname()}: {error}") from error
         # A download must not keep some ranks waiting for others in an exchange, whose limit is shorter.
         meeting.set(f"found/{self.rank}", "")
-        found = [f"found/{rank}" for rank in range(spec.num_ranks)]
-        meeting.wait(found, datetime.timedelta(seconds=spec.start_s))
+        found = [f"found/{rank}" for rank in range(spec.learner.ranks)]
+        meeting.wait(found, datetime.timedelta(seconds=spec.learner.start_s))
         dist.init_process_group(
             "nccl" if spec.device == "cuda" else "gloo",
             store=meeting,
             rank=self.rank,
-            world_size=spec.num_ranks,
+            world_size=spec.learner.ranks,
             timeout=wait,
             device_id=self._device if spec.device == "cuda" else None,
         )
@@ -212,26 +192,23 @@ class LearnerRank:
         from scalerl.learner.team import Team
 
         spec, settings = self._spec, dict(self._spec.settings())
-        lora, dtype, learner = settings.pop("lora", LoraSettings()), settings.pop("dtype"), settings["learner"]
-        team = Team(rank=self.rank, size=spec.num_ranks, context=learner.context_ranks)
+        lora, learner = settings.pop("lora", LoraSettings()), spec.learner
+        team = Team(rank=self.rank, size=learner.ranks, context=learner.context_ranks)
         torch.manual_seed(spec.seed)
-        if spec.sharding == "replicate":
+        if not self._is_divided:
             model = _whole_model(self._folder, self._device, lora)
-            return torch_learner(model, dtype=dtype, team=team, version=spec.version, **settings)
+            return torch_learner(model, team=team, version=spec.version, **settings)
         context = None
         if team.context > 1:
             context = ContextGroup(rank=team.rank, num_ranks=team.size, size=team.context, timeout_s=spec.timeout_s)
         policy = ShardedPolicy(
             Path(self._folder),
-            device_mesh(self._device, spec.num_ranks, self._shard_size),
+            device_mesh(self._device, learner.ranks, self._shard_size),
+            learner,
             device=self._device,
             lora=lora,
-            dtype=dtype,
-            fp32_head=settings.pop("fp32_head"),
-            router_replay=settings.pop("router_replay", False),
-            gradient_checkpointing=learner.gradient_checkpointing is True,
-            micro_batch_tokens=learner.micro_batch_tokens,
             context=context,
+            **{name: settings.pop(name) for name in ("dtype", "fp32_head", "router_replay") if name in settings},
         )
         return TorchLearner(policy, team=team, version=spec.version, **settings)
 
@@ -239,7 +216,7 @@ class LearnerRank:
         self, folder: Path, snapshot: Mapping[str, tuple[Mapping[str, Tensor], Mapping[str, tuple[int, int]]]]
     ) -> None:
         for kind, (parts, rows) in snapshot.items():
-            divided = self._spec.sharding != "replicate" and kind in ("weights", "optimizer")
+            divided = self._is_divided and kind in ("weights", "optimizer")
             name = file_name(kind, self.rank, self._shard_size) if divided else file_name(kind)
             write_rows(folder / name, parts, rows if divided else {})
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from scalerl.config.parts import LoraSettings
+from scalerl.config.parts import LearnerSettings, LoraSettings
 from scalerl.learner.batch import ForwardInputs
 from scalerl.learner.body import layers_of, prepare_for_training
 from scalerl.learner.late import sent
@@ -59,14 +59,13 @@ class ShardedPolicy(Policy):
         self,
         folder: Path,
         mesh: "DeviceMesh",
+        learner: LearnerSettings,
         *,
         device: torch.device,
         lora: LoraSettings,
         dtype: torch.dtype = torch.float32,
         master_dtype: torch.dtype = torch.float32,
         fp32_head: bool = True,
-        gradient_checkpointing: bool = False,
-        micro_batch_tokens: int = 32768,
         compiled: bool | None = None,
         context: ContextGroup | None = None,
         router_replay: bool = False,
@@ -81,7 +80,7 @@ class ShardedPolicy(Policy):
         self.model, weights = _load(folder, master_dtype, lora)
         self._rounds = self._dtype != master_dtype and not num_adapter_params(self.model)
         attend_packed(self.model)
-        prepare_for_training(self.model, gradient_checkpointing)
+        prepare_for_training(self.model, learner.gradient_checkpointing is True)
         compiled = device.type == "cuda" if compiled is None else compiled
         self.replay = RouterReplay(self.model, device, replays=router_replay)
         self._root = self._shard(weights, compiled=compiled)
@@ -98,7 +97,7 @@ class ShardedPolicy(Policy):
         fewest = fewest_shared_tokens(num_params, gpu=device.type == "cuda") * (1 if context is None else context.size)
         self.share_from = fewest if can_share else None
         if compiled:
-            warm_up(self, micro_batch_tokens)
+            warm_up(self, learner.micro_batch_tokens)
         self._divide_again()
 
     def run(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:

@@ -61,12 +61,12 @@ class _Seat:
     """Whether it has been given the last weights."""
     num_pushed: int = 0
     report: Report = field(default_factory=Report)
-    pending: dict[str, tuple[Request, bool]] = field(default_factory=dict)
-    """Its requests by key, and whether they were submitted within a pause."""
+    pending: dict[str, tuple[Request, _Lane]] = field(default_factory=dict)
+    """Its requests by key, and the lane that they belong to."""
 
 
 class Fleet:
-    """An Engine over generators, which can pause (loop/seams.PausableEngine)."""
+    """An Engine over generators."""
 
     def __init__(
         self,
@@ -94,9 +94,7 @@ class Fleet:
         self._news = threading.Event()
         self._version = version
         self._pushed: tuple[Mapping[str, Any], int] | None = None
-        self._paused = False
-        self._lanes = {False: _Lane(), True: _Lane()}
-        """Outside and inside of a pause."""
+        self._is_paused, self._lane = False, _Lane()
         self._of_lost = Report()
         """The work and pace of generators that were lost."""
         self._replaced_at: deque[float] = deque()
@@ -114,7 +112,7 @@ class Fleet:
     @property
     def num_pending(self) -> int:
         """The number of requests that were not returned yet; within a pause, of those submitted inside it."""
-        return self._lanes[self._paused].num_pending
+        return self._lane.num_pending
 
     @property
     def total(self) -> Report:
@@ -133,15 +131,14 @@ class Fleet:
         self._require_open()
         for request in requests:
             self._check(request)
-        lane = self._lanes[self._paused]
-        lane.waiting.extend(requests)
-        lane.num_pending += len(requests)
+        self._lane.waiting.extend(requests)
+        self._lane.num_pending += len(requests)
         self._assign()
 
     def poll(self) -> list[Completion]:
         """Return what has finished; wait a moment if nothing has and something is pending."""
         self._require_open()
-        lane = self._lanes[self._paused]
+        lane = self._lane
         self._hear(lambda: not lane.arrived and lane.num_pending > 0)
         completions, lane.arrived = lane.arrived, []
         lane.num_pending -= len(completions)
@@ -154,19 +151,16 @@ class Fleet:
         Generators pause after the chunk they are at.
         """
         self._require_open()
-        assert not self._paused, "a pause within a pause"
-        self._hold(True)
+        assert not self._is_paused, "a pause within a pause"
+        aside, self._lane, self._is_paused = self._lane, _Lane(), True
+        send_all(self._peers(), "hold", True)
         try:
             yield
         finally:
-            self._hold(False)
+            inside, self._lane, self._is_paused = self._lane, aside, False
+            send_all(self._peers(), "hold", False)
             for seat in self._seats:
-                seat.pending = {key: given for key, given in seat.pending.items() if not given[1]}
-            self._lanes[True] = _Lane()
-
-    def _hold(self, paused: bool) -> None:
-        self._paused = paused
-        send_all(self._peers(), "hold", paused)
+                seat.pending = {key: given for key, given in seat.pending.items() if given[1] is not inside}
 
     def _peers(self) -> list[Peer]:
         return [seat.peer for seat in self._seats if seat.is_greeted]
@@ -199,8 +193,7 @@ class Fleet:
             self._end = "the engine is closed"
         for seat in self._seats:
             seat.peer.kill()
-        self._seats, self._pushed = [], None
-        self._lanes = {False: _Lane(), True: _Lane()}
+        self._seats, self._pushed, self._lane = [], None, _Lane()
 
     # What else a run needs --------------------------------------------------------------------------------------------
 
@@ -256,7 +249,7 @@ class Fleet:
                 assert self._weights is not None, "the learner's own memory can be asked for again"
                 self._pushed = self._publish(self._weights()), version
             self._push_to(seats)
-        if seats and self._paused:
+        if seats and self._is_paused:
             send_all([seat.peer for seat in seats], "hold", True)
 
     def _listen(self) -> None:
@@ -275,10 +268,10 @@ class Fleet:
             for completion in value.completions:
                 # A request that was given to another one meanwhile, or dropped at the end of a pause, is not pending.
                 key = completion.request.key
-                request, inside = seat.pending.get(key, (None, False))
+                request, lane = seat.pending.get(key, (None, self._lane))
                 if request is not None and request.seed == completion.request.seed:
                     del seat.pending[key]
-                    self._lanes[inside].arrived.append(replace(completion, request=request))
+                    lane.arrived.append(replace(completion, request=request))
 
     def _replace(self, place: int, seat: _Seat, error: Exception) -> None:
         """Start another generator in the place of a lost one, or end the fleet with the reason."""
@@ -302,21 +295,25 @@ class Fleet:
             raise EngineError(self._end)
         self._replaced_at.append(now)
         self._of_lost += seat.report
-        for request, inside in reversed(seat.pending.values()):
+        for request, lane in reversed(seat.pending.values()):
             # In front: their groups are the oldest.
-            self._lanes[inside].waiting.appendleft(request)
+            lane.waiting.appendleft(request)
         self._seats[place] = _Seat(seat.number, self._peer(seat.number), is_newcomer=True)
 
     def _assign(self) -> None:
-        """Give all waiting requests to ready generators, group by group, each to the one with the fewest."""
-        able = [seat for seat in self._seats if seat.is_greeted]
-        for inside, lane in self._lanes.items() if able else ():
-            given_to: dict[int, list[Request]] = {}
-            for _, group in itertools.groupby(lane.waiting, key=lambda request: request.group):
-                place = min(range(len(able)), key=lambda place: len(able[place].pending))
-                requests = list(group)
-                able[place].pending.update((request.key, (request, inside)) for request in requests)
-                given_to.setdefault(place, []).extend(requests)
-            lane.waiting.clear()
-            for place, requests in given_to.items():
-                able[place].peer.send("submit", tuple(map(bare, requests)), inside)
+        """Give the waiting requests to ready generators, group by group, each to the one with the fewest.
+
+        Those that a pause has put aside wait for its end.
+        """
+        lane, able = self._lane, [seat for seat in self._seats if seat.is_greeted]
+        if not able:
+            return
+        given_to: dict[int, list[Request]] = {}
+        for _, group in itertools.groupby(lane.waiting, key=lambda request: request.group):
+            place = min(range(len(able)), key=lambda place: len(able[place].pending))
+            requests = list(group)
+            able[place].pending.update((request.key, (request, lane)) for request in requests)
+            given_to.setdefault(place, []).extend(requests)
+        lane.waiting.clear()
+        for place, requests in given_to.items():
+            able[place].peer.send("submit", tuple(map(bare, requests)))

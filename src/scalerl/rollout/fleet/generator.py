@@ -5,6 +5,7 @@ needs. New weights are fetched while sampling goes on; only copying them into th
 earlier one that waits, but not one that is being fetched: a learner may push faster than weights travel.
 """
 
+import functools
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 
 from scalerl.remote.weights import Gone, Parcel
 from scalerl.rollout.fleet.messages import Pace, Report, sampled
-from scalerl.types import Completion, Request, Work
+from scalerl.types import Completion, Request
 
 REPORT_S = 0.05
 """Longest time for which the driver's counts are out of date while something is sampled."""
@@ -38,20 +39,14 @@ class Generator:
     """An engine that samples by itself (remote/serve.py calls its methods)."""
 
     def __init__(self, engine: Any, *, slots: int, devices: Sequence[str] = ()) -> None:
-        """Serve an engine with this number of slots.
-
-        At most `slots` requests, and a quarter more so that none stays empty, are with the engine at a time: the others
-        wait here, so that an evaluation beside training can go before them.
-        """
-        self._engine, self._slots, self._room = engine, slots, slots + max(slots // 4, 1)
-        self._devices = tuple(devices)
+        """Serve an engine with this number of slots."""
+        self._engine, self._slots, self._devices = engine, slots, tuple(devices)
         self._inbox: deque[_Push | Callable[[], None]] = deque()
         """Commands in order, with at most one push besides the one that is being fetched."""
-        self._inside: deque[Request] = deque()
-        self._waiting: dict[str, deque[Request]] = {"evaluation": deque(), "training": deque()}
-        self._pause: ExitStack | None = None
+        self._pause = ExitStack()
+        """What ends the pause that the engine is in."""
         self._fetcher = ThreadPoolExecutor(1, thread_name_prefix="fetch")
-        self._pace, self._eval_work = Pace(), Work()
+        self._pace = Pace()
         self._completions: list[Completion] = []
         self._reported_s = 0.0
 
@@ -60,17 +55,9 @@ class Generator:
     def facts(self) -> Report:
         return self._report()
 
-    def submit(self, requests: Sequence[Request], inside: bool) -> None:
-        """Sample these with the weights of the last push before, or with newer ones.
-
-        Those that were submitted `inside` a pause are served until it ends, and no others.
-        """
-
-        def take() -> None:
-            for request in requests:
-                (self._inside if inside else self._waiting[request.purpose]).append(request)
-
-        self._inbox.append(take)
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Sample these with the weights of the last push before, or with newer ones."""
+        self._inbox.append(functools.partial(self._engine.submit, requests))
 
     def push(self, weights: Mapping[str, Any], version: int) -> None:
         """Sample with these weights from now on; they take the place of a push that has not been begun yet."""
@@ -84,7 +71,7 @@ class Generator:
 
     def hold(self, paused: bool) -> None:
         """Put all requests aside, except those that are submitted inside the pause; or end it and drop those."""
-        self._inbox.append(lambda: self._hold(paused))
+        self._inbox.append(functools.partial(self._hold, paused))
 
     def close(self) -> None:
         self._fetcher.shutdown(wait=False, cancel_futures=True)
@@ -93,7 +80,6 @@ class Generator:
     def advance(self, send: Callable[[str, Any], None]) -> bool:
         """Obey what can be obeyed, sample a chunk, and return whether there is more to do."""
         has_news = self._obey()
-        self._feed()
         if self._engine.num_pending:
             self._sample()
         elif arriving := self._arriving():
@@ -103,14 +89,13 @@ class Generator:
             self._reported_s = now
             send("report", self._report())
             self._completions = []
-        return bool(self._engine.num_pending or self._arriving() or any(self._served()))
+        return bool(self._engine.num_pending or self._arriving())
 
     def _report(self) -> Report:
         return Report(
             completions=tuple(map(sampled, self._completions)),
             work=self._engine.work,
-            # An engine that does not tell: what its finished completions took, if every prompt was computed alone.
-            eval_work=getattr(self._engine, "eval_work", None) or self._eval_work,
+            eval_work=self._engine.eval_work,
             pace=self._pace,
             version=self._engine.version,
             devices=self._devices,
@@ -165,42 +150,12 @@ class Generator:
         self._pace += Pace(copies=1, copy_s=time.monotonic() - start)
 
     def _hold(self, paused: bool) -> None:
-        if self._pause is not None:
-            self._pause.close()
-            self._pause = None
-            self._inside.clear()
+        self._pause.close()
         if paused:
-            self._pause = ExitStack()
-            # An engine that cannot pause goes on with what it has; it is given nothing more.
-            pause = getattr(self._engine, "paused", None)
-            if pause is not None:
-                self._pause.enter_context(pause())
-
-    def _served(self) -> list[deque[Request]]:
-        """Return the requests that wait to be served now, those of an evaluation first."""
-        return [self._inside] if self._pause is not None else list(self._waiting.values())
-
-    def _feed(self) -> None:
-        """Give the engine as many waiting requests as it has room for."""
-        for waiting in self._served():
-            requests: list[Request] = []
-            while waiting and self._engine.num_pending + len(requests) < self._room:
-                requests.append(waiting.popleft())
-            if requests:
-                self._engine.submit(requests)
+            self._pause.enter_context(self._engine.paused())
 
     def _sample(self) -> None:
         active, start = min(self._engine.num_pending, self._slots), time.monotonic()
         completions = self._engine.poll()
         self._pace += Pace(chunks=1, busy_s=time.monotonic() - start, active=active)
-        self._eval_work += _estimated_work(completions)
         self._completions.extend(completions)
-
-
-def _estimated_work(completions: Sequence[Completion]) -> Work:
-    """Return the work of completions for evaluation."""
-    total = Work()
-    for completion in completions:
-        if completion.request.purpose == "evaluation":
-            total += Work.of(len(completion.request.prompt_tokens), len(completion))
-    return total

@@ -46,9 +46,9 @@ class Report:
     completions: tuple[Completion, ...] = ()
     """Those since the last report; see `sampled`."""
     work: Work = field(default_factory=Work)
-    """Total work since the generator started."""
+    """Work since the generator started, outside of pauses."""
     eval_work: Work = field(default_factory=Work)
-    """The part of `work` that was done for evaluation requests."""
+    """The same within pauses."""
     pace: Pace = field(default_factory=Pace)
     version: int = -1
     """The version that its engine samples with."""

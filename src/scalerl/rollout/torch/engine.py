@@ -15,8 +15,7 @@ and requests therefore take effect one chunk later.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,10 +28,10 @@ from scalerl.rollout.local import LocalEngine
 from scalerl.rollout.noise import uniforms
 from scalerl.rollout.progress import ChunkResult, Progress
 from scalerl.rollout.torch.body import check_model, own_copy
-from scalerl.rollout.torch.decoder import Chunk, Decoder
+from scalerl.rollout.torch.decoder import Chunk, Decoder, HeldRows
 from scalerl.rollout.torch.head import Head
 from scalerl.rollout.torch.scheduler import Admitted, PromptBatch, SlotScheduler, plan_prompts
-from scalerl.types import Completion, Purpose, Request, Work
+from scalerl.types import Completion, Request, Work
 
 _PASS_PRODUCTS = 5e12
 """Parameters x tokens of a pass over prompts on a GPU, about 10 ms on an H200. A pass is padded to its full size, and
@@ -49,7 +48,7 @@ class _Slots:
         """Completions of a chunk that was collected for a pause; the next poll returns them."""
         self.token, self.prompt_length = np.zeros(num, dtype=np.int64), np.ones(num, dtype=np.int64)
         self.temperature, self.top_p = np.ones(num, dtype=np.float32), np.ones(num, dtype=np.float32)
-        self.seeds, self.evaluates = np.zeros(num, dtype=np.uint64), np.zeros(num, dtype=np.bool_)
+        self.seeds = np.zeros(num, dtype=np.uint64)
         self.tokens, self.versions = np.zeros((num, room), dtype=np.int32), np.zeros((num, room), dtype=np.int32)
         self.log_probs, self.forced = np.zeros((num, room), dtype=np.float32), np.zeros((num, room), dtype=np.bool_)
 
@@ -61,7 +60,6 @@ class _Slots:
         self.prompt_length[slots] = [len(request.prompt_tokens) for request in requests]
         self.temperature[slots] = [request.temperature for request in requests]
         self.top_p[slots] = [request.top_p for request in requests]
-        self.evaluates[slots] = [request.purpose == "evaluation" for request in requests]
         self.seeds[slots] = np.array([request.seed & 0xFFFFFFFFFFFFFFFF for request in requests], dtype=np.uint64)
 
     def record(self, tokens: NDArray, log_probs: NDArray, result: ChunkResult, running: "_RunningChunk") -> None:
@@ -167,33 +165,26 @@ class TorchEngine(LocalEngine):
     def num_pending(self) -> int:
         return self._slots.scheduler.num_pending + len(self._slots.early)
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Put all pending requests aside, the caches in the host's memory, and serve what is submitted inside."""
-        self._require_usable()
+    @torch.inference_mode()
+    def _put_aside(self) -> tuple[_Slots, HeldRows]:
+        """The caches wait in the host's memory."""
         held = self._slots
-        with torch.inference_mode():
-            if self._running is not None:
-                held.early += self._collect()
-            in_use = held.progress.active
-            filled = int(np.where(in_use, held.prompt_length + held.progress.count, 0).max())
-            cache = self._decoder.hold(np.flatnonzero(in_use), filled)
+        if self._running is not None:
+            held.early += self._collect()
+        in_use = held.progress.active
+        filled = int(np.where(in_use, held.prompt_length + held.progress.count, 0).max())
+        cache = self._decoder.hold(np.flatnonzero(in_use), filled)
         # The caches of free slots are not copied.
         held.scheduler.kept.clear()
         self._slots = _Slots(*self._shape)
-        try:
-            yield
-        finally:
-            # After a failure the slots are lost anyway.
-            if not self._failure:
-                if self._running is not None:
-                    self._decoder.collect()
-                self._running, self._slots = None, held
-                with torch.inference_mode():
-                    self._decoder.restore(cache)
+        return held, cache
 
-    def _work(self, purpose: Purpose) -> Work:
-        return self._done[purpose]
+    @torch.inference_mode()
+    def _bring_back(self, held: tuple[_Slots, HeldRows]) -> None:
+        if self._running is not None:
+            self._decoder.collect()
+        self._running, (self._slots, cache) = None, held
+        self._decoder.restore(cache)
 
     def _enqueue(self, requests: Sequence[Request]) -> None:
         self._slots.scheduler.submit(requests)
@@ -293,20 +284,15 @@ class TorchEngine(LocalEngine):
             raise NonFiniteLogits(token=int(running.start[slot] + step), request=request.key, version=running.version)
 
     def _count_prefill(self, batch: PromptBatch) -> None:
-        # A prompt that requests of both kinds share counts for the one that comes last; evaluation's are withheld.
-        slot_of = dict(batch.places)
-        for row, (start, tokens) in enumerate(zip(batch.starts, batch.tokens, strict=True)):
+        for start, tokens in zip(batch.starts, batch.tokens, strict=True):
             end = start + len(tokens)
             attended = end * (end + 1) // 2 - start * (start + 1) // 2
-            purpose = "evaluation" if self._slots.evaluates[slot_of[row]] else "training"
-            self._done[purpose] += Work(prefilled=len(tokens), attended=attended)
+            self._done[self._is_paused] += Work(prefilled=len(tokens), attended=attended)
 
     def _count_decode(self, result: ChunkResult, start: NDArray[np.int64]) -> None:
-        slots, kept = self._slots, result.num_kept
-        attended = kept * (slots.prompt_length + start) + kept * (kept - 1) // 2
-        chosen_by: dict[Purpose, NDArray[np.bool_]] = {"training": ~slots.evaluates, "evaluation": slots.evaluates}
-        for purpose, chosen in chosen_by.items():
-            self._done[purpose] += Work(decoded=int(kept[chosen].sum()), attended=int(attended[chosen].sum()))
+        kept = result.num_kept
+        attended = kept * (self._slots.prompt_length + start) + kept * (kept - 1) // 2
+        self._done[self._is_paused] += Work(decoded=int(kept.sum()), attended=int(attended.sum()))
 
 
 def pass_tokens(num_params: int) -> int:

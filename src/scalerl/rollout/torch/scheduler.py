@@ -31,7 +31,7 @@ class Admitted(NamedTuple):
 class Kept(NamedTuple):
     """What a free slot still holds: prompt and completion of a turn."""
 
-    key: tuple[str, str]
+    key: str
     tokens: tuple[int, ...]
 
     def continued_by(self, request: Request) -> bool:
@@ -82,7 +82,7 @@ class SlotScheduler:
             return []
         chosen = [self._waiting.popleft() for _ in range(num)]
         held_by = {kept.key: slot for slot, kept in self.kept.items()}
-        own = {order: held_by[_key(request)] for order, request in chosen if _key(request) in held_by}
+        own = {order: held_by[request.key] for order, request in chosen if request.key in held_by}
         own = {order: own[order] for order, each in chosen if order in own and self.kept[own[order]].continued_by(each)}
         age = {slot: number for number, slot in enumerate(self.kept, start=1)}
         others = iter(sorted(self._free.difference(own.values()), key=lambda slot: (age.get(slot, 0), slot)))
@@ -100,17 +100,13 @@ class SlotScheduler:
 
     def keep(self, turn: Admitted, tokens: tuple[int, ...]) -> None:
         """Note that a free slot holds these tokens: prompt and completion of a turn."""
-        self.kept[turn.slot] = Kept(_key(turn.request), tokens)
+        self.kept[turn.slot] = Kept(turn.request.key, tokens)
 
     def release(self, slots: Iterable[int]) -> list[Admitted]:
         """Free the slots and return their requests in order of submission."""
         released = sorted((self.running.pop(slot) for slot in slots), key=lambda entry: entry.order)
         self._free.update(entry.slot for entry in released)
         return released
-
-
-def _key(request: Request) -> tuple[str, str]:
-    return request.purpose, request.key
 
 
 def padded_width(length: int) -> int:

@@ -83,14 +83,11 @@ def vllm_fleet(
         opened.callback(fleet.close)
         fleet.wait_ready()
         fleet.push_weights(first, 0)
-        check_engine(
-            fleet,
-            model,
-            first,
-            context=settings.context,
-            quantised=bool(settings.vllm.quantisation),
-            records_experts=records_experts,
-        )
+        quantised = bool(settings.vllm.quantisation)
+        with fleet.paused():  # its work is not for training
+            check_engine(
+                fleet, model, first, context=settings.context, quantised=quantised, records_experts=records_experts
+            )
         opened.pop_all()
     return fleet
 

@@ -80,7 +80,6 @@ def _requests(model: LoadedModel, context: int) -> list[Request]:
             seed=index,
             length=plans[index % 2],
             temperature=1.0 if index % 4 < 2 else 0.7,
-            purpose="evaluation",
         )
         for index in range(NUM_REQUESTS)
     ]

@@ -16,8 +16,7 @@ class in a child process (build.py); only tests run it in their own process.
 
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from scalerl.rollout.local import LocalEngine
 from scalerl.rollout.progress import FREE, OneProgress
 from scalerl.rollout.vllm.choice import KEY, NOT_FINITE, Asked
 from scalerl.rollout.vllm.spec import EngineSpec, cpu_cache_bytes, engine_arguments
-from scalerl.types import Completion, LengthPlan, Problem, Purpose, Request, Work
+from scalerl.types import Completion, LengthPlan, Problem, Request, Work
 
 
 class _Running:
@@ -143,10 +142,8 @@ class VllmEngine(LocalEngine):
             self.poll()
         self._done = before
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Put all requests aside, with what is in their caches; within this only those submitted inside are served."""
-        self._require_usable()
+    def _put_aside(self) -> tuple[list[Any], list[Any]]:
+        """Take all requests from vLLM's scheduler, which keeps their caches."""
         scheduler, (lane,) = self._core().scheduler, self._lanes
         running, waiting = list(scheduler.running), list(scheduler.waiting)
         # vLLM's model runner keeps what it knows about requests that a step leaves out.
@@ -155,21 +152,20 @@ class VllmEngine(LocalEngine):
         while self._begun:
             lane.early += self._take_outputs()
         self._lanes.append(_Lane())
-        try:
-            yield
-        finally:
-            # After a failure they are lost anyway.
-            if not self._failure:
-                if left := list(self._lanes[-1].running):
-                    self._engine.engine_core.abort_requests(left)
-                for name in left:
-                    self._drop(name)
-                while self._begun:
-                    self._take_outputs()
-                self._lanes.pop()
-                scheduler.running.extend(each for each in running if each.request_id in lane.running)
-                for each in waiting:
-                    scheduler.waiting.add_request(each)
+        return running, waiting
+
+    def _bring_back(self, held: tuple[list[Any], list[Any]]) -> None:
+        if left := list(self._lanes[-1].running):
+            self._engine.engine_core.abort_requests(left)
+        for name in left:
+            self._drop(name)
+        while self._begun:
+            self._take_outputs()
+        self._lanes.pop()
+        scheduler, (running, waiting) = self._core().scheduler, held
+        scheduler.running.extend(each for each in running if each.request_id in self._lanes[-1].running)
+        for each in waiting:
+            scheduler.waiting.add_request(each)
 
     def head_logits(self, hidden: Tensor) -> Tensor:
         """Return the logits that the workers compute from hidden states, for tests of the head."""
@@ -182,9 +178,9 @@ class VllmEngine(LocalEngine):
     def _core(self) -> Any:
         return self._engine.engine_core.engine_core
 
-    def _work(self, purpose: Purpose) -> Work:
-        running = (each for lane in self._lanes for each in lane.running.values())
-        return sum((each.work for each in running if each.request.purpose == purpose), self._done[purpose])
+    def _work(self, *, paused: bool) -> Work:
+        running = (each for lane in self._lanes[int(paused) :][:1] for each in lane.running.values())
+        return sum((each.work for each in running), self._done[paused])
 
     def _enqueue(self, requests: Sequence[Request]) -> None:
         self._lanes[-1].waiting.extend(requests)
@@ -261,7 +257,7 @@ class VllmEngine(LocalEngine):
     def _drop(self, name: str) -> None:
         """Forget a request that is no longer sampled; its work stays counted."""
         running = self._lanes[-1].running.pop(name)
-        self._done[running.request.purpose] += running.work
+        self._done[self._is_paused] += running.work
 
     def _take(self, running: _Running, output: Any, version: int) -> None:
         if not running.tokens and output.prefill_stats:
