@@ -22,7 +22,7 @@ from scalerl.rollout.fleet.fleet import Fleet
 from scalerl.types import LengthPlan
 
 LONG = LengthPlan(answer_budget=1900)
-pytestmark = pytest.mark.xdist_group("shared memory")
+pytestmark = pytest.mark.one_process("shared memory")
 
 
 @pytest.fixture(scope="module")
