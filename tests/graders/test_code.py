@@ -1,5 +1,4 @@
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -7,19 +6,13 @@ from sandbox_support import needs_bubblewrap
 
 from scalerl.config.parts import GradingSettings
 from scalerl.errors import GraderError
-from scalerl.graders.code import close_sandboxes, code_share, program_in, run_program
+from scalerl.graders.code import code_share, program_in, run_program
 from scalerl.graders.pool import GraderPool, GraderSpec, Item
 from scalerl.graders.sandbox.job import Reference
 from scalerl.loop.grading import with_limits
 
 ANSWER = Reference.of_calls("f", [([2], 4), ([3], 9)]).to_text()
 SQUARE = "def f(x):\n    return x * x\n"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def sandboxes() -> Iterator[None]:
-    yield
-    close_sandboxes()
 
 
 @pytest.mark.parametrize(

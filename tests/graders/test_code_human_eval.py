@@ -3,14 +3,13 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from human_eval_problems import human_eval_rows
 from sandbox_support import needs_bubblewrap
 
-from scalerl.graders.code import close_sandboxes, run_program
+from scalerl.graders.code import run_program
 from scalerl.graders.sandbox.job import Outcome, RunLimits
 from scalerl.tasks.code import read_problem
 from scalerl.tasks.rows import Row
@@ -22,9 +21,8 @@ ENDLESS = RunLimits(timeout_s=30, cpu_limit_s=3)  # some loops never end once th
 
 
 @pytest.fixture(scope="module")
-def rows() -> Iterator[list[dict[str, Any]]]:
-    yield human_eval_rows()
-    close_sandboxes()
+def rows() -> list[dict[str, Any]]:
+    return human_eval_rows()
 
 
 def outcomes(rows: list[dict[str, Any]], answers: list[str], limits: RunLimits = LIMITS) -> list[Outcome]:

@@ -284,7 +284,6 @@ def test_first_error_of_a_grader_is_kept_and_a_killed_supervisor_is_one_sentence
 
 def test_supervisor_that_fails_is_named():
     children = Children("the process of the grader", "collections:Counter", limits=Limits())
-    children.wait_until_ready()
     children.give("a counter is no work", 10.0)
     with pytest.raises(GraderPoolError, match=r"the process of the grader failed: AttributeError: .*waits"):
         children.poll(60.0)

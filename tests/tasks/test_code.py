@@ -9,7 +9,7 @@ from human_eval_problems import human_eval_rows
 from sandbox_support import needs_bubblewrap
 
 from scalerl.errors import TaskError
-from scalerl.graders.code import close_sandboxes, run_program
+from scalerl.graders.code import run_program
 from scalerl.tasks.code import code, read_problem
 from scalerl.tasks.rows import Row
 
@@ -83,7 +83,6 @@ def test_solutions_of_every_format_pass(name: str):
     outcome = run_program(reference.solution, problem.answer)
     assert (outcome.kind, outcome.share) == ("passed", 1.0)
     assert run_program("def nothing(): pass", problem.answer).correct is False
-    close_sandboxes()
 
 
 @pytest.mark.parametrize(
@@ -133,7 +132,6 @@ def test_human_eval_prompts_may_be_unfinished_or_words(prompt: str, solution: st
     problem, _ = read_problem(row(HUMAN_EVAL | {"prompt": prompt, "canonical_solution": solution}))
     assert run_program(solution, problem.answer).kind == "passed"
     assert run_program(solution.replace("+", "-"), problem.answer).kind == "failed"
-    close_sandboxes()
 
 
 def test_problems_are_split_and_demonstrated(tmp_path: Path):

@@ -4,7 +4,7 @@ import json
 import pytest
 from sandbox_support import needs_bubblewrap
 
-from scalerl.graders.code import close_sandboxes, run_program
+from scalerl.graders.code import run_program
 from scalerl.graders.sandbox.job import Reference
 from scalerl.tasks.programs import STEPS, Specified, programs
 
@@ -20,7 +20,6 @@ def test_demonstrations_pass_their_tests(kind: str):
         shown = made.problem.prompt.rpartition(" = ")[2]
         repeated = f"def f(_):\n return {shown}"
         assert run_program(repeated, made.problem.answer).kind == "failed"
-    close_sandboxes()
 
 
 @needs_bubblewrap
@@ -29,7 +28,6 @@ def test_slips_make_demonstrations_fail():
     assert task.demonstrations is not None
     passed = [run_program(made.completion, made.problem.answer).correct for made in task.demonstrations(40, 0)]
     assert 5 < sum(map(bool, passed)) < 35
-    close_sandboxes()
 
 
 BY_HAND = {

@@ -16,7 +16,7 @@ from typing import Any
 from scalerl.choose import entry, import_function
 from scalerl.config.parts import EnvironmentSettings, GradingSettings
 from scalerl.config.suggest import quoted
-from scalerl.environments.chat import ChatCalls, ChatObserver, chat_observer, described, offers_tools
+from scalerl.environments.chat import ChatCalls, chat_observer, described, offers_tools
 from scalerl.environments.harness import Harness
 from scalerl.environments.protocol import LONGEST_OBSERVATION, Begin, Session, Step
 from scalerl.environments.python import python_tool
@@ -148,7 +148,7 @@ def build_playing(task: Task, text: Text, limits: GradingSettings) -> Playing:
     settings = task.environment
     return Playing(
         steps=build_steps(EnvironmentSpec.of(task), limits),
-        observe=functools.partial(_observed, observer(task, text)),
+        observe=observer(task, text),
         opened=functools.partial(_opened, task, text),
         max_turns=settings.max_turns,
         max_tokens=settings.max_tokens,
@@ -173,13 +173,10 @@ def conversing(spec: EnvironmentSpec) -> Conversing:
     return Conversing(find(spec))
 
 
-Observer = Callable[[str], Sequence[int]]
-
-
-def observer(task: Task, text: Text) -> Observer:
-    """Return what turns an observation into the tokens that follow a turn of the model."""
+def observer(task: Task, text: Text) -> Callable[[Step], Sequence[int]]:
+    """Return what turns what a step says into the tokens that follow a turn of the model."""
     if not task.prompt.chat:
-        return text.encode
+        return lambda step: text.encode(step.observation + "".join(content for _, content in step.messages))
     role = "tool" if has_tools(task.environment) else "user"
     schemas = json.loads(task.prompt.tools or "[]")
     return chat_observer(text, role=role, answer=task.answer, schemas=schemas)
@@ -196,13 +193,6 @@ def offer_tools(task: Task, text: Text) -> Task:
         system = "\n\n".join(part for part in (task.prompt.system, described(schemas)) if part)
         prompt = dataclasses.replace(task.prompt, system=system)
     return dataclasses.replace(task, prompt=prompt)
-
-
-def _observed(observe: "Observer", step: Step) -> Sequence[int]:
-    """Return the tokens of what a step says after a turn of the model."""
-    if isinstance(observe, ChatObserver):
-        return observe(step.messages or step.observation)
-    return observe(step.observation + "".join(content for _, content in step.messages))
 
 
 def _opened(task: Task, text: Text, request: Request, step: Step) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalerl.answer_format import AnswerFormat
-from scalerl.environments.protocol import Message
+from scalerl.environments.protocol import Message, Step
 from scalerl.environments.tools import Call, Result, Tool
 from scalerl.errors import RecipeError
 from scalerl.loop.requests import Text
@@ -67,7 +67,7 @@ def _special_tokens(text: Text) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ChatObserver:
-    """Makes the tokens of an observation that follow a turn of the model."""
+    """Makes the tokens of what a step says after a turn of the model."""
 
     text: Text
     role: str
@@ -75,9 +75,9 @@ class ChatObserver:
     schemas: tuple[Any, ...]
     special_tokens: tuple[str, ...]
 
-    def __call__(self, observation: str | Sequence[Message]) -> list[int]:
+    def __call__(self, step: Step) -> list[int]:
         """Return the tokens of an observation, which is a turn of `role`, or of several turns."""
-        turns = [(self.role, observation)] if isinstance(observation, str) else observation
+        turns = step.messages or ((self.role, step.observation),)
         rendered = self.rendered([(role, self._without_special_tokens(content)) for role, content in turns])
         if rendered is None:
             raise ValueError("the chat template writes earlier turns differently once these follow")

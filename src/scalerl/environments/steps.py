@@ -60,9 +60,6 @@ class Here:
         self._seats: dict[int, Conversing] = {}
         self._replies: list[tuple[int, Reply]] = []
 
-    def wait_until_ready(self) -> None:
-        pass
-
     def begin(self, message: Any, limit_s: float) -> int:
         self._seats[self._num_given] = Conversing(self._begin)
         return self.give(message, limit_s, self._num_given)
@@ -118,8 +115,6 @@ class Steps:
 
     def submit(self, key: str, request: Request, texts: Sequence[str]) -> None:
         """Take a conversation's newest turn, the last of `texts`; without any, start it, which gives its opening."""
-        # Its imports do not count against the first step.
-        self._children.wait_until_ready()
         if texts:
             held = self._conversations[key]
             number = self._children.give(texts[-1], self._timeout_s, held.seat)

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -23,6 +22,7 @@ News = queue.SimpleQueue[tuple[Any, ...] | None]
 
 _CLOSE_TIMEOUT_S = 10.0
 _LOAD_TIMEOUT_S = 120.0
+"""For a grader with large packages on a busy machine."""
 _MOST_LINES = 200
 """Lines on stderr that are shown; a grader that reports every answer would bury everything else."""
 _LONGEST_LINE = 500
@@ -32,10 +32,13 @@ class Children:
     """Forked processes. A bad message affects only itself: it ends with a reason. Use it from one thread only."""
 
     def __init__(self, name: str, work: str, *given: Any, limits: Limits) -> None:
-        """Start the supervisor; `work` is the import path of supervisor.Work, and `name` is for messages."""
+        """Start the supervisor; `work` is the import path of supervisor.Work, and `name` is for messages.
+
+        Wait until it has loaded the work, so that no message waits for imports. UserError if it cannot.
+        """
         if os.name != "posix":
             raise GraderPoolError(f"graders cannot run in child processes on {sys.platform}: that needs Linux or macOS")
-        self._name, self._num_given, self._is_ready = name, 0, False
+        self._name, self._num_given = name, 0
         self._replies: list[tuple[int, Reply]] = []
         try:
             pickled = pickle.dumps((limits, work, given))
@@ -45,22 +48,14 @@ class Children:
         self._news = News()
         threading.Thread(target=_read, args=(self._end, self._news), name="news of children", daemon=True).start()
         self._close = weakref.finalize(self, _stop, self._process, self._end, os.getpid())
+        if not self._receive(_LOAD_TIMEOUT_S):
+            self.close()
+            raise GraderPoolError(f"{name} cannot be loaded: its import took over {_LOAD_TIMEOUT_S:.0f} s")
 
     @property
     def pid(self) -> int:
         """Process id of the supervisor; also the session id of all processes."""
         return self._process.pid
-
-    def wait_until_ready(self) -> None:
-        """Wait until the supervisor has loaded the work, and so no message waits for imports. UserError if it cannot.
-
-        That may take longest for a grader with large packages on a busy machine.
-        """
-        deadline = time.monotonic() + _LOAD_TIMEOUT_S
-        while not self._is_ready:
-            if not self._receive(deadline - time.monotonic()):
-                self.close()
-                raise GraderPoolError(f"{self._name} cannot be loaded: its import took over {_LOAD_TIMEOUT_S:.0f} s")
 
     def begin(self, message: Any, limit_s: float) -> int:
         """Give a message to a fork of its own, and return its number, which is that of the fork's seat too."""
@@ -105,7 +100,7 @@ class Children:
             case ("ended", number, reply):
                 self._replies.append((number, reply))
             case ("ready",):
-                self._is_ready = True
+                pass
             case ("refused", reason):
                 raise GraderError(reason)
             case ("failed", reason):

@@ -1,13 +1,12 @@
 """Find expressions of numbers in a text and evaluate them exactly.
 
-The parser is our own, so nothing that a model writes is ever executed, and its time is bounded for every text.
+Python's parser reads them, with a name in place of each number; nothing that a model writes is ever executed.
 """
 
+import ast
 import operator
 import re
-from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import Any
 
 _LONGEST = 500
 """In characters: longer than any sensible answer. Longer expressions are not evaluated."""
@@ -27,15 +26,8 @@ _SPELLINGS = {
 }
 _RUN = re.compile(r"[\d+\-*/() ]+")
 _OPERATION_BETWEEN = re.compile(r"\d[) ]*[-+*/][( ]*\d")
-_TOKEN = re.compile(r"\d+(?:\.\d+)?|[-+*/()]")
-_NEGATION = "~"
-PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2, _NEGATION: 3}
-OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-}
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 
 
 def last_expression(text: str) -> str:
@@ -50,45 +42,29 @@ def last_expression(text: str) -> str:
 def evaluate(expression: str) -> tuple[Fraction, list[Fraction]]:
     """Return the exact value of an expression, and the numbers in it.
 
-    Raise ValueError if it is not a well-formed expression, or divides by zero. Two stacks and no recursion, so that no
-    depth of brackets overflows.
+    Raise ValueError if it is not a well-formed expression, or divides by zero.
     """
     if len(expression) > _LONGEST:
         raise ValueError(f"the expression has {len(expression)} characters: at most {_LONGEST} are read")
-    if other := _TOKEN.sub("", expression).strip():
+    if other := re.sub(r"[-+*/()\s]", "", _NUMBER.sub("", expression)):
         raise ValueError(f'"{other[:20]}" is not part of an expression')
-    values: list[Fraction] = []
-    waiting: list[str] = []
-    used: list[Fraction] = []
-    number_next = True
-    for token in _TOKEN.findall(expression):
-        if number_next and token == "-":
-            waiting.append(_NEGATION)
-        elif number_next != (token[0].isdigit() or token == "("):
-            raise ValueError(f'"{token}" was not expected here')
-        elif token[0].isdigit():
-            used.append(Fraction(token))
-            values.append(used[-1])
-            number_next = False
-        elif token == "(":
-            waiting.append(token)
-        else:
-            while waiting and waiting[-1] != "(" and (token == ")" or PRECEDENCE[waiting[-1]] >= PRECEDENCE[token]):
-                _reduce(values, waiting)
-            if token != ")":
-                waiting.append(token)
-            elif not waiting or waiting.pop() != "(":
-                raise ValueError("unmatched closing bracket")
-            number_next = token != ")"
-    if number_next or "(" in waiting:
-        raise ValueError("the expression is incomplete")
-    while waiting:
-        _reduce(values, waiting)
-    return values[0], used
+    used = [Fraction(number) for number in _NUMBER.findall(expression)]
+    names = (f" n{place} " for place in range(len(used)))
+    named = " ".join(_NUMBER.sub(lambda _: next(names), expression).split())
+    try:
+        return _value(ast.parse(named, mode="eval").body, used), used
+    except ZeroDivisionError:
+        raise ValueError("division by zero") from None
+    except (SyntaxError, RecursionError, MemoryError):
+        raise ValueError("the expression is not well formed") from None
 
 
-def _reduce(values: list[Fraction], waiting: list[str]) -> None:
-    right, operation = values.pop(), waiting.pop()
-    if operation == "/" and not right:
-        raise ValueError("division by zero")
-    values.append(-right if operation == _NEGATION else OPERATIONS[operation](values.pop(), right))
+def _value(node: ast.AST, used: list[Fraction]) -> Fraction:
+    match node:
+        case ast.Name(id=name):
+            return used[int(name[1:])]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand, used)
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATIONS:
+            return _OPERATIONS[type(sign)](_value(left, used), _value(right, used))
+    raise ValueError("only + - * / and brackets are read")

@@ -142,7 +142,6 @@ class GraderPool:
         name, work = f'the process of the grader "{spec.name}"', "scalerl.graders.workers:Grading"
         try:
             children = Children(name, work, spec.name, dict(spec.settings), limits=self._limits)
-            children.wait_until_ready()
         except GraderPoolError as error:
             raise GraderError(f'"{spec.name}" cannot be loaded: {error}') from None
         self._graders.append(_Grader(spec, children))

@@ -7,7 +7,6 @@ the calculator of environments/tools.py: "?37+58" is answered by "95;".
 """
 
 import functools
-import operator
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,10 +14,8 @@ from typing import NamedTuple
 
 from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.errors import TaskError
-from scalerl.tasks.procedural import Draw, Drawn, check_chosen, check_least, check_shares, generated, retried
+from scalerl.tasks.procedural import OPERATIONS, Draw, Drawn, check_chosen, check_ranges, generated, retried
 from scalerl.types import Problem
-
-OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 _CALLS = {
     "plain": ("?%s", "%s;"),
@@ -49,10 +46,10 @@ def arithmetic(
     format of environments/tools.py ("plain") or of chat models ("chat"); of the others, guess_share + guess_growth x
     (terms - min_terms) are guesses. A written step, or an operand of a call, is wrong with probability slip_rate.
     """
-    check_least(min_terms=(min_terms, 2), max_terms=(max_terms, min_terms), max_number=(max_number, 1))
-    check_chosen("operations", operations, operations, OPERATIONS)
+    check_ranges(min_terms=(min_terms, 2), max_terms=(max_terms, min_terms), max_number=(max_number, 1))
+    check_ranges(tool_share=(tool_share, 0, 1), slip_rate=(slip_rate, 0, 1), guess_share=(guess_share, 0, 1))
+    check_chosen("operations", operations, operations, "+-*")
     check_chosen("tool_format", tool_format, [tool_format], _CALLS)
-    check_shares(tool_share=tool_share, slip_rate=slip_rate, guess_share=guess_share)
     most_guesses = guess_share + guess_growth * (max_terms - min_terms)
     if not 0 <= most_guesses <= 1:
         raise TaskError(

@@ -9,11 +9,10 @@ import random
 from dataclasses import dataclass
 
 from scalerl.answer_format import THINKING_END, THINKING_START
-from scalerl.graders.expressions import OPERATIONS, PRECEDENCE
-from scalerl.tasks.procedural import Draw, Drawn, check_chosen, check_least, generated, retried
+from scalerl.tasks.procedural import OPERATIONS, Draw, Drawn, check_chosen, check_ranges, generated, retried
 from scalerl.types import Problem
 
-SIGNS = "+-*/"
+_PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
 
 
 @generated(grader="countdown", num_problems=10_000, remedy="raise max_number, max_numbers or max_target")
@@ -23,16 +22,16 @@ def countdown(
     max_numbers: int = 4,
     max_number: int = 25,
     max_target: int = 100,
-    operations: str = SIGNS,
+    operations: str = "+-*/",
 ) -> Draw:
     """Reach a target up to `max_target` with numbers up to `max_number`, each used at most once.
 
     More numbers, more operations and larger targets are harder. Demonstrations show the steps by which the problem was
     generated.
     """
-    check_least(min_numbers=(min_numbers, 2), max_number=(max_number, 2), max_target=(max_target, 1))
-    check_least(max_numbers=(max_numbers, min_numbers))
-    check_chosen("operations", operations, operations, SIGNS)
+    check_ranges(min_numbers=(min_numbers, 2), max_number=(max_number, 2), max_target=(max_target, 1))
+    check_ranges(max_numbers=(max_numbers, min_numbers))
+    check_chosen("operations", operations, operations, OPERATIONS)
 
     def attempt(stream: random.Random, num_numbers: int) -> Drawn | None:
         numbers = [stream.randint(1, max_number) for _ in range(num_numbers)]
@@ -74,8 +73,7 @@ def _combine(stream: random.Random, numbers: list[int], operations: str) -> Solv
         if not allowed:
             return None
         operation = stream.choice(allowed)
-        value = int(OPERATIONS[operation](left, right))
-        precedence = PRECEDENCE[operation]
+        value, precedence = OPERATIONS[operation](left, right), _PRECEDENCE[operation]
         left_text = f"({left_text})" if left_precedence < precedence else left_text
         # The right operand of - and / needs brackets even at equal precedence.
         right_text = f"({right_text})" if right_precedence < precedence + (operation in "-/") else right_text

@@ -143,20 +143,18 @@ class Curriculum:
         weights: Mapping[str, float] | None = None,
     ) -> None:
         """Several tasks have their problems and weights by name; only the ratios of the weights matter."""
-        if isinstance(problem_ids, Mapping):
-            weights = weights or {}
-            if not problem_ids or problem_ids.keys() != weights.keys() or min(weights.values()) <= 0:
-                raise ValueError(
-                    f"a curriculum of several tasks needs a weight above 0 for each, not tasks {list(problem_ids)} "
-                    f"with weights {dict(weights)}"
-                )
-            # Sorted: the order of problems must not depend on the order of a file.
-            self._tasks = {
-                name: _Epochs(problem_ids[name], derive_seed("task of a mixture", seed, name))
-                for name in sorted(problem_ids)
-            }
-        else:
-            self._tasks, weights = {"": _Epochs(problem_ids, seed)}, {"": 1.0}
+        tasks = problem_ids if isinstance(problem_ids, Mapping) else {"": problem_ids}
+        weights = weights or dict.fromkeys(tasks, 1.0)
+        if not tasks or tasks.keys() != weights.keys() or min(weights.values()) <= 0:
+            raise ValueError(
+                f"a curriculum of several tasks needs a weight above 0 for each, not tasks {list(tasks)} with weights "
+                f"{dict(weights)}"
+            )
+        # Sorted: the order of problems must not depend on the order of a file.
+        self._tasks = {
+            name: _Epochs(tasks[name], derive_seed("task of a mixture", seed, name) if name else seed)
+            for name in sorted(tasks)
+        }
         self._task_of = {problem_id: task for task in self._tasks.values() for problem_id in task.problem_ids}
         listed = [problem_id for task in self._tasks.values() for problem_id in task.problem_ids]
         if len(listed) > len(self._task_of):

@@ -14,7 +14,7 @@ from scalerl.config.suggest import did_you_mean
 from scalerl.errors import TaskError
 from scalerl.graders.answer import reads_answer
 from scalerl.graders.sandbox.values import decode, encode
-from scalerl.tasks.procedural import check_least, distinct, enough, faults_of
+from scalerl.tasks.procedural import check_ranges, distinct, enough, faults_of
 from scalerl.tasks.task import Task
 from scalerl.types import Problem, derive_seed
 
@@ -58,7 +58,7 @@ def gym(
         return enough(problems, num, purpose=purpose, remedy=f'make "{dataset}" harder')
 
     with faults_of("gym"):
-        check_least(num_problems=(num_problems, 1))
+        check_ranges(num_problems=(num_problems, 1))
         if not 0 < threshold <= 1:
             raise TaskError(f"threshold is {threshold:g} but scores reach from 0 to 1: set it above 0 and up to 1")
         _check_settings(dataset, difficulty)

@@ -6,14 +6,23 @@ with one seed therefore has not seen the evaluation problems of any other seed.
 
 import functools
 import inspect
+import math
+import operator
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from scalerl.errors import TaskError
 from scalerl.tasks.task import Demonstration, Task
 from scalerl.types import Problem, derive_seed
+
+OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.floordiv,
+}
 
 _WITHHELD_ONE_IN = 16
 
@@ -159,18 +168,12 @@ def is_withheld(problem: Problem) -> bool:
     return int(problem.content_hash, 16) % _WITHHELD_ONE_IN == 0
 
 
-def check_least(**settings: tuple[int, int]) -> None:
-    """Raise TaskError if a setting, given as (value, least), is below its least value."""
-    for setting, (value, least) in settings.items():
-        if value < least:
-            raise TaskError(f"{setting} is {value} but must be at least {least}")
-
-
-def check_shares(**settings: float) -> None:
-    """Raise TaskError if a setting is not a share."""
-    for setting, value in settings.items():
-        if not 0 <= value <= 1:
-            raise TaskError(f"{setting} is {value:g} but must be in [0, 1]")
+def check_ranges(**settings: tuple[float, ...]) -> None:
+    """Raise TaskError if a setting, given as (value, least) or (value, least, most), is outside of its range."""
+    for setting, (value, least, *most) in settings.items():
+        if value < least or value > max(most, default=math.inf):
+            bounds = f"in [{least}, {most[0]}]" if most else f"at least {least}"
+            raise TaskError(f"{setting} is {value:g} but must be {bounds}")
 
 
 def check_chosen(setting: str, value: str, chosen: Iterable[str], choices: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from scalerl.graders.sandbox.job import Reference
-from scalerl.tasks.procedural import Draw, Drawn, check_chosen, check_least, check_shares, generated
+from scalerl.tasks.procedural import Draw, Drawn, check_chosen, check_ranges, generated
 from scalerl.types import Problem, derive_seed
 
 _LETTERS = "abcde"
@@ -103,9 +103,9 @@ def programs(
     steps that a demonstration gets wrong, so that a base model has something left to learn.
     """
     chosen = kinds.split()
-    check_least(min_steps=(min_steps, 1), max_steps=(max_steps, min_steps), num_tests=(num_tests, 2))
+    check_ranges(min_steps=(min_steps, 1), max_steps=(max_steps, min_steps), num_tests=(num_tests, 2))
+    check_ranges(slip_rate=(slip_rate, 0, 1))
     check_chosen("kinds", kinds, chosen, STEPS)
-    check_shares(slip_rate=slip_rate)
 
     def draw(stream: random.Random) -> Drawn:
         made = specified(stream, stream.choice(chosen), stream.randint(min_steps, max_steps), num_tests)

@@ -4,17 +4,15 @@ A story begins with a number of things, each further sentence changes it by one 
 sentences are in the tables below. All values are positive whole numbers.
 """
 
-import operator
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from scalerl.answer_format import THINKING_END, THINKING_START
-from scalerl.tasks.procedural import Draw, Drawn, check_least, generated
+from scalerl.tasks.procedural import OPERATIONS, Draw, Drawn, check_ranges, generated
 from scalerl.types import Problem
 
-_OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
 _TIMES = {2: "twice", 3: "three times", 4: "four times"}
 
 
@@ -80,7 +78,7 @@ _CLOSINGS = (
 @generated(grader="numeric", num_problems=10_000, remedy="raise max_number or max_steps")
 def words(*, min_steps: int = 1, max_steps: int = 4, max_number: int = 20) -> Draw:
     """Word problems graded by their number; more steps and larger numbers are harder."""
-    check_least(min_steps=(min_steps, 1), max_steps=(max_steps, min_steps), max_number=(max_number, 5))
+    check_ranges(min_steps=(min_steps, 1), max_steps=(max_steps, min_steps), max_number=(max_number, 5))
 
     def draw(stream: random.Random) -> Drawn:
         story = draw_story(stream, num_steps=stream.randint(min_steps, max_steps), max_number=max_number)
@@ -126,7 +124,7 @@ def draw_story(stream: random.Random, *, num_steps: int, max_number: int) -> Sto
         last = len(steps) == num_steps - 1
         turns = _CLOSINGS if last and stream.random() < 1 / 2 else _EVENTS
         turn, number = _draw_turn(stream, turns, value, max_number)
-        result = _OPERATIONS[turn.operation](value, number)
+        result = OPERATIONS[turn.operation](value, number)
         sentences.append(turn.text.format(number=number, times=_TIMES.get(number), **scene))
         steps.append(f"{value} {turn.operation} {number} = {result} {turn.explained}.")
         value, question = result, turn.question

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from scalerl.config.parts import SftSettings
 from scalerl.environments.build import observer
+from scalerl.environments.protocol import Step
 from scalerl.errors import TaskError
 from scalerl.loop.requests import Text
 from scalerl.models.load import turn_end
@@ -119,7 +120,8 @@ def encode(
     completions = text.encode_all([item.completion for item in drawn])
     ends = turn_end(text.tokenizer) if task.prompt.chat else []
     end = ends[0] if ends else cast(int, text.tokenizer.eos_token_id)
-    observe = observer(task, text) if any(item.earlier for item in drawn) else text.encode
+    # Templates that no conversation is written by need not allow for one.
+    observe = observer(task, text) if any(item.earlier for item in drawn) else lambda step: ()
     examples = [
         _example(prompt, item, [*completion, end], text=text, observe=observe, end=end)
         for prompt, item, completion in zip(prompts, drawn, completions, strict=True)
@@ -141,7 +143,7 @@ def _example(
     last: Sequence[int],
     *,
     text: Text,
-    observe: Callable[[str], Sequence[int]],
+    observe: Callable[[Step], Sequence[int]],
     end: int,
 ) -> Example:
     """Return one demonstration as tokens; `last` is its completion, or the last turn of a conversation."""
@@ -151,7 +153,7 @@ def _example(
             tokens += [*text.encode(said), end]
         else:
             start = len(tokens)
-            tokens += observe(said)
+            tokens += observe(Step(observation=said))
             observed.append((start, len(tokens)))
     tokens += last
     return Example(tokens=np.array(tokens, dtype=np.int64), num_prompt=len(prompt), observed=tuple(observed))
