@@ -64,7 +64,7 @@ class ModelSettings(Settings):
     """Where the head and the log-probs are computed in FP32 (to 1e-6 to 2e-4, docs/math.md); one side alone helps only
     partly."""
     trust_remote_code: bool = Field(default=False, exclude=True)
-    """Run Python code that comes with the model. No file sets it: it is said anew each time (--trust-remote-code)."""
+    """Run Python code that comes with the model. No file sets it: it is given with each command (--trust-remote-code)."""
     lora: LoraSettings = LoraSettings()
     """Adapters of low rank."""
     router_replay: bool = False
@@ -288,7 +288,7 @@ class RewardSettings(Settings):
     correct: float = 1.0
     """Reward of a completion of value 1, before the length control's adjustment."""
     wrong: float = -1.0
-    """Reward of a completion of value 0; the reward is linear in between. No verdict is never trained on."""
+    """Reward of a completion of value 0, linear in between. A completion without a verdict is never trained on."""
     threshold: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The value from which on a completion is correct: for pass rates, the curriculum and evaluations."""
 
@@ -377,8 +377,8 @@ class LearnerSettings(Settings):
     """With full sharding, the number of neighbouring ranks that compute each pass together, each a slice of its tokens
     and in attention some of the heads: activations of long sequences are divided among them. A divisor of ranks."""
     silent_s: float = Field(default=15.0, gt=0)
-    """Seconds without a sign of life after which a rank that was stopped, or is on a Ray cluster, counts as lost; one
-    that neither was, and whose Python is held up by a long call, after this or 60 s, whichever is more."""
+    """Seconds without a sign of life after which a rank counts as lost. A rank of this machine that was not stopped has
+    at least 60 s, since a long call may hold up its Python."""
     start_s: float = Field(default=3600.0, gt=0)
     """Seconds that ranks may take to download the model, and again to load it; then the run ends."""
 

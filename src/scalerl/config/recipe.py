@@ -53,7 +53,7 @@ class Recipe(Settings):
     rollout: parts.RolloutSettings = parts.RolloutSettings()
     """How completions are sampled."""
     cluster: parts.ClusterSettings = parts.ClusterSettings()
-    """Where generators run."""
+    """Where generators and the ranks of the learner run."""
     evaluation: parts.EvaluationSettings = parts.EvaluationSettings()
     """How the run is measured."""
     budget: parts.BudgetSettings = parts.BudgetSettings()
