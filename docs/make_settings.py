@@ -27,8 +27,8 @@ Every setting of a recipe, made by `python docs/make_settings.py` from the code.
 `derived`, the settings that follow from model and problems and are filled in when a run starts.
 
 A name with a colon, `package.module:function`, is an import path: **a recipe with import paths is code**, and so is
-`rollout.vllm.python`. `scalerl train`, `eval` and `sft` list the import paths that they will run. Whether code that comes
-with a model may run is not a setting: it is the option `--trust-remote-code`, given each time.
+`rollout.vllm.python`. `scalerl train`, `eval` and `sft` list the import paths that they will run. Whether code that
+comes with a model may run is not a setting: it is the option `--trust-remote-code`, given each time.
 """
 NAMED = {
     "tasks": ("NAME", MixedTaskSettings),

@@ -64,7 +64,7 @@ class ModelSettings(Settings):
     """Where the head and the log-probs are computed in FP32 (to 1e-6 to 2e-4, docs/math.md); one side alone helps only
     partly."""
     trust_remote_code: bool = Field(default=False, exclude=True)
-    """Run Python code that comes with the model. No file sets it: it is given with each command (--trust-remote-code)."""
+    """Run Python code that comes with the model. No file sets it, the option --trust-remote-code does."""
     lora: LoraSettings = LoraSettings()
     """Adapters of low rank."""
     router_replay: bool = False
