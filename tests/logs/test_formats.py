@@ -314,6 +314,8 @@ def test_folder_of_several_logs_stands_for_them(tmp_path: Path) -> None:
     assert [table.path for table in read_tables([tmp_path])] == paths
     folders = [_steps(tmp_path / f"runs/{name}/metrics.jsonl").parent for name in "cd"]
     assert expand([tmp_path / "runs"]) == folders
+    hydra = [_steps(tmp_path / f"outputs/2026-05-01/12-0{at}-00/train.jsonl") for at in (0, 1)]
+    assert expand([tmp_path / "outputs"]) == hydra
 
 
 def test_patterns_stand_for_the_files_they_match(tmp_path: Path) -> None:

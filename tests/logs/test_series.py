@@ -146,6 +146,28 @@ def test_same_seed_in_two_files_is_two_runs(tmp_path: Path) -> None:
     assert (runs(series), kinds(series)) == (["one/0", "two/0", "two/1"], ["runs_by_column"])
 
 
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (["a_seed0", "a_seed1", "b-seed-0", "b-seed-1"], {"a": ["a_seed0", "a_seed1"], "b": ["b-seed-0", "b-seed-1"]}),
+        (["a/seed0/metrics", "a/seed1/metrics", "b/seed0/metrics"], {"a": ["a/seed0", "a/seed1"], "b/seed0": []}),
+        (["c/seed=1", "c/seed=2"], {"c": ["c/seed=1", "c/seed=2"]}),
+        (["a_seed1", "a_seed1_long"], {"a_seed1": [], "a_seed1_long": []}),
+        (["reseed1", "reseed2"], {"reseed1": [], "reseed2": []}),
+    ],
+)
+def test_names_that_differ_in_the_seed_are_runs_of_one_curve(
+    tmp_path: Path, files: list[str], expected: dict[str, list[str]]
+) -> None:
+    paths = [write(tmp_path / f"{name}.csv", ("step,reward", STEPS)) for name in files]
+    assert {series.name: runs(series) for series in read(*paths)} == expected
+    assert len(read(*paths, by=("file",))) == len(files)
+    rows = _labelled(*(name.removesuffix("/metrics") for name in files))
+    assert {each.name: runs(each) for each in read(write(tmp_path / "log.csv", ("run,step,reward", rows)))} == expected
+    [series] = read(write(tmp_path / "log.csv", ("step,seed0,seed1", [(step, rate, rate) for step, rate in STEPS])))
+    assert (series.name, runs(series)) == ("log", ["seed0", "seed1"])
+
+
 def test_compute_of_a_filtered_row_is_kept(tmp_path: Path) -> None:
     rows = [{"step": n, "split": "train", "tokens": 10 * n} for n in (1, 2, 3)]
     rows += [{"step": n, "split": "eval", "acc": n / 10} for n in (1, 2, 3)]
@@ -490,7 +512,7 @@ FAULTS: list[tuple[str, list[Any], dict[str, Any], str]] = [
     (CHOSEN, ROW, {"by": ("zzz",)}, "(--by): it has arm, gpu_hours, pass_rate, file."),
     (CHOSEN, ROW, {"where": (("kind", "a"),)}, "has no column 'kind' (--where)"),
     (CHOSEN, ROW, {"holdout": ("kind", "a")}, "has no column 'kind' (--holdout)"),
-    ("a,b", [(1, 0.5)], {}, "log.csv has no column recognised as compute: choose one with --x among a, b, file."),
+    ("a,b", [(1, 0.5)], {}, "log.csv has no column recognised as compute: choose one with --x among a, b."),
     ("a,b", [(1, 0.5)], {"x": "a"}, "recognised as reward: choose one with --y"),
     ("step,reward,step_time", [(1, 0.5, 3600)], {"x": "gpu_hours"}, "--gpus N builds it from the log's clock"),
     ("step,reward", [(1, 0.5)], {"gpus": 8}, "--gpus 8 needs a clock"),

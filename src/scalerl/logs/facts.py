@@ -49,6 +49,7 @@ _SENTENCES = {
         "{num} rows are left out. If they are of another run, name the column of runs with --seed or --by."
     ),
     "files_joined": "{files} are one run: each goes on from a step of the one before (--by file keeps them apart).",
+    "seeds_by_name": "{names} are runs of one curve by their names (--by {column} keeps them apart).",
     "steps_per_epoch": "{step} begins anew in each of {num} values of {coarse}: the steps are counted through.",
     "runs_joined": "{names} of column {column} are one run: each begins at a later step of the one before it.",
     "runs_apart": "Column {column} has {num} values, and each is a curve of its own (--seed {column} makes them one).",

@@ -63,7 +63,16 @@ def logs_inside(folder: Path) -> list[Path]:
     """Return the logs directly inside a folder that is not a log itself: run folders, else folders, else files."""
     entries = _folders_in(folder)
     runs = [item for item in entries if store.is_run_folder(item)]
-    return runs or [item for item in entries if _is_log(item) or len(_log_files(item)) == 1] or _log_files(folder)
+    return runs or [item for item in entries if _holds_a_log(item)] or _log_files(folder)
+
+
+def _holds_a_log(folder: Path, depth: int = 2) -> bool:
+    """Return whether a folder is a log, has one, or has folders that do, as in outputs/DATE/TIME/train.log."""
+    if _is_log(folder):
+        return True
+    files = _log_files(folder)
+    inside = _folders_in(folder) if depth and not files else ()
+    return len(files) == 1 or any(_holds_a_log(item, depth - 1) for item in inside)
 
 
 def _folders_in(folder: Path) -> list[Path]:

@@ -21,6 +21,7 @@ _GENERIC = re.compile(
     re.IGNORECASE,
 )
 _GENERIC_FOLDER = re.compile(r"checkpoint-\d+|files|logs?|tensorboard|tb|runs?|output|outputs|wandb", re.IGNORECASE)
+_SEED = re.compile(r"(?<![A-Za-z])seed[-_= ]?\d+(?![A-Za-z\d])", re.IGNORECASE)
 _LONG = 32
 _MAX_NAMES = 12
 _MAX_LENGTH = 200
@@ -41,6 +42,11 @@ def listed(items: Sequence[str], most: int = _MAX_NAMES) -> str:
     return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
 
 
+def without_seed(name: str) -> str:
+    """Return a name without the part that says its seed: grpo_seed1 is a run of grpo."""
+    return _SEED.sub("", name).strip("-_./ ")
+
+
 def file_names(paths: Sequence[Path]) -> list[str]:
     """Return a short name for each path: its stem, or its folder where the stem is generic, as 'metrics' is.
 
@@ -55,11 +61,15 @@ def file_names(paths: Sequence[Path]) -> list[str]:
 
 
 def _choices(path: Path) -> list[str]:
-    """Return names for a path: of the folder that tells its run, of its stem, of the file, each from short to whole."""
+    """Return names for a path: of the folder that tells its run, of its stem, of the file, each from short to whole.
+
+    A seed alone is no name.
+    """
     telling = _telling_path(path)
     ends = (telling.with_name(telling.name if telling.is_dir() else _stem(telling.name)),
             path.with_name(_stem(path.name)), path)  # fmt: skip
-    return ["/".join(end.parts[-depth:]) for end in ends for depth in range(1, len(end.parts) + 1)]
+    names = ["/".join(end.parts[-depth:]) for end in ends for depth in range(1, len(end.parts) + 1)]
+    return [name for name in names if without_seed(name)]
 
 
 def _telling_path(path: Path) -> Path:

@@ -1,7 +1,7 @@
 """Which rows of which tables make which curve. A fault found here is one of a whole file, and raises InputError."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from scalerl.errors import InputError
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
 from scalerl.logs.build import arranged
 from scalerl.logs.columns import Reward, fill_from_step, grouped, has_role, roles
-from scalerl.logs.names import ATTEMPT, FILE, CurveKey, file_names
+from scalerl.logs.names import ATTEMPT, FILE, CurveKey, file_names, without_seed
 from scalerl.logs.runs import chains
 from scalerl.logs.selection import Selection
 from scalerl.logs.table import Table, pooled
@@ -22,6 +22,10 @@ from scalerl.logs.units import Floats, label, logged
 # A column with more values than these, or hardly a row for each, does not name runs.
 _MAX_RUNS = 200
 _MIN_ROWS_PER_RUN = 2
+
+
+Rows = list[tuple[Table, NDArray[np.intp]]]
+"""Rows of each table."""
 
 
 class Curve(NamedTuple):
@@ -47,7 +51,7 @@ def curves_from(tables: Sequence[Table], selection: Selection) -> list[Curve]:
         for column in table.apart:
             values.setdefault(column, set()).update(map(label, table[column]))
     several = {name for name, own in values.items() if len(own) > 1 and name not in selection.mentioned}
-    curves: dict[CurveKey, list[tuple[Table, NDArray[np.intp]]]] = {}
+    curves: dict[CurveKey, Rows] = {}
     for table in tables:
         if ATTEMPT not in several:
             table = replace(table, facts=tuple(fact for fact in table.facts if not fact.kind.startswith("attempts")))
@@ -56,6 +60,8 @@ def curves_from(tables: Sequence[Table], selection: Selection) -> list[Curve]:
         keys = zip(*(map(label, table[column][measured]) for column in columns), strict=True)
         for key, own in grouped(keys).items():
             curves.setdefault(tuple(zip(columns, key, strict=True)), []).append((table, measured[own]))
+    if not selection.by and not selection.seed:
+        curves = _with_joined_seeds(curves)
     if not curves:
         table = tables[0]
         with_x, with_y = (logged(table[column]).sum() for column in (table.x, table.y))
@@ -67,6 +73,32 @@ def curves_from(tables: Sequence[Table], selection: Selection) -> list[Curve]:
         Curve(key, pooled([table.take(rows) for table, rows in own]), tuple(table for table, _ in own))
         for key, own in curves.items()
     ]
+
+
+def _with_joined_seeds(curves: Mapping[CurveKey, Rows]) -> dict[CurveKey, Rows]:
+    """Join curves whose files or runs have names that differ in the seed alone: they are runs of one curve."""
+    keys, joined = list(curves), dict[CurveKey, Rows]()
+    for family, places in grouped(map(_seedless, keys)).items():
+        members = [keys[at] for at in places]
+        if len(members) == 1:
+            joined[members[0]] = curves[members[0]]
+            continue
+        column = next(column for (column, name), (_, cut) in zip(members[0], family, strict=True) if name != cut)
+        key = tuple(part for part in family if part[1])  # a run's name may be nothing but its seed
+        told = {"names": tuple(dict(member)[column] for member in members), "column": column}
+        joined[key] = [
+            (replace(table.noting("seeds_by_name", **told), seed=table.seed if column == FILE else column), rows)
+            for member in members
+            for table, rows in curves[member]
+        ]
+    return joined
+
+
+def _seedless(key: CurveKey) -> CurveKey:
+    """Return a key whose files and runs have no seed in their names."""
+    return tuple(
+        (column, without_seed(name) if column == FILE or has_role(column, "run") else name) for column, name in key
+    )
 
 
 def _with_joined_files(tables: Sequence[Table]) -> list[Table]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from scalerl.errors import InputError
-from scalerl.logs.names import listed
+from scalerl.logs.names import FILE, listed
 from scalerl.logs.table import Table
 from scalerl.logs.units import Cells, Mask, YScale, label, number
 
@@ -57,7 +57,7 @@ class Selection:
             if column is None:
                 raise InputError(
                     f"{table.path} has no column recognised as {what}: choose one with {option} among "
-                    f"{listed(table.columns)}."
+                    f"{listed([name for name in table.columns if name != FILE])}."
                 )
 
     def filtered(self, tables: Sequence[Table]) -> list[Table]:
