@@ -93,6 +93,18 @@ def test_commands_have_the_options():
     assert not offenders
 
 
+def test_recipes_and_studies_exist():
+    shipped = {path.stem for name in ("recipes", "studies") for path in (ROOT / "src/scalerl" / name).glob("*.toml")}
+    named = {
+        (page.name, name)
+        for page in PAGES
+        for text, _ in spans(page)
+        for name in re.findall(r"scalerl (?:train|study|sft|more simulate|recipe show) ([a-z][\w-]*)(?![\w./])", text)
+    }
+    assert len(named) > 10
+    assert not {(page, name) for page, name in named if name not in shipped}
+
+
 def test_names_exist():
     """A name has an underscore or a capital within; `my_...` stands for a reader's own."""
     offenders = [
