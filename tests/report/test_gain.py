@@ -30,13 +30,18 @@ def measured(rows: list[dict[str, Any]], metrics: list[dict[str, float]]) -> Gai
     return gain
 
 
-def test_rise_fall_and_noise_are_distinguished():
-    steps = [UPDATED] * 40
-    assert measured(evaluations([0.2, 0.3, 0.4, 0.4, 0.4]), steps).kind == "rose"
-    assert measured(evaluations([0.5, 0.3, 0.3, 0.3]), steps).kind == "fell"
-    flat = measured(evaluations([0.3, 0.3, 0.3, 0.3]), steps)
-    assert flat.kind == "within_noise"
-    assert gain_text("main", flat).startswith("Nothing learned beyond noise: main went from 0.")
+RESULTS = [
+    ([0.2, 0.3, 0.4, 0.4, 0.4], "rose", "Learned: main"),
+    ([0.5, 0.3, 0.3, 0.3], "fell", "Got worse: main"),
+    ([0.3, 0.3, 0.3, 0.3], "within_noise", "Nothing learned beyond noise: main went from 0."),
+]
+
+
+@pytest.mark.parametrize(("rates", "kind", "words"), RESULTS)
+def test_rise_fall_and_noise_are_distinguished(rates: list[float], kind: str, words: str):
+    gain = measured(evaluations(rates), [UPDATED] * 40)
+    assert gain.kind == kind
+    assert gain_text("main", gain).startswith(words)
 
 
 def test_few_samples_prove_nothing():
@@ -50,7 +55,7 @@ def test_few_samples_prove_nothing():
 
 
 @pytest.mark.parametrize("prompts", [10, 100])
-def test_noise_alone_is_seldom_called_learned(prompts):
+def test_noise_alone_is_seldom_called_learned(prompts: int):
     kinds = [measured(evaluations([0.3] * 4, prompts=prompts, seed=seed), [UPDATED]).kind for seed in range(400)]
     assert kinds.count("within_noise") >= 0.92 * len(kinds)
 

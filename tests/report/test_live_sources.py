@@ -3,13 +3,18 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from boards import ServedBoard, wait_until
+
+from scalerl.report.board.looks import look_at
+from scalerl.report.files import Root
+from scalerl.report.sources import Source
 
 
 def reward_at(step: int) -> float:
@@ -27,71 +32,61 @@ def board(folder: Path) -> Iterator[ServedBoard]:
         yield served
 
 
-def num_points(board: ServedBoard, name: str) -> int:
-    rows = {row["name"]: row for row in board.json("/api/runs")["runs"]}
-    points = rows[name]["points"] if name in rows else None
-    return 0 if points is None else len(points["compute"])
+def verl(path: Path, step: int) -> None:
+    """A line of verl's, as it prints them."""
+    with path.with_suffix(".log").open("a") as file:
+        values = f"val-core/math/acc/mean@8:{reward_at(step):.4f} - actor/entropy:0.4 - response_length/mean:300"
+        file.write(f"(TaskRunner pid=1) step:{step} - {values} - timing_s/step:30 - timing_s/gen:20\n")
 
 
-def test_verl_console_log_line_by_line(board: ServedBoard, folder: Path):
-    path = folder / "verl.log"
-    path.write_text("(TaskRunner pid=1) starting\n")
-    for step in range(5, 45, 5):
-        with path.open("a") as file:
-            line = (
-                f"step:{step} - val-core/math/acc/mean@8:{reward_at(step):.4f} - actor/entropy:0.4 - timing_s/step:30"
-            )
-            file.write(f"(TaskRunner pid=1) {line} - timing_s/step:30 - timing_s/gen:20 - response_length/mean:300\n")
-        wait_until(lambda step=step: num_points(board, "verl") >= step // 5 or step < 10)
-    detail = wait_until(lambda: _with_fit(board, "verl"))
-    assert detail["kind"] == "console"
-    assert {"loss/entropy", "rollout/length_mean"} <= {line["key"] for line in detail["run"]["signals"]["lines"]}
-    assert {part["label"] for part in detail["run"]["times"]["step"]} == {
-        "sampling and waiting for answers",
-        "everything else",
-    }
+def trl(path: Path, step: int) -> None:
+    """The states of a transformers trainer, each in a folder of its own with all rows so far."""
+    rows = [{"step": at, "reward": reward_at(at), "entropy": 0.3, "completions/mean_length": 50.0}
+            for at in range(10, step + 1, 10)]  # fmt: skip
+    (path / f"checkpoint-{step}").mkdir(parents=True)
+    content = {"global_step": step, "log_history": rows, "max_steps": 100}
+    (path / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps(content))
 
 
-def _with_fit(board: ServedBoard, name: str) -> Any:
-    detail = board.run(name)
-    return detail if detail["verdict"] not in ("", "no curve") else None
+@cache
+def writer_of(path: Path) -> Any:
+    return pytest.importorskip("tensorboardX").SummaryWriter(str(path))
 
 
-def test_trainer_state_that_is_rewritten(board: ServedBoard, folder: Path):
-    history: list[dict[str, Any]] = []
-    for step in range(10, 60, 10):
-        history.append({"step": step, "reward": reward_at(step), "entropy": 0.3, "completions/mean_length": 50.0})
-        checkpoint = folder / "trl" / f"checkpoint-{step}"
-        checkpoint.mkdir(parents=True)
-        state = {"global_step": step, "log_history": history, "max_steps": 100}
-        (checkpoint / "trainer_state.json").write_text(json.dumps(state))
-        wait_until(lambda step=step: num_points(board, "trl") >= step // 10 or step < 30)
-    assert board.run("trl")["kind"] == "json"
+def tb(path: Path, step: int) -> None:
+    writer_of(path).add_scalar("eval/reward", reward_at(step), global_step=step)
+    writer_of(path).flush()
 
 
-def test_tensorboard_events_that_grow(board: ServedBoard, folder: Path):
-    writers = pytest.importorskip("tensorboardX")
-    with writers.SummaryWriter(str(folder / "tb"), flush_secs=1) as writer:
-        for step in range(10, 70, 10):
-            writer.add_scalar("eval/reward", reward_at(step), global_step=step)
-            writer.flush()
-            wait_until(lambda step=step: num_points(board, "tb") >= step // 10 or step < 30)
-    assert num_points(board, "tb") == 6
+@pytest.mark.parametrize(("write", "kind"), [(verl, "console"), (trl, "json"), (tb, "tensorboard")])
+def test_log_that_grows_is_followed(board: ServedBoard, folder: Path, write: Callable[..., None], kind: str):
+    name = write.__name__
+
+    def num_points() -> int:
+        rows = {row["name"]: row for row in board.json("/api/runs")["runs"]}
+        return 0 if name not in rows or rows[name]["points"] is None else len(rows[name]["points"]["compute"])
+
+    for step in range(10, 70, 10):
+        write(folder / name, step)
+        # The clock of an event file may begin with the first row, which is the start then.
+        wait_until(lambda step=step: num_points() >= step // 10 - (write is tb) or step < 30)
+    detail = wait_until(lambda: (run := board.run(name))["verdict"] not in ("", "no curve") and run)
+    assert num_points() == 6 or write is tb
+    assert (detail["kind"], detail["counted"]) == (kind, "step")
+    lines, parts = ({each[key] for each in rows} for key, rows in (
+        ("key", detail["run"]["signals"]["lines"]), ("label", detail["run"]["times"]["step"])
+    ))  # fmt: skip
+    assert lines >= ({"loss/entropy", "rollout/length_mean"} if write is not tb else set())
+    assert parts == ({"sampling and waiting for answers", "everything else"} if write is verl else set())
 
 
-def test_long_file_is_refused_and_the_rest_goes_on(board: ServedBoard, folder: Path):
+def test_long_file_is_refused(folder: Path):
     with (folder / "huge.log").open("wb") as file:
         file.write(b"step:1 - reward:0.5 ")
         file.truncate(1 << 30)  # a line of 1 GB, most of it a hole
-    (folder / "small.csv").write_text("step,reward\n" + "".join(f"{n},{reward_at(n)}\n" for n in range(5, 50, 5)))
-    wait_until(lambda: num_points(board, "small") == 9)
-    assert all(row["name"] != "huge" for row in board.json("/api/runs")["runs"])
-    with ServedBoard(folder / "huge.log") as named:
-        row = wait_until(lambda: [row for row in named.json("/api/runs")["runs"] if "MB" in row["problem"]])[0]
-        assert "is not followed" in row["problem"]
-        assert named.process is not None
-        memory = Path(f"/proc/{named.process.pid}/status").read_text()
-        assert int(memory.partition("VmHWM:")[2].split()[0]) < 300_000
+    look = look_at(Source(path=folder / "huge.log", root=Root(folder), kind="log", name="huge"), None)
+    assert look.is_empty
+    assert "1,074 MB long and is not followed" in look.summary["problem"]
 
 
 @pytest.mark.slow

@@ -23,11 +23,6 @@ def outlook(rows: list[dict[str, float | None]], end: float | None = None) -> Cu
     return LiveForecast.from_rows(rows, end).outlook()
 
 
-def test_curve_is_fitted_from_the_first_evaluations_that_suffice():
-    assert outlook(evaluations(FIRST_FIT - 1), 100.0) is None
-    assert outlook(evaluations(FIRST_FIT), 100.0) is not None
-
-
 def test_the_forecast_is_the_curve_at_the_end_of_the_budget():
     result = outlook(evaluations(20), 40.0)
     assert result is not None
@@ -39,9 +34,10 @@ def test_the_forecast_is_the_curve_at_the_end_of_the_budget():
     assert at_end.compute == 40.0
     assert at_end.reward.low <= at_end.reward.value <= at_end.reward.high
     assert at_end.reward.value == pytest.approx(0.2 + 0.6 / (1 + (3 / 40) ** 1.5), abs=0.02)
-    without_end = outlook(evaluations(20))
+    without_end = outlook(evaluations(FIRST_FIT))
     assert without_end is not None
     assert without_end.at_end is None
+    assert outlook(evaluations(FIRST_FIT - 1), 100.0) is None
 
 
 @pytest.mark.parametrize("num, verdict, words", [(6, Verdict.WIDE, "not known yet"), (60, Verdict.KNOWN, "0.")])
@@ -54,27 +50,18 @@ def test_far_end_is_forecast_whatever_is_known_of_the_ceiling(num: int, verdict:
     assert forecast_words(result).startswith(f"  ceiling {words}")
 
 
-def test_evaluations_without_a_reward_are_left_out():
+ODD: list[tuple[dict[str, Any], bool]] = [
+    *((row, False) for row in ({"reward": "high"}, {"reward": float("nan")}, {"gpu_hours": None}, {"gpu_hours": -1})),
+    *((row, True) for row in ({"num_samples": None}, {"num_samples": "all"}, {"num_samples": 0}, {"reward": 1.5})),
+]
+
+
+@pytest.mark.parametrize(("odd", "counts"), ODD)
+def test_rows_without_compute_and_reward_are_left_out(odd: dict[str, Any], counts: bool):
     rows = evaluations(FIRST_FIT, start=None)
     assert outlook(rows) is not None
-    rows[-1]["reward"] = None
-    assert outlook(rows) is None
-
-
-@pytest.mark.parametrize("odd", [{"reward": "high"}, {"reward": float("nan")}, {"gpu_hours": None}, {"gpu_hours": -1}])
-def test_rows_without_numbers_are_left_out(odd: dict[str, Any]):
-    rows = evaluations(FIRST_FIT + 1)
     rows[3] |= odd
-    assert outlook(rows) is not None
-    assert outlook(rows[:-1]) is None
-
-
-@pytest.mark.parametrize("odd", [{"num_samples": None}, {"num_samples": "all"}, {"num_samples": 0}, {"reward": 1.5}])
-def test_odd_counts_and_rewards_beyond_a_share_are_fitted(odd: dict[str, Any]):
-    rows = evaluations(FIRST_FIT)
-    del rows[2]["num_samples"]
-    rows[3] |= odd
-    assert outlook(rows) is not None
+    assert (outlook(rows) is not None) == counts
 
 
 def test_a_plain_loop_gets_the_fit_of_its_evaluations():

@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ from run_folders import write_study
 
 import scalerl
 from scalerl.errors import UsageError
-from scalerl.report.board.serve import HEADERS, REQUEST_S, is_loopback, link_to, listen
+from scalerl.report.board.serve import CLIENT_S, HEADERS, is_loopback, link_to, listen
 from scalerl.report.board.state import WORKER_BYTES, Board
 
 SECRET = "do-not-show-this"
@@ -155,24 +157,18 @@ def test_paths_are_never_looked_up(board: ServedBoard, path: str):
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-@pytest.mark.parametrize("path", ["/", "/api/runs", "/api/events", "/assets/board.js"])
-def test_no_route_changes_anything(board: ServedBoard, method: str, path: str):
-    assert board.get(path, method=method)[0] == 405
-
-
-def test_refusals_do_not_name_the_server(board: ServedBoard):
-    status, headers, body = board.get("/", method="OPTIONS")
-    assert (status, body, headers.get("Server")) == (501, b"", None)
-    assert headers["X-Content-Type-Options"] == "nosniff"
+def test_no_route_changes_anything(board: ServedBoard, method: str):
+    for path in ("/", "/api/runs", "/api/events", "/assets/board.js"):
+        assert board.get(path, method=method)[0] == 405
 
 
 def test_headers_forbid_scripts_from_elsewhere(board: ServedBoard):
     for path in ("/", "/api/runs", "/assets/board.js", "/nothing"):
         headers = board.get(path)[1]
-        if path != "/nothing":
-            assert headers["Content-Security-Policy"] == HEADERS["Content-Security-Policy"]
-            assert headers["X-Content-Type-Options"] == "nosniff"
+        assert {name: headers[name] for name in HEADERS} == HEADERS
     assert "'unsafe-inline'" not in HEADERS["Content-Security-Policy"].split("script-src")[1].split(";")[0]
+    status, headers, body = board.get("/", method="OPTIONS")
+    assert (status, body, headers.get("Server"), headers["X-Content-Type-Options"]) == (501, b"", None, "nosniff")
 
 
 @pytest.mark.parametrize(
@@ -184,13 +180,14 @@ def test_headers_forbid_scripts_from_elsewhere(board: ServedBoard):
     ],
 )  # fmt: skip
 def test_other_names_of_this_machine_are_refused(board: ServedBoard, host: str, status: int):
-    assert board.get("/api/runs", headers={"Host": host})[0] == status
+    answer = board.get("/api/runs", headers={"Host": host})
+    assert (answer[0], b"--host" in answer[2]) == (status, status == 403)
 
 
 def test_connections_without_a_whole_request_are_closed(board: ServedBoard):
     """One says nothing, one stops in its first request, one in its second."""
     whole, part = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET / HTTP/1.1\r\nHost: loc"
-    opened = [socket.create_connection(("127.0.0.1", board.port), timeout=4 * REQUEST_S) for _ in range(3)]
+    opened = [socket.create_connection(("127.0.0.1", board.port), timeout=4 * CLIENT_S) for _ in range(3)]
     opened[1].sendall(part)
     opened[2].sendall(whole)
     begun = opened[2].recv(1)
@@ -242,8 +239,6 @@ def _next_versions(stream: Any) -> Any:
 
 
 def test_run_that_vanishes_leaves_the_list(board: ServedBoard, watched: Path):
-    import shutil
-
     run = GrowingRun(watched / "short-lived")
     wait_until(lambda: _listed(board, {"short-lived"}))
     shutil.rmtree(run.folder)
@@ -251,33 +246,33 @@ def test_run_that_vanishes_leaves_the_list(board: ServedBoard, watched: Path):
     assert _listed(board, {"good"})
 
 
-def test_token_is_needed_beyond_this_machine(tmp_path: Path):
-    GrowingRun(tmp_path / "run")
-    with ServedBoard(tmp_path, options=("--host", "0.0.0.0", "--port", "0")) as board:
-        token = board.link.partition("?token=")[2]
-        assert len(token) >= 32
-        assert board.get("/")[0] == 403
-        assert board.get("/api/runs", token="wrong")[0] == 403
-        assert board.get("/api/runs/000000000000/samples")[0] == 403
-        assert board.get("/api/events")[0] == 403
-        assert board.get("/", token=token)[0] == 200
-        assert board.get("/api/runs", headers={"Host": "some.name"}, token=token)[0] == 200
+@pytest.fixture
+def local() -> Iterator[Board]:
+    """A board on nothing, in this process."""
+    board = Board([])
+    yield board
+    board.close()
+
+
+def test_token_is_needed_beyond_this_machine(local: Board):
+    with listen(local, "127.0.0.1", 0, "the-token") as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        board = ServedBoard()
+        board.link = link_to("127.0.0.1", server.server_address[1], "the-token")
+        assert [board.get(path)[0] for path in ("/", "/api/runs/000000000000/samples", "/api/events")] == [403] * 3
+        assert b"token" in board.get("/api/runs", token="wrong")[2]
+        assert board.get("/", token="the-token")[0] == 200
+        assert board.get("/api/runs", headers={"Host": "some.name"}, token="the-token")[0] == 200
+        server.shutdown()
 
 
 def test_addresses_and_links():
-    assert is_loopback("127.0.0.1")
-    assert is_loopback("::1")
-    assert is_loopback("localhost")
-    assert not is_loopback("0.0.0.0")
-    assert not is_loopback("example.org")
+    hosts = {"127.0.0.1": True, "::1": True, "localhost": True, "0.0.0.0": False, "example.org": False}
+    assert {host: is_loopback(host) for host in hosts} == hosts
     assert link_to("127.0.0.1", 8420, "") == "http://127.0.0.1:8420/"
     assert link_to("::1", 1, "t") == "http://[::1]:1/?token=t"
 
 
-def test_taken_port_is_reported():
-    board = Board([])
-    try:
-        with listen(board, "127.0.0.1", 0) as first, pytest.raises(UsageError, match="choose another --host or --port"):
-            listen(board, "127.0.0.1", first.server_address[1])
-    finally:
-        board.close()
+def test_taken_port_is_reported(local: Board):
+    with listen(local, "127.0.0.1", 0) as first, pytest.raises(UsageError, match="choose another --host or --port"):
+        listen(local, "127.0.0.1", first.server_address[1])

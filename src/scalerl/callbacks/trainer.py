@@ -78,7 +78,6 @@ class ForecastCallback(TrainerCallback, ExportableState):
         self._num_fitted = 0
         self._num_holding = 0
         self._pending: Future[Forecast | None] | None = None
-        self._is_stale = False
         self._trainer: weakref.ref[Any] | None = None
         self._workers: Workers | None = None
         self._began_at = time.monotonic()
@@ -192,19 +191,18 @@ class ForecastCallback(TrainerCallback, ExportableState):
     # Fits
 
     def _is_due(self) -> bool:
+        if self._pending is not None:
+            return False
         if self._evaluations:
             return len(self._evaluations) != self._num_fitted
         fewest = FEWEST_REWARDS if self.metric is None else 1
         return len(self._rewards) >= max(_GROWTH * self._num_fitted, fewest)
 
     def _submit(self, state: Any) -> None:
-        if self._pending is not None:
-            self._is_stale = True
-            return
         if self._workers is None:
             self._workers = Workers(1, retry_here=False)
         points = self._evaluations or self._rewards
-        self._num_fitted, self._is_stale = len(points), False
+        self._num_fitted = len(points)
         rewards = self._rule.rewards if self._rule is not None else ()
         call = partial(make_forecast, bounds=self.bounds, rewards=rewards)
         self._pending = self._workers.submit(call, list(points), self._end_compute(state))
@@ -221,7 +219,7 @@ class ForecastCallback(TrainerCallback, ExportableState):
             self.forecast = forecast
             self._report(forecast, state)
             self._judge(forecast, state)
-        if self._is_stale:
+        if self._is_due():
             self._submit(state)
 
     def _report(self, forecast: Forecast, state: Any) -> None:

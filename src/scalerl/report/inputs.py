@@ -96,11 +96,10 @@ def _with_arm(run: Run) -> Table:
 
 def _expanded(paths: Sequence[Path]) -> list[Source]:
     """Return the runs and logs at these paths; a folder of runs is replaced by the runs in it."""
-    expanded: list[Path] = []
-    for path in paths:
-        inside = path / "runs" if (path / "runs").is_dir() else path
-        runs = [item for item in sorted(inside.iterdir()) if store.is_run_folder(item)] if inside.is_dir() else []
-        expanded += runs if runs and not store.is_run_folder(path) else expand([path])
+    inside = [path / "runs" for path in paths]
+    given = [runs if runs.is_dir() and any(map(store.is_run_folder, runs.iterdir())) else path
+             for path, runs in zip(paths, inside, strict=True)]  # fmt: skip
+    expanded = expand(given)
     return [
         Source(path=path, root=Root(), kind="run" if store.is_run_folder(path) else "log", name=name, arm=name)
         for path, name in zip(expanded, file_names(expanded), strict=True)

@@ -25,7 +25,7 @@ from scalerl.report.alarms import fall_alarms, listed, moved_alarms
 from scalerl.report.columns import thinned
 from scalerl.report.content import page_json, run_json
 from scalerl.report.inputs import material_of, planned_sources
-from scalerl.report.json import plain
+from scalerl.report.json import picked, plain
 from scalerl.report.outlook import FIRST_FIT, with_end
 from scalerl.report.results import CurveResult, FitOptions, fitted_curve, param_value
 from scalerl.report.runs import WAITING, Rows, Run, log_columns, read_source
@@ -125,20 +125,14 @@ def look_at(source: Source, end_compute: float | None) -> Look:
             report = _report(source, runs, _not_fitted)
         except UserError as fault:
             problem = str(fault)
-        end = _end_of(runs, end_compute)
-        if source.kind == "study":
-            return study_look(source, report, problem, end)
-        return _run_look(source, runs[0], report, problem, end)
+        return make_look(source, runs, report, problem, _end_of(runs, end_compute))
     except UNFORESEEN as fault:
         return unreadable(source, f"{type(fault).__name__}: {fault}")
 
 
 def unreadable(source: Source, fault: str) -> Look:
     """Return what is shown of something that cannot be read."""
-    problem = f"{source.name} cannot be read: {fault}."
-    if source.kind == "study":
-        return study_look(source, problem=problem)
-    return _run_look(source, Run(source=source, kind="log"), None, problem, None)
+    return make_look(source, [Run(source=source, kind="log")], problem=f"{source.name} cannot be read: {fault}.")
 
 
 def _runs(source: Source) -> list[Run]:
@@ -218,52 +212,33 @@ def _about(end: float | None) -> str:
     return "" if end is None or end <= 0 else str(round(math.log(end) * 33))
 
 
-def _run_look(source: Source, run: Run, report: Report | None, problem: str, end: float | None) -> Look:
+def make_look(
+    source: Source, runs: list[Run], report: Report | None = None, problem: str = "", end: float | None = None
+) -> Look:
     content = None if report is None else page_json(report)
-    steps, settings = run.columns.get("step", np.empty(0)), plain(run.settings)
-    row = content["runs"][0] if content is not None and content["runs"] else run_json(run)
-    summary = {
-        "key": source.key,
-        "name": source.name,
-        "kind": run.kind,
-        "study": source.study,
-        "arm": source.arm,
-        "seed": source.seed,
-        "status": run.status,
-        "reason": run.reason,
-        "problem": problem,
-        "step": float(steps[-1]) if len(steps) else None,
-        "counted": run.counted,
-        "updated_at": max((changed for _, _, changed in files_of(source)), default=0) / 1e9,
-        "num_alarms": sum(alarm["ended"] is None for alarm in row["alarms"]),
-        **_main_json(report, content, end),
-    }
-    detail = {
-        "run": row,
+    summary = {"key": source.key, "name": source.name, "problem": problem}
+    look = Look(summary=summary, report=content, key="" if report is None else _key(report, end))
+    if source.kind == "study":
+        description = source.plan.get("description")
+        look.detail = {"description": description if isinstance(description, str) else "", "faults": source.faults}
+        return look
+    (run,) = runs
+    steps, look.settings = run.columns.get("step", np.empty(0)), plain(run.settings)
+    look.columns = {name: thinned(name, values) for name, values in run.columns.items()}
+    look.detail = {
+        "run": content["runs"][0] if content is not None and content["runs"] else run_json(run),
         "end_compute": end,
-        "settings": settings,
+        "settings": look.settings,
         "num_samples": max(len(line_offsets(source.path / store.SAMPLES, source.root)) - 1, 0),
     }
-    return Look(
-        summary=summary,
-        report=content,
-        detail=detail,
-        columns={name: thinned(name, values) for name, values in run.columns.items()},
-        settings=settings,
-        key="" if report is None else _key(report, end),
-    )
-
-
-def study_look(source: Source, report: Report | None = None, problem: str = "", end: float | None = None) -> Look:
-    """Return what is shown of a study: its plan and, when its arms are compared, its report."""
-    description = source.plan.get("description")
-    detail = {"description": description if isinstance(description, str) else "", "faults": list(source.faults)}
-    return Look(
-        summary={"key": source.key, "name": source.name, "problem": problem},
-        report=None if report is None else page_json(report),
-        detail=detail,
-        key="" if report is None else _key(report, end),
-    )
+    look.summary |= {
+        **picked(source, "study", "arm", "seed"),
+        **picked(run, "kind", "status", "reason", "counted"),
+        "step": float(steps[-1]) if len(steps) else None,
+        "updated_at": max((changed for _, _, changed in files_of(source)), default=0) / 1e9,
+        **_main_json(report, content, end),
+    }
+    return look
 
 
 def _main_json(report: Report | None, content: Json | None, end: float | None) -> Json:

@@ -16,7 +16,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
@@ -31,10 +30,8 @@ from scalerl.report.board.state import LOOK_EVERY_S, Board
 from scalerl.report.samples import MAX_PAGE, PAGE, Query
 
 DEFAULT_PORT = 8420
-REQUEST_S = 5.0
-"""Seconds in which a connection must send a whole request."""
-ANSWER_S = 30.0
-"""Seconds in which a client must take a part of an answer."""
+CLIENT_S = 5.0
+"""Seconds in which a client must send, or take, something: a silent connection is closed."""
 HEARTBEAT_S = 15.0
 MOST_CONNECTIONS = 256
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
@@ -81,8 +78,6 @@ class Server(ThreadingMixIn, TCPServer):
         self.board, self.token, self.assets = board, token, read_assets()
         self.hosts = (*LOOPBACK_HOSTS, host.lower())
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.silent: dict[socket.socket, float] = {}
-        """Connections that a request is awaited from, and since when."""
         self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
         super().__init__((host.strip("[]"), port), Handler)
 
@@ -98,13 +93,6 @@ class Server(ThreadingMixIn, TCPServer):
         finally:
             self._free.release()
 
-    def service_actions(self) -> None:
-        """End connections whose request does not come; called twice a second."""
-        for connection, since in list(self.silent.items()):
-            if time.monotonic() - since > REQUEST_S:
-                with suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
-
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
@@ -114,23 +102,10 @@ class Handler(BaseHTTPRequestHandler):
     """The requests of one connection."""
 
     protocol_version = "HTTP/1.1"
-    timeout = ANSWER_S
+    timeout = CLIENT_S
     wbufsize = -1
     disable_nagle_algorithm = True
     server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    def handle_one_request(self) -> None:
-        self.server.silent[self.connection] = time.monotonic()
-        super().handle_one_request()
-
-    def parse_request(self) -> bool:
-        is_whole = super().parse_request()
-        self.server.silent.pop(self.connection, None)
-        return is_whole
-
-    def finish(self) -> None:
-        self.server.silent.pop(self.connection, None)
-        super().finish()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Say nothing: the terminal is for the link."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from scalerl.errors import WorkerDied
 from scalerl.report import samples
-from scalerl.report.board.looks import Look, conclude, files_of, look_at, shown, study_look, unreadable
+from scalerl.report.board.looks import Look, conclude, files_of, look_at, make_look, shown, unreadable
 from scalerl.report.files import Root, read_object
 from scalerl.report.json import plain
 from scalerl.report.runs import settings_that_differ
@@ -163,7 +163,7 @@ class Board:
             item = known.get(source.key)
             if item is None or item.source.kind != source.kind:
                 item = Item(source)
-                item.reading.value = study_look(source) if source.kind == "study" else None
+                item.reading.value = make_look(source, []) if source.kind == "study" else None
             if item.source != source:
                 item.source, item.version = source, self.version + 1
             if source.kind == "run":
