@@ -1,4 +1,3 @@
-import json
 import re
 import subprocess
 import sys
@@ -47,21 +46,19 @@ def test_show_has_eight_components_and_every_setting():
     assert len(shown["components"]) == 8
     assert all(component["as_scalerl"] for component in shown["components"])
     assert shown["recipe"] == load_recipe("scalerl").model_dump(mode="json")
+    assert (shown["expected_lag"]["slots"], shown["expected_lag"]["binds"]) == (9 * 768, True)
+    lag = "128 slots for batches of 128: expected mean lag 1.5 steps; max_lag = 8 cannot bind"
+    assert lag in run("show", "tiny-cpu").stdout
 
 
-def test_show_stays_whole_on_a_narrow_screen(monkeypatch):
+def test_tables_fit_a_screen_and_are_wide_in_a_pipe(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
+    for words in (("list",), ("show", "scalerl"), ("diff", "scalerl", "grpo")):
+        assert 120 < max(map(len, run(*words).stdout.splitlines())) <= 160
     monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
     output = run("show", "scalerl").stdout
     assert "pipeline.completions_per_group" in output
     assert "PipelineRL-8 (max_lag 8, push_every 1, drain false)" not in output
-
-
-@pytest.mark.parametrize("words", [("list",), ("show", "scalerl"), ("diff", "scalerl", "grpo")])
-def test_a_pipe_is_wider_than_an_old_screen(words, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = run(*words).stdout.splitlines()
-    assert 120 < max(map(len, lines)) <= 160
 
 
 @pytest.mark.parametrize(
@@ -84,12 +81,14 @@ def test_components_say_at_which_end_they_act(overrides, field, ends, note):
 
 
 def test_show_applies_changes():
-    shown = printed_json("show", "scalerl", "--set", "loss=dapo", "--set", "seed=4")
-    assert (shown["recipe"]["loss"]["name"], shown["recipe"]["seed"]) == ("dapo", 4)
-
-
-def test_show_does_not_read_settings_as_markup():
-    assert "[bold]x" in run("show", "scalerl", "--set", "model.path='[bold]x'").stdout
+    text = r"[bold]a\nb"
+    changes = ("--set", "loss=dapo", "--set", f"model.path={text}", "--set", 'task.system="a\\nb"')
+    recipe = printed_json("show", "scalerl", *changes)["recipe"]
+    # TOML, or else text as it stands.
+    assert (recipe["loss"]["name"], recipe["model"]["path"], recipe["task"]["system"]) == ("dapo", text, "a\nb")
+    output = run("show", "scalerl", "--set", "loss.cap=4", "--set", f"model.path={text}").stdout
+    assert text in output
+    assert "14k completions; changed: loss.cap=4" in output
 
 
 def test_diff_shows_only_what_differs():
@@ -121,21 +120,6 @@ def test_show_says_that_a_baseline_is_inert():
     assert "advantage.baseline is inert" not in run("show", "base").stdout
 
 
-def test_a_changed_recipe_is_not_described_as_the_unchanged_one():
-    assert "14k completions; changed: loss.cap=4" in run("show", "scalerl", "--set", "loss.cap=4").stdout
-
-
-@pytest.mark.parametrize("command", ["show", "diff"])
-def test_help_says_when_a_value_needs_quotes(command):
-    words = " ".join(run(command, "--help").stdout.replace("\u2502", " ").split())
-    assert "A value is TOML, or else text as it stands" in words
-    text = r"a\nb"
-    shown = printed_json("show", "scalerl", "--set", f"model.path={text}")
-    assert shown["recipe"]["model"]["path"] == text
-    shown = printed_json("show", "scalerl", "--set", f'model.path="{text}"')
-    assert shown["recipe"]["model"]["path"] == "a\nb"
-
-
 def test_diff_against_oneself_changed():
     assert printed_json("diff", "scalerl", "--set", "loss.cap=4")["settings"] == {
         "loss.cap": {"left": 5.0, "right": 4.0}
@@ -164,12 +148,3 @@ def test_every_recipe_states_the_lag_to_expect():
         recipe = load_recipe(name)
         lag = expected_lag(recipe.rollout.slots or full_slots(recipe.pipeline), recipe.pipeline)
         assert float(stated[1]) == pytest.approx(lag.mean, abs=0.06), name
-
-
-def test_show_states_the_expected_lag():
-    assert (
-        "128 slots for batches of 128: expected mean lag 1.5 steps; max_lag = 8 cannot bind"
-        in run("show", "tiny-cpu").stdout
-    )
-    shown = json.loads(run("show", "scalerl", "--json").stdout)["expected_lag"]
-    assert (shown["slots"], shown["binds"]) == (9 * 768, True)

@@ -249,7 +249,6 @@ def full(file: str, kept: int) -> str:
 INTERRUPTIONS: dict[str, tuple[int, Act, int, str, str, int, list[int]]] = {
     # When, what, exit code, what is said, status, step of the last checkpoint, steps that were evaluated.
     "SIGTERM": (1, send(signal.SIGTERM), 143, f"Stopped at step 1, {CHECKPOINT}", "stopped", 1, [0]),
-    "SIGHUP": (1, send(signal.SIGHUP), 129, f"Stopped at step 1, {CHECKPOINT}", "stopped", 1, [0]),
     "SIGINT": (2, send(signal.SIGINT), 130, f"Stopped at step 2, {CHECKPOINT}", "stopped", 2, [0]),
     "SIGINT at the end": (3, send(signal.SIGINT), 130, f"Stopped at step 3, {CHECKPOINT}", "stopped", 3, [0, 2]),
     "impatience": (2, impatient, 130, f"Stopped at once; {RESUMES.format(1)}", "stopped", 1, [0]),

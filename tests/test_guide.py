@@ -45,12 +45,13 @@ def shortened(line: str, *, tiny_study: bool) -> list[str]:
     words = shlex.split(line.replace(*STEPS))
     added: tuple[str, ...] = ()
     if words[1] == "train" and "--check" not in words:
-        added = TINY if "code.toml" in words else (*TINY, *SHORT)
+        # Programs need their whole length, and no curve is fitted to them.
+        added = (*TINY, "budget.steps=1") if "code.toml" in words else (*TINY, *SHORT)
     elif words[1] == "study":
         # Without real training, runs too short for a fit: it is the reports of fits that would take the time.
         added = (*TINY, *SHORT, STEPS[1], "seeds=[0]") if tiny_study else ("budget.steps=4", "seeds=[0]")
     elif words[1] == "eval":
-        added = FEW_PROBLEMS
+        added = (*FEW_PROBLEMS, "evaluation.samples_per_prompt=2")
     elif words[1] == "sft":
         added = ("sft.steps=3", "sft.num_demonstrations=100")
     return words + [word for setting in added for word in ("--set", setting)]
