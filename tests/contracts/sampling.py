@@ -41,6 +41,13 @@ def replay(models: dict, completion: Completion) -> np.ndarray:
     return np.array(log_probs)
 
 
+def check_log_probs(model, completions, atol: float = 1e-4) -> None:
+    """Sampled tokens have the log-probs of a full pass, forced ones 0."""
+    for completion in completions:
+        expected = np.where(completion.forced, 0.0, full_forward(model, completion))
+        np.testing.assert_allclose(completion.log_probs, expected, atol=atol)
+
+
 def with_weights(model, weights):
     other = copy.deepcopy(model)
     other.load_state_dict(weights)
@@ -50,9 +57,7 @@ def with_weights(model, weights):
 def test_log_probs_equal_a_full_forward_pass(make_engine, model):
     engine = make_engine(slots=5, stop_tokens=(3,))
     engine.submit(mixed_requests(16))
-    for completion in drain(engine):
-        sampled = ~completion.forced
-        np.testing.assert_allclose(completion.log_probs[sampled], full_forward(model, completion)[sampled], atol=1e-4)
+    check_log_probs(model, drain(engine))
 
 
 def test_update_in_flight_equals_a_replay_of_the_mixed_cache(make_engine, model, new_weights):
@@ -84,9 +89,7 @@ def test_update_takes_effect_and_is_copied(make_engine, model, new_weights):
         for weight in pushed.values():
             weight.zero_()
     engine.submit([make_request(plan=LengthPlan(answer_budget=20))])
-    (completion,) = drain(engine)
-    expected = full_forward(with_weights(model, new_weights), completion)
-    np.testing.assert_allclose(completion.log_probs, expected, atol=1e-4)
+    check_log_probs(with_weights(model, new_weights), drain(engine))
 
 
 def test_changing_the_learners_model_leaves_the_engine(make_engine, model):
@@ -96,9 +99,9 @@ def test_changing_the_learners_model_leaves_the_engine(make_engine, model):
         for parameter in model.parameters():
             parameter.mul_(3.0)
     engine.submit([make_request(plan=LengthPlan(answer_budget=20))])
-    (completion,) = drain(engine)
+    completions = drain(engine)
     model.load_state_dict(before)
-    np.testing.assert_allclose(completion.log_probs, full_forward(model, completion), atol=1e-4)
+    check_log_probs(model, completions)
 
 
 def test_greedy_equals_generate(make_engine, model):
@@ -156,10 +159,9 @@ def test_forced_tokens_are_context_like_any_other(make_engine, model):
     plan = LengthPlan(thinking_budget=6, marker=(11, 12, 13, 14), answer_budget=12)
     engine = make_engine(slots=4)
     engine.submit([make_request(number, plan=plan) for number in range(4)])
-    for completion in drain(engine):
-        expected = full_forward(model, completion)
-        np.testing.assert_allclose(completion.log_probs[10:], expected[10:], atol=1e-4)
-        assert (completion.log_probs[6:10] == 0).all()
+    completions = drain(engine)
+    assert all(completion.forced.sum() == 4 for completion in completions)
+    check_log_probs(model, completions)
 
 
 def test_conversations_are_sampled_with_the_models_own_log_probs(make_engine, model):
@@ -169,11 +171,7 @@ def test_conversations_are_sampled_with_the_models_own_log_probs(make_engine, mo
     completions = drain(engine)
     assert len(completions) == 24
     assert max(len(completion.turns) for completion in completions) >= 3
-    for completion in completions:
-        expected = full_forward(model, completion)
-        sampled = ~completion.forced
-        np.testing.assert_allclose(completion.log_probs[sampled], expected[sampled], atol=1e-4)
-        assert (completion.log_probs[~sampled] == 0).all()
+    check_log_probs(model, completions)
 
 
 def test_greedy_and_sampled_requests_can_be_mixed(make_engine):

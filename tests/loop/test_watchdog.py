@@ -10,8 +10,7 @@ import pytest
 from simulated import AtOnce, SimulatedEngine, complete, grade, make_requests
 
 from scalerl.errors import EngineStalled, LearnerError
-from scalerl.loop import watchdog as watch
-from scalerl.loop.watchdog import Watchdog, WatchedEngine, WatchedGrading, patience_s
+from scalerl.loop.watchdog import Watchdog, WatchedEngine, WatchedGrading
 from scalerl.tasks.curriculum import Issued
 from scalerl.types import Completion
 
@@ -63,37 +62,6 @@ def test_unwatched_call_inside_a_watched_one_may_take_long():
     with Watchdog(said.append, limit_s=0.2) as dog, dog.watching("the grader"), dog.watching(None):
         time.sleep(0.6)
     assert said == []
-
-
-def test_limit_follows_the_longest_call():
-    assert patience_s(0, 0.0) == patience_s(4, 0.01) == 600.0
-    assert patience_s(5, 0.01) == 30.0
-    assert patience_s(5, 2.0) == 100.0
-    # Nothing has ever more time than the first calls.
-    assert patience_s(10**6, 100.0) == 600.0
-
-
-def test_limit_is_learnt_per_name(monkeypatch: pytest.MonkeyPatch):
-    for name, value in (("LEAST_HUNG_S", 0.2), ("TIMES_LONGEST", 4), ("FEW_CALLS", 3)):
-        monkeypatch.setattr(watch, name, value)
-
-    def learnt(on_hung: Callable[[str], None]) -> Watchdog:
-        dog = Watchdog(on_hung)
-        with dog.watching("the grader"):
-            for seconds in (0.0, 0.15, 0.0):
-                with dog.watching("the engine"):
-                    time.sleep(seconds)
-        return dog
-
-    reason = hangs(learnt, "the engine")
-    limit_s = float(reason.removeprefix("the engine did not return for ").partition(" s ")[0])
-    assert 0.6 <= limit_s < 6
-    dog = learnt(pytest.fail)
-    with dog, dog.watching("the grader"):
-        # One call of this name is too few, however long the engine's took.
-        time.sleep(limit_s / 2 + 0.3)
-    # A limit of the user's own is not second-guessed.
-    assert Watchdog(pytest.fail, limit_s=3600.0)._limit_of("the engine") == 3600.0
 
 
 def test_grading_call_that_hangs_is_noticed():

@@ -37,7 +37,7 @@ def train(
         "NUMxGB", "With --check: only estimate the memory on such GPUs, 8x80 for eight of 80 GB. They need not be here."
     ),
     hung_after: float | None = option(
-        "S", "Seconds after which a call that does not return ends the run. Unset: learnt.", min=1
+        "S", "Seconds after which a call that does not return ends the run. Unset: 600.", min=1
     ),
     plots: bool = flag("--plots/--no-plots", "Draw the curve at the end.", default=True),
     board: bool = opt.BOARD,

@@ -5,15 +5,13 @@
 
 No exception can be raised in a thread that hangs, so `on_hung` has to end the process.
 
-Only the engine and the grader are watched: a step of the learner or a checkpoint may take an hour. The limit is learnt
-from the calls that returned; the first ones, which compile and fill caches, get a generous one.
+Only the engine and the grader are watched: a step of the learner or a checkpoint may take an hour.
 """
 
 import sys
 import threading
 import time
 import traceback
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,29 +26,18 @@ if TYPE_CHECKING:
 
 QUIET_S = 60.0  # an engine that returns from polls but samples nothing for this long counts as dead
 HUNG_S = 600.0  # a call that takes this long counts as hung; far above any prefill or compilation in one poll
-LEAST_HUNG_S = 30.0  # once some calls have returned: the shortest limit
-TIMES_LONGEST = 50  # and the limit as a multiple of the longest of them
-FEW_CALLS = 5  # number of returned calls from which the limit is learnt
-
-
-def patience_s(num_calls: int, longest_s: float) -> float:
-    """Return how long a call may take after `num_calls` have returned, the longest in `longest_s`."""
-    return HUNG_S if num_calls < FEW_CALLS else min(HUNG_S, max(LEAST_HUNG_S, TIMES_LONGEST * longest_s))
 
 
 class Watchdog:
     """Calls `on_hung` with the reason, from a thread of its own, when a watched call does not return.
 
-    The limit is `limit_s`, or else `patience_s` of earlier calls with the same name. Seconds are counted in wake-ups,
-    not by a clock: a process that was suspended has not hung.
+    Seconds are counted in wake-ups, not by a clock: a process that was suspended has not hung.
     """
 
     def __init__(self, on_hung: Callable[[str], None], *, limit_s: float | None = None) -> None:
-        self._on_hung, self._limit_s, self._tick_s = on_hung, limit_s, min(1.0, (limit_s or LEAST_HUNG_S) / 10)
+        self._on_hung, self._limit_s = on_hung, limit_s or HUNG_S
         self._watched: list[str | None] = []
-        self._num_calls: Counter[str | None] = Counter()
-        self._longest_s: defaultdict[str | None, float] = defaultdict(float)
-        self._moves, self._moved_at = 0, time.monotonic()
+        self._moves = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
@@ -69,33 +56,23 @@ class Watchdog:
     @contextmanager
     def watching(self, what: str | None) -> Iterator[None]:
         """Watch the calls inside this context. An inner context restarts the time; None means not watched."""
-        self._move()
+        self._moves += 1
         self._watched.append(what)
         try:
             yield
         finally:
-            self._move()
-            self._num_calls[self._watched.pop()] += 1
-
-    def _move(self) -> None:
-        """Record progress: note how long the innermost watched call took, and restart its time."""
-        now = time.monotonic()
-        for what in self._watched[-1:]:
-            self._longest_s[what] = max(self._longest_s[what], now - self._moved_at)
-        self._moves, self._moved_at = self._moves + 1, now
+            self._moves += 1
+            self._watched.pop()
 
     def _watch(self) -> None:
-        seen, quiet_s = self._moves, 0.0
-        while not self._over.wait(self._tick_s):
+        seen, quiet_s, tick_s = self._moves, 0.0, min(1.0, self._limit_s / 10)
+        while not self._over.wait(tick_s):
             watched = [what for what in self._watched[-1:] if what is not None]
-            quiet_s = quiet_s + self._tick_s if watched and self._moves == seen else 0.0
+            quiet_s = quiet_s + tick_s if watched and self._moves == seen else 0.0
             seen = self._moves
-            if watched and quiet_s >= (limit_s := self._limit_of(watched[0])):
-                self._on_hung(f"{watched[0]} did not return for {limit_s:g} s (it was at {_place()})")
+            if watched and quiet_s >= self._limit_s:
+                self._on_hung(f"{watched[0]} did not return for {self._limit_s:g} s (it was at {_place()})")
                 return
-
-    def _limit_of(self, what: str) -> float:
-        return self._limit_s or patience_s(self._num_calls[what], self._longest_s[what])
 
 
 def _place() -> str:

@@ -13,9 +13,9 @@ from scalerl.types import LengthPlan
 del globals()["test_zero_slots_are_refused"]
 
 
-@pytest.fixture(params=[1, 3])
-def num_members(request):
-    return request.param
+@pytest.fixture
+def num_members():
+    return 3
 
 
 @pytest.fixture

@@ -2,27 +2,18 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from contracts.requests import by_key, drain
-from contracts.sampling import full_forward
+from contracts.sampling import check_log_probs
 from families import make_model
 from played import STOPS, Echo, Slow, played_requests, playing, request, turns_engine
 
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.rollout.torch.scheduler import SlotScheduler, plan_prompts
-from scalerl.types import Completion
 
 
 def torch_engine(slots: int, *, fused: bool = True) -> TorchEngine:
     return TorchEngine(make_model("llama"), slots=slots, max_length=64, stop_tokens=STOPS, chunk=4, fused=fused)
-
-
-def check_log_probs(completions: list[Completion]) -> None:
-    model = make_model("llama")
-    for completion in completions:
-        sampled = ~completion.forced
-        np.testing.assert_allclose(completion.log_probs[sampled], full_forward(model, completion)[sampled], atol=1e-4)
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -31,7 +22,7 @@ def test_a_turn_computes_only_what_is_new(fused):
     engine = turns_engine({"own": playing(Echo)}, inner=inner, slots=8, context=64)
     engine.submit(played_requests(8))
     completions = drain(engine)
-    check_log_probs(completions)
+    check_log_probs(make_model("llama"), completions)
     num_followed = sum(len(completion.turns) - 1 for completion in completions)
     assert num_followed > 8
     # The prompt once for all, then of each further turn the stop token and an observation of two, less the last token.
@@ -50,7 +41,7 @@ def test_slots_that_others_took_are_computed_again(slots):
     engine.submit([*played_requests(20), *singles])
     completions = drain(engine)
     assert len(completions) == 30
-    check_log_probs(completions)
+    check_log_probs(make_model("llama"), completions)
     alone = turns_engine({"own": playing(Echo)}, inner=torch_engine(30), slots=30, context=64)
     alone.submit([*played_requests(20), *singles])
     expected = by_key(drain(alone))
@@ -67,7 +58,7 @@ def test_pauses_and_pushes_leave_conversations_right():
         engine.submit([replace(each, group=f"inside/{each.group}") for each in played_requests(6)])
         inside = drain(engine)
     engine.push_weights(make_model("llama").state_dict(), 1)
-    check_log_probs([*completions, *inside, *drain(engine)])
+    check_log_probs(make_model("llama"), [*completions, *inside, *drain(engine)])
 
 
 def test_scheduler_prefers_slots_that_hold_nothing():

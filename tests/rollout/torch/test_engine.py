@@ -10,7 +10,7 @@ import torch
 from contracts.engine import *  # noqa: F403
 from contracts.requests import by_key, drain, make_request, mixed_requests
 from contracts.sampling import *  # noqa: F403
-from contracts.sampling import full_forward
+from contracts.sampling import check_log_probs
 from families import FAMILIES, make_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -19,6 +19,7 @@ from scalerl.rollout.torch.body import FusedBody
 from scalerl.rollout.torch.cache import SlotCache
 from scalerl.rollout.torch.decoder import Decoder
 from scalerl.rollout.torch.engine import TorchEngine, pass_tokens
+from scalerl.rollout.torch.layout import FixedRows
 from scalerl.types import Completion, LengthPlan
 
 BODIES = [(family, fused) for family in FAMILIES for fused in (True, False)]
@@ -28,6 +29,13 @@ BODIES = [(family, fused) for family in FAMILIES for fused in (True, False)]
 def body():
     """A family, and whether to run it fused. Most of the contract is about requests, not models: one will do."""
     return "llama", True
+
+
+@pytest.fixture
+def fixed_rows(monkeypatch):
+    """As on a GPU: every slot has its row."""
+    fixed = lambda slots, *, max_length, **_: FixedRows(slots, max_length=max_length)  # noqa: E731
+    monkeypatch.setattr("scalerl.rollout.torch.decoder.RowLayout", fixed)
 
 
 @pytest.fixture
@@ -56,12 +64,6 @@ def engine_of(model, **changes):
     return TorchEngine(model, **{"slots": 4, "max_length": 64, "stop_tokens": ()} | changes)
 
 
-def check_log_probs(model, completions, atol=1e-4):
-    for completion in completions:
-        sampled = ~completion.forced
-        np.testing.assert_allclose(completion.log_probs[sampled], full_forward(model, completion)[sampled], atol=atol)
-
-
 @pytest.mark.parametrize("body", BODIES, ids=lambda pair: f"{pair[0]}-{'fused' if pair[1] else 'general'}")
 def test_every_family_samples_with_the_models_own_log_probs(make_engine, model, new_weights):
     engine = make_engine(slots=5, stop_tokens=(3,))
@@ -72,6 +74,17 @@ def test_every_family_samples_with_the_models_own_log_probs(make_engine, model, 
     engine.submit(requests)
     model.load_state_dict(new_weights)
     check_log_probs(model, drain(engine))
+
+
+@pytest.mark.usefixtures("fixed_rows")
+def test_fixed_rows_sample_the_same(make_engine, model):
+    engine = make_engine(slots=5, stop_tokens=(3,))
+    engine.submit(mixed_requests(12))
+    completions = engine.poll()
+    with engine.paused():
+        engine.submit([make_request(number + 50) for number in range(6)])
+        completions += drain(engine)
+    check_log_probs(model, completions + drain(engine))
 
 
 def test_general_body_runs_where_the_fused_cannot():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from contracts.requests import by_key, drain, make_request, mixed_requests
-from contracts.sampling import full_forward, with_weights
+from contracts.sampling import check_log_probs
 from played import STOPS as TURN_STOPS
 from played import Echo, played_requests, playing, turns_engine
 from vllm_models import llama, saved, spec
@@ -45,9 +45,7 @@ def test_conversations_are_those_of_the_torch_engine(tmp_path):
         results.append(by_key(drain(engine)))
     equal = [key for key, one in results[0].items() if one.tokens.tolist() == results[1][key].tokens.tolist()]
     assert len(equal) >= 62
-    for completion in results[1].values():
-        sampled = ~completion.forced
-        np.testing.assert_allclose(completion.log_probs[sampled], full_forward(model, completion)[sampled], atol=1e-4)
+    check_log_probs(model, results[1].values())
     turns = [(len(one.request.prompt_tokens) + start, end) for one in results[1].values() for start, end in one.turns]
     assert len(turns) > 3 * 64 / 2
     # Of long conversations, whole blocks of the turns before are in the prefix cache.
@@ -72,8 +70,7 @@ def test_fp32_head_has_the_learners_values_under_an_fp16_body(tmp_path, tied):
     assert (rounded.head_logits(hidden) - expected).abs().max() > 1e-4 * scale
     # And what is sampled with it: the body rounds, the head does not.
     engine.submit([make_request(number, plan=LengthPlan(answer_budget=20)) for number in range(4)])
-    for completion in drain(engine):
-        np.testing.assert_allclose(completion.log_probs, full_forward(model, completion), atol=0.05)
+    check_log_probs(model, drain(engine), atol=0.05)
 
 
 def test_a_group_shares_its_prompt_while_weights_are_the_same(tmp_path):
@@ -87,9 +84,7 @@ def test_a_group_shares_its_prompt_while_weights_are_the_same(tmp_path):
     assert engine.work.decoded == 64
     engine.push_weights(newer.state_dict(), 1)
     engine.submit(requests)
-    for completion in drain(engine):
-        expected = full_forward(with_weights(model, newer.state_dict()), completion)
-        np.testing.assert_allclose(completion.log_probs, expected, atol=1e-4)
+    check_log_probs(newer, drain(engine))
     assert engine.work.prefilled == 2 * (69 + 7 * (69 - 64))
 
 

@@ -2,12 +2,10 @@
 
 import time
 
-import numpy as np
 import pytest
 from contracts.engine import *  # noqa: F403
-from contracts.requests import advance, drain, make_request
+from contracts.requests import drain, make_request
 from contracts.sampling import *  # noqa: F403
-from contracts.sampling import full_forward
 from vllm_models import llama, saved, spec, started
 from vllm_views import View
 
@@ -70,22 +68,6 @@ def test_it_samples_while_nobody_polls(make_engine):
     completions = drain(engine)
     assert len(completions) == 8
     assert time.monotonic() - begun < 1.0, "they were finished before anybody asked"
-
-
-def test_paused_requests_keep_their_place_and_cache(make_engine, model):
-    engine = make_engine(slots=8)
-    requests = [make_request(number, plan=LengthPlan(answer_budget=40)) for number in range(6)]
-    engine.submit(requests)
-    completions = advance(engine, 6)
-    with engine._process.paused():
-        assert engine._process.num_pending == 0
-        engine._process.submit([make_request(50 + number) for number in range(5)])
-        inside = drain(engine._process)
-    assert {completion.request.key for completion in inside} == {f"0/{50 + number}#0" for number in range(5)}
-    completions += drain(engine)
-    assert {completion.request.key for completion in completions} == {request.key for request in requests}
-    for completion in [*completions, *inside]:
-        np.testing.assert_allclose(completion.log_probs, full_forward(model, completion), atol=1e-4)
 
 
 def test_a_closed_process_raises(processes):

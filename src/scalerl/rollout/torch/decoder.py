@@ -18,11 +18,8 @@ from scalerl.rollout.sampling import sample
 from scalerl.rollout.torch.body import FusedBody, make_body
 from scalerl.rollout.torch.cache import DecodePass, ExtendPass, KernelPass, PrefillPass, SlotCache
 from scalerl.rollout.torch.head import Head
-from scalerl.rollout.torch.layout import ROW_STEP, RowLayout, Span
+from scalerl.rollout.torch.layout import ROW_STEP, FixedRows, RowLayout, Span, rounded_length
 from scalerl.rollout.torch.scheduler import PromptBatch
-
-_GRAPH_STEP = 64
-"""Without the attention kernel, one graph is recorded per this many filled positions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,17 +37,6 @@ class Chunk:
     noise: NDArray[np.float32]
     forced: NDArray[np.int64]
     """The token to take instead of the sampled one, or -1."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldRows:
-    """The cache of slots that wait while others use their rows."""
-
-    row: NDArray[np.int64] | None
-    """The row of every slot, where slots and rows differ."""
-    places: Tensor
-    """The rows that are held."""
-    cache: list[Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +82,12 @@ class Decoder:
             num_routed=0 if self._recorder is None else self._recorder.num_routed,
         )
         self._slots, self._chunk, self._max_length = slots, chunk, max_length
-        self._layout: RowLayout | None = None
         if self._device.type == "cpu":
             # Only in FP32 is a row's product independent of the number of rows.
             row_step = ROW_STEP if weight.dtype == torch.float32 else slots
             self._layout = RowLayout(slots, max_length=max_length, row_step=row_step)
+        else:
+            self._layout = FixedRows(slots, max_length=max_length)
         self._spans: tuple[Span, ...] = ()
         self._pass: DecodePass | None = None
         self._graphs: dict[_Shape | tuple[int, int], torch.cuda.CUDAGraph] | None = {} if cuda_graphs else None
@@ -144,28 +131,24 @@ class Decoder:
         `position` is where each slot continues, `active` marks slots in use, `held` those whose cache is needed.
         """
         needed = np.where(active, np.minimum(position + self._chunk, self._max_length), 0)
-        if self._layout is None:
-            filled = min(-(-int(needed.max()) // _GRAPH_STEP) * _GRAPH_STEP, self._max_length)
-            self._spans = () if self._kernels else (Span(0, self._slots, filled),)
-            return
         before = self._layout.row.copy()
-        moved, self._spans = self._layout.arrange(needed)
+        moved, spans = self._layout.arrange(needed)
+        self._spans = () if self._kernels else spans
         moved = moved[held[moved]]
         if len(moved):
             rows = (torch.from_numpy(row[moved]) for row in (before, self._layout.row))
             self._cache.move(*rows, filled=int(position[moved].max()))
 
-    def hold(self, slots: NDArray[np.int64], filled: int) -> "HeldRows":
+    def hold(self, slots: NDArray[np.int64], filled: int) -> list[Tensor]:
         """Copy the cache of these slots, up to position `filled`, to the host; `restore` brings it back."""
-        row = None if self._layout is None else self._layout.row.copy()
-        places = torch.from_numpy(slots if row is None else row[slots]).to(self._device)
-        return HeldRows(row=row, places=places, cache=self._cache.copy_out(places, filled))
+        return self._cache.copy_out(self._rows_of(slots), filled)
 
-    def restore(self, held: "HeldRows") -> None:
-        """Bring back what `hold` returned, each slot to the row that it was in."""
-        if self._layout is not None and held.row is not None:
-            self._layout.row = held.row
-        self._cache.copy_in(held.cache, held.places)
+    def restore(self, slots: NDArray[np.int64], held: list[Tensor]) -> None:
+        """Bring back what `hold` returned, each slot to its row of now."""
+        self._cache.copy_in(held, self._rows_of(slots))
+
+    def _rows_of(self, slots: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(self._layout.row[slots]).to(self._device)
 
     def prefill(self, batch: PromptBatch) -> None:
         """Write the keys and values of the batch's tokens into their slots."""
@@ -174,8 +157,7 @@ class Decoder:
         for row, some in enumerate(batch.tokens):
             tokens[row, : len(some)] = some
         places = np.array(batch.places, dtype=np.int64)
-        if self._layout is not None:
-            places[:, 1] = self._layout.row[places[:, 1]]
+        places[:, 1] = self._layout.row[places[:, 1]]
         if follows:
             self._extend(tokens, np.array(batch.starts), places[:, 1])
             return
@@ -188,7 +170,7 @@ class Decoder:
         """Write the keys and values of tokens that follow what rows hold."""
         # Padding is written beyond the prompt, where the mask hides it until it is overwritten.
         position = np.minimum(starts[:, None] + np.arange(tokens.shape[1]), self._max_length - 1)
-        filled = min(-(-(int(position.max()) + 1) // _GRAPH_STEP) * _GRAPH_STEP, self._max_length)
+        filled = rounded_length(int(position.max()) + 1, self._max_length)
         given, at, into = (torch.from_numpy(part).to(self._device) for part in (tokens, position, rows))
         if self._recorder is not None:
             self._recorder.into(*self._cache.routed(into, at))
@@ -214,8 +196,8 @@ class Decoder:
 
     def launch(self, chunk: Chunk) -> None:
         """Sample a chunk; on a GPU this returns before it is done."""
-        if self._layout is not None:
-            chunk = _by_row(chunk, self._layout.slot)
+        slot = self._layout.slot
+        chunk = Chunk(**{name: getattr(chunk, name)[..., slot] for name in Chunk.__slots__})
         shape = _Shape(
             spans=self._spans,
             greedy=not self._kernels and bool(chunk.greedy.any()),
@@ -244,17 +226,15 @@ class Decoder:
             self._done.synchronize()
             tokens, log_probs = (part.numpy() for part in self._on_host)
         else:
-            tokens, log_probs = self._tokens.cpu().numpy(), self._log_probs.cpu().numpy()
-        if self._layout is not None:
-            return tokens[:, self._layout.row], log_probs[:, self._layout.row]
-        return tokens.copy(), log_probs.copy()
+            tokens, log_probs = self._tokens.numpy(), self._log_probs.numpy()
+        # Copies, which the next chunk does not overwrite.
+        return tokens[:, self._layout.row], log_probs[:, self._layout.row]
 
     def experts(self, slot: int, num: int) -> NDArray[np.int16] | None:
         """Return the experts of the first tokens of a slot; None if they are not recorded."""
         if self._recorder is None:
             return None
-        row = slot if self._layout is None else int(self._layout.row[slot])
-        return self._cache.experts(row, num).cpu().numpy().copy()
+        return self._cache.experts(int(self._layout.row[slot]), num).cpu().numpy().copy()
 
     def _load(self, chunk: Chunk) -> None:
         for name, target in self._inputs.items():
@@ -333,8 +313,3 @@ class Decoder:
         with torch.cuda.graph(graph, pool=pool):
             work()
         return graph
-
-
-def _by_row(chunk: Chunk, slot: NDArray[np.int64]) -> Chunk:
-    """Return the chunk with its slots in row order."""
-    return Chunk(**{name: getattr(chunk, name)[..., slot] for name in Chunk.__slots__})

@@ -28,7 +28,7 @@ from scalerl.rollout.local import LocalEngine
 from scalerl.rollout.noise import uniforms
 from scalerl.rollout.progress import ChunkResult, Progress
 from scalerl.rollout.torch.body import check_model, own_copy
-from scalerl.rollout.torch.decoder import Chunk, Decoder, HeldRows
+from scalerl.rollout.torch.decoder import Chunk, Decoder
 from scalerl.rollout.torch.head import Head
 from scalerl.rollout.torch.scheduler import Admitted, PromptBatch, SlotScheduler, plan_prompts
 from scalerl.types import Completion, Request, Work
@@ -166,25 +166,25 @@ class TorchEngine(LocalEngine):
         return self._slots.scheduler.num_pending + len(self._slots.early)
 
     @torch.inference_mode()
-    def _put_aside(self) -> tuple[_Slots, HeldRows]:
+    def _put_aside(self) -> tuple[_Slots, NDArray[np.int64], list[Tensor]]:
         """The caches wait in the host's memory."""
         held = self._slots
         if self._running is not None:
             held.early += self._collect()
-        in_use = held.progress.active
-        filled = int(np.where(in_use, held.prompt_length + held.progress.count, 0).max())
-        cache = self._decoder.hold(np.flatnonzero(in_use), filled)
+        in_use = np.flatnonzero(held.progress.active)
+        filled = int((held.prompt_length + held.progress.count)[in_use].max(initial=0))
+        cache = self._decoder.hold(in_use, filled)
         # The caches of free slots are not copied.
         held.scheduler.kept.clear()
         self._slots = _Slots(*self._shape)
-        return held, cache
+        return held, in_use, cache
 
     @torch.inference_mode()
-    def _bring_back(self, held: tuple[_Slots, HeldRows]) -> None:
+    def _bring_back(self, held: tuple[_Slots, NDArray[np.int64], list[Tensor]]) -> None:
         if self._running is not None:
             self._decoder.collect()
-        self._running, (self._slots, cache) = None, held
-        self._decoder.restore(cache)
+        self._running, (self._slots, in_use, cache) = None, held
+        self._decoder.restore(in_use, cache)
 
     def _enqueue(self, requests: Sequence[Request]) -> None:
         self._slots.scheduler.submit(requests)

@@ -1,8 +1,8 @@
-"""Assign slots to rows of the cache, sorted by length, for a CPU. Plain numpy.
+"""Assign slots to rows of the cache. Plain numpy.
 
-A product over several slots needs neighbouring rows. Rows in use therefore come first, the longest at the front, in
-spans of similar length: a step computes only the rows in use, and reads of each span only as much as its longest row
-holds.
+On a CPU they are sorted by length. A product over several slots needs neighbouring rows. Rows in use therefore come
+first, the longest at the front, in spans of similar length: a step computes only the rows in use, and reads of each
+span only as much as its longest row holds. On a GPU every slot has its row, and every step computes all of them.
 """
 
 from dataclasses import dataclass
@@ -23,6 +23,23 @@ class Span:
     start: int
     stop: int
     filled: int
+
+
+def rounded_length(length: int, max_length: int) -> int:
+    """Return a length, rounded up, but not beyond the largest."""
+    return min(-(-length // LENGTH_STEP) * LENGTH_STEP, max_length)
+
+
+class FixedRows:
+    """Every slot has the row of its number; a step computes all rows, in one of few shapes."""
+
+    def __init__(self, slots: int, *, max_length: int) -> None:
+        self.row = self.slot = np.arange(slots)
+        self._max_length = max_length
+
+    def arrange(self, needed: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[Span, ...]]:
+        """Return that no slot has moved, and one span."""
+        return self.row[:0], (Span(0, len(self.row), rounded_length(int(needed.max()), self._max_length)),)
 
 
 class RowLayout:
