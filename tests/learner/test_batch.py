@@ -94,46 +94,6 @@ def test_nothing_kept_needs_no_pass():
     assert prepared(Batch(version=VERSION, groups=[])).micro_batches == ()
 
 
-@settings(deadline=None, max_examples=60)
-@given(seed=st.integers(0, 10**6), tokens=st.integers(1, 400), weigh=st.sampled_from(["prompt", "sample", "token"]))
-def test_every_trained_token_is_in_exactly_one_pass(seed, tokens, weigh):
-    batch = random_batch(seed, temperatures=(1.0, 0.7))
-    result = prepared(batch, tokens=tokens, weigh=WEIGHTS[weigh])
-    completions = [completion for group in batch.groups for completion in group.completions]
-    seen: dict[int, list[tuple[int, float]]] = {}
-    for micro in result.micro_batches:
-        assert len(micro.inputs.ids) == sum(lengths_of(micro))
-        assert len(lengths_of(micro)) == 1 or len(micro.inputs.ids) <= tokens
-        starts, positions = micro.inputs.packing.starts.tolist(), micro.inputs.packing.positions.tolist()
-        assert positions == [place for length in lengths_of(micro) for place in range(length)]
-        for place, target, log_prob, index in zip(
-            micro.inputs.place.tolist(),
-            micro.inputs.targets.tolist(),
-            micro.generator_log_probs.tolist(),
-            micro.completion_of_token.tolist(),
-            strict=True,
-        ):
-            completion = completions[index]
-            assert completion.request.temperature == micro.inputs.temperature
-            start, end = place - positions[place], place - positions[place] + len(completion.request.prompt_tokens)
-            inputs = [*completion.request.prompt_tokens, *completion.tokens[:-1].tolist()]
-            assert micro.inputs.ids[start : start + len(inputs)].tolist() == inputs
-            assert {start, start + len(inputs)} <= set(starts)
-            at = place + 1 - end
-            assert completion.tokens[at] == target
-            assert completion.log_probs[at] == log_prob
-            seen.setdefault(index, []).append((at, target))
-    kept = set(np.flatnonzero(result.effective.kept.numpy()).tolist())
-    assert set(seen) == kept
-    for index, tokens_seen in seen.items():
-        completion = completions[index]
-        trained = np.flatnonzero(~completion.forced & np.isfinite(completion.log_probs))
-        assert [at for at, _ in tokens_seen] == trained.tolist()
-    if kept:
-        total = torch.cat([micro.weights for micro in result.micro_batches]).sum()
-        torch.testing.assert_close(total, torch.tensor(1.0))
-
-
 def test_the_order_of_passes_is_always_the_same():
     batch = random_batch(1, num_groups=20, temperatures=(1.0, 0.7))
     first, again = prepared(batch, tokens=50), prepared(batch, tokens=50)

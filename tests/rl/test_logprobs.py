@@ -333,7 +333,6 @@ def run_unchecked(code):
 @pytest.mark.parametrize(
     "backend, device",
     [
-        ("aot_eager", "cpu"),
         pytest.param("inductor", "cpu", marks=[pytest.mark.slow, needs_compiler]),
         pytest.param("inductor", "cuda", marks=pytest.mark.gpu),
     ],

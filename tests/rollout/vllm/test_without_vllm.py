@@ -4,7 +4,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 
-import forked
 import pytest
 import torch
 
@@ -75,14 +74,6 @@ def test_an_engine_is_checked_against_the_learner(fault, reason):
     expected = nullcontext() if reason is None else pytest.raises(RecipeError, match=reason)
     with expected:
         assert check_engine(Wrong(engine, **fault), loaded, loaded.model.state_dict(), context=64) < 1e-8
-
-
-def test_the_trainers_end_never_imports_vllm():
-    code = "import sys, scalerl.rollout.vllm.build, scalerl.rollout.vllm.engine; assert 'vllm' not in sys.modules"
-    process = forked.context().Process(target=exec, args=(code, {}))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
 
 
 def test_settings_of_vllm_are_part_of_the_recipe():
