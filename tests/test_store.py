@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from scalerl.atomic_files import new_file, write_failure
 from scalerl.errors import RunFolderError, StoreError
 
 
-def _write_lines(path: Path, rows: list[dict[str, object]], tail: str = "") -> None:
+def _write_lines(path: Path, rows: Sequence[Mapping[str, object]], tail: str = "") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + tail, encoding="utf-8")
 

@@ -23,14 +23,12 @@ from scalerl.logs.points import Curve, curves_from
 from scalerl.logs.selection import Selection, same
 from scalerl.logs.table import Table
 from scalerl.logs.units import (
-    ROUNDING,
     SCALES,
     Bounds,
     Cells,
     Floats,
     Mask,
     YScale,
-    fitting_scale,
     known,
     label,
     labels,
@@ -50,6 +48,10 @@ _A_LITTLE = 0.05
 _ENOUGH_STARTS = 4
 # Share of the rows that repeat another one, from which it is taken for more than chance.
 _MANY = 1 / 3
+# The least maximum of a rate in per cent; a share may exceed 1 a little, by a bonus.
+_MIN_PERCENT = 2.0
+# A mean of floats may leave [0, 1] by rounding; float32 logs round at 6e-8.
+_ROUNDING = 1e-6
 # A clock that is corrected falls by a little, one that begins anew by far more.
 _MIN_FALL = 0.1
 
@@ -316,32 +318,27 @@ def _mixed(points: Points, selection: Selection) -> list[Fact]:
 
 
 def _rewards(points: Points, tables: Sequence[Table], asked: YScale, facts: list[Fact]) -> tuple[Floats, YScale]:
-    """Return the rewards, and their scale."""
-    column, rewards = points.table.y or "", points.y
-    every, scale = rewards, asked
+    """Return the rewards, and their scale: shares, per cent only for what is named as a rate, else none."""
+    column, rewards, scale = points.table.y or "", points.y, asked
+    low, high = float(rewards.min()), float(rewards.max())
     if asked == "auto":
         # A column has one unit: an arm that stays below 1 % is not a share.
         every = np.concatenate([rewards, *(table.numbers(table.y) for table in tables)])
-        every = every[np.isfinite(every)]
-        scale = fitting_scale(every.min(), every.max(), is_rate=is_rate(column))
-    values = {"y": column, "low": float(every.min()), "high": float(every.max())}
-    if asked == "auto" and scale != "1":
-        facts.append(Fact(kind="percent" if scale == "100" else "own_scale", values=values))
-    bounds = SCALES[scale]
-    if bounds is None:
+        low, high = (float(end(every[np.isfinite(every)])) for end in (np.min, np.max))
+        is_percent = is_rate(column) and low >= 0 and _MIN_PERCENT <= high <= 100
+        scale = "1" if low >= -_ROUNDING and high <= 1 + _ROUNDING else "100" if is_percent else "none"
+        values = {"y": column, "low": low, "high": high}
+        facts += [Fact(kind="percent" if is_percent else "own_scale", values=values)] if scale != "1" else []
+    if (bounds := SCALES[scale]) is None:
         return rewards, scale
     fitted = np.clip(rewards, *bounds)
-    outside = np.abs(fitted - rewards) > ROUNDING * (bounds[1] - bounds[0])
+    outside = np.abs(fitted - rewards) > _ROUNDING * (bounds[1] - bounds[0])
     if outside.any():
         raise InputError(
-            f"{column!r} runs from {values['low']:g} to {values['high']:g}, outside {_span(bounds)} of --y-scale "
-            f"{scale} at {points.table.where(outside)}: leave --y-scale out, and it is read as it is."
+            f"{column!r} runs from {low:g} to {high:g}, outside [{bounds[0]:g}, {bounds[1]:g}] of --y-scale {scale} at "
+            f"{points.table.where(outside)}: leave --y-scale out, and it is read as it is."
         )
     return fitted, scale
-
-
-def _span(bounds: tuple[float, float]) -> str:
-    return f"[{bounds[0]:g}, {bounds[1]:g}]"
 
 
 def _check_clock(points: Points) -> None:
@@ -404,7 +401,8 @@ def _start(y: Floats, samples: Floats, selection: Selection, bounds: Bounds) -> 
     given = selection.start
     if isinstance(given, float | int):
         if not math.isfinite(given) or (bounds and not bounds[0] <= given <= bounds[1]):
-            scale = "not a number" if bounds is None else f"outside {_span(bounds)}, the scale of the rewards"
+            low, high = bounds or (-math.inf, math.inf)
+            scale = f"outside [{low:g}, {high:g}], the scale of the rewards"
             raise InputError(f"--start {given:g} is {scale}: give the reward before training, in the unit of the log.")
         return float(given), 0.0
     if not y.size or given == "fit":

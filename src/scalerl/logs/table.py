@@ -152,33 +152,31 @@ def tabled(placed: Iterable[Placed], source: Source, *, is_counted: bool = False
     cells: dict[str, Cells] = {}
     for at, column in enumerate(columns, start=1):
         name = clean(str(column)) or f"column {at}"
-        values = column_of((_clean_value(row.get(column)) for row in rows), len(rows))
-        values = _with_numbers(name, values, decimal_comma=source.decimal_comma)
+        values = _column(name, [row.get(column) for row in rows], decimal_comma=source.decimal_comma)
         cells[name] = np.where(known(values), values, cells[name]) if name in cells else values
     return cells, column_of(places)
 
 
-def _clean_value(value: Any) -> Any:
-    if isinstance(value, str):
-        text = clean(value)
-        return None if text.strip().lower() in ABSENT else text
-    return number(value) if isinstance(value, int) and value.bit_length() > _MAX_BITS else value
-
-
-def _with_numbers(column: str, cells: Cells, *, decimal_comma: bool) -> Cells:
-    """Return a column with numbers in place of texts that are numbers, if it holds little else."""
-    kinds = set(map(type, cells))
-    # 3e7 may be a label beside 'base'.
-    if str not in kinds or kinds & {list, bool, dict}:
+def _column(column: str, values: list[Any], *, decimal_comma: bool) -> Cells:
+    """Return a column, clean, with numbers in place of texts that are numbers, if it holds little else."""
+    kinds = set(map(type, values))
+    if int in kinds:
+        values = [number(v) if isinstance(v, int) and v.bit_length() > _MAX_BITS else v for v in values]
+    if str not in kinds:
+        return column_of(values, len(values))
+    values = [clean(value) if isinstance(value, str) else value for value in values]
+    is_absent = [isinstance(value, str) and value.strip().lower() in ABSENT for value in values]
+    cells = column_of((None if gone else value for gone, value in zip(is_absent, values, strict=True)), len(values))
+    if kinds & {list, bool, dict}:
         return cells
     there = np.flatnonzero(logged(cells))
     texts = [str(cell).strip() for cell in cells[there]]
     steps = [_STEP_OF.fullmatch(text) for text in texts] if names.has_role(column, "step") else [None]
     texts = [step[1] for step in steps if step] if all(steps) else texts
-    values = column_of(as_numbers(texts, decimal_comma=decimal_comma))
-    is_read = logged(values)
-    if 2 * is_read.sum() > len(values):
-        cells[there[is_read]] = values[is_read]
+    numbers = column_of(as_numbers(texts, decimal_comma=decimal_comma))
+    is_read = logged(numbers)
+    if 2 * is_read.sum() > len(numbers):  # 3e7 may be a label beside 'base'
+        cells[there[is_read]] = numbers[is_read]
     return cells
 
 

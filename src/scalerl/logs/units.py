@@ -27,10 +27,6 @@ _COMMA_GROUPS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
 _DOT_GROUPS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?")
 _DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
 _MAX_NUMBER = 64
-# The least maximum of a rate in per cent; a share may exceed 1 a little, by a bonus.
-_MIN_PERCENT = 2.0
-# A mean of floats may leave [0, 1] by rounding; float32 logs round at 6e-8.
-ROUNDING = 1e-6
 
 
 def number(value: Any) -> float | None:
@@ -57,7 +53,10 @@ def column_of(values: Iterable[Any], num: int = -1) -> Cells:
 
 def numeric(cells: Iterable[Any]) -> Floats:
     """Return cells as floats, NaN for what is no number."""
-    return np.array([cell if is_number(cell) else math.nan for cell in cells], dtype=float)
+    values = list(cells)
+    if not {int, float, type(None)} >= set(map(type, values)):
+        values = [cell if is_number(cell) else math.nan for cell in values]
+    return np.array(values, dtype=float)
 
 
 def logged(cells: Cells) -> Mask:
@@ -104,10 +103,3 @@ def has_decimal_commas(cells: Iterable[str]) -> bool:
     commas = [text for text in texts if _DECIMAL_COMMA.fullmatch(text)]
     points = [text for text in texts if "." in text and not _DOT_GROUPS.fullmatch(text) and number(text) is not None]
     return any(not points or not _COMMA_GROUPS.fullmatch(text) for text in commas)
-
-
-def fitting_scale(low: float, high: float, *, is_rate: bool) -> YScale:
-    """Return the scale of rewards: shares, per cent only for what is named as a rate, else none."""
-    if low >= -ROUNDING and high <= 1 + ROUNDING:
-        return "1"
-    return "100" if is_rate and low >= 0 and _MIN_PERCENT <= high <= 100 else "none"
