@@ -94,5 +94,5 @@ def test_every_arm_gets_a_first_stage():
 
 
 def test_unknown_policy_names_the_choices(tmp_path):
-    with pytest.raises(StudyError, match=r'budget\.policy is .* must be one of "uniform", "halving", "forecast"'):
+    with pytest.raises(StudyError, match=r'budget\.policy is .* must be "uniform", "halving" or "forecast"'):
         plan_of(tmp_path, STUDY.format(policy="greedy", stages=8) + ARMS[1])

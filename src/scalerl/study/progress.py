@@ -1,9 +1,11 @@
 """A run of a study as it stands, read from its folder: last step, latest reward, the ceiling of its fitted curve."""
 
 import json
+import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from scalerl import store
 from scalerl.curves import Value, Verdict
@@ -43,6 +45,16 @@ class RunStatus:
     seconds: float = 0.0
     """Time that this study has spent on it."""
     progress: Progress = field(default_factory=Progress)
+    process: subprocess.Popen[bytes] | None = None
+    """Its command, while it runs."""
+    began: float = 0.0
+    """When it would have begun, had it run without a break; on the monotonic clock."""
+    slot: int = 0
+    """Which of the jobs that run at the same time it is."""
+    log_start: int = 0
+    """Size of its log when the command began."""
+    status_before: Mapping[str, Any] = field(default_factory=dict)
+    """Its status.json then."""
 
 
 def read_progress(folder: Path, axis: Axis, before: Progress) -> Progress:

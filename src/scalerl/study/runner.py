@@ -11,12 +11,11 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, Protocol
+from typing import Protocol
 
 from scalerl import store
 from scalerl.logs.axes import Axis
@@ -44,18 +43,6 @@ class StudyObserver(Protocol):
     def stopping(self, num_running: int, at_once: bool) -> None: ...
 
 
-@dataclass(slots=True, kw_only=True)
-class _Child:
-    status: RunStatus
-    process: subprocess.Popen[bytes]
-    log: IO[bytes]
-    log_start: int
-    status_before: Mapping[str, object]
-    slot: int
-    began: float
-    seconds_before: float
-
-
 class Runner:
     """Runs what is left of a plan, at most `jobs` at a time."""
 
@@ -81,8 +68,11 @@ class Runner:
         self._observer, self._jobs, self._devices = observer, jobs, devices
         self.statuses = [self._initial_status(run) for run in plan.runs]
         self._axis: Axis = axis
-        self._children: list[_Child] = []
         self._asked_to_stop = 0
+
+    @property
+    def _running(self) -> list[tuple[RunStatus, subprocess.Popen[bytes]]]:
+        return [(status, status.process) for status in self.statuses if status.process is not None]
 
     @property
     def interrupted(self) -> bool:
@@ -99,9 +89,9 @@ class Runner:
                 self._loop()
             finally:
                 self._end_all(signal.SIGKILL)
-                for child in list(self._children):
-                    child.process.wait()
-                    self._close(child)
+                for status, process in self._running:
+                    process.wait()
+                    self._close(status, process.returncode)
         self._look()
 
     def _loop(self) -> None:
@@ -111,13 +101,14 @@ class Runner:
                 passed_on = self._asked_to_stop
                 at_once = passed_on > 1
                 self._end_all(signal.SIGKILL if at_once else signal.SIGINT)
-                self._observer.stopping(len(self._children), at_once)
+                self._observer.stopping(len(self._running), at_once)
             if not self._asked_to_stop:
                 self._start_waiting()
-            if not self._children:
+            if not self._running:
                 return
-            for child in [child for child in self._children if child.process.poll() is not None]:
-                self._close(child)
+            for status, process in self._running:
+                if process.poll() is not None:
+                    self._close(status, process.returncode)
             if time.monotonic() - last_look > _LOOK_S:
                 self._look()
                 last_look = time.monotonic()
@@ -127,14 +118,14 @@ class Runner:
         for status in self.statuses:
             if status.state == "running" or status.progress == Progress():
                 status.progress = read_progress(status.folder, self._axis, status.progress)
-        for child in self._children:
-            child.status.seconds = child.seconds_before + time.monotonic() - child.began
+        for status, _ in self._running:
+            status.seconds = time.monotonic() - status.began
         self._observer.progressed(self.statuses)
 
     # One run ----------------------------------------------------------------------------------------------------------
 
     def _start_waiting(self) -> None:
-        while len(self._children) < self._jobs:
+        while len(self._running) < self._jobs:
             status, until = self._next()
             if status is None:
                 return
@@ -153,41 +144,29 @@ class Runner:
 
     def _start(self, status: RunStatus, until: float) -> None:
         is_begun = self._prepare_folder(status)
-        slot = min(set(range(self._jobs)) - {child.slot for child in self._children})
-        # Before the child: it may write to both at once.
-        status_before = run_status(status.folder)
-        log = log_file(self._folder, status.run).open("ab")
-        log_start = log.tell()
+        status.slot = min(set(range(self._jobs)) - {other.slot for other, _ in self._running})
         words = [
-            str(recipe_file(self._folder, status.run)),
-            "--out",
-            str(status.folder),
+            *dying_with_parent(
+                [*self._command, str(recipe_file(self._folder, status.run)), "--out", str(status.folder)]
+            ),
             *["--resume"][: int(is_begun)],
             *(["--pause-at", f"{until:.9g}"] if until < 1 else []),
         ]
-        process = subprocess.Popen(
-            dying_with_parent([*self._command, *words]),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=self._environment(slot),
-            # A session of its own: Ctrl-C reaches a run only through us, once.
-            start_new_session=True,
-            pass_fds=(self._lock,),
-        )
-        status.state, status.reason = "running", ""
-        self._children.append(
-            _Child(
-                status=status,
-                process=process,
-                log=log,
-                log_start=log_start,
-                status_before=status_before,
-                slot=slot,
-                began=time.monotonic(),
-                seconds_before=status.seconds,
+        # Before the process: it may write to both at once.
+        status.status_before = run_status(status.folder)
+        with log_file(self._folder, status.run).open("ab") as log:
+            status.log_start = log.tell()
+            status.process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment(status.slot),
+                # A session of its own: Ctrl-C reaches a run only through us, once.
+                start_new_session=True,
+                pass_fds=(self._lock,),
             )
-        )
+        status.state, status.reason, status.began = "running", "", time.monotonic() - status.seconds
         self._observer.started(status)
 
     def _prepare_folder(self, status: RunStatus) -> bool:
@@ -213,35 +192,30 @@ class Runner:
             environment.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // self._jobs, 1)))
         return environment
 
-    def _close(self, child: _Child) -> None:
-        self._children.remove(child)
-        child.log.close()
-        status = child.status
-        status.seconds = child.seconds_before + time.monotonic() - child.began
+    def _close(self, status: RunStatus, code: int) -> None:
+        status.process, status.seconds = None, time.monotonic() - status.began
         status.progress = read_progress(status.folder, self._axis, status.progress)
-        status.state, status.reason = self._outcome(child)
+        status.state, status.reason = self._outcome(status, code)
         self._observer.finished(status)
 
-    def _outcome(self, child: _Child) -> tuple[State, str]:
-        status_now = run_status(child.status.folder)
-        code = child.process.returncode
-        if code == 0 and status_now.get("status") == "done":
+    def _outcome(self, status: RunStatus, code: int) -> tuple[State, str]:
+        written = run_status(status.folder)
+        said = written.get("status")
+        if code == 0 and said == "done":
             return "done", ""
-        if code == 0 and status_now.get("status") == "stopped" and not self._asked_to_stop:
-            return "paused", ""
-        if self._asked_to_stop or status_now.get("status") == "stopped":
-            return "stopped", ""
-        if status_now.get("status") == "failed" and status_now != child.status_before:
-            return "failed", " ".join(str(status_now.get("reason")).split())
-        printed = _printed(log_file(self._folder, child.status.run), child.log_start)
-        return "failed", failure_reason(printed, code, child.status.progress.step)
+        if self._asked_to_stop or said == "stopped":
+            return ("stopped" if self._asked_to_stop or code else "paused"), ""
+        if said == "failed" and written != status.status_before:
+            return "failed", " ".join(str(written.get("reason")).split())
+        printed = log_file(self._folder, status.run).read_bytes()[status.log_start :]
+        return "failed", failure_reason(printed.decode("utf-8", errors="replace"), code, status.progress.step)
 
     # Stopping ---------------------------------------------------------------------------------------------------------
 
     def _end_all(self, how: signal.Signals) -> None:
-        for child in self._children:
-            if child.process.poll() is None:
-                child.process.send_signal(how)
+        for _, process in self._running:
+            if process.poll() is None:
+                process.send_signal(how)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -258,8 +232,3 @@ class Runner:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _printed(log: Path, start: int) -> str:
-    """Return what a run printed in this attempt."""
-    return log.read_bytes()[start:].decode("utf-8", errors="replace")
