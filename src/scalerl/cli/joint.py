@@ -44,10 +44,10 @@ def prior(
 @shares_options("explain", "method")
 def plan(
     common: Common,
-    target: float | None = option("C", "Compute at which the arms are compared; needed.", check=opt.positive),
+    target: float | None = option("C", "Compute at which the arms are compared; required.", check=opt.positive),
     budget: float | None = option(
         "C",
-        "Compute that all arms may spend together, what they have spent included. Unset: no limit.",
+        "Compute that all arms may spend together, including what they have spent. Unset: no limit.",
         check=opt.positive,
     ),
     allocate: Parsed = option(

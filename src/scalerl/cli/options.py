@@ -62,7 +62,7 @@ OVERRIDES: Any = option(
     "text as it stands: for escapes with a backslash, write the quotes too, 'KEY=\"a\\nb\"'.",
     "--set",
 )
-TRUST: bool = flag("--trust-remote-code", "Run Python code that comes with the model; nothing else does.")
+TRUST: bool = flag("--trust-remote-code", "Let Python code that comes with the model run; without this it never does.")
 
 
 # What values must be --------------------------------------------------------------------------------------------------
