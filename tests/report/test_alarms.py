@@ -21,10 +21,8 @@ from scalerl.report.alarms import (
     listed,
     moved_alarms,
     overtrained,
-    rolling_means,
     signal_alarms,
 )
-from scalerl.report.charts import LINES
 from scalerl.report.columns import number_columns
 from scalerl.report.evaluations import pass_at, pass_curves
 from scalerl.report.outlook import LiveForecast
@@ -173,50 +171,28 @@ def columns(**values: Any) -> dict[str, np.ndarray]:
     return {"step": np.arange(1.0, num + 1), **named}
 
 
-def episodes(data: dict[str, np.ndarray], max_lag: float | None = None) -> list[Alarm]:
-    return signal_alarms(data, max_lag)
+EPISODES: list[tuple[dict[str, list[float]], float | None, list[tuple[str, float, float | None]]]] = [
+    # columns, the lag that the recipe allows, and (kind, first step, last step) of each alarm
+    ({"rollout__truncated_frac": [0.02] * 40 + [0.3] * 30}, None, [("truncated", 46, None)]),
+    ({"loss__kl": [0.01] * 20 + [2.0] * 5 + [0.01] * 60}, None, [("mismatch", 22, 43)]),
+    ({"loss__entropy": [0.4] * 10 + [0.0001] * 40}, None, [("entropy", 30, None)]),
+    ({"rollout__lag_max": [7.0] * 10 + [30.0] * 30}, 8, [("lag", 11, None)]),
+    ({"rollout__lag_max": [7.0] * 10 + [30.0] * 30}, 40, []),
+    ({"rollout__truncated_frac": [0.9] * 4}, None, []),
+]  # fmt: skip
 
 
-def test_alarm_began_where_its_mean_passed_the_limit():
-    cut = [0.02] * 40 + [0.3] * 30
-    (episode,) = episodes(columns(rollout__truncated_frac=cut))
-    assert (episode.kind, episode.ended) == ("truncated", None)
-    means = rolling_means(np.array(cut))
-    assert episode.began == 1 + int(np.argmax(means > 0.10))
-    assert episode.began is not None
-    assert 40 < episode.began < 60
+@pytest.mark.parametrize(("values", "max_lag", "expected"), EPISODES)
+def test_alarms_begin_and_end_where_their_mean_passes_the_limit(
+    values: Any, max_lag: float | None, expected: list[Any]
+):
+    found = signal_alarms(columns(**values), max_lag)
+    assert [(alarm.kind, alarm.began, alarm.ended) for alarm in found] == expected
 
 
-def test_alarm_that_is_over_has_its_end():
-    (episode,) = episodes(columns(loss__kl=[0.01] * 20 + [2.0] * 5 + [0.01] * 60))
-    assert episode.kind == "mismatch"
-    assert 20 < (episode.began or 0) < (episode.ended or 0) < 85
-    (lasting,) = episodes(columns(loss__entropy=[0.4] * 10 + [0.0001] * 40))
-    assert (lasting.kind, lasting.ended) == ("entropy", None)
-
-
-def test_every_signal_and_line_is_read_from_the_rows():
-    watched = {signal.key for signal in SIGNALS if signal.alarm is not None} | set(LINES)
-    read = number_columns([{"step": 1, "batch/effective": 4, **dict.fromkeys(watched, 0.5)}])
-    assert watched <= read.keys() | {"batch/empty"}
-
-
-def test_lag_beyond_the_recipe_is_an_alarm():
-    data = columns(rollout__lag_max=[7.0] * 10 + [30.0] * 30)
-    (episode,) = episodes(data, max_lag=8)
-    assert (episode.kind, episode.ended) == ("lag", None)
-    assert (episode.value or 0.0) > 8
-    assert episodes(data, max_lag=40) == []
-
-
-def test_few_rows_raise_no_alarm():
-    assert episodes(columns(rollout__truncated_frac=[0.9] * 4)) == []
-    assert episodes({}) == []
-
-
-def row(num: int, value: float, low: float, high: float, *, is_ok: bool = True) -> dict[str, Any]:
+def row(num: int, value: float, low: float, high: float) -> dict[str, Any]:
     told = {"value": value, "low": low, "high": high}
-    return {"num": num, "compute": float(num), "is_ok": is_ok, "end": told, "ceiling": told}
+    return {"num": num, "compute": float(num), "is_ok": True, "end": told, "ceiling": told}
 
 
 def test_forecast_that_left_its_interval_is_found():
@@ -224,12 +200,9 @@ def test_forecast_that_left_its_interval_is_found():
     (alarm,) = moved_alarms(rows)
     assert (alarm.kind, alarm.began_compute, alarm.value) == (AlarmKind.FORECAST_MOVED, 8.0, 0.7)
     assert "0.400 to 0.600 after 4 evaluations" in alarm_text(alarm)
-
-
-def test_no_alarm_if_a_forecast_came_back_or_no_ceiling_is_known():
-    assert moved_alarms([row(4, 0.5, 0.4, 0.6), row(6, 0.7, 0.5, 0.8), row(8, 0.55, 0.5, 0.6)]) == []
-    rows = [row(4, 0.5, 0.4, 0.6, is_ok=False), row(6, 0.9, 0.8, 0.95, is_ok=False)]
-    assert moved_alarms([{**each, "end": None} for each in rows]) == []
+    # Not if a forecast came back, or no ceiling is known.
+    assert moved_alarms([rows[0], row(6, 0.7, 0.5, 0.8), row(8, 0.55, 0.5, 0.6)]) == []
+    assert moved_alarms([{**each, "end": None, "is_ok": False} for each in rows]) == []
 
 
 @pytest.mark.parametrize("rise, kind", [(0.0, AlarmKind.FALL), (0.3, AlarmKind.OVERFITTED)])
@@ -277,4 +250,4 @@ def test_pass_at_1_that_rises_while_pass_at_k_falls_is_overtraining():
 
 def test_list_has_lasting_alarms_first():
     data = columns(loss__kl=[0.01] * 20 + [2.0] * 5 + [0.01] * 60, rollout__truncated_frac=[0.5] * 85)
-    assert [each["ended"] is None for each in listed(episodes(data))] == [True, False]
+    assert [each["ended"] is None for each in listed(signal_alarms(data, None))] == [True, False]

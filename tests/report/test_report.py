@@ -82,19 +82,29 @@ def test_every_axis_and_window_is_fitted_separately(written: dict[str, Any]):
     assert view(content)["curves"][0]["holdout"] is None
 
 
-def test_many_curves_have_all_windows_on_the_first_axis_alone(study: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("plan", "early"), [({}, ("25%", "50%")), ({"fit": {"until": 0.3}}, ("25%", "held-out", "50%"))]
+)
+def test_many_curves_have_all_windows_on_the_first_axis_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: dict[str, Any], early: tuple[str, ...]
+):
+    """On the others the window shown first, and all points, which are shown where nothing can be fitted on it."""
     monkeypatch.setattr(report_views, "MOST_PAIRED", 1)
-    content = content_of(study)
+    monkeypatch.setattr(report_views, "_candidates", lambda tables: ["tokens"])
+    content = content_of(write_study(tmp_path / "s", num=8, plan=plan))
+    assert content["window"] == "all"
     assert [(one["axis"], one["window"]) for one in content["views"]] == [
-        *(("gpu_hours", window) for window in ("25%", "50%", "all")),
-        *((axis, "all") for axis in ("flops", "step", "tokens")),
+        *(("gpu_hours", window) for window in (*early, "all")),
+        *(("tokens", window) for window in ("held-out", "all") if window in (*early, "all")),
     ]
-    assert [bool(one["pairs"]) for one in content["views"]] == [False, False, True, False, False, False]
+    assert [one["pairs"] != [] for one in content["views"] if one["window"] == "all"] == [not plan, False]
 
 
-def test_fits_in_worker_processes_change_nothing(written: dict[str, Any], study: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.usefixtures("quick")
+def test_fits_in_worker_processes_change_nothing(study: Path, monkeypatch: pytest.MonkeyPatch):
+    here = page_json(build_report([study], Selection(), FitOptions()))
     monkeypatch.setattr(report_views, "worth", lambda num_calls: 2)
-    assert page_json(build_report([study], Selection(), FitOptions())) | {"samples": []} == written["content"]
+    assert page_json(build_report([study], Selection(), FitOptions())) == here
 
 
 def test_page_and_markdown_show_the_same_numbers_as_the_json(written: dict[str, Any]):
@@ -176,16 +186,6 @@ def test_all_points_are_fitted_if_the_window_has_too_few(tmp_path: Path):
     assert content["sets"][0]["lead"] is not None
 
 
-def test_many_curves_have_all_points_on_every_axis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(report_views, "MOST_PAIRED", 1)
-    content = content_of(write_study(tmp_path / "s", num=8, plan={"fit": {"until": 0.3}}))
-    assert content["window"] == "all"
-    assert [one["axis"] for one in content["views"] if one["window"] == "all"] == [
-        axis["key"] for axis in content["axes"]
-    ]
-    assert len(content["axes"]) == 4
-
-
 @pytest.mark.usefixtures("quick")
 def test_name_that_begins_with_another_keeps_its_verdict(tmp_path: Path):
     content = told_of_curves(tmp_path, {"a": [0.5] * 24, "a plus": [0.65] * 24})
@@ -235,9 +235,9 @@ def test_a_name_cannot_end_the_script_or_become_markup(written: dict[str, Any]):
     assert "<b>x" not in html
 
 
+@pytest.mark.usefixtures("quick")
 def test_json_has_kinds_and_the_page_adds_sentences(written: dict[str, Any], study: Path):
-    content = content_of(study)
-    told = written["content"]
+    content, told = content_of(study), written["content"]
     assert set(told) - set(content) == {"tables", "samples", "alarms"}
     assert content["summary"][""][0]["kind"] == "lead_highest_ceiling"
     assert [len(facts) for facts in content["summary"].values()] == [len(texts) for texts in told["summary"].values()]
@@ -254,6 +254,90 @@ def test_every_kind_has_a_sentence():
 # What is broken or missing
 
 
+DAMAGE = {
+    # What is written to files below runs/ (None: removed), then faults as (run, part of the problem), then other facts.
+    "evaluations are cut": (
+        {"base-seed0/evals.jsonl": "six rows and a cut one", "lower-seed0/metrics.jsonl": None},
+        [("base-seed0", "ends at step 50 of a run of 100"), ("lower-seed0", "has no rows in metrics.jsonl")],
+        [],
+    ),
+    "an arm has no evaluation": (
+        {"lower-seed0/env.json": "[]", "lower-seed0/evals.jsonl": ""},
+        [("lower-seed0", "env.json: a JSON object is needed"), ("lower-seed0", "has no rows in evals.jsonl yet")],
+        [],
+    ),
+    "runs ended badly": (
+        {
+            "lower-seed0/metrics.jsonl": None,
+            "lower-seed0/status.json": '{"status": "failed", "reason": "the disk is full"}',
+            "base-seed0/status.json": '{"status": "do',
+        },
+        [("base-seed0", "status.json, line 1: not JSON"), ("lower-seed0", "has no rows in metrics.jsonl")],
+        [{"kind": "not_finished", "run": "lower-seed0", "status": "failed", "reason": "the disk is full"}],
+    ),
+    "recipes are damaged or lost": (
+        {"lower-seed0/recipe.json": '{"seed": 1, "lo', "base-seed0/recipe.json": None},
+        [("base-seed0", "has no recipe.json"), ("lower-seed0", "recipe.json, line 1: not JSON")],
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "faults", "others"), DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.usefixtures("quick")
+def test_damage_is_reported_and_the_rest_is_shown(
+    tmp_path: Path, files: dict[str, str | None], faults: list[tuple[str, str]], others: list[dict[str, Any]]
+):
+    folder = write_study(tmp_path / "s", num=10)
+    for name, text in files.items():
+        path = folder / "runs" / name
+        if text is None:
+            path.unlink()
+        else:
+            rows = path.read_text().splitlines()
+            path.write_text("\n".join([*rows[:6], '{"step": 60, "atte']) if text.startswith("six rows") else text)
+    content = content_of(folder)
+    found = [fact["problem"] for fact in content["warnings"] if fact["kind"] == "fault"]
+    assert len(found) == len(faults)
+    for problem, (run, part) in zip(found, faults, strict=True):
+        assert problem.startswith(f"{run}: ")
+        assert part in problem
+    assert [fact for fact in content["warnings"] if fact["kind"] != "fault"] == others
+    arms = ["base"] if "lower-seed0/evals.jsonl" in files else ["base", "lower"]
+    assert [curve["label"] for curve in view(content)["curves"]] == arms
+    failed = [fact["names"] for fact in content["summary"][""] if fact["kind"] == "failed"]
+    assert failed == [[fact["run"]] for fact in others]
+    lost = [fact["names"] for fact in content["summary"][""] if fact["kind"] == "without_curve"]
+    assert lost == ([] if len(arms) == 2 else [["lower"]])
+
+
+@pytest.mark.usefixtures("quick")
+def test_base_leads_if_the_best_had_other_prompts(tmp_path: Path):
+    folder = write_study(tmp_path / "s", num=12, plan={"base": "lower"})
+    evals = folder / "runs/base-seed0/evals.jsonl"
+    evals.write_text(evals.read_text().replace("p0-main", "p1-main"))
+    content = content_of(folder)
+    assert (content["sets"][0]["lead"]["kind"], content["sets"][0]["lead"]["name"]) == ("alone", "lower")
+    assert view(content)["pairs"][0]["kind"] == "not_comparable"
+
+
+@pytest.mark.usefixtures("quick")
+def test_arms_that_never_differ_are_pointed_out(tmp_path: Path):
+    folder = write_study(tmp_path / "s", num=8)
+    same = (folder / "runs/base-seed0/evals.jsonl").read_text()
+    (folder / "runs/lower-seed0/evals.jsonl").write_text(same)
+    assert content_of(folder)["warnings"] == [{"kind": "equal_curves", "names": ["base", "lower"]}]
+
+
+@pytest.mark.usefixtures("quick")
+def test_curves_that_were_taken_as_one_are_warned_of(tmp_path: Path):
+    lines = [f"{size},{step},{0.3 + 0.01 * step:.3f}" for size in ("0.5B", "7B") for step in range(1, 13)]
+    (tmp_path / "log.csv").write_text("\n".join(["size,gpu_hours,pass_rate", *lines]))
+    (fact,) = content_of(tmp_path / "log.csv")["warnings"]
+    assert (fact["kind"], fact["name"]) == ("mixed", "log")
+    assert fact["problem"].startswith("Rows over the same compute differ in size but are taken as one curve: name")
+
+
 @pytest.mark.usefixtures("quick")
 def test_arms_evaluated_on_different_prompts_are_not_comparable(tmp_path: Path):
     runs = [write_run(tmp_path / name, ceiling=ceiling, prompts=name) for name, ceiling in (("a", 0.6), ("b", 0.5))]
@@ -265,9 +349,8 @@ def test_arms_evaluated_on_different_prompts_are_not_comparable(tmp_path: Path):
     assert [fact["set"] for fact in content["warnings"] if fact["kind"] == "different_prompts"] == ["main"]
 
 
+@pytest.mark.usefixtures("quick")
 def test_lost_recipe_is_a_warning_in_the_terminal(tmp_path: Path):
-    from scalerl.cli import app
-
     folder = write_study(tmp_path / "s", num=8)
     (folder / "runs/base-seed0/recipe.json").unlink()
     result = CliRunner().invoke(app, ["report", str(folder)])
@@ -282,10 +365,9 @@ def test_held_out_rows_are_found_by_compute_and_reward(tmp_path: Path):
     lines = [f"{hours},{reward:.4f},{'test' if held else 'fit'}" for hours, reward, held in rows]
     log = tmp_path / "log.csv"
     log.write_text("\n".join(["gpu_hours,reward,split", *lines]))
-    content = report_json(build_report([log], Selection(holdout=("split", "test")), FitOptions()))
-    assert content["sets"][0]["points"]["gpu_hours"]["log"]["held_out"] == [3, 7, 11, 15, 19, 23]
-    content = report_json(build_report([log], Selection(), FitOptions()))
-    assert content["sets"][0]["points"]["gpu_hours"]["log"]["held_out"] == []
+    for selection, held in ((Selection(holdout=("split", "test")), [3, 7, 11, 15, 19, 23]), (Selection(), [])):
+        content = content_of(log, selection=selection)
+        assert content["sets"][0]["points"]["gpu_hours"]["log"]["held_out"] == held
 
 
 @pytest.mark.usefixtures("quick")
@@ -312,6 +394,17 @@ def test_charts_and_pass_at_k_are_those_of_the_board(tmp_path: Path):
     (passes,) = row["passes"]
     assert (passes["set"], passes["step"]) == ("main", list(range(0, 90, 10)))
     assert list(passes["pass"]) == ["1", "2", "4", "8", "16", "20"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_curves_in_different_units_are_said_to_be(tmp_path: Path):
+    logs = [tmp_path / f"{column}.csv" for column in ("gpu_hours", "step")]
+    for log in logs:
+        rows = [f"{10 * n},{0.3 + 0.3 / (1 + (4 / n) ** 2):.4f}" for n in range(1, 13)]
+        log.write_text("\n".join([f"{log.stem},reward", *rows]))
+    content = content_of(*logs)
+    assert [axis["label"] for axis in content["axes"]] == ["compute (different units)"]
+    assert (view(content)["pairs"], [curve["at"] for curve in view(content)["curves"]]) == ([], [[], []])
 
 
 @pytest.mark.usefixtures("quick")
@@ -365,8 +458,6 @@ def test_nothing_to_report_on_is_one_sentence(tmp_path: Path):
 
 @pytest.mark.usefixtures("quick")
 def test_a_foreign_log_gets_the_same_report(tmp_path: Path):
-    from scalerl.cli import app
-
     log = str(files("scalerl") / "assets" / "example_runs.csv")
     words = ["report", log, "--x", "gpu_hours", "--by", "recipe", "--seed", "seed", "--start", "first", "--json"]
     result = CliRunner().invoke(app, words)

@@ -14,12 +14,12 @@ from scalerl.report import columns
 from scalerl.report.charts import lines_json
 from scalerl.report.conclusions import compute_caveats, sentence
 from scalerl.report.files import Root
-from scalerl.report.runs import Run, hours_name, read_folder, read_run
+from scalerl.report.runs import Run, hours_name, read_source
 from scalerl.report.sources import MOST_SOURCES, Source, discover
 
 
 def opened(folder: Path) -> Run:
-    return read_folder(Source(path=folder, root=Root(folder), kind="run", name="a"))
+    return read_source(Source(path=folder, root=Root(folder), kind="run", name="a", arm="a"))
 
 
 def write_rows(path: Path, rows: list[dict[str, float | None]]) -> None:
@@ -63,7 +63,7 @@ def test_damaged_lines_are_named_and_the_rest_is_kept(tmp_path: Path):
     folder = write_run(tmp_path / "a", num=8)
     lines = (folder / "evals.jsonl").read_text().splitlines()
     (folder / "evals.jsonl").write_text("\n".join([*lines[:3], "{damaged", *lines[3:]]))
-    run = read_run(folder, name="a", arm="a")
+    run = opened(folder)
     assert run.faults() == [f"{folder / 'evals.jsonl'}, line 4: not a JSON object, and left out."]
     assert len(run.table().rows) == len(lines)
 
@@ -82,7 +82,7 @@ def test_largest_lag_is_drawn_by_its_largest_and_the_mean_by_its_mean(
     folder = write_run(tmp_path / "a")
     rows = [{"step": n, "rollout/lag_max": lag, "rollout/lag_mean": lag} for n, lag in enumerate(lags, start=1)]
     write_rows(folder / "metrics.jsonl", rows)
-    lines = {line["key"]: line for line in lines_json(read_run(folder, name="a", arm="a").columns)["lines"]}
+    lines = {line["key"]: line for line in lines_json(opened(folder).columns)["lines"]}
     for kind in ("max", "mean"):
         line = lines[f"rollout/lag_{kind}"]
         assert (line["values"], line["last"]) == (drawn[kind], last[kind])
@@ -98,12 +98,12 @@ def test_repeated_and_stalled_work_is_reported(tmp_path: Path):
         row["flops"] += rows[9]["flops"] - rows[6]["flops"]
     again[-1]["time/stalled_s"] = 68.0
     write_rows(folder / "metrics.jsonl", [*first, *again])
-    run = read_run(folder, name="a", arm="a")
+    run = opened(folder)
     assert (run.repeated["num_steps"], run.repeated["gpu_hours"]) == (3, pytest.approx(0.3))
     text = " ".join(map(sentence, compute_caveats(run)))
     assert "a repeated 3 steps after an interruption (0.3 CPU-hours" in text
     assert "a stood still for 68 s" in text
-    assert read_run(write_run(tmp_path / "b"), name="b", arm="b").repeated == {}
+    assert opened(write_run(tmp_path / "b")).repeated == {}
 
 
 def test_hours_are_gpu_hours_only_on_a_gpu(tmp_path: Path):
@@ -111,7 +111,7 @@ def test_hours_are_gpu_hours_only_on_a_gpu(tmp_path: Path):
     for name, device in (("a", "cpu"), ("b", "NVIDIA H200")):
         folder = write_run(tmp_path / name)
         (folder / "env.json").write_text(json.dumps({"device": device}))
-        runs.append(read_run(folder, name=name, arm=name))
+        runs.append(opened(folder))
     assert [run.hours for run in runs] == ["CPU-hours", "GPU-hours"]
     assert hours_name(runs) == "GPU-hours"
     # The logs of others do not say what they ran on.

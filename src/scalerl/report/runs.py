@@ -5,7 +5,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ from scalerl.report.columns import (
     rounded,
 )
 from scalerl.report.evaluations import pass_curves
-from scalerl.report.files import Place, Root, read_lines, read_object
+from scalerl.report.files import Place, read_lines, read_object
 from scalerl.report.sources import Source
 
 WAITING = "waiting"
@@ -321,11 +320,6 @@ def read_folder(source: Source, rows: Rows | None = None) -> Run:
         damage=damage,
         repeated=replaced(logged, kept),
     )
-
-
-def read_run(folder: Path, *, name: str, arm: str, seed: int | None = None) -> Run:
-    """Read all of a run folder."""
-    return read_folder(Source(path=folder, root=Root(), kind="run", name=name, arm=arm, seed=seed))
 
 
 def read_source(source: Source, rows: Rows | None = None) -> Run:
