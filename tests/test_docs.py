@@ -105,6 +105,16 @@ def test_recipes_and_studies_exist():
     assert not {(page, name) for page, name in named if name not in shipped}
 
 
+def test_messages_that_questions_are_about_exist():
+    """What a message is about stands in it as a quoted word, a word in capitals or a number."""
+    source = " ".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    page = (ROOT / "docs" / "faq.md").read_text()
+    messages = re.findall(r"^\| [^|]*?`([^`]+)`[^|]*\|", page, flags=re.MULTILINE)
+    parts = [part.strip() for text in messages for part in re.split(r'"[^"]*"|[A-Z]{2,}|[0-9]+|\.{3}', text)]
+    assert len(messages) > 8
+    assert not [part for part in parts if part not in source]
+
+
 def test_names_exist():
     """A name has an underscore or a capital within; `my_...` stands for a reader's own."""
     offenders = [
