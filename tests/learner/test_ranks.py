@@ -64,15 +64,19 @@ def test_ranks_give_the_gradients_of_one_process(tmp_path, monkeypatch, device, 
     assert {text for _, _, text in reported} == {str(num_checks)}, "the number of checks"
 
 
-def test_ranks_train_save_and_end_together(tmp_path):
+def test_ranks_train_save_and_end_together(tmp_path, monkeypatch):
     """Two processes: a step, weights, a checkpoint that one process reads, and the death of a rank."""
     batches = [random_batch(seed, num_groups=6, version=VERSION + seed) for seed in range(2)]
-    alone, ranked = make_learner(), make_learner("learner.sharding=full", "learner.ranks=2")
-    pids = [rank.link.pid for rank in ranked._ranks]
-    try:
+    alone, other = make_learner(), make_learner(seed=1)
+
+    def check_weights(ours):
+        assert list(ours) == list(alone.weights())
+        for name, weight in alone.weights().items():
+            torch.testing.assert_close(ours[name], weight, rtol=0, atol=1e-6)
+
+    with forked_ranks(monkeypatch) as (ranked, ranks):
         expected, row = alone.step(batches[0]), ranked.step(batches[0])
         assert row["loss/value"] == pytest.approx(expected["loss/value"], abs=1e-6)
-        assert ranked.version == VERSION + 1
         held = ranked._call(num_local)
         assert sum(held) == sum(p.numel() for p in alone.policy.parameters.values())
         assert max(held) < 0.6 * sum(held)
@@ -85,26 +89,18 @@ def test_ranks_train_save_and_end_together(tmp_path):
         assert [name for name in names if "weights" in name] == [
             f"tensors.weights.{rank:05d}-of-00002.safetensors" for rank in range(2)
         ]
-        assert not [name for name in names if not name.startswith("tensors.")]
-        other = make_learner(seed=1)
+        assert all(name.startswith("tensors.") for name in names)
         other.load_state_dict(SavedTensors(tmp_path))
-        assert other.version == VERSION + 1
-        for name, weight in alone.weights().items():
-            torch.testing.assert_close(other.weights()[name], weight, rtol=0, atol=1e-6)
+        assert (ranked.version, other.version) == (VERSION + 2, VERSION + 1)
+        check_weights(other.weights())
         alone.step(batches[1])
         other.step(batches[1])
-        weights = ranked.weights()
-        assert list(weights) == list(alone.weights())
-        for name, weight in alone.weights().items():
-            torch.testing.assert_close(weights[name], weight, rtol=0, atol=1e-6)
-            torch.testing.assert_close(other.weights()[name], weight, rtol=0, atol=1e-6)
+        check_weights(ranked.weights())
+        check_weights(other.weights())
 
-        os.kill(pids[1], signal.SIGKILL)
+        os.kill(ranks[1].link.pid, signal.SIGKILL)
         with pytest.raises(LearnerError, match="rank 1 of the learner was ended by SIGKILL"):
             ranked.step(random_batch(3, version=VERSION + 2))
-    finally:
-        ranked.close()
-    assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
     with pytest.raises(LearnerError, match="closed"):
         ranked.weights()
 
@@ -140,11 +136,9 @@ def test_sharded_rank_uses_what_it_loaded(tmp_path, monkeypatch, family):
 
 def test_ranks_that_divide_a_pass_go_on_as_one_process(tmp_path, monkeypatch):
     """Each of two ranks has half of every row's tokens; they continue from the state of one process."""
-    forked.children(monkeypatch)
     batches = [random_batch(seed, num_groups=6, version=VERSION + seed) for seed in range(2)]
     alone = make_learner()
-    ranked = make_learner("learner.sharding=full", "learner.ranks=2", "learner.context_ranks=2", seed=1)
-    try:
+    with forked_ranks(monkeypatch, "learner.context_ranks=2", seed=1) as (ranked, _):
         alone.step(batches[0])
         for kind, tensors in alone.state_dict().items():
             write_rows(tmp_path / file_name(kind), tensors, {})
@@ -157,15 +151,13 @@ def test_ranks_that_divide_a_pass_go_on_as_one_process(tmp_path, monkeypatch):
             assert row[key] == pytest.approx(expected[key], rel=1e-5, abs=1e-6), key
         for name, weight in ranked.weights().items():
             torch.testing.assert_close(weight, alone.weights()[name], rtol=0, atol=1e-5, msg=name)
-    finally:
-        ranked.close()
 
 
 @contextmanager
-def forked_ranks(monkeypatch, *overrides):
+def forked_ranks(monkeypatch, *overrides, seed=0):
     """Two ranks that start quickly, as a learner and as its processes; nothing is left of them."""
     forked.children(monkeypatch)
-    learner = make_learner("learner.sharding=full", "learner.ranks=2", *overrides)
+    learner = make_learner("learner.sharding=full", "learner.ranks=2", *overrides, seed=seed)
     ranks = list(learner._ranks)
     pids = [rank.link.pid for rank in ranks]
     try:

@@ -1,5 +1,6 @@
 """The loop over a simulated engine: lags, exactly-once, kills, stalls."""
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -61,11 +62,7 @@ def make_pipeline(regime, engine, *, curriculum, learner=None, grading=None, **c
         learner=learner or CountingLearner(),
         make_requests=make_requests,
         grading=grading or AtOnce(grade),
-        groups_per_batch=regime.groups_per_batch,
-        max_lag=regime.max_lag,
-        push_every=regime.push_every,
-        drain=regime.drain,
-        waits_for=regime.waits_for,
+        **dataclasses.asdict(regime),
         **changes,
     )
 

@@ -51,7 +51,7 @@ def test_every_bf16_layer_multiplies_in_fp32(use, monkeypatch: pytest.MonkeyPatc
     assert all(parameter.grad is not None for parameter in model.parameters())
     with torch.no_grad():
         copied = copy.deepcopy(model)
-        copied[1].weight.zero_()
+        copied[1].weight.zero_()  # pyright: ignore[reportCallIssue]
     assert not copied(inputs).any(), "a copy multiplies by its own weights"
     calls.clear()
     # Layers of other dtypes keep their products.

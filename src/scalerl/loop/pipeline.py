@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from scalerl.loop.lag import LagRule, WaitsFor
+from scalerl.loop.lag import LagRule
 from scalerl.loop.seams import Engine, Grading, Learner
 from scalerl.tasks.curriculum import Curriculum, Issued
 from scalerl.types import Batch, Completion, Group, Request
@@ -89,29 +89,18 @@ class Pipeline:
         learner: Learner,
         make_requests: Callable[[Issued], Sequence[Request]],
         grading: Grading,
-        groups_per_batch: int,
-        max_lag: int,
-        push_every: int = 1,
-        drain: bool = False,
-        waits_for: WaitsFor = "groups",
         clock: Callable[[], float] = time.monotonic,
         state: PipelineState | None = None,
+        **rule: Any,
     ) -> None:
-        """With a `state`, the curriculum is the one restored from state.meta["curriculum"]."""
+        """`rule` are the settings of the lag rule. With a `state`, the curriculum is that of its meta["curriculum"]."""
         self._engine = engine
         self._curriculum = curriculum
         self._learner = learner
         self._make_requests = make_requests
         self._grading = grading
         self._clock = clock
-        self._lag = LagRule(
-            groups_per_batch=groups_per_batch,
-            max_lag=max_lag,
-            push_every=push_every,
-            drain=drain,
-            waits_for=waits_for,
-            version=learner.version,
-        )
+        self._lag = LagRule(**rule, version=learner.version)
         self._finished: dict[str, Group] = {}
         if state is not None:
             self._restore(state)

@@ -9,7 +9,6 @@ Tokens after a stop or a limit are dropped. If thinking ends by itself in the sa
 marker was forced needlessly: the tokens after the budget are dropped and sampled again, with the same noise.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -73,7 +72,7 @@ class Progress:
         self._budget = np.full(slots, _NEVER)
         self._answer = np.zeros(slots, dtype=np.int64)
         self._ended = np.zeros(slots, dtype=np.bool_)
-        self._marker = np.zeros((0, slots), dtype=np.int64)
+        self._markers: list[tuple[int, ...]] = [()] * slots
         self._marker_length = np.zeros(slots, dtype=np.int64)
         self._endings: dict[tuple[str | int, ...], int] = {}
         self._tables: list[NDArray[np.int16]] = []
@@ -86,31 +85,26 @@ class Progress:
 
     def start(self, slots: Sequence[int], plans: Sequence[LengthPlan]) -> None:
         """Put new requests with these plans into the slots."""
-        # Many slots share few markers.
-        by_marker: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
         for slot, plan in zip(slots, plans, strict=True):
-            by_marker[plan.marker].append(slot)
-            ending = plan.recognised
+            ending, self._markers[slot] = plan.recognised, plan.marker
             self._ending[slot] = -1 if ending is None else self._table(ending)
             self._complete[slot] = -1 if ending is None else ending.width
-        self._widen(max(map(len, by_marker)))
         self.active[slots], self.count[slots], self._ended[slots], self._state[slots] = True, 0, False, 0
         thinking = np.array([_NEVER if plan.thinking_budget is None else plan.thinking_budget for plan in plans])
         self._budget[slots] = thinking
         self._answer[slots] = [plan.answer_budget for plan in plans]
         self._limit[slots] = self._answer[slots] + np.where(thinking == _NEVER, 0, thinking)
-        for marker, chosen in by_marker.items():
-            self._marker_length[chosen] = len(marker)
-            self._marker[: len(marker), chosen] = np.array(marker, dtype=np.int64)[:, None]
+        self._marker_length[slots] = [len(plan.marker) for plan in plans]
 
     def forced(self, chunk: int) -> NDArray[np.int64]:
         """Return [chunk, slots]: the token that a slot must take at a step, or FREE where it samples."""
-        index = self.count + np.arange(chunk)[:, None]
-        forced = self._is_forced(index)
-        if not forced.any():
-            return np.full(index.shape, FREE, dtype=np.int64)
-        place = np.where(forced, index - self._budget, 0)
-        return np.where(forced, np.take_along_axis(self._marker, place, axis=0), FREE)
+        tokens = np.full((chunk, len(self.count)), FREE, dtype=np.int64)
+        forced = self._is_forced(self.count + np.arange(chunk)[:, None])
+        for slot in np.flatnonzero(forced.any(axis=0)).tolist():
+            first, num = int(forced[:, slot].argmax()), int(forced[:, slot].sum())
+            place = int(self.count[slot]) + first - int(self._budget[slot])
+            tokens[first : first + num, slot] = self._markers[slot][place : place + num]
+        return tokens
 
     def apply(self, tokens: NDArray[np.int64]) -> ChunkResult:
         """Apply the plans to the tokens [chunk, slots] sampled after `forced`; slots that finish become inactive."""
@@ -167,8 +161,3 @@ class Progress:
             self._endings[ending.key] = len(self._tables)
             self._tables.append(table)
         return self._endings[ending.key]
-
-    def _widen(self, marker: int) -> None:
-        """Make room for a longer marker than any before."""
-        if (more := marker - len(self._marker)) > 0:
-            self._marker = np.concatenate((self._marker, np.zeros((more, len(self.count)), dtype=np.int64)))

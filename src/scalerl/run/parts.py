@@ -150,12 +150,8 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             learner=learner,
             make_requests=request_maker(prompts, inputs, recipe).requests,
             grading=WatchedGrading(grading, watchdog),
-            groups_per_batch=recipe.pipeline.groups_per_batch,
-            max_lag=recipe.pipeline.max_lag,
-            push_every=recipe.pipeline.push_every,
-            drain=recipe.pipeline.drain,
-            waits_for=recipe.pipeline.waits_for,
             state=state,
+            **recipe.pipeline.model_dump(exclude={"completions_per_group"}),
         )
         all_prompts = [*(each.prompts for each in inputs.eval_sets), *prompts.values()]
         return Parts(
