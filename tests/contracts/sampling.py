@@ -118,7 +118,7 @@ def test_greedy_equals_generate(make_engine, model):
         np.testing.assert_allclose(completion.log_probs, full_forward(model, completion), atol=1e-4)
 
 
-@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
+@pytest.mark.parametrize("temperature", [0.6, 1.7])
 def test_sampling_frequencies_match_the_softmax(make_engine, model, temperature):
     count = 4000
     engine = make_engine(slots=128)

@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 from scalerl.rl.advantages import BASELINES, NORMALISATIONS, batch, leave_one_out, mean, none, prompt
 
 PAIRS = st.lists(st.tuples(st.floats(-100, 100, width=32), st.integers(0, 4)), min_size=1, max_size=24)
-slowly = settings(deadline=None, max_examples=60)
+CHOICES = {
+    "baseline": st.sampled_from(sorted(BASELINES)),
+    "normalisation": st.sampled_from(sorted(NORMALISATIONS)),
+}
 
 
 def tensors(pairs):
@@ -21,10 +24,8 @@ def centred(name, rewards, group):
     return rewards - BASELINES[name](rewards, group)
 
 
-@pytest.mark.parametrize("normalisation", NORMALISATIONS)
-@pytest.mark.parametrize("baseline", BASELINES)
-@slowly
-@given(pairs=PAIRS, shift=st.integers(-50, 50), seed=st.integers(0, 1000))
+@settings(deadline=None, max_examples=150)
+@given(**CHOICES, pairs=PAIRS, shift=st.integers(-50, 50), seed=st.integers(0, 1000))
 def test_advantages_sum_to_zero_and_depend_on_neither_shift_nor_order(baseline, normalisation, pairs, shift, seed):
     def advantages_of(rewards, group):
         return NORMALISATIONS[normalisation](centred(baseline, rewards, group), group)
@@ -39,7 +40,7 @@ def test_advantages_sum_to_zero_and_depend_on_neither_shift_nor_order(baseline, 
     torch.testing.assert_close(advantages_of(rewards[order], group[order]), advantages[order], rtol=1e-9, atol=1e-9)
 
 
-@slowly
+@settings(deadline=None, max_examples=60)
 @given(pairs=PAIRS)
 def test_leave_one_out_is_the_mean_of_the_others(pairs):
     rewards, group = tensors(pairs)
@@ -65,11 +66,12 @@ def test_by_hand():
     assert torch.equal(none(advantages, group), advantages)
 
 
-@pytest.mark.parametrize("normalisation", NORMALISATIONS)
-@pytest.mark.parametrize("baseline", BASELINES)
-@slowly
+@settings(deadline=None, max_examples=150)
 @given(
-    reward=st.floats(-10, 10, width=32), size=st.integers(1, 17), dtype=st.sampled_from([torch.float32, torch.float64])
+    **CHOICES,
+    reward=st.floats(-10, 10, width=32),
+    size=st.integers(1, 17),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
 )
 def test_equal_rewards_have_an_advantage_of_exactly_zero(baseline, normalisation, reward, size, dtype):
     """Rounding noise in the mean, divided by a std that is the same noise, would be an advantage of 1."""

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,11 +28,10 @@ _WAIT_S = 0.05
 class _Push:
     """Weights to sample with; `arriving` where a parcel is being fetched."""
 
-    weights: Mapping[str, Any]
+    weights: Mapping[str, Any] | None
+    """None if the learner has freed them, which means that a newer push is on its way."""
     version: int
     arriving: Future[dict[str, Any]] | None = None
-    is_gone: bool = False
-    """Whether the learner has freed them, which means that a newer push is on its way."""
 
 
 class Generator:
@@ -61,13 +60,12 @@ class Generator:
 
     def push(self, weights: Mapping[str, Any], version: int) -> None:
         """Sample with these weights from now on; they take the place of a push that has not been begun yet."""
-        push = _Push(weights, version)
-        for place, command in enumerate(self._inbox):
+        for command in self._inbox:
             if isinstance(command, _Push) and command.arriving is None:
                 # Newer weights never break the order.
-                self._inbox[place] = push
+                command.weights, command.version = weights, version
                 return
-        self._inbox.append(push)
+        self._inbox.append(_Push(weights, version))
 
     def hold(self, paused: bool) -> None:
         """Put all requests aside, except those that are submitted inside the pause; or end it and drop those."""
@@ -115,23 +113,21 @@ class Generator:
                     self._apply(command)
                     has_pushed = True
                 except Gone:
-                    newer = next(
-                        (each for each in self._inbox if isinstance(each, _Push) and each is not command), None
-                    )
-                    if newer is None:
-                        command.arriving, command.is_gone = None, True
-                        break
-                    self._inbox.remove(newer)
-                    self._inbox[0] = newer
+                    # A newer push takes its place, now or when it comes.
+                    command.arriving = command.weights = None
+                    others = (each for each in self._inbox if isinstance(each, _Push) and each is not command)
+                    if (newer := next(others, None)) is not None:
+                        self._inbox.remove(newer)
+                        command.weights, command.version = newer.weights, newer.version
                     continue
             self._inbox.popleft()
         return has_pushed
 
     def _is_here(self, push: _Push) -> bool:
         """Return whether a push can be obeyed; fetch its weights if they have to be."""
-        if push.arriving is None and isinstance(push.weights, Parcel) and not hasattr(self._engine, "push_parcel"):
-            push.arriving = None if push.is_gone else self._fetcher.submit(push.weights.open)
-        return not push.is_gone and (push.arriving is None or push.arriving.done())
+        if push.arriving is None and isinstance(push.weights, Parcel) and not hasattr(self._engine, "opens_parcels"):
+            push.arriving = self._fetcher.submit(push.weights.open)
+        return push.weights is not None and (push.arriving is None or push.arriving.done())
 
     def _arriving(self) -> "list[Future[dict[str, Any]]]":
         """Return what the next command waits for."""
@@ -141,12 +137,9 @@ class Generator:
     def _apply(self, push: _Push) -> None:
         weights = push.weights if push.arriving is None else push.arriving.result()
         start = time.monotonic()
-        if isinstance(weights, Parcel):
-            # An engine with workers of its own opens it in these.
-            with weights.held() as held:
-                self._engine.push_parcel(held, push.version)
-        else:
-            self._engine.push_weights(weights, push.version)
+        # An engine with workers of its own opens a parcel in these.
+        with weights.held() if isinstance(weights, Parcel) else nullcontext(weights) as held:
+            self._engine.push_weights(held, push.version)
         self._pace += Pace(copies=1, copy_s=time.monotonic() - start)
 
     def _hold(self, paused: bool) -> None:

@@ -92,6 +92,9 @@ class _Lane:
 class VllmEngine(LocalEngine):
     """An Engine around vLLM, in this process."""
 
+    opens_parcels = True
+    """Every worker opens the weights itself (remote/weights.py)."""
+
     def __init__(self, spec: EngineSpec) -> None:
         """Load the model."""
         self._slots, self._stop_tokens, self._salted = spec.slots, spec.stop_tokens, spec.settings.prefix_caching
@@ -170,10 +173,6 @@ class VllmEngine(LocalEngine):
     def head_logits(self, hidden: Tensor) -> Tensor:
         """Return the logits that the workers compute from hidden states, for tests of the head."""
         return self._engine.collective_rpc("scalerl_logits", args=(hidden,))[0]
-
-    def push_parcel(self, parcel: Mapping[str, Any], version: int) -> None:
-        """Let every worker open the weights itself (remote/weights.py)."""
-        self.push_weights(parcel, version)
 
     def _core(self) -> Any:
         return self._engine.engine_core.engine_core
