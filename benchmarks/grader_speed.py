@@ -20,8 +20,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from scalerl.graders.math import math
-from scalerl.graders.pool import GraderPool, GraderSpec, Item
+from scalerl.graders.math import WARM_UP, math
+from scalerl.graders.pool import GraderPool, GraderSpec
 
 # Most that hang wait for something; one in four computes, which costs its cpu_limit_s.
 SHARES = {"sleeps": 0.015, "spins": 0.005, "exits": 0.005, "segfaults": 0.005, "hoards": 0.01}
@@ -49,6 +49,12 @@ def hostile(text: str, answer: str, /) -> bool | None:
     return math(text, answer)
 
 
+if __name__ != "__main__":
+    # The grader's process has imported this: what is warm before it forks workers is warm in all of them.
+    for pair in WARM_UP:
+        math(*pair)
+
+
 def answer(stream: random.Random) -> tuple[str, str, bool]:
     """Return a completion, its reference and whether it is correct: half are integers, a few are of harder forms."""
     right = stream.random() < 0.5
@@ -66,18 +72,16 @@ def answer(stream: random.Random) -> tuple[str, str, bool]:
     return rf"<think>Let me see.</think>The answer is $\boxed{{{given}}}$.", reference, right
 
 
-def answers(num: int, seed: int) -> tuple[list[Item], list[str]]:
-    """Return items, with bad ones spread among them, and how each must end."""
+def answers(num: int, seed: int) -> list[tuple[str, str, str]]:
+    """Return texts with references, bad ones spread among them, and how each must end."""
     stream = random.Random(seed)
-    spec = GraderSpec(name=f"{Path(__file__).stem}:hostile")
     bad = [kind for kind, share in SHARES.items() for _ in range(round(share * num))]
     rows = [(kind, "1", ENDINGS[kind]) for kind in bad]
     for _ in range(num - len(bad)):
         text, reference, right = answer(stream)
         rows.append((text, reference, "right" if right else "wrong"))
     stream.shuffle(rows)
-    items = [Item(key=key, spec=spec, text=text, answer=reference) for key, (text, reference, _) in enumerate(rows)]
-    return items, [ending for _, _, ending in rows]
+    return rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,15 +103,13 @@ class Result:
         return self.good_s / self.all_s
 
 
-def timed(pool: GraderPool, items: Sequence[Item], endings: Sequence[str]) -> tuple[float, list[str]]:
-    """Return the seconds, and the endings that were not as expected."""
-    before = pool.num_ended.copy()
+def timed(pool: GraderPool, rows: Sequence[tuple[str, str, str]]) -> tuple[float, list[str]]:
+    """Return the seconds, and how each ended."""
+    pairs = [(text, reference) for text, reference, _ in rows]
     begin = time.perf_counter()
-    graded = pool.grade_all(items)
+    graded = pool.grade_all(GraderSpec(name=f"{Path(__file__).stem}:hostile"), pairs)
     seconds = time.perf_counter() - begin
-    actual = [result.reason or ("right" if result.value == 1 else "wrong") for result in graded]
-    assert pool.num_ended - before == Counter(actual)
-    return seconds, [f"{ending}, not {due}" for ending, due in zip(actual, endings, strict=True) if ending != due]
+    return seconds, [result.reason or ("right" if result.value == 1 else "wrong") for result in graded]
 
 
 def num_processes(session: int) -> int:
@@ -122,15 +124,14 @@ def num_processes(session: int) -> int:
 
 def measure(num: int, limits: Mapping[str, Any] = LIMITS) -> Result:
     """Grade the good ones of `num` answers, then all of them."""
-    items, endings = answers(num, seed=0)
-    good = [index for index, ending in enumerate(endings) if ending in ("right", "wrong")]
+    rows = answers(num, seed=0)
+    good = [row for row in rows if row[2] in ("right", "wrong")]
     with GraderPool(**limits) as pool:
-        # The hostile grader calls it: what is loaded before the workers are forked is warm in all of them.
-        pool.check(GraderSpec(name="math"))
-        good_s, slips = timed(pool, [items[i] for i in good], [endings[i] for i in good])
-        all_s, more = timed(pool, items, endings)
+        (good_s, first), (all_s, second) = timed(pool, good), timed(pool, rows)
+    ended = zip([*first, *second], [*good, *rows], strict=True)
+    slips = [f"{ending}, not {due}" for ending, (_, _, due) in ended if ending != due]
     num_left = num_processes(pool.pids[0])
-    return Result(good_s=good_s, all_s=all_s, counts=pool.num_ended, slips=slips + more, num_left=num_left)
+    return Result(good_s=good_s, all_s=all_s, counts=Counter([*first, *second]), slips=slips, num_left=num_left)
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from scalerl.graders.pool import GraderPool, GraderSpec, Item
+from scalerl.graders.pool import GraderPool, GraderSpec
 from scalerl.tasks.code import read_problem
 from scalerl.tasks.rows import Row
 
@@ -60,24 +60,23 @@ class Workers:
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         settings = {"timeout_s": 60.0, "cpu_limit_s": 20.0}
-        spec = GraderSpec(name="scalerl.graders.code:code", settings=settings)
+        self.spec = GraderSpec(name="scalerl.graders.code:code", settings=settings)
         problems = [
             read_problem(Row(where="HumanEval", unit="line", number=number, values=row))
             for number, row in enumerate(rows, start=1)
         ]
-        self.items = [
-            Item(key=problem.id, spec=spec, text=row["canonical_solution"], answer=problem.answer)
-            for (problem, _), row in zip(problems, rows, strict=True)
+        self.pairs = [
+            (row["canonical_solution"], problem.answer) for (problem, _), row in zip(problems, rows, strict=True)
         ]
         self.pool = GraderPool(timeout_s=120.0, cpu_limit_s=60.0)
         self.per_second()
 
     def per_second(self) -> float:
         started = time.perf_counter()
-        graded = self.pool.grade_all(self.items)
+        graded = self.pool.grade_all(self.spec, self.pairs)
         seconds = time.perf_counter() - started
         assert all(item.value == 1 for item in graded), [item for item in graded if item.value != 1]
-        return len(self.items) / seconds
+        return len(self.pairs) / seconds
 
 
 def main() -> int:

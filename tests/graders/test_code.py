@@ -7,7 +7,7 @@ from sandbox_support import needs_bubblewrap
 from scalerl.config.parts import GradingSettings
 from scalerl.errors import GraderError
 from scalerl.graders.code import code_share, program_in, run_program
-from scalerl.graders.pool import GraderPool, GraderSpec, Item
+from scalerl.graders.pool import Graded, GraderPool, GraderSpec
 from scalerl.graders.sandbox.job import Reference
 from scalerl.loop.grading import with_limits
 
@@ -53,7 +53,7 @@ def test_slow_programs_hold_up_no_others():
     spec = pooled(timeout_s=3.0, cpu_limit_s=30.0)
     slow = "import time\ntime.sleep(100)\n" + SQUARE
     with GraderPool(num_workers=2, timeout_s=30.0) as pool:
-        pool.grade_all([Item(key=None, spec=spec, text=SQUARE, answer=ANSWER) for _ in range(4)])
+        pool.grade_all(spec, [(SQUARE, ANSWER)] * 4)
         started = time.monotonic()
         pool.submit("slow", spec, slow, ANSWER)
         for number in range(20):
@@ -109,14 +109,14 @@ OUTCOMES = {
 def test_every_answer_has_an_outcome_that_is_counted():
     # Only what sleeps may meet the time limit, however busy the machine is.
     spec, short = pooled(timeout_s=100.0, cpu_limit_s=1.0), pooled(timeout_s=3.0, cpu_limit_s=1.0)
-    items = [
-        Item(key=text, spec=short if kind == "timeout" else spec, text=text, answer=ANSWER)
-        for text, kind in OUTCOMES.items()
-    ]
     unreadable = Reference(asserts=("assert f( == 1",)).to_text()
     with GraderPool(num_workers=2, timeout_s=120.0) as pool:
-        graded = pool.grade_all(items)
-        unusable = pool.grade_all([Item(key="", spec=spec, text=SQUARE, answer=bad) for bad in ("8", unreadable)])
+        for text, kind in OUTCOMES.items():
+            pool.submit(text, short if kind == "timeout" else spec, text, ANSWER)
+        graded: list[Graded] = []
+        while pool.num_pending:
+            graded += pool.poll(100.0)
+        unusable = pool.grade_all(spec, [(SQUARE, bad) for bad in ("8", unreadable)])
     assert {result.key: result.outcome for result in graded} == OUTCOMES
     assert all(result.value == (result.outcome == "passed") for result in graded)
     assert {(each.value, each.reason, each.outcome) for each in unusable} == {(None, "no_answer", "bad_tests")}

@@ -11,7 +11,7 @@ from math_pairs import EQUAL, UNEQUAL, UNSEEN
 
 from scalerl.errors import GraderError
 from scalerl.graders.math import math
-from scalerl.graders.pool import GraderPool, GraderSpec, Item
+from scalerl.graders.pool import GraderPool, GraderSpec
 
 math_verify = pytest.importorskip("math_verify", reason="the extra `math` is not installed")
 MATH = GraderSpec(name="math")
@@ -26,7 +26,7 @@ def pool() -> Iterator[GraderPool]:
 
 def through(pool: GraderPool, pairs: list[tuple[str, str]]) -> list[float | None]:
     """Verdicts of texts and references."""
-    return [result.value for result in pool.grade_all(Item(key=0, spec=MATH, text=t, answer=a) for t, a in pairs)]
+    return [result.value for result in pool.grade_all(MATH, pairs)]
 
 
 def completion(answer: str) -> str:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 
 from scalerl.errors import GraderError, GraderPoolError
 from scalerl.graders.children import Children
-from scalerl.graders.pool import Graded, GraderPool, GraderSpec, Item
+from scalerl.graders.pool import Graded, GraderPool, GraderSpec
 from scalerl.graders.supervisor import Limits
 
 OBEY = GraderSpec(name="hostile_graders:obey")
@@ -45,8 +44,7 @@ def pool() -> Iterator[GraderPool]:
 
 
 def endings(pool: GraderPool, texts: list[str]) -> list[str]:
-    graded = pool.grade_all(Item(key=text, spec=OBEY, text=text, answer="") for text in texts)
-    assert [result.key for result in graded] == texts
+    graded = pool.grade_all(OBEY, [(text, "") for text in texts])
     assert all((result.value is None) == (result.reason is not None) for result in graded)
     return [result.reason or ("right" if result.value else "wrong") for result in graded]
 
@@ -75,10 +73,7 @@ def wait_until_none(session: int, patience_s: float = 100.0) -> bool:
 def test_bad_items_affect_only_themselves_and_are_counted(pool: GraderPool):
     texts = [*ENDINGS, *["right", "wrong"] * 30, "sleep", "exit", "hoard"]
     random.Random(0).shuffle(texts)
-    due = [ENDINGS[text] for text in texts]
-    before = pool.num_ended.copy()
-    assert endings(pool, texts) == due
-    assert pool.num_ended - before == Counter(due)
+    assert endings(pool, texts) == [ENDINGS[text] for text in texts]
     assert pool.num_pending == 0
 
 
@@ -101,7 +96,7 @@ def test_bad_items_affect_only_themselves_and_are_counted(pool: GraderPool):
 )
 def test_forged_reply_costs_its_own_verdict(reply: str):
     with GraderPool(num_workers=1, timeout_s=100.0) as pool:
-        (forged,) = pool.grade_all([Item(key="forge", spec=OBEY, text=f"forge {reply}", answer="0")])
+        (forged,) = pool.grade_all(OBEY, [(f"forge {reply}", "0")])
         assert (forged.value, forged.reason) == (None, "crash")
 
 
@@ -116,7 +111,7 @@ def test_process_that_left_its_group_stops_nobody():
 def test_many_calls_of_coroutine_functions_wait_together(tmp_path: Path):
     waiting = GraderSpec(name="hostile_graders:wait_for_others", settings={"folder": str(tmp_path), "num": 64})
     with GraderPool(timeout_s=100) as pool:
-        graded = pool.grade_all([Item(key=number, spec=waiting, text="a", answer="a") for number in range(80)])
+        graded = pool.grade_all(waiting, [("a", "a")] * 80)
     assert {result.value for result in graded} == {1.0}
 
 
@@ -157,7 +152,7 @@ def test_grader_gets_thinking_tags_only_if_it_takes_them(pool: GraderPool):
     tags = {"thinking_start": "<t>", "thinking_end": "</t>"}
     for name, correct in (("same", False), ("same_after", True), ("same_tagged", True)):
         spec = GraderSpec(name=f"hostile_graders:{name}", settings=tags)
-        (graded,) = pool.grade_all([Item(key=0, spec=spec, text="<t>1+1</t>2", answer="2")])
+        (graded,) = pool.grade_all(spec, [("<t>1+1</t>2", "2")])
         assert graded.value == correct
 
 
@@ -168,7 +163,7 @@ def test_grader_gets_thinking_tags_only_if_it_takes_them(pool: GraderPool):
     ids=lambda text: f"{text[:8]!a}x{len(text)}",
 )
 def test_odd_texts_arrive_as_they_are(pool: GraderPool, text: str):
-    graded = pool.grade_all([Item(key=0, spec=SAME, text=text, answer=text)] * 4)
+    graded = pool.grade_all(SAME, [(text, text)] * 4)
     assert [result.value for result in graded] == [True] * 4
 
 
@@ -213,7 +208,7 @@ def test_unusable_grader_is_one_sentence(tmp_path: Path, monkeypatch, spec: Grad
 def test_the_children_load_none_of_the_trainers_packages(pool: GraderPool):
     spec = GraderSpec(name="hostile_graders:module_is_loaded")
     names = ["torch", "numpy", "pydantic", "scalerl.graders.rules"]
-    graded = pool.grade_all(Item(key=name, spec=spec, text=name, answer="") for name in names)
+    graded = pool.grade_all(spec, [(name, "") for name in names])
     assert [result.value for result in graded] == [False, False, False, True]
 
 
@@ -293,11 +288,11 @@ def test_supervisor_that_fails_is_named():
 def test_a_script_without_a_main_guard_can_use_a_pool(tmp_path: Path):
     script = tmp_path / "script.py"
     script.write_text(
-        "from scalerl.graders.pool import GraderPool, GraderSpec, Item\n"
+        "from scalerl.graders.pool import GraderPool, GraderSpec\n"
         "print('once')\n"
         "def last(text, answer): print('noise'); return text[-1] == answer\n"
-        "items = [Item(key=0, spec=GraderSpec(name='script:last'), text='so 3', answer='3')]\n"
-        "if __name__ == '__main__': print(GraderPool(num_workers=1).grade_all(items)[0].value == 1)\n"
+        "spec = GraderSpec(name='script:last')\n"
+        "if __name__ == '__main__': print(GraderPool(num_workers=1).grade_all(spec, [('so 3', '3')])[0].value == 1)\n"
     )
     result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
     assert (result.stdout, result.stderr) == ("once\nTrue\n", "")

@@ -9,11 +9,9 @@ A bad item affects only itself: it ends without a verdict, with a reason, and th
 Every grader has processes of its own.
 """
 
-import dataclasses
 import math
 import time
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -34,16 +32,6 @@ class GraderSpec:
     name: str
     """A name in GRADERS, or "package.module:function" with the same signature, imported in the child processes."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """A completion to grade."""
-
-    key: Hashable
-    spec: GraderSpec
-    text: str
-    answer: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +61,6 @@ class GraderPool:
     def __init__(self, **limits: Any) -> None:
         """`limits` are the fields of supervisor.Limits."""
         self._limits = Limits(**limits)
-        self.num_ended: Counter[str] = Counter()
-        """How many items ended how: right, wrong, partly, or a reason."""
         self.first_errors: dict[str, str] = {}
         """The first exception of each grader that raised on an item."""
         self._graders: list[_Grader] = []
@@ -112,17 +98,15 @@ class GraderPool:
                 break
         return graded
 
-    def grade_all(self, items: Iterable[Item]) -> list[Graded]:
-        """Grade these items and return the results in their order. Nothing else may be pending."""
+    def grade_all(self, spec: GraderSpec, pairs: Sequence[tuple[str, str]]) -> list[Graded]:
+        """Grade texts with their references and return the results in their order. Nothing else may be pending."""
         assert not self.num_pending
-        keys = []
-        for item in items:
-            self.submit(len(keys), item.spec, item.text, item.answer)
-            keys.append(item.key)
+        for number, (text, answer) in enumerate(pairs):
+            self.submit(number, spec, text, answer)
         graded: dict[Hashable, Graded] = {}
-        while len(graded) < len(keys):
+        while len(graded) < len(pairs):
             graded |= {result.key: result for result in self.poll(math.inf)}
-        return [dataclasses.replace(graded[index], key=key) for index, key in enumerate(keys)]
+        return [graded[number] for number in range(len(pairs))]
 
     def close(self) -> None:
         """End all child processes; pending items are dropped."""
@@ -154,8 +138,6 @@ class GraderPool:
             score = read_score(Score(value=reply.get("value"), outcome=reply.get("outcome", "")))
         if (reason is None) == (score.value is None):
             score, reason = Score(value=None), "crash"
-        ending = "right" if score.value == 1 else "wrong" if score.value == 0 else "partly"
-        self.num_ended[reason or ending] += 1
         if reason == "error":
             self.first_errors.setdefault(grader.spec.name, str(reply.get("error")))
         return Graded(key=key, value=score.value, reason=reason, outcome=score.outcome)
