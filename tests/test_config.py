@@ -40,7 +40,7 @@ def test_every_shipped_recipe_loads_and_survives_json(name, tmp_path):
     recipe = load_recipe(name)
     assert recipe.description
     path = write(tmp_path, "recipe.json", recipe.model_dump_json())
-    assert load_recipe(path) == recipe
+    assert load_recipe(path) == load_recipe(tmp_path) == recipe  # the folder of a run is its recipe
     assert (
         load_recipe(name, [f"{key}={json.dumps(s.value)}" for key, s in settings_of(recipe).items() if s.value])
         == recipe

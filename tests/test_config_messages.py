@@ -53,7 +53,7 @@ def test_bad_files_say_which(tmp_path, text, message):
 
 
 def test_what_is_not_a_recipe_file_is_a_sentence(tmp_path):
-    assert "cannot be read: Is a directory" in problems(recipe=tmp_path)[0]
+    assert "recipe.json cannot be read: No such file" in problems(recipe=tmp_path)[0]
     assert "not valid JSON" in problems(recipe=write(tmp_path, "recipe.json", "{"))[0]
     assert "does not hold a table" in problems(recipe=write(tmp_path, "recipe.json", "[]"))[0]
     assert problems(recipe="a\0b") == [r'"a\u0000b", but no recipe or file can have a null byte in its name']

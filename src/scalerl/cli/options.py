@@ -55,7 +55,7 @@ HELP_ALL: bool = typer.Option(
 )
 JSON: bool = flag("--json", "Print one JSON object instead of tables.")
 BOARD: bool = flag("--board", "Show it in a browser while it runs, as 'scalerl watch' does.")
-RECIPE: str = argument("RECIPE", "A recipe's name (scalerl recipe list) or a TOML file.")
+RECIPE: str = argument("RECIPE", "A recipe's name (scalerl recipe list), a TOML file or a run folder.")
 OVERRIDES: Any = option(
     "KEY=VALUE",
     "Change one setting; may be repeated. 'scalerl recipe show RECIPE' lists all of them. A value is TOML, or else "

@@ -291,7 +291,8 @@ class Terminal(RunTerminal):
             if outcomes := outcome_words(row):
                 self.print(f"  {name}{outcomes}")
         for alarm in alarms:
-            self.print(f"Warning: {alarm_text(alarm)}.", style="red")
+            label, style = ("Warning ", None) if alarm.state == "over" else ("Warning: ", "red")
+            self.print(f"{label}{alarm_text(alarm)}.", style=style)
 
     def hung(self, reason: str) -> None:
         self.close()

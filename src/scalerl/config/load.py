@@ -180,10 +180,12 @@ def locate(
     if "\0" in text:
         field = "extends is " if asked_by else ""
         raise error(f"{asked_by}{field}{json.dumps(text)}, but no {kind} or file can have a null byte in its name")
-    if isinstance(reference, Path) or text.endswith((_SUFFIX, ".json")) or "/" in text or "\\" in text:
-        path = Path(folder, reference)
+    there, path = shipped(kind), Path(folder, reference)
+    is_path = isinstance(reference, Path) or text.endswith((_SUFFIX, ".json")) or "/" in text or "\\" in text
+    if is_path or (text not in there and path.exists()):
+        # The folder of a run holds its recipe.
+        path = path / "recipe.json" if kind == "recipe" and path.is_dir() else path
         return str(path), path, str(path.resolve())
-    there = shipped(kind)
     if text not in there:
         file = f"{text}{_SUFFIX}"
         meant = f'; did you mean "{file}"?' if Path(folder, file).is_file() else did_you_mean(text, there)
