@@ -279,15 +279,12 @@ def run_labels(cells: Columns, needed: str) -> list[str]:
     their compute from train rows.
     """
     has_needed = logged(cells[needed])
-    is_label = {column: has_role(column, "run", "arm", "seed", "label") for column in cells}
-    named = [name for name, own in cells.items() if is_label[name] or (are_words(own) and not has_role(name, "date"))]
+    named = []
+    for name, own in cells.items():
+        words = own[logged(own)]
+        are_words = {str} >= set(map(type, words)) and 2 * len(set(words)) <= len(words) and not has_role(name, "date")
+        named += [name] if are_words or has_role(name, "run", "arm", "seed", "label") else []
     return [column for column in named if set(map(str, cells[column])) == set(map(str, cells[column][has_needed]))]
-
-
-def are_words(cells: Cells) -> bool:
-    """Return whether a column holds words that repeat."""
-    words = cells[logged(cells)]
-    return {str} >= set(map(type, words)) and 2 * len(set(words)) <= len(words)
 
 
 def grouped(keys: Iterable[Hashable]) -> dict[Any, NDArray[np.intp]]:

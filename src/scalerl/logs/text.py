@@ -61,16 +61,13 @@ def is_table(source: Source) -> bool:
         return False
     if len(header) < 2:
         return bool(rows) and all(len(row) == 1 and number(row[0]) is not None for row in rows)
-    if rows and any(map(_is_printed_again, header, rows[0])):
+    # Lines that say the same with other numbers are no table.
+    shapes = [[_NUMBER.sub("0", cell) for cell in row] for row in (header, *(rows or [[]]))][:2]
+    alike = [one for one, other in zip(*shapes, strict=False) if one == other and re.search("[A-Za-z]", one)]
+    if any(map(_NUMBER.search, alike)):
         return False
     # The last line may be cut where a run is still writing.
     return {len(header)}.issuperset(map(len, rows[:-1])) and len(header) >= max(map(len, rows[-1:]), default=0)
-
-
-def _is_printed_again(name: str, cell: str) -> bool:
-    """Return whether a cell under a name is that name with other numbers, as in lines that are no table."""
-    shape = _NUMBER.sub("0", name)
-    return bool(_NUMBER.search(name)) and shape == _NUMBER.sub("0", cell) and re.search("[A-Za-z]", shape) is not None
 
 
 def csv_rows(source: Source, files: Sequence[Path]) -> Iterator[Placed]:
@@ -89,10 +86,14 @@ def csv_rows(source: Source, files: Sequence[Path]) -> Iterator[Placed]:
     names = [cell.strip() or f"column {at}" for at, cell in enumerate(header, start=1)]
     # A repeated name keeps its first column; the others stay reachable by their position.
     names = [name if name not in names[:at] else f"{name}.{at + 1}" for at, name in enumerate(names)]
-    if len(body) > 1 and len(body[-1][2]) < len(names) and not source.text.endswith(("\n", "\r")):
-        body.pop()  # still being written
-    elif _is_cut(source.text, [cells[-1] for _, _, cells in body]):
-        source.note("cut_lines", num=1, line=body.pop()[0])
+    if len(body) > 1 and not source.text.endswith(("\n", "\r")):  # still being written
+        *others, last = (cells[-1].strip() for _, _, cells in body)
+        # 0.45 of which 0 or 0. was written is a wrong value.
+        is_begun = re.fullmatch(r"[-+]?\d+\.?", last) and others[-1].startswith(last)
+        if len(body[-1][2]) < len(names):
+            body.pop()
+        elif is_begun and all(map(_FRACTION.match, others)):
+            source.note("cut_lines", num=1, line=body.pop()[0])
     # Where commas separate cells, those within a cell group thousands.
     source.decimal_comma = delimiter != "," and has_decimal_commas(cell for _, _, cells in body for cell in cells)
     for line, _, cells in body:
@@ -104,15 +105,6 @@ def csv_rows(source: Source, files: Sequence[Path]) -> Iterator[Placed]:
         # A run that is restarted may write its header again.
         if cells != header:
             yield f"line {line}", dict(zip(names, map(str.strip, cells), strict=False))
-
-
-def _is_cut(text: str, cells: Sequence[str]) -> bool:
-    """Return whether a text ends within its last number: 0.45 of which 0 or 0. was written is a wrong value."""
-    if len(cells) < 2 or text.endswith(("\n", "\r")):
-        return False
-    *others, last = map(str.strip, cells)
-    is_begun = re.fullmatch(r"[-+]?\d+\.?", last) is not None and others[-1].startswith(last)
-    return is_begun and all(map(_FRACTION.match, others))
 
 
 def drawn_rows(source: Source, files: Sequence[Path]) -> list[Placed] | None:
