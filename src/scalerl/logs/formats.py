@@ -48,9 +48,13 @@ def read_table(path: str | Path) -> Table:
 def read_tables(paths: Sequence[str | Path]) -> list[Table]:
     """Read several logs, in the order given; patterns such as runs/*.jsonl and folders of logs stand for the logs."""
     tables: list[Table] = []
-    for path in (match for given in paths for match in matches(Path(given))):
-        own = [_read(log) for log in _logs_of(path)]
-        tables += [_best_of(own, path)] if _is_one_run(own) else own
+    for given in map(Path, paths):
+        if given.is_file():
+            tables.append(_read(given))
+            continue
+        for path in matches(given):
+            own = [_read(log) for log in _logs_of(path)]
+            tables += [_best_of(own, path)] if _is_one_run(own) else own
     return tables
 
 

@@ -103,7 +103,8 @@ def curve_names(keys: Sequence[CurveKey], labels: Sequence[str] = ()) -> list[st
     is_said = len(files) > 1 or not all(dict(key).keys() - {FILE, "set"} for key in keys)
     parts = [[part for part in key if part[0] != FILE or is_said] for key in keys]
     names = ["/".join(_part(column, value, renamed) for column, value in own) for own in parts]
-    return _shortened(names) if not labels else names
+    is_long = len(set(names)) > 1 and max(map(len, names)) > _LONG
+    return _shortened(names) if is_long and not labels else names
 
 
 def _part(column: str, value: str, files: Mapping[str, str]) -> str:
@@ -115,9 +116,7 @@ def _part(column: str, value: str, files: Mapping[str, str]) -> str:
 
 
 def _shortened(names: Sequence[str]) -> list[str]:
-    """Cut what all names begin and end with, in whole words, where they are long; at least one word stays."""
-    if len(set(names)) < 2 or max(map(len, names)) <= _LONG:
-        return list(names)
+    """Cut what all names begin and end with, in whole words; at least one word stays."""
     parts = [_WORDS.split(name) for name in names]  # words and the separators between them, in turn
     lower = [_WORDS.split(name.lower()) for name in names]
     from_ends = (zip(*(own[::turn] for own in lower), strict=False) for turn in (1, -1))

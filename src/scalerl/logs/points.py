@@ -45,7 +45,9 @@ def curves_from(tables: Sequence[Table], selection: Selection) -> list[Curve]:
         tables = _with_joined_files(tables)
     files = file_names([table.path for table in tables])
     tables = [_prepared(table, file, selection, len(files)) for table, file in zip(tables, files, strict=True)]
-    tables = [_with_named_runs(table, selection) for table in selection.filtered(tables)]
+    if selection.where or selection.where_not or selection.holdout:
+        tables = selection.filtered(tables)
+    tables = [_with_named_runs(table, selection) for table in tables]
     values: dict[str, set[str]] = {}
     for table in tables:
         for column in table.apart:
@@ -60,7 +62,7 @@ def curves_from(tables: Sequence[Table], selection: Selection) -> list[Curve]:
         keys = zip(*(map(label, table[column][measured]) for column in columns), strict=True)
         for key, own in grouped(keys).items():
             curves.setdefault(tuple(zip(columns, key, strict=True)), []).append((table, measured[own]))
-    if not selection.by and not selection.seed:
+    if len(curves) > 1 and not selection.by and not selection.seed:
         curves = _with_joined_seeds(curves)
     if not curves:
         table = tables[0]
@@ -70,8 +72,9 @@ def curves_from(tables: Sequence[Table], selection: Selection) -> list[Curve]:
             f"{with_y} have {table.y!r} and none has both; choose other columns with --x and --y."
         )
     return [
-        Curve(key, pooled([table.take(rows) for table, rows in own]), tuple(table for table, _ in own))
+        Curve(key, pooled(parts) if len(parts) > 1 else parts[0], tuple(table for table, _ in own))
         for key, own in curves.items()
+        for parts in [[table.take(rows) for table, rows in own]]
     ]
 
 

@@ -172,8 +172,9 @@ def _series(curve: Curve, selection: Selection, names: dict[str, Any]) -> Series
     samples[~((samples >= 1) & (samples < 2**63) & is_mean)] = np.nan
     start, start_sd = _start(y[is_start], samples[is_start], selection, SCALES[y_scale])
     facts += _start_facts(start, points.take(is_start), x[~held], selection)
+    reward = curve.tables[0].reward
     is_open = start is None and selection.start is None and y_scale == "1"
-    if is_open and (before := _evaluated_before(curve, table.numbers(table.step))):
+    if reward and reward.too_few and is_open and (before := _evaluated_before(curve, table.numbers(table.step))):
         start, start_sd = before.values["start"], None
         facts.append(before)
     facts += _mixed(points, selection)
@@ -247,9 +248,12 @@ def _points(table: Table, selection: Selection, facts: list[Fact]) -> Points:
         columns = [str(name) for name, gone in ((table.x, no_x), (table.y, no_y & ~no_x)) if gone.any()]
         values = {"columns": tuple(sorted(columns)), "num": int(missing.sum()), "num_rows": len(missing)}
         facts.append(Fact(kind="nan_rows", values=values | {"place": table.where(missing)}))
-    column, value = selection.holdout or (None, "")
+    held = np.zeros(len(table), dtype=bool)
+    if selection.holdout:
+        column, value = selection.holdout
+        held = same(table[column], value)
     # Files pooled into one curve are different runs, unless the user names the column of runs.
-    run, held = labels(table[selection.seed or FILE]), same(table[column], value)
+    run = labels(table[selection.seed or FILE])
     points = Points(table, numbers["x"], numbers["y"], run, held).take(~missing)
     return _named_by_seed(points, facts) if table.seed and not selection.seed else points
 
@@ -277,7 +281,7 @@ def _without_repeated(points: Points, facts: list[Fact]) -> Points:
     answers do.
     """
     order = np.lexsort((points.x, points.held, points.run))
-    computes, rewards = [*zip(points.run, map(str, points.x), strict=True)], [*map(str, points.y)]
+    computes, rewards = [*zip(points.run.tolist(), points.x.tolist(), strict=True)], points.y.tolist()
     if len(set(computes)) < len(computes):
         samples = map(str, points.table.numbers(points.table.find("num_samples")))
         texts = [*zip(rewards, *points.words.values(), strict=True)]
@@ -292,7 +296,9 @@ def _without_repeated(points: Points, facts: list[Fact]) -> Points:
         if usual >= 2 and len({words[1:] for words in texts}) == 1 and not are_answers:
             facts.append(Fact(kind="several_per_compute", values={"x": points.table.x, "num": usual}))
     else:
-        rows = [(*computes[at][:1], points.held[at], rewards[at]) for at in order]
+        rows = [
+            (computes[at][0], held, rewards[at]) for at, held in zip(order, points.held[order].tolist(), strict=True)
+        ]
         begins = np.array([at for at, row in enumerate(rows) if at == 0 or row != rows[at - 1]])
         is_held = len(begins) >= 6 and np.median(np.diff(begins, append=len(rows))) >= 2
         kind, kept = "held_values", order[begins] if is_held and len(set(rows)) >= 0.8 * len(begins) else order
@@ -433,14 +439,13 @@ def _start_facts(start: float | None, first: Points, x: Floats, selection: Selec
 def _evaluated_before(curve: Curve, steps: Floats) -> Fact | None:
     """Return an evaluation that was made before the first training reward, as verl's of step 0: it is the start."""
     table, *others = curve.tables
-    few = table.reward.too_few if table.reward and table.reward.kind == "training" else ()
-    if not few or np.isnan(steps).all() or others or table.kind == "run":
+    if np.isnan(steps).all() or others or table.kind == "run" or not table.reward or table.reward.kind != "training":
         return None
     early = min(np.nanmin(steps), _FIRST_STEPS * np.nanmax(steps) + 1e-9)
     is_before = table.numbers(table.step) < early
     for name, value in curve.key:
         is_before &= labels(table[name]) == value
-    for column, _ in few:
+    for column, _ in table.reward.too_few:
         values = table.numbers(column)[is_before]
         values = values[(values >= 0) & (values <= 1)]
         if values.size:

@@ -119,8 +119,6 @@ class Table:
 def pooled(parts: Sequence[Table]) -> Table:
     """Return the rows of several tables as one."""
     first, seed = parts[0], next((part.seed for part in parts if part.seed), None)
-    if len(parts) == 1:
-        return first
     columns = dict.fromkeys(name for part in parts for name in part.cells)
     return replace(
         first,

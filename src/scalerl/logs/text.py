@@ -249,44 +249,40 @@ def _columns_in(value: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 # Objects that some loggers put the metrics of a row into: verl's {"step": 1, "data": {...}}, events with "metrics".
 _WRAPPERS = ("data", "metrics", "payload", "values")
+_OBJECT = re.compile(r'\{(?=\s*(?:["}]|$))')
 _LINE_END = re.compile(r"[ \t\r]*(\n|$)")
 
 
 def jsonl_rows(source: Source, files: Sequence[Path]) -> Iterator[Placed]:
     """Yield one row per object, on one line or on several; what was cut while it was written is left out."""
-    text, decoder, end, num = source.text, json.JSONDecoder(), 0, 0
-    gaps: list[tuple[int, str]] = []
-    for line, begin in _objects_in(text):
-        if begin < end:
+    text, decode = source.text, json.JSONDecoder().raw_decode
+    after = end = num = last = 0
+    bad: list[int] = []
+    for at, line in enumerate(text.split("\n"), start=1):
+        begin, after = after, after + len(line) + 1
+        if begin < end or not line.strip():
             continue  # within the object before
-        try:
-            row, after = decoder.raw_decode(text, begin)
-        except (ValueError, RecursionError):
-            source.spend()
-            continue
-        # An object within a line that was cut is none; a row that a successor wrote behind such a line is.
-        if _LINE_END.match(text, after):
-            gaps.append((end, text[end:begin].strip()))
-            end, num = after, num + 1
-            for inner in [inner for name in _WRAPPERS if isinstance(inner := row.get(name), dict)]:
-                row = {**inner, **{key: value for key, value in row.items() if value is not inner}}
-            yield f"line {line}", flatten(row)
-    rest = text[end:].strip()
-    # The last line may be one that is being written.
-    gaps += [(end, rest)] if not num or not rest.startswith("{") else []
-    gaps = [gap for gap in gaps if gap[1]]
-    if gaps:
-        place, bad = text.index(gaps[0][1], gaps[0][0]), sum(gap.count("\n") + 1 for _, gap in gaps)
-        first = text.count("\n", 0, place) + 1
-        if bad > num:
-            raise InputError(f"{source.path}, line {first}: not JSON lines; repair or remove what is none.")
-        source.note("cut_lines", num=bad, line=first)
-
-
-def _objects_in(text: str) -> Iterator[tuple[int, int]]:
-    """Yield (line number, position) of where an object may begin; of each line the first few places."""
-    at = 0
-    for line_number, line in enumerate(text.split("\n"), start=1):
-        for match in islice(re.finditer(r'\{(?=\s*(?:["}]|$))', line[:_MAX_FIELD]), _MAX_SAMPLE):
-            yield line_number, at + match.start()
-        at += len(line) + 1
+        for match in islice(_OBJECT.finditer(line[:_MAX_FIELD]), _MAX_SAMPLE):
+            try:
+                row, stop = decode(text, begin + match.start())
+            except (ValueError, RecursionError):
+                source.spend()
+                continue
+            # An object within a line that was cut is none; a row that a successor wrote behind such a line is.
+            if _LINE_END.match(text, stop):
+                bad += [at] if line[: match.start()].strip() else []
+                end, num, last = stop, num + 1, at
+                if dict in set(map(type, row.values())):
+                    for inner in [inner for name in _WRAPPERS if isinstance(inner := row.get(name), dict)]:
+                        row = {**inner, **{key: value for key, value in row.items() if value is not inner}}
+                    row = flatten(row)
+                yield f"line {at}", row
+                break
+        else:
+            bad.append(at)
+    if num and text[end:].lstrip().startswith("{"):
+        bad = [at for at in bad if at <= last]  # the last line may be one that is being written
+    if len(bad) > num:
+        raise InputError(f"{source.path}, line {bad[0]}: not JSON lines; repair or remove what is none.")
+    if bad:
+        source.note("cut_lines", num=len(bad), line=bad[0])
