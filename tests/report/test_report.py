@@ -203,7 +203,15 @@ def test_collapsed_curve_does_not_lead(tmp_path: Path):
     assert {"kind": "past_peak", "names": ["broken"]} in content["summary"][""]
 
 
-def told_of_curves(folder: Path, ceilings: dict[str, list[float]]) -> dict[str, Any]:
+@pytest.mark.usefixtures("quick")
+def test_curves_are_pooled_where_that_is_asked_for(tmp_path: Path):
+    ceilings = {f"arm{place}": [0.5 + 0.01 * place] * 24 for place in range(4)}
+    for pool in (False, True):
+        content = told_of_curves(tmp_path, ceilings, FitOptions(pool=pool))
+        assert [curve["unpooled"] is not None for curve in view(content)["curves"]] == [pool] * 4
+
+
+def told_of_curves(folder: Path, ceilings: dict[str, list[float]], options: FitOptions | None = None) -> dict[str, Any]:
     """The report of curves that rise from 0.3 towards these ceilings, the midpoint at the third of 24 points."""
     noise = np.random.default_rng(1)
     lines = ["recipe,gpu_hours,pass_rate"]
@@ -212,7 +220,7 @@ def told_of_curves(folder: Path, ceilings: dict[str, list[float]]) -> dict[str, 
             reward = 0.3 + (ceiling - 0.3) / (1 + (3 / place) ** 2) + 0.003 * noise.normal()
             lines.append(f"{recipe},{100 * place},{reward:.5f}")
     (folder / "log.csv").write_text("\n".join(lines))
-    return content_of(folder / "log.csv", selection=Selection(by=("recipe",), start=0.3))
+    return content_of(folder / "log.csv", selection=Selection(by=("recipe",), start=0.3), options=options)
 
 
 def test_the_forecasts_are_those_of_the_forecast_command(study: Path, written: dict[str, Any]):

@@ -5,22 +5,16 @@ from typing import Any
 
 from scalerl import store
 from scalerl.curves import FORMS, NoteKind, Verdict, find_note, note_text
-from scalerl.joint.pool import pool
 from scalerl.logs.series import Series
 from scalerl.report.alarms import listed
 from scalerl.report.charts import lines_json, times_json
 from scalerl.report.conclusions import leader, open_questions, reference, sentence, summary, warnings
-from scalerl.report.figures import line_of, points_json
+from scalerl.report.figures import points_json
 from scalerl.report.json import picked, plain, ranking_json, to_json
-from scalerl.report.results import curve_text, param_value
+from scalerl.report.results import curve_text
 from scalerl.report.runs import Run, differences, environments, hours_name
 from scalerl.report.tables import report_tables
-from scalerl.report.views import HELD_OUT, TARGETS, Report, View
-
-PARAMS = ("ceiling", "exponent", "midpoint")
-LINE_POINTS = 48
-# Times the largest compute at which the page has exact forecasts; between those it interpolates.
-KNOWN = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, *TARGETS, 8.0, 16.0)
+from scalerl.report.views import HELD_OUT, Report, View
 
 
 def report_json(report: Report) -> dict[str, Any]:
@@ -73,7 +67,7 @@ def _numbers(report: Report) -> dict[str, Any]:
         "windows": [{"key": window.key, "label": window.label} for window in report.windows],
         "window": report.window.key,
         "sets": [_set_json(report, name) for name in report.sets],
-        "views": [_view_json(report, view) for view in report.views],
+        "views": [_view_json(view) for view in report.views],
         "runs": [run_json(run) for run in material.runs],
         "hours": hours_name(material.runs),
         "differences": {
@@ -81,7 +75,6 @@ def _numbers(report: Report) -> dict[str, Any]:
             "rows": differences(material.runs, material.base),
         },
         "environment": environments(material.runs),
-        "pooled": pooled_json(report),
         "decisions": decisions_json(report),
     }
 
@@ -110,16 +103,11 @@ def _held_out(report: Report, column: str, data: Series) -> set[tuple[float, flo
     return {point for each in held for point in zip(each.holdout_compute, each.holdout_reward, strict=True)}
 
 
-def _view_json(report: Report, view: View) -> dict[str, Any]:
+def _view_json(view: View) -> dict[str, Any]:
     analysis = to_json(view.analysis)
-    series = report.members(view.evaluation_set, view.axis.column)
-    largest = max(float(data.compute.max(initial=0.0)) for data in series)
-    computes = [times * largest for times in KNOWN]
     for row, curve in zip(analysis["curves"], view.analysis.curves, strict=True):
-        row |= {"label": curve.name, "is_known": curve.verdict == Verdict.KNOWN, "line": None}
-        if curve.fit is not None and curve.usable and curve.fit.has_intervals:
-            begin = min(float(curve.fit.compute.min()) / 4, computes[0])
-            row["line"] = line_of(curve.fit, begin, 1.5 * computes[-1], num=LINE_POINTS, at=computes).as_json()
+        line = view.lines.get(curve.name)
+        row |= {"label": curve.name, "is_known": curve.verdict == Verdict.KNOWN, "line": line and line.as_json()}
     straight = {
         name: {**refitted.params, "first": float(refitted.compute.min()), "last": refitted.scale}
         for name, refitted in view.comparison.shared_fits.items()
@@ -141,21 +129,7 @@ def run_json(run: Run) -> dict[str, Any]:
     }
 
 
-# What the arms of a study say together, and what its policy decided
-
-
-def pooled_json(report: Report) -> list[dict[str, Any]]:
-    """Return ceilings and exponents of the view shown first, pooled over arms and alone; empty unless a study."""
-    rows: list[dict[str, Any]] = []
-    for view in map(report.view, report.sets) if report.material.folder is not None else ():
-        fits = {curve.name: curve.fit for curve in view.analysis.curves if curve.fit is not None and curve.usable}
-        for name, fit in pool(fits).items():
-            if fit.unpooled is not None:
-                sides = {"pooled": fit, "alone": fit.unpooled}
-                values = {param: {side: plain(param_value(each, param)) for side, each in sides.items()}
-                          for param in PARAMS}  # fmt: skip
-                rows.append({"arm": name, "set": view.evaluation_set, **values})
-    return rows
+# What the policy of a study decided
 
 
 def decisions_json(report: Report) -> list[dict[str, Any]]:

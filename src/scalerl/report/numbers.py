@@ -1,7 +1,7 @@
 """How numbers and names are written: amounts of compute, rewards, intervals, durations, lists."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -63,11 +63,8 @@ def two_decimals(value: float) -> str:
     return f"{value:.2f}"
 
 
-def interval_text(value: Value | Mapping[str, float | None] | None, show: Format = number_text) -> str:
-    """Format a number with its interval, "0.61 [0.59, 0.63]"; "-" if there is none. A mapping is that of the JSON."""
-    if isinstance(value, Mapping):
-        middle, low = (math.nan if value[key] is None else float(value[key] or 0.0) for key in ("value", "low"))
-        value = Value(value=middle, low=low, high=math.inf if value["high"] is None else value["high"])
+def interval_text(value: Value | None, show: Format = number_text) -> str:
+    """Format a number with its interval, "0.61 [0.59, 0.63]"; "-" if there is none."""
     if value is None or not math.isfinite(value.value):
         return "-"
     if math.isnan(value.low) or value.low == value.high:

@@ -358,7 +358,7 @@ def _some_usable(curves: Sequence[CurveResult]) -> tuple[CurveResult, ...]:
 def fitted_curves(series: Sequence[Series], options: FitOptions) -> list[CurveResult]:
     """Fit every curve; with `--pool` or `--prior` then each again with what the others say of it."""
     check_pool(series, options)
-    return _pooled([fitted_curve(data, options) for data in series], options)
+    return pooled([fitted_curve(data, options) for data in series], options)
 
 
 def check_pool(series: Iterable[Series], options: FitOptions) -> None:
@@ -379,7 +379,7 @@ def _pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[Not
     return (note(NoteKind.NOT_POOLED, names=alone),) if alone else ()
 
 
-def _pooled(curves: Sequence[CurveResult], options: FitOptions) -> list[CurveResult]:
+def pooled(curves: Sequence[CurveResult], options: FitOptions) -> list[CurveResult]:
     """Return the curves pooled with those of their evaluation set (--pool) and with earlier runs (--prior)."""
     if not options.is_pooled:
         return list(curves)
@@ -390,8 +390,8 @@ def _pooled(curves: Sequence[CurveResult], options: FitOptions) -> list[CurveRes
         if curve.fit is not None:
             group = str(curve.series.evaluation_set) if options.pool else curve.name
             groups.setdefault(group, {})[curve.name] = curve.fit
-    pooled = {name: fit for fits in groups.values() for name, fit in pool(fits, earlier).items()}
-    return [replace(curve, fit=pooled.get(curve.name)) for curve in curves]
+    together = {name: fit for fits in groups.values() for name, fit in pool(fits, earlier).items()}
+    return [replace(curve, fit=together.get(curve.name)) for curve in curves]
 
 
 def score_held_out(curve: CurveResult) -> Score | None:

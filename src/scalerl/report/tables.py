@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalerl.report.columns import number
-from scalerl.report.numbers import duration, fixed, short_compute_text, two_decimals
-from scalerl.report.numbers import interval_text as interval
+from scalerl.report.numbers import duration, short_compute_text
 
 NARROWEST = 14  # letters that a column of names keeps on a narrow terminal
 NAMES = ("curve", "a", "b")
@@ -84,21 +83,8 @@ DECISIONS = {
 
 def report_tables(content: Mapping[str, Any]) -> list[Table]:
     """Return the tables that have rows."""
-    makers = (_pooled, _decisions, _differences, _signals, _cost, _environment)
+    makers = (_decisions, _differences, _signals, _cost, _environment)
     return [table for table in (make(content) for make in makers) if table.rows]
-
-
-def _pooled(content: Mapping[str, Any]) -> Table:
-    shown = [("ceiling", fixed(3)), ("exponent", two_decimals)]
-    rows = [
-        (
-            f"{row['arm']} ({row['set']})" if row["set"] else row["arm"],
-            *(interval(row[param][side], show) for param, show in shown for side in ("pooled", "alone")),
-        )
-        for row in content["pooled"]
-    ]
-    heads = ("arm", *(f"{param}, {side}" for param, _ in shown for side in ("pooled", "alone")))
-    return Table(key="pooled", title="Pooled over arms", heads=heads, rows=rows, left=("arm",))
 
 
 def _until(share: Any) -> str:

@@ -18,16 +18,28 @@ from scalerl.logs.columns import find, has_role
 from scalerl.logs.facts import Fact
 from scalerl.logs.series import Selection, Series, series_from
 from scalerl.logs.table import Table
-from scalerl.report.figures import DIFFERENT_UNITS
+from scalerl.report.figures import DIFFERENT_UNITS, Line, line_of
 from scalerl.report.inputs import ARM, Material, gather
 from scalerl.report.numbers import compute_text
-from scalerl.report.results import Analysis, CurveResult, FitOptions, fitted_curve, held_out_after, score_held_out
+from scalerl.report.results import (
+    Analysis,
+    CurveResult,
+    FitOptions,
+    check_pool,
+    fitted_curve,
+    held_out_after,
+    pooled,
+    score_held_out,
+)
 from scalerl.report.runs import hours_name, incomparable, uneven_pace
 from scalerl.report.workers import Workers, worth
 
 SHARES = (0.25, 0.5)
 TARGETS = (2.0, 4.0)
 """Times the largest compute at which forecasts are given."""
+KNOWN = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, *TARGETS, 8.0, 16.0)
+"""Times the largest compute at which the lines of the page are exact; between those it interpolates."""
+LINE_POINTS = 48
 NOT_COMPARED = Comparison(pairs=(), standings=(), shared_ceiling=None, shared_fits={})
 ALL = "all"
 HELD_OUT = "held-out"
@@ -59,7 +71,7 @@ class Window:
     """Instead of `test_share`, likewise."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class View:
     """The curves of one evaluation set on one axis, fitted on one window."""
 
@@ -67,6 +79,8 @@ class View:
     axis: Axis
     window: Window
     analysis: Analysis
+    lines: Mapping[str, Line]
+    """What the page draws of the curves that have one."""
 
     @property
     def is_compared(self) -> bool:
@@ -160,8 +174,7 @@ def report_on(
             how = options.compare if is_compared else None
             jobs.append((name, axis, each, workers.submit(_analysed, asked, largest, fitted, how)))
         views = tuple(
-            _mark_incomparable(View(evaluation_set=name, axis=axis, window=each, analysis=job.result()), material)
-            for name, axis, each, job in jobs
+            _mark_incomparable(View(name, axis, each, *job.result()), material) for name, axis, each, job in jobs
         )
     shown = [curve for view in views if view.axis is found[0][0] and view.window is window
              for curve in view.analysis.curves]  # fmt: skip
@@ -321,17 +334,24 @@ def _analysed(
     largest: float,
     fitted: Callable[[Series, FitOptions], CurveResult],
     compare: Callable[[Mapping[str, Fit]], Comparison] | None,
-) -> Analysis:
-    """Fit the curves of a view, with scores on what is held out and forecasts, and compare them."""
-    curves, computes = [], [times * largest for times in TARGETS]
-    is_one_axis = len({data.x_label for data, _ in asked}) == 1
-    for data, options in asked:
-        curve = fitted(data, options)
-        at = tuple(reward_at(curve.fit, computes)) if curve.fit and curve.usable and is_one_axis else ()
+) -> tuple[Analysis, dict[str, Line]]:
+    """Fit the curves of a view, with scores on what is held out, forecasts and lines, and compare them."""
+    series, options = [data for data, _ in asked], asked[0][1]
+    check_pool(series, options)
+    is_one_axis, computes = len({data.x_label for data in series}) == 1, [times * largest for times in KNOWN]
+    curves, lines, fits = [], {}, {}
+    for curve in pooled([fitted(data, own) for data, own in asked], options):
+        fit, at = curve.fit, ()
+        if fit is not None:
+            fits[curve.name] = fit
+        if fit is not None and fit.usable and is_one_axis:
+            at = tuple(reward_at(fit, [times * largest for times in TARGETS]))
+        if fit is not None and fit.usable and fit.has_intervals:
+            begin = min(float(fit.compute.min()) / 4, computes[0])
+            lines[curve.name] = line_of(fit, begin, 1.5 * computes[-1], num=LINE_POINTS, at=computes)
         curves.append(replace(curve, holdout=score_held_out(curve), at=at))
-    fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
     comparisons = {"": compare(fits)} if compare is not None and len(fits) > 1 and is_one_axis else {}
-    return Analysis(command="compare", curves=tuple(curves), comparisons=comparisons)
+    return Analysis(command="compare", curves=tuple(curves), comparisons=comparisons), lines
 
 
 def _mark_incomparable(view: View, material: Material) -> View:

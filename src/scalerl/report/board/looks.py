@@ -289,7 +289,6 @@ def conclude(source: Source, end_compute: float | None, known: Json, *, with_his
         return {
             "report": {name: content[name] for name in CONCLUDED},
             "sets": [{key: each[key] for key in ("lead", "reference", "curves")} for each in content["sets"]],
-            "tables": [table for table in content["tables"] if table["key"] == "pooled"],
             "main": {} if source.kind == "study" else _main_json(report, content, end),
             "alarms": listed(alarms),
             "history": history,
@@ -341,7 +340,7 @@ def shown(look: Look, fits: Json | None) -> tuple[Json, Json]:
     report, summary, history = look.report, look.summary, {}
     if report is not None and fits is not None and fits["sets"] and _curves(report["sets"]) == _curves(fits["sets"]):
         sets = [{**now, **then} for now, then in zip(report["sets"], fits["sets"], strict=True)]
-        report = {**report, **fits["report"], "sets": sets, "tables": [*fits["tables"], *report["tables"]]}
+        report = {**report, **fits["report"], "sets": sets}
         now = {key: summary[key] for key in ("reward", "points") if key in summary}
         summary, history = {**summary, **fits["main"], **now}, fits["history"]
     detail = {**look.detail, "report": report, "history": history}
