@@ -1,5 +1,4 @@
 import errno
-import json
 import os
 
 import numpy as np
@@ -85,11 +84,7 @@ def test_a_learner_that_took_no_step_can_be_saved_too(tmp_path):
     assert second.step(random_batch(0)) == first.step(random_batch(0))
     for name, weight in second.weights().items():
         assert torch.equal(weight, first.weights()[name]), name
-
-
-def test_a_learner_does_not_change_the_state_it_loaded():
-    first, second = make_learner(), make_learner(seed=1)
-    first.step(random_batch(0))
+    # Nor does a learner change the state that it was given.
     state = first.state_dict()
     before = {part: {name: value.clone() for name, value in values.items()} for part, values in state.items()}
     second.load_state_dict(state)
@@ -113,14 +108,6 @@ def test_the_last_ones_are_kept(tmp_path):
     assert latest(tmp_path) == tmp_path / "step-00004000"
 
 
-def test_a_step_can_be_saved_again(tmp_path):
-    save(tmp_path, simple(1))
-    save(tmp_path, simple(2, value=1.0))
-    path = save(tmp_path, simple(2, value=2.0))
-    assert load(path).read_tensors["weights"]["w"][0, 0] == 2.0
-    assert len(list(tmp_path.iterdir())) == 2
-
-
 def test_saving_a_step_again_never_loses_it(tmp_path, monkeypatch):
     save(tmp_path, simple(2, value=1.0))
     rename = os.rename
@@ -135,6 +122,9 @@ def test_saving_a_step_again_never_loses_it(tmp_path, monkeypatch):
         save(tmp_path, simple(2, value=2.0))
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
     assert load(tmp_path / "step-00000002").read_tensors["weights"]["w"][0, 0] == 1.0
+    monkeypatch.undo()
+    assert load(save(tmp_path, simple(2, value=2.0))).read_tensors["weights"]["w"][0, 0] == 2.0
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
 
 
 @pytest.mark.parametrize(
@@ -160,13 +150,10 @@ def test_damaged_checkpoint_error_names_the_older_one(tmp_path, file, change, fa
     with pytest.raises(CheckpointError, match=f"step-00000002 is damaged .*{fault}"):
         load(newest)
     newest.rename(tmp_path / "step-00000002.damaged")
-    assert latest(tmp_path) == tmp_path / "step-00000001"
-
-
-def test_nothing_is_offered_where_nothing_is_whole(tmp_path):
-    for step in (1, 2):
-        (save(tmp_path, simple(step)) / "meta.json").unlink()
-    with pytest.raises(CheckpointError, match=r"step-00000002 is damaged .* and no older one is intact"):
+    oldest = tmp_path / "step-00000001"
+    assert latest(tmp_path) == oldest
+    (oldest / "meta.json").unlink()
+    with pytest.raises(CheckpointError, match=r"step-00000001 is damaged .* and no older one is intact"):
         latest(tmp_path)
 
 
@@ -205,22 +192,10 @@ def test_unfinished_checkpoint_is_ignored_and_removed(tmp_path):
     assert not remains.exists()
 
 
-def test_meta_that_is_not_json_is_refused_before_writing(tmp_path):
+@pytest.mark.parametrize("value", [object(), float("nan")])
+def test_meta_that_is_not_json_is_refused_before_writing(tmp_path, value):
     save(tmp_path, simple(1))
     before = content(tmp_path)
-    with pytest.raises(TypeError):
-        save(tmp_path, Checkpoint(step=1, meta={"a": object()}))
-    with pytest.raises(ValueError, match="JSON"):
-        save(tmp_path, Checkpoint(step=1, meta={"a": float("nan")}))
+    with pytest.raises((TypeError, ValueError), match="JSON"):
+        save(tmp_path, Checkpoint(step=1, meta={"a": value}))
     assert content(tmp_path) == before
-
-
-def test_the_manifest_is_written_for_people_too(tmp_path):
-    manifest = json.loads((save(tmp_path, simple(2)) / "manifest.json").read_text())
-    assert manifest["step"] == 2
-    assert manifest["files"].keys() == {
-        "arrays.groups.safetensors",
-        "meta.json",
-        "tensors.none.safetensors",
-        "tensors.weights.safetensors",
-    }

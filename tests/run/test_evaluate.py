@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import SHORT, without_time
+from small_runs import USUAL, small, without_time
 
 from scalerl import store
 from scalerl.config import load_recipe
@@ -62,7 +62,7 @@ def test_each_set_has_its_own_size_and_sampling(tmp_path: Path):
 
 def test_default_sizes_are_all_rows_or_a_thousand(tmp_path: Path):
     own = f'evaluation.sets.own={{name="file", path={file_of(tmp_path / "own.jsonl", 7)}}}'
-    recipe = load_recipe("tiny-cpu", [own, "evaluation.sets.made=arithmetic"])
+    recipe = load_recipe("tiny-cpu", [own, 'evaluation.sets.made={name="arithmetic", num_problems=8}'])
     made = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
     assert {name: len(task.evaluation) for name, task in made.items()} == {"own": 7, "made": 1000}
 
@@ -88,18 +88,8 @@ def test_unjudged_answers_are_wrong_and_counted():
 
 
 IN_FLIGHT = (
-    "task.num_problems=64",
-    "pipeline.groups_per_batch=2",
-    "pipeline.completions_per_group=2",
-    "pipeline.max_lag=4",
-    "rollout.slots=16",
-    "evaluation.num_prompts=6",
-    "evaluation.samples_per_prompt=2",
-    "evaluation.every=2",
-    "optimizer.lr=1e-2",
-    "optimizer.warmup_steps=0",
-    "filter.zero_variance=false",
-    "budget.steps=4",
+    *("task.num_problems=64", "pipeline.groups_per_batch=2", "pipeline.max_lag=4", "evaluation.every=2"),
+    *("optimizer.lr=1e-2", "optimizer.warmup_steps=0", "filter.zero_variance=false", "budget.steps=4"),
 )
 
 
@@ -107,14 +97,14 @@ def test_a_run_has_one_engine_and_measures_as_a_fresh_one_would(tmp_path: Path, 
     made: list[Any] = []
     build = parts.make_engine
     monkeypatch.setattr(parts, "make_engine", lambda *args, **named: made.append(build(*args, **named)) or made[-1])
-    run = Run(load_recipe("tiny-cpu", [*IN_FLIGHT, "checkpoint={every=2, keep=9}"]), tmp_path / "run")
+    run = Run(small(*IN_FLIGHT, *USUAL, "checkpoint={every=2, keep=9}"), tmp_path / "run")
     run.train()
     assert len(made) == 1
     # At step 2 training was under way in the same slots.
     measured = {row["step"]: row["num_correct"] for row in store.read_evals(tmp_path / "run")}
     for step in (2, 4):
         model = export(tmp_path / "run", tmp_path / f"model-{step}", str(step))
-        recipe = load_recipe("tiny-cpu", [*IN_FLIGHT, f"model.path={json.dumps(str(model))}"])
+        recipe = small(*IN_FLIGHT, *USUAL, f"model.path={json.dumps(str(model))}")
         inputs = parts.load_inputs(recipe)
         with closing(parts.build_engine(inputs.model, recipe)) as engine:
             fresh = evaluate_set(inputs.eval_sets[0], engine, inputs, recipe.evaluation, step=step)
@@ -136,10 +126,9 @@ def test_training_is_the_same_however_often_it_is_evaluated(
     monkeypatch.setattr(parts, "make_engine", built)
     rows = {}
     for every in (1, 100):
-        settings = [*IN_FLIGHT, *SHORT, "budget.steps=6", f"evaluation.every={every}", "checkpoint.every=100"]
         folder = tmp_path / str(every)
-        Run(load_recipe("tiny-cpu", settings), folder).train()
-        assert len(store.read_evals(folder)) == (7 if every == 1 else 2)
+        Run(small(*IN_FLIGHT, f"evaluation.every={every}", "checkpoint.every=100"), folder).train()
+        assert len(store.read_evals(folder)) == (5 if every == 1 else 2)
         # What was spent is left out: a chunk that is under way when an evaluation begins is counted then, not later.
         rows[every] = [
             {key: value for key, value in row.items() if not key.startswith(("flops", "tokens"))}

@@ -3,10 +3,12 @@
     pytest -m slow tests/run/test_kills.py -s        5 kills in each layout, and a line about each
 
 A kill hits the driver, or any process that it started. Moments and victims are drawn from a seed: SCALERL_KILL_SEED.
+What no kill shows is in FAULTS: a process that is stopped, and Ray's own servers.
 """
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +19,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from ray_processes import command_line, processes_with, shared_memory, shared_memory_of, wait_until
+from ray_processes import (
+    LOOPBACK,
+    command_line,
+    listening,
+    processes_with,
+    shared_memory,
+    shared_memory_of,
+    wait_until,
+)
+from ray_runs import kinds_of_loss
 from small_runs import SHORT, SMALL, check_lineage
 
 from scalerl import store
@@ -147,6 +158,45 @@ def test_killed_runs_lose_nothing_and_leave_nothing(tmp_path: Path, temporary: P
         assert driver.wait(PATIENCE_S) == 0, run.log.read_text()
     run.check_nothing_left()
     assert (store.read_status(run.folder) or {})["status"] == "done"
+    check_lineage(run.folder, steps)
+
+
+RANK = r"has given no sign of life for 15 s"
+FAULTS = {
+    ("ranks", r".*scalerl\.remote\.child", signal.SIGSTOP): f"of the learner {RANK}: it was stopped",
+    ("ranks and generators on ray", "ray::LearnerRank", signal.SIGSTOP): RANK,
+    ("ranks and generators on ray", "ray::LearnerRank", signal.SIGKILL): r"process \d+ on node .* died",
+    ("generators on ray", "ray::Generator", signal.SIGSTOP): "",
+    ("generators on ray", r"\S*/raylet ", signal.SIGKILL): "Ray on this machine",
+    ("generators on ray", r"\S*/gcs_server ", signal.SIGKILL): "Ray on this machine",
+}
+"""Layout, command line of the victim and signal; then why the run ends, empty where it goes on."""
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: " ".join(map(str, fault)))
+def test_what_follows_the_loss_of_a_process(tmp_path: Path, temporary: Path, fault: tuple[str, str, signal.Signals]):
+    layout, victims, number = fault
+    if "ray" in layout:
+        pytest.importorskip("ray")
+    run = Killed(layout, tmp_path / "run", temporary)
+    with run.started(steps=100_000) as driver:
+        wait_until(lambda: driver.poll() is not None or run.num_rows() >= 3, PATIENCE_S, "step 3")
+        assert listening(run.processes()) <= LOOPBACK
+        *_, victim = sorted(pid for pid in run.processes() if re.match(victims, command_line(pid)))
+        os.kill(victim, number)
+        if FAULTS[fault]:
+            assert what_followed(run, driver) == "ended"
+        else:
+            wait_until(lambda: "silent" in kinds_of_loss(run.folder), PATIENCE_S, "the loss")
+            assert what_followed(run, driver) == "went on"
+    run.check_nothing_left()
+    assert "Traceback" not in run.log.read_text()
+    if FAULTS[fault]:
+        assert re.search(FAULTS[fault], (store.read_status(run.folder) or {})["reason"])
+    # Other devices may continue it.
+    steps = max(run.num_rows() + 3, 14)
+    with Killed("one device", run.folder, temporary).started(steps) as driver:
+        assert driver.wait(PATIENCE_S) == 0, run.log.read_text()
     check_lineage(run.folder, steps)
 
 

@@ -1,31 +1,37 @@
 """Memory of layouts: against sums by hand, what does not fit, and the nearest layout that does."""
 
-from contextlib import ExitStack
+import functools
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from transformers import LlamaConfig, Qwen3Config, Qwen3MoeConfig
 from typer.testing import CliRunner
 
 from scalerl.cli import app
 from scalerl.config import Recipe, load_recipe
+from scalerl.config.parts import RolloutSettings
 from scalerl.errors import ClusterError, RecipeError, UsageError
 from scalerl.rollout.torch.build import engine_advice
 from scalerl.run.cluster.place import enter_cluster
 from scalerl.run.memory import (
     RESERVE_BYTES,
     Gpus,
+    Memory,
     ModelSizes,
     check_context_ranks,
     decide_checkpointing,
     generator_bytes,
     learner_bytes,
-    memory_of_model,
+    memory_of,
     num_generators,
     settings_that_fit,
     why_not,
 )
+from scalerl.run.simulate import read_rates, splits
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 SIZES += ("num_key_value_heads",)
@@ -44,50 +50,52 @@ THREE = shape(128256, 3072, 8192, 28, 24, 8)
 
 
 def dense():
-    from transformers import Qwen3Config
-
     return Qwen3Config(**DENSE_8B)
 
 
 def llama():
-    from transformers import LlamaConfig
-
     return LlamaConfig(**EIGHT, head_dim=128, tie_word_embeddings=False)
 
 
 def experts():
-    from transformers import Qwen3MoeConfig
-
     return Qwen3MoeConfig(**EXPERTS_30B)
+
+
+@functools.cache
+def sizes_of(make: Callable[[], Any]) -> ModelSizes:
+    return ModelSizes.from_config(make())
 
 
 def recipe(*overrides: str) -> Recipe:
     return load_recipe("scalerl", [*overrides])
 
 
+def memory(settings: Recipe, gpus: str, make: Callable[[], Any] = dense) -> Memory:
+    return memory_of(settings, sizes_of(make), Gpus.parse(gpus))
+
+
 def test_sizes_of_a_dense_model_and_of_experts():
-    sizes = ModelSizes.from_config(dense())
-    assert sizes.params == pytest.approx(8.19e9, rel=0.01)
-    assert sizes.head_params == 151936 * 4096
-    assert sizes.cache_per_token == 2 * 36 * 8 * 128
-    moe = ModelSizes.from_config(experts())
+    sizes, moe = sizes_of(dense), sizes_of(experts)
+    assert (sizes.head_params, sizes.cache_per_token) == (151936 * 4096, 2 * 36 * 8 * 128)
     # All experts take memory; only those a token is routed to keep activations.
-    assert moe.params == pytest.approx(30.5e9, rel=0.01)
-    assert moe.kept_per_token == 4 * 2048 + 2 * 32 * 128 + 2 * 4 * 128 + 4 * 8 * 768
+    assert [sizes.params, moe.params] == pytest.approx([8.19e9, 30.5e9], rel=0.01)
+    assert moe.kept_per_token() == 4 * 2048 + 2 * 32 * 128 + 2 * 4 * 128 + 4 * 8 * 768
+    # 8 key-value heads on 16 ranks: each is on two of them.
+    assert sizes.kept_per_token(16) == sizes.kept_per_token() + 32 * 128 + 2 * 8 * 128
 
 
 def parts_of(settings: Recipe, slots: int = 10) -> tuple[dict[str, float], dict[str, float]]:
-    sizes = ModelSizes.from_config(dense())
+    sizes = sizes_of(dense)
     return learner_bytes(settings, sizes), generator_bytes(settings, sizes, slots)
 
 
 def test_parts_add_up_by_hand():
     settings = ("rollout.generators=2", "rollout.slots=20", "learner.micro_batch_tokens=16384")
-    sizes, (learner, generator) = ModelSizes.from_config(dense()), parts_of(recipe(*settings))
+    sizes, (learner, generator) = sizes_of(dense), parts_of(recipe(*settings))
     assert learner["weights"] == 6 * sizes.params
     assert learner["optimiser"] == 12 * sizes.params
-    assert learner["activations"] == 2 * 16384 * 36 * sizes.kept_per_token
-    assert memory_of_model(recipe(*settings), dense(), Gpus.parse("8x400")).slots == 10
+    assert learner["activations"] == 2 * 16384 * 36 * sizes.kept_per_token()
+    assert memory(recipe(*settings), "8x400").slots == 10
     assert generator["cache"] == 10 * 16384 * sizes.cache_per_token * 2
     assert generator["weights"] == 2 * sizes.params + 4 * sizes.head_params
     sharded, _ = parts_of(recipe(*settings, "learner.ranks=4", "learner.sharding=full"))
@@ -112,8 +120,6 @@ SHORT, WHOLE = (1024, 128), (16384, 512)
 )
 def test_estimate_is_near_what_was_measured(shape, role, tokens, lengths, changes, measured, within):
     """GiB that learners, and an engine of 32 slots, took on an H200 (docs/results/speed.md)."""
-    from transformers import LlamaConfig
-
     sizes = ModelSizes.from_config(LlamaConfig(**shape, tie_word_embeddings=shape is not EIGHT))
     context, prompt = lengths
     settings = recipe(
@@ -130,27 +136,24 @@ def test_estimate_is_near_what_was_measured(shape, role, tokens, lengths, change
     assert (sum(parts.values()) - RESERVE_BYTES) / 2**30 == pytest.approx(measured, rel=within)
 
 
+FEWER = LlamaConfig(**shape(151936, 4096, 12288, 4, 32, 8))
+MORE_GPUS, FP8 = {"engine": "vllm", "vllm": {"tensor_parallel": 2}}, {"engine": "vllm", "vllm": {"quantisation": "fp8"}}
+
+
 @pytest.mark.parametrize(
-    ("model_type", "settings", "advised"),
+    ("config", "settings", "advised"),
     [
-        ("llama", {"engine": "torch"}, None),
-        ("llama", {"engine": "vllm"}, "torch"),
-        ("llama-8b", {"engine": "vllm"}, None),
-        ("llama-8b", {"engine": "torch"}, None),
-        ("llama", {"engine": "vllm", "vllm": {"tensor_parallel": 2}}, None),
-        ("llama", {"engine": "vllm", "vllm": {"quantisation": "fp8"}}, None),
-        ("qwen3_moe", {"engine": "torch"}, "vllm"),
-        ("qwen3_moe", {"engine": "vllm"}, None),
+        (FEWER, {"engine": "torch"}, None),
+        (FEWER, {"engine": "vllm"}, "torch"),
+        (FEWER, MORE_GPUS, None),
+        (FEWER, FP8, None),
+        (LlamaConfig(**DENSE_8B), {"engine": "vllm"}, None),
+        (Qwen3MoeConfig(num_hidden_layers=4), {"engine": "torch"}, "vllm"),
+        (Qwen3MoeConfig(num_hidden_layers=4), {"engine": "vllm"}, None),
     ],
 )
-def test_the_faster_engine_is_advised(model_type, settings, advised):
-    from transformers import LlamaConfig, Qwen3MoeConfig
-
-    from scalerl.config.parts import RolloutSettings
-
-    small: dict[str, Any] = DENSE_8B | {"num_hidden_layers": 4}
-    configs = {"llama": LlamaConfig(**small), "llama-8b": LlamaConfig(**DENSE_8B), "qwen3_moe": Qwen3MoeConfig(**small)}
-    advice = engine_advice(RolloutSettings(**settings), configs[model_type])
+def test_the_faster_engine_is_advised(config, settings, advised):
+    advice = engine_advice(RolloutSettings(**settings), config)
     assert (advice is None) == (advised is None)
     assert f'rollout.engine = "{advised}"' in (advice or 'rollout.engine = "None"')
 
@@ -175,9 +178,8 @@ FEW = ("rollout.generators=1", "learner.ranks=4", "learner.sharding=full", "lear
     ],
 )
 def test_proposed_settings_fit(config, gpus, settings, expected):
-    before, devices = recipe(*settings), Gpus.parse(gpus)
-    own = memory_of_model(before, config(), devices)
-    changes = settings_that_fit(before, config(), devices)
+    own = memory(recipe(*settings), gpus, config)
+    changes = settings_that_fit(recipe(*settings), sizes_of(config), Gpus.parse(gpus))
     assert not own.fits
     assert changes is not None
     assert expected.items() <= changes.items()
@@ -188,7 +190,7 @@ def test_proposed_settings_fit(config, gpus, settings, expected):
     assert why_not(own, changes).endswith(", without learner.shard_size") is hybrid
     kept = [text for text in settings if text not in HYBRID[:2]]
     after = recipe(*kept, *(f"{key}={str(value).lower()}" for key, value in changes.items()))
-    assert memory_of_model(after, config(), devices).fits
+    assert memory(after, gpus, config).fits
 
 
 MANY = ("learner.ranks=12", "learner.sharding=full", "learner.context_ranks=6")
@@ -207,7 +209,7 @@ IS_OFF = "gradient checkpointing: off (learner.gradient_checkpointing is auto)"
             "8x80",
             ("rollout.generators=4",),
             ClusterError,
-            ["a GPU of the learner needs 171 GB", "--set learner.ranks=4", f"--set {RECOMPUTES}", "optimiser", "cache"],
+            ["a GPU of the learner needs 171 GB", "--set learner.ranks=4", "optimiser", "cache"],
         ),
         ("tiny-cpu", "4x80", ("rollout.generators=8",), ClusterError, ["are 9 GPUs, and there are 4"]),
         ("scalerl", "16x80", MANY, RecipeError, [HEADS]),
@@ -215,12 +217,10 @@ IS_OFF = "gradient checkpointing: off (learner.gradient_checkpointing is auto)"
         ("scalerl", "8x400", (ONE,), None, [IS_OFF]),
         ("scalerl", "8x300", (ONE,), None, ["gradient checkpointing: on, since not all activations would fit"]),
         ("scalerl", "8x300", (ONE, RECOMPUTES), None, ["scalerl fits: 2 of 8 GPUs"]),
-        ("scalerl-8b-node", "8x80", ("task.name=arithmetic",), None, ["scalerl-8b-node fits: 8 of 8 GPUs"]),
-        ("scalerl-8b-node", "8x141", ("task.name=arithmetic",), None, ["scalerl-8b-node fits: 8 of 8 GPUs"]),
     ],
 )
 def test_check_prices_a_layout(tmp_path, name, gpus, settings, error, texts):
-    (dense if name == "scalerl" else llama)().save_pretrained(tmp_path)
+    dense().save_pretrained(tmp_path)
     own = settings if name == "tiny-cpu" else (*settings, f"model.path={tmp_path}")
     words = [word for text in own for word in ("--set", text)]
     result = CliRunner().invoke(app, ["train", name, "--check", *words, *(["--gpus", gpus] if gpus else [])])
@@ -254,23 +254,21 @@ def test_gpus_must_be_a_number_and_a_size(text):
         Gpus.parse(text)
 
 
-def test_shipped_recipe_for_a_node_fits_a_llama_of_8b():
+@pytest.mark.parametrize("gpus, slots", [("8x80", 23), ("8x141", 48)])
+def test_shipped_recipe_for_a_node_fits_a_llama_of_8b(gpus, slots):
     node = load_recipe("scalerl-8b-node", ["model.path=x", "task=arithmetic"])
-    for gpus, slots in (("8x80", 23), ("8x141", 48)):
-        for config in (llama(), dense()):
-            own = memory_of_model(node, config, Gpus.parse(gpus))
-            assert own.fits, why_not(own, None)
-            assert own.num == {"learner": 3, "generator": 5}
-            assert own.total("generator") <= node.rollout.vllm.memory_share * own.gpus.bytes_each
-        assert memory_of_model(node, llama(), Gpus.parse(gpus)).slots == slots, "as the recipe says"
+    for make in (llama, dense):
+        own = memory(node, gpus, make)
+        assert own.fits, why_not(own, None)
+        assert own.num == {"learner": 3, "generator": 5}
+        assert own.total("generator") <= node.rollout.vllm.memory_share * own.gpus.bytes_each
+    assert memory(node, gpus, llama).slots == slots, "as the recipe says"
     one = ["task=arithmetic", "rollout.generators=0", "rollout.slots=1", "rollout.vllm.devices=[0]"]
     assert num_generators(load_recipe("scalerl-8b-node", one)) == 0, "vLLM is on the learner's GPUs"
 
 
 @pytest.mark.parametrize("size, hours_per_step", [("80gb", 1.46), ("141gb", 0.78)])
 def test_the_recipe_for_a_node_states_its_simulated_cost(size, hours_per_step):
-    from scalerl.run.simulate import read_rates, splits
-
     node = load_recipe("scalerl-8b-node")
     rates = read_rates(Path(__file__).parents[2] / "examples" / f"rates_8b_{size}.toml")
     (split,) = splits(node, rates, 8, node.rollout.generators)["PipelineRL-8"]
@@ -279,13 +277,6 @@ def test_the_recipe_for_a_node_states_its_simulated_cost(size, hours_per_step):
     more = 1 + evaluated / (pipeline.groups_per_batch * pipeline.completions_per_group)
     assert split.gpu_hours_per_step * more == pytest.approx(hours_per_step, rel=0.05)
     assert split.lag_mean < 2
-
-
-def auto_of(setting: str, gpus: str | None) -> bool | str:
-    settings = recipe(f"learner.gradient_checkpointing={setting}", "rollout.generators=1")
-    decided = decide_checkpointing(settings, dense(), None if gpus is None else Gpus.parse(gpus))
-    assert decided.model_copy(update={"learner": settings.learner}) == settings, "nothing else changes"
-    return decided.learner.gradient_checkpointing
 
 
 @pytest.mark.parametrize(
@@ -298,7 +289,10 @@ def auto_of(setting: str, gpus: str | None) -> bool | str:
     ],
 )  # fmt: skip
 def test_activations_are_recomputed_by_choice_or_by_need(setting, gpus, recomputes):
-    assert auto_of(setting, gpus) is recomputes
+    settings = recipe(f"learner.gradient_checkpointing={setting}", "rollout.generators=1")
+    decided = decide_checkpointing(settings, dense(), None if gpus is None else Gpus.parse(gpus))
+    assert decided.model_copy(update={"learner": settings.learner}) == settings, "nothing else changes"
+    assert decided.learner.gradient_checkpointing is recomputes
 
 
 FULL = ("learner.ranks=8", "learner.sharding=full")
@@ -306,31 +300,21 @@ FULL = ("learner.ranks=8", "learner.sharding=full")
 
 def test_context_ranks_divide_activations():
     settings = (*FULL, "rollout.generators=1", "rollout.slots=8", "learner.gradient_checkpointing=true")
-    sizes = ModelSizes.from_config(dense())
+    sizes = sizes_of(dense)
     parts = [parts_of(recipe(*settings, f"learner.context_ranks={size}"))[0] for size in (1, 4)]
     # With checkpointing a layer's input of every layer, and all of one layer.
-    assert parts[0]["activations"] == 2 * 32768 * (36 * 4096 + sizes.kept_per_token)
+    assert parts[0]["activations"] == 2 * 32768 * (36 * 4096 + sizes.kept_per_token())
     # Attention's result before and after the exchange.
-    assert parts[1]["activations"] == 2 * 32768 / 4 * (36 * 4096 + sizes.kept_per_token + 32 * 128)
+    assert parts[1]["activations"] == 2 * 32768 / 4 * (36 * 4096 + sizes.kept_per_token() + 32 * 128)
     assert {part for part in parts[0] if parts[0][part] != parts[1][part]} == {"activations"}
-    # 8 key-value heads on 16 ranks: each is on two of them.
-    assert sizes.kept_of_slices(16) == sizes.kept_per_token + 32 * 128 + 2 * 8 * 128
 
 
 def test_sequence_longer_than_a_micro_batch_counts():
     """It is never divided, so its pass is as long as it is."""
-    kept = ModelSizes.from_config(dense()).kept_per_token
+    kept = sizes_of(dense).kept_per_token()
     for context, tokens in ((131072, 131072), (16384, 32768)):
         learner, _ = parts_of(recipe(f"rollout.context={context}", "learner.micro_batch_tokens=32768"))
         assert learner["activations"] == 2 * tokens * 36 * kept
-
-
-def test_ranks_do_not_divide_passes_whose_positions_forbid_it():
-    from transformers import Qwen3Config
-
-    positions = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e6}
-    config = Qwen3Config(**DENSE_8B, rope_parameters=positions)
-    assert settings_that_fit(recipe(*LONG), config, Gpus.parse("16x80")) is None
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -338,14 +322,13 @@ def test_ranks_do_not_divide_passes_whose_positions_forbid_it():
 def test_positions_that_depend_on_a_whole_pass_cannot_be_divided(kind, nested):
     table = {"rope_type": kind, "factor": 4.0, "rope_theta": 1e4}
     tables = {"full_attention": table, "sliding_attention": {"rope_type": "default"}} if nested else table
-    config = SimpleNamespace(num_attention_heads=32, rope_parameters=tables)
-    divided = recipe(*FULL, "learner.context_ranks=2")
-    if kind == "yarn":
-        check_context_ranks(divided, config)
-        return
-    with pytest.raises(RecipeError, match=rf"context_ranks is 2, but the positions of this model \({kind} in its"):
+    config, divided = SimpleNamespace(**DENSE_8B, rope_parameters=tables), recipe(*FULL, "learner.context_ranks=2")
+    refused = pytest.raises(RecipeError, match=rf"context_ranks is 2, but the positions of this model \({kind} in its")
+    with nullcontext() if kind == "yarn" else refused:
         check_context_ranks(divided, config)
     check_context_ranks(recipe(*FULL), config)
+    proposed = settings_that_fit(recipe(*LONG), sizes_of(dense)._replace(config=config), Gpus.parse("16x80"))
+    assert (proposed is None) == (kind != "yarn")
 
 
 def test_impossible_context_ranks_hold_no_device(tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """From a recipe to the parts of a run: tasks, prompts, evaluation sets, engines and learners by name."""
 
 import json
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import get_args
@@ -13,7 +12,6 @@ from small_runs import graders_are_over
 from scalerl.config import Recipe, load_recipe
 from scalerl.config.parts import RolloutSettings
 from scalerl.errors import GraderError, RecipeError
-from scalerl.learner.step import TorchLearner
 from scalerl.loop.grading import GraderRunner
 from scalerl.rollout import ENGINES, memory
 from scalerl.rollout.torch.engine import TorchEngine
@@ -21,7 +19,6 @@ from scalerl.run.evaluate import evaluate_set
 from scalerl.run.parts import (
     Inputs,
     build_engine,
-    build_learner,
     load_inputs,
     num_slots,
     request_maker,
@@ -51,12 +48,6 @@ def prompts_of(inputs: Inputs, max_tokens: int = 16) -> dict[str, Prompts]:
     return training_prompts(inputs.tasks, inputs.eval_sets, text=inputs.text, max_tokens=max_tokens)
 
 
-def notices_of(inputs: Inputs, settings: Recipe) -> tuple[str, ...]:
-    max_tokens = settings.rollout.max_prompt_tokens
-    every_set = [*(one.prompts for one in inputs.eval_sets), *prompts_of(inputs, max_tokens).values()]
-    return tuple(notice for prompts in every_set for notice in prompts.notices)
-
-
 def test_no_training_problem_is_in_an_evaluation_set(tmp_path: Path):
     path = lines(tmp_path / "train.jsonl", [f"{place}+1=" for place in range(10)])
     other = lines(tmp_path / "other.jsonl", ["3+1=", "4+1=", "9+9="])
@@ -81,34 +72,24 @@ def test_prompt_may_end_with_the_start_of_thinking(end: str, opening: str):
     assert [one.judge.opening for one in inputs.eval_sets] == [opening]
 
 
-def test_long_prompts_are_left_out_and_noticed(tmp_path: Path):
-    prompts = [f"{place}+1=" for place in range(8)] + [f"{'1+' * 9}{place}=" for place in range(8)]
-    path = lines(tmp_path / "train.jsonl", prompts)
-    settings = load_recipe("tiny-cpu", [f'task={{name="file", path={path}}}', "evaluation.num_prompts=12"])
-    inputs = load_inputs(settings)
-    kept = [*prompts_of(inputs)["main"].tokens, *inputs.eval_sets[0].problems]
-    assert sorted(problem.prompt for problem in kept) == prompts[:8]
-    evaluated = len(inputs.eval_sets[0].problems)
-    assert list(notices_of(inputs, settings)) == [
-        f"{num} of {total} {kind} problems of main are left out: their prompts are longer than "
-        f"rollout.max_prompt_tokens = 16"
-        for kind, num, total in (("evaluation", 12 - evaluated, 12), ("training", evaluated - 4, 4))
-        if num
-    ]
-    with pytest.raises(RecipeError, match=r"no evaluation problem of main has a prompt of at most .* = 3 tokens"):
-        load_inputs(recipe("rollout.max_prompt_tokens=3"))
-
-
-def test_prompts_with_unknown_characters_are_noticed(tmp_path: Path):
-    path = lines(tmp_path / "train.jsonl", [*(f"{place}+1=" for place in range(6)), "sum 1", "sum 2", "sum 3"])
+def test_prompts_that_are_long_or_unreadable_are_noticed(tmp_path: Path):
+    unreadable = ["sum 1", "sum 2", "sum 3"]
+    path = lines(tmp_path / "train.jsonl", [*(f"{place}+1=" for place in range(6)), *unreadable, f"{'1+' * 9}1="])
     held_out = lines(tmp_path / "test.jsonl", ["7+1=", "what?"])
     task = f'task={{name="file", path={path}, evaluation_path={held_out}}}'
     settings = load_recipe("tiny-cpu", [task, "evaluation.num_prompts=2"])
+    inputs = load_inputs(settings)
     unknown = "hold characters that this model's tokenizer does not know"
-    assert list(notices_of(load_inputs(settings), settings)) == [
+    assert [
+        notice for each in (inputs.eval_sets[0].prompts, prompts_of(inputs)["main"]) for notice in each.notices
+    ] == [
         f"1 of 2 evaluation problems of main {unknown}",
+        "1 of 10 training problems of main are left out: their prompts are longer than rollout.max_prompt_tokens = 16",
         f"3 of 9 training problems of main {unknown}",
     ]
+    assert len(prompts_of(inputs)["main"].tokens) == 9
+    with pytest.raises(RecipeError, match=r"no evaluation problem of main has a prompt of at most .* = 3 tokens"):
+        load_inputs(recipe("rollout.max_prompt_tokens=3"))
 
 
 def test_prompts_are_encoded_once_for_all_evaluations(monkeypatch: pytest.MonkeyPatch):
@@ -123,18 +104,6 @@ def test_prompts_are_encoded_once_for_all_evaluations(monkeypatch: pytest.Monkey
         assert evaluate_set(eval_set, engine, inputs, settings.evaluation, step=0).num_samples == 10
 
 
-def test_thinking_end_of_several_tokens_is_recognised():
-    settings = recipe('task.thinking_end="=1"', 'length.marker="=1"')
-    inputs = load_inputs(settings)
-    ending = inputs.length.plan(0).recognised
-    assert ending is not None
-    state = 0
-    for token in inputs.text.encode("2+2=1"):
-        assert state < ending.width
-        state = ending.after(state, token)
-    assert state == ending.width
-
-
 def long_winded(encode, thinking_end, /) -> LengthControl:
     return LengthControl(max_tokens=60, plan=lambda seed: LengthPlan(answer_budget=60), adjust=lambda num, right: 0.0)
 
@@ -144,33 +113,21 @@ def test_custom_length_control_must_fit_the_context():
         load_inputs(recipe(f'length={{name="{__name__}:long_winded"}}'))
 
 
-def test_problems_of_several_tasks_carry_its_name(tmp_path: Path):
-    paths = {
-        name: lines(tmp_path / f"{name}.jsonl", [f"{place}+{other}=" for place in range(6)])
-        for name, other in (("ones", 1), ("twos", 2))
-    }
+def test_problems_of_several_tasks_carry_its_name_and_are_evaluated_by_none(tmp_path: Path):
+    same = [f"{place}+1=" for place in range(10)]
+    paths = {"ones": lines(tmp_path / "ones.jsonl", same), "twos": lines(tmp_path / "twos.jsonl", same[::-1])}
     inputs = load_inputs(mixed(**paths))
     assert [(one.name, len(one.problems)) for one in inputs.eval_sets] == [("ones", 3), ("twos", 3)]
-    evaluated = {problem for one in inputs.eval_sets for problem in one.problems}
-    prompts = prompts_of(inputs)
-    assert {name: len(of_task.tokens) for name, of_task in prompts.items()} == {"ones": 3, "twos": 3}
-    for name, of_task in prompts.items():
-        assert all(problem.task == name and problem.id.startswith(f"{name}/") for problem in of_task.tokens)
-        assert not set(of_task.tokens) & evaluated
-    maker = request_maker(prompts, inputs, mixed(**paths))
-    assert len(maker.problems) == 6
-    for problem_id, problem in maker.problems.items():
-        assert maker.prompt_tokens[problem_id] == tuple(inputs.text.encode_prompt(problem.prompt, PromptFormat()))
-
-
-def test_no_task_trains_on_evaluation_problems_of_another(tmp_path: Path):
-    same = [f"{place}+1=" for place in range(10)]
-    ones, twos = lines(tmp_path / "ones.jsonl", same), lines(tmp_path / "twos.jsonl", same[::-1])
-    inputs = load_inputs(mixed(ones=ones, twos=twos))
     evaluated = {problem.prompt for one in inputs.eval_sets for problem in one.problems}
     assert len(evaluated) > 3
-    for of_task in prompts_of(inputs).values():
+    prompts = prompts_of(inputs)
+    for name, of_task in prompts.items():
+        assert all(problem.task == name and problem.id.startswith(f"{name}/") for problem in of_task.tokens)
         assert {problem.prompt for problem in of_task.tokens} == set(same) - evaluated
+    maker = request_maker(prompts, inputs, mixed(**paths))
+    assert len(maker.problems) == 2 * (10 - len(evaluated))
+    for problem_id, problem in maker.problems.items():
+        assert maker.prompt_tokens[problem_id] == tuple(inputs.text.encode_prompt(problem.prompt, PromptFormat()))
 
 
 def test_task_without_training_problems_is_an_error(tmp_path: Path):
@@ -199,19 +156,10 @@ def test_grader_processes_end_when_loading_fails(monkeypatch: pytest.MonkeyPatch
 def test_engines_are_chosen_by_name(monkeypatch: pytest.MonkeyPatch):
     settings = recipe()
     inputs = load_inputs(settings)
-    learner = build_learner(inputs.model.model, settings)
     with closing(build_engine(inputs.model, settings)) as engine:
-        assert (type(engine), type(learner)) == (TorchEngine, TorchLearner)
-    built: list[str] = []
-
-    def record(kind: str) -> Callable[..., object]:
-        return lambda *_, **__: built.append(kind)
-
-    monkeypatch.setitem(ENGINES, "torch", record("engine"))
-    build_engine(inputs.model, settings)
-    assert built == ["engine"]
+        assert type(engine) is TorchEngine
     monkeypatch.delitem(ENGINES, "torch")
-    monkeypatch.setitem(ENGINES, "torch2", record("another engine"))
+    monkeypatch.setitem(ENGINES, "torch2", lambda *_, **__: None)
     with pytest.raises(RecipeError) as caught:
         build_engine(inputs.model, settings)
     assert str(caught.value) == ('rollout.engine "torch" is unknown; choices: "vllm", "torch2"; did you mean "torch2"?')
@@ -236,27 +184,20 @@ def test_slots_follow_from_batch_and_lag_within_memory(monkeypatch):
         assert num_slots(inputs.model, settings) == 5
 
 
-def test_warmup_that_outlasts_the_run_is_noticed():
-    def notices_with(*overrides: str) -> list[str]:
-        return list(schedule_notices(load_recipe("tiny-cpu", overrides), 128))
-
-    assert notices_with() == []
-    assert notices_with("optimizer.warmup_steps=500") == [
-        "optimizer.warmup_steps = 500 is not below budget.steps = 120: the learning rate is still rising when the run "
-        "ends"
-    ]
-
-
-def test_lag_and_learning_rate_that_collapsed_are_noticed():
-    def notices_with(*overrides: str) -> list[str]:
-        return [line.partition(":")[0] for line in schedule_notices(load_recipe("tiny-cpu", overrides), 128)]
-
-    # The arms of the study tiny-lag-rate: what stayed up, what fell back at a large lag, and what collapsed at any lag.
-    assert notices_with("pipeline.max_lag=32") == []
-    assert notices_with("optimizer.lr=6e-4") == []
-    assert notices_with("optimizer.lr=6e-4", "pipeline.max_lag=32") == [
-        "optimizer.lr = 0.0006 x width 128 x (pipeline.max_lag = 32 + 1) = 2.5, above 0.85"
-    ]
-    assert notices_with("optimizer.lr=2e-3", "pipeline.max_lag=0") == [
-        "optimizer.lr = 0.002 x width 128 = 0.26, above 0.1"
-    ]
+@pytest.mark.parametrize(
+    "overrides, noticed",
+    [
+        ((), []),
+        (("optimizer.warmup_steps=500",), ["optimizer.warmup_steps = 500 is not below budget.steps = 120"]),
+        # The arms of the study tiny-lag-rate: what stayed up, what fell at a large lag, and what collapsed at any lag.
+        (("pipeline.max_lag=32",), []),
+        (("optimizer.lr=6e-4",), []),
+        (
+            ("optimizer.lr=6e-4", "pipeline.max_lag=32"),
+            ["optimizer.lr = 0.0006 x width 128 x (pipeline.max_lag = 32 + 1) = 2.5, above 0.85"],
+        ),
+        (("optimizer.lr=2e-3", "pipeline.max_lag=0"), ["optimizer.lr = 0.002 x width 128 = 0.26, above 0.1"]),
+    ],
+)
+def test_schedules_that_collapsed_or_never_rise_are_noticed(overrides: tuple[str, ...], noticed: list[str]):
+    assert [line.partition(":")[0] for line in schedule_notices(load_recipe("tiny-cpu", overrides), 128)] == noticed

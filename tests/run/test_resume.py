@@ -1,18 +1,17 @@
 """A run that is there already: which settings it may be resumed with, and what can be exported."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from small_runs import small
 
 from scalerl import store
 from scalerl.config import Recipe, load_recipe
 from scalerl.errors import RecipeError, RunFolderError
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.evaluate import eval_rows
-from scalerl.run.resume import best_step, check_same, export, lock_folder, newest_checkpoint, read_earlier
+from scalerl.run.resume import best_step, check_same, export, newest_checkpoint, read_earlier
 from scalerl.run.run import Run
 
 MIXED = ('task=""', 'tasks.a={name="arithmetic", weight=3.0}', 'tasks.b={name="countdown"}')
@@ -67,24 +66,6 @@ def test_a_line_that_cannot_be_read_comes_with_what_to_do(tmp_path: Path):
         read_earlier(folder)
 
 
-def test_one_process_trains_into_a_folder_at_a_time(tmp_path: Path):
-    code = "import sys; from pathlib import Path; from scalerl.run.resume import lock_folder\n"
-    code += "with lock_folder(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"held\n"
-        with (
-            pytest.raises(RunFolderError, match="is being trained into by another process: wait"),
-            lock_folder(tmp_path),
-        ):
-            pass
-        other.kill()
-    # Killed, it could not let go by itself.
-    with lock_folder(tmp_path):
-        pass
-
-
 def test_tasks_may_neither_come_nor_go(tmp_path: Path):
     folder = begun(tmp_path / "run", load_recipe("tiny-cpu", MIXED))
     check_same(load_recipe("tiny-cpu", MIXED), folder)
@@ -126,37 +107,22 @@ def test_best_step_is_the_first_of_the_highest_rewards():
 
 
 def test_the_best_checkpoint_is_kept_and_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    recipe = load_recipe(
-        "tiny-cpu",
-        [
-            "task.num_problems=24",
-            "pipeline.groups_per_batch=2",
-            "pipeline.completions_per_group=2",
-            "pipeline.max_lag=1",
-            "rollout.slots=8",
-            "evaluation.num_prompts=2",
-            "evaluation.samples_per_prompt=1",
-            "evaluation.every=1",
-            "checkpoint={every=2, keep=1, best='main'}",
-            "budget.steps=5",
-            "optimizer.lr=1e-2",
-            "filter.zero_variance=false",
-        ],
-    )
-    given = iter([0.5, 0.1, 0.2, 0.9, 0.3, 0.4])
+    best = ("evaluation.every=1", "checkpoint={every=9, keep=1, best='main'}", "evaluation.num_prompts=2")
+    recipe = small("budget.steps=3", *best, "optimizer.lr=1e-2", "filter.zero_variance=false")
+    given = iter([0.5, 0.1, 0.9, 0.3])
     monkeypatch.setattr(
         "scalerl.run.run.eval_rows",
         lambda *arguments: [row | {"reward": next(given)} for row in eval_rows(*arguments)],
     )
     folder = tmp_path / "run"
     Run(recipe, folder).train()
-    assert list(checkpoints.steps(folder / store.CHECKPOINTS)) == [3, 5]
+    assert list(checkpoints.steps(folder / store.CHECKPOINTS)) == [2, 3]
     weights = {}
-    for step in ("3", "best", "5", "last"):
+    for step in ("2", "best", "3", "last"):
         export(folder, tmp_path / step, step)
         weights[step] = (tmp_path / step / "model.safetensors").read_bytes()
-    assert weights["best"] == weights["3"] != weights["5"] == weights["last"]
-    with pytest.raises(RecipeError, match=r"--step 4: .* has checkpoints of the steps 3, 5; give one of them"):
+    assert weights["best"] == weights["2"] != weights["3"] == weights["last"]
+    with pytest.raises(RecipeError, match=r"--step 4: .* has checkpoints of the steps 2, 3; give one of them"):
         export(folder, tmp_path / "none", "4")
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,63 +18,83 @@ import torch
 from small_runs import SHORT, SMALL, USUAL, check_lineage, small, without_time
 
 from scalerl import store
-from scalerl.config import load_recipe
 from scalerl.errors import RunFolderError
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
 from scalerl.models.load import load_model
+from scalerl.run import checkpoint as checkpoints
 from scalerl.run.resume import export
 from scalerl.run.run import Run, RunObserver
 
 
-def test_the_clock_begins_with_the_run(tmp_path: Path):
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run that has ended by itself, after six steps."""
     before = time.monotonic()
-    run = Run(small("budget.steps=1"), tmp_path / "run")
-    made_s = time.monotonic() - before
-    # Not so if it began when all was loaded.
-    assert run.clock.row()["time/start_up_s"] > 0.9 * made_s
-    run.close()
+    run = Run(small("budget.steps=6", "budget.flops=1e30"), tmp_path_factory.mktemp("runs") / "done")
+    # Not so if the clock began when all was loaded.
+    assert run.clock.row()["time/start_up_s"] > 0.9 * (time.monotonic() - before)
+    assert run.share_spent == 0
+    assert run.train().reason == "budget of 6 steps spent"
+    return run
 
 
-def test_equal_seeds_give_equal_rows_apart_from_time(tmp_path: Path):
-    rows = []
-    for name in ("a", "b"):
-        assert Run(small("budget.steps=6"), tmp_path / name).train().reason == "budget of 6 steps spent"
-        rows.append((store.read_metrics(tmp_path / name), store.read_evals(tmp_path / name)))
-    for here, there in zip(*rows, strict=True):
-        assert without_time(here) == without_time(there)
-    Run(small("budget.steps=2", "seed=1"), tmp_path / "c").train()
-    assert without_time(store.read_metrics(tmp_path / "c")) != without_time(rows[0][0][:2])
+def test_equal_seeds_give_equal_rows_apart_from_time(tmp_path: Path, done: Run):
+    Run(small("budget.steps=6"), tmp_path / "again").train()
+    for read in (store.read_metrics, store.read_evals):
+        assert without_time(read(tmp_path / "again")) == without_time(read(done.folder))
+    Run(small("budget.steps=1", "seed=1", "evaluation.num_prompts=1"), tmp_path / "other").train()
+    metrics = store.read_metrics(done.folder)
+    assert without_time(store.read_metrics(tmp_path / "other")) != without_time(metrics[:1])
 
 
-def test_the_run_folder_is_what_the_predictive_half_reads(tmp_path: Path):
-    Run(small("budget.steps=6"), tmp_path / "run").train()
-    evals = store.read_evals(tmp_path / "run")
+def test_the_run_folder_is_what_the_predictive_half_reads(done: Run):
+    evals = store.read_evals(done.folder)
     assert [row["step"] for row in evals] == [0, 3, 6]
     assert evals[0]["gpu_hours"] == 0
     for row in evals:
         assert row["reward"] == pytest.approx(sum(row["num_correct"]) / row["num_samples"])
         assert len(row["num_correct"]) == 6
-    (series,) = series_from([read_table(str(tmp_path / "run"))], Selection())
+    (series,) = series_from([read_table(str(done.folder))], Selection())
     assert series.start == evals[0]["reward"]
     assert len(series.compute) == 2
-    metrics = store.read_metrics(tmp_path / "run")
+    metrics = store.read_metrics(done.folder)
     assert [row["step"] for row in metrics] == [1, 2, 3, 4, 5, 6]
     assert all(row["rollout/lag_max"] <= 2 for row in metrics)
     for key in ("gpu_hours", "flops", "tokens"):
         values = [row[key] for row in metrics]
         assert values == sorted(values)
         assert values[0] > 0
-    assert store.read_status(tmp_path / "run") == {"status": "done", "reason": "budget of 6 steps spent"}
-    assert (tmp_path / "run" / store.SAMPLES).is_file()
+    assert store.read_status(done.folder) == {"status": "done", "reason": "budget of 6 steps spent"}
+    assert (done.folder / store.SAMPLES).is_file()
 
 
-def test_resumed_run_trains_every_problem_once(tmp_path: Path):
-    folder = tmp_path / "run"
-    Run(small("budget.steps=5"), folder).train()
-    assert Run(small("budget.steps=14"), folder, resume=True).train().reason == "budget of 14 steps spent"
-    check_lineage(folder, 14)
-    assert {row["attempt"] for row in store.read_metrics(folder)} == {1, 2}
+def test_clock_counts_training_and_share_the_first_limit(done: Run):
+    assert done.share_spent == 1
+    spent = done.clock.row()
+    assert spent["gpu_hours"] == pytest.approx(spent["time/training_s"] / 3600)
+    assert min(spent[f"time/{kind}_s"] for kind in ("training", "evaluation", "checkpoint", "start_up")) > 0
+    # Between two steps nothing but evaluations and checkpoints is left out.
+    for before, after in itertools.pairwise(store.read_metrics(done.folder)):
+        worked = sum(after[f"time/{part}_s"] for part in ("wait", "step", "push"))
+        assert after["time/training_s"] - before["time/training_s"] >= worked
+
+
+def test_clock_continues_from_what_all_attempts_spent(tmp_path: Path, done: Run):
+    folder = shutil.copytree(done.folder, tmp_path / "run")
+    # The first attempt got to step 9, the second came from the checkpoint at 6 as well and died at step 7.
+    for step, attempt, hours in ((9, 1, 5.0), (7, 2, 7.0)):
+        store.append_row(folder / store.METRICS, {"step": step, "attempt": attempt, "gpu_hours": hours})
+    store.append_row(folder / store.EVALS, {"step": 9, "attempt": 1, "set": "main", "reward": 0.9, "gpu_hours": 5.0})
+    run = Run(small("budget.steps=7"), folder, resume=True)
+    assert run.clock.row()["gpu_hours"] == 7.0
+    assert run.attempt == 3
+    # What is shown follows the steps that led to the checkpoint.
+    assert [row["step"] for row in run.metrics] == list(range(1, 7))
+    assert [row["step"] for row in run.evals] == [0, 3, 6]
+    run.train()
+    metrics = [(row["step"], row["attempt"]) for row in store.read_metrics(folder)]
+    assert metrics == [*((step, 1) for step in range(1, 7)), (7, 3)]
 
 
 def kill_at_random(folder: Path, kills: int, seed: int, steps: int) -> int:
@@ -114,73 +135,25 @@ def test_killed_run_loses_nothing(tmp_path: Path):
     check_lineage(tmp_path / "run", 8)
 
 
-def test_paused_run_stops_at_its_share_and_resumes(tmp_path: Path):
-    folder = tmp_path / "run"
-    end = Run(small("budget.steps=4"), folder, pause_at=0.5).train()
-    assert (end.kind, end.reason) == ("paused", "paused at 50% of its budget")
-    assert store.read_metrics(folder)[-1]["step"] == 2
-    assert (store.read_status(folder) or {})["status"] == "stopped"
-    assert Run(small("budget.steps=4"), folder, resume=True).train().kind == "budget"
-    assert [row["step"] for row in store.read_metrics(folder)] == [1, 2, 3, 4]
-
-
-def test_checkpoints_come_by_minutes_too(tmp_path: Path):
-    folder = tmp_path / "run"
-    run = Run(
-        small("budget.steps=3", "checkpoint.every=100", "checkpoint.keep=9", "checkpoint.every_minutes=1e-9"), folder
-    )
-    run.train()
-    assert [path.name for path in sorted((folder / store.CHECKPOINTS).iterdir())] == [
-        "step-00000001",
-        "step-00000002",
-        "step-00000003",
-    ]
-    assert run.recipe.checkpoint.every_minutes < 1e-6 < load_recipe("scalerl").checkpoint.every_minutes == 5
-
-
-def test_running_run_cannot_be_resumed(tmp_path: Path):
+def test_paused_run_is_locked_saved_by_the_minute_and_resumed(tmp_path: Path):
     class Impatient(RunObserver):
+        has_tried = False
+
         def stepped(self, row: Mapping[str, Any]) -> None:
             with pytest.raises(RunFolderError, match="is being trained into by another process"):
-                Run(small("budget.steps=2"), tmp_path / "run", resume=True)
+                Run(small("budget.steps=8"), folder, resume=True)
             self.has_tried = True
 
-    observer = Impatient()
-    Run(small("budget.steps=1"), tmp_path / "run", observer=observer).train()
+    folder, observer = tmp_path / "run", Impatient()
+    often = ("checkpoint.every=100", "checkpoint.keep=9", "checkpoint.every_minutes=1e-9")
+    end = Run(small("budget.steps=8", *often), folder, pause_at=0.5, observer=observer).train()
+    assert (end.kind, end.reason) == ("paused", "paused at 50% of its budget")
     assert observer.has_tried
-    Run(small("budget.steps=2"), tmp_path / "run", resume=True).train()
-
-
-def test_clock_continues_from_what_all_attempts_spent(tmp_path: Path):
-    folder = tmp_path / "run"
-    Run(small("budget.steps=2"), folder).train()
-    # The first attempt got to step 9, the second came from the checkpoint at 2 as well and died at step 3.
-    for step, attempt, hours in ((9, 1, 5.0), (3, 2, 7.0)):
-        store.append_row(folder / store.METRICS, {"step": step, "attempt": attempt, "gpu_hours": hours})
-    store.append_row(folder / store.EVALS, {"step": 9, "attempt": 1, "set": "main", "reward": 0.9, "gpu_hours": 5.0})
-    run = Run(small("budget.steps=4"), folder, resume=True)
-    assert run.clock.gpu_hours == 7.0
-    assert run.attempt == 3
-    # What is shown follows the steps that led to the checkpoint.
-    assert [row["step"] for row in run.metrics] == [1, 2]
-    assert [row["step"] for row in run.evals] == [0, 2]
-    run.train()
-    assert [(row["step"], row["attempt"]) for row in store.read_metrics(folder)] == [(1, 1), (2, 1), (3, 3), (4, 3)]
-
-
-def test_clock_counts_training_and_share_the_first_limit(tmp_path: Path):
-    run = Run(small("budget.steps=4", "budget.flops=1e30"), tmp_path / "run")
-    assert run.share_spent == 0
-    run.train()
-    assert run.share_spent == 1
-    spent = run.clock.row()
-    assert spent["gpu_hours"] == pytest.approx(spent["time/training_s"] / 3600)
-    assert min(spent[f"time/{kind}_s"] for kind in ("training", "evaluation", "checkpoint", "start_up")) > 0
-    rows = store.read_metrics(tmp_path / "run")
-    # Between two steps nothing but evaluations and checkpoints is left out.
-    for before, after in itertools.pairwise(rows):
-        worked = sum(after[f"time/{part}_s"] for part in ("wait", "step", "push"))
-        assert after["time/training_s"] - before["time/training_s"] >= worked
+    assert list(checkpoints.steps(folder / store.CHECKPOINTS)) == [1, 2, 3, 4]
+    assert (store.read_status(folder) or {})["status"] == "stopped"
+    assert Run(small("budget.steps=8"), folder, resume=True).train().kind == "budget"
+    check_lineage(folder, 8)
+    assert [row["attempt"] for row in store.read_metrics(folder)] == [1] * 4 + [2] * 4
 
 
 @pytest.mark.slow
@@ -200,13 +173,14 @@ def test_the_demo_learns_with_every_seed(tmp_path: Path, seed: int):
 @pytest.mark.parametrize(
     "mode",
     [
-        ("pipeline.max_lag=0",),
-        ("pipeline.max_lag=1", "pipeline.push_every=2", "pipeline.drain=true"),
-        ("loss=dapo", "weights=sample", "advantage.normalisation=prompt"),
-        ("loss=gspo", 'length={name="none", max_length=16}'),
+        ("pipeline.max_lag=0", "loss=dapo", "weights=sample", "advantage.normalisation=prompt"),
+        (
+            *("pipeline.max_lag=1", "pipeline.push_every=2", "pipeline.drain=true"),
+            *("loss=gspo", 'length={name="none", max_length=16}'),
+        ),
         ("loss=tis", 'length={name="penalty", max_length=16, cache=8}'),
     ],
-    ids=" ".join,
+    ids=["synchronous", "drained", "pipelined"],
 )
 def test_every_regime_runs_through_the_same_loop(tmp_path: Path, mode: tuple[str, ...]):
     run = Run(small("budget.steps=4", *mode), tmp_path / "run")

@@ -1,6 +1,8 @@
 """Rows of a run in other places, and what happens when such a place fails."""
 
+import functools
 import importlib.util
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -36,26 +38,41 @@ def column(table: Table, name: str) -> list[float]:
 
 
 class Recorder:
-    """A sink that fails when it is told to."""
+    """A sink that fails in the calls that it is told to."""
 
-    def __init__(self, fails_in: str = "") -> None:
-        self.rows: list[tuple[dict[str, float], int]] = []
-        self.fails_in, self.closed = fails_in, False
+    def __init__(self, *fails_in: str) -> None:
+        self.calls: list[Any] = []
+        self.fails_in = fails_in
+        self.open()
 
-    def log(self, values: dict[str, float], step: int) -> None:
-        if self.fails_in == "log":
+    def _called(self, name: str, *arguments: Any) -> None:
+        if name in self.fails_in:
             raise ConnectionError("the network is gone")
-        self.rows.append((values, step))
+        self.calls.append((name, *arguments))
 
-    def close(self) -> None:
-        self.closed = True
-        if self.fails_in == "close":
-            raise ConnectionError("the network is gone")
+    open = functools.partialmethod(_called, "open")
+    log = functools.partialmethod(_called, "log")
+    close = functools.partialmethod(_called, "close")
 
 
-def use(monkeypatch: pytest.MonkeyPatch, **recorders: Recorder) -> None:
-    for name, recorder in recorders.items():
-        monkeypatch.setitem(SINKS, name, lambda *_, recorder=recorder: recorder)
+def send_all(folder: Path) -> None:
+    opened = Sinks(["tensorboard", "wandb"], folder, {}, 1)
+    opened.log(TRAIN, "train")
+    opened.log(EVAL, "eval")
+    opened.close()
+
+
+@pytest.mark.parametrize("fails_in", ["open", "log", "close"])
+def test_failing_sink_is_dropped_with_one_warning(monkeypatch, tmp_path, fails_in):
+    good = Recorder()
+    monkeypatch.setitem(SINKS, "wandb", lambda *_: good)
+    monkeypatch.setitem(SINKS, "tensorboard", lambda *_: Recorder(fails_in))
+    with pytest.warns(SinkWarning) as warned:
+        send_all(tmp_path)
+    (warning,) = warned
+    assert re.match(r"the sink tensorboard failed .* \(ConnectionError: the network is gone\)", str(warning.message))
+    rows = [("log", scalars(TRAIN, "train"), 3), ("log", scalars(EVAL, "eval"), 3)]
+    assert good.calls == [("open",), *rows, ("close",)]
 
 
 def test_every_sink_of_the_recipe_has_a_function_and_a_package():
@@ -81,51 +98,15 @@ def test_missing_sink_package_is_found_before_training(monkeypatch):
         check_sinks(["wandb", "tensorboard"])
 
 
-def test_failing_sink_is_dropped_with_one_warning(monkeypatch, tmp_path):
-    good, bad = Recorder(), Recorder("log")
-    use(monkeypatch, tensorboard=bad, wandb=good)
-    opened = Sinks(["tensorboard", "wandb"], tmp_path, {}, 1)
-    with pytest.warns(SinkWarning, match=r"the sink tensorboard failed .* \(ConnectionError: the network is gone\)"):
-        opened.log(TRAIN, "train")
-    # Warnings are errors here: a second one would fail the test.
-    opened.log(EVAL, "eval")
-    opened.close()
-    assert good.rows == [(scalars(TRAIN, "train"), 3), (scalars(EVAL, "eval"), 3)]
-    assert good.closed
-    assert not bad.closed
-
-
-def test_sink_that_fails_to_open_or_close_is_dropped(monkeypatch, tmp_path):
-    def refuses(*_: Any) -> Any:
-        raise RuntimeError("no API key")
-
-    monkeypatch.setitem(SINKS, "wandb", refuses)
-    other = Recorder("close")
-    use(monkeypatch, tensorboard=other)
-    with pytest.warns(SinkWarning, match="the sink wandb failed"):
-        opened = Sinks(["wandb", "tensorboard"], tmp_path, {}, 1)
-    opened.log(TRAIN, "train")
-    assert other.rows == [(scalars(TRAIN, "train"), 3)]
-    with pytest.warns(SinkWarning, match="the sink tensorboard failed"):
-        opened.close()
-
-
-def test_tensorboard_holds_the_numbers_of_the_rows(tmp_path):
-    fill("tensorboard", tmp_path / "run")
-    table = read_table(str(tmp_path / "run" / "tensorboard"))
-    assert table.kind == "tensorboard"
-    assert column(table, "step") == [1, 2, 3, 4]
-    assert column(table, "train/reward/mean") == pytest.approx([step / 7 for step in range(1, 5)])
-    for one in ("main", "hard"):
-        assert column(table, f"eval/{one}/reward") == pytest.approx([2 / 9, 4 / 9])
-
-
-def test_later_attempt_counts_in_tensorboard(tmp_path):
+def test_tensorboard_holds_the_numbers_of_the_latest_attempt(tmp_path):
     fill("tensorboard", tmp_path / "run", attempt=1, steps=range(1, 4))
     fill("tensorboard", tmp_path / "run", attempt=2, steps=range(3, 5), scale=2.0)
     table = read_table(str(tmp_path / "run" / "tensorboard"))
+    assert table.kind == "tensorboard"
     assert column(table, "step") == [1, 2, 3, 4]
     assert column(table, "train/reward/mean") == pytest.approx([1 / 7, 2 / 7, 6 / 7, 8 / 7])
+    for one in ("main", "hard"):
+        assert column(table, f"eval/{one}/reward") == pytest.approx([2 / 9, 8 / 9])
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="the package wandb is not installed")

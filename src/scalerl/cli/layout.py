@@ -25,7 +25,7 @@ def check_layout(name: str, recipe: "Recipe", gpus: str | None, *, check: bool) 
         raise RecipeError("model.path is not set, so there is nothing to train: add --set model.path=...")
     from scalerl.models.load import load_config
     from scalerl.rollout.torch.build import engine_advice
-    from scalerl.run.memory import Gpus, check_context_ranks, memory_of_model, settings_that_fit, why_not
+    from scalerl.run.memory import Gpus, ModelSizes, check_context_ranks, memory_of, settings_that_fit, why_not
 
     load = functools.partial(load_config, recipe.model.path, trust_remote_code=recipe.model.trust_remote_code)
     if recipe.learner.context_ranks > 1:
@@ -34,15 +34,16 @@ def check_layout(name: str, recipe: "Recipe", gpus: str | None, *, check: bool) 
     devices = Gpus.parse(gpus) if gpus is not None else None if elsewhere else Gpus.here()
     if devices is None:
         return False
-    memory = memory_of_model(recipe, load(), devices)
+    sizes = ModelSizes.from_config(load())
+    memory = memory_of(recipe, sizes, devices)
     _print(memory)
     if not memory.fits:
-        raise ClusterError(why_not(memory, settings_that_fit(recipe, load(), devices)))
+        raise ClusterError(why_not(memory, settings_that_fit(recipe, sizes, devices)))
     if recipe.learner.gradient_checkpointing == "auto":
         recomputes = memory.recipe.learner.gradient_checkpointing is True
         chosen = "on, since not all activations would fit" if recomputes else "off"
         typer.echo(f"gradient checkpointing: {chosen} (learner.gradient_checkpointing is auto)")
-    if advice := engine_advice(recipe.rollout, load()):
+    if advice := engine_advice(recipe.rollout, sizes.config):
         typer.echo(advice)
     if gpus is not None:
         typer.echo(f"{name} fits: {sum(memory.num.values())} of {devices.num} GPUs")

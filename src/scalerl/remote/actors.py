@@ -185,7 +185,8 @@ class ActorLink:
             self._is_silent = not ray.wait([self._report], timeout=_LISTEN_S)[0]
             if self._is_silent:
                 return []
-            ray.get(self._begun)
+            # Only once it has returned, as it may be late: what is of interest is its error.
+            ray.get(ray.wait([self._begun], timeout=0)[0])
             messages = ray.get(self._report)
         except RayTaskError as error:
             raise Lost("start", f"cannot be started: {reason_of(error)}") from None

@@ -14,9 +14,8 @@ import json
 import os
 import re
 import shutil
-import threading
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -189,32 +188,3 @@ def _crc32(path: Path) -> int:
         while block := file.read(_READ_BYTES):
             value = zlib.crc32(block, value)
     return value
-
-
-class BackgroundSaves:
-    """Writes checkpoints in a thread while training goes on, one at a time; an error is raised at the next wait."""
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-
-    def start(self, write: Callable[[], object]) -> None:
-        """Write when the last checkpoint is complete."""
-        self.wait()
-        self._thread = threading.Thread(target=self._run, args=(write,), name="checkpoint", daemon=True)
-        self._thread.start()
-
-    def wait(self) -> None:
-        """Return when no checkpoint is being written; raise what stopped the last one."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-
-    def _run(self, write: Callable[[], object]) -> None:
-        try:
-            write()
-        except BaseException as error:
-            self._error = error

@@ -23,6 +23,7 @@ FEWEST_STEPS = 5  # before that there is no usual time
 
 _SECONDS = {kind: f"time/{kind}_s" for kind in (TRAINING, *get_args(Aside), START_UP)}
 _COUNTED = ("gpu_hours", "flops", "flops/generator", "flops/learner", "flops/evaluation", "tokens", *_SECONDS.values())
+_AXIS = {"flops/generator": "flops", "flops/learner": "flops"}
 
 
 def devices_held(names: Iterable[str]) -> int:
@@ -58,14 +59,6 @@ class Clock:
         self._spent = dict.fromkeys(_COUNTED, 0.0) | {key: float((spent or {}).get(key, 0.0)) for key in _COUNTED}
         self._since = now() if since is None else since
 
-    @property
-    def gpu_hours(self) -> float:
-        return self.row()["gpu_hours"]
-
-    @property
-    def flops(self) -> float:
-        return self._spent["flops"]
-
     def start_training(self) -> None:
         """End start-up; time counts as training from here."""
         self._update()
@@ -95,29 +88,17 @@ class Clock:
         self._spent["gpu_hours"] -= self._devices * seconds / 3600
         self._spent[_SECONDS[kind]] += seconds
 
-    def add(
-        self,
-        *,
-        generator_flops: float = 0.0,
-        learner_flops: float = 0.0,
-        tokens: int = 0,
-        evaluation_flops: float = 0.0,
-    ) -> None:
-        """Add work that was done. `tokens` are those sampled for training, including what filters drop.
+    def add(self, done: Mapping[str, float]) -> None:
+        """Add work by its field: "flops/generator", "flops/learner", "flops/evaluation" or "tokens".
 
-        Evaluation is not part of "flops", the compute axis.
+        Tokens are those sampled for training, including what filters drop. Of the FLOPs, those of the evaluation are
+        not part of "flops", the compute axis.
         """
-        added = {
-            "flops": generator_flops + learner_flops,
-            "flops/generator": generator_flops,
-            "flops/learner": learner_flops,
-            "flops/evaluation": evaluation_flops,
-            "tokens": tokens,
-        }
-        for key, value in added.items():
+        for key, value in done.items():
             if not (value >= 0 and math.isfinite(value)):
                 raise ValueError(f"{key} cannot grow by {value}: it must be finite and at least 0")
-            self._spent[key] += value
+            for field in {key, _AXIS.get(key, key)}:
+                self._spent[field] += value
 
     def row(self) -> dict[str, float]:
         """Return everything spent so far, as the fields of a row and of a checkpoint."""

@@ -113,8 +113,8 @@ def _derivations(recipe: Recipe, path: str) -> Iterable[Derived]:
     evaluated = max(min(samples, num // share, MOST_EVALUATED), min(num // 2, 8), 1)
     yield Derived("evaluation.num_prompts", evaluated, f"about a minute an evaluation, of {num:,} problems")
 
-    lr = float(f"{RATE / sizes.hidden:.1g}")
-    yield Derived("optimizer.lr", lr, f"{RATE:g} / width {sizes.hidden:,}")
+    lr = float(f"{RATE / config.hidden_size:.1g}")
+    yield Derived("optimizer.lr", lr, f"{RATE:g} / width {config.hidden_size:,}")
 
 
 def _grader(task: Task) -> tuple[str, str]:

@@ -77,6 +77,7 @@ class Gpus(NamedTuple):
 class ModelSizes(NamedTuple):
     """The sizes of a model that its memory depends on."""
 
+    config: Any
     params: int
     """All parameters, every expert counted, a tied head once."""
     layer_params: int
@@ -84,16 +85,6 @@ class ModelSizes(NamedTuple):
     head_params: int
     linear_rows: int
     """Sum over the linear layers of a model, without the head, of inputs + outputs: adapters of rank 1."""
-    layers: int
-    heads: int
-    kv_heads: int
-    head_size: int
-    hidden: int
-    vocabulary: int
-    kept_per_token: int
-    """Numbers that a layer keeps per token for its backward pass."""
-    cache_per_token: int
-    """Numbers of keys and values of all layers per token."""
 
     @classmethod
     def from_config(cls, config: Any) -> Self:
@@ -108,32 +99,29 @@ class ModelSizes(NamedTuple):
         modules = list(model.modules())
         layers = [module for module in modules if isinstance(module, GradientCheckpointingLayer)] or [model.base_model]
         linears = [module for module in modules if isinstance(module, torch.nn.Linear) and module is not head]
-        kv_heads, head_size = head_sizes(config)
-        heads, hidden = config.num_attention_heads, config.hidden_size
-        intermediate = getattr(config, "intermediate_size", 4 * hidden)
-        if num_experts := getattr(config, "num_experts_per_tok", None):
-            intermediate = num_experts * (getattr(config, "moe_intermediate_size", None) or intermediate)
         return cls(
+            config=config,
             params=sum(parameter.numel() for parameter in model.parameters()),
             layer_params=max(sum(parameter.numel() for parameter in layer.parameters()) for layer in layers),
             head_params=head.weight.numel(),
             linear_rows=sum(linear.in_features + linear.out_features for linear in linears),
-            layers=config.num_hidden_layers,
-            heads=heads,
-            kv_heads=kv_heads,
-            head_size=head_size,
-            hidden=hidden,
-            vocabulary=config.vocab_size,
-            kept_per_token=4 * hidden + 2 * (heads + kv_heads) * head_size + 4 * intermediate,
-            cache_per_token=2 * config.num_hidden_layers * kv_heads * head_size,
         )
 
-    def kept_of_slices(self, context_ranks: int) -> int:
-        """Return the numbers that a layer keeps per token if this many ranks divide a pass."""
-        if context_ranks == 1:
-            return self.kept_per_token
-        repeats = context_ranks // math.gcd(self.kv_heads, context_ranks)
-        return self.kept_per_token + (self.heads + 2 * (repeats - 1) * self.kv_heads) * self.head_size
+    @property
+    def cache_per_token(self) -> int:
+        """Numbers of keys and values of all layers per token."""
+        return 2 * self.config.num_hidden_layers * math.prod(head_sizes(self.config))
+
+    def kept_per_token(self, context_ranks: int = 1) -> int:
+        """Return the numbers that a layer keeps per token for its backward pass, if this many ranks divide a pass."""
+        hidden, heads = self.config.hidden_size, self.config.num_attention_heads
+        kv_heads, head_size = head_sizes(self.config)
+        intermediate = getattr(self.config, "intermediate_size", 4 * hidden)
+        if num_experts := getattr(self.config, "num_experts_per_tok", None):
+            intermediate = num_experts * (getattr(self.config, "moe_intermediate_size", None) or intermediate)
+        repeats = context_ranks // math.gcd(kv_heads, context_ranks)
+        exchanged = heads + 2 * (repeats - 1) * kv_heads if context_ranks > 1 else 0
+        return 4 * hidden + (2 * (heads + kv_heads) + exchanged) * head_size + 4 * intermediate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,11 +149,6 @@ class Memory:
     def fits(self) -> bool:
         return not self.overfull and sum(self.num.values()) <= self.gpus.num
 
-    @property
-    def comfortable(self) -> bool:
-        """Whether all activations may be kept."""
-        return self.total("learner") <= COMFORTABLE * self.gpus.bytes_each
-
 
 def learner_bytes(recipe: Recipe, sizes: ModelSizes) -> dict[str, float]:
     """Return the memory of one device of the learner, by part."""
@@ -176,14 +159,15 @@ def learner_bytes(recipe: Recipe, sizes: ModelSizes) -> dict[str, float]:
     gathered = 2 * sizes.layer_params * each + 4 * sizes.head_params
     body = gathered if shards > 1 else sizes.params * each if each < 4 else 0
     second_copy = sizes.params * each / shards if learner.start_kl else 0
-    merged = sizes.layers * sizes.layer_params * each if rank and shards == 1 else 0
+    layers = sizes.config.num_hidden_layers
+    merged = layers * sizes.layer_params * each if rank and shards == 1 else 0
     # A sequence longer than a micro-batch has a pass of its own.
     tokens = max(learner.micro_batch_tokens, recipe.rollout.context) / learner.context_ranks
-    kept = sizes.kept_of_slices(learner.context_ranks)
+    kept, vocabulary = sizes.kept_per_token(learner.context_ranks), sizes.config.vocab_size
     recomputes = learner.gradient_checkpointing is True
-    per_token = sizes.layers * sizes.hidden + kept if recomputes else sizes.layers * kept
-    chunk = min(max(GPU_CHUNK, GPU_CHUNK_LOGITS // sizes.vocabulary), tokens)
-    activations, logits = tokens * per_token * each, 2.0 * chunk * sizes.vocabulary * 4 + 4 * sizes.head_params
+    per_token = layers * sizes.config.hidden_size + kept if recomputes else layers * kept
+    chunk = min(max(GPU_CHUNK, GPU_CHUNK_LOGITS // vocabulary), tokens)
+    activations, logits = tokens * per_token * each, 2.0 * chunk * vocabulary * 4 + 4 * sizes.head_params
     return {
         "weights": 4 * sizes.params / shards + body + second_copy,
         "optimiser": 12 * trained / shards,
@@ -206,8 +190,8 @@ def generator_bytes(recipe: Recipe, sizes: ModelSizes, slots: int) -> dict[str, 
     return {
         "weights": (sizes.params * each + head) / parallel,
         "cache": slots * context * sizes.cache_per_token * each / parallel,
-        "prompts": (prompt * sizes.kept_per_token + buffered) * each / parallel,
-        "logits": 2.0 * slots * sizes.vocabulary * 4,
+        "prompts": (prompt * sizes.kept_per_token() + buffered) * each / parallel,
+        "logits": 2.0 * slots * sizes.config.vocab_size * 4,
         "reserve": RESERVE_BYTES if num_generators(recipe) else 0.0,
     }
 
@@ -224,7 +208,18 @@ def num_generators(recipe: Recipe) -> int:
 
 
 def memory_of(recipe: Recipe, sizes: ModelSizes, gpus: Gpus) -> Memory:
-    """Return what a recipe needs. Slots that it does not set are as many as the memory left has room for."""
+    """Return what a recipe needs, with what it leaves open decided in `recipe` and `slots`.
+
+    Activations are recomputed if not all of them would fit. Slots are as many as the memory left has room for.
+    """
+    if recipe.learner.gradient_checkpointing == "auto":
+        keeps, recomputes = (
+            recipe.model_copy(update={"learner": recipe.learner.model_copy(update={"gradient_checkpointing": value})})
+            for value in (False, True)
+        )
+        kept = memory_of(keeps, sizes, gpus)
+        comfortable = kept.total("learner") <= COMFORTABLE * gpus.bytes_each
+        return kept if comfortable else memory_of(recomputes, sizes, gpus)
     learner, generators = learner_bytes(recipe, sizes), num_generators(recipe)
     slots = -(-(recipe.rollout.slots or full_slots(recipe.pipeline)) // max(generators, 1))
     if recipe.rollout.slots is None:
@@ -246,48 +241,36 @@ def memory_of(recipe: Recipe, sizes: ModelSizes, gpus: Gpus) -> Memory:
     )
 
 
-def memory_of_model(recipe: Recipe, config: Any, gpus: Gpus) -> Memory:
-    """Return what a recipe needs; with gradient_checkpointing = "auto", after that is decided by need."""
-    sizes = ModelSizes.from_config(config)
-    own = memory_of(recipe, sizes, gpus)
-    if recipe.learner.gradient_checkpointing != "auto":
-        return own
-    return memory_of(replaced(recipe, {"learner.gradient_checkpointing": not own.comfortable}), sizes, gpus)
-
-
 def decide_checkpointing(recipe: Recipe, config: Any, gpus: Gpus | None) -> Recipe:
     """Return the recipe with learner.gradient_checkpointing decided: with auto, if the GPUs need it; not on a CPU."""
-    if gpus is None and recipe.learner.gradient_checkpointing == "auto":
+    if recipe.learner.gradient_checkpointing != "auto":
+        return recipe
+    if gpus is None:
         return replaced(recipe, {"learner.gradient_checkpointing": False})
-    return recipe if gpus is None else memory_of_model(recipe, config, gpus).recipe
+    return memory_of(recipe, ModelSizes.from_config(config), gpus).recipe
 
 
-def slots_on(recipe: Recipe, config: Any, gpus: Gpus) -> int:
-    """Return the slots of all generators together, if each has GPUs of this size; the recipe does not set them."""
-    return memory_of(recipe, ModelSizes.from_config(config), gpus).slots * max(num_generators(recipe), 1)
-
-
-def settings_that_fit(recipe: Recipe, config: Any, gpus: Gpus) -> dict[str, Any] | None:
+def settings_that_fit(recipe: Recipe, sizes: ModelSizes, gpus: Gpus) -> dict[str, Any] | None:
     """Return the settings to change for a recipe to fit, as few and as cheap as possible; None if none are known.
 
     Tried in turn: recomputing, shorter passes, fewer slots, passes divided among ranks, larger generators, more ranks.
     """
-    sizes, learner, rollout, num = ModelSizes.from_config(config), recipe.learner, recipe.rollout, gpus.num
-    doubled, can_divide = [2**power for power in range(num.bit_length())], not _indivisible_positions(config)
-    each, is_vllm = max(rollout.generator_gpus, 1), rollout.engine == "vllm"
+    learner, rollout, num = recipe.learner, recipe.rollout, gpus.num
+    doubled, can_divide = [2**power for power in range(num.bit_length())], not _indivisible_positions(sizes.config)
+    each, is_vllm, own = max(rollout.generator_gpus, 1), rollout.engine == "vllm", learner.gradient_checkpointing
     choices = {
         "learner.ranks": [learner.ranks * by for by in doubled] + [learner.ranks // by for by in doubled[1:]],
         "rollout.vllm.tensor_parallel": [each * by for by in doubled] if is_vllm else [each],
         "learner.context_ranks": [learner.context_ranks * by for by in doubled] + [1],
         "rollout.slots": [(rollout.slots or 0) // by or None for by in doubled] if rollout.slots else [None],
         "learner.micro_batch_tokens": [learner.micro_batch_tokens, min(learner.micro_batch_tokens, rollout.context)],
-        "learner.gradient_checkpointing": [learner.gradient_checkpointing, True],
+        "learner.gradient_checkpointing": [False, True] if own is False else [own],
     }
     for values in itertools.product(*choices.values()):
         change = dict(zip(choices, values, strict=True))
         ranks, each, context = values[0], values[1], values[2]
         generators = min(rollout.generators, (num - ranks) // each)
-        divides = context == 1 or (can_divide and sizes.heads % context == 0 == ranks % context)
+        divides = context == 1 or (can_divide and sizes.config.num_attention_heads % context == 0 == ranks % context)
         if not (0 < ranks <= num and divides and generators >= min(rollout.generators, 1)):
             continue
         sharding = learner.sharding if ranks == learner.ranks and context == learner.context_ranks else "full"
@@ -295,8 +278,8 @@ def settings_that_fit(recipe: Recipe, config: Any, gpus: Gpus) -> dict[str, Any]
         if is_vllm and rollout.gpus_per_generator is not None:
             change["rollout.gpus_per_generator"] = each
         if memory_of(replaced(recipe, change | {"learner.shard_size": None}), sizes, gpus).fits:
-            own = {key: functools.reduce(getattr, key.split("."), recipe) for key in change}
-            return {key: value for key, value in change.items() if value != own[key]}
+            before = {key: functools.reduce(getattr, key.split("."), recipe) for key in change}
+            return {key: value for key, value in change.items() if value != before[key]}
     return None
 
 

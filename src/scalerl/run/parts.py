@@ -40,7 +40,7 @@ from scalerl.run.cluster.meter import FleetMeter
 from scalerl.run.cluster.place import Place, enter_cluster
 from scalerl.run.host import limit_host_threads
 from scalerl.run.learners import build_learner
-from scalerl.run.memory import Gpus, slots_on
+from scalerl.run.memory import Gpus, ModelSizes, memory_of, num_generators
 from scalerl.run.pack import unpack_groups
 from scalerl.run.prompts import EvalSet, Prompts, eval_set, hash_problems, training_prompts
 from scalerl.run.resume import Earlier
@@ -363,7 +363,8 @@ def num_slots(model: LoadedModel, recipe: Recipe, gpus: Gpus | None = None) -> i
     if recipe.rollout.slots is not None:
         return recipe.rollout.slots
     if gpus is not None:
-        return slots_on(recipe, model.model.config, gpus)
+        each = memory_of(recipe, ModelSizes.from_config(model.model.config), gpus).slots
+        return each * max(num_generators(recipe), 1)
     wanted = full_slots(recipe.pipeline)
     dtype = getattr(torch, body_dtype(recipe, gpu=model.model.device.type == "cuda"))
     most = most_slots(model, recipe.rollout, dtype)

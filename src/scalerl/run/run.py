@@ -1,11 +1,11 @@
 """A training run: steps, evaluations and checkpoints into a run folder, from the parts of parts.py; its observers."""
 
-import functools
 import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,7 +130,8 @@ class Run:
         self._last_evaluated = self._last_complete_evaluation()
         self._last_saved = -1 if earlier.checkpoint is None else earlier.checkpoint.step
         self._saved_at = time.monotonic()
-        self._saves = checkpoints.BackgroundSaves()
+        self._writer = ThreadPoolExecutor(1, "checkpoint")
+        self._written: Future[Path] | None = None
         self._work = Work()
         self._unwritten: Callable[[], dict[str, Any]] | None = None
         self._health = Health(recipe, trained_s=self.clock.row()["time/training_s"])
@@ -166,7 +167,7 @@ class Run:
             try:
                 with self._watchdog, frozen_objects():
                     end = self._train()
-                    self._saves.wait()
+                    self._wait_for_checkpoint()
             except BaseException as error:
                 # The row of the step before; a device that failed may not give it.
                 with suppress(Exception):
@@ -286,9 +287,11 @@ class Run:
     def _log(self, done: StepDone, tools: Mapping[str, float]) -> None:
         work = self.parts.engine.work
         self.clock.add(
-            generator_flops=work_flops(self.shape, self._work, work),
-            learner_flops=done.metrics.get("batch/flops", 0.0),
-            tokens=work.decoded - self._work.decoded,
+            {
+                "flops/generator": work_flops(self.shape, self._work, work),
+                "flops/learner": done.metrics.get("batch/flops", 0.0),
+                "tokens": work.decoded - self._work.decoded,
+            }
         )
         self._work = work
         self.clock.hold(devices_held(self.parts.devices))
@@ -339,7 +342,7 @@ class Run:
                     return
             self._last_evaluated = step
             self._record(evaluation.results(), spent, groups)
-        self.clock.add(evaluation_flops=work_flops(self.shape, before, engine.eval_work))
+        self.clock.add({"flops/evaluation": work_flops(self.shape, before, engine.eval_work)})
         if self.parts.turns is not None:
             # What environments took here is time of the evaluation.
             self.parts.turns.take_seconds()
@@ -388,7 +391,7 @@ class Run:
             state = self.pipeline.state()
             arrays, groups = pack_groups(state.groups)
             # Before the state is copied: a rank has room for one copy.
-            self._saves.wait()
+            self._wait_for_checkpoint()
             problems = self.parts.problem_hashes
             checkpoint = checkpoints.Checkpoint(
                 step=self.pipeline.version,
@@ -396,16 +399,20 @@ class Run:
                 arrays={"groups": arrays},
                 meta={"pipeline": state.meta, "groups": groups, "clock": self.clock.row(), "problems": problems},
             )
-            write = functools.partial(
+            self._written = self._writer.submit(
                 checkpoints.save,
                 self.folder / store.CHECKPOINTS,
                 checkpoint,
                 keep=self.recipe.checkpoint.keep,
                 keep_step=self._best_step(),
             )
-            if isinstance(checkpoint.tensors, checkpoints.WritesTensors):
-                # Others have a copy of the state and write it, while training goes on.
-                self._saves.start(write)
-            else:
-                write()
+            if not isinstance(checkpoint.tensors, checkpoints.WritesTensors):
+                # Others have a copy of their state, and training goes on while they write it.
+                self._wait_for_checkpoint()
             self._last_saved, self._saved_at = self.pipeline.version, time.monotonic()
+
+    def _wait_for_checkpoint(self) -> None:
+        """Return when no checkpoint is being written; raise what stopped the last one."""
+        written, self._written = self._written, None
+        if written is not None:
+            written.result()

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from scalerl.config import load_recipe
 from scalerl.config.parts import LearnerSettings
@@ -18,38 +16,23 @@ from scalerl.learner.ranks.rank import LearnerRank, RankSpec
 from scalerl.models.load import model_folder, name_elsewhere
 from scalerl.remote.actors import Place, RemoteActor, interface_of, reason_of, variables_of
 from scalerl.run.cluster.connect import Connection, Node
-from scalerl.run.cluster.place import cpu_share, place_on
-from scalerl.run.cluster.ranks import PlacedRanks, _not_free, ordered, threads_of
-from scalerl.run.memory import Gpus, slots_on
+from scalerl.run.cluster.place import place_on
+from scalerl.run.cluster.ranks import PlacedRanks, _not_free, ordered
 
 
 def place(node: str, *gpus: int | str, **more: Any) -> Place:
     return Place(node=node, address=f"10.0.0.{ord(node)}", pid=1, gpus=tuple(map(str, gpus)), **more)
 
 
-@given(st.lists(st.integers(1, 64), min_size=1, max_size=8), st.integers(1, 80))
-def test_share_of_the_cores_has_room_for_all(cpus: list[int], num: int):
-    share = cpu_share(cpus, num)
-    assert 0 < share <= 1
-    assert sum(int(each / share) for each in cpus) >= num
-    if sum(cpus) >= num:
-        assert share == 1
-
-
-def test_share_of_the_cores_by_hand():
-    assert cpu_share([2], 4) == 0.5
-    assert cpu_share([2, 1], 4) == 0.6666
-    assert cpu_share([1, 1, 1], 3) == 1.0
-    assert cpu_share([0], 2) == cpu_share([], 2) == 0.0
-
-
 def test_ranks_are_numbered_by_node_with_the_drivers_first():
     places = [place("b", 10), place("c", 0), place("a", 1), place("b", 9), place("a", 0)]
     order = [places[index] for index in ordered(places, first="b")]
     assert [(each.node, *each.gpus) for each in order] == [("b", "9"), ("b", "10"), ("a", "0"), ("a", "1"), ("c", "0")]
-    parts = [place("a", "MIG-2c1"), place("a", "MIG-1f0")]
+    parts = [place("a", "MIG-2c1", free_bytes=79e9), place("a", "MIG-1f0", free_bytes=78e9)]
     assert ordered(parts, first="a") == [1, 0]
-    assert parts[0].devices == ("a/gpu:MIG-2c1",)
+    placed = PlacedRanks(actors=[], places=parts, address="")
+    assert placed.devices == ("a/gpu:MIG-2c1", "a/gpu:MIG-1f0")
+    assert placed.free_bytes == 78e9, "that of the fullest"
 
 
 def test_replicas_of_hybrid_sharding_are_within_nodes():
@@ -60,57 +43,27 @@ def test_replicas_of_hybrid_sharding_are_within_nodes():
     assert order[0] == "d"
 
 
-def test_ranks_on_a_node_share_its_cores():
-    places = [place("a"), place("a"), place("b"), place("c", 3)]
-    assert threads_of(places, {"a": 9.0, "b": 1.0, "c": 64.0}) == (4, 4, 1, 0)
-    assert threads_of([place("a")] * 3, {"a": 2.0}) == (1, 1, 1)
-
-
-def test_memory_of_ranks_is_that_of_the_fullest_gpu():
-    places = [place("a", 0, free_bytes=79e9), place("b", 0, free_bytes=78e9)]
-    placed = PlacedRanks(actors=[None, None], places=places, threads=(0, 0), address="10.0.0.1")
-    assert placed.on_gpu
-    assert placed.free_bytes == 78e9
-
-
-def test_slots_follow_from_the_memory_of_the_clusters_gpus():
-    from transformers import Qwen3Config
-
-    config = Qwen3Config(num_hidden_layers=4)
-    recipe = load_recipe("scalerl", ["rollout.generators=3", "learner.ranks=4", "learner.sharding=full"])
-    few, many = (slots_on(recipe, config, Gpus(num=7, bytes_each=size)) for size in (12e9, 80e9))
-    assert 3 <= few < many
-
-
 # What a cluster has too little of -------------------------------------------------------------------------------------
 
 
 def connection(*nodes: tuple[float, float]) -> Connection:
     """A cluster with nodes of so many cores and GPUs."""
-    named = tuple(Node(chr(ord("a") + place), *sizes) for place, sizes in enumerate(nodes))
-    return Connection(address="head:1", nodes=named, close=lambda: None)
+    return Connection(address="head:1", nodes=tuple(Node(*sizes) for sizes in nodes), close=lambda: None)
 
 
 def ranked(*more: str) -> Any:
     return load_recipe("scalerl", ["cluster.address=auto", "learner.ranks=4", "learner.sharding=full", *more])
 
 
+SAMPLERS = "rollout.generators=5"
+
+
 @pytest.mark.parametrize(
     "nodes, settings, error, message",
     [
-        (
-            [(64, 8)],
-            ["rollout.generators=5"],
-            ClusterError,
-            "learner.ranks = 4 with rollout.generators = 5 needs 9 GPUs, and the cluster at head:1 has 8: lower",
-        ),
-        (
-            [(64, 0)],
-            ["rollout.generators=5", "rollout.gpus_per_generator=1"],
-            RecipeError,
-            "the cluster at head:1 has no GPU",
-        ),
-        ([(0, 0)], ["rollout.generators=5"], ClusterError, "has no CPUs"),
+        ([(64, 8)], [SAMPLERS], ClusterError, "rollout.generators = 5 needs 9 GPUs, and the cluster at head:1 has 8:"),
+        ([(64, 0)], [SAMPLERS, "rollout.gpus_per_generator=1"], RecipeError, "the cluster at head:1 has no GPU"),
+        ([(0, 0)], [SAMPLERS], ClusterError, "has no CPUs"),
     ],
 )
 def test_what_a_cluster_has_too_little_of(nodes, settings, error, message):
@@ -121,10 +74,11 @@ def test_what_a_cluster_has_too_little_of(nodes, settings, error, message):
 @pytest.mark.parametrize(
     "nodes, settings, cpus",
     [
-        # Generators on GPUs share the cores of nodes with GPUs.
-        ([(64, 0), (4, 12)], ["rollout.generators=8"], 0.5),
+        # Whoever has a GPU needs no core.
+        ([(64, 0), (4, 12)], ["rollout.generators=8"], 0.0),
         ([(64, 0), (4, 12)], ["rollout.generators=8", "rollout.gpus_per_generator=0"], 1.0),
-        ([(2, 0)], ["rollout.generators=2", "learner.ranks=1", "learner.sharding=none"], 0.6666),
+        ([(2, 0)], ["rollout.generators=2", "learner.ranks=1", "learner.sharding=none"], 0.5),
+        ([(2, 0), (1, 0)], ["rollout.generators=3"], 1 / 3),
     ],
 )
 def test_cores_are_shared(monkeypatch, nodes, settings, cpus):
@@ -132,7 +86,7 @@ def test_cores_are_shared(monkeypatch, nodes, settings, cpus):
 
     def placed(*_: Any, **asked: Any) -> Any:
         given.update(asked)
-        ranks = PlacedRanks(actors=[None], places=[place("a", free_bytes=1.0)], threads=(1,), address="here")
+        ranks = PlacedRanks(actors=[None], places=[place("a", free_bytes=1.0)], address="here")
         return nullcontext(ranks)
 
     pytest.importorskip("ray")
@@ -156,23 +110,16 @@ def test_devices_that_are_not_free_are_counted_in_cores(monkeypatch):
 # Why a rank cannot start ----------------------------------------------------------------------------------------------
 
 
-def test_reason_is_the_last_line_of_a_traceback():
+def test_reason_is_the_last_line_of_a_traceback_or_the_first_of_a_death():
     exceptions = pytest.importorskip("ray.exceptions")
     text = (
         "\x1b[36mray::LearnerRank.__init__()\x1b[39m (pid=7)\n  File x\nModuleNotFoundError: No module named 'torch'\n"
     )
-    failed = exceptions.RayTaskError("LearnerRank.__init__", text, ModuleNotFoundError("torch"))
+    failed, died = exceptions.RayTaskError("f", text, ModuleNotFoundError("torch")), exceptions.ActorDiedError()
     missing = "ModuleNotFoundError: No module named 'torch'"
     assert reason_of(failed) == reason_of(exceptions.ActorDiedError(failed)) == missing
-
-
-def test_reason_of_a_death_is_the_first_line():
-    exceptions = pytest.importorskip("ray.exceptions")
-    died = exceptions.ActorDiedError()
     assert reason_of(died) == str(died).splitlines()[0] != ""
-    assert (
-        reason_of(exceptions.RayError("\x1b[31mno runtime environment\x1b[0m\n\tdetails")) == "no runtime environment"
-    )
+    assert reason_of(exceptions.RayError("\x1b[31mno environment\x1b[0m\n\tdetails")) == "no environment"
     assert reason_of(exceptions.RayError()) == "RayError"
 
 
@@ -221,14 +168,9 @@ def test_model_is_named_for_another_working_folder(tmp_path: Path, monkeypatch):
 
 
 def test_rank_names_itself_if_it_has_no_model():
-    meeting = _meeting_place("127.0.0.1")
-    spec = RankSpec(
-        learner=LearnerSettings(sharding="full"),
-        address="127.0.0.1",
-        port=meeting.port,
-        model=os.path.join(os.sep, "no", "such", "model"),
-        settings=dict,
-    )
+    meeting, model = _meeting_place("127.0.0.1"), os.path.join(os.sep, "no", "such", "model")
+    learner = LearnerSettings(sharding="full")
+    spec = RankSpec(learner=learner, address="127.0.0.1", port=meeting.port, model=model, settings=dict)
     with pytest.raises(ModelError, match=rf"rank 0 of the learner, on {socket.gethostname()}: .*does not exist"):
         LearnerRank(spec, 0)
 

@@ -1,85 +1,182 @@
-"""Runs on real Ray: generators killed and stopped, a server killed, a node lost. Each test starts a cluster, so few.
+"""Runs on real Ray, on one node and several: equal to one process, and what the loss of a node leads to.
 
-Kills of drivers are in ../test_kills.py."""
+Each test starts a cluster or two, so few. Lost processes are in ../test_kills.py."""
 
 import os
-import random
 import signal
+import socket
 import subprocess
-import sys
 import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import pytest
-from ray_processes import (
-    LOOPBACK,
-    alive,
-    command_line,
-    descendants,
-    generators_of,
-    listening,
-    shared_memory,
-    wait_until,
-)
-from ray_runs import PATIENCE_S, check_exactly_once, kinds_of_loss, num_steps, start, stop, wait_for_steps
+from ray_processes import alive, generators_of, parent_of, ranks_of, wait_until
+from ray_runs import PATIENCE_S, check_exactly_once, num_steps, start, stop, wait_for_steps
+from small_runs import check_same_steps
 
 from scalerl import store
+from scalerl.config import load_recipe
+from scalerl.errors import RankLost
+from scalerl.run.run import Run
 
 pytest.importorskip("ray")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-NUM_KILLS = 10
-
-
-def test_killed_and_stopped_generators_cost_nothing(tmp_path):
-    folder, draw = tmp_path / "run", random.Random(0)
-    driver = start(folder)
-    stopped: list[int] = []
-    try:
-        wait_for_steps(folder, 3, driver)
-        for number in range(NUM_KILLS + 1):
-            # The last one is stopped, not killed: no error tells of it.
-            kind = signal.SIGSTOP if number == NUM_KILLS else signal.SIGKILL
-            victim = draw.choice(wait_until(lambda: generators_of(driver.pid), PATIENCE_S, "a generator"))
-            before = num_steps(folder)
-            os.kill(victim, kind)
-            stopped += [victim] * (kind == signal.SIGSTOP)
-            # Several steps: what was finished before the loss makes some without any generator.
-            wait_for_steps(folder, before + 5, driver)
-            time.sleep(draw.uniform(0.0, 2.0))
-        # The other generator goes on; the stopped one is lost once it was silent for long enough.
-        wait_until(lambda: "silent" in kinds_of_loss(folder), PATIENCE_S, "the loss of the stopped generator")
-        output = stop(driver)
-    finally:
-        for pid in stopped:
-            if alive({pid}):
-                os.kill(pid, signal.SIGKILL)
-        driver.kill()
-    check_exactly_once(folder)
-    assert len(kinds_of_loss(folder)) >= NUM_KILLS + 1
-    assert "was lost" in output
+RANKS = {"learner__ranks": 2, "learner__sharding": "full"}
+# Without a lag a run does not depend on timing.
+EXACT = {
+    "task__num_problems": 96,
+    "pipeline__max_lag": 0,
+    "rollout__slots": 16,
+    "evaluation__num_prompts": 6,
+    "checkpoint__every": 2,
+    "curriculum": "uniform",
+    "optimizer__warmup_steps": 0,
+}
 
 
-@pytest.mark.parametrize("server", ["raylet", "gcs_server"])
-def test_killed_server_of_ray_ends_the_run_with_the_reason(tmp_path, server):
-    folder, memory = tmp_path / "run", shared_memory()
-    driver = start(folder, rollout__generators=1)
-    wait_for_steps(folder, 2, driver)
-    processes = descendants(driver.pid)
-    assert listening(processes | {driver.pid}) <= LOOPBACK
-    assert listening(processes)
-    session = next(word for pid in processes for word in command_line(pid).split() if word.startswith("--session-dir="))
-    os.kill(next(pid for pid in processes if f"/{server}" in command_line(pid).split()[0]), signal.SIGKILL)
+def one_process(folder: Path, num: int) -> Path:
+    """Train in this process, without Ray."""
+    settings = {
+        "pipeline__groups_per_batch": 4,
+        "pipeline__completions_per_group": 4,
+        "evaluation__every": 1000,
+        "budget__steps": num,
+    }
+    words = [f"{key.replace('__', '.')}={value}" for key, value in (EXACT | settings).items()]
+    Run(load_recipe("tiny-cpu", words), folder).train()
+    return folder
+
+
+def wait_for_end(driver: "subprocess.Popen[str]", what: str) -> str:
+    """Wait until the run has ended with an error; return its output."""
     begun = time.monotonic()
     output, _ = driver.communicate(timeout=PATIENCE_S)
-    print(f"ended {time.monotonic() - begun:.1f} s after SIGKILL of Ray's {server}")
+    print(f"ended {time.monotonic() - begun:.1f} s after {what}: {output.strip().splitlines()[-1]}")
     assert driver.returncode == 1, output
+    return output
+
+
+def check_failed(folder: Path, words: str) -> None:
     status = store.read_status(folder)
     assert status is not None
-    assert (status["status"], f"Ray's {server} process" in status["reason"]) == ("failed", True)
-    assert "--resume" in output
-    wait_until(lambda: not alive(processes), PATIENCE_S, "the end of Ray's processes")
-    wait_until(lambda: not os.path.exists(session.partition("=")[2]), PATIENCE_S, "the end of the session's folder")
-    assert not {name for name in shared_memory() - memory if "plasma" in name or "ray" in name}
+    assert status["status"] == "failed"
+    assert words in status["reason"]
+    assert "\n" not in status["reason"]
+    assert "--resume" in status["reason"]
+
+
+def test_two_ranks_and_generators_train_as_one_process(tmp_path):
+    reference = one_process(tmp_path / "one", 6)
+    folder = tmp_path / "four"
+    driver = start(folder, **RANKS, **EXACT, budget__steps=6)
+    output, _ = driver.communicate(timeout=PATIENCE_S)
+    assert driver.returncode == 0, output
+    check_same_steps(folder, reference, 6)
+    assert len(list((folder / store.CHECKPOINTS / "step-00000006").glob("tensors.weights.*"))) == 2
+
+
+def test_rank_without_a_model_is_lost_in_time(tmp_path, monkeypatch):
+    """One is stopped before it looks for the model; another waits for a hub that does not answer."""
+    from scalerl.run.cluster.connect import connect
+    from scalerl.run.cluster.ranks import placed_ranks, ray_learner
+
+    words = ("learner.ranks=2", "learner.sharding=full", "learner.silent_s=2")
+
+    def learner_of(placed: Any, model: str, start_s: float) -> None:
+        learner = load_recipe("tiny-cpu", [*words, f"learner.start_s={start_s}"]).learner
+        begun = time.monotonic()
+        try:
+            ray_learner(placed, learner, model=model, settings=dict, seed=0)
+        finally:
+            print(f"ended after {time.monotonic() - begun:.1f} s")
+
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    with ExitStack() as opened:
+        hub = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
+        connection = connect("local")
+        opened.callback(connection.close)
+        with placed_ranks(connection, 2, on_gpu=False, cpus=0.5) as placed:
+            victim = placed.places[1].pid
+            os.kill(victim, signal.SIGSTOP)
+            with pytest.raises(RankLost, match=rf"rank 1 .* process {victim} .* for 2 s: it was stopped"):
+                learner_of(placed, "tiny-base", 3600.0)
+            wait_until(lambda: not alive({victim}), PATIENCE_S, "the end of the stopped process")
+        with placed_ranks(connection, 2, on_gpu=False, cpus=0.5) as placed:
+            processes = {place.pid for place in placed.places}
+            sentence = r"rank 0 .* is not ready after 5 s \(learner.start_s\)"
+            with pytest.raises(RankLost, match=sentence):
+                learner_of(placed, "owner/name", 5.0)
+            wait_until(lambda: not alive(processes), PATIENCE_S, "the end of the ranks")
+
+
+def test_killed_driver_leaves_no_rank_on_a_cluster(tmp_path):
+    """Ray goes on and must end the actors itself; one of the ranks is stopped, and obeys nothing."""
+    from ray.cluster_utils import Cluster
+
+    folder, driver, victim = tmp_path / "run", None, 0
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": 200 * 2**20})
+    try:
+        driver = start(folder, **RANKS, cluster__address=cluster.address)
+        wait_for_steps(folder, 2, driver)
+        victim = ranks_of(os.getpid())[0]
+        os.kill(victim, signal.SIGSTOP)
+        driver.kill()
+        driver.communicate()
+        begun = time.monotonic()
+        wait_until(
+            lambda: not [*ranks_of(os.getpid()), *generators_of(os.getpid())], PATIENCE_S, "the end of the actors"
+        )
+        print(f"all actors have ended {time.monotonic() - begun:.1f} s after the driver was killed")
+        wait_until(lambda: not alive({victim}), PATIENCE_S, "the end of the stopped rank")
+    finally:
+        if driver is not None:
+            driver.kill()
+        if victim and alive({victim}):
+            os.kill(victim, signal.SIGKILL)
+        cluster.shutdown()
+
+
+def test_ranks_on_two_nodes_and_the_loss_of_one(tmp_path):
+    """Nodes of one core each, so that every rank and the generator is on another."""
+    from ray.cluster_utils import Cluster
+
+    reference = one_process(tmp_path / "one", 12)
+    folder, driver = tmp_path / "run", None
+    small: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 200 * 2**20}
+    cluster = Cluster(initialize_head=True, head_node_args=small)
+    try:
+        added = [cluster.add_node(**small) for _ in range(2)]
+        nodes = {node.all_processes["raylet"][0].process.pid: node for node in added}
+        cluster.wait_for_nodes()
+        on_cluster = EXACT | {"cluster__address": cluster.address, "rollout__generators": 1}
+        driver = start(folder, **RANKS, **on_cluster)
+        wait_for_steps(folder, 6, driver)
+        check_same_steps(folder, reference, 6)
+        before, row = store.read_metrics(folder)[-2:]
+        hours, seconds = (row[key] - before[key] for key in ("gpu_hours", "time/training_s"))
+        assert hours * 3600 / seconds == pytest.approx(3), "three nodes are held"
+
+        ranks = ranks_of(os.getpid())
+        assert len({parent_of(rank) for rank in ranks}) == 2, "each rank is on another node"
+        elsewhere = next(parent_of(rank) for rank in ranks if parent_of(rank) in nodes)
+        cluster.remove_node(nodes[elsewhere], allow_graceful=False)
+        wait_for_end(driver, "the loss of a node")
+        check_failed(folder, "lost with its node")
+        wait_until(lambda: not ranks_of(os.getpid()), PATIENCE_S, "the end of the ranks")
+
+        one_rank = {"learner__ranks": 1, "learner__sharding": "full"}
+        driver = start(folder, resume=True, **one_rank, **on_cluster, budget__steps=12)
+        output, _ = driver.communicate(timeout=PATIENCE_S)
+        assert driver.returncode == 0, output
+        check_same_steps(folder, reference, 12)
+    finally:
+        if driver is not None:
+            driver.kill()
+        cluster.shutdown()
 
 
 def test_lost_node_costs_nothing(tmp_path, monkeypatch):
@@ -107,13 +204,3 @@ def test_lost_node_costs_nothing(tmp_path, monkeypatch):
         cluster.shutdown()
     check_exactly_once(folder)
     assert any(row["generators/lost"] for row in store.read_metrics(folder))
-
-
-def test_demo_recipe_rises_with_two_generators(tmp_path):
-    folder = tmp_path / "run"
-    words = ["--set", "rollout.generators=2", "--set", "cluster.address=local"]
-    command = [sys.executable, "-m", "scalerl", "train", "tiny-cpu", "--no-plots", "--out", str(folder), *words]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    rewards = [row["reward"] for row in store.read_evals(folder)]
-    assert rewards[-1] - rewards[0] >= 0.20

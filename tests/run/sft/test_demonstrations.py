@@ -3,14 +3,13 @@
 from importlib.resources import files
 from itertools import pairwise
 
-import numpy as np
 import pytest
 
 from scalerl.config.parts import SftSettings
 from scalerl.errors import TaskError
 from scalerl.loop.requests import Text
 from scalerl.models.load import load_model
-from scalerl.run.sft.demonstrations import LARGEST_BATCH_TOKENS, Example, Examples, encode, plan_batches
+from scalerl.run.sft.demonstrations import LARGEST_BATCH_TOKENS, Examples, encode, imitated, num_inputs, plan_batches
 from scalerl.tasks.prompts import PromptFormat
 from scalerl.tasks.task import Demonstration, Task
 from scalerl.types import Problem
@@ -21,7 +20,7 @@ TEMPLATE = (
 
 
 def lengths(*sizes: int) -> Examples:
-    made = [Example(tokens=np.zeros(size + 1, dtype=np.int64), num_prompt=1) for size in sizes]
+    made = [imitated([0], [0] * size, [False] * size) for size in sizes]
     return Examples(training=made, heldout=made[:1])
 
 
@@ -42,10 +41,10 @@ def test_chat_demonstrations_mask_the_prompt_and_end_the_turn():
     assert (len(examples.training), len(examples.heldout), examples.num_too_long) == (18, 2, 0)
     first = examples.heldout[0]
     prompt = text.encode_prompt("1+2=", task.prompt)
-    assert first.tokens[: first.num_prompt].tolist() == prompt
-    assert text.decode(first.tokens[first.num_prompt :].tolist()) == "<think></think>10"
+    assert list(first.request.prompt_tokens) == prompt
+    assert text.decode(first.tokens.tolist()) == "<think></think>10"
     assert first.tokens[-1] == text.tokenizer.eos_token_id
-    assert first.num_targets == len(first.tokens) - len(prompt)
+    assert not first.forced.any()
 
 
 def test_conversations_mask_what_the_environment_says():
@@ -56,9 +55,8 @@ def test_conversations_mask_what_the_environment_says():
     first, *_ = encode([Demonstration.of(problem, said)] * 20, task, text, SftSettings(), context=128).training
     end = text.tokenizer.eos_token_id
     model, observed = [[*text.encode(part), end] for part in said[::2]], [text.encode(part) for part in said[1::2]]
-    assert first.tokens[first.num_prompt :].tolist() == [*model[0], *observed[0], *model[1], *observed[1], *model[2]]
-    assert first.tokens[first.num_prompt :][~first.forced].tolist() == [*model[0], *model[1], *model[2]]
-    assert first.num_targets == (~first.forced).sum()
+    assert first.tokens.tolist() == [*model[0], *observed[0], *model[1], *observed[1], *model[2]]
+    assert first.tokens[~first.forced].tolist() == [*model[0], *model[1], *model[2]]
     with pytest.raises(TaskError, match="ends with the environment"):
         Demonstration.of(problem, said[:2])
 
@@ -70,7 +68,7 @@ def test_long_demonstrations_are_left_out():
     drawn = [Demonstration(problem=problem, completion="1" * place) for place in range(1, 41)]
     examples = encode(drawn, task, text, SftSettings(), context=20)
     assert examples.num_too_long == 26
-    assert max(len(example.tokens) for example in examples.training) <= 20
+    assert max(map(num_inputs, examples.training)) < 20
 
 
 def test_default_batch_is_an_eighth_of_an_epoch():
@@ -88,7 +86,7 @@ def test_default_batch_is_an_eighth_of_an_epoch():
 
 def test_batches_hold_at_most_their_tokens():
     examples = lengths(*range(1, 60))
-    sizes = [example.num_inputs for example in examples.training]
+    sizes = list(map(num_inputs, examples.training))
     batches = plan_batches(examples, SftSettings(batch_tokens=70, steps=200), seed=1, new=False)
     assert len(batches) == 200
     assert all(sum(sizes[index] for index in batch) <= 70 for batch in batches)

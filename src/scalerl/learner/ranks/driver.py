@@ -211,7 +211,7 @@ def _heard(rank: int, listen: Callable[[], Any]) -> Any:
     try:
         return listen()
     except Lost as loss:
-        setting = " (learner.start_s)" if loss.kind == "start" else ""
+        setting = " (learner.start_s)" if str(loss).startswith("is not ready after") else ""
         raise RankLost(
             f"rank {rank} of the learner{loss.where} {loss}{setting}; --resume continues from the last checkpoint"
         ) from None

@@ -1,20 +1,25 @@
 """Connect to Ray, or raise ClusterError with the reason.
 
-`ray` is imported here, in `ranks` beside this module, and in remote/, inside functions.
+A Ray of this machine alone ("local") is a child process: remote/child.py ends all that it started when it is closed,
+and when this process is killed. `ray` is imported here, in `ranks` beside this module, and in remote/, inside
+functions.
 """
 
 import importlib.util
+import logging
 import os
 import re
-import select
 import socket
+import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from scalerl.errors import ClusterError
-from scalerl.run.cluster.cleanup import Cleanup, servers
+from scalerl.remote.child import ChildLink
+from scalerl.remote.peer import Lost
 
 ANSWER_S = 10.0
 """How long a cluster may take to answer."""
@@ -25,8 +30,6 @@ AUTO = "auto"
 class Node(NamedTuple):
     """A living node of a cluster."""
 
-    id: str
-    """Ray's."""
     cpus: float
     gpus: float
 
@@ -48,59 +51,93 @@ class Connection:
 def connect(address: str, *, on_lost: Callable[[str], None] = lambda reason: None) -> Connection:
     """Start Ray on this machine ("local") or join a cluster; ClusterError says why that cannot be done.
 
-    `on_lost` is called with the reason, from another thread, if a server of the local Ray dies: this process could then
-    not even end as usual, because Ray's own code would abort it at the next call.
+    `on_lost` is called with the reason, from another thread, if the local Ray dies: this process could then not even
+    end as usual, because Ray's own code would abort it at the next call.
     """
     check_address(address)
     # Before ray is imported: no usage reports, no hook that looks for a newer version.
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    if address == LOCAL:
-        # A node that no other can join, as Ray has them on macOS and Windows: its ports are open to this machine alone.
-        # Other users of the machine need the token in this user's home folder, which Ray itself sees to.
-        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     # Ranks and generators matter as much as the driver; Ray would let every other process of the machine go first.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    if address == LOCAL:
+        # A node that no other can join, as Ray has them on macOS and Windows: its ports are open to this machine alone.
+        # Other users of the machine need the token in this user's home folder, which Ray writes.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     import ray
 
     if ray.is_initialized():
         raise ClusterError("this process is connected to Ray already: a run makes its own connection")
-    cleanup = Cleanup() if address == LOCAL else None
-    # Ray's processes end with the thread that started them, so a local Ray is started in this one.
-    error = _attempt(include_dashboard=False, _temp_dir=cleanup.folder) if cleanup else _within(ANSWER_S, address)
-    if error is not None:
-        if cleanup is not None:
-            cleanup.close(kills=True)
-        raise ClusterError(_sentence(address, error))
-    is_closing = threading.Event()
-    if cleanup is not None:
-        watched = (servers(cleanup.folder), is_closing, on_lost)
-        threading.Thread(target=_watch, args=watched, name="ray-servers", daemon=True).start()
+    with ExitStack() as opened:
+        if address == LOCAL:
+            error = _attempt(opened.enter_context(_local_ray(on_lost)))
+        else:
+            error = _within(ANSWER_S, address)
+        if error is not None:
+            raise ClusterError(_sentence(address, error))
+        opened.callback(ray.shutdown)
+        held = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        nodes = tuple(Node(each.get("CPU", 0.0), each.get("GPU", 0.0)) for each in held)
+        return Connection(address=address, nodes=nodes, close=opened.pop_all().close)
 
-    def close() -> None:
+
+class LocalRay:
+    """Ray on this machine alone; it fails when one of Ray's servers ends, all of which its process has started."""
+
+    def __init__(self) -> None:
+        import ray
+
+        quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+        ray.init(LOCAL, _temp_dir=tempfile.gettempdir(), **quiet)
+
+    def facts(self) -> str:
+        """Return the address at which this machine reaches it."""
+        import ray
+
+        return ray.get_runtime_context().gcs_address
+
+    def advance(self, send: object) -> None:
+        """Wait for the end of a server."""
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        raise ClusterError("has lost a server: it was killed, ran out of memory or crashed")
+
+
+@contextmanager
+def _local_ray(on_lost: Callable[[str], None]) -> Iterator[str]:
+    """Run a LocalRay and yield its address; call `on_lost` if it dies meanwhile."""
+    link, is_closing = ChildLink(LocalRay, has_log=True), threading.Event()
+
+    def said() -> Any:
+        """Return what it says besides signs of life; raise what it raised, or Lost."""
+        while True:
+            for kind, value in link.read():
+                if kind == "error":
+                    raise value
+                if kind != "beat":
+                    return value
+
+    def watch() -> None:
+        try:
+            said()
+        except (ClusterError, Lost) as error:
+            if is_closing.is_set():
+                return
+            if isinstance(error, Lost):
+                # Otherwise its process sees to what is left when this one has ended.
+                link.kill()
+            on_lost(f"Ray on this machine {error}; --resume continues from the last checkpoint")
+
+    try:
+        try:
+            address = said()
+        except Exception as error:
+            raise ClusterError(_sentence(LOCAL, error)) from None
+        threading.Thread(target=watch, name="local-ray", daemon=True).start()
+        yield address
+    finally:
         is_closing.set()
-        ray.shutdown()
-        if cleanup is not None:
-            cleanup.close()
-
-    found = [(node["NodeID"], node["Resources"]) for node in ray.nodes() if node["Alive"]]
-    nodes = tuple(Node(name, held.get("CPU", 0.0), held.get("GPU", 0.0)) for name, held in found)
-    return Connection(address=address, nodes=nodes, close=close)
-
-
-def _watch(found: Mapping[int, str], is_closing: threading.Event, on_lost: Callable[[str], None]) -> None:
-    """Wait for the death of any of these processes."""
-    waiting, names = select.poll(), {}
-    for pid, name in found.items():
-        file = os.pidfd_open(pid)
-        names[file] = name
-        waiting.register(file, select.POLLIN)
-    died = [names[file] for file, _ in waiting.poll()]
-    if not is_closing.is_set():
-        on_lost(
-            f"Ray's {died[0]} process on this machine has died: it was killed, ran out of memory or crashed; --resume "
-            f"continues from the last checkpoint"
-        )
+        link.kill()
 
 
 def check_address(address: str) -> None:
@@ -125,13 +162,12 @@ def _check_answers(address: str) -> None:
         raise ClusterError(f"cluster.address {address} does not answer: {reason}") from None
 
 
-def _attempt(address: str = LOCAL, **settings: Any) -> BaseException | None:
-    """Start or join Ray; return the error, if any."""
+def _attempt(address: str) -> BaseException | None:
+    """Join Ray; return the error, if any."""
     import ray
 
-    settings |= {"log_to_driver": False, "logging_level": "error"}
     try:
-        ray.init(address=address, **settings)
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
     except BaseException as error:
         return error
     return None

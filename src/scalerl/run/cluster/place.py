@@ -1,7 +1,8 @@
 """Where the parts of a run are: the learner in the driver's process or its ranks on nodes, and room for generators."""
 
+import math
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ class Place:
     names: tuple[str, ...]
     """The learner's devices, as "node/device"."""
     cpus_per_generator: float = 1.0
-    """Cores that Ray reserves for each generator: one, or its share where there are too few."""
+    """Cores that Ray reserves for each generator: one, a part where there are too few, none beside a GPU."""
     ranks: "PlacedRanks | None" = None
     """The learner's ranks, where they are Ray actors."""
     gpus: Gpus | None = None
@@ -81,12 +82,12 @@ def place_on(connection: "Connection", recipe: Recipe, opened: ExitStack) -> Pla
             f"learner.ranks = {ranks} with rollout.generators = {generators} needs {wanted} GPUs, and the cluster at "
             f"{connection.address} has {connection.num_gpus}: lower one of the two, or add nodes"
         )
-    # Generators that need a GPU run on nodes with one.
-    anywhere = not (on_gpu and recipe.rollout.generator_gpus)
-    usable = [node.cpus for node in connection.nodes if anywhere or node.gpus]
-    cpus = cpu_share(usable, generators + (0 if on_gpu else ranks))
-    if not (cpus or on_gpu):
+    # Whoever has a GPU needs no core of its own; the others share the cores, if those are too few.
+    on_cores = (0 if on_gpu else ranks) + (0 if on_gpu and recipe.rollout.generator_gpus else generators)
+    cores = int(sum(node.cpus for node in connection.nodes))
+    if on_cores and not cores:
         raise ClusterError(f"the cluster at {connection.address} has no CPUs: start its nodes with --num-cpus")
+    cpus = 1 / math.ceil(on_cores / cores) if on_cores else 0.0
     is_here = recipe.learner.sharding == "none"
     placed = opened.enter_context(placed_ranks(connection, ranks, on_gpu=on_gpu, cpus=cpus, is_here=is_here))
     return Place(
@@ -105,14 +106,3 @@ def _check_generators(recipe: Recipe, *, on_gpu: bool, where: str) -> None:
             f"rollout.gpus_per_generator is {recipe.rollout.gpus_per_generator}, and {where} has no GPU: leave it "
             f"out to sample on CPUs"
         )
-
-
-def cpu_share(cpus_of_nodes: Sequence[float], num: int) -> float:
-    """Return the cores that Ray may reserve for each of `num` processes, at most 1, such that nodes have room for all.
-
-    cpu_share([2], 4) is 0.5, and cpu_share([2, 1], 4) is 0.6666: of 0.75 there would be room for three.
-    """
-    # A node is used up by a whole number of processes at the best share. Ray counts in ten-thousandths.
-    shares = {min(cpus / each, 1.0) for cpus in cpus_of_nodes for each in range(1, num + 1)}
-    shares = {int(share * 1e4) / 1e4 for share in shares} - {0.0}
-    return max((share for share in shares if sum(int(cpus / share) for cpus in cpus_of_nodes) >= num), default=0.0)

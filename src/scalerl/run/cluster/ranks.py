@@ -2,9 +2,9 @@
 
 import functools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from scalerl.config.parts import LearnerSettings
@@ -28,8 +28,6 @@ class PlacedRanks:
 
     actors: Sequence[Any]
     places: Sequence[Place]
-    threads: tuple[int, ...]
-    """Threads of torch of each rank; 0 on GPUs, where torch's own number is left."""
     address: str
     """Address of the driver's node, as other nodes reach it."""
 
@@ -86,7 +84,6 @@ def placed_ranks(
         yield PlacedRanks(
             actors=[actors[index] for index in order],
             places=places,
-            threads=threads_of(places, {node.id: node.cpus for node in connection.nodes}),
             address=LOOPBACK if len(connection.nodes) == 1 or is_here else ray.util.get_node_ip_address(),
         )
     finally:
@@ -101,13 +98,12 @@ def ray_learner(placed: PlacedRanks, learner: LearnerSettings, **fields: Any) ->
     """Return a learner over actors that were placed, each of which loads the model; `fields` are those of RankSpec."""
 
     def start(spec: RankSpec) -> list[ActorLink]:
-        specs = [replace(spec, threads=threads) for threads in placed.threads]
         return [
-            ActorLink(actor, functools.partial(_rank, specs[rank], rank), placed.places[rank])
+            ActorLink(actor, functools.partial(_rank, spec, rank), placed.places[rank])
             for rank, actor in enumerate(placed.actors)
         ]
 
-    # Ray lets a process see no GPU but its own.
+    # Ray lets a process see no GPU but its own, and gives it as many threads as it has cores.
     fields |= {"device": "cuda" if placed.on_gpu else "cpu", "devices": (0,) * len(placed.actors), "on_ray": True}
     return ranked_learner(start, learner, address=placed.address, cause_s=CAUSE_S, **fields)
 
@@ -130,14 +126,6 @@ def ordered(places: Sequence[Place], *, first: str) -> list[int]:
         return place.node != first, place.address, place.node, [by_number(gpu) for gpu in place.gpus], index
 
     return sorted(range(len(places)), key=key)
-
-
-def threads_of(places: Sequence[Place], node_cpus: Mapping[str, float]) -> tuple[int, ...]:
-    """Return the threads of each rank: those on a node without GPUs share its cores."""
-    nodes = [place.node for place in places]
-    return tuple(
-        0 if place.gpus else max(int(node_cpus.get(place.node, 1.0)) // nodes.count(place.node), 1) for place in places
-    )
 
 
 def _check_gpus_seen(places: Sequence[Place], *, on_gpu: bool) -> None:

@@ -13,7 +13,6 @@ from itertools import islice
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scalerl.config.parts import SftSettings
 from scalerl.environments.build import observer
@@ -22,7 +21,7 @@ from scalerl.errors import TaskError
 from scalerl.loop.requests import Text
 from scalerl.models.load import turn_end
 from scalerl.tasks.task import Demonstration, Task
-from scalerl.types import derive_seed
+from scalerl.types import Completion, LengthPlan, Problem, Request, derive_seed
 
 LARGEST_BATCH_TOKENS = 2_000_000
 """The paper's batch of SFT (appendix A.3)."""
@@ -35,39 +34,37 @@ _NEW_NUM_DEMONSTRATIONS = 250_000
 _HELDOUT_SHARE = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Example:
-    """One demonstration as tokens: prompt, completion, end; in a conversation each turn of the model has an end."""
+_PROBLEM = Problem(id="demonstration", prompt="", answer="", task="sft")
+_LENGTH = LengthPlan(answer_budget=1)
 
-    tokens: NDArray[np.int64]
-    num_prompt: int
-    observed: tuple[tuple[int, int], ...] = ()
-    """Where the observations of a conversation begin and end."""
 
-    @property
-    def forced(self) -> NDArray[np.bool_]:
-        """Which tokens after the prompt are observations, and not imitated."""
-        forced = np.zeros(len(self.tokens), np.bool_)
-        for start, end in self.observed:
-            forced[start:end] = True
-        return forced[self.num_prompt :]
+def imitated(prompt: Sequence[int], tokens: Sequence[int], forced: Sequence[bool]) -> Completion:
+    """Return a demonstration as if it had been sampled; of its tokens, the forced ones are not imitated."""
+    request = Request(
+        group="sft", index=0, problem=_PROBLEM, prompt_tokens=tuple(map(int, prompt)), seed=0, length=_LENGTH
+    )
+    nothing = np.zeros(len(tokens))
+    return Completion(
+        request=request,
+        tokens=np.asarray(tokens, np.int32),
+        log_probs=nothing.astype(np.float32),
+        versions=nothing.astype(np.int32),
+        forced=np.asarray(forced, np.bool_),
+        finish="stop",
+    )
 
-    @property
-    def num_inputs(self) -> int:
-        """Tokens of a pass: all but the last, which nothing follows."""
-        return len(self.tokens) - 1
 
-    @property
-    def num_targets(self) -> int:
-        return len(self.tokens) - self.num_prompt - sum(end - start for start, end in self.observed)
+def num_inputs(example: Completion) -> int:
+    """Return the tokens of a pass: all but the last, which nothing follows."""
+    return len(example.request.prompt_tokens) + len(example) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examples:
     """What is trained on, what is held out, and what was left out for its length."""
 
-    training: Sequence[Example]
-    heldout: Sequence[Example]
+    training: Sequence[Completion]
+    heldout: Sequence[Completion]
     num_too_long: int = 0
 
     @property
@@ -77,9 +74,8 @@ class Examples:
         for part in (self.training, self.heldout):
             digest.update(f"{len(part)};".encode())
             for example in part:
-                observed = "".join(f",{start}-{end}" for start, end in example.observed)
-                digest.update(f"{example.num_prompt},{len(example.tokens)}{observed};".encode())
-                digest.update(example.tokens.tobytes())
+                digest.update(f"{example.request.prompt_tokens},{len(example)};".encode())
+                digest.update(example.tokens.tobytes() + example.forced.tobytes())
         return digest.hexdigest()[:16]
 
 
@@ -126,9 +122,10 @@ def encode(
         _example(prompt, item, [*completion, end], text=text, observe=observe, end=end)
         for prompt, item, completion in zip(prompts, drawn, completions, strict=True)
     ]
-    kept = [example for example in examples if len(example.tokens) <= context]
+    # A pass has one token less.
+    kept = [example for example in examples if num_inputs(example) < context]
     if len(kept) < 2:
-        shortest = min(len(example.tokens) for example in examples)
+        shortest = 1 + min(map(num_inputs, examples))
         raise TaskError(
             f'{len(kept)} of {len(examples)} demonstrations of the task "{task.name}" have at most {context:g} tokens '
             f"(the model's own context), and two are needed; the shortest has {shortest}"
@@ -145,23 +142,19 @@ def _example(
     text: Text,
     observe: Callable[[Step], Sequence[int]],
     end: int,
-) -> Example:
+) -> Completion:
     """Return one demonstration as tokens; `last` is its completion, or the last turn of a conversation."""
-    tokens, observed = list(prompt), []
+    tokens, forced = [], []
     for number, said in enumerate(item.earlier):
-        if number % 2 == 0:
-            tokens += [*text.encode(said), end]
-        else:
-            start = len(tokens)
-            tokens += observe(Step(observation=said))
-            observed.append((start, len(tokens)))
-    tokens += last
-    return Example(tokens=np.array(tokens, dtype=np.int64), num_prompt=len(prompt), observed=tuple(observed))
+        is_observed = number % 2 == 1
+        tokens += observe(Step(observation=said)) if is_observed else [*text.encode(said), end]
+        forced += [is_observed] * (len(tokens) - len(forced))
+    return imitated(prompt, [*tokens, *last], [*forced, *[False] * len(last)])
 
 
 def plan_batches(examples: Examples, settings: SftSettings, *, seed: int, new: bool) -> list[list[int]]:
     """Return the indices of the examples of each step of the run."""
-    lengths = [example.num_inputs for example in examples.training]
+    lengths = list(map(num_inputs, examples.training))
     steps = settings.steps or (NEW_STEPS if new and settings.epochs is None else None)
     tokens = settings.batch_tokens or (
         NEW_BATCH_TOKENS if new else min(LARGEST_BATCH_TOKENS, max(1, sum(lengths) // _BATCHES_PER_EPOCH))

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,14 +24,10 @@ from scalerl.rl.filters import EffectiveBatch
 from scalerl.rl.losses import LossInputs, TokenLoss
 from scalerl.rl.weights import token
 from scalerl.run.learners import child_learner
-from scalerl.run.sft.demonstrations import Example
-from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request
+from scalerl.types import Batch, Completion, Group
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-_PROBLEM = Problem(id="demonstration", prompt="", answer="", task="sft")
-_LENGTH = LengthPlan(answer_budget=1)
 
 
 def sft_learner(
@@ -80,25 +75,13 @@ def take_weights(learner: Any, model: "PreTrainedModel") -> None:
             parameter.copy_(weights[name])
 
 
-def batch_of(examples: Sequence[Example], version: int = 0) -> Batch:
+def batch_of(examples: Sequence[Completion], version: int = 0) -> Batch:
     """Return demonstrations as the groups of a step, each with one completion."""
-    return Batch(version=version, groups=[_group(example) for example in examples])
-
-
-def _group(example: Example) -> Group:
-    prompt, tokens = example.tokens[: example.num_prompt], example.tokens[example.num_prompt :]
-    request = Request(
-        group="sft", index=0, problem=_PROBLEM, prompt_tokens=tuple(prompt.tolist()), seed=0, length=_LENGTH
-    )
-    completion = Completion(
-        request=request,
-        tokens=tokens.astype(np.int32),
-        log_probs=np.zeros(len(tokens), np.float32),
-        versions=np.zeros(len(tokens), np.int32),
-        forced=example.forced,
-        finish="stop",
-    )
-    return Group(key="sft", problem=_PROBLEM, completions=(completion,), correct=(True,), rewards=(1.0,))
+    groups = [
+        Group(key="sft", problem=each.request.problem, completions=(each,), correct=(True,), rewards=(1.0,))
+        for each in examples
+    ]
+    return Batch(version=version, groups=groups)
 
 
 def _imitation(inputs: LossInputs) -> TokenLoss:

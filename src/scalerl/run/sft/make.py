@@ -36,7 +36,7 @@ from scalerl.run.derive import derive
 from scalerl.run.host import environment
 from scalerl.run.parts import build_tasks
 from scalerl.run.resume import lock_folder
-from scalerl.run.sft.demonstrations import Examples, draw, encode, num_wanted, plan_batches
+from scalerl.run.sft.demonstrations import Examples, draw, encode, num_inputs, num_wanted, plan_batches
 from scalerl.run.sft.learner import batch_of, sft_learner, take_weights
 from scalerl.store import check_place
 from scalerl.tasks.rows import hide_hub_warnings
@@ -163,7 +163,7 @@ def sft(
             num_heldout=len(examples.heldout),
             num_too_long=examples.num_too_long,
             epochs=sum(map(len, batches)) / len(examples.training),
-            batch_tokens=sum(examples.training[i].num_inputs for batch in batches for i in batch) / len(batches),
+            batch_tokens=sum(num_inputs(examples.training[i]) for batch in batches for i in batch) / len(batches),
             lr=lr,
             first_step=learner.version,
         )
