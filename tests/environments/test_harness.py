@@ -22,65 +22,48 @@ from scalerl.types import Completion, Episode, Problem, Request
 PROBLEM = Problem(id="0", prompt="", answer="", task="own")
 
 
-def played(program: str, num: int = 1, **settings: object) -> tuple[list[Completion], dict[str, str]]:
-    """Return conversations with a program of own_programs, and the errors of its environment."""
-    own = EnvironmentSettings(name="harness", program=f"own_programs:{program}", **settings)  # type: ignore[call-arg]
-    steps = build_steps(EnvironmentSpec(settings=own), GradingSettings(timeout_s=60.0))
-    with closing(turns_engine({"own": Playing(steps=steps, observe=observe, opened=opened)})) as engine:
-        engine.submit([request(number, budget=200) for number in range(num)])
-        return drain(engine), dict(steps.first_errors)
-
-
 def episode(completion: Completion) -> Episode:
     assert completion.episode is not None
     return completion.episode
 
 
-def test_calls_that_extend_each_other_are_one_conversation():
-    completions, errors = played("talk", 6)
-    assert not errors
-    for completion in completions:
-        assert completion.request.prompt_tokens == (1, 2, 3)
-        assert len(completion.turns) == 3
-        between = [completion.tokens[end : end + 2].tolist() for _, end in completion.turns[:-1]]
-        assert between == [[0, 9], [1, 9]]
-        assert completion.forced.sum() == 4
-        assert episode(completion).value == 1.0
-        assert episode(completion).num_branches == 0
+PROGRAMS = {
+    "talk": Episode(value=1.0),
+    "talk_async": Episode(answer="8 1.0"),
+    "branch": Episode(value=0.5, num_branches=2),
+    "in_parallel": Episode(value=1.0, num_branches=1),
+    "refused": Episode(value=1.0),
+    "broken": Episode(reason="error"),
+    "silent": Episode(reason="no_answer"),
+}
 
 
-def test_noise_of_calls_is_repeatable():
-    first, again = (sorted(each.tokens.tolist() for each in played("talk", 3)[0]) for _ in range(2))
-    assert first == again
+def played() -> dict[str, Completion]:
+    """Return a conversation with each of the programs of own_programs."""
+    settings = EnvironmentSettings.model_validate({"name": "harness", "program": "own_programs:chosen"})
+    steps = build_steps(EnvironmentSpec(settings=settings), GradingSettings(timeout_s=60.0))
+    with closing(turns_engine({"own": Playing(steps=steps, observe=observe, opened=opened)})) as engine:
+        problems = [Problem(id=name, prompt="", answer=name, task="own") for name in PROGRAMS]
+        engine.submit([request(number, budget=200, problem=each) for number, each in enumerate(problems)])
+        completions = {completion.request.problem.id: completion for completion in drain(engine)}
+    assert steps.first_errors == {"harness": "RuntimeError: broken on purpose"}
+    return completions
 
 
-def test_only_the_last_branch_is_trained():
-    (completion,), errors = played("branch")
-    assert not errors
-    assert episode(completion).num_branches == 2
-    # The last branch began with all that its first call said; its own two turns follow.
-    assert completion.request.prompt_tokens == (6,)
-    assert len(completion.turns) == 2
-    assert completion.tokens[completion.turns[0][1]] == 7
-
-
-@pytest.mark.parametrize(
-    ("program", "value", "answer"),
-    [("talk_async", None, "8 1.0"), ("in_parallel", 1.0, None), ("refused", 1.0, None)],
-)
-def test_program_ends_with_a_value_or_an_answer(program: str, value: float | None, answer: str | None):
-    (completion,), errors = played(program)
-    assert not errors
-    assert (episode(completion).value, episode(completion).answer) == (value, answer)
-
-
-def test_program_that_fails_or_never_calls_has_no_verdict():
-    (completion,), errors = played("broken")
-    assert episode(completion).reason == "error"
-    assert "broken on purpose" in errors["harness"]
-    (completion,), _ = played("silent")
-    assert episode(completion).reason == "no_answer"
-    assert completion.num_trained_tokens == 0
+def test_programs_are_conversations_that_repeat_themselves():
+    completions = played()
+    assert {name: episode(each) for name, each in completions.items()} == PROGRAMS
+    # Calls that extend each other are one conversation.
+    talk = completions["talk"]
+    assert (talk.request.prompt_tokens, len(talk.turns), talk.forced.sum()) == ((1, 2, 3), 3, 4)
+    assert [talk.tokens[end : end + 2].tolist() for _, end in talk.turns[:-1]] == [[0, 9], [1, 9]]
+    # Only the last branch is trained: it began with all that its first call said, and its own two turns follow.
+    branch = completions["branch"]
+    assert (branch.request.prompt_tokens, len(branch.turns), branch.tokens[branch.turns[0][1]]) == ((6,), 2, 7)
+    assert completions["silent"].num_trained_tokens == 0
+    again = played()
+    for name in PROGRAMS.keys() - {"in_parallel"}:
+        assert again[name].tokens.tolist() == completions[name].tokens.tolist()
 
 
 def test_tool_calls_of_the_api_are_what_the_model_wrote(monkeypatch: pytest.MonkeyPatch):
@@ -135,7 +118,7 @@ def test_program_that_cannot_be_used_is_refused(settings: dict[str, object], mes
 def test_harness_needs_processes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("scalerl.environments.build.os", SimpleNamespace(name="nt"))
     with pytest.raises(RecipeError, match="needs Linux or macOS"):
-        played("talk")
+        played()
 
 
 # -- the examples, with the packages that `make test-slow` installs ----------------------------------------------------

@@ -90,3 +90,8 @@ def silent(problem: Problem) -> float:
 def broken(problem: Problem) -> float:
     answered([{"role": "user", "content": "1"}])
     raise RuntimeError("broken on purpose")
+
+
+def chosen(problem: Problem) -> Any:
+    """Run the program that the problem's answer names."""
+    return globals()[problem.answer](problem)

@@ -54,6 +54,12 @@ LIVE_CODE_BENCH = {
     "metadata": json.dumps({"func_name": "add"}),
     "solution": "def add(a, b):\n    return a + b",
 }
+OF_STREAMS = LIVE_CODE_BENCH | {
+    "public_test_cases": json.dumps([{"input": "2\n", "output": "4\n", "testtype": "stdin"}]),
+    "private_test_cases": base64.b64encode(zlib.compress(b'[{"input": "5\\n", "output": "10\\n"}]')).decode(),
+    "metadata": "{}",
+    "solution": "print(2 * int(input()))",
+}
 # With the number of asserts, or of streams below zero.
 FORMATS = {
     "mbpp": (MBPP, 2),
@@ -62,6 +68,7 @@ FORMATS = {
     "apps": (APPS, -2),
     "leetcode": (LEETCODE, 1),
     "live_code_bench": (LIVE_CODE_BENCH, 2),
+    "live_code_bench_of_streams": (OF_STREAMS, -2),
 }
 
 
@@ -138,6 +145,7 @@ def test_problems_are_split_and_demonstrated(tmp_path: Path):
     rows = [HUMAN_EVAL | {"task_id": f"Test/{n}", "prompt": HUMAN_EVAL["prompt"] + f"    # {n}\n"} for n in range(6)]
     task = code(2, 0, path=write(tmp_path / "problems.jsonl", *rows))
     assert (len(task.training), len(task.evaluation), task.grader) == (4, 2, "code")
+    assert len(code(None, 0, path=str(tmp_path / "problems.jsonl")).evaluation) == 6
     assert task.demonstrations is not None
     assert {made.completion for made in task.demonstrations(3, 0)} == {"    return a + b\n"}
     fenced = code(1, 0, path=write(tmp_path / "mbpp.jsonl", MBPP, MBPP | {"task_id": 3, "text": "Another."}))

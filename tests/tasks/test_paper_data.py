@@ -1,8 +1,6 @@
 """The recipe of the paper's data, on small files with the fields of the real ones."""
 
-import base64
 import json
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,27 +38,11 @@ MATH500 = [
         "unique_id": "test/algebra/807.json",
     }
 ]
-LIVE_CODE_BENCH = {
-    "question_title": "Double",
-    "question_content": "Read a number and print twice its value.",
-    "platform": "atcoder",
-    "question_id": "abc001_a",
-    "contest_id": "abc001",
-    "contest_date": "2025-01-04T00:00:00",
-    "starter_code": "",
-    "difficulty": "easy",
-    "public_test_cases": json.dumps([{"input": "2\n", "output": "4\n", "testtype": "stdin"}]),
-    "private_test_cases": base64.b64encode(
-        zlib.compress(json.dumps([{"input": "5\n", "output": "10\n", "testtype": "stdin"}]).encode())
-    ).decode(),
-    "metadata": "{}",
-}
 FILES: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "polaris-data-53K": [*POLARIS, SHARED],
     "aime24": AIME24,
     "aime25": AIME25,
     "math500": MATH500,
-    "livecodebench": [LIVE_CODE_BENCH],
 }
 
 
@@ -86,14 +68,3 @@ def test_recipe_reads_the_papers_files_as_they_are(folder):
         right = f"<think>so</think> The answer is $\\boxed{{{problem.answer}}}$."
         assert GRADERS["math"](right, problem.answer) is True
         assert GRADERS["math"](right.replace(problem.answer, "12345"), problem.answer) is False
-
-
-def test_live_code_bench_is_read_as_it_is(folder):
-    setting = 'evaluation.sets.livecodebench={name="code", path="livecodebench.jsonl", chat=true}'
-    recipe = load_recipe("scalerl-8b-polaris", [setting])
-    task = build_task(recipe.evaluation.sets["livecodebench"], recipe.evaluation)
-    (problem,) = task.evaluation
-    assert (task.grader, problem.id) == ("code", "abc001_a")
-    assert "twice its value" in problem.prompt
-    tests = json.loads(problem.answer)
-    assert "10" in json.dumps(tests), "the private cases too"

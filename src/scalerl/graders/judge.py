@@ -110,11 +110,13 @@ class _Replies:
     def alone(self, key: str) -> Iterator[None]:
         """Keep other processes away from a question; the system ends that with the process."""
         place = int(key[:12], 16)
-        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, place)
+        with suppress(OSError):  # Some file systems have no locks; a question may then be asked twice.
+            fcntl.lockf(self._file, fcntl.LOCK_EX, 1, place)
         try:
             yield
         finally:
-            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, place)
+            with suppress(OSError):
+                fcntl.lockf(self._file, fcntl.LOCK_UN, 1, place)
 
     def find(self, key: str) -> str | None:
         """Return a reply that has come, to any process."""
