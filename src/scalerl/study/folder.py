@@ -5,8 +5,9 @@ DIR/  study.json  the resolved plan      recipes/ARM-seedN.json  what each run i
       runs/ARM-seedN/  run folders       logs/ARM-seedN.log      what each run printed
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from scalerl.study.plan import Plan, PlannedRun, changes_of
 _RUNS, _RECIPES, _LOGS, _LOCK = "runs", "recipes", "logs", ".lock"
 # The runs of a study that was killed a moment ago need this long to be gone.
 _LOCK_WAIT_S = 5.0
+_TAIL_BYTES = 1 << 16  # holds the last row of metrics.jsonl, however long the run
 
 
 def run_folder(folder: Path, run: PlannedRun) -> Path:
@@ -51,9 +53,16 @@ def run_status(folder: Path) -> Mapping[str, Any]:
 
 
 def last_row(folder: Path) -> store.Row:
-    """Return the run's last row of metrics.jsonl; empty where there is none."""
-    rows = _readable(store.read_metrics, folder)
-    return rows[-1] if rows else {}
+    """Return the last whole row of metrics.jsonl, read from the end of the file; empty where there is none."""
+    path = folder / store.METRICS
+    with suppress(OSError), path.open("rb") as file:
+        file.seek(max(path.stat().st_size - _TAIL_BYTES, 0))
+        for line in reversed(file.read().split(b"\n")):
+            with suppress(ValueError):
+                row = json.loads(line)
+                if isinstance(row, dict) and isinstance(row.get("step"), int):
+                    return row
+    return {}
 
 
 def first_set(folder: Path) -> list[store.Row]:

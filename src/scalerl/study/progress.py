@@ -1,6 +1,5 @@
 """A run of a study as it stands, read from its folder: last step, latest reward, the ceiling of its fitted curve."""
 
-import json
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,12 +11,10 @@ from scalerl.curves import Value, Verdict
 from scalerl.logs.axes import Axis
 from scalerl.report.outlook import LiveForecast
 from scalerl.report.results import param_value
-from scalerl.study.folder import first_set
+from scalerl.study.folder import first_set, last_row
 from scalerl.study.plan import PlannedRun
 
 State = Literal["waiting", "running", "paused", "done", "failed", "stopped"]
-
-_TAIL_BYTES = 1 << 16  # holds the last row of metrics.jsonl, however long the run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +56,7 @@ class RunStatus:
 
 def read_progress(folder: Path, axis: Axis, before: Progress) -> Progress:
     """Return a run as it stands; its curve is fitted again only after a new evaluation."""
-    evals, step = folder / store.EVALS, _last_step(folder)
+    evals, step = folder / store.EVALS, last_row(folder).get("step")
     size = evals.stat().st_size if evals.is_file() else 0
     if size == before.evals_size:
         return replace(before, step=step)
@@ -69,19 +66,3 @@ def read_progress(folder: Path, axis: Axis, before: Progress) -> Progress:
     if outlook is None or not outlook.usable:
         return now
     return replace(now, ceiling=param_value(outlook.fit, "ceiling"), verdict=outlook.verdict)
-
-
-def _last_step(folder: Path) -> int | None:
-    """Return the last logged step; reads only the end of the file, since this is called every second."""
-    path = folder / store.METRICS
-    if not path.is_file():
-        return None
-    with path.open("rb") as file:
-        file.seek(max(path.stat().st_size - _TAIL_BYTES, 0))
-        lines = file.read().decode("utf-8", errors="replace").split("\n")
-    for line in reversed(lines):
-        try:
-            return int(json.loads(line)["step"])
-        except (ValueError, KeyError, TypeError):
-            continue
-    return None
