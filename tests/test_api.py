@@ -31,36 +31,27 @@ SMALL = {
 ROWS = [{"prompt": f"{n}+1+2=", "answer": n + 3} for n in range(12)]
 
 
-def test_import_is_light_and_help_teaches():
+def test_import_is_light_and_modules_are_loaded_when_they_are_used():
     code = (
         "import sys, scalerl; heavy = {'torch', 'numpy', 'pydantic', 'scipy', 'transformers'} & set(sys.modules); "
-        "assert not heavy, heavy"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-    shown = pydoc.plain(pydoc.render_doc(scalerl))
-    for words in ('scalerl.train("tiny-cpu"', "fit_run(folder", "grader=near", "Fit the curve of a run folder"):
-        assert words in shown
-
-
-def test_every_function_is_typed_and_documented():
-    for name in FUNCTIONS:
-        function = getattr(scalerl, name)
-        signature = inspect.signature(function)
-        assert function.__doc__
-        assert signature.return_annotation is not signature.empty
-        assert all(parameter.annotation is not parameter.empty for parameter in signature.parameters.values())
-
-
-def test_modules_are_loaded_when_they_are_used():
-    code = (
-        "import sys, scalerl; assert scalerl.errors.UserError; assert 'numpy' not in sys.modules; "
+        "assert not heavy, heavy; assert scalerl.errors.UserError; assert 'numpy' not in sys.modules; "
         "assert scalerl.curves.fit and scalerl.config.Recipe and scalerl.joint.plan; "
-        "assert scalerl.callbacks.LiveForecast; "
-        "assert 'torch' not in sys.modules"
+        "assert scalerl.callbacks.LiveForecast; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(AttributeError, match="no attribute 'curve'"):
         scalerl.curve  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_every_function_is_typed_and_documented():
+    shown = pydoc.plain(pydoc.render_doc(scalerl))
+    for words in ('scalerl.train("tiny-cpu"', "fit_run(folder", "grader=near", "Fit the curve of a run folder"):
+        assert words in shown
+    for function in (getattr(scalerl, name) for name in FUNCTIONS):
+        signature = inspect.signature(function)
+        annotations = [signature.return_annotation, *(each.annotation for each in signature.parameters.values())]
+        assert function.__doc__
+        assert signature.empty not in annotations
 
 
 @pytest.mark.parametrize("documented", [scalerl.curves, scalerl.load_recipe])

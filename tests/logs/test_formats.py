@@ -75,13 +75,9 @@ TABLES: dict[str, tuple[Content, dict[str, list[Any]]]] = {
     "metrics of seeds": (("seed,tag,step,value", SEEDED), {"tokens": [100, 200, 200, 400]}),
     "names of runs": (("name,step,value", NAMED), {"name": ["base"] * 3 + ["new"] * 3}),
     "json columns": (json.dumps(COLUMNS), COLUMNS),
-    "json columns, indented": (json.dumps(COLUMNS, indent=1), COLUMNS),
     "json by row": (json.dumps(BY_ROW), COLUMNS),
     "json history": (json.dumps(HISTORY), {"step": [1, 2], "reward": [0.1, 0.2]}),
-    "json history, indented": (json.dumps(HISTORY, indent=1), {"step": [1, 2], "reward": [0.1, 0.2]}),
-    "json list": ('[\n {"step": 1, "reward": 0.5}\n]', {"step": [1], "reward": [0.5]}),
     "json lines": (NESTED, {"step": [1, 1], "loss/pg": [0.5, None], "loss/kl/mean": [1, None]}),
-    "ms-swift": ([{"reward": 0.1, "global_step/max_steps": "5/400"}], {"global_step/max_steps": [5]}),
     # What is still being written, or was cut
     "lines that are no rows": ('{"step": 1}\nWarning: x\n{"step": 2}\n3\n{"step": 3}\n', {"step": [1, 2, 3]}),
     "cut last line": ('{"step": 1, "reward": 0.5}\n{"step": 2, "rew', {"step": [1], "reward": [0.5]}),
