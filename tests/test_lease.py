@@ -33,21 +33,28 @@ if folder.name.endswith("seed1"):
 """
 
 
-def test_lease_runs_in_order_repeats_a_failure_seals_and_cuts(tmp_path, monkeypatch, capsys):
+def test_lease_runs_in_order_repeats_a_failure_seals_and_cuts(tmp_path, monkeypatch):
+    said: list[str] = []
+
+    def spent(opened) -> float:
+        """The time is up when what is to come before has come."""
+        return 60.0 if len(opened.sealed) == 2 and any("exit code 0" in line for line in said) else 0.0
+
     trainer = tmp_path / "trainer.py"
     trainer.write_text(TRAINER)
     monkeypatch.setattr(lease, "SCALERL", (sys.executable, str(trainer)))
     monkeypatch.setattr(lease, "SHARES", {"quarter": 0.25})
+    monkeypatch.setattr(lease.Lease, "spent", property(spent))
+    monkeypatch.setattr(lease.Lease, "say", lambda opened, text: said.append(text))
     runs = ["dapo-seed0", "cispo-seed1"]
-    words = shlex.split("lease.py tiny-loss --jobs 2 --seconds 12 --set seeds=[0,1] --set budget.steps=40")
+    words = shlex.split("lease.py tiny-loss --jobs 2 --seconds 60 --set seeds=[0,1] --set budget.steps=40")
     monkeypatch.setattr(sys, "argv", [*words, "--out", str(tmp_path / "out"), "--runs", *runs])
     lease.main()
-    said = capsys.readouterr().out
-    order = [line.split()[2] for line in said.splitlines() if line.endswith(" started") and "seed" in line]
-    assert order == [*runs, "dapo-seed0"]
-    assert "dapo-seed0 ended, exit code 1" in said
-    assert "dapo-seed0 ended, exit code 0" in said
-    assert "cispo-seed1 cut: " in said
+    assert said.pop() == "2 forecasts sealed, 0 runs not started"
+    started = [line for line in said if line.endswith(" started")]
+    assert started == [f"{run} started" for run in (*runs, "dapo-seed0")]
+    ended = [line.partition(":")[0] for line in said if "ended" in line or "cut" in line]
+    assert ended == ["dapo-seed0 ended, exit code 1", "dapo-seed0 ended, exit code 0", "cispo-seed1 cut"]
     sealed = sorted((tmp_path / "out/sealed").glob("*/*.json"))
     assert [file.stem for file in sealed] == ["cispo-seed1-quarter", "dapo-seed0-quarter"]
     assert json.loads(sealed[0].read_text())["options"]["fit_until"] == 10

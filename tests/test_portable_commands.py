@@ -3,22 +3,36 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from log_texts import rising, verl
 from run_folders import write_study
 from without_posix import HIDE_POSIX, NO_FORK
 
-COMMAND = f"{HIDE_POSIX}\n{NO_FORK}\nfrom scalerl.cli import main\nmain()\n"
+HEAVY = {"torch", "transformers", "matplotlib"}
+COMMANDS = f"""{HIDE_POSIX}
+{NO_FORK}
+import json
+from scalerl.cli import main
+for words in json.loads(sys.argv[1]):
+    sys.argv[1:] = words
+    try:
+        main()
+    except SystemExit as leaving:
+        assert not leaving.code, words
+    print("-----")
+    print("-----", *sorted({HEAVY} & set(sys.modules)), file=sys.stderr)
+"""
 
 
-def command(*words: str, cwd: Path) -> str:
-    """Run a command and return what it prints."""
-    done = subprocess.run([sys.executable, "-c", COMMAND, *words], capture_output=True, text=True, cwd=cwd, timeout=240)
+def commands(*lines: Sequence[object], cwd: Path) -> "subprocess.CompletedProcess[str]":
+    """Run commands, one after another in one process."""
+    words = json.dumps([[str(word) for word in line] for line in lines])
+    done = subprocess.run([sys.executable, "-c", COMMANDS, words], capture_output=True, text=True, cwd=cwd, timeout=240)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done
 
 
 @pytest.fixture(scope="module")
@@ -32,34 +46,18 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 NAMES = ("fit", "forecast", "backtest", "compare")
-EACH = f"""{HIDE_POSIX}
-{NO_FORK}
-from scalerl.cli import main
-for name in {NAMES}:
-    sys.argv[1:2] = [name]
-    try:
-        main()
-    except SystemExit as leaving:
-        assert not leaving.code, name
-    heavy = {{"torch", "transformers", "matplotlib"}} & set(sys.modules)
-    assert not heavy, (name, heavy)
-    print("-----")
-"""
 
 
-@pytest.fixture(scope="module")
-def shown(table: Path) -> dict[str, Any]:
-    """Run each command, all in one process; return what they print."""
-    words = [sys.executable, "-c", EACH, "", str(table), "--by", "arm", "--json"]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=table.parent, timeout=240)
-    assert done.returncode == 0, done.stderr
-    return dict(zip(NAMES, map(json.loads, done.stdout.split("-----\n")[:-1]), strict=True))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_commands_run_without_posix(shown: dict[str, Any], name: str):
-    assert [curve["name"] for curve in shown[name]["curves"]] == ["a", "b"]
-    assert all(curve["num_points"] == 24 for curve in shown[name]["curves"])
+def test_commands_run_without_posix(table: Path):
+    (table.parent / "train.log").write_bytes(verl(rising(20)).replace("\n", "\r\n").encode("utf-16"))
+    lines = [(name, table, "--by", "arm", "--json") for name in NAMES]
+    done = commands(*lines, ("fit", "train.log", "--json"), cwd=table.parent)
+    *compared, logged = [json.loads(text)["curves"] for text in done.stdout.split("-----\n")[:-1]]
+    assert compared != []
+    for curves in compared:
+        assert [(curve["name"], curve["num_points"]) for curve in curves] == [("a", 24), ("b", 24)]
+    assert [curve["num_points"] for curve in logged] == [20]
+    assert {line for line in done.stderr.splitlines() if line.startswith("-----")} == {"-----"}
 
 
 def test_report_of_a_study_made_on_windows(tmp_path: Path):
@@ -71,13 +69,6 @@ def test_report_of_a_study_made_on_windows(tmp_path: Path):
         evals = folder / run["folder"].replace("\\", "/") / "evals.jsonl"
         evals.write_bytes(evals.read_bytes().replace(b"\n", b"\r\n"))
     (folder / "study.json").write_text(json.dumps(plan))
-    command("report", str(folder), "--out", str(tmp_path / "out"), cwd=tmp_path)
+    done = commands(("fit", folder, "--json"), ("report", folder, "--out", tmp_path / "out"), cwd=tmp_path)
     assert "report.html" in {path.name for path in (tmp_path / "out").iterdir()}
-    curves = json.loads(command("fit", str(folder), "--json", cwd=tmp_path))["curves"]
-    assert len(curves) >= 2
-
-
-def test_console_output_with_windows_line_ends(tmp_path: Path):
-    (tmp_path / "train.log").write_bytes(verl(rising(20)).replace("\n", "\r\n").encode("utf-16"))
-    (curve,) = json.loads(command("fit", "train.log", "--json", cwd=tmp_path))["curves"]
-    assert curve["num_points"] == 20
+    assert len(json.loads(done.stdout.partition("-----")[0])["curves"]) >= 2

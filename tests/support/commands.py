@@ -1,6 +1,7 @@
 """Run `scalerl` as a user would, inside the test's own process: starting Python and importing takes seconds."""
 
 import contextlib
+import functools
 import io
 import json
 import subprocess
@@ -8,8 +9,12 @@ import sys
 from pathlib import Path
 
 import jsonschema
+import typer.main
 
 from scalerl.cli import main
+
+# A process has one command, and builds its options once. Here it would be a third of what most commands take.
+typer.main.get_command = functools.cache(typer.main.get_command)
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schema.json").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
