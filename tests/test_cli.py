@@ -10,12 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import scalerl
-from shared_data import FOLDER, needs_shared_data
 
 from scalerl.cli import main
 from scalerl.errors import InputError, LearnerError, RecipeError, StoreError, UsageError
-
-VALUE = {"value", "low", "high"}
 
 
 def answer(*words: object) -> dict:
@@ -46,49 +43,40 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 OPTIONS = ("--x", "gpu_hours", "--y", "pass_rate", "--by", "recipe", "--seed", "seed", "--start", "0.4")
 
 
-def test_fit_gives_the_documented_object(table: Path):
-    (new, old) = sorted(answer("fit", table, *OPTIONS)["curves"], key=lambda curve: curve["name"])
+def test_fit_and_forecast_give_numbers_with_their_intervals(table: Path):
+    named = [word for word in OPTIONS if word not in ("--seed", "seed")]
+    more = ("--at", "20000,40000", "--reach", "0.5,0.9")
+    (old, new) = answer("forecast", table, *named, *more)["curves"]
+    assert [curve["name"] for curve in (old, new)] == ["old", "new"]
     for curve, truth in ((new, 0.62), (old, 0.54)):
         assert curve["units"] == {"compute": "gpu_hours", "reward": "pass_rate", "reward_scale": "1"}
-        assert curve["form"] == "sigmoid"
-        assert curve["num_points"] == 60
-        assert curve["verdict"] == "known"
-        for word in ("ceiling", "exponent", "midpoint", "start"):
-            assert set(curve[word]) == VALUE
+        assert (curve["form"], curve["num_points"], curve["num_runs"]) == ("sigmoid", 60, 2)
+        assert (curve["verdict"], curve["start"]["value"]) == ("known", 0.4)
         assert curve["ceiling"]["low"] < truth < curve["ceiling"]["high"]
-        assert curve["start"]["value"] == 0.4
-
-
-def test_forecast_adds_at_and_reach(table: Path):
-    out = answer("forecast", table, *OPTIONS, "--at", "20000,40000", "--reach", "0.5,0.9")
-    new = next(curve for curve in out["curves"] if curve["name"] == "new")
+        assert "runs_by_column" in [fact["kind"] for fact in curve["facts"]]
     assert [row["compute"] for row in new["at"]] == [20000, 40000]
-    assert set(new["at"][0]["reward"]) == VALUE
     reached, never = new["reach"]
     assert reached["compute"]["value"] == pytest.approx(2600, rel=0.2)
-    assert never["compute"] is None
-    assert never["notes"][0]["kind"] == "above_ceiling"
+    assert (never["compute"], never["notes"][0]["kind"]) == (None, "above_ceiling")
 
 
 def test_backtest_scores_held_out_rows_and_fractions(table: Path):
     out = answer("backtest", table, *OPTIONS, "--holdout", "part=late", "--fraction", "0.4,0.6")
     for curve in out["curves"]:
-        assert curve["num_points"] == 40
-        assert set(curve["holdout"]) == {"num_points", "rmse", "bias", "coverage", "level"}
-        assert curve["holdout"]["num_points"] == 20
+        assert (curve["num_points"], curve["holdout"]["num_points"]) == (40, 20)
         assert curve["holdout"]["rmse"] < 0.02
         assert [row["fraction"] for row in curve["fractions"]] == [0.4, 0.6]
-        assert "rmse" in curve["fractions"][0]
-    assert out["forms"]["errors"][0]["form"] in ("sigmoid", "power", "exponential", "log-linear")
+    assert out["forms"]["errors"]
 
 
-def test_compare_adds_pairs_and_a_ranking(table: Path):
-    out = answer("compare", table, *OPTIONS, "--at", "20000")
+def test_compare_adds_pairs_and_a_ranking(table: Path, tmp_path: Path):
+    out = answer("compare", table, *OPTIONS, "--at", "20000", "--plot", tmp_path / "a.svg")
     (pair,) = out["pairs"]
     assert (pair["kind"], pair["winner"]) == ("higher_ceiling", "new")
     best = out["rankings"][0]["standings"][0]
     assert best["name"] == "new"
     assert best["p_best"] > 0.99
+    assert (tmp_path / "a.svg").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize(
@@ -123,26 +111,23 @@ def test_help_shows_few_options_and_help_all_the_rest():
         assert option in every
 
 
+RECOGNISED = {
+    "log.jsonl": "compute: hours (built from the log's times), reward: reward (recognised); name others",
+    "log.jsonl --gpus 8 --y reward": "compute: gpu_hours (built from the log's times), reward: reward; name",
+    "log.jsonl --x step": "compute: step, reward: reward (recognised); name others",
+    "log.csv": "reward: eval/aime/acc (recognised; also there: eval/math500/acc); name others with --x and --y",
+    "log.csv --y eval/math500/acc": "reward: eval/math500/acc; name",
+}
+
+
 def test_recognised_columns_are_told_from_those_named(tmp_path: Path):
-    path = tmp_path / "log.jsonl"
     rewards = [0.3 + 0.3 / (1 + (10 / step) ** 2) for step in range(1, 41)]
     rows = [{"step": step, "time/step": 90, "reward": reward} for step, reward in enumerate(rewards, start=1)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for options, said in (
-        ((), "compute: hours (built from the log's times), reward: reward (recognised); name others with --x and --y"),
-        (("--gpus", 8, "--y", "reward"), "compute: gpu_hours (built from the log's times), reward: reward; name"),
-        (("--x", "step"), "compute: step, reward: reward (recognised); name others"),
-    ):
-        assert said in scalerl("fit", path, *options).stdout
-
-
-def test_rewards_beside_the_one_that_was_taken_are_named(tmp_path: Path):
-    path = tmp_path / "log.csv"
-    rows = [f"{step},{0.3 + step / 100},{0.2 + step / 100}\n" for step in range(1, 41)]
-    path.write_text("step,eval/aime/acc,eval/math500/acc\n" + "".join(rows))
-    said = "reward: eval/aime/acc (recognised; also there: eval/math500/acc); name others with --x and --y"
-    assert said in scalerl("fit", path).stdout
-    assert "reward: eval/math500/acc; name" in scalerl("fit", path, "--y", "eval/math500/acc").stdout
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = [f"{step},{0.3 + step / 100},{0.2 + step / 100}\n" for step in range(1, 41)]
+    (tmp_path / "log.csv").write_text("step,eval/aime/acc,eval/math500/acc\n" + "".join(lines))
+    for words, said in RECOGNISED.items():
+        assert said in scalerl("fit", *words.split(), cwd=tmp_path).stdout
 
 
 def test_a_curve_with_a_fault_does_not_stop_the_others(tmp_path: Path, table: Path):
@@ -267,22 +252,6 @@ def test_a_name_too_long_for_a_file_is_a_sentence(words: str):
     assert re.fullmatch("error: n{300}\\S*: this name is too long for a file or folder\n", done.stderr)
 
 
-def test_seed_column_is_used_and_noted(table: Path):
-    named = [word for word in OPTIONS if word not in ("--seed", "seed")]
-    (new, _) = sorted(answer("fit", table, *named)["curves"], key=lambda curve: curve["name"])
-    assert new["num_runs"] == 2
-    assert "runs_by_column" in [fact["kind"] for fact in new["facts"]]
-
-
-@pytest.mark.parametrize("suffix", [".png", ".svg"])
-def test_a_plot_is_written_beside_the_numbers(table: Path, tmp_path: Path, suffix: str):
-    out = tmp_path / f"figure{suffix}"
-    done = scalerl("compare", table, *OPTIONS, "--plot", out)
-    assert done.returncode == 0, done.stderr
-    assert out.stat().st_size > 10_000
-    assert str(out) in done.stdout
-
-
 def test_a_plot_without_the_report_extra_is_refused(table: Path, tmp_path: Path):
     code = "import sys; sys.modules['matplotlib'] = None\nfrom scalerl.cli import main; main()"
     words = ["fit", str(table), *OPTIONS, "--plot", str(tmp_path / "a.png")]
@@ -302,10 +271,3 @@ def test_a_closed_pipe_is_not_an_error_message(table: Path):
         timeout=120,
     )
     assert "Traceback" not in done.stderr
-
-
-@needs_shared_data
-def test_a_foreign_log_needs_no_options():
-    (curve,) = answer("fit", FOLDER / "foreign_logs" / "tinker_cookbook_4.jsonl")["curves"]
-    assert curve["num_points"] == 60
-    assert 0.9 < curve["ceiling"]["value"] < 1.0

@@ -17,16 +17,17 @@ from scalerl.report.board import beside
 from scalerl.report.board.beside import board_beside
 
 
-def test_missing_path_is_an_error():
-    done = scalerl("watch", "no/such/run", "--no-open")
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ("no/such/run", "there is no file or folder no/such/run"),
+        (". --host 203.0.113.7 --port 0", "choose another --host or --port"),
+    ],
+)
+def test_what_cannot_be_watched_is_an_error(tmp_path: Path, words: str, said: str):
+    done = scalerl("watch", "--no-open", *words.split(), cwd=tmp_path)
     assert done.returncode == 2
-    assert "there is no file or folder no/such/run" in done.stderr
-
-
-def test_port_that_cannot_be_used_is_an_error(tmp_path: Path):
-    done = scalerl("watch", tmp_path, "--no-open", "--host", "203.0.113.7", "--port", "0")
-    assert done.returncode == 2
-    assert "choose another --host or --port" in done.stderr
+    assert said in done.stderr
 
 
 def test_board_beside_a_block_serves_and_ends_with_it(tmp_path: Path):

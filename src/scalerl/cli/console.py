@@ -153,10 +153,6 @@ class RunTerminal:
             with suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
-    def open(self) -> None:
-        """Handle the signals from now on."""
-        self._signals.install()
-
     def show_bar(self, text: str, *, total: float, **fields: Any) -> None:
         """Show a bar with the time left, on a screen only; `text` begins it and may have the fields.
 
@@ -183,6 +179,17 @@ class RunTerminal:
             with suppress(OSError):
                 self._bar.stop()
         self._signals.restore()
+
+    @contextmanager
+    def running(self, at_once: Callable[[], str]) -> Iterator[None]:
+        """Handle signals in the block; one that stops it at once ends the command with the text of `at_once`."""
+        self._signals.install()
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.leave(at_once())
+        finally:
+            self.close()
 
     def leave(self, text: str) -> NoReturn:
         """End a command that was stopped: with this text, and the signal in the exit code."""

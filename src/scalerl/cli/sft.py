@@ -42,19 +42,14 @@ def sft(
     _check_read(overrides or ())
     settings = load(recipe, overrides, trust_remote_code=trust_remote_code)
     terminal = SftTerminal()
-    terminal.open()
-    try:
-        with setting_up():
-            from scalerl.run.sft.make import sft as make
+    resumes = "the same command with --resume goes on"
+    with terminal.running(lambda: f"Stopped at once: {resumes} after its last checkpoint"), setting_up():
+        from scalerl.run.sft.make import sft as make
 
-            record = {"recipe": recipe, "set": overrides or []}
-            result = make(settings, out, record=record, resume=resume, observer=terminal)
-    except KeyboardInterrupt:
-        terminal.leave("Stopped at once: the same command with --resume goes on after its last checkpoint")
-    finally:
-        terminal.close()
+        record = {"recipe": recipe, "set": overrides or []}
+        result = make(settings, out, record=record, resume=resume, observer=terminal)
     if result is None:
-        terminal.leave("Stopped, with a checkpoint: the same command with --resume goes on")
+        terminal.leave(f"Stopped, with a checkpoint: {resumes}")
     typer.echo(reached(result, recipe))
 
 

@@ -71,14 +71,10 @@ def train(
         _try(recipe, run, derived)
         return
     try:
-        with board_beside(out, wanted=board):
+        with terminal.running(lambda: f"Stopped at once{resumes_from(out)}"), board_beside(out, wanted=board):
             end = run.train()
-    except KeyboardInterrupt:
-        terminal.leave(f"Stopped at once{resumes_from(out)}")
     except StoreError as error:
         raise StoreError(f"{error}{resumes_from(out)}") from error
-    finally:
-        terminal.close()
     text = f"{end.kind.capitalize()} at step {run.pipeline.version}, with a checkpoint: the same command with --resume"
     if end.kind == "stopped":
         terminal.leave(f"{text} goes on")
@@ -259,7 +255,6 @@ class Terminal(RunTerminal):
         self._run = run
         for line in (f"{summary(run)} (train --check says more)", *run.parts.notices):
             self.print(line)
-        self.open()
         done, step = run.share_spent, run.pipeline.version
         self.show_bar("step {task.fields[step]}", total=1.0, completed=done, step=step)
         self.update(description="starting")
