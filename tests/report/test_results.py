@@ -1,7 +1,6 @@
 """What is asked of the fits: JSON whose keys never vanish, forms ranked on equal terms, sets compared apart."""
 
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -44,73 +43,50 @@ def shown(analysis: Analysis, *, explain: bool = False, **origins: str) -> str:
 # JSON
 
 
-def test_a_forecast_has_the_same_keys_for_every_curve():
+def test_every_curve_has_the_same_keys():
     out = to_json(analyse_forecast([series(), series("few", num=3), broken()], FitOptions(), [9000.0], [0.5]))
-    good, few, none = out["curves"]
-    assert len(good["at"]) == len(good["reach"]) == 1
-    for curve in (few, none):
-        assert (curve["at"], curve["reach"], curve["doubling"]) == ([], [], None)
+    counts = [(len(curve["at"]), len(curve["reach"]), curve["doubling"] is None) for curve in out["curves"]]
+    assert counts == [(1, 1, False), (0, 0, True), (0, 0, True)]
     json.dumps(out, allow_nan=False)
-
-
-def test_a_backtest_has_the_same_keys_for_every_curve():
     out = to_json(analyse_backtest([held_out("a"), series("b"), broken()], FitOptions(), [0.5]))
-    held, plain, none = out["curves"]
-    assert held["holdout"]["num_points"] == 2
-    assert plain["holdout"] is None is none["holdout"]
-    assert [[row["fraction"] for row in curve["fractions"]] for curve in (held, plain, none)] == [[0.5]] * 3
-    assert none["fractions"][0]["rmse"] is None
+    assert [curve["holdout"] and curve["holdout"]["num_points"] for curve in out["curves"]] == [2, None, None]
+    assert [[row["fraction"] for row in curve["fractions"]] for curve in out["curves"]] == [[0.5]] * 3
+    assert out["curves"][2]["fractions"][0]["rmse"] is None
+    assert len({tuple(curve) for curve in out["curves"]}) == 1
     done = analyse_backtest([series()], FitOptions(), [])
-    [only] = to_json(done)["curves"]
-    assert (only["holdout"], only["fractions"], done.form_ranking) == (None, [], None)
-    assert set(out["curves"][0]) == set(out["curves"][2])
+    assert (done.curves[0].holdout, done.curves[0].early, done.form_ranking) == (None, (), None)
 
 
 # Columns
 
 
 def test_output_names_the_columns_of_compute_and_reward():
-    done = analyse_fit([series("a"), series("b", seed=1)], FitOptions())
+    two = analyse_fit([series("a"), series("b", seed=1)], FitOptions())
     units = {"compute": "gpu_hours", "reward": "pass_rate", "reward_scale": "1"}
-    assert [curve["units"] for curve in to_json(done)["curves"]] == [units] * 2
-    assert "compute: gpu_hours, reward: pass_rate" in shown(done).split("\n")[3]
-    assert "compute: gpu_hours, reward: pass_rate (recognised); name others with --x" in shown(
-        done, pass_rate="recognised"
-    )
-
-
-def test_several_columns_are_named_with_their_curves():
-    done = analyse_fit([series("a"), series("b", seed=1), series("c", seed=2, x_label="step")], FitOptions())
-    expected = "compute: gpu_hours of a, b / step (recognised) of c, reward: pass_rate; name"
-    assert expected in shown(done, step="recognised")
+    assert [curve["units"] for curve in to_json(two)["curves"]] == [units] * 2
+    assert "compute: gpu_hours, reward: pass_rate" in shown(two).split("\n")[3]
+    recognised = "compute: gpu_hours, reward: pass_rate (recognised); name others with --x"
+    assert recognised in shown(two, pass_rate="recognised")
+    mixed = analyse_fit([series("a"), series("c", seed=2, x_label="step")], FitOptions())
+    expected = "compute: gpu_hours of a / step (recognised) of c, reward: pass_rate; name"
+    assert expected in shown(mixed, step="recognised")
 
 
 # Never
 
 
-def reaching(reward: float) -> tuple[str, dict[str, Any]]:
-    done = analyse_forecast([series()], FitOptions(), [], [reward])
-    [line] = [line for line in shown(done).split("\n") if "compute for" in line]
-    return line, to_json(done)["curves"][0]["reach"][0]
-
-
 def test_answer_is_never_only_if_nearly_certain():
     [curve] = analyse_fit([series()], FitOptions()).curves
     assert curve.fit is not None
-    _, high = curve.fit.interval("ceiling")
-    ceiling = curve.fit.params["ceiling"]
-    line, found = reaching(high + 0.02)
-    assert found["p_above_ceiling"] > 0.95
-    assert "never" in line
-    line, found = reaching((ceiling + high) / 2)
-    assert found["compute"] is None
-    assert 0.5 < found["p_above_ceiling"] < 0.95
-    assert f"not known: P(above ceiling) {found['p_above_ceiling']:.2f}" in line
-    assert "never" not in line
-    line, found = reaching(0.5)
-    assert found["p_above_ceiling"] == 0
-    assert found["compute"]["value"] == pytest.approx(1420, rel=0.1)
-    assert "known" not in line
+    (_, high), ceiling = curve.fit.interval("ceiling"), curve.fit.params["ceiling"]
+    done = analyse_forecast([series()], FitOptions(), [], [high + 0.02, (ceiling + high) / 2, 0.5])
+    lines = [line for line in shown(done).split("\n") if "compute for" in line]
+    above, unsure, below = to_json(done)["curves"][0]["reach"]
+    assert above["p_above_ceiling"] > 0.95 > unsure["p_above_ceiling"] > 0.5 > below["p_above_ceiling"] == 0
+    assert [("never" in line, "not known" in line) for line in lines] == [(True, False), (False, True), (False, False)]
+    assert f"not known: P(above ceiling) {unsure['p_above_ceiling']:.2f}" in lines[1]
+    assert (above["compute"], unsure["compute"]) == (None, None)
+    assert below["compute"]["value"] == pytest.approx(1420, rel=0.1)
 
 
 # No curve
@@ -153,25 +129,19 @@ def test_conclusions_say_where_it_levels_off_and_when_to_stop():
 # Forms
 
 
-def test_forms_are_ranked_by_the_fraction_nearest_a_half():
-    done = analyse_backtest([series()], FitOptions(), [0.3, 0.7, 0.6])
-    assert done.form_ranking is not None
-    assert done.form_ranking.scored_on == "what lies after 60% of the compute"
-    score = dict(done.curves[0].early)[0.6].holdout
-    assert score is not None
-    assert dict(done.form_ranking.errors)["sigmoid"] == score.rmse
-    assert {form for form, _ in done.form_ranking.errors} == set(FORMS)
-    assert "what lies after 60% of the compute (median RMSE over 1 curve)" in shown(done)
-
-
-def test_forms_are_ranked_by_held_out_rows():
-    done = analyse_backtest([held_out("a"), series("b"), broken()], FitOptions(), [0.5])
-    assert done.form_ranking is not None
-    assert (done.form_ranking.scored_on, done.form_ranking.num_curves) == ("held-out rows", 1)
-    assert done.curves[0].holdout is not None
-    assert dict(done.form_ranking.errors)["sigmoid"] == done.curves[0].holdout.rmse
-    forms = to_json(done)["forms"]
-    assert (forms["num_curves"], forms["fraction"]) == (1, None)
+def test_forms_are_ranked_by_held_out_rows_or_the_fraction_nearest_a_half():
+    half = analyse_backtest([series()], FitOptions(), [0.3, 0.7, 0.6])
+    held = analyse_backtest([held_out("a"), series("b"), broken()], FitOptions(), [0.5])
+    scores = dict(half.curves[0].early)[0.6].holdout, held.curves[0].holdout
+    for done, score, fraction in ((half, scores[0], 0.6), (held, scores[1], None)):
+        ranking = done.form_ranking
+        assert score is not None
+        assert ranking is not None
+        assert (ranking.fraction, ranking.num_curves, {form for form, _ in ranking.errors}) == (fraction, 1, set(FORMS))
+        assert dict(ranking.errors)["sigmoid"] == score.rmse
+        assert to_json(done)["forms"]["fraction"] == fraction
+    assert "what lies after 60% of the compute (median RMSE over 1 curve)" in shown(half)
+    assert "held-out rows" in shown(held)
 
 
 FEW = series("few", compute=np.array([100.0, 200, 300, 400, 900, 1000]), reward=np.linspace(0.35, 0.5, 6))
@@ -279,20 +249,19 @@ def test_assumed_spread_of_single_runs_is_printed_once(pairs: Analysis):
 def test_options_reach_the_comparison():
     given = FitOptions(margin=0.5, run_sd=0.2)
     [pair] = analyse_compare([series("one"), series("low", ceiling=0.4)], given, None).pairs
-    assert pair.margin == 0.5
-    assert pair.kind != PairKind.HIGHER_CEILING
     spread = find_note(pair.notes, NoteKind.RUN_SPREAD)
     assert spread is not None
-    assert spread.sd == 0.2
+    assert (pair.margin, spread.sd, pair.kind == PairKind.HIGHER_CEILING) == (0.5, 0.2, False)
 
 
 def test_ceiling_is_held_fixed_or_bounds_the_papers_grid():
-    [curve] = analyse_fit([series()], FitOptions(ceiling=(0.65,))).curves
-    assert curve.fit is not None
-    assert curve.fit.params["ceiling"] == pytest.approx(0.65)
-    [curve] = analyse_fit([series()], FitOptions(ceiling=(0.62, 0.64), method="paper")).curves
-    assert curve.fit is not None
-    assert curve.fit.params["ceiling"] == 0.62
+    for options, ceiling in (
+        (FitOptions(ceiling=(0.65,)), 0.65),
+        (FitOptions(ceiling=(0.62, 0.64), method="paper"), 0.62),
+    ):
+        [curve] = analyse_fit([series()], options).curves
+        assert curve.fit is not None
+        assert curve.fit.params["ceiling"] == pytest.approx(ceiling)
     with pytest.raises(InputError, match="paper"):
         analyse_fit([series()], FitOptions(ceiling=(0.62, 0.64)))
 
