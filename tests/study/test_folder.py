@@ -18,7 +18,7 @@ def test_the_folder_says_what_each_run_is(tmp_path):
     assert [(row["arm"], row["seed"], row["folder"]) for row in study["runs"]] == [
         (*name.split("-seed")[:1], int(name[-1]), f"runs/{name}") for name in NAMES
     ]
-    assert study["runs"][1]["changes"]["loss.name"] == "dapo"
+    assert study["arms"][1]["changes"]["loss.name"] == {"base": "cispo", "arm": "dapo"}
     for name in NAMES:
         recipe = json.loads((tmp_path / "out" / "recipes" / f"{name}.json").read_text())
         assert (recipe["seed"], recipe["loss"]["name"]) == (int(name[-1]), name.split("-")[0])

@@ -66,7 +66,7 @@ def write_study(
             settings = {} if arm == "base" else {"loss": {"name": "dapo"}}
             place = f"runs/{arm}-seed{seed}"
             write_run(folder / place, ceiling=ceiling, seed=seed, settings=settings, **fields)
-            runs.append({"arm": arm, "seed": seed, "folder": place, "changes": {}})
+            runs.append({"arm": arm, "seed": seed, "folder": place})
     study = {
         "name": "two-arms",
         "description": "Which loss?",

@@ -148,17 +148,7 @@ def record(plan: Plan, *, jobs: int, shared_device: bool) -> dict[str, Any]:
             for arm in plan.arms
         ],
         "skipped": [{"arm": arm.name, "skipped": arm.skipped} for arm in plan.arms if arm.skipped is not None],
-        "runs": [
-            {
-                "arm": run.arm,
-                "seed": run.seed,
-                "folder": f"{_RUNS}/{run.name}",
-                "changes": {
-                    key: new for arm in plan.arms if arm.name == run.arm for key, (_, new) in arm.changes.items()
-                },
-            }
-            for run in plan.runs
-        ],
+        "runs": [{"arm": run.arm, "seed": run.seed, "folder": f"{_RUNS}/{run.name}"} for run in plan.runs],
     }
 
 
