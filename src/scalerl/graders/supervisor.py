@@ -89,8 +89,8 @@ class Work(Protocol):
 class _Fork:
     pid: int
     end: Connection
-    seat: int | None
-    """None for a worker, which takes messages for any."""
+    seat: int
+    """Below zero for a worker, which takes messages for any."""
     number: int | None = None
     """That of the message it has."""
     deadline: float = math.inf
@@ -105,8 +105,10 @@ class _Supervisor:
         self._most_workers = limits.num_workers or most
         self._queue: deque[tuple[int, Any, float]] = deque()
         """Messages for workers that nobody has yet."""
-        self._workers: list[_Fork] = []
-        self._seats: dict[int, _Fork] = {}
+        self._forks: dict[int, _Fork] = {}
+        """By seat."""
+        self._num_workers = 0
+        """That have ever been forked."""
         self._ready = selectors.DefaultSelector()
         self._ready.register(trainer, selectors.EVENT_READ)
         self._first_bytes = _data_bytes()
@@ -120,21 +122,18 @@ class _Supervisor:
         except EOFError:
             self._ready.unregister(self._trainer)
             with suppress(OSError):  # The trainer may be gone.
-                for seat in list(self._seats):
+                for seat in list(self._forks):
                     self._leave(seat)
-                while self._seats:
+                while self._forks:
                     self._advance()
         finally:
-            for fork in self._forks():
+            for fork in self._forks.values():
                 _kill_group(fork.pid)
             _kill_orphans()
 
-    def _forks(self) -> list[_Fork]:
-        return [*self._workers, *self._seats.values()]
-
     def _advance(self) -> None:
         """Wait a moment for the trainer and the forks; take what they say, and end the forks that are late."""
-        wait_s = min((fork.deadline for fork in self._forks()), default=math.inf) - time.monotonic()
+        wait_s = min((fork.deadline for fork in self._forks.values()), default=math.inf) - time.monotonic()
         for key, _ in self._ready.select(min(max(wait_s, 0.0), _CHECK_S)):
             if key.data is None:
                 order, *arguments = self._trainer.recv()
@@ -142,7 +141,7 @@ class _Supervisor:
             elif not key.data.end.closed:
                 self._receive(key.data)
         now = time.monotonic()
-        for fork in self._forks():
+        for fork in list(self._forks.values()):
             if fork.deadline < now:
                 self._end(fork, _late(self._limits.timeout_s, "s (grading.timeout_s)"))
 
@@ -150,14 +149,14 @@ class _Supervisor:
         """Give a message to a worker or to the fork in a seat, whose number is that of its first message."""
         if seat is None:
             self._queue.append((number, message, limit_s))
-        elif fork := self._fork(seat) if number == seat else self._seats.get(seat):
+        elif fork := self._fork(seat) if number == seat else self._forks.get(seat):
             self._give(fork, number, message, limit_s)
         else:
             self._trainer.send(("ended", number, _DIED))
 
     def _leave(self, seat: int) -> None:
         """Let the fork in a seat end by itself, which takes a while where its work is to be closed."""
-        if (fork := self._seats.get(seat)) is None:
+        if (fork := self._forks.get(seat)) is None:
             return
         if fork.number is not None:
             self._end(fork)
@@ -168,11 +167,12 @@ class _Supervisor:
 
     def _hand_out(self) -> None:
         while self._queue:
-            worker = next((worker for worker in self._workers if worker.number is None), None)
+            worker = next((fork for fork in self._forks.values() if fork.seat < 0 and fork.number is None), None)
             if worker is None:
-                if len(self._workers) >= self._most_workers:
+                if len(self._forks) >= self._most_workers:
                     return
-                worker = self._fork()
+                self._num_workers += 1
+                worker = self._fork(-self._num_workers)
             self._give(worker, *self._queue.popleft())
 
     def _give(self, fork: _Fork, number: int, message: Any, limit_s: float) -> None:
@@ -182,7 +182,7 @@ class _Supervisor:
         except OSError:  # It has died, or does not read.
             self._end(fork)
 
-    def _fork(self, seat: int | None = None) -> _Fork:
+    def _fork(self, seat: int) -> _Fork:
         ours, theirs = socket.socketpair()
         # One that is stopped must not stop the supervisor.
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(self._limits.timeout_s) + 1, 0))
@@ -190,7 +190,7 @@ class _Supervisor:
         if pid == 0:
             try:
                 ours.close()
-                for end in [self._trainer, *(fork.end for fork in self._forks())]:
+                for end in [self._trainer, *(fork.end for fork in self._forks.values())]:
                     end.close()
                 _lead_group()
                 _limit_process(self._limits.memory_limit_mb)
@@ -202,11 +202,7 @@ class _Supervisor:
         # Both do this: whoever is first, the group exists before anything is to be killed.
         with suppress(OSError):
             os.setpgid(pid, pid)
-        fork = _Fork(pid=pid, end=Connection(ours.detach()), seat=seat)
-        if seat is None:
-            self._workers.append(fork)
-        else:
-            self._seats[seat] = fork
+        fork = self._forks[seat] = _Fork(pid=pid, end=Connection(ours.detach()), seat=seat)
         self._ready.register(fork.end, selectors.EVENT_READ, fork)
         return fork
 
@@ -219,7 +215,7 @@ class _Supervisor:
             self._end(fork, {**_DIED, "error": f"its process did not keep to one reply per message: {one_line(error)}"})
         else:
             # What messages leave behind must not count against a later one: a fresh worker is a few milliseconds away.
-            if reply and fork.seat is None and (reply.get("reason") == "memory" or self._has_grown(fork)):
+            if reply and fork.seat < 0 and (reply.get("reason") == "memory" or self._has_grown(fork)):
                 self._end(fork)
 
     def _has_grown(self, fork: _Fork) -> bool:
@@ -248,10 +244,7 @@ class _Supervisor:
 
     def _end(self, fork: _Fork, reply: Reply | None = None) -> None:
         """End a fork and answer what it was given by `reply`."""
-        if fork.seat is None:
-            self._workers.remove(fork)
-        else:
-            del self._seats[fork.seat]
+        del self._forks[fork.seat]
         status = _kill_group(fork.pid)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
             reply = _late(self._limits.cpu_limit_s, "s of CPU time (grading.cpu_limit_s)")

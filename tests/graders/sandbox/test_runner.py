@@ -201,7 +201,6 @@ def test_sandbox_that_dies_before_its_program_began_is_no_verdict(monkeypatch: p
         os.kill(pid, signal.SIGKILL)
     with pytest.warns(UserWarning, match="ended before its program began"):
         assert runner.run(right, tests, LIMITS).kind == "passed"
-    assert runner.num_failed_starts == 1
 
     def fail(*_: object, **__: object) -> None:
         raise BrokenPipeError
@@ -210,7 +209,6 @@ def test_sandbox_that_dies_before_its_program_began_is_no_verdict(monkeypatch: p
     began = pytest.warns(UserWarning, match="ended before its program began")
     with began, pytest.raises(SandboxError, match="no program could be begun in 3 sandboxes"):
         runner.run(right, tests, LIMITS)
-    assert runner.num_failed_starts == 4
 
 
 def test_a_slow_case_leaves_no_time_for_the_next(runner: Runner):

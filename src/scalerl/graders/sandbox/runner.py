@@ -33,8 +33,6 @@ class Runner:
     def __init__(self) -> None:
         self._owner = os.getpid()
         self._boxes: tuple[Box, ...] = ()
-        self.num_failed_starts = 0
-        """How often a sandbox ended before a program began, which is no fault of the program."""
 
     def start(self) -> None:
         """Have everything ready for a first program. SandboxError says why that cannot be done."""
@@ -52,10 +50,9 @@ class Runner:
                 return run(code, reference, limits)
             except (NotBegun, SandboxError) as error:
                 self.close()
-                self.num_failed_starts += 1
                 if attempt == _MOST_STARTS:
                     raise SandboxError(f"no program could be begun in {attempt} sandboxes: {error}") from error
-                warnings.warn(f"sandbox {self.num_failed_starts} ended before its program began: {error}", stacklevel=2)
+                warnings.warn(f"a sandbox ended before its program began: {error}", stacklevel=2)
             except BoxDied as error:
                 # Whatever a program did to its sandbox, the next one gets a new one.
                 self.close()
