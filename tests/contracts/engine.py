@@ -15,6 +15,7 @@ from played import STOPS, Echo, played_requests, playing, turns_engine
 from scalerl.environments.conversation import Conversation
 from scalerl.errors import EngineError
 from scalerl.loop.seams import Engine
+from scalerl.rollout.progress import FREE, OneProgress
 from scalerl.types import LengthPlan, Work
 
 
@@ -70,30 +71,42 @@ def test_other_seeds_give_other_completions(make_engine):
     assert len({tuple(completion.tokens.tolist()) for completion in drain(engine)}) == 8
 
 
-def test_without_a_stop_completions_reach_their_limit(make_engine):
-    engine = make_engine(slots=4)
-    plans = [LengthPlan(answer_budget=budget) for budget in (1, 2, 7, 8, 9, 30)]
-    engine.submit([make_request(number, plan=plan) for number, plan in enumerate(plans)])
-    for completion in drain(engine):
-        assert len(completion) == completion.request.length.answer_budget
-        assert completion.finish == "length"
-        assert completion.truncated
-        assert not completion.forced.any()
-        assert completion.interrupted_at is None
+PLANS = (
+    *(LengthPlan(answer_budget=budget) for budget in (1, 2, 7, 8, 9, 30)),
+    # An end that is hardly ever sampled, one that often is, and a marker longer than the answer may be.
+    *(
+        LengthPlan(thinking_budget=budget, thinking_end=(5, 5, 5, 5), marker=(6, 7, 5), answer_budget=9)
+        for budget in (0, 1, 5, 8, 11)
+    ),
+    *[LengthPlan(thinking_budget=14, thinking_end=(9,), marker=(6, 9), answer_budget=7)] * 8,
+    LengthPlan(thinking_budget=2, marker=(6, 7, 8, 9), answer_budget=3),
+)
 
 
-def test_a_stop_token_ends_a_completion_and_is_part_of_it(make_engine):
-    stops = (3, 17, 40)
+@pytest.mark.parametrize("stops", [(), (3, 17, 40)])
+def test_completions_follow_their_length_plans(make_engine, stops):
+    """By tokens one after another, as tests/rollout/test_progress.py compares them with the words of a plan."""
     engine = make_engine(slots=8, stop_tokens=stops)
-    requests = [make_request(number, plan=LengthPlan(answer_budget=40)) for number in range(32)]
-    engine.submit(requests)
-    finishes = set()
+    engine.submit([make_request(number, plan=plan) for number, plan in enumerate(PLANS * 4)])
+    seen = set()
     for completion in drain(engine):
-        finishes.add(completion.finish)
-        assert not np.isin(completion.tokens[:-1], stops).any()
-        assert (completion.tokens[-1] in stops) == (completion.finish == "stop")
-        assert completion.num_trained_tokens == len(completion)
-    assert "stop" in finishes
+        progress, forced, stopped = OneProgress(completion.request.length), [], False
+        for token in completion.tokens.tolist():
+            assert progress.count < progress.limit
+            assert not stopped, "nothing follows a stop token"
+            given = progress.forced(progress.count)
+            assert given in (FREE, token)
+            forced.append(given != FREE)
+            stopped = token in stops and given == FREE
+            progress.take(token)
+        assert completion.finish == ("stop" if stopped else "length")
+        assert stopped or progress.count == progress.limit
+        assert completion.forced.tolist() == forced
+        assert completion.interrupted_at == (forced.index(True) if any(forced) else None)
+        assert ((completion.log_probs == 0) == completion.forced).all()
+        assert completion.num_trained_tokens == forced.count(False)
+        seen |= {completion.finish, "interrupted" if any(forced) else "ended" if progress.ended else "plain"}
+    assert seen == {"length", "interrupted", "ended", "plain", *(["stop"] if stops else [])}
 
 
 def test_turns_of_a_conversation_are_what_requests_of_their_own_give(make_engine):
@@ -120,50 +133,6 @@ def test_turns_of_a_conversation_are_what_requests_of_their_own_give(make_engine
         assert single.tokens.tolist() == tokens.tolist()
         np.testing.assert_allclose(single.log_probs, log_probs, atol=1e-4)
     assert not turns
-
-
-@pytest.mark.parametrize("budget", [0, 1, 5, 8, 11])
-def test_thinking_past_its_budget_is_interrupted_by_the_marker(make_engine, budget):
-    marker = (6, 7, 5)
-    plan = LengthPlan(thinking_budget=budget, thinking_end=(5, 5, 5, 5), marker=marker, answer_budget=9)
-    engine = make_engine(slots=4)
-    engine.submit([make_request(number, plan=plan) for number in range(6)])
-    for completion in drain(engine):
-        assert len(completion) == budget + 9
-        assert completion.interrupted_at == budget
-        assert completion.tokens[budget : budget + 3].tolist() == list(marker)
-        assert np.flatnonzero(completion.forced).tolist() == [budget, budget + 1, budget + 2]
-        assert (completion.log_probs[completion.forced] == 0).all()
-        assert (completion.log_probs[~completion.forced] < 0).all()
-        assert completion.num_trained_tokens == len(completion) - 3
-
-
-def test_thinking_that_ends_itself_leaves_the_answer_budget(make_engine):
-    engine = make_engine(slots=8)
-    plan = LengthPlan(thinking_budget=14, thinking_end=(9,), marker=(6, 9), answer_budget=7)
-    engine.submit([make_request(number, plan=plan) for number in range(64)])
-    num_ended = 0
-    for completion in drain(engine):
-        ends = np.flatnonzero(completion.tokens[:14] == 9)
-        if len(ends):
-            num_ended += 1
-            assert len(completion) == ends[0] + 1 + 7
-            assert not completion.forced.any()
-            assert completion.interrupted_at is None
-        else:
-            assert len(completion) == 14 + 7
-            assert completion.interrupted_at == 14
-    assert num_ended > 3
-
-
-def test_a_marker_longer_than_the_answer_budget_is_cut(make_engine):
-    plan = LengthPlan(thinking_budget=2, marker=(6, 7, 8, 9), answer_budget=3)
-    engine = make_engine()
-    engine.submit([make_request(plan=plan)])
-    (completion,) = drain(engine)
-    assert completion.tokens[2:].tolist() == [6, 7, 8]
-    assert completion.forced.tolist() == [False, False, True, True, True]
-    assert completion.finish == "length"
 
 
 def versions_over_two_pushes(engine, new_weights):

@@ -328,10 +328,10 @@ def test_a_state_whose_parts_disagree_is_refused():
     regime = Regime(groups_per_batch=1, max_lag=3)
     curriculum = Curriculum(problem_ids(8), seed=0, is_solved=uniform)
     pipeline = make_pipeline(regime, SimulatedEngine(slots=100), curriculum=curriculum)
-    version = next(done.version for done in pipeline.steps() if pipeline.num_finished)
+    version = next(done.version for done in pipeline.steps() if pipeline._lag.num_finished)
     state = saved(pipeline.state())
-    assert len(state.groups) == pipeline.num_finished
-    assert pipeline.num_finished + pipeline.num_in_flight == 3
+    assert len(state.groups) == pipeline._lag.num_finished
+    assert pipeline._lag.num_finished + pipeline._lag.num_in_flight == 3
     again = Curriculum.restore(state.meta["curriculum"], problem_ids(8), is_solved=uniform)
     for broken, learner_version, message in (
         (state, version + 1, f"pipeline is at version {version}, its learner at {version + 1}"),

@@ -122,8 +122,7 @@ def rounded(model: Any, kind: str) -> Any:
     return model
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_1"])
+@pytest.mark.parametrize(("kind", "tied"), [("F32", False), ("F16", True), ("Q8_0", False), ("Q4_1", True)])
 def test_gguf_logits_equal_those_of_dequantised_weights(kind, tied, tmp_path):
     model = tiny_llama(tied=tied)
     loaded = load(write(tmp_path / "tiny.gguf", model, kind)).model
@@ -185,9 +184,6 @@ def test_model_trained_from_gguf_is_a_normal_folder(tmp_path):
     assert again.stop_tokens == loaded.stop_tokens
     for (name, ours_), theirs in zip(loaded.model.named_parameters(), again.model.parameters(), strict=True):
         assert torch.equal(ours_, theirs), name
-    half = save_model(loaded.model.bfloat16(), loaded.tokenizer, tmp_path / "half")
-    assert (half / "model.safetensors").stat().st_size < 0.6 * (tmp_path / "exported/model.safetensors").stat().st_size
-    assert load_model(half, dtype=torch.float32, device="cpu").model.dtype == torch.float32
 
 
 @pytest.mark.parametrize(

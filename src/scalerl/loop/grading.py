@@ -355,8 +355,5 @@ class GroupGrading:
 
 
 def reward_of(value: float, settings: RewardSettings) -> float:
-    """Return the reward of a value: linear from reward.wrong at 0 to reward.correct at 1."""
-    # At the ends exactly what the recipe says.
-    if value in (0.0, 1.0):
-        return settings.correct if value else settings.wrong
-    return settings.wrong + value * (settings.correct - settings.wrong)
+    """Return the reward of a value: linear from reward.wrong at 0 to reward.correct at 1, exactly these at the ends."""
+    return (1.0 - value) * settings.wrong + value * settings.correct

@@ -119,16 +119,6 @@ class Pipeline:
         """Steps taken."""
         return self._lag.version
 
-    @property
-    def num_in_flight(self) -> int:
-        """Groups that the engine is sampling or the graders are grading."""
-        return self._lag.num_in_flight
-
-    @property
-    def num_finished(self) -> int:
-        """Groups that wait to be trained."""
-        return self._lag.num_finished
-
     def steps(self, stop: Callable[[], bool] = lambda: False) -> Iterator[StepDone]:
         """Yield one value per step, until the data is exhausted, or until `stop` says to end between two polls."""
         # A new engine has neither the weights nor the version of a resumed learner.

@@ -100,10 +100,6 @@ class RankedLearner:
             facts: list[tuple[int, ModelShape]] = self._collect()
         self.version, self.shape = facts[0]
 
-    @property
-    def num_ranks(self) -> int:
-        return len(self._ranks)
-
     def step(self, batch: Batch) -> dict[str, float]:
         """Train on a batch and return its metrics, which are the same on every rank."""
         metrics = self._call("step", batch)[0]
