@@ -237,7 +237,7 @@ ASKED = {"prompt_field": "question"}
                 (["hello"], 'message 1 in the field "prompt" must have a "role" (system,'),
                 ([{"role": "robot", "content": "a"}], 'message 1 in the field "prompt" must have a "role"'),
                 ([user(None)], 'message 1 in the field "prompt"'),
-                ([user("a"), user([{"type": "image"}])], 'message 2 in the field "prompt"'),
+                ([user("a"), user([{"type": "image", "text": "x"}])], 'message 2 in the field "prompt"'),
                 ([SYSTEM], 'the chat in "prompt" must end with a user turn'),
             )
         ),
