@@ -228,6 +228,7 @@ SET_ALONE = [{"step": step, "eval/aime": 0.1, "eval/aime/response_len": 900.0, "
         (("reward,total_flos", [*[(0.5, "")] * 9, (0.5, 1e18)]), None, "reward"),
         # How many rows a column has
         (_every(val__a__pass_rate=40, val__b__reward=4), "step", "val/b/reward"),
+        (_every(val__a__pass_rate=6, val__b__reward=1), "step", "val/b/reward"),
         (_every(eval__acc=40, reward=1), "step", "reward"),
         (_every(reward=1, accuracy=1, eval__acc=5), "step", "eval/acc"),
         (_every(reward=1, eval__acc=2)[:4], "step", "eval/acc"),

@@ -45,6 +45,7 @@ def test_forecast_stops_the_worse_arms_early(tmp_path):
     assert decisions[-1]["arm"] is None
     assert decisions[-1]["known"]["favourite"] == "good"
     assert steps["bad"] <= 24 < steps["good"]
+    assert states(runner)["bad-seed0"] == "paused"
     assert sum(steps.values()) <= 0.5 * 4 * 48
     assert [row["decision"] for row in decisions] == list(range(1, len(decisions) + 1))
     known = decisions[-1]["known"]["arms"]
