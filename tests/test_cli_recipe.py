@@ -127,6 +127,14 @@ def test_diff_against_oneself_changed():
     assert run("diff", "scalerl", "scalerl").stdout == "No setting differs.\n"
 
 
+@pytest.mark.parametrize("more", [(), ("--json",)])
+@pytest.mark.parametrize("command", ["show", "diff"])
+def test_no_key_is_printed(command, more):
+    output = run(command, "scalerl", "--set", 'task={name="my:rows", api_key="abcdef123456"}', *more).stdout
+    assert "api_key" in output
+    assert "abcdef123456" not in output
+
+
 def test_works_from_any_folder_and_loads_little(tmp_path):
     (tmp_path / "mine.toml").write_text('extends = "scalerl"\nweights = "token"\n')
     code = (

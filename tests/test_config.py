@@ -146,7 +146,8 @@ def test_overrides_are_toml_values_or_bare_text():
             "seed=2",
             "seed=3",
             "loss.cap=4",
-            "model.path=models/tiny base\nbudget.steps=9",
+            "model.path=models/tiny base",
+            "sft.model=1\nbudget.steps=9",
             "filter.zero_variance=false",
             'description="a = b"',
             "advantage.baseline=leave_one_out",
@@ -155,8 +156,8 @@ def test_overrides_are_toml_values_or_bare_text():
             "evaluation.sets.aime.path=aime.jsonl",
         ],
     )
-    assert (recipe.seed, recipe.model.path, recipe.description) == (3, "models/tiny base\nbudget.steps=9", "a = b")
-    assert recipe.budget.steps is None
+    assert (recipe.seed, recipe.model.path, recipe.description) == (3, "models/tiny base", "a = b")
+    assert (recipe.sft.model, recipe.budget.steps) == ("1\nbudget.steps=9", None)
     assert recipe.loss.model_dump()["cap"] == 4.0
     assert not recipe.filter.zero_variance
     assert recipe.advantage.baseline.name == "leave_one_out"

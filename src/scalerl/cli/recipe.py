@@ -131,7 +131,7 @@ def show_command(name: str = opt.RECIPE, overrides: list[str] | None = opt.OVERR
     lag = expected_lag(recipe.rollout.slots or full_slots(recipe.pipeline), recipe.pipeline)
 
     def text() -> Iterator[Any]:
-        yield f"{name}: {recipe.description}" if recipe.description else name
+        yield f"{name}: {hidden(recipe.description)}" if recipe.description else name
         device = "a GPU is visible" if gpu else "no GPU is visible"
         yield f"here: {device}; the body is {body_dtype(recipe, gpu=gpu)} (model.dtype = {recipe.model.dtype})"
         cells = [(row.component, row.setting, row.ends, "yes" if row.as_scalerl else "no") for row in rows]
