@@ -46,15 +46,20 @@ def test_each_set_has_its_own_size_and_sampling(tmp_path: Path):
             f'evaluation.sets.small={{name="file", path={file_of(tmp_path / "small.jsonl", 3)}, samples_per_prompt=8}}',
             'evaluation.sets.greedy={name="arithmetic", num_prompts=5, samples_per_prompt=1, temperature=0}',
             "evaluation.sets.greedy.num_problems=64",
+            'evaluation.sets.moody={name="arithmetic", num_prompts=24, samples_per_prompt=1, num_problems=64}',
+            *("evaluation.sets.moody.grader=own_code:moody", "grading.cpu_limit_s=0.3"),
         ],
     )
     rows = {row["set"]: row for row in evaluate_model(recipe)}
     sizes = {name: (row["num_prompts"], row["samples_per_prompt"], row["num_samples"]) for name, row in rows.items()}
-    assert sizes == {"main": (4, 2, 8), "small": (3, 8, 24), "greedy": (5, 1, 5)}
+    assert sizes == {"main": (4, 2, 8), "small": (3, 8, 24), "greedy": (5, 1, 5), "moody": (24, 1, 24)}
     small = rows["small"]
     assert len(small["num_correct"]) == 3
     assert small["reward"] == sum(small["num_correct"]) / 24 == small["pass_at"]["1"]
     assert list(small["pass_at"]) == ["1", "2", "4", "8"]
+    # An answer without a verdict is wrong, and counted.
+    assert sum(rows["moody"]["without_verdict"].values()) > 0
+    assert rows["moody"]["reward"] == sum(rows["moody"]["num_correct"]) / 24
     assert [row["set"] for row in evaluate_model(recipe, ["small"])] == ["small"]
     with pytest.raises(RecipeError, match=r'"smal"; choices: .*; did you mean "small"'):
         evaluate_model(recipe, ["smal"])
@@ -77,14 +82,6 @@ def test_repeated_rows_are_answered_independently(tmp_path: Path):
     (row,) = evaluate_model(load_recipe("tiny-cpu", settings), ["often"])
     by_repeat = [row["num_correct"][start : start + 30] for start in range(0, 240, 30)]
     assert any(by_repeat[0] != other for other in by_repeat[1:])
-
-
-def test_unjudged_answers_are_wrong_and_counted():
-    settings = ["evaluation.num_prompts=24", "evaluation.samples_per_prompt=1", "task.grader=own_code:moody"]
-    (row,) = evaluate_model(load_recipe("tiny-cpu", [*settings, "grading.cpu_limit_s=0.3"]))
-    assert row["num_samples"] == 24
-    assert sum(row["without_verdict"].values()) > 0
-    assert row["reward"] == sum(row["num_correct"]) / 24
 
 
 IN_FLIGHT = (

@@ -78,18 +78,6 @@ def test_lagging_run_trains_every_group_once_and_resumes(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "settings, message",
-    [
-        (["cluster.address=auto"], "rollout.generators is 0"),
-        (["rollout.generators=2", "rollout.gpus_per_generator=2"], "samples on one GPU"),
-    ],
-)
-def test_settings_that_cannot_work_together(settings, message):
-    with pytest.raises(RecipeError, match=message):
-        load_recipe("tiny-cpu", settings)
-
-
-@pytest.mark.parametrize(
     ("settings", "num_gpus", "expected"),
     [
         (["rollout.generators=2"], 1, [[1], [2]]),

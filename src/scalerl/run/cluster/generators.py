@@ -146,14 +146,10 @@ def _children(
 
     def start(number: int) -> ChildLink:
         device = f"cuda:{gpus[number][0]}" if gpus[number] else "cpu"
-        make = functools.partial(_child_generator, recipe, slots, device, devices[number])
+        make = functools.partial(_generator, recipe, slots, device, devices[number])
         return ChildLink(make, variables=variables)
 
     return start
-
-
-def _child_generator(recipe: Recipe, slots: int, device: str, devices: tuple[str, ...]) -> Generator:
-    return Generator(load_engine(recipe, slots=slots, device=device), slots=slots, devices=devices)
 
 
 def _actors(recipe: Recipe, slots: int, num_gpus: int, num_cpus: float) -> Callable[[int], Link]:
@@ -161,7 +157,7 @@ def _actors(recipe: Recipe, slots: int, num_gpus: int, num_cpus: float) -> Calla
     from scalerl.remote.actors import ActorLink, start_actor
 
     # A vLLM that dies ends its actor, which is then replaced.
-    make = functools.partial(_actor_generator, replaced(recipe, {"rollout.max_replacements": 0}), slots)
+    make = functools.partial(_generator, replaced(recipe, {"rollout.max_replacements": 0}), slots)
 
     def start(number: int) -> Link:
         options = {"num_gpus": num_gpus, "num_cpus": num_cpus, "scheduling_strategy": "SPREAD"}
@@ -170,7 +166,10 @@ def _actors(recipe: Recipe, slots: int, num_gpus: int, num_cpus: float) -> Calla
     return start
 
 
-def _actor_generator(recipe: Recipe, slots: int) -> Generator:
-    from scalerl.remote.actors import here
+def _generator(recipe: Recipe, slots: int, device: str = "", devices: tuple[str, ...] = ()) -> Generator:
+    """Return a generator, in its process: on a device of a child, or on those that Ray gave to an actor."""
+    if not devices:
+        from scalerl.remote.actors import here
 
-    return Generator(load_engine(recipe, slots=slots), slots=slots, devices=here().devices)
+        devices = here().devices
+    return Generator(load_engine(recipe, slots=slots, device=device), slots=slots, devices=devices)
