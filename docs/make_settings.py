@@ -23,8 +23,9 @@ HEAD = """# Settings
 
 Every setting of a recipe, made by `python docs/make_settings.py` from the code. Change one in a TOML file or by
 `--set KEY=VALUE`. Unknown keys are errors. `scalerl recipe show RECIPE` prints the values of a recipe, and
-`scalerl recipe diff` what two of them differ in. A file may begin with `extends`, the recipe that it changes, and with
-`derived`, the settings that follow from model and problems and are filled in when a run starts.
+`scalerl recipe diff` what two of them differ in; the folder of a run is a recipe too. A file may begin with `extends`,
+the recipe that it changes, and with `derived`, the settings that follow from model and problems and are filled in when
+a run starts.
 
 A name with a colon, `package.module:function`, is an import path: **a recipe with import paths is code**, and so is
 `rollout.vllm.python`. `scalerl train`, `eval` and `sft` list the import paths that they will run. Whether code that
