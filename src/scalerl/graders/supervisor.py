@@ -383,7 +383,8 @@ def _set_option(option: int, value: int) -> None:
 def _data_bytes(pid: int | Literal["self"] = "self") -> int:
     """Return the size of a process's data; 0 on systems other than Linux, and of one that has ended."""
     try:
-        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[5]) * resource.getpagesize()
+        with open(f"/proc/{pid}/statm", "rb", buffering=0) as file:
+            return int(file.read().split()[5]) * resource.getpagesize()
     except OSError:
         return 0
 
