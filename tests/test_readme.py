@@ -97,6 +97,17 @@ def test_make_demo_runs_the_command_that_readme_shows():
     assert "bin/scalerl train tiny-cpu --out runs/demo" in shown.stdout
 
 
+def test_ci_runs_every_check(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("MAKEFLAGS", raising=False)  # what this run of the tests was given
+    ran = re.findall(r"^make (\S+)", (ROOT / ".ci" / "run").read_text(), flags=re.MULTILINE)
+    assert ran == ["lint", "test", "docs", "test-vllm"]
+    shown = subprocess.run(["make", "--dry-run", *ran], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    whole = ("ruff check .", "ruff format --check .", "pyright", r"python -m pytest --workers \d", "mkdocs build")
+    for command in whole:
+        assert re.search(rf"bin/{command} *$", shown, flags=re.MULTILINE), command
+    assert 'pytest -m "vllm and not slow and not gpu"' in shown
+
+
 def test_readme_names_extras_and_commands_that_exist():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = re.findall(r'pip install "\.\[(\w+)\]"', README)

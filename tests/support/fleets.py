@@ -1,13 +1,14 @@
 """Fleets in threads of this process, for tests that hold the engines."""
 
 import functools
+import queue
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from local_links import LocalLink
-
 from scalerl.remote.peer import Limits
+from scalerl.remote.serve import Server
 from scalerl.rollout.fleet.fleet import Fleet
 from scalerl.rollout.fleet.generator import Generator
 from scalerl.rollout.requests import check_request
@@ -31,3 +32,45 @@ def wait_for(condition: Callable[[], Any], *, timeout_s: float = 120.0) -> Any:
         assert time.monotonic() < deadline, "the condition never held"
         time.sleep(0.002)
     return value
+
+
+class LocalLink:
+    """A link to an object in a thread of this process, so that a test can hold the object itself."""
+
+    where, pid = "", None
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.is_killed = False
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._server = Server(self._receive, lambda kind, value: self._outbox.put((kind, value)))
+        threading.Thread(target=self._serve, args=(make,), daemon=True).start()
+
+    def packed(self, name: Any, arguments: tuple[Any, ...]) -> Any:
+        return name, arguments
+
+    def write(self, command: Any) -> None:
+        self._inbox.put(command)
+
+    def read(self) -> list[tuple[str, Any]]:
+        beat = ("beat", self._server.busy_s)
+        try:
+            return [beat, self._outbox.get(timeout=0.01)]
+        except queue.Empty:
+            return [beat]
+
+    def kill(self) -> None:
+        self.is_killed = True
+        self._inbox.put(("close", ()))
+
+    def _serve(self, make: Callable[[], Any]) -> None:
+        try:
+            self._server.run(make)
+        except BaseException:
+            return
+
+    def _receive(self, wait: bool) -> Any:
+        try:
+            return self._inbox.get(block=wait)
+        except queue.Empty:
+            return None

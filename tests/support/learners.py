@@ -8,6 +8,7 @@ from tiny_models import SIZES, tiny_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scalerl.config import load_recipe
+from scalerl.learner.state import whole
 from scalerl.run.parts import build_learner
 
 SETTINGS = ("optimizer.lr=1e-3", "optimizer.warmup_steps=0", "optimizer.grad_clip=0", "budget.steps=1")
@@ -43,13 +44,12 @@ def check_close(ours, theirs, digits, rtol=0.0):
 
 
 def gradients_of(learner, batch):
-    """What a step hands to the optimiser, and its row."""
+    """What a step hands to the optimiser, whole also where ranks divide it, and its row."""
     gradients = {}
 
     def keep(*arguments):
         for name, parameter in learner.policy.parameters.items():
-            gradients[name] = parameter.grad.clone()
+            gradients[name] = whole(parameter.grad).clone()
 
     learner._optimizer.register_step_pre_hook(keep)
-    row = learner.step(batch)
-    return gradients, row
+    return gradients, learner.step(batch)

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from batches import VERSION, make_completion, make_group, random_batch
-from learners import recipe_of
+from learners import gradients_of, recipe_of
 from tiny_models import tiny_model
 
 from scalerl.learner import torch_learner
 from scalerl.learner.ranks.context import ContextGroup
 from scalerl.learner.ranks.sharded import ShardedPolicy, device_mesh
-from scalerl.learner.state import local, whole
+from scalerl.learner.state import local
 from scalerl.learner.step import TorchLearner
 from scalerl.learner.team import Team
 from scalerl.models.lora import wrap
@@ -95,18 +95,6 @@ def sharded(family, dtype, overrides, folder, shard_size=None, compiled=None, co
     if not compiled:
         exact_norms(policy.model)
     return TorchLearner(policy, team=team, version=VERSION, **settings)
-
-
-def gradients_of(learner, batch):
-    """What a step hands to the optimiser, whole, and its row."""
-    gradients = {}
-
-    def keep(*arguments):
-        for name, parameter in learner.policy.parameters.items():
-            gradients[name] = whole(parameter.grad).clone()
-
-    learner._optimizer.register_step_pre_hook(keep)
-    return gradients, learner.step(batch)
 
 
 def check_equal(make, family, dtype, overrides, folder, batch, tolerance):
