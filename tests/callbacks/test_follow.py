@@ -4,6 +4,7 @@ import json
 import sqlite3
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,43 +12,29 @@ import pytest
 from scalerl.callbacks import follow
 from scalerl.errors import InputError
 from scalerl.logs.formats import read_table
-from scalerl.logs.formats import read_table as read_trackio
 
 
 def reward_at(step: int) -> float:
     return 0.2 + 0.4 / (1 + (20 / step) ** 2) if step else 0.2
 
 
-def database(path: Path, runs: tuple[str, ...], num: int) -> None:
-    """A project's file as trackio 0.43 writes it."""
-    with sqlite3.connect(path) as connection:
-        connection.execute(
-            "CREATE TABLE IF NOT EXISTS metrics (id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL, "
-            "timestamp TEXT NOT NULL, run_name TEXT NOT NULL, step INTEGER NOT NULL, metrics TEXT NOT NULL)"
+def test_trackio_database_is_a_log_and_others_are_refused(tmp_path: Path):
+    """As trackio 0.43 writes a project's file."""
+    values = lambda step: json.dumps({"eval/main/reward": reward_at(step), "train/loss/entropy": 0.5})  # noqa: E731
+    rows = [(run, run, step, values(step)) for run in ("a", "b") for step in range(0, 60, 10)]
+    project, other = (sqlite3.connect(tmp_path / name) for name in ("project.db", "o.db"))
+    with closing(project), closing(other):
+        project.execute(
+            "CREATE TABLE metrics (id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL, "
+            "timestamp TEXT NOT NULL DEFAULT '', run_name TEXT NOT NULL, step INTEGER NOT NULL, metrics TEXT NOT NULL)"
         )
-        for run in runs:
-            for step in range(0, 10 * num, 10):
-                values = json.dumps({"eval/main/reward": reward_at(step), "train/loss/entropy": 0.5})
-                connection.execute(
-                    "INSERT INTO metrics (run_id, timestamp, run_name, step, metrics) VALUES (?, '', ?, ?, ?)",
-                    (run, run, step, values),
-                )
-    connection.close()
-
-
-def test_trackio_database_is_a_log(tmp_path: Path):
-    database(tmp_path / "project.db", ("a", "b"), num=6)
+        project.executemany("INSERT INTO metrics (run_id, run_name, step, metrics) VALUES (?, ?, ?, ?)", rows)
+        project.commit()
+        other.execute("CREATE TABLE things (name TEXT)")
     table = read_table(tmp_path / "project.db")
-    assert (table.kind, set(table["run"]), len(table.rows)) == ("sqlite", {"a", "b"}, 12)
-    assert table.y == "eval/main/reward"
-
-
-def test_other_databases_are_refused(tmp_path: Path):
-    with sqlite3.connect(tmp_path / "other.db") as connection:
-        connection.execute("CREATE TABLE things (name TEXT)")
-    connection.close()
+    assert (table.kind, set(table["run"]), len(table.rows), table.y) == ("sqlite", {"a", "b"}, 12, "eval/main/reward")
     with pytest.raises(InputError, match="without a table 'metrics'"):
-        read_trackio(tmp_path / "other.db")
+        read_table(tmp_path / "o.db")
 
 
 def test_log_is_followed_while_it_is_written(tmp_path: Path):
