@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 
 def serve_from_here() -> None:
@@ -21,7 +22,9 @@ def serve_from_here() -> None:
     The one of Python would be started anew by each of them and import everything again.
     """
     server: Any = forkserver._forkserver
-    resource_tracker.ensure_running()
+    # Semaphores of the processes that tests kill are removed in the end, which is not worth a warning.
+    with patch.dict(os.environ, PYTHONWARNINGS="ignore"):
+        resource_tracker.ensure_running()
     alive, ours = os.pipe()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address := f"\0scalerl tests {os.getpid()}")
