@@ -22,7 +22,9 @@ class Page {
     this.part("title").textContent = data.name;
     this.problem.replaceChildren(...[...(data.faults || []), data.problem].filter(Boolean).map((fault) => element("p", { className: "problem" }, fault)));
     this.part("of-curves").hidden = !data.report;
-    if (data.report) this.shown = showReport(data.report, this.node, { before: this.shown && this.shown.state, end: data.end_compute, drawn: () => this.shown && this.showHistory() });
+    const before = this.shown && this.shown.state;
+    this.shown = null; // the history is drawn below, and whenever a choice changes after that
+    if (data.report) this.shown = showReport(data.report, this.node, { before, end: data.end_compute, drawn: () => this.shown && this.showHistory() });
     else if (data.run) drawRuns(this.node, [data.run]);
     if (this.kind === "study") return this.showArms(state.list ? state.list.runs : []);
     this.showHead(data); this.announce(data.run.alarms); this.showHistory(); this.showSettings();
