@@ -27,7 +27,7 @@ OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z-]*[a-z])(?![\w-])")
 
 # Names of other programs, and settings of functions that a page defines itself.
 FOREIGN = {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "TrainClientConfig", "RayPPOTrainer", "_validate", "task.most"}
-FOREIGN |= {"custom_reward_function", "max_prompt_length"}
+FOREIGN |= {"custom_reward_function", "max_prompt_length", "securityContext", "seccompProfile"}
 
 
 def spans(page: Path) -> Iterator[tuple[str, bool]]:
