@@ -319,7 +319,8 @@ function drawWords() {
   const [first, ...rest] = report.summary[state.set];
   $("summary").replaceChildren(element("b", {}, first), ` ${rest.join(" ")}`);
   const open = report.open[state.set];
-  $("open").replaceChildren(...(open.length ? open : ["Every pair is separated and every ceiling is known to the margin."]).map((text) => element("li", {}, text)));
+  $("open").closest("section").hidden = !open.length;
+  $("open").replaceChildren(...open.map((text) => element("li", {}, text)));
 }
 function drawAll() {
   $("several-runs").hidden = !Object.values(theSet().points[state.axis]).some((points) => points.runs.length > 1);
