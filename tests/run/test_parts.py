@@ -1,5 +1,6 @@
 """From a recipe to the parts of a run: tasks, prompts, evaluation sets, engines and learners by name."""
 
+import itertools
 import json
 from contextlib import closing
 from pathlib import Path
@@ -102,6 +103,14 @@ def test_prompts_are_encoded_once_for_all_evaluations(monkeypatch: pytest.Monkey
     monkeypatch.setattr("scalerl.loop.requests.Text.encode_all", lambda *_, **__: pytest.fail("it was encoded again"))
     with closing(build_engine(inputs.model, settings)) as engine:
         assert evaluate_set(eval_set, engine, inputs, settings.evaluation, step=0).num_samples == 10
+
+
+def test_thinking_end_is_recognised_however_it_is_spelled():
+    inputs = load_inputs(recipe('task.thinking_end="=1"', 'length.marker="=1"'))
+    ending = inputs.length.plan(0).recognised
+    assert ending is not None
+    states = itertools.accumulate(inputs.text.encode("2+2=1"), ending.after, initial=0)
+    assert [state == ending.width for state in states][-2:] == [False, True]
 
 
 def long_winded(encode, thinking_end, /) -> LengthControl:

@@ -5,6 +5,7 @@ and when this process is killed. `ray` is imported here, in `ranks` beside this 
 functions.
 """
 
+import importlib
 import importlib.util
 import logging
 import os
@@ -67,6 +68,10 @@ def connect(address: str, *, on_lost: Callable[[str], None] = lambda reason: Non
         os.environ.setdefault("RAY_AUTH_MODE", "token")
     import ray
 
+    # Where ray was imported before, it has not seen these variables.
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    constants.ENABLE_RAY_CLUSTER = address != LOCAL
+    importlib.import_module("ray._raylet").Config.initialize("")
     if ray.is_initialized():
         raise ClusterError("this process is connected to Ray already: a run makes its own connection")
     with ExitStack() as opened:
