@@ -7,7 +7,7 @@ import pytest
 from commands import scalerl
 
 from scalerl.config import list_recipes, load_recipe, settings_of
-from scalerl.config.peers import SCALERL, check_recipe
+from scalerl.config.peers import SCALERL, check_recipe, read_settings
 from scalerl.errors import UsageError
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "peers"
@@ -101,6 +101,25 @@ def test_arguments_of_trl_are_read_from_any_format(tmp_path: Path):
         found = kinds(path, "trl")
         assert "anchor" in found
         assert not found & {"loss.cap", "cap_too_low", "loss.name", "advantage.normalisation.name", "clip_never_acts"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("run.sh", "trl grpo --epsilon_high None --temperature .5 --max_completion_length 1_024 --run_name '[\"A\"]'"),
+        (
+            "args.py",
+            "a = GRPOConfig(epsilon_high=None, temperature=+0.5, max_completion_length=1_024, run_name=['A'], beta=x)",
+        ),
+    ],
+)
+def test_values_of_arguments_are_read_as_python_has_them(tmp_path: Path, name: str, text: str):
+    path = written(tmp_path, name, text)
+    assert read_settings(path) == {
+        "epsilon_high": None, "temperature": 0.5, "max_completion_length": 1024, "run_name": ["A"]
+    }  # fmt: skip
+    rows = {row.theirs: (row.is_default, row.our_value) for row in check_recipe(path, "trl").translations}
+    assert (rows["epsilon_high"], rows["temperature"]) == ((True, 0.2), (False, 0.5))
 
 
 @pytest.mark.parametrize(

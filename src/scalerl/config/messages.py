@@ -51,6 +51,7 @@ _WORDS = {
     "a valid list": "a list",
     "a valid dictionary": "a table",
     "List should have": "a list with",
+    "Tuple should have": "a list with",
     "greater than or equal to": "at least",
     "less than or equal to": "at most",
     "greater than": "above",

@@ -11,6 +11,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -315,7 +316,7 @@ FRAMEWORKS: dict[str, Framework] = {
         _prime_rl,
         ("orchestrator", "trainer.loss", "inference.model", "trainer.model"),
         {
-            "trainer.loss.type": ("default", "loss.name"),
+            "trainer.loss.type": ("default", ""),  # none of its losses is one of ours
             "trainer.model.fp32_lm_head": (None, "model.fp32_head"),
             "trainer.optim.lr": (1e-06, "optimizer.lr"),
             _MOST: (8, "pipeline.max_lag"),
@@ -415,8 +416,11 @@ def _python(text: str) -> dict[str, Any]:
     """Return the keyword arguments of GRPOConfig(...) that are constants; the file is not run."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("GRPOConfig"):
-            words = ((word.arg, word.value) for word in node.keywords)
-            return {name: value.value for name, value in words if name and isinstance(value, ast.Constant)}
+            found: dict[str, Any] = {}
+            for name, value in ((word.arg, word.value) for word in node.keywords if word.arg):
+                with suppress(ValueError):  # not a constant
+                    found[name] = ast.literal_eval(value)
+            return found
     raise ValueError("it has no GRPOConfig(...): give a file that makes one, or the arguments as YAML")
 
 
@@ -433,7 +437,8 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
+    words = {"true": True, "false": False, "null": None, "none": None}
     try:
-        return json.loads(text.lower())
-    except ValueError:
+        return words[text.lower()] if text.lower() in words else ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return text

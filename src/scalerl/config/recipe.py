@@ -145,9 +145,9 @@ RULES: tuple[Rule[Recipe], ...] = (
          lambda r: r.learner.sharding == "none" and r.learner.ranks > 1,
          'set learner.sharding = "replicate" if a device can hold weights and optimiser, else "full"'),
     Rule("learner.shard_size learner.sharding learner.ranks",
-         lambda r: r.learner.shard_size not in (
-             _divisors(r.learner.ranks) if r.learner.sharding == "hybrid" else [None]
-         ),
+         lambda r: not _is_divided(r.learner.ranks, r.learner.shard_size)
+         if r.learner.sharding == "hybrid"
+         else r.learner.shard_size is not None,
          'with learner.sharding = "hybrid" learner.shard_size is a divisor of learner.ranks below it, else not set'),
     Rule("learner.context_ranks learner.sharding learner.ranks",
          lambda r: r.learner.context_ranks > 1
@@ -247,9 +247,9 @@ def _said(value: Any) -> str:
     return "is not set" if value is None else f"is {show(value)}"
 
 
-def _divisors(num: int) -> list[int]:
-    """Return the divisors of a number between 1 and it."""
-    return [divisor for divisor in range(2, num) if num % divisor == 0]
+def _is_divided(num: int, size: int | None) -> bool:
+    """Return whether a number has several parts of this size."""
+    return size is not None and size < num and num % size == 0
 
 
 def _is_plain(name: str) -> bool:
