@@ -297,6 +297,24 @@ def test_folder_with_a_file_for_each_step_is_a_log(tmp_path: Path, name: str, cu
         assert (series.compute.tolist(), series.reward[0]) == (list(steps), pytest.approx(0.15))
 
 
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("step_{step}/{task}_results.json", ["gsm8k_results/acc", "math_results/acc"]),
+        ("step_{step}/{task}/results.json", ["gsm8k/results/acc", "math/results/acc"]),
+        ("step_{step}/{step}-{task}-results.json", ["acc"]),  # no name of one step is one of another
+    ],
+)
+def test_files_of_a_step_with_the_same_columns_are_told_apart(tmp_path: Path, name: str, columns: list[str]) -> None:
+    steps = range(10, 60, 10)
+    for step, (task, rate) in itertools.product(steps, (("gsm8k", 0.4), ("math", 0.1))):
+        write(tmp_path / name.format(step=step, task=task), json.dumps({"acc": rate + step / 1000, "seed": 0}))
+    table = read_table(tmp_path)
+    assert sorted(column for column in table.columns if column.endswith("acc")) == columns
+    rates = [row[column] for column in columns for row in table.rows]
+    assert rates == pytest.approx([rate + step / 1000 for rate in (0.4, 0.1)[: len(columns)] for step in steps])
+
+
 def test_folder_with_one_log_is_that_log(tmp_path: Path) -> None:
     write(tmp_path / "train.log", verl(rising(8)))
     write(tmp_path / "config.yaml", "a: 1\n")

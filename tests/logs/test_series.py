@@ -154,6 +154,12 @@ def test_same_seed_in_two_files_is_two_runs(tmp_path: Path) -> None:
         (["c/seed=1", "c/seed=2"], {"c": ["c/seed=1", "c/seed=2"]}),
         (["a_seed1", "a_seed1_long"], {"a_seed1": [], "a_seed1_long": []}),
         (["reseed1", "reseed2"], {"reseed1": [], "reseed2": []}),
+        (["d_seed0_lr1", "d_seed1_lr1"], {"d_lr1": ["d_seed0_lr1", "d_seed1_lr1"]}),
+        (
+            [f"{arm}/seed{seed}/log" for arm in "gh" for seed in (0, 1)],
+            {f"{arm}/log": [f"{arm}/seed0/log", f"{arm}/seed1/log"] for arm in "gh"},
+        ),
+        (["f", "f_seed1", "f_seed2"], {"f": [], "f_seed1": [], "f_seed2": []}),
     ],
 )
 def test_names_that_differ_in_the_seed_are_runs_of_one_curve(
@@ -163,9 +169,16 @@ def test_names_that_differ_in_the_seed_are_runs_of_one_curve(
     assert {series.name: runs(series) for series in read(*paths)} == expected
     assert len(read(*paths, by=("file",))) == len(files)
     rows = _labelled(*(name.removesuffix("/metrics") for name in files))
-    assert {each.name: runs(each) for each in read(write(tmp_path / "log.csv", ("run,step,reward", rows)))} == expected
+    found = read(write(tmp_path / "log.csv", ("run,step,reward", rows)))
+    assert {each.name: runs(each) for each in found} == expected
+    assert all(("seeds_by_name" in kinds(each)) != ("runs_apart" in kinds(each)) for each in found)
     [series] = read(write(tmp_path / "log.csv", ("step,seed0,seed1", [(step, rate, rate) for step, rate in STEPS])))
     assert (series.name, runs(series)) == ("log", ["seed0", "seed1"])
+
+
+def test_seeds_with_other_columns_are_curves_of_their_own(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"a_seed{at}.csv", (f"step,{y}", STEPS)) for at, y in enumerate(("reward", "val/acc"))]
+    assert [(each.name, each.y_label) for each in read(*paths)] == [("a_seed0", "reward"), ("a_seed1", "val/acc")]
 
 
 def test_compute_of_a_filtered_row_is_kept(tmp_path: Path) -> None:
@@ -475,6 +488,7 @@ def test_column_has_one_unit_for_all_its_arms(tmp_path: Path) -> None:
 )
 def test_generic_file_names_give_way_to_the_folder(tmp_path: Path, paths: list[str], expected: list[str]) -> None:
     assert file_names([tmp_path / path for path in paths]) == expected
+    assert file_names([Path("/seed0"), Path("/seed1")]) == ["seed0", "seed1"]
 
 
 LONG = "Qwen2.5-0.5B-Instruct-GSM8K-CRPO-sp-p1-b8-gamma2.0-"
@@ -513,6 +527,7 @@ FAULTS: list[tuple[str, list[Any], dict[str, Any], str]] = [
     (CHOSEN, ROW, {"where": (("kind", "a"),)}, "has no column 'kind' (--where)"),
     (CHOSEN, ROW, {"holdout": ("kind", "a")}, "has no column 'kind' (--holdout)"),
     ("a,b", [(1, 0.5)], {}, "log.csv has no column recognised as compute: choose one with --x among a, b."),
+    ("a,b", [(1, 0.5)], {"gpus": 8}, "choose the compute column with --x among a, b."),
     ("a,b", [(1, 0.5)], {"x": "a"}, "recognised as reward: choose one with --y"),
     ("step,reward,step_time", [(1, 0.5, 3600)], {"x": "gpu_hours"}, "--gpus N builds it from the log's clock"),
     ("step,reward", [(1, 0.5)], {"gpus": 8}, "--gpus 8 needs a clock"),

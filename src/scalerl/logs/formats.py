@@ -214,9 +214,10 @@ def _read_first(folder: Path, files: Sequence[Path]) -> Table:
                 raise
             continue
         values = {"file": file.relative_to(folder).as_posix(), "num_rows": len(table), "num_files": len(files)}
-        facts = [Fact(kind="longest_history", values=values)] if len(files) > 1 else []
+        are_states = len({file.name for file in files}) == 1 < len(files)
+        facts = [Fact(kind="longest_history", values=values)] if are_states else []
         return replace(table, path=folder, facts=(*facts, *table.facts))
-    raise AssertionError("a trainer's folder has a state")
+    raise AssertionError("a folder is read for the files in it")
 
 
 _STATE = "trainer_state.json"

@@ -21,7 +21,7 @@ _GENERIC = re.compile(
     re.IGNORECASE,
 )
 _GENERIC_FOLDER = re.compile(r"checkpoint-\d+|files|logs?|tensorboard|tb|runs?|output|outputs|wandb", re.IGNORECASE)
-_SEED = re.compile(r"(?<![A-Za-z])seed[-_= ]?\d+(?![A-Za-z\d])", re.IGNORECASE)
+_SEED = re.compile(r"[-_./ ]?(?<![A-Za-z])seed[-_= ]?\d+(?![A-Za-z\d])", re.IGNORECASE)
 _LONG = 32
 _MAX_NAMES = 12
 _MAX_LENGTH = 200
@@ -63,13 +63,13 @@ def file_names(paths: Sequence[Path]) -> list[str]:
 def _choices(path: Path) -> list[str]:
     """Return names for a path: of the folder that tells its run, of its stem, of the file, each from short to whole.
 
-    A seed alone is no name.
+    A seed alone is no name, if there is another.
     """
     telling = _telling_path(path)
     ends = (telling.with_name(telling.name if telling.is_dir() else _stem(telling.name)),
             path.with_name(_stem(path.name)), path)  # fmt: skip
     names = ["/".join(end.parts[-depth:]) for end in ends for depth in range(1, len(end.parts) + 1)]
-    return [name for name in names if without_seed(name)]
+    return [name for name in names if without_seed(name)] or names
 
 
 def _telling_path(path: Path) -> Path:

@@ -79,20 +79,25 @@ def curves_from(tables: Sequence[Table], selection: Selection) -> list[Curve]:
 
 
 def _with_joined_seeds(curves: Mapping[CurveKey, Rows]) -> dict[CurveKey, Rows]:
-    """Join curves whose files or runs have names that differ in the seed alone: they are runs of one curve."""
+    """Join curves whose files or runs have names that differ in the seed alone: they are runs of one curve.
+
+    Where a curve has the very name without a seed, or they differ in their columns, the names say too little.
+    """
     keys, joined = list(curves), dict[CurveKey, Rows]()
     for family, places in grouped(map(_seedless, keys)).items():
         members = [keys[at] for at in places]
-        if len(members) == 1:
-            joined[members[0]] = curves[members[0]]
+        key = tuple(part for part in family if part[1])  # a run's name may be nothing but its seed
+        axes = {(table.x, table.y) for member in members for table, _ in curves[member]}
+        if len(members) == 1 or len(axes) > 1 or key in curves:
+            joined |= {member: curves[member] for member in members}
             continue
         column = next(column for (column, name), (_, cut) in zip(members[0], family, strict=True) if name != cut)
-        key = tuple(part for part in family if part[1])  # a run's name may be nothing but its seed
         told = {"names": tuple(dict(member)[column] for member in members), "column": column}
         joined[key] = [
             (replace(table.noting("seeds_by_name", **told), seed=table.seed if column == FILE else column), rows)
             for member in members
             for table, rows in curves[member]
+            for table in [replace(table, facts=tuple(fact for fact in table.facts if fact.kind != "runs_apart"))]
         ]
     return joined
 

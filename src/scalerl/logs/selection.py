@@ -47,17 +47,18 @@ class Selection:
         for option, column in asked:
             if column is not None and column not in table.cells:
                 raise InputError(_no_column(table, option, column))
+        columns = listed([name for name in table.columns if name != FILE])
+        if not columns:
+            raise InputError(f"{table.path} has rows, but no value in them: give the log of a run.")
         if self.gpus is not None and self.x is None and table.x in (None, table.step):
             raise InputError(
                 f"--gpus {self.gpus:g} needs a clock, and {table.path} has no column for it "
-                f"(time/step, step_time, timestamp ...): choose the compute column with --x among "
-                f"{listed(table.columns)}."
+                f"(time/step, step_time, timestamp ...): choose the compute column with --x among {columns}."
             )
         for option, what, column in (("--x", "compute", table.x), ("--y", "reward", table.y)):
             if column is None:
                 raise InputError(
-                    f"{table.path} has no column recognised as {what}: choose one with {option} among "
-                    f"{listed([name for name in table.columns if name != FILE])}."
+                    f"{table.path} has no column recognised as {what}: choose one with {option} among {columns}."
                 )
 
     def filtered(self, tables: Sequence[Table]) -> list[Table]:

@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -211,8 +212,13 @@ def _rows_by_step(value: Mapping[str, Any]) -> list[dict[str, Any]] | None:
 
 
 def rows_of_step_files(source: Source, files: Sequence[Path]) -> list[Placed] | None:
-    """Return a row for each step whose evaluation is a file: step_10/results.json, or grpo_step_10.json of run grpo."""
-    found: dict[str, dict[str, Any]] = {}
+    """Return a row for each step whose evaluation is a file: step_10/results.json, or grpo_step_10.json of run grpo.
+
+    Files of a step with other values of the same columns, as of two benchmarks, put their name before each column. A
+    name of one step only, such as one with a date, tells nothing: of those the last one counts.
+    """
+    steps: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, dict[str, Any]]] = {}
     for file in files:
         inside = file.relative_to(source.path)
         name = _STEP_NAME.fullmatch(inside.parts[0].removesuffix(".json"))
@@ -225,8 +231,16 @@ def rows_of_step_files(source: Source, files: Sequence[Path]) -> list[Placed] | 
             continue
         if isinstance(value, dict):
             run = {"run": name["run"]} if name["run"] else {}
-            found.setdefault(name[0], {**run, "step": int(name["step"])}).update(flatten(value))
-    return list(found.items()) if len(found) >= _MIN_STEPS else None
+            steps[name[0]] = {**run, "step": int(name["step"])}
+            found.setdefault(name[0], {})["/".join(inside.with_suffix("").parts[1:])] = flatten(value)
+    times = Counter(name for parts in found.values() for name in parts)
+    usual = [[cells.items() for name, cells in parts.items() if times[name] > 1] for parts in found.values()]
+    pairs = [{(column, repr(value)) for cells in parts for column, value in cells} for parts in usual]
+    is_told = any(len(own) > len(dict(own)) for own in pairs)
+    for step, parts in found.items():
+        for name, cells in parts.items():
+            steps[step] |= flatten({name: cells}) if is_told and times[name] > 1 else cells
+    return list(steps.items()) if len(steps) >= _MIN_STEPS else None
 
 
 def _rows_of_lists(value: Mapping[str, Any]) -> list[dict[str, Any]] | None:
