@@ -176,7 +176,7 @@ def test_engines_are_chosen_by_name(monkeypatch: pytest.MonkeyPatch):
 
 def test_recipe_choices_are_the_names_in_the_tables():
     assert set(get_args(RolloutSettings.model_fields["engine"].annotation)) == ENGINES.keys()
-    with pytest.raises(RecipeError, match=r'rollout.engine is "torhc" but must be one of "torch".*; did you mean'):
+    with pytest.raises(RecipeError, match=r'rollout.engine is "torhc" but must be .*; did you mean "torch"'):
         recipe("rollout.engine=torhc")
 
 
