@@ -101,7 +101,7 @@ def measure(name: str, turns: int, tool_s: float | None, *, num: int, slots: int
         environments["own"] = Playing(
             steps=steps, observe=observe, opened=lambda request, step: request.prompt_tokens, max_turns=turns
         )
-    engine = TurnsEngine(inner, environments, decode=lambda tokens: "", context=CONTEXT, slots=slots, pausable=inner)
+    engine = TurnsEngine(inner, environments, decode=lambda tokens: "", context=CONTEXT, slots=slots)
     requests = make_requests(num + 1, environment="own" if environments else "")
     # The first imports the environment.
     for some in (requests[num:], requests[:num]):

@@ -145,3 +145,11 @@ def test_a_question_is_asked_once_and_the_cache_keeps_the_cost(server: Server, t
         assert [result.reason for result in judged(pool, server, ["a", "c"], **settings)] == [None, "error"]
         assert judged(pool, server, ["c"], **settings | {"most_cost": 1.0})[0].value == 1
     assert server.asked == {"a": 1, "say Score: 0": 1, "c": 1}
+
+
+def test_the_replies_of_earlier_runs_do_not_count_against_the_limits_of_an_answer(server: Server, tmp_path: Path):
+    cache = tmp_path / "judged.jsonl"
+    with cache.open("w") as file:
+        file.writelines(f'{{"key": "{number}", "text": "", "num_in": 1, "num_out": 1}}\n' for number in range(300_000))
+    with GraderPool(num_workers=1, timeout_s=60, cpu_limit_s=0.3) as pool:
+        assert judged(pool, server, ["a"], cache=str(cache))[0].value == 1

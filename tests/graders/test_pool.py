@@ -115,6 +115,12 @@ def test_many_calls_of_coroutine_functions_wait_together(tmp_path: Path):
     assert {result.value for result in graded} == {1.0}
 
 
+def test_a_coroutine_function_may_keep_what_is_bound_to_an_event_loop():
+    with GraderPool(num_workers=1, timeout_s=100) as pool:
+        graded = pool.grade_all(GraderSpec(name="hostile_graders:keep_a_client"), [("", "")] * 3)
+    assert [result.value for result in graded] == [1.0] * 3
+
+
 def test_time_in_the_queue_does_not_count_and_that_of_the_cpu_does():
     with GraderPool(num_workers=1, timeout_s=5.0) as pool:
         assert endings(pool, ["nap 0.6"] * 10) == ["right"] * 10

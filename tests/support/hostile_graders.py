@@ -88,3 +88,12 @@ async def wait_for_others(text: str, answer: str, /, *, folder: str, num: int) -
     while len(os.listdir(folder)) < num:
         await asyncio.sleep(0.2)
     return text == answer
+
+
+_KEPT: list[asyncio.AbstractEventLoop] = []
+
+
+async def keep_a_client(text: str, answer: str, /) -> bool:
+    """Return whether what the first call of this process has opened, such as a client over HTTP, can still be used."""
+    _KEPT.append(asyncio.get_running_loop())
+    return _KEPT[0] is _KEPT[-1]

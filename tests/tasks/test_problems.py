@@ -1,3 +1,4 @@
+import math
 import re
 import time
 from typing import Any
@@ -89,6 +90,7 @@ CANNOT_BE = [
     ("programs", {"min_steps": 0}, "min_steps is 0 but must be at least 1"),
     ("programs", {"min_steps": 4}, "max_steps is 3 but must be at least 4"),
     ("programs", {"slip_rate": 2.0}, "slip_rate is 2 but must be in [0, 1]"),
+    ("programs", {"slip_rate": math.nan}, "slip_rate is nan but must be in [0, 1]"),
     ("programs", {"kinds": "numbers", "max_steps": 1}, "raise max_steps or allow more kinds"),
 ]
 

@@ -153,9 +153,12 @@ _replies = functools.cache(_Replies)
 
 
 def prepare(*, cache: str = "", **_: object) -> None:
-    """Open the cache, and import what asking takes, before grader processes are forked, which then have both."""
+    """Read the cache, and import what asking takes, before grader processes are forked, which then have both.
+
+    Their limits are for one answer, and reading the replies of earlier runs may take longer.
+    """
     importlib.import_module("urllib.request")
-    _replies(cache)
+    _replies(cache).find("")
 
 
 def _asked(url: str, body: dict[str, Any], api_key: str, most_tries: int) -> Any:

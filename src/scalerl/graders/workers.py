@@ -58,12 +58,13 @@ class Grading:
 
     def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
         self._grade = load(name, settings)
-        self._is_async = is_async(self._grade)
-        self.waits = self._is_async or name in WAIT
+        # One event loop for all calls of a process, which makes it: clients that a grader keeps are bound to theirs.
+        self._runner = asyncio.Runner() if is_async(self._grade) else None
+        self.waits = self._runner is not None or name in WAIT
 
     def __call__(self, message: tuple[str, str]) -> Reply:
         returned: Any = self._grade(*message)
-        score = read_score(asyncio.run(returned) if self._is_async else returned)
+        score = read_score(returned if self._runner is None else self._runner.run(returned))
         reason = {"reason": "no_answer"} if score.value is None else {}
         return {"value": score.value, "outcome": score.outcome} | reason
 

@@ -171,7 +171,7 @@ def is_withheld(problem: Problem) -> bool:
 def check_ranges(**settings: tuple[float, ...]) -> None:
     """Raise TaskError if a setting, given as (value, least) or (value, least, most), is outside of its range."""
     for setting, (value, least, *most) in settings.items():
-        if value < least or value > max(most, default=math.inf):
+        if not least <= value <= max(most, default=math.inf):
             bounds = f"in [{least}, {most[0]}]" if most else f"at least {least}"
             raise TaskError(f"{setting} is {value:g} but must be {bounds}")
 
