@@ -1,6 +1,7 @@
 """What is asked of the fits: JSON whose keys never vanish, forms ranked on equal terms, sets compared apart."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -185,6 +186,10 @@ def test_set_with_one_curve_is_not_compared():
     lone = [series("r1/val", evaluation_set="val"), series("r1/test", evaluation_set="test")]
     with pytest.raises(InputError, match=r"only one curve of each evaluation set .*--by set"):
         analyse_compare(lone, FitOptions(), None)
+    told = {"names": ("a_seed0", "a_seed1"), "column": "file"}
+    joined = replace(series("a"), facts=(Fact(kind="seeds_by_name", values=told),))
+    with pytest.raises(InputError, match=r"a_seed0, a_seed1 are runs of one curve .*--by file"):
+        analyse_compare([joined], FitOptions(), None)
     done = analyse_compare([*lone, series("r2/val", seed=1, evaluation_set="val")], FitOptions(), None)
     assert [(pair.a, pair.b) for pair in done.pairs] == [("r1/val", "r2/val")]
     assert done.notes == (note(NoteKind.ALONE_IN_SET, name="r1/test"),)

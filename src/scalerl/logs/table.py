@@ -109,7 +109,9 @@ class Table:
         return replace(self, cells={**self.cells, name: column_of(values, len(self))}, built=(*self.built, name))
 
     def noting(self, kind: str, **values: Any) -> "Table":
-        return replace(self, facts=(*self.facts, Fact(kind=kind, values=values)))
+        """Return the table with a fact, which is said once."""
+        fact = Fact(kind=kind, values=values)
+        return self if fact in self.facts else replace(self, facts=(*self.facts, fact))
 
     def groups(self, labels: Iterable[str]) -> dict[Any, NDArray[np.intp]]:
         """Return the positions of the rows that agree in these columns."""

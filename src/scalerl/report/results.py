@@ -35,6 +35,7 @@ from scalerl.curves import (
 from scalerl.errors import InputError, NoCurveError
 from scalerl.joint.pool import LEAST_MEMBERS, pool
 from scalerl.joint.prior_file import prior_content, read_prior
+from scalerl.logs.facts import sentence
 from scalerl.logs.series import Series
 
 Command = Literal["fit", "forecast", "backtest", "compare"]
@@ -328,9 +329,11 @@ def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | N
         sets.setdefault(data.evaluation_set, []).append(data.name)
     if max(map(len, sets.values()), default=0) < 2:
         number = "only one curve" if len(sets) < 2 else "only one curve of each evaluation set"
+        facts = [fact for data in series for fact in data.facts if fact.kind in ("files_joined", "seeds_by_name")]
+        joined = "".join(f" {said}" for said in dict.fromkeys(map(sentence, facts)))
         raise InputError(
             f"{number} ({', '.join(data.name for data in series) or 'none'}) was found and two or more are needed to "
-            f"compare: name more files, or split one with --by {'COLUMN' if len(sets) < 2 else 'set'}."
+            f"compare: name more files, or split one with --by {'COLUMN' if len(sets) < 2 else 'set'}.{joined}"
         )
     check_one_axis(series, "curves must be on one axis of compute to be compared")
     curves = _some_usable(fitted_curves(series, options))
