@@ -179,6 +179,13 @@ def test_names_that_differ_in_the_seed_are_runs_of_one_curve(
     assert (series.name, runs(series)) == ("log", ["seed0", "seed1"])
 
 
+def test_fact_about_many_runs_names_the_first(tmp_path: Path) -> None:
+    [series] = read(*(write(tmp_path / f"a_seed{seed}.csv", ("step,reward", STEPS)) for seed in range(30)))
+    [note] = series.notes
+    assert note.startswith("a_seed0, a_seed1, ")
+    assert "a_seed11 and 18 more are runs of one curve" in note
+
+
 def test_seeds_with_other_columns_are_curves_of_their_own(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"a_seed{at}.csv", (f"step,{y}", STEPS)) for at, y in enumerate(("reward", "val/acc"))]
     assert [(each.name, each.y_label) for each in read(*paths)] == [("a_seed0", "reward"), ("a_seed1", "val/acc")]

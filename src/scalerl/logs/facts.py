@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from scalerl.logs.names import listed
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
@@ -22,7 +24,7 @@ class Fact:
 
 def sentence(fact: Fact) -> str:
     """Return a fact in one or two sentences."""
-    shown = {key: ", ".join(map(str, own)) if isinstance(own, tuple) else own for key, own in fact.values.items()}
+    shown = {key: listed(list(map(str, own))) if isinstance(own, tuple) else own for key, own in fact.values.items()}
     return _SENTENCES[fact.kind].format(**shown)
 
 
