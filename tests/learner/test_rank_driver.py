@@ -95,6 +95,32 @@ def test_checkpoint_ends_if_its_writer_dies(tmp_path: Path):
         state.write(tmp_path)
 
 
+@pytest.mark.parametrize("first", [{}, {"has_written": True}], ids=["none has answered", "one has answered"])
+def test_checkpoint_that_is_written_while_the_learner_is_closed_fails(tmp_path: Path, first: dict[str, Any]):
+    """As a run does that fails meanwhile, and whose process ends only when the checkpoint has ended."""
+    ranks = [ScriptedRank({"snapshot": True, "write": None, **more}) for more in (first, {})]
+    learner, ends = RankedLearner(ranks, cause_s=0.1), []
+    state = learner.state_dict()
+
+    def write() -> None:
+        try:
+            ends.append(state.write(tmp_path))
+        except LearnerError as error:
+            ends.append(str(error))
+
+    for rank in ranks:
+        rank.lost_at = time.monotonic() + 100  # and until then it answers only what it has an answer to
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    while "has_written" not in ranks[1].commands:
+        time.sleep(0.01)
+    for rank in ranks:
+        rank.lost_at = time.monotonic() + 0.5
+    learner.close()
+    writer.join(10)
+    assert ends == ["the learner is closed"]
+
+
 def test_folder_that_a_rank_does_not_see_is_one_sentence(tmp_path: Path):
     file = tmp_path / "file"
     file.touch()

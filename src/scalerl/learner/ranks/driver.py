@@ -158,17 +158,20 @@ class RankedLearner:
 
     def _collect(self) -> list[Any]:
         """Return one answer of each rank, in their order."""
-        answers: dict[int, Any] = {}
+        ranks, answers = self._ranks, dict[int, Any]()
         while True:
             self._news.clear()
-            for rank, peer in enumerate(self._ranks):
+            if self._ranks is not ranks:
+                # By another thread: a checkpoint that is being written is not complete then.
+                raise LearnerError("the learner is closed")
+            for rank, peer in enumerate(ranks):
                 # All are looked at, so that the failure of any is noticed while others wait for it.
                 if rank in answers:
                     _heard(rank, peer.check)
                 elif (message := _heard(rank, peer.receive)) is not None:
                     answers[rank] = message[1]
-            if len(answers) == len(self._ranks):
-                return [answers[rank] for rank in range(len(self._ranks))]
+            if len(answers) == len(ranks):
+                return [answers[rank] for rank in range(len(ranks))]
             self._news.wait(_POLL_S)
 
     @contextmanager
