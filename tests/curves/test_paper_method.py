@@ -110,7 +110,7 @@ def test_commands_take_the_papers_method(
         (("--method", "paper", "--pool"), "leave out --pool"),
         (("--method", "grid"), "must be posterior or paper"),
         (("--ceiling", "0.45,0.9"), "--method paper"),
-        (("--method", "paper", "--ceiling", "0.9,0.45"), "lower end of the grid first"),
+        (("--method", "paper", "--ceiling", "0.9,0.45"), "the lower one first"),
         (("--method", "paper", "--ceiling", "high"), "--ceiling takes numbers"),
         (("--run-spread", "-1"), "--run-spread must be positive"),
     ],
