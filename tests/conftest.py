@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-# Workers share the cores (make test): a thread each. Set before numpy and torch are imported; commands that tests
+# Two workers share two cores (make test): a thread each. Set before numpy and torch are imported; commands that tests
 # start inherit it. Sums over threads round differently, so this also keeps numbers equal from machine to machine.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
@@ -17,9 +17,6 @@ gc.disable()
 import pytest
 from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
-from workers import pytest_addoption, pytest_runtestloop
-
-__all__ = ["pytest_addoption", "pytest_runtestloop"]
 
 # Shapes and dtypes of scalerl.rl are checked in every test, so the hook must be in place before its first import. Not
 # on a machine with a GPU: parts are compiled there, and the compiler would trace the checks, which users do not have.
@@ -63,10 +60,20 @@ KINDS = {"vllm": "for vLLM: make test-vllm", "gpu": "for a GPU: pytest -m gpu", 
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    """Count them."""
+    """Count them; a worker of pytest-xdist hands the counts to whoever writes the summary."""
     for item in items:
         reason = next((KINDS[name] for name in KINDS if item.get_closest_marker(name)), "not asked for")
-        item.config.stash.setdefault(LEFT_OUT, Counter())[reason] += 1
+        config = item.config
+        config.stash.setdefault(LEFT_OUT, Counter())[reason] += 1
+        output: dict[str, Any] | None = getattr(config, "workeroutput", None)
+        if output is not None:
+            output["left_out"] = dict(config.stash[LEFT_OUT])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take the counts of a worker: each has collected everything, so one of them says it."""
+    node.config.stash[LEFT_OUT] = Counter(getattr(node, "workeroutput", {}).get("left_out", {}))
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -102,8 +102,8 @@ def test_ci_runs_every_check(monkeypatch: pytest.MonkeyPatch):
     ran = re.findall(r"^make (\S+)", (ROOT / ".ci" / "run").read_text(), flags=re.MULTILINE)
     assert ran == ["lint", "test", "docs", "test-vllm"]
     shown = subprocess.run(["make", "--dry-run", *ran], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    whole = ("ruff check .", "ruff format --check .", "pyright", r"python -m pytest --workers \d", "mkdocs build")
-    for command in whole:
+    tests = r"python -m pytest -n \d --dist worksteal"
+    for command in ("ruff check .", "ruff format --check .", "pyright", tests, "mkdocs build"):
         assert re.search(rf"bin/{command} *$", shown, flags=re.MULTILINE), command
     assert 'pytest -m "vllm and not slow and not gpu"' in shown
 

@@ -49,7 +49,7 @@ def wait_for(what, seconds: float) -> None:
         time.sleep(0.2)
 
 
-@pytest.mark.one_process("shared memory")
+@pytest.mark.xdist_group("shared memory")
 @pytest.mark.parametrize(
     ("number", "reason", "learner"),
     [
@@ -121,7 +121,7 @@ def test_two_vllm_generators_train_as_one_torch_engine(tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.one_process("shared memory")
+@pytest.mark.xdist_group("shared memory")
 def test_under_ray_lost_generators_with_vllm_are_replaced(tmp_path: Path):
     pytest.importorskip("ray")
     folder, before = tmp_path / "run", left_in_shared_memory()

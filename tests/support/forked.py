@@ -2,58 +2,28 @@
 
 import multiprocessing
 import os
-import socket
 import subprocess
 import sys
-import threading
-import warnings
 from collections.abc import Callable, Mapping
-from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-
-def serve_from_here() -> None:
-    """Fork the server from this process, before its first test; processes that are forked later use it too.
-
-    The one of Python would be started anew by each of them and import everything again.
-    """
-    server: Any = forkserver._forkserver
-    # Semaphores of the processes that tests kill are removed in the end, which is not worth a warning.
-    with patch.dict(os.environ, PYTHONWARNINGS="ignore"):
-        resource_tracker.ensure_running()
-    alive, ours = os.pipe()
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(address := f"\0scalerl tests {os.getpid()}")
-        listener.listen()
-        if not os.fork():
-            os.close(ours)
-            try:
-                _as_started()
-                forkserver.main(os.dup(listener.fileno()), alive, [])
-            finally:
-                os._exit(0)
-    os.close(alive)
-    server._forkserver_address, server._forkserver_alive_fd = address, ours
-    server.ensure_running = resource_tracker.ensure_running
-
-
-def _as_started() -> None:
-    """Undo what pytest has set up in this process."""
-    warnings.resetwarnings()
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
-    sys.unraisablehook, threading.excepthook = sys.__unraisablehook__, threading.__excepthook__
-    with Path(os.devnull).open("w") as nothing:
-        os.dup2(nothing.fileno(), 1)
-        os.dup2(nothing.fileno(), 2)
+# Imported only: the server has one thread and has computed nothing when it forks.
+_IMPORTED = (
+    "scalerl.cli.train",
+    "scalerl.run.run",
+    "transformers.models.llama.modeling_llama",
+    "torch.distributed.fsdp",
+)
 
 
 def context() -> ForkServerContext:
-    """Return where such processes are started; the server ends with the tests."""
-    return multiprocessing.get_context("forkserver")
+    """Return where such processes are started; the server starts with the first and ends with the tests."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(list(_IMPORTED))
+    return server
 
 
 def start(words: list[str], *, output: Path, prepare: Callable[[], object] | None = None) -> ForkServerProcess:

@@ -15,7 +15,7 @@ from scalerl.rollout.vllm.build import fleet_of
 from scalerl.types import LengthPlan
 
 SLOTS = 128
-pytestmark = pytest.mark.one_process("child")  # the processes are shared
+pytestmark = pytest.mark.xdist_group("child")  # the processes are shared
 
 
 @pytest.fixture

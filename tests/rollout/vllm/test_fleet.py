@@ -16,7 +16,7 @@ from scalerl.remote.session import session_members
 from scalerl.rollout.torch.engine import TorchEngine
 
 STOPS = (3, 9)
-pytestmark = pytest.mark.one_process("shared memory")
+pytestmark = pytest.mark.xdist_group("shared memory")
 SLOTS = 8
 REQUESTS = mixed_requests(240, longest=40)
 

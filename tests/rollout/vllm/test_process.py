@@ -21,7 +21,7 @@ from scalerl.rollout.fleet.fleet import Fleet
 from scalerl.types import LengthPlan
 
 LONG = LengthPlan(answer_budget=1900)
-pytestmark = pytest.mark.one_process("shared memory")
+pytestmark = pytest.mark.xdist_group("shared memory")
 
 
 @pytest.fixture(scope="module")
