@@ -72,9 +72,8 @@ def curves_from(tables: Sequence[Table], selection: Selection) -> list[Curve]:
             f"{with_y} have {table.y!r} and none has both; choose other columns with --x and --y."
         )
     return [
-        Curve(key, pooled(parts) if len(parts) > 1 else parts[0], tuple(table for table, _ in own))
+        Curve(key, pooled([table.take(rows) for table, rows in own]), tuple(table for table, _ in own))
         for key, own in curves.items()
-        for parts in [[table.take(rows) for table, rows in own]]
     ]
 
 
@@ -93,13 +92,15 @@ def _with_joined_seeds(curves: Mapping[CurveKey, Rows]) -> dict[CurveKey, Rows]:
             continue
         column = next(column for (column, name), (_, cut) in zip(members[0], family, strict=True) if name != cut)
         told = {"names": tuple(dict(member)[column] for member in members), "column": column}
-        joined[key] = [
-            (replace(table.noting("seeds_by_name", **told), seed=table.seed if column == FILE else column), rows)
-            for member in members
-            for table, rows in curves[member]
-            for table in [replace(table, facts=tuple(fact for fact in table.facts if fact.kind != "runs_apart"))]
-        ]
+        parts = [part for member in members for part in curves[member]]
+        joined[key] = [(_with_runs_by(table, column).noting("seeds_by_name", **told), rows) for table, rows in parts]
     return joined
+
+
+def _with_runs_by(table: Table, column: str) -> Table:
+    """Return a table in which this column names the runs of one curve; files do that by themselves."""
+    facts = tuple(fact for fact in table.facts if fact.kind != "runs_apart")
+    return replace(table, facts=facts, seed=table.seed if column == FILE else column)
 
 
 def _seedless(key: CurveKey) -> CurveKey:

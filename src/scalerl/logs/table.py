@@ -119,7 +119,9 @@ class Table:
 
 
 def pooled(parts: Sequence[Table]) -> Table:
-    """Return the rows of several tables as one."""
+    """Return the rows of several tables as one; of one as they are."""
+    if len(parts) == 1:
+        return parts[0]
     first, seed = parts[0], next((part.seed for part in parts if part.seed), None)
     columns = dict.fromkeys(name for part in parts for name in part.cells)
     return replace(
