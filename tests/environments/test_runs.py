@@ -79,7 +79,7 @@ def test_log_probs_of_conversations_equal_the_learners(dtype):
     assert (differences.exp() - 1 - differences).mean() < 1e-4
 
 
-def test_run_over_conversations_has_its_columns_and_repeats_itself_when_resumed(tmp_path):
+def test_resumed_run_over_conversations_repeats_itself(tmp_path):
     recipe = small(*NUDGED, "budget.steps=4", "filter.drop_truncated=false", "checkpoint.every=2", "pipeline.max_lag=0")
     Run(recipe, tmp_path / "whole").train()
     Run(recipe, tmp_path / "parts", pause_at=0.5).train()

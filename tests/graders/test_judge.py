@@ -147,7 +147,7 @@ def test_a_question_is_asked_once_and_the_cache_keeps_the_cost(server: Server, t
     assert server.asked == {"a": 1, "say Score: 0": 1, "c": 1}
 
 
-def test_the_replies_of_earlier_runs_do_not_count_against_the_limits_of_an_answer(server: Server, tmp_path: Path):
+def test_a_long_cache_does_not_use_up_the_cpu_limit(server: Server, tmp_path: Path):
     cache = tmp_path / "judged.jsonl"
     with cache.open("w") as file:
         file.writelines(f'{{"key": "{number}", "text": "", "num_in": 1, "num_out": 1}}\n' for number in range(300_000))

@@ -273,7 +273,7 @@ def test_the_children_die_with_a_parent_that_is_killed():
     assert wait_until_none(session)
 
 
-def test_first_error_of_a_grader_is_kept_and_a_killed_supervisor_is_one_sentence():
+def test_first_error_and_death_of_a_supervisor_are_reported():
     with GraderPool(num_workers=1) as pool:
         assert endings(pool, ["raise 1", "raise 2", "number"]) == ["error"] * 3
         assert pool.first_errors == {"hostile_graders:obey": "ArithmeticError: number 1"}

@@ -130,7 +130,7 @@ def test_conclusions_say_where_it_levels_off_and_when_to_stop():
 # Forms
 
 
-def test_forms_are_ranked_by_held_out_rows_or_the_fraction_nearest_a_half():
+def test_forms_are_ranked_on_points_that_were_held_out():
     half = analyse_backtest([series()], FitOptions(), [0.3, 0.7, 0.6])
     held = analyse_backtest([held_out("a"), series("b"), broken()], FitOptions(), [0.5])
     scores = dict(half.curves[0].early)[0.6].holdout, held.curves[0].holdout

@@ -122,7 +122,7 @@ def test_custom_length_control_must_fit_the_context():
         load_inputs(recipe(f'length={{name="{__name__}:long_winded"}}'))
 
 
-def test_problems_of_several_tasks_carry_its_name_and_are_evaluated_by_none(tmp_path: Path):
+def test_problems_of_several_tasks_carry_the_name_of_their_task(tmp_path: Path):
     same = [f"{place}+1=" for place in range(10)]
     paths = {"ones": lines(tmp_path / "ones.jsonl", same), "twos": lines(tmp_path / "twos.jsonl", same[::-1])}
     inputs = load_inputs(mixed(**paths))

@@ -36,7 +36,7 @@ def train(folder: Path, *more: str, resume: bool = False) -> list[store.Row]:
     return store.read_metrics(folder)
 
 
-def test_synchronous_run_equals_one_process_also_if_a_generator_is_killed(tmp_path, monkeypatch):
+def test_synchronous_generators_equal_one_process_despite_a_kill(tmp_path, monkeypatch):
     """The rows say that one was lost; no group is lost or trained twice, and no process is left."""
     forked.children(monkeypatch)
     started: list[ChildLink] = []

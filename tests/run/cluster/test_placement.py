@@ -110,7 +110,7 @@ def test_devices_that_are_not_free_are_counted_in_cores(monkeypatch):
 # Why a rank cannot start ----------------------------------------------------------------------------------------------
 
 
-def test_reason_is_the_last_line_of_a_traceback_or_the_first_of_a_death():
+def test_reason_is_one_line_of_what_ray_says():
     exceptions = pytest.importorskip("ray.exceptions")
     text = (
         "\x1b[36mray::LearnerRank.__init__()\x1b[39m (pid=7)\n  File x\nModuleNotFoundError: No module named 'torch'\n"
