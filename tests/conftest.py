@@ -41,6 +41,11 @@ def terminal_signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name bytes by their argument: gzip writes the time into them, and workers must agree on the names of tests."""
+    return argname if isinstance(val, bytes) else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Allow a warning of torch's compiler, which looks at the gradients of all that it traces, in tests on a GPU."""
     for item in items:
