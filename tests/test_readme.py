@@ -98,7 +98,8 @@ def test_make_demo_runs_the_command_that_readme_shows():
 
 
 def test_ci_runs_every_check(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv("MAKEFLAGS", raising=False)  # what this run of the tests was given
+    for given in ("MAKEFLAGS", "ARGS", "WORKERS"):  # to this run of the tests
+        monkeypatch.delenv(given, raising=False)
     ran = re.findall(r"^make (\S+)", (ROOT / ".ci" / "run").read_text(), flags=re.MULTILINE)
     assert ran == ["lint", "test", "docs", "test-vllm"]
     shown = subprocess.run(["make", "--dry-run", *ran], cwd=ROOT, capture_output=True, text=True, check=True).stdout
