@@ -12,7 +12,6 @@ import typer
 from scalerl.cli import options as opt
 from scalerl.cli.console import show, table
 from scalerl.cli.options import argument, option
-from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
     from scalerl.config import Recipe
@@ -178,7 +177,9 @@ def check_command(
     file: Path = argument(
         "FILE", "verl's YAML or overrides, TRL's arguments (YAML, JSON, Python, a command), prime-rl's TOML."
     ),
-    framework: str | None = option("NAME", "trl, verl or prime-rl. Unset: recognised."),
+    framework: str | None = option(
+        "NAME", "trl, verl or prime-rl. Unset: recognised.", check=opt.one_of("trl", "verl", "prime-rl")
+    ),
     as_json: bool = opt.JSON,
 ) -> None:
     """Translate another framework's recipe to ours; list where it differs from ScaleRL and which setting to change.
@@ -189,10 +190,8 @@ def check_command(
     scalerl recipe check train_grpo.py
     scalerl recipe check rl.toml[/dim]
     """
-    from scalerl.config.peers import FRAMEWORKS, check_recipe
+    from scalerl.config.peers import check_recipe
 
-    if framework is not None and framework not in FRAMEWORKS:
-        raise UsageError(f"--framework {framework} is not known: give {', '.join(FRAMEWORKS)}")
     checked = check_recipe(file, framework)
 
     def text() -> Iterator[Any]:

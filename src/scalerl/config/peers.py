@@ -1,16 +1,16 @@
 """Recipes of other frameworks (`scalerl recipe check`) as settings of ours, and where these differ from ScaleRL's.
 
-    file -> their settings by dotted key -> FRAMEWORKS: settings of ours, and notes -> those that ScaleRL has otherwise
+    file -> their settings by dotted key -> rows: our setting, theirs, its value -> those that ScaleRL has otherwise
 
-Each framework has a function that returns our settings by dotted key, and notes on what none of our settings can say.
-Written for TRL 1.16, verl's ppo_trainer and prime-rl's rl.toml. Nothing of a file is run.
+Each framework has a function that yields its rows. Written for TRL 1.16, verl's ppo_trainer and prime-rl's rl.toml.
+Nothing of a file is run.
 """
 
 import ast
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,33 +76,45 @@ SCALERL = {
 }
 """What ScaleRL does, by the setting of ours that says so."""
 
-Settings = dict[str, Any]
-Notes = dict[str, tuple[str, str]]
-"""By kind: our setting that a note is about, and a sentence."""
+
+class Row(NamedTuple):
+    """A setting of ours as their configuration has it; or, with a kind, a note on what none of our settings can say."""
+
+    ours: str
+    theirs: str = ""
+    """Their setting that becomes ours; empty where they have none."""
+    value: Any = None
+    """The value of ours; None where it does not apply."""
+    change: str = ""
+    """What to set in theirs to do as ScaleRL does; empty where they have no setting for it."""
+    words: str = ""
+    """The note; or what a value of a setting brings, besides that it is not ScaleRL's."""
+    kind: str = ""
 
 
 class Reader:
     """Reads settings by dotted key, with the framework's defaults, and records which keys were read."""
 
-    def __init__(self, settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-        self.settings, self._defaults = dict(settings), dict(defaults)
+    def __init__(self, settings: Mapping[str, Any], defaults: str) -> None:
+        """`defaults` are written as the arguments of a command."""
+        self.settings, self._defaults = dict(settings), _arguments(defaults)
         self.read: set[str] = set()
 
-    def get(self, key: str) -> Any:
-        """Return a setting, or the framework's default."""
+    def __getitem__(self, key: str) -> Any:
+        """Return a setting, or the framework's default, or None."""
         self.read.add(key)
         value = self.settings.get(key)
         return self._defaults.get(key) if value is None else value
 
     def number(self, key: str, otherwise: float = 0.0) -> float:
-        value = self.get(key)
+        value = self[key]
         try:
             return otherwise if value is None or isinstance(value, bool) else float(value)
         except (TypeError, ValueError):
             return otherwise
 
     def flag(self, key: str) -> bool:
-        value = self.get(key)
+        value = self[key]
         return value.strip().lower() in ("true", "1", "yes") if isinstance(value, str) else bool(value)
 
 
@@ -111,231 +123,180 @@ def _head(learner: bool, generator: bool) -> str:
     return "both" if all(ends.values()) else next((end for end, is_fp32 in ends.items() if is_fp32), "none")
 
 
-def _anchor(*, one_step: bool) -> Notes:
+def _anchor(change: str, *, one_step: bool) -> Row:
     """Note that the ratio is against log-probs that the learner recomputed, not those of the generator."""
     if not one_step:
-        return {"anchor": ("loss", "the ratio is against log-probs that the learner recomputed, not the generator's")}
-    words = "with one step per generation the ratio is against the learner's own log-probs and always 1: neither clip"
-    return {"clip_never_acts": ("loss", f"{words} nor cap ever acts")}
+        words = "the ratio is against log-probs that the learner recomputed, not the generator's"
+        return Row("loss", words=words, change=change, kind="anchor")
+    words = "with one step per generation the ratio is against the learner's own log-probs and always 1: neither clip "
+    return Row("loss", words=f"{words}nor cap ever acts", change=change, kind="clip_never_acts")
 
 
-def _trl(given: Reader) -> tuple[Settings, Notes]:
+def _trl(given: Reader) -> Iterator[Row]:
     """Its ratio is against log-probs recomputed by the learner, which at one step per generation are its own."""
-    name, low = str(given.get("loss_type")), given.number("epsilon", 0.2)
+    name, low = str(given["loss_type"]), given.number("epsilon", 0.2)
     high, is_cispo = given.number("epsilon_high", low), name == "cispo"
-    sequence = given.get("importance_sampling_level") == "sequence"
+    loss = "gspo" if given["importance_sampling_level"] == "sequence" else "dapo"
+    weights = {"grpo": "sample", "dr_grpo": "constant"}.get(name, "token")
+    yield Row("loss.name", "loss_type", name if is_cispo else loss, 'loss_type="cispo", epsilon_high=5.0')
+    yield Row("weights.name", "loss_type", weights)
+    yield Row("loss.clip_low", "epsilon", None if is_cispo else low)
+    yield Row("loss.clip_high", "epsilon_high", None if is_cispo else high)
+    # Many give the 0.28 of a clip.
+    scales = "; the cap of TRL is absolute too, and below 1 it cuts every ratio, which only scales the learning rate"
+    yield Row("loss.cap", "epsilon_high", high if is_cispo else None, "epsilon_high=5.0", scales if high < 1 else "")
+    norm = {"batch": "batch", "none": "none", "False": "none"}.get(str(given["scale_rewards"]), "prompt")
+    yield Row("advantage.normalisation.name", "scale_rewards", norm, 'scale_rewards="batch"')
     cast, vllm = given.flag("cast_lm_head_to_fp32"), given.flag("use_vllm")
+    change = "cast_lm_head_to_fp32=True, and the head of vLLM in FP32 too"
+    yield Row("model.fp32_head", "cast_lm_head_to_fp32", _head(cast, cast and not vllm), change)
+    yield Row("filter.zero_variance", value=False)
+    truncated = given.flag("mask_truncated_completions")
+    change = "mask_truncated_completions=True"
+    yield Row("filter.drop_truncated", "mask_truncated_completions", truncated, change)
     accumulation = given.number("gradient_accumulation_steps", 1) or 1
     per_generation = given.number("steps_per_generation") or accumulation
     steps = max(round(given.number("num_iterations", 1) * per_generation / accumulation), 1)
-    words = f"the cap is absolute here, and {high:g} lies below 1: every ratio is cut to it, which only scales the "
-    too_low: Notes = {"cap_too_low": ("loss.cap", f"{words}learning rate")}
-    return {
-        "loss.name": name if is_cispo else "gspo" if sequence else "dapo",
-        "loss.cap": high if is_cispo else None,
-        "loss.clip_low": None if is_cispo else low,
-        "loss.clip_high": None if is_cispo else high,
-        "weights.name": {"grpo": "sample", "dr_grpo": "constant"}.get(name, "token"),
-        "advantage.normalisation.name": {"batch": "batch", "none": "none", "False": "none"}.get(
-            str(given.get("scale_rewards")), "prompt"
-        ),
-        "model.fp32_head": _head(cast, cast and not vllm),
-        "filter.zero_variance": False,
-        "filter.drop_truncated": given.flag("mask_truncated_completions"),
-        "pipeline.push_every": steps,
-        "pipeline.drain": True,
-        "learner.start_kl": given.number("beta"),
-    }, _anchor(one_step=steps == 1) | (too_low if is_cispo and high < 1 else {})
+    yield Row("pipeline.push_every", "num_iterations", steps)
+    yield Row("pipeline.drain", value=True)
+    yield Row("learner.start_kl", "beta", given.number("beta"), "beta=0.0")
+    change = "num_iterations=2 or more steps_per_generation, where off-policy steps are wanted"
+    yield _anchor(change if steps == 1 else "", one_step=steps == 1)
 
 
 _ACTOR, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-_STALE = "async_training.staleness_threshold"
+_LOW, _HIGH, _MODE = f"{_ACTOR}.clip_ratio_low", f"{_ACTOR}.clip_ratio_high", f"{_ACTOR}.policy_loss.loss_mode"
+_ESTIMATOR, _REFILLS = "algorithm.adv_estimator", "algorithm.filter_groups.enable"
+_STALE, _BYPASS = "async_training.staleness_threshold", "algorithm.rollout_correction.bypass_mode"
 
 
-def _verl(given: Reader) -> tuple[Settings, Notes]:
+def _verl(given: Reader) -> Iterator[Row]:
     """The cap of its CISPO is 1 + clip_ratio_high, with a floor of 1 - clip_ratio_low."""
-    name, advantage = str(given.get(f"{_ACTOR}.policy_loss.loss_mode")), str(given.get("algorithm.adv_estimator"))
-    low, high = given.number(f"{_ACTOR}.clip_ratio_low"), given.number(f"{_ACTOR}.clip_ratio_high")
-    by_group = advantage == "grpo" and given.flag("algorithm.norm_adv_by_std_in_grpo")
-    batch, mini = given.number("data.train_batch_size", 1), given.number(f"{_ACTOR}.ppo_mini_batch_size", 1) or 1
-    steps = max(round(batch / mini * given.number(f"{_ACTOR}.ppo_epochs", 1)), 1)
-    stale, is_cispo = given.get(_STALE), name == "cispo"
-    averages = {"token-mean": "token", "seq-mean-token-mean": "sample"}
-    coefficient, uses_kl = given.number(f"{_ACTOR}.kl_loss_coef"), given.flag(f"{_ACTOR}.use_kl_loss")
-    notes: Notes = {}
+    name, low, high = str(given[_MODE]), given.number(_LOW), given.number(_HIGH)
+    is_cispo, loss = name == "cispo", name if name in ("cispo", "gspo") else "dapo"
+    yield Row("loss.name", _MODE, loss, f"{_MODE}=cispo {_HIGH}=4 {_LOW}=1")
+    yield Row("loss.clip_low", _LOW, None if is_cispo else low)
+    yield Row("loss.clip_high", _HIGH, None if is_cispo else high)
+    yield Row("loss.cap", _HIGH, 1 + high if is_cispo else None, f"{_HIGH}=4: the cap is 1 + clip_ratio_high")
     if is_cispo and low < 1:
-        notes["floor"] = ("loss.cap", f"ratios below {1 - low:g} are raised to it; ScaleRL's CISPO has no floor")
-    if given.flag("algorithm.filter_groups.enable"):
+        words = f"ratios below {1 - low:g} are raised to it; ScaleRL's CISPO has no floor"
+        yield Row("loss.cap", words=words, change=f"{_LOW}=1", kind="floor")
+    averages, key = {"token-mean": "token", "seq-mean-token-mean": "sample"}, f"{_ACTOR}.loss_agg_mode"
+    yield Row("weights.name", key, averages.get(str(given[key]), "constant"))
+    advantage = str(given[_ESTIMATOR])
+    by_group = advantage == "grpo" and given.flag("algorithm.norm_adv_by_std_in_grpo")
+    norm = "batch" if advantage.startswith("reinforce_plus_plus") else "prompt" if by_group else "none"
+    yield Row("advantage.baseline.name", _ESTIMATOR, "leave_one_out" if advantage == "rloo" else "mean")
+    yield Row("advantage.normalisation.name", _ESTIMATOR, norm, f"{_ESTIMATOR}=reinforce_plus_plus_baseline")
+    yield Row("model.fp32_head", value="none")
+    yield Row("filter.zero_variance", _REFILLS, given.flag(_REFILLS), f"{_REFILLS}=True")
+    if given.flag(_REFILLS):
         words = "groups without variance are replaced by sampling more, which costs compute; ScaleRL drops them"
-        notes["refills"] = ("filter.zero_variance", words)
-    if not given.flag("algorithm.rollout_correction.bypass_mode"):
-        notes |= _anchor(one_step=stale is None and steps == 1)
+        yield Row("filter.zero_variance", words=words, kind="refills")
+    batch, key = given.number("data.train_batch_size", 1), f"{_ACTOR}.ppo_mini_batch_size"
+    steps = max(round(batch / (given.number(key, 1) or 1) * given.number(f"{_ACTOR}.ppo_epochs", 1)), 1)
+    stale = given[_STALE]
+    yield Row("pipeline.push_every", key, steps if stale is None else None)
+    change = f"the fully asynchronous trainer: {_STALE}, async_training.partial_rollout"
+    yield Row("pipeline.drain", value=stale is None, change=change)
     if stale is not None:
         words = f"staleness_threshold = {stale} limits the share of stale samples, not how old one may be"
-        notes["lag"] = ("pipeline.max_lag", words)
-    return {
-        "loss.name": name if name in ("cispo", "gspo") else "dapo",
-        "loss.cap": 1 + high if is_cispo else None,
-        "loss.clip_low": None if is_cispo else low,
-        "loss.clip_high": None if is_cispo else high,
-        "weights.name": averages.get(str(given.get(f"{_ACTOR}.loss_agg_mode")), "constant"),
-        "advantage.normalisation.name": "batch"
-        if advantage.startswith("reinforce_plus_plus")
-        else "prompt"
-        if by_group
-        else "none",
-        "advantage.baseline.name": "leave_one_out" if advantage == "rloo" else "mean",
-        "model.fp32_head": "none",
-        "filter.zero_variance": given.flag("algorithm.filter_groups.enable"),
-        "pipeline.push_every": steps if stale is None else None,
-        "pipeline.drain": stale is None,
-        "learner.start_kl": coefficient if uses_kl else 0.0,
-    }, notes
+        yield Row("pipeline.max_lag", words=words, kind="lag")
+    if not given.flag(_BYPASS):
+        yield _anchor(f"{_BYPASS}=True", one_step=stale is None and steps == 1)
+    key = f"{_ACTOR}.kl_loss_coef"
+    coefficient, uses_kl = given.number(key), given.flag(f"{_ACTOR}.use_kl_loss")
+    yield Row("learner.start_kl", key, coefficient if uses_kl else 0.0, f"{_ACTOR}.use_kl_loss=False")
 
 
-_MOST, _BATCH = "orchestrator.max_off_policy_steps", "orchestrator.batch_size"
+_MOST, _INFLIGHT = "orchestrator.max_off_policy_steps", "orchestrator.max_inflight_rollouts"
 
 
-def _prime_rl(given: Reader) -> tuple[Settings, Notes]:
+def _prime_rl(given: Reader) -> Iterator[Row]:
     """Its ratio is against the generator's log-probs. Groups that are too old are thrown away rather than avoided."""
-    most, keys = given.number(_MOST), list(given.settings)
+    keys = list(given.settings)
 
     def fp32_head(side: str) -> bool:
         named = (key for key in keys if key.startswith(side) and "head" in key and re.search("fp32|float32", key))
         return any(map(given.flag, named))
 
+    change = 'trainer.loss.type = "custom" with a CISPO of your own'  # none of its losses is one of ours
+    yield Row("loss.name", value=given["trainer.loss.type"], change=change)
+    yield Row("weights.name", value="token")
+    yield Row("advantage.normalisation.name", value="none")
+    change = "an FP32 head in both [trainer.model] and [inference.model]"
+    head = _head(fp32_head("trainer"), fp32_head("inference"))
+    yield Row("model.fp32_head", "trainer.model.fp32_lm_head", head, change)
     filtered = [key for key in keys if "zero_advantage" in f"{key} {given.settings[key]}"]
     filtered += [key for key in keys if key.endswith("online_difficulty_filtering") and given.flag(key)]
     easy = [key for key in keys if "easy" in key]
     given.read.update(filtered, easy)
-    batch = given.number(_BATCH, 1) or 1.0
-    ahead = given.number("orchestrator.max_inflight_rollouts") or batch * (
-        given.number("orchestrator.oversampling_factor", 1) or 1
-    )
+    change = 'a filter of type "zero_advantage" in [orchestrator]'
+    yield Row("filter.zero_variance", value=bool(filtered), change=change)
+    curriculum = "no_positive_resampling" if easy else "uniform"
+    yield Row("curriculum.name", value=curriculum, change="orchestrator.buffer.easy_threshold = 0.9")
+    words = "groups that would become too old are thrown away, long answers most often; ScaleRL paces generation "
+    yield Row("pipeline", words=f"{words}instead", kind="discards")
+    most, batch = given.number(_MOST), given.number("orchestrator.batch_size", 1) or 1.0
+    yield Row("pipeline.max_lag", _MOST, int(most), f"{_MOST} = 8")
+    ahead = given.number(_INFLIGHT) or batch * (given.number("orchestrator.oversampling_factor", 1) or 1)
     deepest = ahead / batch + given.number("max_async_level")
-    words = (
-        "groups that would become too old are thrown away, long answers most often; ScaleRL paces generation instead"
-    )
-    notes: Notes = {"discards": ("pipeline", words)}
     if deepest < most:
         words = f"rollouts in flight are {ahead / batch:.2g} batches: at an even pace no group gets older than about "
         words += f"{deepest:.2g} steps, so that a bound of {most:g} hardly ever acts; with "
         words += f"{batch * (most + 1):g} rollouts in flight it can"
-        notes["lag_cannot_bind"] = ("pipeline.max_lag", words)
-    return {
-        "loss.name": given.get("trainer.loss.type"),
-        "weights.name": "token",
-        "advantage.normalisation.name": "none",
-        "model.fp32_head": _head(fp32_head("trainer"), fp32_head("inference")),
-        "filter.zero_variance": bool(filtered),
-        "curriculum.name": "no_positive_resampling" if easy else "uniform",
-        "pipeline.max_lag": int(most),
-        "learner.start_kl": given.number("trainer.loss.kl_tau"),
-    }, notes
+        yield Row("pipeline.max_lag", words=words, change=_INFLIGHT, kind="lag_cannot_bind")
+    yield Row("learner.start_kl", "trainer.loss.kl_tau", given.number("trainer.loss.kl_tau"), "trainer.loss.kl_tau = 0")
 
 
 class Framework(NamedTuple):
-    ours: Callable[[Reader], tuple[Settings, Notes]]
-    known_by: tuple[str, ...]
+    rows: Callable[[Reader], Iterator[Row]]
+    known_by: str
     """Keys, or tables, that only this framework has."""
-    settings: Mapping[str, tuple[Any, str]]
-    """Their key -> its default, and our settings that it becomes; those that `ours` does not have take its value."""
-    changes: Mapping[str, str]
-    """What to set against each kind of difference."""
+    defaults: str
+    renamed: Mapping[str, str]
+    """Settings that only have another name here."""
 
 
 FRAMEWORKS: dict[str, Framework] = {
     "trl": Framework(
         _trl,
-        ("loss_type", "num_generations", "scale_rewards", "epsilon_high", "max_completion_length", "num_iterations"),
+        "loss_type num_generations scale_rewards epsilon_high max_completion_length num_iterations",
+        "loss_type=dapo epsilon=0.2 scale_rewards=group cast_lm_head_to_fp32=False use_vllm=False num_iterations=1 "
+        "mask_truncated_completions=False max_completion_length=256 beta=0.0 num_generations=8 temperature=1.0 "
+        "learning_rate=1e-06 importance_sampling_level=token gradient_accumulation_steps=1",
         {
-            "loss_type": ("dapo", "loss.name weights.name"),
-            "epsilon": (0.2, "loss.clip_low"),
-            "epsilon_high": (None, "loss.clip_high loss.cap"),
-            "scale_rewards": ("group", "advantage.normalisation.name"),
-            "cast_lm_head_to_fp32": (False, "model.fp32_head"),
-            "num_iterations": (1, "pipeline.push_every"),
-            "mask_truncated_completions": (False, "filter.drop_truncated"),
-            "max_completion_length": (256, "length.max_length"),
-            "beta": (0.0, "learner.start_kl"),
-            "num_generations": (8, "pipeline.completions_per_group"),
-            "temperature": (1.0, "rollout.temperature"),
-            "learning_rate": (1e-06, "optimizer.lr"),
-            "importance_sampling_level": ("token", ""),
-            "use_vllm": (False, ""),
-            "steps_per_generation": (None, ""),
-            "gradient_accumulation_steps": (1, ""),
-        },
-        {
-            "loss.name": 'loss_type="cispo", epsilon_high=5.0',
-            "loss.cap": "epsilon_high=5.0",
-            "cap_too_low": "epsilon_high=5.0",
-            "advantage.normalisation.name": 'scale_rewards="batch"',
-            "learner.start_kl": "beta=0.0",
-            "filter.drop_truncated": "mask_truncated_completions=True",
-            "model.fp32_head": "cast_lm_head_to_fp32=True, and the head of vLLM in FP32 too",
-            "clip_never_acts": "num_iterations=2 or more steps_per_generation, where off-policy steps are wanted",
+            "max_completion_length": "length.max_length",
+            "num_generations": "pipeline.completions_per_group",
+            "temperature": "rollout.temperature",
+            "learning_rate": "optimizer.lr",
         },
     ),
     "verl": Framework(
         _verl,
-        ("actor_rollout_ref", "algorithm.adv_estimator", "data.train_batch_size", "async_training"),
+        f"actor_rollout_ref {_ESTIMATOR} data.train_batch_size async_training",
+        f"{_MODE}=vanilla {_LOW}=0.2 {_HIGH}=0.2 {_ACTOR}.loss_agg_mode=token-mean {_ESTIMATOR}=gae {_REFILLS}=False "
+        f"{_ACTOR}.ppo_mini_batch_size=256 data.max_response_length=512 {_ACTOR}.kl_loss_coef=0.001 {_ROLLOUT}.n=1 "
+        f"{_ROLLOUT}.temperature=1.0 {_ACTOR}.optim.lr=1e-06 {_ACTOR}.ppo_epochs=1 {_ACTOR}.use_kl_loss=False "
+        f"algorithm.norm_adv_by_std_in_grpo=True {_BYPASS}=False data.train_batch_size=1024",
         {
-            f"{_ACTOR}.policy_loss.loss_mode": ("vanilla", "loss.name"),
-            f"{_ACTOR}.clip_ratio_low": (0.2, "loss.clip_low"),
-            f"{_ACTOR}.clip_ratio_high": (0.2, "loss.clip_high loss.cap"),
-            f"{_ACTOR}.loss_agg_mode": ("token-mean", "weights.name"),
-            "algorithm.adv_estimator": ("gae", "advantage.baseline.name advantage.normalisation.name"),
-            "algorithm.filter_groups.enable": (False, "filter.zero_variance"),
-            f"{_ACTOR}.ppo_mini_batch_size": (256, "pipeline.push_every"),
-            "data.max_response_length": (512, "length.max_length"),
-            f"{_ACTOR}.kl_loss_coef": (0.001, "learner.start_kl"),
-            f"{_ROLLOUT}.n": (1, "pipeline.completions_per_group"),
-            f"{_ROLLOUT}.temperature": (1.0, "rollout.temperature"),
-            f"{_ACTOR}.optim.lr": (1e-06, "optimizer.lr"),
-            _STALE: (None, ""),
-            f"{_ACTOR}.ppo_epochs": (1, ""),
-            f"{_ACTOR}.use_kl_loss": (False, ""),
-            "algorithm.norm_adv_by_std_in_grpo": (True, ""),
-            "algorithm.rollout_correction.bypass_mode": (False, ""),
-            "data.train_batch_size": (1024, ""),
-        },
-        {
-            "loss.name": f"{_ACTOR}.policy_loss.loss_mode=cispo {_ACTOR}.clip_ratio_high=4 {_ACTOR}.clip_ratio_low=1",
-            "loss.cap": f"{_ACTOR}.clip_ratio_high=4: the cap is 1 + clip_ratio_high",
-            "floor": f"{_ACTOR}.clip_ratio_low=1",
-            "advantage.normalisation.name": "algorithm.adv_estimator=reinforce_plus_plus_baseline",
-            "filter.zero_variance": "algorithm.filter_groups.enable=True",
-            "learner.start_kl": f"{_ACTOR}.use_kl_loss=False",
-            "anchor": "algorithm.rollout_correction.bypass_mode=True",
-            "clip_never_acts": "algorithm.rollout_correction.bypass_mode=True",
-            "pipeline.drain": f"the fully asynchronous trainer: {_STALE}, async_training.partial_rollout",
+            "data.max_response_length": "length.max_length",
+            f"{_ROLLOUT}.n": "pipeline.completions_per_group",
+            f"{_ROLLOUT}.temperature": "rollout.temperature",
+            f"{_ACTOR}.optim.lr": "optimizer.lr",
         },
     ),
     "prime-rl": Framework(
         _prime_rl,
-        ("orchestrator", "trainer.loss", "inference.model", "trainer.model"),
+        "orchestrator trainer.loss inference.model trainer.model",
+        "trainer.loss.type=default trainer.optim.lr=1e-06 orchestrator.max_off_policy_steps=8 "
+        "orchestrator.group_size=8 orchestrator.sampling.temperature=1.0 trainer.loss.kl_tau=0.001 max_async_level=1 "
+        "orchestrator.batch_size=128 orchestrator.oversampling_factor=1.0",
         {
-            "trainer.loss.type": ("default", ""),  # none of its losses is one of ours
-            "trainer.model.fp32_lm_head": (None, "model.fp32_head"),
-            "trainer.optim.lr": (1e-06, "optimizer.lr"),
-            _MOST: (8, "pipeline.max_lag"),
-            "orchestrator.group_size": (8, "pipeline.completions_per_group"),
-            "orchestrator.rollouts_per_example": (None, "pipeline.completions_per_group"),
-            "orchestrator.sampling.temperature": (1.0, "rollout.temperature"),
-            "trainer.loss.kl_tau": (0.001, "learner.start_kl"),
-            "max_async_level": (1, ""),
-            _BATCH: (128, ""),
-            "orchestrator.oversampling_factor": (1.0, ""),
-        },
-        {
-            "loss.name": 'trainer.loss.type = "custom" with a CISPO of your own',
-            "learner.start_kl": "trainer.loss.kl_tau = 0",
-            "model.fp32_head": "an FP32 head in both [trainer.model] and [inference.model]",
-            "filter.zero_variance": 'a filter of type "zero_advantage" in [orchestrator]',
-            "curriculum.name": "orchestrator.buffer.easy_threshold = 0.9",
-            "pipeline.max_lag": f"{_MOST} = 8",
-            "lag_cannot_bind": "orchestrator.max_inflight_rollouts",
+            "orchestrator.group_size": "pipeline.completions_per_group",
+            "orchestrator.rollouts_per_example": "pipeline.completions_per_group",
+            "orchestrator.sampling.temperature": "rollout.temperature",
+            "trainer.optim.lr": "optimizer.lr",
         },
     ),
 }
@@ -346,46 +307,45 @@ def check_recipe(path: Path, framework: str | None = None) -> Checked:
     settings = read_settings(path)
     name = framework or _recognised(settings, path)
     chosen = FRAMEWORKS[name]
-    given = Reader(settings, {key: default for key, (default, _) in chosen.settings.items()})
-    # What none of these frameworks has, if it says nothing of it.
-    own, notes = chosen.ours(given)
-    ours = {"curriculum.name": "uniform", "length.name": "none"} | own
+    given = Reader(settings, chosen.defaults)
+    # What none of these frameworks has, if it says nothing of it, comes first.
+    rows = [Row("curriculum.name", value="uniform"), Row("length.name", value="none"), *chosen.rows(given)]
+    rows += [Row(ours, theirs, given[theirs]) for theirs, ours in chosen.renamed.items()]
     translations = (
         Translation(
-            theirs=theirs, value=given.get(theirs), is_default=settings.get(theirs) is None, ours=key,
-            our_value=ours[key] if key in ours else given.get(theirs),
+            theirs=row.theirs,
+            value=given[row.theirs],
+            is_default=settings.get(row.theirs) is None,
+            ours=row.ours,
+            our_value=row.value,
         )
-        for theirs, (_, keys) in chosen.settings.items()
-        for key in keys.split()
-    )  # fmt: skip
-    differences = (
-        Difference(kind=kind, ours=key, statement=words, change=chosen.changes.get(kind, ""))
-        for kind, key, words in _differences(ours, notes)
+        for row in rows
+        if row.theirs and row.value is not None
     )
     return Checked(
         framework=name,
-        # What a framework does not have, or its loss does not take, corresponds to nothing.
-        translations=tuple(row for row in translations if row.our_value is not None),
-        differences=tuple(differences),
+        translations=tuple(translations),
+        differences=tuple(_differences(rows)),
         not_read=tuple(key for key in settings if key not in given.read),
     )
 
 
-def _differences(ours: Settings, notes: Notes) -> Iterator[tuple[str, str, str]]:
-    """Yield the kind of each difference from ScaleRL, our setting, and a sentence."""
-    scalerl = settings_of(load_recipe("scalerl"))
+def _differences(rows: Sequence[Row]) -> Iterator[Difference]:
+    """Yield the settings that ScaleRL has otherwise, in the order of its components, and then the notes."""
+    scalerl, has = settings_of(load_recipe("scalerl")), {row.ours: row for row in rows if not row.kind}
     for key, does in SCALERL.items():
-        value = ours.get(key)
-        if value is not None and value != scalerl[key].value:
-            yield key, key, f"{key} is {json.dumps(value)}; ScaleRL {does}"
-    yield from ((kind, key, words) for kind, (key, words) in notes.items())
+        row = has.get(key)
+        if row is not None and row.value is not None and row.value != scalerl[key].value:
+            statement = f"{key} is {json.dumps(row.value)}; ScaleRL {does}{row.words}"
+            yield Difference(kind=key, ours=key, statement=statement, change=row.change)
+    for row in rows:
+        if row.kind:
+            yield Difference(kind=row.kind, ours=row.ours, statement=row.words, change=row.change)
 
 
 def _recognised(settings: Mapping[str, Any], path: Path) -> str:
-    counts = {
-        name: sum(any(key == known or key.startswith(f"{known}.") for known in each.known_by) for key in settings)
-        for name, each in FRAMEWORKS.items()
-    }
+    known = {name: tuple(f"{key}." for key in each.known_by.split()) for name, each in FRAMEWORKS.items()}
+    counts = {name: sum(f"{key}.".startswith(keys) for key in settings) for name, keys in known.items()}
     best = max(counts, key=lambda name: counts[name])
     if not counts[best]:
         raise UsageError(
