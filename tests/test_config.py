@@ -1,6 +1,5 @@
 import importlib
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ from hypothesis import strategies as st
 
 from scalerl.choose import choose, keyword_settings
 from scalerl.config import (
-    AXES,
     Recipe,
     imports_of,
     inert,
@@ -21,7 +19,6 @@ from scalerl.config import (
 )
 from scalerl.config.parts import BudgetSettings, PipelineSettings
 from scalerl.config.task_settings import TASK_SETTINGS
-from scalerl.config.tree import DEFAULT_NAMES
 from scalerl.tasks.problems import TASKS
 from scalerl.tasks.task import with_settings
 
@@ -41,10 +38,9 @@ def test_every_shipped_recipe_loads_and_survives_json(name, tmp_path):
     assert recipe.description
     path = write(tmp_path, "recipe.json", recipe.model_dump_json())
     assert load_recipe(path) == load_recipe(tmp_path) == recipe  # the folder of a run is its recipe
-    assert (
-        load_recipe(name, [f"{key}={json.dumps(s.value)}" for key, s in settings_of(recipe).items() if s.value])
-        == recipe
-    )
+    settings = settings_of(recipe)
+    assert load_recipe(name, [f"{key}={json.dumps(s.value)}" for key, s in settings.items() if s.value]) == recipe
+    assert [key for key, setting in settings.items() if not setting.doc.strip()] == []
 
 
 DAPO = {"name": "dapo", "clip_low": 0.2, "clip_high": 0.26}
@@ -93,13 +89,6 @@ def test_defaults_are_scalerls():
     assert length == {"name": "penalty", "max_length": 14336, "cache": 2048}
 
 
-@pytest.mark.parametrize("axis", ["loss", "weights", "curriculum"])
-def test_a_new_choice_of_an_axis_touches_one_config_file(axis):
-    source = Path(parts.__file__).with_name("recipe.py").read_text()
-    named = [name for name, part in AXES[axis].items() if re.search(rf"\b{part.__name__}\b", source)]
-    assert named == [DEFAULT_NAMES[axis]]
-
-
 # -- files and extends -------------------------------------------------------------------------------------------------
 
 
@@ -111,15 +100,28 @@ def test_a_leave_one_out_recipe_is_two_lines(tmp_path):
     assert load_recipe(path).description == ""
 
 
-def test_settings_of_another_choice_do_not_leak_through_extends(tmp_path):
+TIS, FIFTH = {"name": "tis", "cap": 2.0}, {"name": "dapo", "clip_low": 0.1, "clip_high": 0.3}
+
+
+@pytest.mark.parametrize(
+    "lines, overrides, loss",
+    [
+        ('loss = "tis"', [], TIS),
+        ('loss.name = "tis"', [], TIS),
+        ('[loss]\nname = "tis"', [], TIS),
+        ('[loss]\nname = "dapo"\nclip_high = 0.3', [], FIFTH),
+        ("loss.clip_high = 0.3", [], FIFTH),
+        ("", ["loss=dapo", "loss.clip_high=0.3"], FIFTH),
+        # The order of a name and its settings does not matter.
+        ("", ["loss=tis", "loss.cap=4"], TIS | {"cap": 4.0}),
+        ("", ["loss.cap=4", "loss.name=tis"], TIS | {"cap": 4.0}),
+    ],
+)
+def test_another_choice_begins_with_its_defaults_and_the_same_keeps_its_settings(tmp_path, lines, overrides, loss):
     parent = write(tmp_path, "parent.toml", 'extends = "scalerl"\nloss = { name = "dapo", clip_low = 0.1 }\n')
-    for line in ('loss = "tis"', 'loss.name = "tis"', '[loss]\nname = "tis"'):
-        child = write(tmp_path, "child.toml", f'extends = "parent.toml"\n{line}\n')
-        assert load_recipe(child).loss.model_dump() == {"name": "tis", "cap": 2.0}
-    child = write(tmp_path, "child.toml", 'extends = "./parent.toml"\n[loss]\nname = "dapo"\nclip_high = 0.3\n')
-    assert load_recipe(child).loss.model_dump() == {"name": "dapo", "clip_low": 0.1, "clip_high": 0.3}
-    child = write(tmp_path, "child.toml", f'extends = "{parent}"\nloss.clip_high = 0.3\n')
-    assert load_recipe(child).loss.model_dump() == {"name": "dapo", "clip_low": 0.1, "clip_high": 0.3}
+    for extended in ("parent.toml", "./parent.toml", parent):
+        child = write(tmp_path, "child.toml", f'extends = "{extended}"\n{lines}\n')
+        assert load_recipe(child, overrides).loss.model_dump() == loss
 
 
 def test_naming_the_default_choice_keeps_its_settings(tmp_path):
@@ -165,12 +167,6 @@ def test_overrides_are_toml_values_or_bare_text():
     assert dict(recipe.evaluation.sets["aime"]) == {"name": "file", "path": "aime.jsonl"}
 
 
-@pytest.mark.parametrize("overrides", [["loss=dapo", "loss.clip_low=0.1"], ["loss.clip_low=0.1", "loss.name=dapo"]])
-def test_the_order_of_a_name_and_its_settings_does_not_matter(overrides):
-    loss = load_recipe("scalerl", overrides).loss
-    assert loss.model_dump() == {"name": "dapo", "clip_low": 0.1, "clip_high": 0.26}
-
-
 def test_the_description_says_what_was_changed(tmp_path):
     described = load_recipe("scalerl").description
     assert load_recipe("scalerl", ["loss.cap=4", "model.path=a\n b"]).description == (
@@ -209,6 +205,8 @@ def test_task_has_shared_settings_and_its_own(tmp_path):
     assert load_recipe(write(tmp_path, "recipe.json", recipe.model_dump_json())) == recipe
     assert settings_of(recipe)["tasks.sums.weight"].doc
     assert len(choose(TASKS, sums)(2, 0).training) == 8
+    unset = TWO_TASKS.replace('extends = "scalerl"', 'extends = "tiny-cpu"\ntask = ""')
+    assert load_recipe(write(tmp_path, "two.toml", unset)).tasks == recipe.tasks
 
 
 def test_shared_task_settings_are_those_of_with_settings():
@@ -229,11 +227,6 @@ def test_setting_by_hand_is_not_derived(tmp_path):
     assert {"optimizer.lr", "rollout.slots"} == {*load_recipe("own-model").derived} - {*recipe.derived}
 
 
-def test_extended_task_can_be_unset(tmp_path):
-    text = TWO_TASKS.replace('extends = "scalerl"', 'extends = "tiny-cpu"\ntask = ""')
-    assert set(load_recipe(write(tmp_path, "two.toml", text)).tasks) == {"sums", "gsm8k"}
-
-
 def test_older_recipe_gets_defaults_of_new_tables(tmp_path):
     recipe = load_recipe("tiny-cpu")
     written = recipe.model_dump(mode="json")
@@ -242,19 +235,6 @@ def test_older_recipe_gets_defaults_of_new_tables(tmp_path):
 
 
 # -- what a recipe says about itself -----------------------------------------------------------------------------------
-
-
-def test_the_names_of_an_axis_are_documented_by_the_axis():
-    recipe = load_recipe("dapo")
-    assert settings_of(recipe)["loss.name"].doc == Recipe.model_fields["loss"].description
-    custom = load_recipe("dapo", ["loss=my.losses:soft"])
-    assert settings_of(custom)["loss.name"].doc == 'Import path of the function: "package.module:function".'
-
-
-@pytest.mark.parametrize("name", list_recipes())
-def test_every_setting_has_a_meaning(name):
-    settings = settings_of(load_recipe(name)).values()
-    assert [setting.key for setting in settings if not setting.doc.strip()] == []
 
 
 def test_described_task_settings_are_those_of_the_task():
@@ -272,9 +252,11 @@ def test_described_task_settings_are_those_of_the_task():
         ("task={name='my.tasks:riddles', year=3}", "task.year", "A setting of my.tasks:riddles."),
         ("loss={name='my.losses:soft', width=3.0}", "loss.width", "A setting of my.losses:soft."),
         ("task.year=3", "task.year", "A setting of the task to be named."),
+        ("loss=dapo", "loss.name", Recipe.model_fields["loss"].description),
+        ("loss=my.losses:soft", "loss.name", 'Import path of the function: "package.module:function".'),
     ],
 )  # fmt: skip
-def test_setting_of_another_choice_names_its_owner(text, key, doc):
+def test_every_setting_says_what_or_whose_it_is(text, key, doc):
     assert settings_of(load_recipe("scalerl", [text]))[key].doc == doc
 
 

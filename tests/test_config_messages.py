@@ -1,8 +1,6 @@
 """What a user reads when a recipe is wrong: where it came from, the field, the value, the choices, what was meant."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given
@@ -139,7 +137,7 @@ def test_wrong_setting_error_has_field_value_and_choices(override, rest):
 
 
 def test_all_problems_are_reported_at_once():
-    assert len(problems("seed=x", "pipeline.max_lag=-1", "loss.capp=1")) == 3
+    assert len(problems("seed=x", "pipeline.max_lag=-1", "loss.capp=1", "weights=tokn")) == 4
 
 
 # -- combinations ------------------------------------------------------------------------------------------------------
@@ -167,6 +165,7 @@ BROKEN = [
     ["cluster.address=auto"],
     ["rollout.gpus_per_generator=2"],
     ["rollout.engine=vllm", "rollout.vllm.tensor_parallel=4", "rollout.gpus_per_generator=2"],
+    ["model.trust_remote_code=true"],
     ["rollout.vllm.engine_args={trust_remote_code=true}"],
     ["task=words", "tasks.a=words"],
     ["tasks={'a/b'={name='words'}}"],
@@ -186,21 +185,17 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize("overrides", BROKEN, ids=lambda given: given[-1])
-def test_impossible_combination_has_the_values_and_a_remedy(overrides):
-    (sentence,) = problems(*overrides)
-    assert sentence.startswith(f"--set {overrides[-1]}: ")
-    statement = sentence.removeprefix(f"--set {overrides[-1]}: ")
-    assert any(rule.remedy.partition("{")[0] in statement for rule in (*RULES, *TASK_RULES, NAME_RULE, SAMPLING_RULE))
-
-
-def test_every_rule_has_a_combination_that_breaks_it():
-    said = " ".join(sentence for overrides in BROKEN for sentence in problems(*overrides))
-    untested = [rule.keys for rule in (*RULES, *TASK_RULES, NAME_RULE) if rule.remedy.partition("{")[0] not in said]
+def test_impossible_combinations_have_the_values_and_a_remedy():
+    remedies = {rule.remedy.partition("{")[0]: rule.keys for rule in (*RULES, *TASK_RULES, NAME_RULE, SAMPLING_RULE)}
+    broken: set[str] = set()
+    for overrides in BROKEN:
+        (sentence,) = problems(*overrides)
+        assert sentence.startswith(f"--set {overrides[-1]}: ")
+        found = {remedy for remedy in remedies if remedy in sentence}
+        assert found, sentence
+        broken |= found
+    untested = [keys for remedy, keys in remedies.items() if remedy not in broken]
     assert untested == ["budget.steps budget.gpu_hours budget.flops"]
-
-
-def test_remedy_has_the_numbers():
     (sentence,) = problems("length.answer_budget=2049")
     assert sentence.endswith(": set rollout.context = 16385 or shorten the others")
 
@@ -232,14 +227,3 @@ def test_any_value_gives_a_recipe_or_an_error_message(tmp_path_factory, key, val
     except RecipeError as error:
         sentences = error.problems
     assert all("pydantic" not in sentence for sentence in sentences)
-
-
-def test_a_wrong_setting_fails_before_torch_is_imported(tmp_path):
-    code = (
-        "import sys\nfrom scalerl.config import RecipeError, load_recipe\nfrom scalerl.choose import choose\n"
-        "try:\n    load_recipe('scalerl', ['loss=cisp'])\n"
-        "except RecipeError as error:\n    print(error)\n"
-        "assert not {'torch', 'numpy', 'transformers'} & sys.modules.keys()\n"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert "loss.name" in run.stdout

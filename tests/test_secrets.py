@@ -194,7 +194,7 @@ def test_code_of_a_model_is_not_run(tmp_path: Path):
         load_inputs(recipe)
     assert not (tmp_path / "ran").exists()
     # No file and no --set allows it, only the word of this call, which is not written down.
-    with pytest.raises(RecipeError, match=r"model\.trust_remote_code cannot be set in a recipe"):
+    with pytest.raises(RecipeError, match=r"model\.trust_remote_code is true: no recipe may say so"):
         load_recipe("tiny-cpu", ["model.trust_remote_code=true"])
     trusted = trusting(recipe, trust_remote_code=True)
     with suppress(AttributeError):

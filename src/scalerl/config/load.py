@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from scalerl.config.keys import dotted, leaves, nested
-from scalerl.config.messages import Origins, problems_of, wrong_names
+from scalerl.config.messages import Origins, problems_of
 from scalerl.config.recipe import Recipe, trusting
 from scalerl.config.suggest import did_you_mean
 from scalerl.config.tree import DEFAULT_NAMES, expand, is_named, merge
@@ -114,8 +114,6 @@ def load_written(file: Path) -> Recipe:
 
 
 def _validated(tree: Mapping[str, Any], origins: Origins) -> Recipe:
-    if problems := list(wrong_names(tree, origins)):
-        raise RecipeError(*problems)
     try:
         return Recipe.model_validate(tree)
     except ValidationError as error:

@@ -17,8 +17,6 @@ from scalerl.errors import RecipeProblem
 _HINTS = {
     "rollout.top_p": "rollout.top_p cannot be set: the log-probs that training divides by would not be those of the "
     "sampled distribution; top_p is for evaluation only (evaluation.top_p)",
-    "model.trust_remote_code": "model.trust_remote_code cannot be set in a recipe: code that comes with a model runs "
-    "only if you say so each time, with --trust-remote-code (trust_remote_code=True in Python)",
     "extends": 'extends cannot be set here: it belongs into a recipe file, as its first line (extends = "scalerl")',
 }
 
@@ -90,21 +88,6 @@ def _holds(table: str, key: str) -> bool:
     return f"{key}.".startswith(f"{table}.")
 
 
-def wrong_names(tree: Mapping[str, Any], origins: Origins) -> Iterator[RecipeProblem]:
-    """Yield a problem for each axis whose name is not one of its choices, and for a setting that no file may have."""
-    if _at(tree, key := "model.trust_remote_code") is not None:
-        yield RecipeProblem(origin=origins.label(key), statement=_HINTS[key])
-    for axis, choices in AXES.items():
-        name = _at(tree, key := f"{axis}.name")
-        if name is not None and not (isinstance(name, str) and (":" in name or name in choices)):
-            made_of = _MADE_OF.get(str(name).lower())
-            yield RecipeProblem(
-                origin=origins.label(key),
-                statement=f"{key} is {show(name)} but must be one of {quoted(choices)}, or {_IMPORT_PATH}",
-                suggestion=f"; {made_of}" if made_of else did_you_mean(str(name), choices),
-            )
-
-
 def problems_of(error: ErrorDetails, tree: Mapping[str, Any], origins: Origins) -> Iterator[RecipeProblem]:
     """Yield the problems that one pydantic error reports; several when it holds several conflicts."""
     if error["type"] == "conflict":
@@ -124,6 +107,11 @@ def described(error: ErrorDetails, tree: Mapping[str, Any], root: type[Settings]
         return key, *_unknown_key(key, tree, root)
     if kind == "missing":
         return key, f"{key} is not set, and {_owner(key.rpartition('.')[0], tree, root)} needs it", ""
+    if kind == "union_tag_invalid":
+        name, choices = _at(tree, f"{key}.name"), AXES[key]
+        made_of = _MADE_OF.get(str(name).lower())
+        statement = f"{key}.name is {show(name)} but must be one of {quoted(choices)}, or {_IMPORT_PATH}"
+        return f"{key}.name", statement, f"; {made_of}" if made_of else did_you_mean(str(name), choices)
     expected, suggestion = error["msg"].removeprefix("Input should be "), ""
     for word, ours in _WORDS.items():
         expected = expected.replace(word, ours)
@@ -194,7 +182,7 @@ def _meant(name: str, settings: Sequence[str], root: type[Settings]) -> str:
     if name not in aliases and (own := did_you_mean(name, settings)):
         return own
     # Of settings with the same name the first counts. The cutoff is higher than within a table: there are many keys.
-    keys = {key.rpartition(".")[2]: key for key in reversed(list(known_keys(root))) if not key.endswith("name")}
+    keys = {key.rpartition(".")[2]: key for key in reversed(known_keys(root)) if not key.endswith("name")}
     close = closest(name, keys, cutoff=0.75)
     key = aliases.get(name) or (keys[close] if close else None)
     return f'; did you mean "{key}"?' if key else ""

@@ -167,6 +167,11 @@ RULES: tuple[Rule[Recipe], ...] = (
              0, 1 if r.rollout.engine == "torch" else r.rollout.vllm.tensor_parallel
          ),
          "a generator has one GPU with the torch engine, rollout.vllm.tensor_parallel with vLLM, or none"),
+    # Of files and --set: what `trusting` changes is not checked again.
+    Rule("model.trust_remote_code",
+         lambda r: r.model.trust_remote_code,
+         "no recipe may say so: code that comes with a model runs only if you say so each time, with "
+         "--trust-remote-code (trust_remote_code=True in Python)"),
     Rule("rollout.vllm.engine_args",
          lambda r: "trust_remote_code" in r.rollout.vllm.engine_args,
          "no recipe sets trust_remote_code: use --trust-remote-code"),

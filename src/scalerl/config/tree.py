@@ -45,19 +45,26 @@ def table_class(field: FieldInfo) -> type[Settings] | None:
     return annotation if isinstance(annotation, type) and issubclass(annotation, Settings) else None
 
 
-def _axes(part: type[Settings], table: str = "") -> Iterator[tuple[str, dict[str, type[Settings]], str]]:
-    for name, field in part.model_fields.items():
-        key = dotted(table, name)
-        if choices := axis_choices(field):
-            yield key, choices, field.get_default().name
-        elif inner := table_class(field):
-            yield from _axes(inner, key)
+def walk(
+    part: type[Settings] = Recipe, table: str = ""
+) -> Iterator[tuple[str, FieldInfo, dict[str, type[Settings]] | type[Settings] | None]]:
+    """Yield every key that some recipe could have, its field, and what is below it: choices, a table or nothing."""
+    for name, field in _written(part).items():
+        key, choices, inner = dotted(table, name), axis_choices(field), table_class(field)
+        yield key, field, choices or inner
+        for below in choices.values() if choices else [inner] if inner else []:
+            yield from walk(below, key)
 
 
-AXES = {key: choices for key, choices, _ in _axes(Recipe)}
+def _written(part: type[Settings]) -> dict[str, FieldInfo]:
+    """Return the fields that a recipe can hold."""
+    return {name: field for name, field in part.model_fields.items() if not field.exclude}
+
+
+AXES = {key: choices for key, _, choices in walk() if isinstance(choices, dict)}
 """Choices of each axis: {"loss": {"cispo": Cispo, ...}, ...}."""
 
-DEFAULT_NAMES = {key: name for key, _, name in _axes(Recipe)}
+DEFAULT_NAMES = {key: field.get_default().name for key, field, _ in walk() if key in AXES}
 
 
 PROBLEM_FILES = (".jsonl", ".json", ".parquet", ".jsonl.gz")
@@ -96,11 +103,6 @@ def merge(below: Any, above: Any, key: str = "", *, keeps: bool = False) -> Any:
     return merged
 
 
-def _written(part: type[Settings]) -> dict[str, FieldInfo]:
-    """Return the fields that a recipe can hold."""
-    return {name: field for name, field in part.model_fields.items() if not field.exclude}
-
-
 def names_of(part: type[Settings]) -> list[str]:
     """Return the settings of a table, as a file names them."""
     return [field.alias or name for name, field in part.model_fields.items()]
@@ -136,12 +138,6 @@ def differences(left: Recipe, right: Recipe) -> dict[str, tuple[Any, Any]]:
     return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
 
 
-def known_keys(part: type[Settings] = Recipe, table: str = "") -> Iterator[str]:
-    """Yield every key that some recipe could have."""
-    for name, field in _written(part).items():
-        key = dotted(table, name)
-        inner = [*axis_choices(field).values()] or [part_class for part_class in [table_class(field)] if part_class]
-        for choice in inner:
-            yield from known_keys(choice, key)
-        if not inner:
-            yield key
+def known_keys(part: type[Settings] = Recipe) -> list[str]:
+    """Return the key of every setting that some recipe could have."""
+    return [key for key, _, below in walk(part) if below is None]
