@@ -9,17 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import scalerl
+from commands import answer, scalerl
 
+from scalerl import store
 from scalerl.cli import main
 from scalerl.errors import InputError, LearnerError, RecipeError, StoreError, UsageError
-
-
-def answer(*words: object) -> dict:
-    done = scalerl(*words, "--json")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +176,7 @@ FAULTS = {
     "fit good.csv --skip-before inf": ("--skip-before", "inf"),
     "fit good.csv --skip-before nan%": ("--skip-before", "nan"),
     "fit good.csv --skip-before 9": ("no usable curve", "left out 8"),
-    "fit percent.csv --form log-linear --y-scale none": ("log-linear", "--y-scale none"),
+    "fit percent.csv --form log-linear --y-scale none": ("log-linear needs rewards with limits",),
     "fit good.csv --method paper --form power": ("--method paper fits the sigmoid",),
     "fit good.csv --method paper --pool": ("no intervals to pool",),
     "fit good.csv --ceiling 0.7,0.6 --method paper": ("--ceiling takes one number", "the lower one first"),
@@ -252,22 +246,48 @@ def test_a_name_too_long_for_a_file_is_a_sentence(words: str):
     assert re.fullmatch("error: n{300}\\S*: this name is too long for a file or folder\n", done.stderr)
 
 
-def test_a_plot_without_the_report_extra_is_refused(table: Path, tmp_path: Path):
-    code = "import sys; sys.modules['matplotlib'] = None\nfrom scalerl.cli import main; main()"
-    words = ["fit", str(table), *OPTIONS, "--plot", str(tmp_path / "a.png")]
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=120)
+def test_a_plot_without_the_report_extra_is_refused(logs: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = scalerl("fit", "good.csv", "--plot", "a.png", cwd=logs)
     assert done.returncode == 2
     assert "scalerl[report]" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_a_closed_pipe_is_not_an_error_message(table: Path):
+def test_a_closed_pipe_is_not_an_error_message():
     code = "from scalerl.cli import main; main()"
-    done = subprocess.run(
-        f"{sys.executable} -c '{code}' fit {table} {' '.join(OPTIONS)} | head -n 1",
-        shell=True,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    command = f"{sys.executable} -c '{code}' recipe show scalerl | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith("scalerl: ")
     assert "Traceback" not in done.stderr
+
+
+LIGHT = {
+    "recipe show mine.toml": "loss average",
+    "train scalerl --set loss=cisp": 'did you mean "cispo"?',
+    "train tiny-cpu --out there": "already holds a run",
+    "train tiny-cpu --out begun --resume": "does not hold a run to resume",
+}
+
+
+def test_what_is_wrong_is_said_before_torch_is_loaded(tmp_path: Path):
+    (tmp_path / "mine.toml").write_text('extends = "scalerl"\nweights = "token"\n')
+    for name, file in (("there", store.RECIPE), ("begun", store.ENV)):
+        store.create_run(tmp_path / name)
+        store.write_json(tmp_path / name / file, {})
+    code = """import sys
+from scalerl import store
+from scalerl.cli import main
+assert not {'pydantic', 'torch', 'numpy'} & sys.modules.keys()
+for line in sys.argv[1:]:
+    sys.argv = ['scalerl', *line.split()]
+    try:
+        main()
+    except SystemExit:
+        pass
+    assert not {'torch', 'numpy'} & sys.modules.keys(), line
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *LIGHT], capture_output=True, text=True, cwd=tmp_path, check=True, timeout=60
+    )
+    assert [said for said in LIGHT.values() if said not in done.stdout + done.stderr] == []

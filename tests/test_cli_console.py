@@ -6,66 +6,56 @@ from collections.abc import Iterator
 
 import pytest
 
-from scalerl.cli.console import RunTerminal, StopSignals, ended_by_ctrl_c
+from scalerl.cli.console import RunTerminal, ended_by_ctrl_c
 
 pytestmark = pytest.mark.usefixtures("terminal_signals")
 
 
 @pytest.fixture
-def signals() -> Iterator[StopSignals]:
-    handled = StopSignals(lambda number: None)
-    handled.install()
-    yield handled
-    handled.restore()
+def terminal() -> Iterator[RunTerminal]:
+    shown = RunTerminal()
+    with shown.running(lambda: ""):
+        yield shown
 
 
-def test_only_the_second_of_many_signals_interrupts(signals: StopSignals):
+def test_only_the_second_of_many_signals_interrupts(terminal: RunTerminal, monkeypatch: pytest.MonkeyPatch):
+    clock_s = 100.0
+    monkeypatch.setattr("scalerl.cli.console.time.monotonic", lambda: clock_s)
     signal.raise_signal(signal.SIGINT)
-    assert signals.number == signal.SIGINT
+    assert (terminal.stopped_by, terminal.stopping()) == (signal.SIGINT, True)
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
         signal.raise_signal(number)
+    clock_s = 200.0
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
 
 
-def test_signal_long_after_the_second_interrupts_again(signals: StopSignals, monkeypatch: pytest.MonkeyPatch):
-    signal.raise_signal(signal.SIGINT)
-    for clock_s in (100.0, 200.0):
-        monkeypatch.setattr("scalerl.cli.console.time.monotonic", lambda clock_s=clock_s: clock_s)
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-
-
-def test_end_of_the_terminal_may_be_reported_twice(signals: StopSignals):
-    for _ in range(2):
-        signal.raise_signal(signal.SIGHUP)
-    assert signals.number == signal.SIGHUP
-    assert signals.stops_now
-
-
-def test_signal_after_the_output_is_gone_still_leaves_time(signals: StopSignals):
-    signals.number = signal.SIGPIPE
-    signal.raise_signal(signal.SIGTERM)
-    assert signals.number == signal.SIGTERM
-    assert signals.stops_now
+@pytest.mark.parametrize("earlier", [None, signal.SIGPIPE])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_kills_soon_leaves_no_time_for_the_step(terminal: RunTerminal, number: int, earlier: int | None):
+    terminal.stopped_by = earlier  # output that is gone does not count
+    signal.raise_signal(number)
+    signal.raise_signal(signal.SIGHUP)  # the end of the terminal may be reported twice
+    assert (terminal.stopped_by, terminal.stopping()) == (number, "now")
 
 
 def test_run_started_with_nohup_outlives_its_terminal():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    handled = StopSignals(lambda number: None)
-    handled.install()
-    signal.raise_signal(signal.SIGHUP)
-    handled.restore()
-    assert handled.number is None
+    terminal = RunTerminal()
+    with terminal.running(lambda: ""):
+        signal.raise_signal(signal.SIGHUP)
+    assert terminal.stopped_by is None
 
 
-def test_report_of_a_signal_may_fail_while_a_line_is_printed(signals: StopSignals, monkeypatch: pytest.MonkeyPatch):
-    def reentrant(number: int) -> None:
+def test_report_of_a_signal_may_fail_while_a_line_is_printed(terminal: RunTerminal, monkeypatch: pytest.MonkeyPatch):
+    def reentrant(text: str) -> None:
         raise RuntimeError("reentrant call inside <_io.BufferedWriter>")
 
-    monkeypatch.setattr(signals, "_on_first", reentrant)
+    monkeypatch.setattr(terminal, "print", reentrant)
     signal.raise_signal(signal.SIGTERM)
-    assert signals.number == signal.SIGTERM
+    assert terminal.stopped_by == signal.SIGTERM
 
 
 def test_closed_pipe_asks_to_stop(monkeypatch: pytest.MonkeyPatch):

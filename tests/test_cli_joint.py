@@ -1,14 +1,13 @@
 """plan, transfer, prior, score and --pool as a user types them: documented objects, one sentence for a mistake."""
 
 import csv
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import scalerl
+from commands import answer, scalerl
 
-COLUMNS = ("--x", "gpu_hours", "--y", "pass_rate")
+COLUMNS = ("--x", "gpu_hours", "--y", "pass_rate", "--start", "0.4")
 ARMS = {"a": 0.62, "b": 0.58, "c": 0.60, "d": 0.46}
 SIZES = {"0.5B": 0.10, "1.5B": 0.16, "3B": 0.22, "7B": 0.30}
 
@@ -50,21 +49,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             reward = start + (ceiling_of(start) - start) / (1 + (middle / compute) ** 1.5) + noise[at]
             rows.append((size, compute, f"{reward:.5f}"))
     write(path / "sizes.csv", rows)
-    write(
-        path / "percent.csv", [rows[0], *((size, compute, 100 * float(reward)) for size, compute, reward in rows[1:])]
-    )
+    write(path / "percent.csv", [rows[0], *((*row, 100 * float(reward)) for *row, reward in rows[1:])])
     for name, column in (("x.csv", "gpu_hours"), ("y.csv", "tokens")):
         write(path / name, [(column, "pass_rate"), *((100.0 * at, 0.4 + at / 100) for at in range(1, 12))])
     return path
 
 
-def answer(*words: object) -> dict:
-    done = scalerl(*words, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 PLAN = "plan early.csv --x gpu_hours --y pass_rate --by arm --start 0.4"
+ALLOCATE = "plan spent.csv --x flops --y pass_rate --start 0.2 --target 30 --allocate n,B,each"
 TRANSFER = "transfer sizes.csv --x flops --y pass_rate --size size"
 REFUSED = {
     f"{PLAN} --target 800": "--target 800 lies below what a has spent already (1600)",
@@ -87,65 +79,56 @@ def test_mistake_is_one_sentence(folder: Path, line: str):
 
 
 def test_plan_gives_the_documented_object_and_a_picture(folder: Path):
-    options = ("--by", "arm", "--start", "0.4", "--target", "8000", "--plot", folder / "plan.png")
-    planned = answer("plan", folder / "early.csv", *COLUMNS, *options)
+    planned = answer(*PLAN.split(), "--target", "8000", "--plot", "plan.png", cwd=folder)
     assert [arm["name"] for arm in planned["arms"]] == list(ARMS)
-    for arm in planned["arms"]:
-        assert arm["reward_at_target"]["low"] < arm["reward_at_target"]["high"]
+    assert all(arm["reward_at_target"]["low"] < arm["reward_at_target"]["high"] for arm in planned["arms"])
     assert planned["arms"][3]["action"] == "stop"
     assert (folder / "plan.png").stat().st_size > 10_000
 
 
 def test_allocation_says_which_settings_are_best_at_which_compute(folder: Path):
-    rows: list[tuple] = [("n", "B", "flops", "pass_rate")]
+    rows: list[tuple] = [("n", "B", "each", "flops", "pass_rate")]
     # Few completions per problem learn faster and level off lower.
     for n, ceiling, middle in ((8, 0.70, 1.0), (16, 0.80, 2.5), (32, 0.90, 6.0)):
-        noise = np.random.default_rng(n).normal(0, 0.004, 50)
-        for at, own in enumerate(noise):
+        for at, own in enumerate(np.random.default_rng(n).normal(0, 0.004, 50)):
             compute = 0.6 * (at + 0.5)
-            rows.append((n, 512 // n, compute, f"{0.2 + (ceiling - 0.2) / (1 + (middle / compute) ** 1.8) + own:.5f}"))
-    words = ("plan", write(folder / "spent.csv", rows), "--x", "flops", "--y", "pass_rate", "--start", "0.2")
-    found = answer(*words, "--target", "30", "--allocate", "n,B")["allocations"]
-    assert [row["best"] for row in (found[0], found[-1])] == [{"n": 8, "B": 64}, {"n": 32, "B": 16}]
+            reward = 0.2 + (ceiling - 0.2) / (1 + (middle / compute) ** 1.8) + own
+            rows.append((n, 512 // n, 4, compute, f"{reward:.5f}"))
+    write(folder / "spent.csv", rows)
+    # A setting that all arms share, as `each` is, says nothing, and is no mistake.
+    found = answer(*ALLOCATE.split(), cwd=folder)["allocations"]
+    assert [row["best"] for row in (found[0], found[-1])] == [
+        {"n": 8, "B": 64, "each": 4},
+        {"n": 32, "B": 16, "each": 4},
+    ]
     assert found[0]["settings"]["n"]["high"] < found[-1]["settings"]["n"]["low"]
     assert found[0]["lost_by_last"]["low"] > 0 == found[-1]["lost_by_last"]["value"]
-    assert "The best n grows with compute: 8 to 32." in scalerl(*words, "--target", "30", "--allocate", "n,B").stdout
-    # A setting that all arms share says nothing, and is no mistake.
-    shared = write(folder / "shared.csv", [(*row, "each" if row[0] == "n" else 4) for row in rows])
-    found = answer("plan", shared, *words[2:], "--target", "30", "--allocate", "n,each")["allocations"]
-    assert found[0]["best"] == {"n": 8, "each": 4}
+    assert "The best n grows with compute: 8 to 32." in scalerl(*ALLOCATE.split(), cwd=folder).stdout
 
 
 def test_transfer_gives_the_documented_object_and_a_picture(folder: Path):
-    columns = ("--x", "flops", "--y", "pass_rate", "--by", "size", "--size", "size")
-    options = ("--to", "14B", "--start", "0.38", "--at", "1e19,1e20", "--plot", folder / "law.svg")
-    done = answer("transfer", folder / "sizes.csv", *columns, *options)
+    options = ("--by", "size", "--to", "14B", "--at", "1e19,1e20", "--plot", "law.svg")
+    done = answer(*TRANSFER.split(), *options, "--start", "0.38", cwd=folder)
     assert done["target"] == {"size": 14e9, "start": 0.38}
     assert [row["compute"] for row in done["at"]] == [1e19, 1e20]
     assert done["ceiling"]["low"] <= ceiling_of(0.38) <= done["ceiling"]["high"]
     assert (folder / "law.svg").stat().st_size > 5_000
-
-
-def test_transfer_of_a_log_in_per_cent_is_that_of_shares(folder: Path):
-    words = (*TRANSFER.split()[2:], "--to", "14B")
-    done = answer("transfer", folder / "percent.csv", *words, "--start", "38")
-    shares = answer("transfer", folder / "sizes.csv", *words, "--start", "0.38")
-    assert done["ceiling"] == pytest.approx(shares["ceiling"], rel=0.02)
+    in_per_cent = answer(*TRANSFER.replace("sizes", "percent").split(), "--to", "14B", "--start", "38", cwd=folder)
+    assert in_per_cent["ceiling"] == pytest.approx(done["ceiling"], rel=0.02)
 
 
 def test_sealed_forecast_is_scored_later(folder: Path):
     sealed = folder / "seals" / "may.json"
     sealed.parent.mkdir()
-    columns = (*COLUMNS, "--by", "arm", "--start", "0.4")
-    answer("forecast", folder / "early.csv", *columns, "--pool", "--at", "3000", "--seal", sealed)
-    assert "never written over" in scalerl("forecast", folder / "early.csv", *columns, "--seal", sealed).stderr
+    forecast = ("forecast", folder / "early.csv", *COLUMNS, "--by", "arm", "--seal", sealed)
+    answer(*forecast, "--pool", "--at", "3000")
+    assert "never written over" in scalerl(*forecast).stderr
     (done,) = answer("score", sealed, folder / "late.csv")["files"]
     assert done["kind"] == "scored"
-    assert [curve["name"] for curve in done["curves"]] == list(ARMS)
-    for curve in done["curves"]:
-        assert curve["num_scored"] == 24
-        assert curve["at"][0]["measured"] is not None
-        assert not curve["data_changed"]
+    assert [(curve["name"], curve["num_scored"], curve["data_changed"]) for curve in done["curves"]] == [
+        (arm, 24, False) for arm in ARMS
+    ]
+    assert all(curve["at"][0]["measured"] is not None for curve in done["curves"])
     page = answer("score", sealed.parent, folder / "late.csv")
     assert page["calibration"]["0.9"]["num"] == 4 * 24
     assert "90% intervals held" in (sealed.parent / "calibration.html").read_text()
@@ -158,26 +141,21 @@ def test_each_sealed_file_is_scored_against_its_own_log(folder: Path):
     seals, moved = folder / "by-file", folder / "moved"
     seals.mkdir()
     moved.mkdir()
-    rows = arm_rows(16)
     for arm in list(ARMS)[:2]:
-        own = [rows[0], *(row for row in rows[1:] if row[0] == arm)]
-        log = write(folder / f"{arm}.csv", own)
-        answer("forecast", log, *COLUMNS, "--start", "0.4", "--seal", seals / f"{arm}.json")
-        longer = arm_rows(40)
-        write(moved / f"{arm}.csv", [longer[0], *(row for row in longer[1:] if row[0] == arm)])
-    done = answer("score", seals, *(moved / f"{arm}.csv" for arm in list(ARMS)[:2]))
+        early, late = ([row for row in arm_rows(num) if row[0] in ("arm", arm)] for num in (16, 40))
+        answer("forecast", write(folder / f"{arm}.csv", early), *COLUMNS, "--seal", seals / f"{arm}.json")
+        write(moved / f"{arm}.csv", late)
+    done = answer("score", seals, *sorted(moved.iterdir()))
     scores = [curve for file in done["files"] for curve in file["curves"]]
-    assert [curve["num_new"] for curve in scores] == [24, 24]
-    assert not any(curve["data_changed"] for curve in scores)
+    assert [(curve["num_new"], curve["data_changed"]) for curve in scores] == [(24, False), (24, False)]
 
 
 def test_prior_of_earlier_runs_informs_a_new_one(folder: Path):
-    columns = (*COLUMNS, "--by", "arm", "--start", "0.4")
+    columns = (*COLUMNS, "--by", "arm")
     written = answer("prior", folder / "late.csv", *columns, "--out", folder / "ours.json")
     assert len(written["prior"]["members"]) == len(ARMS)
-    (curve,) = answer("fit", folder / "early.csv", *columns, "--where", "arm=a", "--prior", folder / "ours.json")[
-        "curves"
-    ]
+    words = ("fit", folder / "early.csv", *columns, "--where", "arm=a", "--prior", folder / "ours.json")
+    (curve,) = answer(*words)["curves"]
     pooled, alone = (side["ceiling"]["high"] - side["ceiling"]["low"] for side in (curve, curve["unpooled"]))
     assert pooled < 0.8 * alone
     assert curve["pooled_with"] == list(ARMS)
@@ -187,10 +165,11 @@ def test_backtest_pools_only_what_was_measured_before(folder: Path):
     """What other arms measured later must not reach the forecast of the first one."""
     head, *rows = (row for row in arm_rows(40) if row[0] != "d")
     later = [(arm, c, r if arm == "a" or c <= 1600 else f"{float(r) + 0.05:.5f}") for arm, c, r in rows]
-    write(folder / "three.csv", [head, *rows])
-    write(folder / "changed.csv", [head, *later])
-    columns = (*COLUMNS, "--by", "arm", "--start", "0.4", "--fraction", "0.4", "--pool")
-    first, second = (answer("backtest", folder / name, *columns)["curves"][0] for name in ("three.csv", "changed.csv"))
+    options = (*COLUMNS, "--by", "arm", "--fraction", "0.4", "--pool")
+    first, second = (
+        answer("backtest", write(folder / name, [head, *each]), *options)["curves"][0]
+        for name, each in (("three.csv", rows), ("changed.csv", later))
+    )
     assert first["fractions"] == second["fractions"]
     assert first["ceiling"] != second["ceiling"]
     assert "unpooled" in first

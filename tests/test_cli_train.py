@@ -315,18 +315,6 @@ def test_stop_within_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pla
     assert steps_of(store.read_metrics(out)) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("resume, message", [(False, "already holds a run"), (True, "does not hold a run to resume")])
-def test_folder_is_refused_before_torch_is_loaded(tmp_path: Path, resume: bool, message: str):
-    out = tmp_path / "run"
-    store.create_run(out)
-    store.write_json(out / (store.ENV if resume else store.RECIPE), {})
-    program = "import sys\nfrom scalerl.cli import main\ntry:\n    main()\nfinally:\n    print('torch' in sys.modules)"
-    command = [sys.executable, "-c", program, "train", "tiny-cpu", "--out", str(out), *["--resume"] * resume]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert message in done.stderr
-    assert done.stdout.strip() == "False"
-
-
 def test_run_that_was_killed_before_it_began_is_started_again(tmp_path: Path):
     out = tmp_path / "run"
     out.mkdir()

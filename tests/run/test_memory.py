@@ -243,9 +243,9 @@ def test_layout_of_a_cluster_is_not_priced_on_this_machine(monkeypatch):
     more = ["rollout.generators=2", "learner.ranks=4", "learner.sharding=full"]
     for address in ("auto", "head:6379"):
         settings = load_recipe("tiny-cpu", [f"cluster.address={address}", *more])
-        assert not layout.check_layout("tiny-cpu", settings, None, check=True)
+        assert not layout.check_layout("tiny-cpu", settings, None)
     with pytest.raises(ClusterError, match="are 6 GPUs, and there are 1"):
-        layout.check_layout("tiny-cpu", load_recipe("tiny-cpu", ["cluster.address=local", *more]), None, check=True)
+        layout.check_layout("tiny-cpu", load_recipe("tiny-cpu", ["cluster.address=local", *more]), None)
 
 
 @pytest.mark.parametrize("text", ["8", "x80", "8x", "8xabc", "0x80"])

@@ -60,6 +60,13 @@ def scalerl(*words: object, cwd: Path | None = None) -> "subprocess.CompletedPro
     return subprocess.CompletedProcess(argv, code, stdout.getvalue(), stderr.getvalue())
 
 
+def answer(*words: object, cwd: Path | None = None) -> dict:
+    """Return what a command prints with --json; it must succeed and print nothing else."""
+    done = scalerl(*words, "--json", cwd=cwd)
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
 def _exit_code() -> int:
     try:
         main()

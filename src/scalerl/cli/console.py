@@ -66,46 +66,37 @@ def table_console() -> "Console":
     return console if console.is_terminal else new_console(width=max(console.width, _PIPE_WIDTH))
 
 
-class StopSignals:
-    """Handles SIGINT, SIGTERM and SIGHUP. The first one asks to stop; the next one raises KeyboardInterrupt.
+class RunTerminal:
+    """A run on the terminal: lines, a bar below them, and the signals that ask the run to stop.
 
-    Those that follow it closely are ignored: they would interrupt what the first KeyboardInterrupt has to clean up.
+    The first signal asks the run to stop; so does, as SIGPIPE, output that nobody can read any more. The next signal
+    raises KeyboardInterrupt. Those that follow it closely are ignored: they would interrupt its cleaning up.
     """
 
-    def __init__(self, on_first: Callable[[int], None]) -> None:
-        """`on_first` reports the first signal to the user."""
-        self.number: int | None = None
-        """The signal that asked to stop."""
-        self._on_first = on_first
+    def __init__(self) -> None:
+        self.console = new_console(raises_broken_pipe=True)
+        self.stopped_by: int | None = None
+        """The signal that asked the run to stop."""
+        self._bar: Any = None
+        self._task: Any = None
         self._handlers: dict[int, Any] = {}
         self._interrupted_at: float | None = None
 
-    def install(self) -> None:
-        """Handle the signals from now on; a thread other than the main one cannot."""
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                # nohup ignores SIGHUP, so that a run outlives its terminal.
-                if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-                    self._handlers[number] = signal.signal(number, self._handle)
+    def stopping(self) -> "bool | Literal['now']":
+        """Whether the run is asked to stop; "now" if there is no time to finish the step.
 
-    def restore(self) -> None:
-        """Give the signals back to whoever handled them before."""
-        # From another thread (a run that hangs) handlers cannot be restored, and the process ends anyway.
-        while self._handlers and threading.current_thread() is threading.main_thread():
-            signal.signal(*self._handlers.popitem())
-
-    @property
-    def stops_now(self) -> bool:
-        """Whether there is no time to finish the step: what sent the signal kills the process soon, or is gone."""
-        return self.number in (signal.SIGTERM, signal.SIGHUP)
+        What sends SIGTERM (a scheduler, a container's host) kills the process soon, and what sends SIGHUP is gone.
+        """
+        return "now" if self.stopped_by in (signal.SIGTERM, signal.SIGHUP) else self.stopped_by is not None
 
     def _handle(self, number: int, _: object) -> None:
         # Output that nobody reads does not count: the first signal after it still leaves time for a checkpoint.
-        if self.number in (None, signal.SIGPIPE):
-            self.number = number
+        if self.stopped_by in (None, signal.SIGPIPE):
+            self.stopped_by = number
+            when = "now" if self.stopping() == "now" else "after this step"
             # The signal may have arrived while the same stream was being written; stopping matters more.
             with suppress(RuntimeError):
-                self._on_first(number)
+                self.print(f"Stopping {when}, with a checkpoint; Ctrl-C again stops at once.")
             return
         if number == signal.SIGHUP:
             # The shell and the system may both send it.
@@ -115,40 +106,13 @@ class StopSignals:
             self._interrupted_at = now
             raise KeyboardInterrupt
 
-
-class RunTerminal:
-    """A run on the terminal: lines, a bar below them, and the signals that ask the run to stop.
-
-    When nobody can read the lines any more, the run is asked to stop, as by SIGPIPE.
-    """
-
-    def __init__(self) -> None:
-        self._bar: Any = None
-        self._task: Any = None
-        self._signals = StopSignals(self._asked_to_stop)
-        self.console = new_console(raises_broken_pipe=True)
-
-    @property
-    def stopped_by(self) -> int | None:
-        """The signal that asked the run to stop."""
-        return self._signals.number
-
-    def stopping(self) -> "bool | Literal['now']":
-        # What sends SIGTERM (a scheduler, a container's host) kills the process when its grace period is over.
-        return "now" if self._signals.stops_now else self.stopped_by is not None
-
-    def _asked_to_stop(self, number: int) -> None:
-        when = "now" if self._signals.stops_now else "after this step"
-        self.print(f"Stopping {when}, with a checkpoint; Ctrl-C again stops at once.")
-
     def print(self, text: str, style: str | None = None) -> None:
         """Print one line; it is not wrapped, so that in a log file a line stays a line."""
         try:
             self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
         except OSError:
             self.console.quiet = True
-            if self._signals.number is None:
-                self._signals.number = signal.SIGPIPE
+            self.stopped_by = self.stopped_by or signal.SIGPIPE
             # What is still in the buffer must go somewhere when the process ends.
             with suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -178,12 +142,17 @@ class RunTerminal:
             # A terminal that is gone cannot be restored.
             with suppress(OSError):
                 self._bar.stop()
-        self._signals.restore()
+        # From another thread (a run that hangs) handlers cannot be restored, and the process ends anyway.
+        while self._handlers and _in_main_thread():
+            signal.signal(*self._handlers.popitem())
 
     @contextmanager
     def running(self, at_once: Callable[[], str]) -> Iterator[None]:
         """Handle signals in the block; one that stops it at once ends the command with the text of `at_once`."""
-        self._signals.install()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if _in_main_thread() else ():
+            # nohup ignores SIGHUP, so that a run outlives its terminal.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                self._handlers[number] = signal.signal(number, self._handle)
         try:
             yield
         except KeyboardInterrupt:
@@ -200,14 +169,18 @@ class RunTerminal:
         raise typer.Exit(128 + (self.stopped_by or signal.SIGINT))
 
 
+def _in_main_thread() -> bool:
+    """Whether signals can be handled here."""
+    return threading.current_thread() is threading.main_thread()
+
+
 @contextmanager
 def ended_by_ctrl_c() -> Iterator[None]:
     """Let Ctrl-C end the process at once, without a traceback, while modules are imported.
 
     Compiled modules swallow a KeyboardInterrupt and fail later, with another error.
     """
-    handled = threading.current_thread() is threading.main_thread()
-    handled = handled and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    handled = _in_main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if handled:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:

@@ -265,16 +265,11 @@ def report(
 
 def _check(common: Common) -> None:
     """Refuse options that do not go together."""
-    from scalerl.curves import FORMS
-
-    is_paper, ends, limit = common.method == "paper", common.ceiling or [], FORMS[common.form].ceiling
+    is_paper, ends = common.method == "paper", common.ceiling or []
     for sentence, is_broken in {
         f"--method paper fits the sigmoid, not --form {common.form}": is_paper and common.form != "sigmoid",
         "--method paper has no intervals to pool: leave out --pool and --prior": is_paper
         and (common.pool or common.prior is not None),
-        f"--form {common.form} has its ceiling at {limit} and does not suit --y-scale none: choose another form": (
-            common.y_scale == "none" and limit is not None
-        ),
         "--ceiling takes one number, or the two ends of the grid of --method paper, the lower one first": (
             common.ceiling is not None and (not 0 < len(ends) <= 1 + is_paper or ends != sorted(set(ends)))
         ),
@@ -318,8 +313,7 @@ def _run(
     from scalerl.report.picture import draw
     from scalerl.report.text import render
 
-    options = chosen(common)[1]
-    tables, series = read(common, holdout=holdout)
+    tables, series, options = read(common, holdout=holdout)
     analysis = analyse(series, options)
     origins = column_origins(common.x, common.y, tables, series)
     drawn = common.drawn(lambda path: draw(analysis, path))
@@ -328,11 +322,11 @@ def _run(
     return analysis
 
 
-def read(common: Common, *, holdout: tuple[str, str] | None = None) -> "tuple[list[Table], list[Series]]":
-    """Read the files, and the curves that the options select from them."""
+def read(common: Common, *, holdout: tuple[str, str] | None = None) -> "tuple[list[Table], list[Series], FitOptions]":
+    """Return the tables of the files, the curves that the options select from them, and the options of their fits."""
     from scalerl.logs.formats import read_tables
     from scalerl.logs.series import series_from
 
-    selection = chosen(common, holdout=holdout)[0]
+    selection, options = chosen(common, holdout=holdout)
     tables = read_tables(common.files)
-    return tables, series_from(tables, selection)
+    return tables, series_from(tables, selection), options

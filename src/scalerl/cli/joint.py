@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from scalerl.cli import options as opt
 from scalerl.cli.console import show
-from scalerl.cli.curves import Common, chosen, read, shares_options
+from scalerl.cli.curves import Common, read, shares_options
 from scalerl.cli.options import Parsed, option
 from scalerl.errors import InputError, UsageError
 
@@ -18,7 +18,8 @@ def _curves(common: Common) -> "list[CurveResult]":
     """Fit the curves that the shared options select: each alone, or with `--prior` and `--pool`."""
     from scalerl.report.results import fitted_curves
 
-    return fitted_curves(read(common)[1], chosen(common)[1])
+    _, series, options = read(common)
+    return fitted_curves(series, options)
 
 
 @shares_options("plot", "explain", "method")
@@ -107,8 +108,9 @@ def transfer(
     target = transfers.parse_size(to, "--to")
     # The size last, so that it ends each curve's name.
     common = replace(common, by=(*(name for name in common.by or () if name != size), size))
-    start, series = transfers.in_one_scale(start, read(common)[1])
-    curves = fitted_curves(series, chosen(common)[1])
+    _, series, options = read(common)
+    start, series = transfers.in_one_scale(start, series)
+    curves = fitted_curves(series, options)
     done, notes = transfers.make_transfer(curves, size, target, start, at or [], common.level)
     drawn = common.drawn(lambda path: transfers.draw_transfer(done, path))
     content = transfers.transfer_json(done, notes)

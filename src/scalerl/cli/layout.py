@@ -6,21 +6,19 @@ from typing import TYPE_CHECKING
 import typer
 
 from scalerl.cli.console import say, table
-from scalerl.errors import ClusterError, RecipeError, UsageError
+from scalerl.errors import ClusterError, RecipeError
 
 if TYPE_CHECKING:
     from scalerl.config import Recipe
     from scalerl.run.memory import Memory
 
 
-def check_layout(name: str, recipe: "Recipe", gpus: str | None, *, check: bool) -> bool:
+def check_layout(name: str, recipe: "Recipe", gpus: str | None) -> bool:
     """Print what the recipe needs; return whether that is all there is to do. ClusterError if it does not fit.
 
     The GPUs are those given, or else those of this machine; without any there is nothing to count. Those of a cluster
     of several machines are not known before the run connects to it, which then counts them.
     """
-    if gpus is not None and not check:
-        raise UsageError("--gpus counts memory without training: give it with --check")
     if recipe.model.path is None:
         raise RecipeError("model.path is not set, so there is nothing to train: add --set model.path=...")
     from scalerl.models.load import load_config

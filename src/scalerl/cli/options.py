@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import typer
+from typer.core import TyperArgument, TyperOption
 
 from scalerl.errors import UsageError
 
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 else:
     Parsed = str | None
 """The type of an option with a `check`: a command gets what that returns."""
+
+# Typer prints Python's type, as in <list[str]>, beside an argument and --help. What a value is, its name and help say.
+for _kind in (TyperArgument, TyperOption):
+    _kind.display_type = lambda *_, **__: ""  # type: ignore[method-assign]
 
 Check = Callable[[Any, str], Any]
 """check(value, name of the option) returns the value that a command gets; UsageError says what the option takes."""

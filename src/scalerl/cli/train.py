@@ -58,14 +58,22 @@ def train(
     """
     if pause_at is not None and not 0 < pause_at <= 1:
         raise UsageError(f"--pause-at takes a share of the budget between 0 and 1, not {pause_at:g}")
+    if gpus is not None and not check:
+        raise UsageError("--gpus counts memory without training: give it with --check")
     settings, terminal = load(recipe, overrides, trust_remote_code=trust_remote_code), Terminal()
     (store.check_resumable if resume else store.check_new)(out)
-    settings, derived = _derive(settings)
-    if layout_only(recipe, settings, gpus, check=check):
-        return
+    if settings.cluster.address and gpus is None:
+        from scalerl.run.cluster.connect import check_address
+
+        check_address(settings.cluster.address)
     with setting_up():
+        from scalerl.cli.layout import check_layout
+        from scalerl.run.derive import derive
         from scalerl.run.run import Run
 
+        settings, derived = derive(settings)
+        if check and check_layout(recipe, settings, gpus):
+            return
         run = Run(settings, out, observer=terminal, resume=resume, hung_s=hung_after, pause_at=pause_at)
     if check:
         _try(recipe, run, derived)
@@ -83,15 +91,6 @@ def train(
         return
     typer.echo(f"\nDone: {end.reason}. The run is in {out}")
     conclude(out, plots=plots)
-
-
-def _derive(recipe: "Recipe") -> "tuple[Recipe, tuple[Derived, ...]]":
-    if not recipe.derived:
-        return recipe, ()
-    with setting_up():
-        from scalerl.run.derive import derive
-
-        return derive(recipe)
 
 
 def _try(recipe: str, run: "Run", derived: "Sequence[Derived]") -> None:
@@ -188,20 +187,6 @@ def load(recipe: str, overrides: Sequence[str] | None, *, trust_remote_code: boo
     for key, path in imports_of(loaded).items():
         typer.echo(f"{key} = {path}: code outside scalerl, which this command runs", err=True)
     return trusting(loaded, trust_remote_code=trust_remote_code)
-
-
-def layout_only(name: str, recipe: "Recipe", gpus: str | None, *, check: bool) -> bool:
-    """Check the cluster's address and price the layout, where asked for; return whether that was all."""
-    if recipe.cluster.address and gpus is None:
-        from scalerl.run.cluster.connect import check_address
-
-        check_address(recipe.cluster.address)
-    if not check and gpus is None:
-        return False
-    from scalerl.cli.layout import check_layout
-
-    with setting_up():
-        return check_layout(name, recipe, gpus, check=check)
 
 
 @contextmanager
