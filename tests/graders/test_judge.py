@@ -112,12 +112,16 @@ def test_numbers_of_another_scale_are_no_scores(said: str):
     assert [found for found in _SCORE.findall(f"Score: {said}") if float(found) <= 1] == []
 
 
-def test_replies_are_awaited_together_up_to_the_time_limit(server: Server):
-    with GraderPool(timeout_s=5) as pool:
-        *others, late = judged(pool, server, [*(f"nap 1.{number}" for number in range(40)), "nap 60"])
+def test_replies_are_awaited_together_up_to_the_time_limit(server: Server, tmp_path: Path):
+    cache = tmp_path / "judged.jsonl"
+    texts = [*(f"nap 1.{number}" for number in range(40)), "nap 60", "garbage"]
+    with GraderPool(timeout_s=8) as pool:
+        *others, late, _ = judged(pool, server, texts, cache=str(cache), most_cost=1.0, max_tokens=1234)
         assert {result.value for result in others} == {1.0}
         assert (late.value, late.reason) == (None, "timeout")
     assert server.most > 20
+    # A reply that comes too late is paid for as well, one that is none is not.
+    assert sum(json.loads(line)["num_out"] for line in cache.read_text().splitlines()) == 40 * 500 + 1234
 
 
 def test_a_server_that_refuses_or_is_gone_is_one_sentence(server: Server):
@@ -150,6 +154,6 @@ def test_a_question_is_asked_once_and_the_cache_keeps_the_cost(server: Server, t
 def test_a_long_cache_does_not_use_up_the_cpu_limit(server: Server, tmp_path: Path):
     cache = tmp_path / "judged.jsonl"
     with cache.open("w") as file:
-        file.writelines(f'{{"key": "{number}", "text": "", "num_in": 1, "num_out": 1}}\n' for number in range(300_000))
-    with GraderPool(num_workers=1, timeout_s=60, cpu_limit_s=0.3) as pool:
+        file.writelines(f'{{"key": "{number}", "text": "", "num_in": 1, "num_out": 1}}\n' for number in range(100_000))
+    with GraderPool(num_workers=1, timeout_s=60, cpu_limit_s=0.15) as pool:
         assert judged(pool, server, ["a"], cache=str(cache))[0].value == 1

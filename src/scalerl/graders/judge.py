@@ -8,7 +8,9 @@
     cache = "judged.jsonl"
 
 Every reply is a line of the cache, with the tokens that it took. So the same question is asked once, over all runs and
-resumes that share the file, and the cost so far is the sum of its lines.
+resumes that share the file, and the cost so far is the sum of its lines. Where the cost is limited, a question has a
+line before it is asked, with the most tokens that it may take, and that of the reply has the difference: a reply that
+comes too late for its grader is paid for as well.
 """
 
 import fcntl
@@ -48,6 +50,7 @@ _LONGEST_WAIT_S = 30.0
 _PATIENCE_S = 600.0
 """For one reply; the process that waits for it is ended after grading.timeout_s."""
 _MOST_BYTES = 4 * 2**20
+_CHARACTERS_PER_TOKEN = 4  # of English
 
 
 def judge(
@@ -70,7 +73,7 @@ def judge(
 ) -> Score:
     """Return the score that a model gives to the answer; None if its reply has none.
 
-    Prices are for a million tokens. Once the replies in the cache have cost `most_cost`, none is asked for any more and
+    Prices are for a million tokens. Once the questions in the cache have cost `most_cost`, none is asked any more and
     answers have no verdict; 0 sets no limit.
     """
     given = answer_part(text, thinking_start=thinking_start, thinking_end=thinking_end)
@@ -89,7 +92,14 @@ def judge(
         if said is None:
             if most_cost and (cost := replies.cost(price_in, price_out)) >= most_cost:
                 raise GraderError(f"the judge has cost {cost:.2f}, and most_cost is {most_cost:g}: raise it to go on")
-            said = replies.add(key, _asked(f"{url.rstrip('/')}/chat/completions", body, api_key, most_tries))
+            due = (len(question) // _CHARACTERS_PER_TOKEN, max_tokens) if most_cost else (0, 0)
+            replies.add(key, None, *due)
+            try:
+                said, num_in, num_out = _asked(f"{url.rstrip('/')}/chat/completions", body, api_key, most_tries)
+            except Exception:
+                replies.add(key, None, -due[0], -due[1])
+                raise
+            replies.add(key, said, num_in - due[0], num_out - due[1])
     found = _SCORE.findall(said)
     if not found or float(found[-1]) > 1:
         return Score(value=None, outcome="unclear")
@@ -128,22 +138,19 @@ class _Replies:
             with suppress(ValueError, TypeError, KeyError):
                 row = json.loads(line)
                 num_in, num_out = int(row["num_in"]), int(row["num_out"])
-                self._texts[row["key"]] = row["text"]
                 self._num_in, self._num_out = self._num_in + num_in, self._num_out + num_out
+                if row["text"] is not None:
+                    self._texts[row["key"]] = row["text"]
         return self._texts.get(key)
 
-    def add(self, key: str, reply: Any) -> str:
-        """Keep a server's reply and return its text. ValueError if it is not one."""
-        try:
-            used, text = reply.get("usage") or {}, str(reply["choices"][0]["message"]["content"])
-            nums = {"num_in": int(used.get("prompt_tokens", 0)), "num_out": int(used.get("completion_tokens", 0))}
-        except (AttributeError, LookupError, TypeError) as error:
-            raise ValueError(f"the judge's server sent what is not a completion: {str(reply)[:200]}") from error
+    def add(self, key: str, text: str | None, num_in: int, num_out: int) -> None:
+        """Add a line, unless it says nothing: a reply, or None for a change of the tokens alone."""
+        if text is None and num_in == num_out == 0:
+            return
         # What a killed process has left half written must not spoil this line.
         end = os.pread(self._file.fileno(), 1, max(0, os.fstat(self._file.fileno()).st_size - 1))
-        line = json.dumps({"key": key, "text": text, **nums}).encode() + b"\n"
+        line = json.dumps({"key": key, "text": text, "num_in": num_in, "num_out": num_out}).encode() + b"\n"
         self._file.write(line if end in (b"", b"\n") else b"\n" + line)
-        return text
 
     def cost(self, price_in: float, price_out: float) -> float:
         return (self._num_in * price_in + self._num_out * price_out) / 1e6
@@ -161,8 +168,17 @@ def prepare(*, cache: str = "", **_: object) -> None:
     _replies(cache).find("")
 
 
-def _asked(url: str, body: dict[str, Any], api_key: str, most_tries: int) -> Any:
-    """Return a server's reply; ask again, later and later, where it says that it is busy."""
+def _read(reply: Any) -> tuple[str, int, int]:
+    """Return the text of a server's reply, and the tokens of question and reply. ValueError if it is not one."""
+    try:
+        used, text = reply.get("usage") or {}, str(reply["choices"][0]["message"]["content"])
+        return text, int(used.get("prompt_tokens", 0)), int(used.get("completion_tokens", 0))
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ValueError(f"the judge's server sent what is not a completion: {str(reply)[:200]}") from error
+
+
+def _asked(url: str, body: dict[str, Any], api_key: str, most_tries: int) -> tuple[str, int, int]:
+    """Return a server's reply, see _read; ask again, later and later, where it says that it is busy."""
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen
 
@@ -171,7 +187,7 @@ def _asked(url: str, body: dict[str, Any], api_key: str, most_tries: int) -> Any
     for attempt in range(1, most_tries + 1):
         try:
             with urlopen(request, timeout=_PATIENCE_S) as reply:
-                return json.loads(reply.read(_MOST_BYTES))
+                return _read(json.loads(reply.read(_MOST_BYTES)))
         except HTTPError as error:
             if error.code not in _TRY_AGAIN or attempt == most_tries:
                 raise GraderError(f"the judge's server answered {error.code} {error.reason}") from None
