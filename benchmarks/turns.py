@@ -99,7 +99,11 @@ def measure(name: str, turns: int, tool_s: float | None, *, num: int, slots: int
         spec = EnvironmentSpec(settings=EnvironmentSettings(name="waiting:Wait", in_process=in_process, **own))
         steps = build_steps(spec, GradingSettings(timeout_s=120.0))
         environments["own"] = Playing(
-            steps=steps, observe=observe, opened=lambda request, step: request.prompt_tokens, max_turns=turns
+            name="own",
+            steps=steps,
+            observe=observe,
+            opened=lambda request, step: request.prompt_tokens,
+            max_turns=turns,
         )
     engine = TurnsEngine(inner, environments, decode=lambda tokens: "", context=CONTEXT, slots=slots)
     requests = make_requests(num + 1, environment="own" if environments else "")

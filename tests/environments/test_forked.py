@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from contextlib import closing, nullcontext
 from pathlib import Path
 
@@ -10,13 +9,13 @@ import pytest
 from contracts.requests import drain
 from hostile_environments import HARMS
 from played import observe, opened, request, turns_engine
+from sessions import is_gone
 
 from scalerl.config.parts import EnvironmentSettings, GradingSettings
 from scalerl.environments.build import EnvironmentSpec, build_steps
 from scalerl.environments.steps import Steps
 from scalerl.environments.turns import Playing, TurnsEngine
 from scalerl.errors import GraderPoolError
-from scalerl.remote.session import session_members
 from scalerl.types import Completion, Problem, Request
 
 LIMITS = GradingSettings(timeout_s=60.0, cpu_limit_s=3.0, memory_limit_mb=256)
@@ -30,23 +29,17 @@ def forked(name: str, limits: GradingSettings = LIMITS, **settings: object) -> S
 
 
 def engine_of(**environments: Steps) -> TurnsEngine:
-    playing = {name: Playing(steps=steps, observe=observe, opened=opened) for name, steps in environments.items()}
+    playing = {
+        name: Playing(name=name, steps=steps, observe=observe, opened=opened) for name, steps in environments.items()
+    }
     return turns_engine(playing, slots=8)
 
 
-def played(steps: Steps, requests: list[Request]) -> list[Completion]:
+def played(steps: Steps, requests: list[Request]) -> tuple[list[Completion], dict[str, str]]:
+    """Return the conversations, and the first errors."""
     with closing(engine_of(own=steps)) as engine:
         engine.submit(requests)
-        return drain(engine)
-
-
-def gone(session: int, timeout_s: float = 20.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while session_members(session):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
+        return drain(engine), engine.first_errors
 
 
 EXPECTED = {
@@ -87,9 +80,9 @@ def test_harm_costs_one_verdict_and_nobody_elses(capfd: pytest.CaptureFixture[st
     for harm, episode in ended.values():
         assert episode is not None
         assert (episode.reason, episode.value) == (EXPECTED.get(harm), None if EXPECTED.get(harm) else 1.0), harm
-    assert patient.first_errors.keys() == short.first_errors.keys() == {"hostile_environments:Hostile"}
-    assert gone(patient.pid)
-    assert gone(short.pid)
+    assert engine.first_errors.keys() == {"patient", "short"}
+    assert is_gone(patient.pid)
+    assert is_gone(short.pid)
     left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"sleep(1000.5)" in read_bytes(path)]
     assert not left
     # What was printed is not passed on without bound.
@@ -105,14 +98,14 @@ def read_bytes(path: Path) -> bytes:
 
 def test_each_conversation_keeps_its_process():
     steps = forked("Pid")
-    completions = played(steps, [request(number, budget=200) for number in range(12)])
+    completions, errors = played(steps, [request(number, budget=200) for number in range(12)])
+    assert not errors
     for completion in completions:
         observed = [
             completion.tokens[end : end + 2].tolist() for (_, end), _ in zip(completion.turns, range(2), strict=False)
         ]
         assert [first for first, _ in observed] == [1, 2]
         assert len({pid for _, pid in observed}) == 1
-    assert not steps.first_errors
 
 
 @pytest.mark.parametrize(("answer", "num", "reason"), [("", 4, None), ("raise", 1, "error")])
@@ -121,10 +114,10 @@ def test_environment_is_closed_after_its_conversation(tmp_path: Path, answer: st
     path = tmp_path / "closed"
     problem = Problem(id="1", prompt="1", answer=answer, task="own")
     steps = forked("Closing", path=str(path))
-    completions = played(steps, [request(number, problem=problem) for number in range(num)])
+    completions, _ = played(steps, [request(number, problem=problem) for number in range(num)])
     assert [getattr(completion.episode, "reason", "") for completion in completions] == [reason] * num
     assert path.read_text() == "closed\n" * num
-    assert gone(steps.pid)
+    assert is_gone(steps.pid)
 
 
 def test_settings_are_not_in_the_command_line(tmp_path: Path):
@@ -144,7 +137,7 @@ def test_death_of_the_forker_ends_the_run():
             with pytest.raises(GraderPoolError, match="hostile_environments:Pid") if number else nullcontext():
                 engine.submit([request(number)])
                 drain(engine)
-    assert gone(steps.pid)
+    assert is_gone(steps.pid)
 
 
 @pytest.mark.parametrize(

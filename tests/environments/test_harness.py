@@ -42,11 +42,12 @@ def played() -> dict[str, Completion]:
     """Return a conversation with each of the programs of own_programs."""
     settings = EnvironmentSettings.model_validate({"name": "harness", "program": "own_programs:chosen"})
     steps = build_steps(EnvironmentSpec(settings=settings), GradingSettings(timeout_s=60.0))
-    with closing(turns_engine({"own": Playing(steps=steps, observe=observe, opened=opened)})) as engine:
+    playing = Playing(name="harness", steps=steps, observe=observe, opened=opened)
+    with closing(turns_engine({"own": playing})) as engine:
         problems = [Problem(id=name, prompt="", answer=name, task="own") for name in PROGRAMS]
         engine.submit([request(number, budget=200, problem=each) for number, each in enumerate(problems)])
         completions = {completion.request.problem.id: completion for completion in drain(engine)}
-    assert steps.first_errors == {"harness": "RuntimeError: broken on purpose"}
+    assert engine.first_errors == {"harness": "RuntimeError: broken on purpose"}
     return completions
 
 
@@ -135,12 +136,12 @@ def agents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def played_example(settings: dict[str, Any], num: int = 2, **rules: Any) -> list[Completion]:
     steps = build_steps(EnvironmentSpec(settings=EnvironmentSettings(**settings)), GradingSettings(timeout_s=120.0))
-    playing = Playing(steps=steps, observe=observe_any, opened=opened_any, **rules)
+    playing = Playing(name="own", steps=steps, observe=observe_any, opened=opened_any, **rules)
     problem = Problem(id="0", prompt="1 2 3", answer="4", task="own")
     with closing(turns_engine({"own": playing}, context=4000)) as engine:
         engine.submit([request(number, budget=200, problem=problem) for number in range(num)])
         completions = drain(engine, max_polls=100_000)
-    assert not steps.first_errors
+    assert not engine.first_errors
     return completions
 
 

@@ -14,12 +14,12 @@ from played import STOPS, Counting, Echo, Slow, playing, request, scripted, turn
 from simulated import NUM_COMPLETIONS, AtOnce, CountingLearner, grade, make_requests
 
 from scalerl.environments.conversation import fit_plan
-from scalerl.environments.protocol import Session, Step, read_step
-from scalerl.environments.steps import Here
+from scalerl.environments.protocol import Step, read_step
+from scalerl.environments.steps import Here, Session
 from scalerl.loop.pipeline import Pipeline
 from scalerl.run.pack import pack_groups, unpack_groups
 from scalerl.tasks.curriculum import Curriculum, uniform
-from scalerl.types import Completion, Episode, Group, LengthPlan
+from scalerl.types import Completion, Episode, LengthPlan
 
 
 class Recording(FakeEngine):
@@ -150,6 +150,13 @@ def test_requests_without_an_environment_pass_through():
             Episode(answer="8", base=0.5),
             False,
         ),
+        # Calls and their errors are counted.
+        (
+            [Step(observation="5", num_calls=2, num_errors=1), Step(done=True, reward=1.0, num_calls=1)],
+            {},
+            Episode(value=1.0, num_calls=3, num_errors=1),
+            False,
+        ),
         # Limits.
         (["5", "6", "7"], {"max_turns": 2}, Episode(value=0.0), True),
         ([Step(observation="5", reward=0.5)], {"max_turns": 1}, Episode(value=0.5), True),
@@ -187,7 +194,7 @@ def test_lone_surrogates_become_escapes():
         def reset(self) -> str:
             return "\ud800"
 
-    assert Session(Opening, {}, request().problem, 0).opening.observation == "\\ud800"
+    assert Session(Opening, {})((request().problem, 0)) == {"step": Step(observation="\\ud800")}
 
 
 def test_errors_of_environments_hide_secrets(monkeypatch: pytest.MonkeyPatch):
@@ -196,13 +203,6 @@ def test_errors_of_environments_hide_secrets(monkeypatch: pytest.MonkeyPatch):
     engine.submit([request(budget=200)])
     drain(engine)
     assert engine.first_errors == {"own": "ValueError: refused: (hidden)"}
-
-
-def test_calls_and_their_errors_are_counted():
-    engine = scripted(Step(observation="5", num_calls=2, num_errors=1), Step(done=True, reward=1.0, num_calls=1))
-    engine.submit([request(budget=200)])
-    (completion,) = drain(engine)
-    assert completion.episode == Episode(value=1.0, num_calls=3, num_errors=1)
 
 
 def test_a_cut_turn_is_not_carried_out():
@@ -272,8 +272,9 @@ def test_follow_up_turns_come_before_new_conversations():
 class Stuck(Here):
     """Steps that never come back, but for the start of a conversation."""
 
-    def give(self, message, limit_s, seat) -> int:
-        return super().give(message, limit_s, seat) if seat == self._num_given else 10**9
+    def tell(self, key, message) -> None:
+        if key not in self._open:
+            super().tell(key, message)
 
 
 def test_conversations_that_wait_for_steps_are_bounded():
@@ -282,7 +283,7 @@ def test_conversations_that_wait_for_steps_are_bounded():
     engine.submit([request(number, budget=200) for number in range(40)])
     for _ in range(400):
         engine.poll()
-    assert len(stuck.steps._conversations) == 8
+    assert len(stuck.steps._open) == 8  # type: ignore[union-attr]
     assert engine.num_pending == 40
 
 
@@ -331,7 +332,8 @@ def test_resumed_pipeline_plays_conversations_again_alike(tmp_path):
         if stop_at is None or stop_at == 6:
             return seen
         state = pipeline.state()
-        state = dataclasses.replace(state, groups=unpack_groups(*pack_groups(state.groups)))
+        assert state.groups
+        assert unpack_groups(*pack_groups(state.groups)) == tuple(state.groups)
         again = turns_engine({"own": playing(Echo)})
         restored = Curriculum.restore(state.meta["curriculum"], ids, is_solved=uniform)
         resumed = pipeline_over(again, 2, restored, state=state, learner=CountingLearner(stop_at))
@@ -365,20 +367,6 @@ def test_pause_puts_conversations_aside():
     assert {c.request.key: c.tokens.tolist() for c in completions} == {
         key: completion.tokens.tolist() for key, completion in undisturbed.items()
     }
-
-
-def test_groups_of_conversations_survive_a_checkpoint():
-    engine = turns_engine({"own": playing(Echo)})
-    engine.submit([replace(request(number), group="g", index=number) for number in range(4)])
-    completions = tuple(sorted(drain(engine), key=lambda each: each.request.index))
-    group = Group(
-        key="g",
-        problem=completions[0].request.problem,
-        completions=completions,
-        correct=(True, False, None, True),
-        rewards=(1.0, -1.0, 0.0, 1.0),
-    )
-    assert unpack_groups(*pack_groups([group])) == (group,)
 
 
 def test_unknown_environment_is_refused_and_nothing_queued():

@@ -82,18 +82,16 @@ def module_is_loaded(text: str, answer: str, /) -> bool:
     return text in sys.modules
 
 
+_LOOPS: list[asyncio.AbstractEventLoop] = []
+
+
 async def wait_for_others(text: str, answer: str, /, *, folder: str, num: int) -> bool:
-    """Return once `num` processes have begun a call; each has a file in the folder."""
+    """Wait until `num` processes have begun a call; each has a file in the folder.
+
+    Return whether what the first call of this process has opened, such as a client over HTTP, can still be used.
+    """
     Path(folder, str(os.getpid())).touch()
     while len(os.listdir(folder)) < num:
         await asyncio.sleep(0.2)
-    return text == answer
-
-
-_KEPT: list[asyncio.AbstractEventLoop] = []
-
-
-async def keep_a_client(text: str, answer: str, /) -> bool:
-    """Return whether what the first call of this process has opened, such as a client over HTTP, can still be used."""
-    _KEPT.append(asyncio.get_running_loop())
-    return _KEPT[0] is _KEPT[-1]
+    _LOOPS.append(asyncio.get_running_loop())
+    return _LOOPS[0] is _LOOPS[-1]

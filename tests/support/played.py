@@ -1,6 +1,5 @@
 """Environments without a model: tokens are numbers, and a text is its tokens as numbers with spaces between them."""
 
-import functools
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,8 +8,8 @@ from typing import Any
 from contracts.requests import make_request
 from fake_engine import FakeEngine
 
-from scalerl.environments.protocol import Session, Step
-from scalerl.environments.steps import Here, Steps
+from scalerl.environments.protocol import Step
+from scalerl.environments.steps import Here, Session
 from scalerl.environments.turns import Playing, TurnsEngine
 from scalerl.types import LengthPlan, Problem, Request, derive_seed
 
@@ -83,9 +82,9 @@ class Scripted:
 class Slow(Here):
     """Steps that take a random number of polls."""
 
-    def poll(self, timeout_s: float = 0.0) -> list[tuple[int, Any]]:
+    def poll(self, timeout_s: float = 0.0) -> list[tuple[Any, Any]]:
         # Deterministic for a seed; a wait ends with something, as a pool's does after some time.
-        drawn = random.Random(len(self._seats) * 7919 + len(self._replies))
+        drawn = random.Random(len(self._open) * 7919 + len(self._replies))
         some = [each for each in self._replies if timeout_s or drawn.random() < 0.2]
         self._replies = [each for each in self._replies if each not in some]
         return some
@@ -94,8 +93,8 @@ class Slow(Here):
 def playing(
     start: Any, settings: Mapping[str, Any] | None = None, *, where: type[Here] = Here, **rules: Any
 ) -> Playing:
-    made = Steps("own", where(functools.partial(Session, start, settings or {})))
-    return Playing(steps=made, observe=observe, opened=opened, **rules)
+    steps = where(Session(start, settings or {}))
+    return Playing(name="own", steps=steps, observe=observe, opened=opened, **rules)
 
 
 def turns_engine(

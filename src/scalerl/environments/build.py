@@ -18,10 +18,10 @@ from scalerl.config.parts import EnvironmentSettings, GradingSettings
 from scalerl.config.suggest import quoted
 from scalerl.environments.chat import ChatCalls, chat_observer, described, offers_tools
 from scalerl.environments.harness import Harness
-from scalerl.environments.protocol import LONGEST_OBSERVATION, Begin, Session, Step
+from scalerl.environments.protocol import LONGEST_OBSERVATION, Step
 from scalerl.environments.python import python_tool
 from scalerl.environments.search import search_tool
-from scalerl.environments.steps import Conversing, Here, Steps
+from scalerl.environments.steps import Here, Session, Steps
 from scalerl.environments.tools import Plain, Tool, Tools, calculator, schema_of
 from scalerl.environments.turns import Playing
 from scalerl.errors import RecipeError
@@ -74,13 +74,13 @@ def has_tools(settings: EnvironmentSettings) -> bool:
     return settings.name in (_SEVERAL, *TOOLS)
 
 
-def find(spec: EnvironmentSpec) -> Begin:
-    """Return what begins conversations, after checking that settings fit; RecipeError says why it cannot be used."""
+def find(spec: EnvironmentSpec) -> Session:
+    """Return a conversation to be begun, after checking that settings fit; RecipeError says why it cannot be used."""
     settings, own, name = spec.settings, spec.settings.own, spec.settings.name
     call_format = ChatCalls(spec.thinking_end) if spec.chat else None
     if has_tools(settings):
         used = {"tools": find_tools(settings), "max_calls": own.get("max_calls", 8)}
-        return functools.partial(Session, Tools, {**used, "call_format": call_format or Plain()})
+        return Session(Tools, {**used, "call_format": call_format or Plain()})
     if name == _HARNESS:
         path = own.pop("program", "")
         if not isinstance(path, str) or ":" not in path or settings.in_process or os.name != "posix":
@@ -91,7 +91,7 @@ def find(spec: EnvironmentSpec) -> Begin:
             )
         program = import_function(path)
         _check_call(path, program, (None,), own, "program(problem, *, settings)")
-        return functools.partial(Session, Harness, {"program": program, "call_format": call_format, "settings": own})
+        return Session(Harness, {"program": program, "call_format": call_format, "settings": own})
     if ":" not in name:
         entry(dict.fromkeys([_SEVERAL, _HARNESS, *TOOLS]), name, "the environment")
     start = import_function(name)
@@ -101,7 +101,7 @@ def find(spec: EnvironmentSpec) -> Begin:
         _check_call(name, start, (None, 0), own, "environment(problem, seed, *, settings)")
     if inspect.isclass(start) and not callable(getattr(start, "step", None)):
         raise RecipeError(f'the environment "{name}" has no method step(text)')
-    return functools.partial(Session, start, own)
+    return Session(start, own)
 
 
 def _check_call(
@@ -147,6 +147,7 @@ def build_playing(task: Task, text: Text, limits: GradingSettings) -> Playing:
     """Return a task's environment, ready for conversations; RecipeError says why it cannot be used."""
     settings = task.environment
     return Playing(
+        name=settings.name,
         steps=build_steps(EnvironmentSpec.of(task), limits),
         observe=observer(task, text),
         opened=functools.partial(_opened, task, text),
@@ -159,18 +160,12 @@ def build_playing(task: Task, text: Text, limits: GradingSettings) -> Playing:
 
 def build_steps(spec: EnvironmentSpec, limits: GradingSettings) -> Steps:
     """Return where the environment runs: in this process, or in one per conversation if it may hang or crash."""
-    begin, name = find(spec), spec.settings.name
+    session, name = find(spec), spec.settings.name
     if not (spec.may_hang and os.name == "posix"):
-        return Steps(name, Here(begin))
+        return Here(session)
     given = limits.model_dump(include={"timeout_s", "cpu_limit_s", "memory_limit_mb"})
-    work, allowed = f"{__name__}:{conversing.__name__}", Limits(**given, longest_reply=_LONGEST_REPLY)
-    children = Children(f'the process of the environment "{name}"', work, spec, limits=allowed)
-    return Steps(name, children, timeout_s=limits.timeout_s)
-
-
-def conversing(spec: EnvironmentSpec) -> Conversing:
-    """Return what runs in a conversation's process."""
-    return Conversing(find(spec))
+    work, allowed = f"{__name__}:{find.__name__}", Limits(**given, longest_reply=_LONGEST_REPLY)
+    return Children(f'the process of the environment "{name}"', work, spec, limits=allowed)
 
 
 def observer(task: Task, text: Text) -> Callable[[Step], Sequence[int]]:

@@ -19,15 +19,12 @@ for a seed and the same turns: a run that was killed plays conversations again. 
 own (steps.py), unless the recipe says in_process.
 """
 
-import inspect
 import json
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
-
-from scalerl.types import Problem
+from typing import Any, Protocol
 
 LONGEST_OBSERVATION = 100_000
 """Characters; more than any context holds. An environment that prints more has failed."""
@@ -73,36 +70,6 @@ class Environment(Protocol):
 
 Start = Callable[..., Any]
 """A class or function (problem, seed, *, settings) -> Environment, or a class in the manner of gymnasium."""
-
-
-class Session:
-    """One environment while its conversation goes on; `step` returns a Step whatever the environment returns."""
-
-    def __init__(self, start: Start, settings: Mapping[str, Any], problem: Problem, seed: int) -> None:
-        has_reset = inspect.isclass(start) and hasattr(start, "reset")
-        self._environment: Any = start(**settings) if has_reset else cast(Start, start)(problem, seed, **settings)
-        self._done = False
-        reset = getattr(self._environment, "reset", None)
-        begin = getattr(self._environment, "begin", None)
-        opening = "" if reset is None else str(_first(_call_reset(reset, problem, seed)))
-        self.opening = read_step(opening if begin is None else begin())
-        """What the environment says before the model's first turn."""
-        self._done = self.opening.done
-
-    def step(self, text: str) -> Step:
-        if self._done:
-            raise RuntimeError("the environment was asked to go on after the end of its conversation")
-        step = read_step(self._environment.step(text))
-        self._done = step.done
-        return step
-
-    def close(self) -> None:
-        if callable(close := getattr(self._environment, "close", None)):
-            close()
-
-
-Begin = Callable[[Problem, int], Session]
-"""Begins a conversation about a problem, with a seed."""
 
 
 def read_step(returned: Any) -> Step:
@@ -164,19 +131,3 @@ def _number(returned: Any) -> float:
         f"the environment returned {returned!r:.60}, but a step returns a text, a number from 0 to 1, None, a Step, or "
         f"gymnasium's five values"
     )
-
-
-def _first(returned: Any) -> Any:
-    """Return the observation of what `reset` returned: gymnasium's has a dict of information beside it."""
-    is_pair = isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)
-    observation = returned[0] if is_pair else returned
-    return "" if observation is None else observation
-
-
-def _call_reset(reset: Callable[..., Any], problem: Problem, seed: int) -> Any:
-    """Call `reset` with as much of a problem and a seed as it takes."""
-    parameters = inspect.signature(reset).parameters
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    # gymnasium's seeds have 32 bits.
-    given = {"seed": seed % 2**31, "options": {"prompt": problem.prompt, "answer": problem.answer}}
-    return reset(**{name: value for name, value in given.items() if takes_any or name in parameters})

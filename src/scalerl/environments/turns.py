@@ -18,10 +18,11 @@ from typing import Any, Literal
 from scalerl.config.secrets import redact
 from scalerl.environments.conversation import Conversation
 from scalerl.environments.protocol import Step
-from scalerl.environments.steps import Stepped, Steps
+from scalerl.environments.steps import Steps, read_reply
+from scalerl.graders.supervisor import Reply
 from scalerl.import_path import one_line
 from scalerl.loop.seams import Engine
-from scalerl.types import Completion, Episode, Request, Work
+from scalerl.types import Completion, Episode, Request, Work, derive_seed
 
 Rewards = Literal["last", "sum", "mean"]
 
@@ -32,6 +33,7 @@ _WAIT_S = 0.02  # longest wait for a step while nothing is sampled
 class Playing:
     """An environment, and how conversations with it are held."""
 
+    name: str
     steps: Steps
     observe: Callable[[Step], Sequence[int]]
     """What a step says as the tokens that follow a turn of the model."""
@@ -44,6 +46,8 @@ class Playing:
     """How the rewards of turns are added up."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Sums that are worth 0 and 1."""
+    first_errors: dict[str, str] = field(default_factory=dict)
+    """The first error of the environment, by its name."""
 
     def scale(self, rewards: Sequence[float]) -> tuple[float, float]:
         """Return (base, weight): a conversation whose last reward is x is worth base + weight * x.
@@ -59,6 +63,10 @@ class Playing:
         return (base - low) / (high - low), weight / (high - low)
 
 
+_Replied = tuple[Any, Reply, float]
+"""The key of a conversation, what its environment replied, and when that came."""
+
+
 @dataclass(slots=True)
 class _Open:
     """A conversation that is under way."""
@@ -67,6 +75,8 @@ class _Open:
     playing: Playing
     texts: list[str] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
+    submitted: float = 0.0
+    """When its newest turn was given to the environment."""
     episode: Episode = field(default_factory=Episode)
     """What has been counted so far."""
 
@@ -93,8 +103,8 @@ class _Underway:
     """By key."""
     ready: deque[Request] = field(default_factory=deque)
     """Turns to be sampled."""
-    arrived: list[Stepped] = field(default_factory=list)
-    """Results of steps that came while all this was put aside."""
+    arrived: list[_Replied] = field(default_factory=list)
+    """What came while all this was put aside."""
     num_single: int = 0
     """Requests without an environment that are to be sampled: their first turn is all."""
     num_starting: int = 0
@@ -140,8 +150,8 @@ class TurnsEngine:
     @property
     def first_errors(self) -> dict[str, str]:
         """The first exception of each environment that raised one."""
-        errors = {name: error for steps in self._all_steps() for name, error in steps.first_errors.items()}
-        return {name: redact(error) for name, error in errors.items()}
+        errors = [each.first_errors for each in self._environments.values()]
+        return {name: redact(error) for each in errors for name, error in each.items()}
 
     def take_seconds(self) -> tuple[float, float]:
         """Return the seconds that steps took since the last call, and those in which nothing was sampled meanwhile."""
@@ -158,7 +168,7 @@ class TurnsEngine:
         """Advance the engine and the environments; return the conversations that ended."""
         self._feed()
         turns = self._engine.poll() if self._now.num_sampling else []
-        ended = [*map(self._sampled, turns), *map(self._advanced, self._stepped())]
+        ended = [*map(self._sampled, turns), *(self._advanced(*replied) for replied in self._replies())]
         self._feed()
         return [completion for completion in ended if completion is not None]
 
@@ -211,18 +221,20 @@ class TurnsEngine:
         self._submit_step(each)
 
     def _submit_step(self, each: _Open) -> None:
-        started = self._clock()
-        each.playing.steps.submit(each.key, each.conversation.request, each.texts)
-        self._waited_s += self._clock() - started
+        """Give the newest turn to the environment, or the problem, with one seed for all completions of a group."""
+        request, each.submitted = each.conversation.request, self._clock()
+        opening = (request.problem, derive_seed("environment", request.group))
+        each.playing.steps.tell(each.key, each.texts[-1] if each.texts else opening)
+        self._waited_s += self._clock() - each.submitted
 
-    def _stepped(self) -> list[Stepped]:
-        """Return the results of steps; wait a moment for one where nothing else is to do."""
+    def _replies(self) -> list[_Replied]:
+        """Return the replies of environments; wait a moment for one where nothing else is to do."""
         arrived, self._now.arrived = self._now.arrived, []
         idle = not (arrived or self._now.num_sampling or self._now.ready)
         started = self._clock()
         for steps in self._all_steps():
             if steps.num_pending:
-                arrived += steps.poll(_WAIT_S if idle else 0.0)
+                arrived += [(*replied, self._clock()) for replied in steps.poll(_WAIT_S if idle else 0.0)]
         if idle:
             self._waited_s += self._clock() - started
         return arrived
@@ -242,21 +254,21 @@ class TurnsEngine:
         self._submit_step(each)
         return None
 
-    def _advanced(self, stepped: Stepped) -> Completion | None:
+    def _advanced(self, key: str, reply: Reply, at: float) -> Completion | None:
         """Go on after a step; return the conversation if it ends with it."""
-        each = self._now.open.get(stepped.key)
+        each = self._now.open.get(key)
         if each is None:
             # Its conversation is put aside, or was dropped at the end of a pause.
-            if stepped.key in self._held.open:
-                self._held.arrived.append(stepped)
+            if key in self._held.open:
+                self._held.arrived.append((key, reply, at))
             return None
-        self._tool_s += stepped.seconds
-        step, begins = stepped.step, not each.texts
+        self._tool_s += at - each.submitted
+        (step, reason, error), begins = read_reply(reply), not each.texts
         each.count(step)
         self._now.num_starting -= begins
         # Without a turn of the model nothing was sampled, so nothing can be learned from it.
-        if reason := stepped.reason or ("no_answer" if step.done and begins else None):
-            return self._fail(each, reason)
+        if reason := reason or ("no_answer" if step.done and begins else None):
+            return self._fail(each, reason, error)
         if step.done:
             unrewarded = step.truncated and step.reward is None and step.answer is None
             return self._end(each, 0.0 if unrewarded else step.reward, answer=step.answer, truncated=step.truncated)
@@ -291,7 +303,7 @@ class TurnsEngine:
     def _fail(self, each: _Open, reason: str, error: str = "") -> Completion:
         """End a conversation whose environment failed. A completion has at least one token: here one never trained."""
         if error:
-            each.playing.steps.first_errors.setdefault(each.conversation.request.environment, error)
+            each.playing.first_errors.setdefault(each.playing.name, error)
         if not each.conversation.tokens:
             each.conversation.observe([each.conversation.request.prompt_tokens[-1]], version=self.version)
         return self._end(each, None, reason=reason)

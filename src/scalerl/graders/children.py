@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Hashable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import IO, Any
@@ -17,8 +18,8 @@ from scalerl.config.secrets import redact
 from scalerl.errors import GraderError, GraderPoolError
 from scalerl.graders.supervisor import Limits, Reply
 
-News = queue.SimpleQueue[tuple[Any, ...] | None]
-"""What the supervisor has sent; None after the last."""
+News = queue.SimpleQueue[tuple[Any, ...]]
+"""What the supervisor has sent; ("gone",) after the last."""
 
 _CLOSE_TIMEOUT_S = 10.0
 _LOAD_TIMEOUT_S = 120.0
@@ -29,7 +30,10 @@ _LONGEST_LINE = 500
 
 
 class Children:
-    """Forked processes. A bad message affects only itself: it ends with a reason. Use it from one thread only."""
+    """Forked processes. A bad message affects only itself: it ends with a reason. Use it from one thread only.
+
+    A message and the reply to it have a key.
+    """
 
     def __init__(self, name: str, work: str, *given: Any, limits: Limits) -> None:
         """Start the supervisor; `work` is the import path of supervisor.Work, and `name` is for messages.
@@ -39,7 +43,9 @@ class Children:
         if os.name != "posix":
             raise GraderPoolError(f"graders cannot run in child processes on {sys.platform}: that needs Linux or macOS")
         self._name, self._num_given = name, 0
-        self._replies: list[tuple[int, Reply]] = []
+        self._keys: dict[int, Hashable] = {}
+        """Keys of messages without a reply, by number."""
+        self._seats: dict[Hashable, int] = {}
         try:
             pickled = pickle.dumps((limits, work, given))
         except Exception as error:
@@ -48,7 +54,7 @@ class Children:
         self._news = News()
         threading.Thread(target=_read, args=(self._end, self._news), name="news of children", daemon=True).start()
         self._close = weakref.finalize(self, _stop, self._process, self._end, os.getpid())
-        if not self._receive(_LOAD_TIMEOUT_S):
+        if self._receive(_LOAD_TIMEOUT_S) is None:
             self.close()
             raise GraderPoolError(f"{name} cannot be loaded: its import took over {_LOAD_TIMEOUT_S:.0f} s")
 
@@ -57,62 +63,69 @@ class Children:
         """Process id of the supervisor; also the session id of all processes."""
         return self._process.pid
 
-    def begin(self, message: Any, limit_s: float) -> int:
-        """Give a message to a fork of its own, and return its number, which is that of the fork's seat too."""
-        return self.give(message, limit_s, self._num_given)
+    @property
+    def num_pending(self) -> int:
+        """Messages whose replies `poll` has not returned."""
+        return len(self._keys)
 
-    def give(self, message: Any, limit_s: float, seat: int | None = None) -> int:
-        """Give a message to a free worker, or to the fork in a seat, and return its number."""
-        number, self._num_given = self._num_given, self._num_given + 1
-        self._send("give", number, seat, message, limit_s)
-        return number
+    def give(self, key: Hashable, message: Any) -> None:
+        """Give a message to any free worker."""
+        self._give(key, None, message)
 
-    def end(self, seat: int) -> None:
-        """End the fork in a seat; one that has no message closes its work first."""
-        self._send("end", seat)
+    def tell(self, key: Hashable, message: Any) -> None:
+        """Give a message to the fork that is kept for this key, from the first message until `end`."""
+        self._give(key, self._seats.setdefault(key, self._num_given), message)
 
-    def poll(self, timeout_s: float = 0.0) -> list[tuple[int, Reply]]:
-        """Return the replies since the last call, by number; wait up to `timeout_s` for at least one."""
-        self._receive(0.0 if self._replies else timeout_s)
-        while self._receive(0.0):
-            pass
-        replies, self._replies = self._replies, []
+    def end(self, key: Hashable) -> None:
+        """End the fork of a key; one that has no message closes its work first."""
+        self._keys = {number: each for number, each in self._keys.items() if each != key}
+        self._send("end", self._seats.pop(key))
+
+    def poll(self, timeout_s: float = 0.0) -> list[tuple[Hashable, Reply]]:
+        """Return the replies since the last call, by key; wait up to `timeout_s` for at least one."""
+        replies: list[tuple[Hashable, Reply]] = []
+        while message := self._receive(0.0 if replies else timeout_s):
+            _, number, reply = message
+            # Otherwise its fork was ended.
+            if number in self._keys:
+                replies.append((self._keys.pop(number), reply))
         return replies
 
     def close(self) -> None:
         """End all processes; what was not answered is dropped."""
         self._close()
 
-    def _send(self, *message: object) -> None:
+    def _give(self, key: Hashable, seat: int | None, message: Any) -> None:
+        number, self._num_given = self._num_given, self._num_given + 1
+        self._keys[number] = key
+        self._send("give", number, seat, message)
+
+    def _send(self, *order: object) -> None:
         # Whoever asks next is told why.
         with suppress(OSError):
-            self._end.send(message)
+            self._end.send(order)
 
-    def _receive(self, timeout_s: float) -> bool:
-        """Take the supervisor's next message; return whether one came in time."""
+    def _receive(self, timeout_s: float) -> tuple[Any, ...] | None:
+        """Return what the supervisor says next: that it is ready, or the number of a message and its reply."""
         if not self._close.alive:
             raise GraderPoolError(f"{self._name} is closed")
         try:
-            message = self._news.get(timeout_s > 0, None if timeout_s == math.inf else timeout_s)
+            kind, *said = self._news.get(timeout_s > 0, None if timeout_s == math.inf else timeout_s)
         except queue.Empty:
-            return False
-        match message:
-            case ("ended", number, reply):
-                self._replies.append((number, reply))
-            case ("ready",):
-                pass
-            case ("refused", reason):
-                raise GraderError(reason)
-            case ("failed", reason):
-                raise GraderPoolError(f"{self._name} failed: {reason}")
-            case _:
-                self._news.put(None)
+            return None
+        match kind:
+            case "refused":
+                raise GraderError(*said)
+            case "failed":
+                raise GraderPoolError(f"{self._name} failed: {said[0]}")
+            case "gone":
+                self._news.put((kind,))
                 status = self._process.wait()
                 raise GraderPoolError(
                     f"{self._name} died, with exit status {status}: a run continues from its last checkpoint with "
                     "--resume"
                 )
-        return True
+        return (kind, *said)
 
 
 def _started(given: bytes) -> tuple[subprocess.Popen[bytes], Connection]:
@@ -155,7 +168,7 @@ def _read(end: Connection, news: News) -> None:
         while True:
             news.put(end.recv())
     except (EOFError, OSError):
-        news.put(None)
+        news.put(("gone",))
 
 
 def _show_stderr(stream: IO[bytes]) -> None:

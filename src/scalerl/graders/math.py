@@ -53,4 +53,9 @@ WARM_UP = (
     (r"\boxed{25\%}", "0.25"),
     (r"\boxed{\log_2 8 + \sin(30^\circ)}", "3.5"),
 )
-"""Graded once before workers are forked: a parser that has met these forms is up to a hundred times faster after."""
+
+
+def prepare(**_: object) -> None:
+    """Grade once what is above: a parser that has met these forms is up to a hundred times faster after."""
+    for text, answer in WARM_UP:
+        math(text, answer)

@@ -47,14 +47,6 @@ class Graded:
     """The name that the grader gave to what it saw, if any."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Grader:
-    spec: GraderSpec
-    children: Children
-    keys: dict[int, Hashable] = field(default_factory=dict)
-    """Of items that are being graded, by the number of their message."""
-
-
 class GraderPool:
     """Grades items in child processes. Use a pool from one thread only."""
 
@@ -63,37 +55,36 @@ class GraderPool:
         self._limits = Limits(**limits)
         self.first_errors: dict[str, str] = {}
         """The first exception of each grader that raised on an item."""
-        self._graders: list[_Grader] = []
+        self._graders: list[tuple[GraderSpec, Children]] = []
 
     @property
     def pids(self) -> tuple[int, ...]:
         """Process ids of the graders' supervisors; also the session ids of all processes."""
-        return tuple(grader.children.pid for grader in self._graders)
+        return tuple(children.pid for _, children in self._graders)
 
     @property
     def num_pending(self) -> int:
         """Items submitted and not yet returned by poll()."""
-        return sum(len(grader.keys) for grader in self._graders)
+        return sum(children.num_pending for _, children in self._graders)
 
     def check(self, spec: GraderSpec) -> None:
         """Load a grader in child processes, once; GraderError says why it cannot be used."""
-        self._grader(spec)
+        self._children(spec)
 
     def submit(self, key: Hashable, spec: GraderSpec, text: str, answer: str) -> None:
         """Have an item graded; the result comes by poll() under its key."""
-        grader = self._grader(spec)
-        grader.keys[grader.children.give((text, answer), self._limits.timeout_s)] = key
+        self._children(spec).give(key, (text, answer))
 
     def poll(self, timeout: float = 0.0) -> list[Graded]:
         """Return what was graded since the last call; with a timeout, wait up to that long for at least one."""
         graded, deadline = [], time.monotonic() + timeout
         # All of them, so that one that has died is noticed.
         while not graded:
-            busy = sum(bool(grader.keys) for grader in self._graders)
-            for grader in self._graders:
-                wait_s = deadline - time.monotonic() if grader.keys and not graded else 0.0
-                for number, reply in grader.children.poll(min(wait_s, math.inf if busy == 1 else _TURN_S)):
-                    graded.append(self._read(grader, number, reply))
+            busy = sum(bool(children.num_pending) for _, children in self._graders)
+            for spec, children in self._graders:
+                wait_s = deadline - time.monotonic() if children.num_pending and not graded else 0.0
+                replies = children.poll(min(wait_s, math.inf if busy == 1 else _TURN_S))
+                graded += [self._read(spec.name, key, reply) for key, reply in replies]
             if not busy or time.monotonic() >= deadline:
                 break
         return graded
@@ -110,8 +101,8 @@ class GraderPool:
 
     def close(self) -> None:
         """End all child processes; pending items are dropped."""
-        for grader in self._graders:
-            grader.children.close()
+        for _, children in self._graders:
+            children.close()
 
     def __enter__(self) -> Self:
         return self
@@ -119,25 +110,25 @@ class GraderPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _grader(self, spec: GraderSpec) -> _Grader:
-        for grader in self._graders:
-            if grader.spec == spec:
-                return grader
+    def _children(self, spec: GraderSpec) -> Children:
+        for known, children in self._graders:
+            if known == spec:
+                return children
         name, work = f'the process of the grader "{spec.name}"', "scalerl.graders.workers:Grading"
         try:
             children = Children(name, work, spec.name, dict(spec.settings), limits=self._limits)
         except GraderPoolError as error:
             raise GraderError(f'"{spec.name}" cannot be loaded: {error}') from None
-        self._graders.append(_Grader(spec, children))
-        return self._graders[-1]
+        self._graders.append((spec, children))
+        return children
 
-    def _read(self, grader: _Grader, number: int, reply: Reply) -> Graded:
+    def _read(self, name: str, key: Hashable, reply: Reply) -> Graded:
         """Return what a process replied; what is no verdict without a reason, as a grader may forge it, is a crash."""
-        key, reason, score = grader.keys.pop(number), reply.get("reason"), Score(value=None)
+        reason, score = reply.get("reason"), Score(value=None)
         with suppress(TypeError):
             score = read_score(Score(value=reply.get("value"), outcome=reply.get("outcome", "")))
         if (reason is None) == (score.value is None):
             score, reason = Score(value=None), "crash"
         if reason == "error":
-            self.first_errors.setdefault(grader.spec.name, str(reply.get("error")))
+            self.first_errors.setdefault(name, str(reply.get("error")))
         return Graded(key=key, value=score.value, reason=reason, outcome=score.outcome)

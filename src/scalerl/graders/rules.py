@@ -12,7 +12,7 @@ given by import path.
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -109,11 +109,12 @@ WAIT = frozenset({"judge"})
 
 POOLED = frozenset({"math"}) | WAIT | RUN_PROGRAMS
 
-PREPARE: Mapping[str, Callable[..., None]] = {**dict.fromkeys(RUN_PROGRAMS, code.prepare), "judge": judge.prepare}
+PREPARE: Mapping[str, Callable[..., None]] = {
+    **dict.fromkeys(RUN_PROGRAMS, code.prepare),
+    "judge": judge.prepare,
+    "math": math.prepare,
+}
 """Called once with a grader's settings before workers are forked; GraderError says why it cannot be used."""
-
-WARM_UP: Mapping[str, Sequence[tuple[str, str]]] = {"math": math.WARM_UP}
-"""Pairs of text and reference that a pool grades once, before it forks its workers."""
 
 
 def unknown_grader(name: str) -> str:

@@ -103,7 +103,7 @@ class _Supervisor:
         self._trainer, self._limits, self._work = trainer, limits, work
         most = _MOST_WAITING if work.waits else min(2 * _num_cores(), _MOST_COMPUTING)
         self._most_workers = limits.num_workers or most
-        self._queue: deque[tuple[int, Any, float]] = deque()
+        self._queue: deque[tuple[int, Any]] = deque()
         """Messages for workers that nobody has yet."""
         self._forks: dict[int, _Fork] = {}
         """By seat."""
@@ -145,12 +145,12 @@ class _Supervisor:
             if fork.deadline < now:
                 self._end(fork, _late(self._limits.timeout_s, "s (grading.timeout_s)"))
 
-    def _take(self, number: int, seat: int | None, message: Any, limit_s: float) -> None:
+    def _take(self, number: int, seat: int | None, message: Any) -> None:
         """Give a message to a worker or to the fork in a seat, whose number is that of its first message."""
         if seat is None:
-            self._queue.append((number, message, limit_s))
+            self._queue.append((number, message))
         elif fork := self._fork(seat) if number == seat else self._forks.get(seat):
-            self._give(fork, number, message, limit_s)
+            self._give(fork, number, message)
         else:
             self._trainer.send(("ended", number, _DIED))
 
@@ -175,8 +175,8 @@ class _Supervisor:
                 worker = self._fork(-self._num_workers)
             self._give(worker, *self._queue.popleft())
 
-    def _give(self, fork: _Fork, number: int, message: Any, limit_s: float) -> None:
-        fork.number, fork.deadline = number, time.monotonic() + limit_s
+    def _give(self, fork: _Fork, number: int, message: Any) -> None:
+        fork.number, fork.deadline = number, time.monotonic() + self._limits.timeout_s
         try:
             fork.end.send((number, message))
         except OSError:  # It has died, or does not read.

@@ -8,7 +8,7 @@ from typing import Any
 
 from scalerl.errors import GraderError
 from scalerl.graders.answer import TAGS
-from scalerl.graders.rules import GRADERS, PREPARE, WAIT, WARM_UP, unknown_grader
+from scalerl.graders.rules import GRADERS, PREPARE, WAIT, unknown_grader
 from scalerl.graders.supervisor import Reply
 from scalerl.graders.values import read_score
 from scalerl.import_path import import_function
@@ -28,15 +28,12 @@ def load(name: str, settings: Mapping[str, Any]) -> Grade:
         raise GraderError(f'"{name}" cannot be called as grader(text, answer, /, *, settings): {error}') from None
     except ValueError:
         raise GraderError(f'"{name}" does not say which arguments it takes: wrap it in a function') from None
-    grade = functools.partial(function, **settings)
     try:
         if name in PREPARE:
             PREPARE[name](**settings)
-        for text, answer in WARM_UP.get(name, ()):
-            grade(text, answer)
     except ModuleNotFoundError as error:
         raise GraderError(f'"{name}" needs {error.name}, which is not installed: pip install "scalerl[math]"') from None
-    return grade
+    return functools.partial(function, **settings)
 
 
 def is_async(grade: Grade) -> bool:

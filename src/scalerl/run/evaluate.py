@@ -146,7 +146,7 @@ def check_verdicts(results: Mapping[str, EvalResult], inputs: Inputs, *, allowed
             continue
         name = eval_set.judge.name if playing is None else eval_set.task.environment.name
         reasons = ", ".join(f"{num} x {reason}" for reason, num in result.num_without_verdict.items())
-        errors = {**({} if playing is None else playing.steps.first_errors), **inputs.graders.first_errors}
+        errors = {**({} if playing is None else playing.first_errors), **inputs.graders.first_errors}
         error = next(iter(errors.values()), None)
         raise GraderError(
             f'"{name}" has a verdict on none of {result.num_samples} answers of {eval_set.name} '

@@ -52,7 +52,7 @@ def try_talking(parts: Parts, recipe: Recipe) -> list[str]:
         name, episode = eval_set.task.environment.name, completion.episode
         assert episode is not None
         if episode.reason not in (None, "no_answer"):
-            errors = parts.inputs.environments[eval_set.name].steps.first_errors
+            errors = parts.inputs.environments[eval_set.name].first_errors
             error = next(iter(errors.values()), f"it ended by {episode.reason}")
             raise GraderError(f'the environment "{name}" fails in a conversation of {eval_set.name}: {error}')
         end = "its last turn goes to the graders" if episode.answer is not None else f"worth {_value(episode.value)}"

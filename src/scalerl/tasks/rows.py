@@ -16,7 +16,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard, cast
 
-from scalerl.errors import TaskError, not_utf8
+from scalerl.errors import TaskError, first_line, not_utf8
 
 Turns = tuple[tuple[str, str], ...]
 """A chat: (role, content) of each turn."""
@@ -142,7 +142,7 @@ class Source(NamedTuple):
                 loaded = datasets.load_dataset(self.dataset, self.subset or None, split=split)
         # No network, unknown name or split, a broken file: each has its own kind of error, and the user must see all.
         except Exception as error:
-            raise TaskError(f"{where}, cannot be loaded: {_first_line(error)}") from error
+            raise TaskError(f"{where}, cannot be loaded: {first_line(error)}") from error
         return numbered(where, "row", enumerate(loaded, start=1))
 
 
@@ -157,7 +157,7 @@ def _read_file(path: Path) -> Sequence[Row]:
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise TaskError(f"{path} is not a complete gzip file") from None
     except OSError as error:
-        raise TaskError(f"{path} cannot be read: {error.strerror or _first_line(error)}") from None
+        raise TaskError(f"{path} cannot be read: {error.strerror or first_line(error)}") from None
     except UnicodeDecodeError as error:
         raise TaskError(not_utf8(path, error)) from None
 
@@ -183,7 +183,7 @@ def _from_json(path: Path, line: int, text: str) -> Any:
         raise TaskError(f"{path}, {place}: not valid JSON: {error.msg}") from None
     # A number with thousands of digits, or very deeply nested brackets.
     except (ValueError, RecursionError) as error:
-        raise TaskError(f"{path}, line {line}: not valid JSON: {_first_line(error)}") from None
+        raise TaskError(f"{path}, line {line}: not valid JSON: {first_line(error)}") from None
 
 
 def _read_parquet(path: Path) -> Sequence[Row]:
@@ -196,7 +196,7 @@ def _read_parquet(path: Path) -> Sequence[Row]:
         with path.open("rb") as opened:
             table = pyarrow.parquet.read_table(opened)
     except pyarrow.ArrowException as error:
-        raise TaskError(f"{path} is not a parquet file: {_first_line(error)}") from None
+        raise TaskError(f"{path} is not a parquet file: {first_line(error)}") from None
     return numbered(str(path), "row", enumerate(table.to_pylist(), start=1))
 
 
@@ -218,8 +218,3 @@ def hide_hub_warnings() -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(before)
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
