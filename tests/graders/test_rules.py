@@ -1,28 +1,14 @@
 import pytest
 
-from scalerl.graders.answer import answer_part
-from scalerl.graders.rules import GRADERS, POOLED, WARM_UP, choice, exact, numeric
-
-
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("<think>1+1=2</think>2", "2"),
-        ("1+1=2</think> 2 ", "2"),
-        ("2", "2"),
-        ("<think>1+1=2", None),
-        ("<think></think>", ""),
-        ("<think>a</think>b</think>c", "b</think>c"),
-        ("", ""),
-    ],
-)
-def test_answer_follows_the_thinking(text: str, part: str | None):
-    assert answer_part(text) == part
+from scalerl.graders.rules import GRADERS, POOLED, PREPARE, choice, exact, numeric
 
 
 @pytest.mark.parametrize(
     ("text", "answer", "correct"),
     [
+        ("1+1=2</think> 2 ", "2", True),
+        ("<think>a</think>b</think>c", "b</think>c", True),
+        ("", "2", False),
         ("<think>37+58=95;95-16=79</think>79", "79", True),
         ("<think>79</think>80", "79", False),
         ("<think>37+58=95;95-16=79", "79", False),
@@ -110,6 +96,5 @@ def test_other_tags_can_be_set(name: str):
     assert GRADERS[name](" 7 ", answer, thinking_start="<think>", thinking_end="") is False
 
 
-def test_pooled_and_warm_up_name_known_graders():
-    assert set(GRADERS) >= POOLED
-    assert set(WARM_UP) <= POOLED
+def test_pooled_and_prepared_name_known_graders():
+    assert set(GRADERS) >= POOLED >= set(PREPARE)

@@ -1,10 +1,11 @@
 import random
+import re
 
 import pytest
 
 from scalerl.environments.chat import ChatCalls
 from scalerl.environments.tools import calculator
-from scalerl.tasks.arithmetic import Expression, Step, arithmetic, calls, demonstrate, solve, try_expression
+from scalerl.tasks.arithmetic import Expression, arithmetic, calls, demonstrate, solve, try_expression
 
 
 def expression(text: str) -> Expression:
@@ -28,13 +29,6 @@ def test_steps_follow_the_usual_precedence(text: str, steps: str):
     assert ";".join(map(str, solve(expression(text)))) == steps
 
 
-def test_a_slip_is_carried_on():
-    def slip(step: Step) -> Step:
-        return step._replace(result=105) if step.result == 95 else step
-
-    assert ";".join(map(str, solve(expression("37+58-16"), slip))) == "37+58=105;105-16=89"
-
-
 @pytest.mark.parametrize("operations", ["+", "-", "+-", "+-*"])
 def test_expressions_equal_python_and_stay_above_zero(operations: str):
     stream = random.Random(0)
@@ -53,10 +47,7 @@ def test_guesses_skip_the_thinking_and_stay_near():
     drawn = expression("20+20+20")
     guesses = [demonstrate(drawn, stream, guess_share=1.0) for _ in range(200)]
     assert all(guess.startswith("<think></think>") for guess in guesses)
-    values = [int(guess.removeprefix("<think></think>")) for guess in guesses]
-    assert min(values) >= 51
-    assert max(values) <= 69
-    assert len(set(values)) == 19
+    assert {int(guess.removeprefix("<think></think>")) for guess in guesses} == set(range(51, 70))
 
 
 def test_slips_make_demonstrations_wrong_at_the_set_rate():
@@ -65,21 +56,12 @@ def test_slips_make_demonstrations_wrong_at_the_set_rate():
     completions = [demonstrate(drawn, stream, slip_rate=0.2) for _ in range(2000)]
     right = sum(completion == "<think>20+20=40;40+20=60</think>60" for completion in completions) / 2000
     assert right == pytest.approx(0.8**2, abs=0.05)
-    assert all(completion.count("=") == 2 for completion in completions)
+    # A slip is carried on.
+    assert all(re.fullmatch(r"<think>20\+20=(\d+);\1\+20=(\d+)</think>\2", completion) for completion in completions)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("47*8-52", ("?47*8", "376;", "?376-52", "324;", "324")),
-        ("3+4*5", ("?4*5", "20;", "?3+20", "23;", "23")),
-    ],
-)
-def test_conversations_call_the_calculator_for_each_step(text: str, said: tuple[str, ...]):
-    assert calls(expression(text), random.Random(0)) == said
-
-
-def test_conversations_in_the_format_of_chat_models():
+def test_conversations_call_the_calculator_for_each_step():
+    assert calls(expression("3+4*5"), random.Random(0)) == ("?4*5", "20;", "?3+20", "23;", "23")
     said = calls(expression("47*8-52"), random.Random(0), tool_format="chat")
     read = [call for turn in said[::2] for call in ChatCalls().calls(turn, {"calculator": calculator})]
     assert [calculator(**call.arguments) for call in read] == list(said[1::2]) == ["376", "324"]

@@ -1,11 +1,11 @@
 import base64
 import json
+import re
 import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
-from human_eval_problems import human_eval_rows
 from sandbox_support import needs_bubblewrap
 
 from scalerl.errors import TaskError
@@ -153,32 +153,11 @@ def test_problems_are_split_and_demonstrated(tmp_path: Path):
     assert fenced.demonstrations(1, 0)[0].completion.startswith("```python\ndef similar")
 
 
-def test_settings_that_do_not_fit_are_one_sentence(tmp_path: Path):
-    path = write(tmp_path / "problems.jsonl", MBPP)
-    cases: tuple[tuple[dict[str, Any], str], ...] = (
-        ({}, "set either path"),
-        ({"path": path, "dataset": "x"}, "set either path"),
-        ({"path": path}, "none are left"),
-        ({"path": write(tmp_path / "twice.jsonl", MBPP, MBPP)}, 'the id "2" is already used in line 1'),
-    )
-    for settings, sentence in cases:
-        with pytest.raises(TaskError, match=sentence):
-            code(1, 0, **settings)
-
-
 @needs_bubblewrap
 def test_reference_solutions_are_checked_on_request(tmp_path: Path):
     wrong = MBPP | {"task_id": 3, "text": "Another.", "code": "def similar(a, b):\n  return ()"}
     path = write(tmp_path / "problems.jsonl", MBPP, wrong, MBPP | {"task_id": 4, "text": "A third.", "code": ""})
     assert len(code(1, 0, path=path).training) == 2
-    with pytest.raises(TaskError) as caught:
+    said = "2 of 3 reference solutions do not pass their own tests: 3 (failed, 1 of 2 checks passed), 4 (no solution)"
+    with pytest.raises(TaskError, match=f"^{re.escape(said)}$"):
         code(1, 0, path=path, check_references=True)
-    assert str(caught.value) == (
-        "2 of 3 reference solutions do not pass their own tests: 3 (failed, 1 of 2 checks passed), 4 (no solution)"
-    )
-
-
-def test_human_evals_own_file_is_read(tmp_path: Path):
-    rows = human_eval_rows()
-    task = code(64, 0, path=write(tmp_path / "HumanEval.jsonl", *rows))
-    assert (len(task.training), len(task.evaluation)) == (100, 64)

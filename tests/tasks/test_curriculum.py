@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalerl.tasks.curriculum import Curriculum, IsSolved, Issued, PassRecord, no_positive_resampling, uniform
+from scalerl.tasks.curriculum import Curriculum, IsSolved, Issued, no_positive_resampling, uniform
 from scalerl.types import derive_seed
 
 LATEST: IsSolved = functools.partial(no_positive_resampling, threshold=0.9, history="latest")
@@ -163,13 +163,6 @@ def test_every_task_keeps_its_share_at_any_time(weights, most_in_flight, noise, 
             # Off by less than one problem for each other task at either end of the stretch.
             off = nums[start + 200] - nums[start] - 200 * weight / sum(weights.values())
             assert abs(off) <= 2 * len(weights)
-
-
-def test_history_is_the_latest_group_or_all_of_them():
-    record = PassRecord().with_group(0, 10).with_group(10, 10)
-    assert (LATEST(record), CUMULATIVE(record)) == (True, False)
-    assert CUMULATIVE(PassRecord().with_group(8, 10).with_group(10, 10))
-    assert not LATEST(PassRecord())
 
 
 @pytest.mark.parametrize("rule", ["latest", "cumulative"])

@@ -1,8 +1,8 @@
 """Tasks of a user's own problems: files of every format, chats, data sets, functions."""
 
 import dataclasses
-import functools
 import gzip
+import itertools
 import json
 import logging
 import re
@@ -73,6 +73,8 @@ def test_every_format_gives_the_same_problems(tmp_path: Path, name: str):
     for rows in (plain, chats):
         lines, others = (file(1, 0, path=write(tmp_path / each, *rows)) for each in ("a.jsonl", name))
         assert (others.training, others.evaluation) == (lines.training, lines.evaluation)
+    with pytest.raises(TaskError, match=r' 2: the field "answer" must be text or a number, not null'):
+        file(1, 0, path=write(tmp_path / name, GOOD, {"prompt": "1+2=", "answer": None}))
 
 
 REASONED = [
@@ -173,10 +175,13 @@ def test_single_user_turn_equals_the_plain_problem():
         (file, {"path": "p.jsonl", "evaluation_split": "test"}, "file: evaluation_split is set, but it belongs to"),
         (hub, {"dataset": "d", "evaluation_path": "e.jsonl"}, "hub: evaluation_path is set, but it belongs to path"),
         (hub, {}, "hub: set either path"),
+        (file, {"answer_pattern": "(a"}, 'answer_pattern "(a" is not a regular expression'),
+        (file, {"answer_pattern": "#### .+"}, 'answer_pattern "#### .+" has 0 groups but must have one'),
+        (file, {"answer_pattern": "(a)(b)"}, 'answer_pattern "(a)(b)" has 2 groups but must have one'),
     ],
 )
-def test_settings_of_another_source_are_refused(make: Callable[..., Task], settings: dict[str, str], sentence: str):
-    with pytest.raises(TaskError, match=f"^{sentence}"):
+def test_settings_that_cannot_be_are_refused(make: Callable[..., Task], settings: dict[str, str], sentence: str):
+    with pytest.raises(TaskError, match=f"^{re.escape(sentence)}"):
         make(1, 0, **settings)
 
 
@@ -252,19 +257,6 @@ def test_a_bad_file_is_named_with_its_line(tmp_path: Path, rows: list[Any], sett
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "message"),
-    [
-        ("(a", 'answer_pattern "(a" is not a regular expression'),
-        ("#### .+", 'answer_pattern "#### .+" has 0 groups but must have one'),
-        ("(a)(b)", "has 2 groups but must have one"),
-    ],
-)
-def test_a_pattern_that_cannot_be_is_named(pattern: str, message: str):
-    with pytest.raises(TaskError, match=re.escape(message)):
-        file(1, 0, path="any.jsonl", answer_pattern=pattern)
-
-
 def test_numbers_of_any_kind_are_answers():
     answers = [numpy.int64(7), numpy.float64(2.5), Decimal("12.50"), 10**400]
     rows = [{"prompt": f"q{number}", "answer": answer} for number, answer in enumerate(answers)]
@@ -295,12 +287,6 @@ def test_files_that_cannot_be_read(tmp_path: Path, name: str, data: bytes | None
         (tmp_path / name).write_bytes(data)
     with pytest.raises(TaskError, match=rf"{name}.*{message}"):
         file(1, 0, path=str(tmp_path / name))
-
-
-def test_a_bad_row_of_a_parquet_file_is_named(tmp_path: Path):
-    path = write(tmp_path / "bad.parquet", GOOD, {"prompt": "1+2=", "answer": None})
-    with pytest.raises(TaskError, match=r'bad\.parquet, row 2: the field "answer" must be text or a number, not null'):
-        file(1, 0, path=path)
 
 
 def test_data_files_are_found_beside_their_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -377,59 +363,27 @@ def test_unavailable_data_set_is_one_sentence(
     assert caplog.messages == ["said at any other time"]
 
 
-@pytest.mark.parametrize(
-    ("package", "make"),
-    [("pyarrow", lambda: file(1, 0, path="x.parquet")), ("datasets", lambda: file(1, 0, dataset="x"))],
-)
-def test_what_is_not_installed_is_named(package: str, make: Callable[[], Task], monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("package", "settings"), [("pyarrow", {"path": "x.parquet"}), ("datasets", {"dataset": "x"})])
+def test_what_is_not_installed_is_named(package: str, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(TaskError, match=rf'needs {package} to be .*: pip install "scalerl\[data\]"'):
-        make()
+        file(1, 0, **settings)
 
 
 # -- functions ---------------------------------------------------------------------------------------------------------
 
 
-def counting(*, most: int = 6) -> Iterator[dict[str, Any]]:
-    for number in range(most):
-        yield {"prompt": f"after {number}?", "answer": number + 1, "id": f"n{number}"}
-
-
-def taught(*, most: int = 4) -> list[dict[str, Any]]:
-    return [{**row, "demonstration": f"It is {row['answer']}."} for row in counting(most=most)]
-
-
-def whole(num_evaluation: int, evaluation_seed: int, /, *, most: int = 3) -> Task:
-    problems = tuple(Problem(id=str(n), prompt=f"p{n}", answer="a", task="whole") for n in range(most))
-    return Task(name="whole", training=problems[num_evaluation:], evaluation=problems[:num_evaluation], grader="exact")
-
-
-def endless() -> Iterator[dict[str, Any]]:
-    while True:
-        yield {"prompt": "p", "answer": "a"}
-
-
-def test_function_returns_rows_and_some_are_withheld():
-    task = function_task(functools.partial(counting, most=8), "mine:counting", 2, 0)
-    assert len(task.training) == 6
-    assert len(task.evaluation) == 2
-    assert {problem.id for problem in (*task.training, *task.evaluation)} == {f"n{n}" for n in range(8)}
-    assert task.demonstrations is None
-    assert function_task(taught, "mine:taught", 1, 0).demonstrations is not None
-
-
-def test_function_of_two_arguments_returns_a_task():
-    task = function_task(functools.partial(whole, most=5), "mine:whole", 2, 0)
-    assert (len(task.training), len(task.evaluation)) == (3, 2)
+def test_function_returns_rows_or_a_task():
+    task = function_task(lambda: iter(SUMS), "mine:rows", 2, 0)
+    assert (len(task.training), len(task.evaluation), task.demonstrations) == (18, 2, None)
+    taught = [{**row, "demonstration": "It is."} for row in SUMS]
+    assert function_task(lambda: taught, "mine:taught", 1, 0).demonstrations is not None
+    assert function_task(lambda num, seed: task, "mine:whole", 2, 0) is task
 
 
 def raising() -> Iterator[dict[str, Any]]:
-    yield {"prompt": "p", "answer": "a"}
+    yield GOOD
     raise KeyError("lost")
-
-
-def rows_for_two(num_evaluation: int, evaluation_seed: int, /) -> list[dict[str, Any]]:
-    return [{"prompt": "p", "answer": "a"}]
 
 
 @pytest.mark.parametrize(
@@ -443,7 +397,7 @@ def rows_for_two(num_evaluation: int, evaluation_seed: int, /) -> list[dict[str,
         (lambda: [{"asked": "p"}], 'mine:f, row 1: the field "prompt" is missing; it has asked'),
         (lambda: [{**GOOD, "demonstration": "d"}, GOOD], 'row 2: the field "demonstration" is missing'),
         (lambda number: [], '"mine:f" takes 1 positional arguments but must take none and return rows, or take'),
-        (rows_for_two, "so it must return a Task, not rows"),
+        (lambda num, seed: [GOOD], "so it must return a Task, not rows"),
     ],
 )
 def test_what_a_function_gives_is_checked(function: Callable[..., Any], message: str):
@@ -456,4 +410,4 @@ def test_what_a_function_gives_is_checked(function: Callable[..., Any], message:
 def test_a_function_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("scalerl.tasks.files._MOST_ROWS", 1000)
     with pytest.raises(TaskError, match="returned more than 1000 rows: does it ever end"):
-        function_task(endless, "mine:endless", 1, 0)
+        function_task(lambda: itertools.repeat(GOOD), "mine:endless", 1, 0)

@@ -1,12 +1,12 @@
 import json
 import sys
+from typing import Any
 
 import pytest
 
 from scalerl.errors import TaskError
 from scalerl.graders.sandbox.values import decode
 from scalerl.tasks.gym import GRADER, grade, gym
-from scalerl.tasks.problems import TASKS
 from scalerl.tasks.task import Task
 
 
@@ -69,20 +69,22 @@ def test_a_reference_that_cannot_be_read_gives_no_verdict(answer: str):
     assert grade("1", answer) is None
 
 
-def test_mistakes_are_sentences(monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(TaskError, match=r'reasoning-gym has no data set "chainsum"; did you mean "chain_sum"\?'):
-        TASKS["gym"](1, 0, dataset="chainsum")
-    with pytest.raises(
-        TaskError, match=r'min_term is not a setting of "chain_sum", which .*; did you mean "min_terms"\?'
-    ):
-        gym(1, 0, dataset="chain_sum", min_term=2)
-    with pytest.raises(TaskError, match='"chain_sum" refuses these settings: max_terms must be >= min_terms'):
-        gym(1, 0, dataset="chain_sum", min_terms=5, max_terms=2)
-    with pytest.raises(TaskError, match=r"threshold is 1\.5"):
-        gym(1, 0, dataset="chain_sum", threshold=1.5)
-    few = {"dataset": "chain_sum", "min_terms": 2, "max_terms": 2, "max_digits": 1, "num_problems": 1000}
-    with pytest.raises(TaskError, match=r"1000 different problems for training were asked for, but .* hardly more"):
-        gym(10, 0, **few)
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"dataset": "chainsum"}, r'reasoning-gym has no data set "chainsum"; did you mean "chain_sum"\?'),
+        ({"min_term": 2}, r'min_term is not a setting of "chain_sum", which .*; did you mean "min_terms"\?'),
+        ({"min_terms": 5, "max_terms": 2}, '"chain_sum" refuses these settings: max_terms must be >= min_terms'),
+        ({"threshold": 1.5}, r"threshold is 1\.5"),
+        ({"max_terms": 2, "max_digits": 1}, r"1000 different problems for training were asked for, but .* hardly more"),
+    ],
+)
+def test_mistakes_are_sentences(settings: dict[str, Any], sentence: str):
+    with pytest.raises(TaskError, match=sentence):
+        gym(10, 0, **{"dataset": "chain_sum", **settings})
+
+
+def test_missing_reasoning_gym_is_one_sentence(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym.factory", None)
     with pytest.raises(TaskError, match=r'reasoning-gym is not installed: pip install "scalerl\[gym\]"'):
         gym(1, 0, dataset="chain_sum")

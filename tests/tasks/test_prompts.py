@@ -1,10 +1,8 @@
 import re
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
 from scalerl.errors import PromptError
 from scalerl.tasks.prompts import Message, PromptFormat, render
@@ -33,20 +31,6 @@ def test_prompts_as_they_are_asked(prompt: str, settings: dict[str, Any], expect
     assert render(prompt, PromptFormat(**settings), tagged) == expected
 
 
-def test_it_works_with_a_tokenizers_chat_template():
-    tokenizer = AutoTokenizer.from_pretrained(str(files("scalerl") / "assets" / "tiny-base"))
-    template = (
-        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}>{% endif %}"
-    )
-
-    def chat_template(turns: Sequence[Message]) -> str:
-        return tokenizer.apply_chat_template(
-            list(turns), chat_template=template, tokenize=False, add_generation_prompt=True
-        )
-
-    assert render("1+1", PromptFormat(chat=True, system="s"), chat_template) == "<system>s<user>1+1>"
-
-
 def test_content_is_that_of_the_bare_problem():
     assert Problem(id="a", prompt="1+1", answer="2", task="t").content_hash != (
         Problem(id="a", prompt=render("1+1", PromptFormat(template="Q: {prompt}")), answer="2", task="t").content_hash
@@ -64,14 +48,3 @@ def test_content_is_that_of_the_bare_problem():
 def test_formats_that_cannot_be(settings: dict[str, Any], message: str):
     with pytest.raises(PromptError, match=re.escape(message)):
         PromptFormat(**settings)
-
-
-def test_missing_or_failing_chat_template_is_one_sentence():
-    with pytest.raises(PromptError, match=r"tokenizer has no chat template: set chat = false"):
-        render("1+1", PromptFormat(chat=True))
-
-    def refuses(turns: Sequence[Message]) -> str:
-        raise RuntimeError("System role\n  not supported")
-
-    with pytest.raises(PromptError, match="refuses a system turn and a user turn: System role not supported"):
-        render("1+1", PromptFormat(chat=True, system="s"), refuses)

@@ -102,6 +102,7 @@ def test_nothing_is_reached_exhausted_or_passed_by_cheating(name: str, runner: R
 # Harmless where nothing stops them.
 REACH = ("read_a_system_file", "read_a_users_file", "list_the_root", "look_at_the_process_table", "run_a_shell")
 REACH += ("connect_to_an_abstract_socket", "follow_a_symlink", "memory_outside_the_process")
+REACH += ("read_secrets_of_the_environment",)
 
 
 @pytest.mark.parametrize("name", REACH)
@@ -111,16 +112,6 @@ def test_attacks_succeed_without_a_sandbox(name: str, outside: dict[str, object]
     code = dataclasses.replace(attack, code=attack.code.replace("/tmp/", f"{tmp_path}/")).aimed_at(outside)
     line = [sys.executable, "-I", "-c", f"{code}\nprint(attack() is not None)"]
     assert subprocess.run(line, capture_output=True, text=True, cwd=tmp_path).stdout == "True\n"
-
-
-def test_environment_of_the_trainer_is_not_passed_on(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("SCALERL_SECRET", "secret")
-    runner = Runner()
-    code = "import os\ndef attack():\n    return dict(os.environ)\n"
-    test = "environment = attack()\nassert not set(environment) - set(ALLOWED), environment"
-    allowed = "ALLOWED = ['PYTHONHASHSEED', 'HARNESS', 'PWD', 'LC_CTYPE']"
-    assert runner.run(code, Reference(asserts=(test,), setup=allowed), RunLimits(timeout_s=60)).kind == "passed"
-    runner.close()
 
 
 def test_files_left_behind_do_not_shadow_modules(runner: Runner):

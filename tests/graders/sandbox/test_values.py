@@ -59,13 +59,10 @@ def test_data_arrive_as_they_were(value: Any):
 
 
 def test_special_values_arrive():
+    for value in (math.inf, -math.inf, 7**20000, Fraction(1, 3), range(1, 9, 2), "\ud800"):
+        assert crossed(value) == value
+    assert str(crossed(Decimal("1.10"))) == "1.10"
     assert math.isnan(crossed(math.nan))
-    assert crossed([math.inf, -math.inf]) == [math.inf, -math.inf]
-    assert crossed(7**20000) == 7**20000
-    assert crossed(Fraction(1, 3)) == Fraction(1, 3)
-    assert crossed(Decimal("1.10")).as_tuple() == Decimal("1.10").as_tuple()
-    assert crossed(range(1, 9, 2)) == range(1, 9, 2)
-    assert crossed("\ud800") == "\ud800"
     assert list(crossed(iter([1, (2,)]))) == [1, (2,)]
     assert crossed({"a": 1}.keys()) == {"a"}
 
@@ -98,41 +95,18 @@ def test_other_objects_are_references():
         encode(thing)
 
 
-@pytest.mark.parametrize(
-    "encoded",
-    [
-        {},
-        [],
-        ["list"],
-        ["list", 3],
-        ["list", None],
-        ["unknown", []],
-        [["list"], []],
-        ["int", "x"],
-        ["int", []],
-        ["float", "1"],
-        ["set", [["list", []]]],
-        ["dict", [[1]]],
-        ["dict", [[["list", []], 1]]],
-        ["range", [1, 2, 0]],
-        ["range", ["x"]],
-        ["fraction", [1, 0]],
-        ["decimal", "x"],
-        ["bytes", "zz"],
-        ["complex", [1, 2, 3]],
-        ["items", [1]],
-        ["ref", 0],
-        ["__import__", ["os"]],
-    ],
-)
-def test_anything_else_is_malformed(encoded: Any):
-    with pytest.raises(Malformed):
-        decode(encoded, no_references)
+MALFORMED = """
+{}, [], ["list"], ["list", 3], ["list", null], ["unknown", []], [["list"], []], ["int", "x"], ["int", []],
+["float", "1"], ["set", [["list", []]]], ["dict", [[1]]], ["dict", [[["list", []], 1]]], ["range", [1, 2, 0]],
+["range", ["x"]], ["fraction", [1, 0]], ["decimal", "x"], ["bytes", "zz"], ["complex", [1, 2, 3]], ["items", [1]],
+["ref", 0], ["__import__", ["os"]]
+"""
 
 
-def test_endless_nesting_is_malformed():
-    encoded: Any = 1
+def test_anything_else_is_malformed():
+    nested: Any = 1
     for _ in range(100_000):
-        encoded = ["list", [encoded]]
-    with pytest.raises(Malformed):
-        decode(encoded, no_references)
+        nested = ["list", [nested]]
+    for encoded in (*json.loads(f"[{MALFORMED}]"), nested):
+        with pytest.raises(Malformed):
+            decode(encoded, no_references)
