@@ -63,13 +63,6 @@ def test_forecasts_are_logged_and_nothing_else_changes(tmp_path: Path, capsys: p
     assert callback._workers is None
 
 
-def test_unbound_callback_writes_into_the_state(tmp_path: Path):
-    callback = ForecastCallback(quiet=True, final_wait_s=60)
-    trainer = make_trainer(tmp_path, [callback])
-    trainer.train()
-    assert logged(trainer, "forecast/verdict")
-
-
 def test_training_ends_by_rule_with_its_reason_saved(tmp_path: Path):
     callback = ForecastCallback(stop_when="evaluations >= 4", patience=1, quiet=True, final_wait_s=60)
     trainer = make_trainer(tmp_path, [callback], max_steps=4000)
@@ -85,6 +78,7 @@ def test_training_ends_by_rule_with_its_reason_saved(tmp_path: Path):
 
 
 def test_resumed_trainer_keeps_its_rewards(tmp_path: Path):
+    """Their callbacks are not bound, and write into the state."""
     first = make_trainer(tmp_path, [ForecastCallback(quiet=True)], max_steps=20, save_strategy="steps", save_steps=20)
     first.train()
     callback = ForecastCallback(quiet=True, final_wait_s=60)
@@ -92,6 +86,7 @@ def test_resumed_trainer_keeps_its_rewards(tmp_path: Path):
     second.train(resume_from_checkpoint=True)
     assert callback.forecast is not None
     assert callback.forecast.num_points == 6
+    assert logged(second, "forecast/verdict")
 
 
 def test_only_what_can_happen_is_announced(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scalerl.report import files
-from scalerl.report.files import Root, open_inside, read_lines, read_object
+from scalerl.report.files import Lines, Root, open_inside, read_object
 
 
 @pytest.fixture
@@ -15,8 +15,10 @@ def path(tmp_path: Path) -> Path:
 
 
 def lines(path: Path) -> list[tuple[int, int | None]]:
-    """Return the number of each line and its step; None for a line that was skipped."""
-    return [(number, None if row is None else row["step"]) for number, row in read_lines(path, Root(path.parent))]
+    """Return the number of each line, from 1, and its step; None for a line that was skipped."""
+    found = Lines(path, Root(path.parent))
+    found.refresh()
+    return [(number + 1, None if row is None else row["step"]) for number, row in found.rows(range(len(found)))]
 
 
 @pytest.mark.parametrize(
@@ -35,6 +37,17 @@ def test_lines_are_numbered_and_damaged_ones_are_known(path: Path, text: str, ex
     assert lines(path) == expected
 
 
+def test_only_what_was_added_is_new(path: Path):
+    found = Lines(path, Root(path.parent))
+    for text, num, is_known in (("{}\n", 1, True), ('{}\n{"a', 1, True), ('{}\n{"a": 1}', 2, True), (None, 2, True),
+                                ('{}\n{"a": 1}\n\n{}\n', 4, True), ("{}", 1, False)):  # fmt: skip
+        if text is not None:
+            path.write_text(text)
+        assert (found.refresh(), len(found)) == (is_known, num)
+    path.unlink()
+    assert (found.refresh(), len(found), found.refresh()) == (False, 0, True)
+
+
 def test_too_long_line_is_skipped(path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(files, "MAX_LINE", 1 << 10)
     text = "x" * (5 << 10)
@@ -51,7 +64,8 @@ def test_only_regular_files_inside_the_root_are_opened(tmp_path: Path):
     (root / "folder.jsonl").mkdir()
     for name in ("link.jsonl", "pipe.jsonl", "folder.jsonl", "../secret.jsonl", "missing.jsonl"):
         assert open_inside(root / name, Root(root)) is None
-        assert list(read_lines(root / name, Root(root))) == []
+        found = Lines(root / name, Root(root))
+        assert (found.refresh(), list(found.rows([0]))) == (True, [])
         assert read_object(root / name, Root(root)) == ({}, "")
 
 

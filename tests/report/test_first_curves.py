@@ -14,37 +14,21 @@ from scalerl.report.write import build_report, report_json
 from scalerl.study.plan import changes_of, make_plan
 from scalerl.study.spec import load_study
 
-ROOT = Path(__file__).parents[2]
-RUNS_FOLDER = ROOT / "docs/results/first_curves"
+RUNS_FOLDER = Path(__file__).parents[2] / "docs/results/first_curves"
 RUNS = sorted((RUNS_FOLDER / "runs").iterdir())
-AXES = ("gpu_hours", "flops")
 
 
-def plan():
-    return make_plan(*load_study("first-curves"), gpu=True)
-
-
-def test_its_baseline_is_the_papers():
-    (arm,) = (arm for arm in plan().arms if arm.name == "baseline")
+def test_three_arms_of_two_seeds_with_one_budget():
+    """The baseline is the paper's, and the other arm differs in its pipeline alone."""
+    plan = make_plan(*load_study("first-curves"), gpu=True)
     papers = changes_of(load_recipe("scalerl"), load_recipe("base"))
-    assert {key: new for key, (_, new) in arm.changes.items()} == {
-        key: new for key, (_, new) in papers.items() if not key.startswith("budget.")
+    assert {arm.name: {key: new for key, (_, new) in arm.changes.items()} for arm in plan.arms} == {
+        "scalerl": {},
+        "baseline": {key: new for key, (_, new) in papers.items() if not key.startswith("budget.")},
+        "ppo-off-policy-8": {"pipeline.max_lag": 7, "pipeline.push_every": 8, "pipeline.drain": True},
     }
-
-
-def test_three_arms_of_two_seeds_have_one_budget():
-    assert [arm.name for arm in plan().arms] == ["scalerl", "baseline", "ppo-off-policy-8"]
-    assert len(plan().runs) == 6
-    assert len({run.recipe.budget.gpu_hours for run in plan().runs}) == 1
-
-
-def test_the_off_policy_arm_differs_in_its_pipeline_alone():
-    (arm,) = (arm for arm in plan().arms if arm.name == "ppo-off-policy-8")
-    assert {key: new for key, (_, new) in arm.changes.items()} == {
-        "pipeline.max_lag": 7,
-        "pipeline.push_every": 8,
-        "pipeline.drain": True,
-    }
+    assert len(plan.runs) == 6
+    assert len({run.recipe.budget.gpu_hours for run in plan.runs}) == 1
 
 
 def test_thinking_to_the_point_is_never_interrupted():
@@ -64,10 +48,9 @@ def test_thinking_to_the_point_is_never_interrupted():
 # What came of it: docs/results/first_curves
 
 
-@pytest.mark.parametrize("axis", AXES)
 @pytest.mark.parametrize("folder", RUNS, ids=lambda folder: folder.name)
-def test_first_half_forecasts_the_second(folder, axis):
-    (one,) = series_from([read_table(folder)], Selection(x=axis))
+def test_first_half_forecasts_the_second(folder: Path):
+    (one,) = series_from([read_table(folder)], Selection(x="flops"))
     later = one.compute > 0.5 * one.compute.max()
     half = fit(one.compute, one.reward, **FitOptions(fit_until=0.5 * one.compute.max()).of(one))
     result = score(half, one.compute[later], one.reward[later])

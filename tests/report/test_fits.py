@@ -107,16 +107,6 @@ def board(tmp_path: Path) -> Any:
     board.close()
 
 
-def test_an_open_page_gets_its_history(board: Board):
-    (item,) = board._items.values()
-    finish(board, item, "reading")
-    assert finish(board, item, "fitting")["history"] == {"/a": []}
-    assert board.detail(item.source.key) is not None
-    item.fitting.next_at = 0.0
-    board.look()
-    assert [len(rows) for rows in finish(board, item, "fitting")["history"].values()] == [9]
-
-
 def test_new_rows_do_not_wait_for_fits(board: Board, tmp_path: Path):
     (item,) = board._items.values()
     finish(board, item, "reading")

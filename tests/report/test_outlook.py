@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scalerl.cli.train import forecast_words
-from scalerl.curves import Verdict, fit
+from scalerl.curves import At, Verdict, fit
 from scalerl.report.outlook import FIRST_FIT, LiveForecast
 from scalerl.report.results import CurveResult
 
@@ -23,14 +23,14 @@ def outlook(rows: list[dict[str, float | None]], end: float | None = None) -> Cu
     return LiveForecast.from_rows(rows, end).outlook()
 
 
-def test_the_forecast_is_the_curve_at_the_end_of_the_budget():
-    result = outlook(evaluations(20), 40.0)
+def at_end_of(result: CurveResult | None) -> At:
     assert result is not None
     assert result.at_end is not None
-    assert result.fit is not None
-    low, high = result.fit.interval("ceiling")
-    assert low < 0.8 < high
-    at_end = result.at_end
+    return result.at_end
+
+
+def test_the_forecast_is_the_curve_at_the_end_of_the_budget():
+    at_end = at_end_of(outlook(evaluations(20), 40.0))
     assert at_end.compute == 40.0
     assert at_end.reward.low <= at_end.reward.value <= at_end.reward.high
     assert at_end.reward.value == pytest.approx(0.2 + 0.6 / (1 + (3 / 40) ** 1.5), abs=0.02)
@@ -43,10 +43,9 @@ def test_the_forecast_is_the_curve_at_the_end_of_the_budget():
 @pytest.mark.parametrize("num, verdict, words", [(6, Verdict.WIDE, "not known yet"), (60, Verdict.KNOWN, "0.")])
 def test_far_end_is_forecast_whatever_is_known_of_the_ceiling(num: int, verdict: Verdict, words: str):
     result = outlook(evaluations(num), 100.0 * num)
+    assert at_end_of(result).reward.low < 0.8 < at_end_of(result).reward.high
     assert result is not None
     assert result.verdict == verdict
-    assert result.at_end is not None
-    assert result.at_end.reward.low < 0.8 < result.at_end.reward.high
     assert forecast_words(result).startswith(f"  ceiling {words}")
 
 
@@ -73,10 +72,8 @@ def test_a_plain_loop_gets_the_fit_of_its_evaluations():
         forecast.add(steps, reward[-1])
     result = forecast.outlook()
     assert result is not None
-    assert result.fit is not None
     assert result.fit.params == fit(compute, reward, start=0.2, start_sd=None).params
-    assert result.at_end is not None
-    assert result.at_end.compute == 500
+    assert at_end_of(result).compute == 500
 
 
 @pytest.mark.parametrize(("compute", "reward"), [(-1.0, 0.5), (float("nan"), 0.5), (1.0, float("inf"))])

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from run_folders import write_run, write_study
-from shared_data import FOLDER, needs_shared_data
 from typer.testing import CliRunner
 
 from scalerl.cli import app
@@ -22,7 +21,6 @@ from scalerl.report import views as report_views
 from scalerl.report.inputs import gather
 from scalerl.report.page import page
 from scalerl.report.results import FitOptions
-from scalerl.report.standing import LeadKind
 from scalerl.report.write import build_report, page_json, report_json, write_report
 
 
@@ -60,9 +58,15 @@ def view(content: dict[str, Any], axis: str | None = None, window: str = "all") 
 
 
 def test_winner_is_named_first(written: dict[str, Any]):
+    """As the command `compare` says it."""
     content = written["content"]
-    assert content["sets"][0]["lead"] == {"kind": LeadKind.HIGHEST_CEILING, "name": "base", "tied": [], "num": 2}
-    assert content["summary"][""][0].startswith("base has the highest ceiling of 2 curves")
+    lead = content["sets"][0]["lead"]
+    assert {key: lead[key] for key in ("kind", "name", "tied", "num")} == {
+        "kind": "take", "name": "base", "tied": [], "num": 2,
+    }  # fmt: skip
+    first, state, *_ = content["summary"][""]
+    assert first == "Take base: best with probability over 99%."
+    assert re.match(r"base levels off at 0\.6\d\d \(90% between 0\.", state)
     assert [(pair["kind"], pair["winner"]) for pair in view(content)["pairs"]] == [(PairKind.HIGHER_CEILING, "base")]
     assert content["sets"][0]["reference"] == "base"
 
@@ -239,7 +243,7 @@ def test_a_name_cannot_end_the_script_or_become_markup(written: dict[str, Any]):
 def test_json_has_kinds_and_the_page_adds_sentences(written: dict[str, Any], study: Path):
     content, told = content_of(study), written["content"]
     assert set(told) - set(content) == {"tables", "samples", "alarms"}
-    assert content["summary"][""][0]["kind"] == "lead_highest_ceiling"
+    assert [fact["kind"] for fact in content["summary"][""]][:3] == ["lead", "state", "higher_ceiling"]
     assert [len(facts) for facts in content["summary"].values()] == [len(texts) for texts in told["summary"].values()]
     assert not {"text", "verdict_text"} & {key for one in content["views"] for curve in one["curves"] for key in curve}
 
@@ -247,7 +251,7 @@ def test_json_has_kinds_and_the_page_adds_sentences(written: dict[str, Any], stu
 def test_every_kind_has_a_sentence():
     made = set(re.findall(r"""(?:said\(\s*|Fact\(kind=)"(\w+)\"""", "".join(
         path.read_text() for path in Path(conclusions.__file__).parent.glob("*.py"))))  # fmt: skip
-    made |= {*conclusions.GROUPS.values(), *conclusions.RELATIONS.values(), *(f"lead_{kind}" for kind in LeadKind)}
+    made |= {*conclusions.GROUPS.values(), *conclusions.RELATIONS.values()}
     assert made == set(conclusions.SENTENCES)
 
 
@@ -446,30 +450,3 @@ def test_a_foreign_log_gets_the_same_report(tmp_path: Path):
     assert content["title"] == "example_runs"
     assert [(pair["kind"], pair["winner"]) for pair in view(content)["pairs"]] == [("higher_ceiling", "improved")]
     assert content["runs"] == []
-
-
-# The paper's story
-
-
-@needs_shared_data
-@pytest.mark.usefixtures("quick")
-def test_on_the_published_curves_it_tells_the_papers_story():
-    def content(figure: str) -> dict[str, Any]:
-        chosen = Selection(x="gpu_hours", y="pass_rate", by=("series",), where=(("figure", figure),), start=0.399)
-        return content_of(
-            FOLDER / "scalerl_published_curves.csv", selection=chosen, options=FitOptions(skip_before=1500.0)
-        )
-
-    prevalent = view(content("fig2_prevalent"))
-    verdicts = {frozenset((pair["a"], pair["b"])): (pair["kind"], pair["winner"]) for pair in prevalent["pairs"]}
-    for worse in ("Magistral", "Qwen2.5-DAPO", "DeepSeek-GRPO"):
-        for better in ("ScaleRL", "MiniMax"):
-            assert verdicts[frozenset((better, worse))] == (PairKind.HIGHER_CEILING, better)
-    assert verdicts[frozenset(("ScaleRL", "MiniMax"))] == (PairKind.MORE_EFFICIENT, "ScaleRL")
-    assert {"ScaleRL", "MiniMax"} <= set(prevalent["shared_exponents"])
-
-    arms = view(content("fwd_offpolicy"))
-    verdicts = {frozenset((pair["a"], pair["b"])): (pair["kind"], pair["winner"]) for pair in arms["pairs"]}
-    assert PairKind.HIGHER_CEILING not in {kind for kind, _ in verdicts.values()}
-    for slower in ("PPO-off-policy-1", "PPO-off-policy-8"):
-        assert verdicts[frozenset((slower, "PipelineRL-8"))] == (PairKind.MORE_EFFICIENT, "PipelineRL-8")

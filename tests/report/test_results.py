@@ -78,7 +78,6 @@ def test_output_names_the_columns_of_compute_and_reward():
 
 def test_answer_is_never_only_if_nearly_certain():
     [curve] = analyse_fit([series()], FitOptions()).curves
-    assert curve.fit is not None
     (_, high), ceiling = curve.fit.interval("ceiling"), curve.fit.params["ceiling"]
     done = analyse_forecast([series()], FitOptions(), [], [high + 0.02, (ceiling + high) / 2, 0.5])
     lines = [line for line in shown(done).split("\n") if "compute for" in line]
@@ -265,7 +264,6 @@ def test_ceiling_is_held_fixed_or_bounds_the_papers_grid():
         (FitOptions(ceiling=(0.62, 0.64), method="paper"), 0.62),
     ):
         [curve] = analyse_fit([series()], options).curves
-        assert curve.fit is not None
         assert curve.fit.params["ceiling"] == pytest.approx(ceiling)
     with pytest.raises(InputError, match="paper"):
         analyse_fit([series()], FitOptions(ceiling=(0.62, 0.64)))
@@ -279,7 +277,6 @@ def test_rewards_without_limits_have_no_odd_decimals():
     done = analyse_forecast([wide], FitOptions(), [9000.0], [-6000.0])
     [curve] = done.curves
     assert decimals(curve.fit) == 0
-    assert curve.fit is not None
     assert curve.fit.params["ceiling"] == pytest.approx(-5000, abs=150)
     assert "-8,000" in shown(done, explain=True)
     assert ".000" not in shown(done, explain=True)

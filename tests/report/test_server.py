@@ -99,7 +99,7 @@ def _fitted(board: ServedBoard, name: str) -> Any:
     return detail if detail["history"].get(f"/{name}") else None
 
 
-def test_study_has_its_arms_side_by_side(board: ServedBoard):
+def test_study_has_its_arms_side_by_side_and_follows_its_plan(board: ServedBoard, watched: Path):
     key = board.json("/api/runs")["studies"][0]["key"]
     study = wait_until(lambda: _compared(board, key))
     (view, *_) = study["report"]["views"]
@@ -107,26 +107,17 @@ def test_study_has_its_arms_side_by_side(board: ServedBoard):
     assert view["standings"][0]["p_best"] > 0.9
     assert study["problem"] == ""
     assert [row["arm"] for row in board.json("/api/runs")["runs"] if row["study"] == key] == ["base", "lower"]
-
-
-def test_decisions_of_the_policy_are_shown(board: ServedBoard, watched: Path):
     row = {"decision": 1, "kind": "continue", "arm": "base", "until": 0.5, "known": {"arms": [], "favourite": "base"}}
     (watched / "study" / "decisions.jsonl").write_text(json.dumps(row) + "\n")
-    key = board.json("/api/runs")["studies"][0]["key"]
-    rows = wait_until(lambda: _decisions(board, key))
-    assert rows[0][2:5] == ["base to 50% of its budget", "the largest expected gain per compute", "base"]
-
-
-def _decisions(board: ServedBoard, key: str) -> Any:
-    study = _compared(board, key)
-    return study and next((table["rows"] for table in study["report"]["tables"] if table["key"] == "decisions"), None)
-
-
-def test_a_changed_plan_is_shown(board: ServedBoard, watched: Path):
-    path, key = watched / "study" / "study.json", board.json("/api/runs")["studies"][0]["key"]
-    wait_until(lambda: _compared(board, key))
+    path = watched / "study" / "study.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"description": "which loss is better"}))
     wait_until(lambda: board.json(f"/api/studies/{key}")["description"] == "which loss is better")
+    tables = wait_until(lambda: (found := _compared(board, key)) and _decisions(found))
+    assert tables[0]["rows"][0][2:5] == ["base to 50% of its budget", "the largest expected gain per compute", "base"]
+
+
+def _decisions(study: Any) -> list[Any]:
+    return [table for table in study["report"]["tables"] if table["key"] == "decisions"]
 
 
 def _compared(board: ServedBoard, key: str) -> Any:

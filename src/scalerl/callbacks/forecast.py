@@ -72,7 +72,6 @@ def make_forecast(
 def describe(outlook: CurveResult, end_compute: float | None = None, rewards: Sequence[float] = ()) -> Forecast:
     """Return an outlook as numbers and a sentence."""
     done, end = outlook.fit, None if outlook.at_end is None else outlook.at_end.reward
-    assert done is not None, "an outlook has points to fit"
     text = " ".join(map(note_text, conclusions(done))) or str(done.verdict)
     text += "" if end is None else f" At the end of the budget: {interval_text(end)}."
     if end_compute is None or not done.has_intervals:

@@ -163,7 +163,7 @@ def alarms(
     for name, rows in evals.items():
         found += overtrained(rows, name)
     for name, curve in curves.items():
-        if curve is not None and curve.fit is not None:
+        if curve is not None:
             found += fall_alarms(name, curve.fit.fall, columns, curve.axis)
     if (share := disagreement(spent)) > UNEVEN_TIME:
         found.append(Alarm(kind=AlarmKind.UNEVEN_TIME, value=share, limit=UNEVEN_TIME))
@@ -395,7 +395,9 @@ FACTS = {
     AlarmKind.STALLED: "training stood still for {value:.0f} s, far beyond the usual time of a step",
 }
 REMEDIES = {
-    AlarmKind.TRUNCATED: "; above {limit:.0%}, runs tend to become unstable: {advice}{names}",
+    AlarmKind.TRUNCATED: (
+        "; above {limit:.0%}, runs tend to become unstable: leave more room, or train on cut answers{names}"
+    ),
     AlarmKind.MISMATCH: ": lower pipeline.max_lag, or set model.fp32_head = both",
     AlarmKind.BACKEND: "{set_names}; the paper's remedy is an FP32 head at both ends (model.fp32_head)",
     AlarmKind.NO_VERDICT: ", which are not trained on: {why}",
@@ -446,14 +448,4 @@ def alarm_text(alarm: Alarm) -> str:
         why=why or "see grader/ in metrics.jsonl",
         names=f" ({names})" if names else "",
         set_names=f": set {names}" if names else "",
-        advice=_truncated_advice(alarm.remedies),
     )
-
-
-def _truncated_advice(remedies: Sequence[str]) -> str:
-    keeping = [name.startswith("filter.") for name in remedies]
-    if not any(keeping):
-        return "leave more room"
-    if keeping[0]:
-        return "train on cut answers, because nothing else makes answers shorter, or leave more room"
-    return "leave more room or train on cut answers"

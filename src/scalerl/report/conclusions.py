@@ -9,10 +9,10 @@ from scalerl.logs import facts as log_facts
 from scalerl.logs.facts import Fact
 from scalerl.report.alarms import alarm_text
 from scalerl.report.inputs import ARM
-from scalerl.report.numbers import decimals, fixed, join_names, probability_text
+from scalerl.report.numbers import decimals, fixed, join_names
 from scalerl.report.results import param_value
 from scalerl.report.runs import WAITING, Run, environments, incomparable
-from scalerl.report.standing import OPEN, Lead, LeadKind, lead, pair_of, ranked
+from scalerl.report.standing import OPEN, Lead, LeadKind, lead, lead_text, pair_of, ranked
 from scalerl.report.views import ALL, Report, View
 
 WHY_OPEN = (NoteKind.SAME_RUN, NoteKind.DIFFERENT_PROMPTS, NoteKind.DECIDED_BY)
@@ -30,7 +30,6 @@ RELATIONS = {
     (PairKind.MORE_EFFICIENT, False): "less_efficient",
     (PairKind.AHEAD, True): "ahead_of",
     (PairKind.AHEAD, False): "behind",
-    (PairKind.NOT_SEPARABLE, False): "not_separable",
     (PairKind.HIGHER_CEILING, True): "higher_ceiling",
     (PairKind.HIGHER_CEILING, False): "lower_ceiling",
     (PairKind.NOT_COMPARABLE, False): "not_comparable",
@@ -53,35 +52,29 @@ def reference(report: Report, evaluation_set: str) -> str | None:
 
 def leader(report: Report, evaluation_set: str) -> Lead | None:
     view = report.view(evaluation_set)
-    return lead(view.comparison, view.usable, reference(report, evaluation_set))
+    return lead(view.comparison, view.usable, base=reference(report, evaluation_set))
 
 
 def summary(report: Report, evaluation_set: str) -> list[Fact]:
-    """Return the main conclusions; the first says which curve leads."""
+    """Return the main conclusions; the first says which curve to take."""
     view = report.view(evaluation_set)
     first = leader(report, evaluation_set)
-    facts = [said("no_curve_yet")] if first is None else [_lead(view, first), *_others(view, first.name)]
+    facts = [said("no_curve_yet")] if first is None else [*_lead(view, first), *_others(view, first.name)]
     facts += _by_verdict(report, view)
     failed = tuple(run.name for run in report.material.runs if run.status == "failed")
     facts += [said("failed", names=failed)] if failed else []
     return [*facts, *_forecast_scores(view)]
 
 
-def _lead(view: View, first: Lead) -> Fact:
+def _lead(view: View, first: Lead) -> Iterator[Fact]:
+    """Yield why the first curve is taken, if there are others, and where it ends."""
     fit = next(curve.fit for curve in view.analysis.curves if curve.name == first.name)
-    assert fit is not None
-    return said(
-        f"lead_{first.kind}",
-        name=first.name,
-        num=first.num,
-        p_best=dict(view.analysis.ranking).get(first.name, math.nan),
-        tied=first.tied,
-        verdict=fit.verdict,
-        ceiling=param_value(fit, "ceiling"),
-        peak=None if fit.fall is None else fit.fall.best,
-        level=fit.level,
-        decimals=decimals(fit),
-    )
+    values = {"decimals": decimals(fit)}
+    if first.kind != LeadKind.ALONE:
+        yield said("lead", lead=first, **values)
+    peak = None if fit.fall is None else fit.fall.best
+    values |= {"verdict": fit.verdict, "ceiling": param_value(fit, "ceiling"), "peak": peak, "level": fit.level}
+    yield said("state", name=first.name, **values)
 
 
 def _others(view: View, best: str) -> list[Fact]:
@@ -219,32 +212,22 @@ def sentence(fact: Fact) -> str:
 
 
 STATES = {
-    Verdict.KNOWN: "levels off at {ceiling}",
-    Verdict.AT_BOUND: "reaches the highest reward there is",
-    Verdict.WIDE: "has a ceiling that is not known closely yet, {ceiling}",
-    Verdict.FLAT: "shows no rise",
-    Verdict.FALLEN: "fell after a peak of {peak}",
-}
-LEADS = {
-    LeadKind.HIGHEST_CEILING: "{name} has the highest ceiling of {num} curves with probability {p_best}: it {state}.",
-    LeadKind.AHEAD: "{name} is ahead of the other {others} as far as can be forecast: it {state}.",
-    LeadKind.TIED: "No curve stands out among {num}: {name} {state}, and {tied} may end as high.",
-    LeadKind.ALONE: "{name} {state}.",
+    Verdict.KNOWN: "{name} levels off at {ceiling}.",
+    Verdict.AT_BOUND: "{name} reaches the highest reward there is.",
+    Verdict.WIDE: "{name} has a ceiling that is not known closely yet, {ceiling}.",
+    Verdict.FLAT: "{name} shows no rise.",
+    Verdict.FALLEN: "{name} fell after a peak of {peak}.",
 }
 
 
-def _lead_words(words: str) -> Callable[[Mapping[str, Any]], str]:
-    def text(values: Mapping[str, Any]) -> str:
-        show, ceiling, num = fixed(values["decimals"]), values["ceiling"], values["num"]
-        ends = f" ({values['level']:.0%} between {show(ceiling.low)} and {show(ceiling.high)})"
-        state = STATES[values["verdict"]].format(
-            ceiling=f"{show(ceiling.value)}{ends if math.isfinite(ceiling.low) else ''}",
-            peak="" if values["peak"] is None else show(values["peak"]),
-        )
-        shown = {"p_best": probability_text(values["p_best"]), "tied": join_names(values["tied"] or ("",))}
-        return words.format(**{**values, **shown}, state=state, others="curve" if num == 2 else f"{num - 1} curves")
-
-    return text
+def _state_words(values: Mapping[str, Any]) -> str:
+    show, ceiling, peak = fixed(values["decimals"]), values["ceiling"], values["peak"]
+    ends = f" ({values['level']:.0%} between {show(ceiling.low)} and {show(ceiling.high)})"
+    return STATES[values["verdict"]].format(
+        name=values["name"],
+        ceiling=f"{show(ceiling.value)}{ends if math.isfinite(ceiling.low) else ''}",
+        peak="" if peak is None else show(peak),
+    )
 
 
 def _score_words(values: Mapping[str, Any]) -> str:
@@ -283,12 +266,12 @@ CAUSES = {
 SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     # conclusions
     "no_curve_yet": "There is no curve yet.",
-    **{f"lead_{kind}": _lead_words(words) for kind, words in LEADS.items()},
+    "lead": lambda values: f"{lead_text(values['lead'], values['decimals'] + 1)}.",
+    "state": _state_words,
     "more_efficient": "{best} is more efficient than {names}.",
     "less_efficient": "More efficient than {best}: {names}.",
     "ahead_of": "{best} is ahead of {names}, as far as can be forecast.",
     "behind": "Ahead of {best}, as far as can be forecast: {names}.",
-    "not_separable": "Not separable from {best} by ceiling or efficiency: {names}.",
     "higher_ceiling": "The ceiling of {best} is above that of {names}.",
     "lower_ceiling": "Above the ceiling of {best}: {names}.",
     "not_comparable": "Not comparable with {best}, because of other prompts: {names}.",

@@ -126,7 +126,7 @@ def line_of(
 
 def line_to(result: CurveResult, end: float = 0.0, *, bands: bool = True) -> Line | None:
     """Return the line of a curve up to `end`, and at least as far as it is usually drawn; None without a curve."""
-    if result.fit is None or not result.usable:
+    if not result.usable:
         return None
     series = result.series
     begin = min(float(each.min(initial=np.inf)) for each in (series.compute, series.holdout_compute))
@@ -136,7 +136,7 @@ def line_to(result: CurveResult, end: float = 0.0, *, bands: bool = True) -> Lin
 def _end(result: CurveResult) -> float:
     """Return the compute up to which the curve is drawn: beyond the data, and to any point held out or requested."""
     series, fit = result.series, result.fit
-    data = fit.scale if fit is not None and fit.num_points else series.compute.max(initial=0.0)
+    data = fit.scale if fit.num_points else series.compute.max(initial=0.0)
     asked = [forecast.compute for forecast in result.at]
     asked += [forecast.compute.value for forecast in result.reach if forecast.compute is not None]
     asked = [compute for compute in asked if compute <= MOST_REACH * data]
@@ -164,7 +164,7 @@ class Drawn:
     @property
     def peak(self) -> tuple[float, float] | None:
         """(compute, reward) after which the reward fell; None where it did not."""
-        fall = self.result.fit.fall if self.result.fit is not None and self.line is not None else None
+        fall = None if self.line is None else self.result.fit.fall
         return None if fall is None else (fall.compute, fall.best)
 
     @property
@@ -244,13 +244,13 @@ def figure_data(analysis: Analysis) -> FigureData:
     is_shared = analysis.command == "compare"
     end = max(max(map(_end, results)) if is_shared else 0.0, analysis.at or 0.0)
     p_best = dict(analysis.ranking)
-    fits = {result.name: result.fit for result in results if result.fit is not None}
+    fits = {result.name: result.fit for result in results}
     y_label = y_labels.pop() if len(y_labels) == 1 else "reward"
     return FigureData(
         title=prefix or (labels[0] if len(labels) == 1 else f"{y_label} of {len(labels)} curves"),
         x_label=x_labels.pop() if len(x_labels) == 1 else DIFFERENT_UNITS,
         y_label=y_label,
-        level=next((fit.level for fit in fits.values()), 0.9),
+        level=results[0].fit.level,
         curves=tuple(
             _drawn(result, label, line_to(result, end, bands=len(results) <= MOST_BANDS), p_best.get(result.name))
             for result, label in zip(results, labels, strict=True)
@@ -266,7 +266,7 @@ def figure_data(analysis: Analysis) -> FigureData:
 
 def _drawn(result: CurveResult, label: str, line: Line | None, p_best: float | None) -> Drawn:
     points = points_of(result.series, _roles(result))
-    curve = np.nan if line is None or result.fit is None else result.fit.predict(points.compute)
+    curve = np.nan if line is None else result.fit.predict(points.compute)
     return Drawn(result=result, label=label, points=points, line=line, residual=points.reward - curve, p_best=p_best)
 
 
@@ -274,7 +274,7 @@ def _roles(result: CurveResult) -> dict[Role, NDArray[np.bool_]]:
     """Return which points were fitted, with a tolerance for rounding."""
     compute, fit = result.series.compute, result.fit
     left_out = np.zeros(len(compute), dtype=bool)
-    if fit is not None:
+    if result.is_fitted:
         first, last = (fit.compute.min(), fit.scale) if fit.num_points else (np.inf, -np.inf)
         left_out = (compute < first * (1 - 1e-9)) | (compute > last * (1 + 1e-9))
     return {"left out": left_out, "fitted": ~left_out}

@@ -3,15 +3,19 @@
 import json
 import os
 import stat
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
 
 MAX_LINE = 8 << 20
 """Longest line that is parsed, in bytes."""
 MAX_OBJECT = 16 << 20
 """Largest file that is parsed as one object, in bytes."""
+_CHUNK = 1 << 24
 # Not every system has all of them.
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
@@ -66,55 +70,57 @@ def json_object(data: bytes) -> tuple[dict[str, Any], str]:
     return (value, "") if isinstance(value, dict) else ({}, f": a JSON object is needed, not {type(value).__name__}")
 
 
-class Line(NamedTuple):
-    number: int
-    row: dict[str, Any] | None
-    """None for a line that is too long or not a JSON object."""
+class Lines:
+    """The lines of a file of JSON objects that grows, numbered from 0; only what was added is read again.
 
+    A last line without its end counts if it is an object, or too long to be one. Threads may share one value.
+    """
 
-@dataclass(slots=True)
-class Place:
-    """How far a file that grows has been read."""
+    def __init__(self, path: Path, root: Root) -> None:
+        self._path, self._root = path, root
+        self._inode, self._begins, self._is_open = 0, array("Q", [0]), False
 
-    inode: int = 0
-    offset: int = 0
-    num_lines: int = 0
-    is_open: bool = False
-    """Whether the last line that was read still lacks its end."""
+    def __len__(self) -> int:
+        return len(self._begins) - 1
 
-    def is_in(self, path: Path, root: Root) -> bool:
-        """Return whether the file is still the one that was read: not shorter, and not another."""
-        descriptor = open_inside(path, root)
+    def refresh(self) -> bool:
+        """Find the lines that were added; return whether those known before are still there."""
+        # A new array for what has changed: another thread may be reading the old one.
+        begins = self._begins[:-1] if self._is_open else self._begins
+        descriptor = open_inside(self._path, self._root)
         if descriptor is None:
-            return not self.offset
+            is_same, self._begins, self._is_open = not len(self), array("Q", [0]), False
+            return is_same
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
-            file.seek(max(self.offset - 1, 0))
-            is_same = status.st_ino == self.inode and status.st_size >= self.offset
-            return not self.offset or (is_same and (self.is_open or file.read(1) == b"\n"))
+            file.seek(max(begins[-1] - 1, 0))
+            is_same = not begins[-1] or (status.st_ino == self._inode and file.read(1) == b"\n")
+            if is_same and status.st_size == self._begins[-1]:
+                return True
+            begins = begins[:] if is_same else array("Q", [0])
+            end = file.seek(begins[-1])
+            while data := file.read(_CHUNK):
+                begins.extend((np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n")) + end + 1).tolist())
+                end += len(data)
+            file.seek(begins[-1])
+            size = end - begins[-1]
+            is_open = size > MAX_LINE or (size > 0 and not json_object(file.read())[1])
+        if is_open:
+            begins.append(end)
+        self._inode, self._begins, self._is_open = status.st_ino, begins, is_open
+        return is_same
 
-
-def read_lines(path: Path, root: Root, place: Place | None = None) -> Iterator[Line]:
-    """Yield the lines of a file of JSON objects, without blank ones and a last one that is still being written.
-
-    With a `place`, begin there and move it on.
-    """
-    descriptor, place = open_inside(path, root), place or Place()
-    if descriptor is None:
-        return
-    with os.fdopen(descriptor, "rb") as file:
-        place.inode = os.fstat(descriptor).st_ino
-        file.seek(place.offset)
-        while data := file.readline(MAX_LINE):
-            size, is_long = len(data), len(data) == MAX_LINE
-            is_whole = data.endswith(b"\n")
-            while is_long and data and not data.endswith(b"\n"):
-                data = file.readline(MAX_LINE)
-                size += len(data)
-            row, fault = ({}, "too long") if is_long else json_object(data) if data.strip() else ({}, "")
-            if fault and not is_whole and not is_long:
-                return
-            place.num_lines += not place.is_open
-            place.offset, place.is_open = place.offset + size, not data.endswith(b"\n")
-            if fault or data.strip():
-                yield Line(place.num_lines, None if fault else row)
+    def rows(self, numbers: Iterable[int]) -> Iterator[tuple[int, dict[str, Any] | None]]:
+        """Yield these lines with their numbers, without blank ones: None for one that is too long or not an object."""
+        begins, descriptor = self._begins, open_inside(self._path, self._root)
+        if descriptor is None:
+            return
+        try:
+            for number in numbers:
+                begin, end = begins[number : number + 2]
+                data = os.pread(descriptor, end - begin, begin) if end - begin <= MAX_LINE else b"too long"
+                if data.strip():
+                    row, fault = json_object(data)
+                    yield number, None if fault else row
+        finally:
+            os.close(descriptor)

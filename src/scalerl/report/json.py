@@ -66,12 +66,12 @@ def to_json(analysis: Analysis) -> dict[str, Any]:
 def _curve_json(curve: CurveResult, *, concluded: bool) -> dict[str, Any]:
     """Return one curve; `concluded` adds where it levels off and when to stop to its notes."""
     fit, series = curve.fit, curve.series
-    own = None if fit is None else fit.unpooled
+    own = fit.unpooled
     of_fit = {"form": None, "num_points": len(series.compute), "num_runs": None, "noise_sd": None, "run_sd": None}
     return {
         "name": curve.name,
         "units": {"compute": series.x_label, "reward": series.y_label, "reward_scale": series.y_scale},
-        **(of_fit if fit is None else picked(fit, *of_fit)),
+        **(picked(fit, *of_fit) if curve.is_fitted else of_fit),
         **_params(fit),
         "verdict": plain(curve.verdict),
         "advice": str(curve.advice),
@@ -80,7 +80,7 @@ def _curve_json(curve: CurveResult, *, concluded: bool) -> dict[str, Any]:
         "notes": plain(curve.conclusions if concluded else curve.notes),
         "facts": plain(series.facts),
         "unpooled": None if own is None else {**_params(own), "verdict": plain(own.verdict)},
-        "pooled_with": list(fit.prior.sources) if own is not None and fit is not None and fit.prior is not None else [],
+        "pooled_with": list(fit.prior.sources) if own is not None and fit.prior is not None else [],
         "at": [picked(row, "compute", "reward", "notes") for row in curve.at],
         "reach": [picked(row, "reward", "compute", "p_above_ceiling", "notes") for row in curve.reach],
         "holdout": plain(curve.holdout),

@@ -30,10 +30,8 @@ def short_compute_text(compute: float) -> str:
     return f"{float(digits):g}e{int(exponent)}"
 
 
-def decimals(fit: Fit | None) -> int:
+def decimals(fit: Fit) -> int:
     """Return how many decimals a reward needs: three for rewards in [0, 1], one for per cent."""
-    if fit is None:
-        return 3
     if fit.bounds is not None:
         return 3 - math.floor(math.log10(fit.bounds[1] - fit.bounds[0]))
     span = float(np.ptp(fit.reward)) if fit.num_points else 0.0

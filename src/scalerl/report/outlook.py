@@ -83,10 +83,9 @@ class LiveForecast:
 
 def with_end(curve: CurveResult, end_compute: float | None) -> CurveResult:
     """Return a curve with its forecast for the end of a budget, if the end is known and not reached yet."""
-    done = curve.fit
-    if done is None or not done.usable or end_compute is None or end_compute <= done.scale:
+    if not curve.usable or end_compute is None or end_compute <= curve.fit.scale:
         return curve
-    return replace(curve, at=tuple(reward_at(done, [end_compute])))
+    return replace(curve, at=tuple(reward_at(curve.fit, [end_compute])))
 
 
 def _binomial_sd(reward: float, num_samples: int | None, bounds: Bounds) -> float | None:

@@ -21,6 +21,7 @@ from scalerl.report.results import (
     analyse_compare,
     analyse_fit,
     analyse_forecast,
+    fits_of,
 )
 
 WIDTH = 140
@@ -54,7 +55,7 @@ class Answer(Values):
 
     @property
     def fits(self) -> dict[str, Any]:
-        return {curve.name: curve.fit for curve in self._analysis.curves if curve.fit is not None}
+        return fits_of(self._analysis.curves)
 
     def explain(self) -> str:
         """Return the parameters, the noise, the reasons, and what was decided about the log."""

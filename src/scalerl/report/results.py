@@ -128,10 +128,10 @@ class FitOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveResult:
-    """One curve. `fit` is None where the series had a problem of its own."""
+    """One curve. The fit of a series without points, or with a problem of its own, has the verdict NO_CURVE."""
 
     series: Series
-    fit: Fit | None
+    fit: Fit
     holdout: Score | None = None
     """How well it forecasts the points that were held out."""
     early: tuple[tuple[float, "CurveResult"], ...] = ()
@@ -155,40 +155,43 @@ class CurveResult:
 
     @property
     def verdict(self) -> Verdict:
-        return Verdict.NO_CURVE if self.fit is None else self.fit.verdict
+        return self.fit.verdict
+
+    @property
+    def is_fitted(self) -> bool:
+        return self.verdict != Verdict.NO_CURVE
 
     @property
     def notes(self) -> tuple[Note, ...]:
         """Reasons of the verdict, and what else to know about the fit."""
-        return () if self.fit is None else (*self._unused_start, *self.fit.notes)
+        return (*self._unused_start, *self.fit.notes)
 
     @property
     def conclusions(self) -> tuple[Note, ...]:
         """What to take away: the same notes, with where the curve levels off and when to stop."""
-        return () if self.fit is None else (*self._unused_start, *conclusions(self.fit))
+        return (*self._unused_start, *conclusions(self.fit))
 
     @property
     def _unused_start(self) -> tuple[Note, ...]:
         start = self.series.start
-        if self.fit is None or start is None or self.fit.own_form.has_start:
+        if not self.is_fitted or start is None or self.fit.own_form.has_start:
             return ()
         return (note(NoteKind.UNUSED_START, start=start, form=self.fit.form),)
 
     @property
     def usable(self) -> bool:
-        return self.fit is not None and self.fit.usable
+        return self.fit.usable
 
     @property
     def doubling(self) -> Value | None:
         """Gain of twice the compute; None where there is no curve, no rise, or a fall."""
-        if self.fit is None or not self.fit.usable or self.fit.verdict in (Verdict.FLAT, Verdict.FALLEN):
-            return None
-        return doubling(self.fit)
+        is_rising = self.usable and self.verdict not in (Verdict.FLAT, Verdict.FALLEN)
+        return doubling(self.fit) if is_rising else None
 
     @property
     def advice(self) -> Advice:
         """Return whether more compute pays, from the gain of one more doubling."""
-        if self.fit is None or not self.fit.usable:
+        if not self.usable:
             return Advice.TOO_EARLY
         if self.fit.fall is not None:
             return Advice.FALLING
@@ -259,13 +262,13 @@ def analyse_forecast(
     """Forecast the reward at computes, or the compute for rewards; unasked, the reward at 2 and 4 times the data."""
     curves = []
     for done in fitted_curves(series, options):
-        usual = () if reach or done.fit is None else (2 * done.fit.scale, 4 * done.fit.scale)
+        usual = () if reach else (2 * done.fit.scale, 4 * done.fit.scale)
         curves.append(_forecast(done, at or usual, reach))
     return Analysis(command="forecast", curves=_some_usable(curves), notes=_pool_notes(curves, options))
 
 
 def _forecast(curve: CurveResult, at: Sequence[float], reach: Sequence[float]) -> CurveResult:
-    if curve.fit is None or not curve.fit.usable:
+    if not curve.usable:
         return curve
     return replace(curve, at=tuple(reward_at(curve.fit, at)), reach=tuple(compute_for(curve.fit, reach)))
 
@@ -285,16 +288,16 @@ def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: S
 
 
 def _scored(series: Sequence[Series], options: FitOptions) -> list[CurveResult]:
-    return [replace(curve, holdout=score_held_out(curve)) for curve in fitted_curves(series, options)]
+    return [with_score(curve) for curve in fitted_curves(series, options)]
 
 
 def why_unscored(curve: CurveResult, share: float) -> Note | None:
     """Return why the curve up to a share of the compute has no score; None where it has, or has a problem."""
     if curve.holdout is not None or curve.series.problem:
         return None
-    if curve.fit is not None and not curve.usable:
+    if curve.fit.notes and not curve.usable:
         return curve.fit.notes[-1]
-    side = "before" if curve.fit is None else "after"
+    side = "after" if curve.is_fitted else "before"
     return note(NoteKind.NOTHING_TO_SCORE, side=side, compute=share * _largest(curve.series))
 
 
@@ -337,7 +340,7 @@ def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | N
         )
     check_one_axis(series, "curves must be on one axis of compute to be compared")
     curves = _some_usable(fitted_curves(series, options))
-    fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
+    fits = fits_of(curves)
     comparisons, notes = {}, []
     for name, members in sets.items():
         if len(members) > 1:
@@ -353,7 +356,7 @@ def _some_usable(curves: Sequence[CurveResult]) -> tuple[CurveResult, ...]:
     if not any(curve.usable for curve in curves):
         first = curves[0]
         among = f" among {len(curves)}; the first, {first.name}" if len(curves) > 1 else ""
-        why = first.series.problem or "" if first.fit is None else first.fit.messages[-1]
+        why = first.series.problem or " ".join(first.fit.messages[-1:])
         raise NoCurveError(f"no usable curve{among}: {why}", reason=why)
     return tuple(curves)
 
@@ -376,7 +379,7 @@ def _pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[Not
     """Return which curves `--pool` or `--prior` left as they are."""
     if not options.is_pooled:
         return ()
-    alone = tuple(curve.name for curve in curves if curve.fit is not None and curve.fit.unpooled is None)
+    alone = tuple(name for name, fit in fits_of(curves).items() if fit.unpooled is None)
     if len(alone) == len(curves) and options.pool:
         return (note(NoteKind.NOTHING_POOLED, needed=LEAST_MEMBERS),)
     return (note(NoteKind.NOT_POOLED, names=alone),) if alone else ()
@@ -390,18 +393,16 @@ def pooled(curves: Sequence[CurveResult], options: FitOptions) -> list[CurveResu
     earlier = () if options.prior is None else read_prior(options.prior).on_axis(axes.pop() if len(axes) == 1 else None)
     groups: dict[str, dict[str, Fit]] = {}
     for curve in curves:
-        if curve.fit is not None:
-            group = str(curve.series.evaluation_set) if options.pool else curve.name
-            groups.setdefault(group, {})[curve.name] = curve.fit
+        group = str(curve.series.evaluation_set) if options.pool else curve.name
+        groups.setdefault(group, {})[curve.name] = curve.fit
     together = {name: fit for fits in groups.values() for name, fit in pool(fits, earlier).items()}
-    return [replace(curve, fit=together.get(curve.name)) for curve in curves]
+    return [replace(curve, fit=together[curve.name]) for curve in curves]
 
 
-def score_held_out(curve: CurveResult) -> Score | None:
-    """Score the fit on the held-out points; None where there are none or there is no curve."""
-    if curve.fit is None:
-        return None
-    return score(curve.fit, curve.series.holdout_compute, curve.series.holdout_reward)
+def with_score(curve: CurveResult) -> CurveResult:
+    """Return a curve with the score of its fit on the held-out points, where it has both."""
+    held_out = score(curve.fit, curve.series.holdout_compute, curve.series.holdout_reward)
+    return replace(curve, holdout=held_out)
 
 
 def _largest(data: Series) -> float:
@@ -425,16 +426,27 @@ def held_out_after(data: Series, limit: float, test_from: float = 0.0) -> Series
 
 
 def fitted_curve(data: Series, options: FitOptions) -> CurveResult:
-    """Fit one series; one with a problem, or without points, has no fit."""
+    """Fit one series."""
     if data.problem or not len(data.compute):
-        return CurveResult(series=data, fit=None)
+        return not_fitted(data, options)
     done = fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
     return CurveResult(series=data, fit=done)
 
 
+def not_fitted(data: Series, options: FitOptions) -> CurveResult:
+    """Return a series without a curve."""
+    empty = replace(fit([], [], level=options.level), verdict=Verdict.NO_CURVE, notes=())
+    return CurveResult(series=data, fit=empty)
+
+
+def fits_of(curves: Iterable[CurveResult]) -> dict[str, Fit]:
+    """Return the fits by name, of series that could be fitted."""
+    return {curve.name: curve.fit for curve in curves if curve.is_fitted}
+
+
 def param_value(fit: Fit | None, name: str) -> Value | None:
     """Return a parameter with its interval; None if the form does not have it or there is no fit."""
-    if fit is None or name not in fit.params:
+    if fit is None or fit.verdict == Verdict.NO_CURVE or name not in fit.params:
         return None
     low, high = fit.interval(name)
     return Value(value=fit.params[name], low=low, high=high)
@@ -450,5 +462,4 @@ def curve_text(curve: CurveResult, notes: Sequence[Note] | None = None) -> str:
 def prior_of(curves: Sequence[CurveResult]) -> dict[str, Any]:
     """Return the content of a prior file for these curves."""
     check_one_axis([curve.series for curve in curves], "a prior needs runs on one axis of compute")
-    fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
-    return prior_content(fits, curves[0].series.x_label)
+    return prior_content(fits_of(curves), curves[0].series.x_label)

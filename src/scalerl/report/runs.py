@@ -30,7 +30,7 @@ from scalerl.report.columns import (
     rounded,
 )
 from scalerl.report.evaluations import pass_curves
-from scalerl.report.files import Place, read_lines, read_object
+from scalerl.report.files import Lines, read_object
 from scalerl.report.sources import Source
 
 WAITING = "waiting"
@@ -252,28 +252,33 @@ class Run:
 class Rows:
     """The rows of a run folder, as far as they were read; `read` adds what was written since."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: Source) -> None:
+        self._lines = {name: Lines(source.path / name, source.root) for name in (store.METRICS, store.EVALS)}
+        self._forget()
+
+    def _forget(self) -> None:
         self.metrics = NumberColumns()
         self.evals: list[tuple[int, store.Row]] = []
         self.origins: dict[int, float] = {}
         """The step from which each attempt started."""
-        self.skipped: dict[str, list[int]] = {store.METRICS: [], store.EVALS: []}
+        self.skipped: dict[str, list[int]] = {name: [] for name in self._lines}
         """Lines that could not be used."""
-        self._places = {store.METRICS: Place(), store.EVALS: Place()}
+        self._num_read = dict.fromkeys(self._lines, 0)
 
     @property
     def num_values(self) -> int:
         return self.metrics.num_rows * len(self.metrics) + sum(len(row.get("num_correct", ())) for _, row in self.evals)
 
-    def read(self, source: Source) -> None:
-        folder, root = source.path, source.root
-        if not all(place.is_in(folder / name, root) for name, place in self._places.items()):
-            self.__init__()
-        for name, steps_before in ((store.METRICS, 1), (store.EVALS, 0)):
-            for line, row in read_lines(folder / name, root, self._places[name]):
+    def read(self) -> None:
+        are_known = [lines.refresh() for lines in self._lines.values()]
+        if not all(are_known):
+            self._forget()
+        for (name, lines), steps_before in zip(self._lines.items(), (1, 0), strict=True):
+            begin, self._num_read[name] = self._num_read[name], len(lines)
+            for place, row in lines.rows(range(begin, len(lines))):
                 step = None if row is None else row.get("step")
                 if row is None:
-                    self.skipped[name].append(line)
+                    self.skipped[name].append(place + 1)
                 elif isinstance(step, int | float):
                     if isinstance(attempt := row.get("attempt"), int):
                         origin = float(step) - steps_before
@@ -281,7 +286,7 @@ class Rows:
                     if name == store.METRICS:
                         self.metrics.add(row)
                     else:
-                        self.evals.append((line, _checked(row)))
+                        self.evals.append((place + 1, _checked(row)))
 
 
 def _checked(row: store.Row) -> store.Row:
@@ -293,11 +298,11 @@ def _checked(row: store.Row) -> store.Row:
 
 def read_folder(source: Source, rows: Rows | None = None) -> Run:
     """Read a run folder; with the `rows` of an earlier time, only what was added."""
-    rows, folder = rows or Rows(), source.path
+    rows, folder = rows or Rows(source), source.path
     objects = {name: read_object(folder / name, source.root) for name in (store.RECIPE, store.STATUS, store.ENV)}
     (recipe, _), (status, _), (environment, _) = objects.values()
     damage = [fault for _, fault in objects.values() if fault]
-    rows.read(source)
+    rows.read()
     for name, (first, *others) in [(name, lines) for name, lines in rows.skipped.items() if lines]:
         more = f" and {len(others)} more" if others else ""
         damage.append(f"{folder / name}, line {first}{more}: not a JSON object, and left out.")

@@ -1,17 +1,13 @@
 """Read and search the samples of a run straight from its file: newest first, a page at a time, within a time limit."""
 
 import json
-import os
 import time
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from scalerl.report.files import MAX_LINE, Root, json_object, open_inside
+from scalerl.report.files import Lines, Root
 
 PAGE = 20
 MAX_PAGE = 100
@@ -20,9 +16,7 @@ MAX_TEXT = 6000
 MAX_WHOLE = 400_000
 SECONDS = 1.5
 """Time after which a search returns what it has, and where to go on."""
-_CHUNK = 1 << 24
-# Inode of each file and where the lines begin that were found in it: only what was added since is read.
-_OFFSETS: dict[Path, tuple[int, "array[int]"]] = {}
+_LINES: dict[Path, Lines] = {}
 _KNOWN = ("step", "attempt", "problem", "prompt", "completion", "answer", "correct", "reward", "conversation")
 
 
@@ -42,14 +36,14 @@ class Query:
 
 def search(path: Path, root: Root, query: Query) -> dict[str, Any]:
     """Return a page of samples, newest first, and `next`, from which the search goes on (None at the end)."""
-    offsets = line_offsets(path, root)
-    num = max(len(offsets) - 1, 0)
+    lines = lines_of(path, root)
+    num = len(lines)
     end = num if query.before is None else min(max(query.before, 0), num)
     words, until = query.text.casefold().split(), time.monotonic() + SECONDS
     rows: list[dict[str, Any]] = []
     next_place: int | None = None
-    for place, row in _rows(path, root, offsets, end):
-        if _matches(row, query, words):
+    for place, row in lines.rows(range(end - 1, -1, -1)):
+        if row is not None and _matches(row, query, words):
             if len(rows) == min(query.num, MAX_PAGE):
                 next_place = place + 1
                 break
@@ -62,46 +56,16 @@ def search(path: Path, root: Root, query: Query) -> dict[str, Any]:
 
 def one_sample(path: Path, root: Root, place: int) -> dict[str, Any] | None:
     """Return one sample with its whole texts; None if there is no such sample."""
-    offsets = line_offsets(path, root)
-    if not 0 <= place < len(offsets) - 1:
-        return None
-    numbered = next(_rows(path, root, offsets, place + 1), None)
-    return None if numbered is None or numbered[0] != place else sample_json(place, numbered[1], MAX_WHOLE)
+    lines = lines_of(path, root)
+    _, row = next(lines.rows([place] if 0 <= place < len(lines) else ()), (place, None))
+    return None if row is None else sample_json(place, row, MAX_WHOLE)
 
 
-def line_offsets(path: Path, root: Root) -> "array[int]":
-    """Return where the whole lines of a file begin, in bytes, and last where they end; empty without a file."""
-    descriptor = open_inside(path, root)
-    if descriptor is None:
-        return array("Q")
-    with os.fdopen(descriptor, "rb") as file:
-        inode, before = _OFFSETS.get(path, (0, array("Q", [0])))
-        # A file that was written anew is not the one whose lines are known.
-        file.seek(max(before[-1] - 1, 0))
-        is_longer = inode == os.fstat(descriptor).st_ino and file.read(1) == b"\n"
-        offsets = before[:] if is_longer else array("Q", [0])
-        begin = file.seek(offsets[-1])
-        while data := file.read(_CHUNK):
-            ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n"))
-            offsets.extend((ends + begin + 1).tolist())
-            begin += len(data)
-        _OFFSETS[path] = os.fstat(descriptor).st_ino, offsets
-    return offsets
-
-
-def _rows(path: Path, root: Root, offsets: Sequence[int], end: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (number, row) backwards from the sample before `end`."""
-    descriptor = open_inside(path, root)
-    if descriptor is None:
-        return
-    try:
-        for place in range(end - 1, -1, -1):
-            size = offsets[place + 1] - offsets[place]
-            row, fault = json_object(os.pread(descriptor, size, offsets[place])) if size <= MAX_LINE else ({}, "long")
-            if not fault:
-                yield place, row
-    finally:
-        os.close(descriptor)
+def lines_of(path: Path, root: Root) -> Lines:
+    """Return the lines of a file as it is now; those that were known before are not read again."""
+    lines = _LINES.setdefault(path, Lines(path, root))
+    lines.refresh()
+    return lines
 
 
 def _matches(row: Mapping[str, Any], query: Query, words: Sequence[str]) -> bool:

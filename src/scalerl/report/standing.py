@@ -1,11 +1,13 @@
-"""Which of several curves leads, and how the others stand to it: one rule for the terminal and the report."""
+"""Which of several curves to take, and what speaks against it: one rule and one sentence for terminal and report."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from scalerl.curves import Comparison, Pair, PairKind
+from scalerl.curves import Comparison, Note, NoteKind, Pair, PairKind, find_note, note_text
+from scalerl.logs.names import listed
+from scalerl.report.numbers import compute_text, fixed, probability_text
 
 BEATEN = (PairKind.HIGHER_CEILING, PairKind.AHEAD)
 """Verdicts that leave no choice: the loser ends lower. A more efficient curve ends at the same ceiling."""
@@ -16,11 +18,10 @@ NEVER = (PairKind.NO_CURVE, PairKind.NOT_COMPARABLE)
 class LeadKind(StrEnum):
     """How the first curve stands among the others."""
 
-    HIGHEST_CEILING = "highest_ceiling"
-    AHEAD = "ahead"
-    """Above all others as far as can be forecast."""
+    TAKE = "take"
+    """Every other ends lower, or needs more compute."""
     TIED = "tied"
-    """No other is above it, and some are not below."""
+    """Some are not separable from it."""
     ALONE = "alone"
     """Compared with nothing."""
 
@@ -32,6 +33,12 @@ class Lead:
     tied: tuple[str, ...] = ()
     num: int = 1
     """Curves that it was compared with, and itself."""
+    p_best: float | None = None
+    """None where curves have no intervals."""
+    regret: float | None = None
+    """Reward that taking it now is expected to lose."""
+    decided_by: Note | None = None
+    """What would separate it from the first that is tied."""
 
 
 def ranked(comparison: Comparison, names: Sequence[str], at: float | None = None) -> list[str]:
@@ -50,20 +57,42 @@ def ranked(comparison: Comparison, names: Sequence[str], at: float | None = None
     return sorted(names, key=lambda name: (*rule(name), -p_best.get(name, 0.0)))
 
 
-def lead(comparison: Comparison, names: Sequence[str], base: str | None = None) -> Lead | None:
+def lead(
+    comparison: Comparison, names: Sequence[str], *, at: float | None = None, base: str | None = None
+) -> Lead | None:
     """Return which of the curves leads; `base` where the best is not known to be better. None without a curve."""
     if not names:
         return None
-    best = ranked(comparison, names)[0]
-    pair = pair_of(comparison, best, base or "")
-    if pair is not None and pair.kind in OPEN and base in names:
-        best = pair.a if pair.b == best else pair.b
-    rivals = {name: pair for name in names if (pair := pair_of(comparison, best, name)) and pair.kind not in NEVER}
-    tied = tuple(name for name, pair in rivals.items() if pair.kind not in BEATEN)
-    if not rivals or tied:
-        return Lead(kind=LeadKind.TIED if rivals else LeadKind.ALONE, name=best, tied=tied, num=len(rivals) + 1)
-    is_higher = {pair.kind for pair in rivals.values()} == {PairKind.HIGHER_CEILING}
-    return Lead(kind=LeadKind.HIGHEST_CEILING if is_higher else LeadKind.AHEAD, name=best, num=len(rivals) + 1)
+    order = ranked(comparison, names, at)
+    pair = pair_of(comparison, order[0], base or "")
+    best = base if pair is not None and pair.kind in OPEN and base in names else order[0]
+    assert best is not None
+    rivals = {name: pair for name in order if (pair := pair_of(comparison, best, name)) and pair.kind not in NEVER}
+    tied = tuple(name for name, pair in rivals.items() if pair.winner is None)
+    standing = next((each for each in comparison.standings if each.name == best), None)
+    return Lead(
+        kind=LeadKind.ALONE if not rivals else LeadKind.TIED if tied else LeadKind.TAKE,
+        name=best,
+        tied=tied,
+        num=len(rivals) + 1,
+        p_best=None if standing is None else standing.p_best,
+        regret=None if standing is None else standing.regret,
+        decided_by=find_note(rivals[tied[0]].notes, NoteKind.DECIDED_BY) if tied else None,
+    )
+
+
+def lead_text(lead: Lead, decimals: int, at: float | None = None) -> str:
+    """Return which curve to take, or what would decide, without a full stop; costs have `decimals` decimals."""
+    if lead.p_best is None or lead.regret is None:
+        return f"{lead.name} leads"
+    if lead.kind == LeadKind.ALONE:
+        return f"Only {lead.name} has a curve: there is nothing to compare it with"
+    odds = f"best{'' if at is None else f' at {compute_text(at)}'} with probability {probability_text(lead.p_best)}"
+    if lead.kind == LeadKind.TAKE:
+        return f"Take {lead.name}: {odds}"
+    decide = "" if lead.decided_by is None else f". {note_text(lead.decided_by).removesuffix('.')}"
+    cost = f"taking it now should cost {fixed(decimals)(lead.regret)}"
+    return f"{lead.name} leads, but is not separable from {listed(lead.tied)}: {odds}; {cost}{decide}"
 
 
 def pair_of(comparison: Comparison, a: str, b: str) -> Pair | None:

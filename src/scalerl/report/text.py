@@ -9,11 +9,8 @@ from rich.console import Group
 from rich.text import Text
 
 from scalerl.curves import (
-    Comparison,
     Note,
     NoteKind,
-    Pair,
-    PairKind,
     Reach,
     Score,
     Verdict,
@@ -31,11 +28,10 @@ from scalerl.report.numbers import (
     fixed,
     interval_text,
     number_text,
-    probability_text,
     two_decimals,
 )
 from scalerl.report.results import Advice, Analysis, CurveResult, param_value, why_unscored
-from scalerl.report.standing import pair_of, ranked
+from scalerl.report.standing import lead, lead_text, pair_of, ranked
 from scalerl.report.tables import Table
 
 Part = Table | Text | str
@@ -122,7 +118,7 @@ def _reach_cells(curve: CurveResult, row: Reach) -> tuple[str, str]:
     text, share = _texts(row.notes), row.p_above_ceiling
     if row.compute is not None:
         return interval_text(row.compute, compute_text), text
-    if share is None or curve.fit is None:
+    if share is None:
         return "not known", text
     if share >= tails(curve.fit.level)[1]:
         return "never", text
@@ -175,7 +171,9 @@ def _compare(analysis: Analysis) -> Iterator[Part]:
         order = ranked(comparison, list(members), analysis.at)
         against = {each: pair for each in order if (pair := pair_of(comparison, order[0], each)) is not None}
         within = f" in {name}" if name else ""
-        yield Text(f"{_choice(analysis, comparison, order[0], against)}{within}.", style="bold")
+        first = lead(comparison, order, at=analysis.at)
+        assert first is not None
+        yield Text(f"{lead_text(first, _finest(analysis) + 1, analysis.at)}{within}.", style="bold")
         rows = [
             (
                 each,
@@ -186,24 +184,6 @@ def _compare(analysis: Analysis) -> Iterator[Part]:
             for each in order
         ]
         yield _table(("curve", "P(best)", _ceiling_head(analysis), "verdict"), rows)
-
-
-def _choice(analysis: Analysis, comparison: Comparison, best: str, against: Mapping[str, Pair]) -> str:
-    """Return which curve to take, or what would decide."""
-    where = "" if analysis.at is None else f" at {compute_text(analysis.at)}"
-    rivals = [name for name, pair in against.items() if pair.winner is None and pair.kind != PairKind.NO_CURVE]
-    standing = next((each for each in comparison.standings if each.name == best), None)
-    if standing is None:
-        return f"{best} leads"
-    if all(pair.kind == PairKind.NO_CURVE for pair in against.values()):
-        return f"Only {best} has a curve: there is nothing to compare it with"
-    odds = f"best{where} with probability {probability_text(standing.p_best)}"
-    if not rivals:
-        return f"Take {best}: {odds}"
-    wanted = find_note(against[rivals[0]].notes, NoteKind.DECIDED_BY)
-    decide = "" if wanted is None else f". {note_text(wanted).removesuffix('.')}"
-    cost = fixed(_finest(analysis) + 1)(standing.regret)
-    return f"{best} leads, but is not separable from {listed(rivals)}: {odds}; taking it now should cost {cost}{decide}"
 
 
 # What explains them
@@ -221,23 +201,22 @@ def _explained(analysis: Analysis) -> Iterator[Part]:
 
 
 def details_table(analysis: Analysis) -> Table:
-    is_pooled = any(curve.fit is not None and curve.fit.unpooled is not None for curve in analysis.curves)
+    is_pooled = any(curve.fit.unpooled is not None for curve in analysis.curves)
     alone = ("ceiling alone",) if is_pooled else ()
     rows = []
     for curve in analysis.curves:
         fit = curve.fit
         show = fixed(decimals(fit))
-        own = fit.unpooled if fit is not None else None
         rows.append(
             (
                 curve.name,
-                str(fit.num_points if fit is not None else len(curve.series.compute)),
-                str(fit.num_runs if fit is not None else "-"),
-                *[interval_text(param_value(own, "ceiling"), show) for _ in alone],
+                str(fit.num_points if curve.is_fitted else len(curve.series.compute)),
+                str(fit.num_runs if curve.is_fitted else "-"),
+                *[interval_text(param_value(fit.unpooled, "ceiling"), show) for _ in alone],
                 interval_text(param_value(fit, "exponent"), two_decimals),
                 interval_text(param_value(fit, "midpoint"), compute_text),
                 interval_text(param_value(fit, "start"), show),
-                "-" if fit is None or math.isnan(fit.noise_sd) else fixed(decimals(fit) + 1)(fit.noise_sd),
+                "-" if math.isnan(fit.noise_sd) else fixed(decimals(fit) + 1)(fit.noise_sd),
             )
         )
     heads = ("curve", "points", "runs", *alone, "exponent", "midpoint", "start", "noise")
@@ -282,8 +261,8 @@ def pair_parts(analysis: Analysis) -> Iterator[Part]:
 def to_do(curve: CurveResult) -> str:
     """Return what to do with a run, in a few words."""
     fit, advice = curve.fit, curve.advice
-    if fit is None:
-        return curve.series.problem or ADVICE[advice]
+    if curve.series.problem:
+        return curve.series.problem
     if advice == Advice.TOO_EARLY and fit.notes:
         return note_text(fit.notes[-1]).removesuffix(".")
     if fit.fall is not None:
@@ -298,7 +277,7 @@ def ceiling_cell(curve: CurveResult) -> str:
     """Return the ceiling with its interval, or the reward at the peak of a run that fell after it."""
     fit = curve.fit
     show = fixed(decimals(fit))
-    if fit is None or not fit.usable or fit.verdict == Verdict.FLAT:
+    if not fit.usable or fit.verdict == Verdict.FLAT:
         return "-"
     return f"peak {show(fit.fall.best)}" if fit.fall is not None else interval_text(param_value(fit, "ceiling"), show)
 
@@ -308,7 +287,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str | Text]], title: st
 
 
 def _level(analysis: Analysis) -> float:
-    return next((curve.fit.level for curve in analysis.curves if curve.fit is not None), 0.9)
+    return analysis.curves[0].fit.level
 
 
 def _ceiling_head(analysis: Analysis) -> str:
@@ -317,7 +296,7 @@ def _ceiling_head(analysis: Analysis) -> str:
 
 def _finest(analysis: Analysis) -> int:
     """Return the largest number of decimals that any reward needs."""
-    return max((decimals(curve.fit) for curve in analysis.curves if curve.fit is not None), default=3)
+    return max((decimals(curve.fit) for curve in analysis.curves if curve.is_fitted), default=3)
 
 
 def _share(probability: float) -> str:

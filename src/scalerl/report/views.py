@@ -26,10 +26,11 @@ from scalerl.report.results import (
     CurveResult,
     FitOptions,
     check_pool,
+    fits_of,
     fitted_curve,
     held_out_after,
     pooled,
-    score_held_out,
+    with_score,
 )
 from scalerl.report.runs import hours_name, incomparable, uneven_pace
 from scalerl.report.workers import Workers, worth
@@ -339,17 +340,16 @@ def _analysed(
     series, options = [data for data, _ in asked], asked[0][1]
     check_pool(series, options)
     is_one_axis, computes = len({data.x_label for data in series}) == 1, [times * largest for times in KNOWN]
-    curves, lines, fits = [], {}, {}
+    curves, lines = [], {}
     for curve in pooled([fitted(data, own) for data, own in asked], options):
         fit, at = curve.fit, ()
-        if fit is not None:
-            fits[curve.name] = fit
-        if fit is not None and fit.usable and is_one_axis:
+        if fit.usable and is_one_axis:
             at = tuple(reward_at(fit, [times * largest for times in TARGETS]))
-        if fit is not None and fit.usable and fit.has_intervals:
+        if fit.usable and fit.has_intervals:
             begin = min(float(fit.compute.min()) / 4, computes[0])
             lines[curve.name] = line_of(fit, begin, 1.5 * computes[-1], num=LINE_POINTS, at=computes)
-        curves.append(replace(curve, holdout=score_held_out(curve), at=at))
+        curves.append(replace(with_score(curve), at=at))
+    fits = fits_of(curves)
     comparisons = {"": compare(fits)} if compare is not None and len(fits) > 1 and is_one_axis else {}
     return Analysis(command="compare", curves=tuple(curves), comparisons=comparisons), lines
 

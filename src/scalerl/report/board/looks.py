@@ -27,9 +27,9 @@ from scalerl.report.content import page_json, run_json
 from scalerl.report.inputs import material_of, planned_sources
 from scalerl.report.json import picked, plain
 from scalerl.report.outlook import FIRST_FIT, with_end
-from scalerl.report.results import CurveResult, FitOptions, fitted_curve, param_value
+from scalerl.report.results import CurveResult, FitOptions, fitted_curve, not_fitted, param_value
 from scalerl.report.runs import WAITING, Rows, Run, log_columns, read_source
-from scalerl.report.samples import line_offsets
+from scalerl.report.samples import lines_of
 from scalerl.report.sources import Source, planned
 from scalerl.report.views import Report, report_on
 
@@ -122,7 +122,7 @@ def look_at(source: Source, end_compute: float | None) -> Look:
     try:
         runs, report, problem = _runs(source), None, ""
         try:
-            report = _report(source, runs, _not_fitted)
+            report = _report(source, runs, not_fitted)
         except UserError as fault:
             problem = str(fault)
         return make_look(source, runs, report, problem, _end_of(runs, end_compute))
@@ -154,10 +154,6 @@ def _report(source: Source, runs: list[Run], fitted: Callable[[Series, FitOption
     return report_on(material, selection, FitOptions(), quick=True, fitted=fitted, compare=False)
 
 
-def _not_fitted(data: Series, options: FitOptions) -> CurveResult:
-    return CurveResult(series=data, fit=None)
-
-
 def _read(source: Source) -> Run:
     """Read a run or a log; of a run folder, what was added since the last time in this process."""
     if source.kind == "log":
@@ -165,7 +161,7 @@ def _read(source: Source) -> Run:
         run = Run(source=source, kind="log", problem=refusal) if refusal else read_source(source)
         run.columns = {} if run.log is None else log_columns(run.log)
         return run
-    rows = _ROWS.pop(source.path, None) or Rows()
+    rows = _ROWS.pop(source.path, None) or Rows(source)
     run = read_source(source, rows)
     _ROWS[source.path] = rows
     while sum(each.num_values for each in _ROWS.values()) > MOST_VALUES:
@@ -229,7 +225,7 @@ def make_look(
         "run": content["runs"][0] if content is not None and content["runs"] else run_json(run),
         "end_compute": end,
         "settings": look.settings,
-        "num_samples": max(len(line_offsets(source.path / store.SAMPLES, source.root)) - 1, 0),
+        "num_samples": len(lines_of(source.path / store.SAMPLES, source.root)),
     }
     look.summary |= {
         **picked(source, "study", "arm", "seed"),
@@ -273,7 +269,7 @@ def conclude(source: Source, end_compute: float | None, known: Json, *, with_his
 
     def fitted(data: Series, options: FitOptions) -> CurveResult:
         is_one_too_many = source.kind == "log" and next(numbers) > MOST_CURVES
-        return _not_fitted(data, options) if is_one_too_many else fitted_curve(data, options)
+        return not_fitted(data, options) if is_one_too_many else fitted_curve(data, options)
 
     try:
         runs = _runs(source)
@@ -283,9 +279,8 @@ def conclude(source: Source, end_compute: float | None, known: Json, *, with_his
         history, alarms = {}, []
         for curve in curves if source.kind != "study" else ():
             rows = history[_name(curve)] = _history(curve, end, known) if with_history else []
-            fall = None if curve.fit is None else curve.fit.fall
             subject = curve.series.evaluation_set or curve.name
-            alarms += [*fall_alarms(subject, fall, runs[0].columns, curve.axis), *moved_alarms(rows)]
+            alarms += [*fall_alarms(subject, curve.fit.fall, runs[0].columns, curve.axis), *moved_alarms(rows)]
         return {
             "report": {name: content[name] for name in CONCLUDED},
             "sets": [{key: each[key] for key in ("lead", "reference", "curves")} for each in content["sets"]],

@@ -20,7 +20,7 @@ from scalerl.report.joint.transfers import parse_size
 from scalerl.report.json import plain
 from scalerl.report.numbers import compute_text, interval_text, probability_text, short_compute_text
 from scalerl.report.picture import draw
-from scalerl.report.results import Analysis, CurveResult, check_one_axis
+from scalerl.report.results import Analysis, CurveResult, check_one_axis, fits_of
 from scalerl.report.tables import Table
 
 NUM_COMPUTES = 5
@@ -41,7 +41,7 @@ def make_candidates(curves: Sequence[CurveResult], target: float) -> list[Candid
             raise InputError(
                 f"--target {target:g} lies below what {name} has spent already ({amount:g}): name a larger target"
             )
-    fits = pool({curve.name: curve.fit for curve in curves if curve.fit is not None})
+    fits = pool(fits_of(curves))
     return [
         Candidate(
             name=curve.name,
@@ -123,7 +123,7 @@ def _alone(curve: Fit | None, target: float) -> Value | None:
 def draw_plan(planned: Planned, candidates: Sequence[Candidate], curves: Sequence[CurveResult], path: Path) -> None:
     """Draw the pooled curves of all arms up to the target; the legend has their probabilities and actions."""
     fits = {arm.name: arm.fit for arm in candidates}
-    pooled = tuple(replace(curve, fit=fits[curve.name]) for curve in curves)
+    pooled = tuple(replace(curve, fit=fits[curve.name] or curve.fit) for curve in curves)
     analysis = Analysis(command="compare", curves=pooled, at=planned.target)
     drawn = figure_data(analysis).curves
     arms = [planned.arm(curve.result.name) for curve in drawn]
@@ -149,7 +149,7 @@ def make_allocations(
     arms = {
         tuple(parse_size(dict(curve.series.key)[name], f"--allocate {name}") for name in names): curve.fit
         for curve in curves
-        if curve.fit is not None and curve.fit.has_intervals
+        if curve.fit.has_intervals
     }
     if len(arms) < 2:
         raise InputError(f"{len(arms)} of {len(curves)} arms have a curve, and two or more are needed to compare")

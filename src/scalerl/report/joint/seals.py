@@ -72,7 +72,7 @@ def write_seal(
             curve.series.reward,
         )
         for curve in curves
-        if curve.fit is not None and curve.fit.has_intervals
+        if curve.fit.has_intervals
     ]
     if not rows:
         raise InputError("no curve could be fitted, so there is no forecast to seal")

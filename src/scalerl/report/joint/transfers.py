@@ -22,7 +22,7 @@ from scalerl.report.tables import Table
 
 UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 SIZE = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kmbt]?)\s*", re.IGNORECASE)
-UNUSABLE = (Verdict.FALLEN, Verdict.FLAT, Verdict.TOO_FEW)
+UNUSABLE = (Verdict.FALLEN, Verdict.FLAT, Verdict.TOO_FEW, Verdict.NO_CURVE)
 PER_SAMPLE = ("step", "token", "sample", "epoch")  # axes on which larger models do not need more
 MODEL_SIZE = 1e6  # parameters; smaller numbers are a batch size, a context length or generations per prompt
 
@@ -84,9 +84,9 @@ def find_siblings(curves: Sequence[CurveResult], column: str, size: float) -> tu
         own = parse_size(dict(curve.series.key)[column], f"--size {column}")
         if own >= size * (1 - 1e-9):
             left_out.append(LeftOut(name=curve.name, reason="not_smaller"))
-        elif curve.fit is not None and curve.fit.form != "sigmoid":
+        elif curve.fit.form != "sigmoid":
             left_out.append(LeftOut(name=curve.name, reason="form", detail=curve.fit.form))
-        elif curve.fit is None or curve.verdict in UNUSABLE:
+        elif curve.verdict in UNUSABLE:
             left_out.append(LeftOut(name=curve.name, reason="verdict", detail=curve.verdict))
         else:
             series = curve.series
