@@ -27,6 +27,7 @@ from scalerl.loop.pipeline import Pipeline, StepDone
 from scalerl.models.load import LoadedModel
 from scalerl.models.shape import ModelShape, head_sizes, work_flops
 from scalerl.rollout import ENGINES
+from scalerl.rollout.fleet.fleet import Fleet
 from scalerl.run.host import frozen_objects, limit_host_threads
 from scalerl.run.learners import build_learner
 from scalerl.run.memory import ModelSizes, generator_bytes, learner_bytes
@@ -560,14 +561,15 @@ def run_loop(subject: Subject, seconds: float, *, name: str) -> Figures:
         }
 
 
-def after_a_kill(fleet: Any, steps: Iterator[StepDone]) -> Figures:
+def after_a_kill(fleet: Fleet, steps: Iterator[StepDone]) -> Figures:
     """Kill the process with vLLM and take steps until the one that replaces it has sampled a whole batch."""
-    start = time.perf_counter()
-    os.kill(fleet._seats[0].peer.link.pid, signal.SIGKILL)
+    start, pid = time.perf_counter(), fleet._seats[0].peer.link.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
     done = take(steps, MAX_LAG + 2, 600.0)
     metrics = [dict(step.metrics) for step in done]
     return {
-        "lost": fleet.num_lost,
+        "lost": len(fleet.losses),
         "steps_after_kill": len(done),
         "recovery_s": time.perf_counter() - start,
         "kl_after_kill": metrics[-1]["loss/kl"],

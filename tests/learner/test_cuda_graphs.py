@@ -13,7 +13,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from scalerl.learner.batch import ForwardInputs
 from scalerl.learner.cuda_graphs import MOST_GRAPHS, PassGraphs, padded, rounded_up, shape_of
 from scalerl.learner.packed_attention import pack
-from scalerl.rl.losses import LOSSES
 from scalerl.run.parts import build_learner
 
 # Of a CPU without bf16 instructions, where the products are computed the slow way.
@@ -105,8 +104,10 @@ def test_large_passes_share_prompts_beside_graphs():
     assert graphs._graphs
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize(("dtype", "family"), [("float32", "smollm"), ("bfloat16", "qwen2")])
+@pytest.mark.parametrize(
+    ("loss", "dtype", "family"),
+    [("cispo", "float32", "smollm"), ("gspo", "float32", "smollm"), ("cispo", "bfloat16", "qwen2")],
+)
 def test_gradients_and_rows_are_those_of_plain_passes(loss, dtype, family):
     overrides = (f"loss={loss}", f"model.dtype={dtype}", "learner.micro_batch_tokens=60", "learner.share_prompts=false")
     batch = random_batch(3, num_groups=8)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from batches import make_group
-from learners import gradients_of, recipe_of
+from learners import recipe_of
 from tiny_models import MIXTURES, chosen_experts, tiny_model
 from transformers import AutoModelForCausalLM
 
@@ -73,18 +73,6 @@ def test_engine_and_learner_give_equal_log_probs(family):
         assert row["optim/grad_norm"] > 0
 
 
-@pytest.mark.parametrize("family", MIXTURES)
-def test_gradient_of_experts_is_that_of_a_prompt_per_completion(family):
-    batch, results = sampled_batch(tiny_model(family), 0), []
-    for shares in ("true", "false"):
-        settings = (f"learner.share_prompts={shares}", "filter.drop_truncated=false", "learner.micro_batch_tokens=60")
-        results.append(gradients_of(build_learner(tiny_model(family), recipe_of(*settings)), batch))
-    (shared, row), (alone, row_alone) = results
-    assert row["batch/flops"] < row_alone["batch/flops"]
-    for name, gradient in alone.items():
-        torch.testing.assert_close(shared[name], gradient, rtol=0, atol=1e-6, msg=name)
-
-
 @pytest.mark.parametrize("pause", [False, True])
 @pytest.mark.parametrize("family", MIXTURES)
 def test_engine_records_the_experts_of_every_token(family, pause):
@@ -111,8 +99,7 @@ def other_experts(batch):
     return replace(batch, groups=groups)
 
 
-@pytest.mark.parametrize("shares", ["true", "false"])
-@pytest.mark.parametrize("family", MIXTURES)
+@pytest.mark.parametrize(("family", "shares"), [("qwen3_moe", "true"), ("olmoe", "false")])
 def test_learner_replays_the_experts_of_the_engine(family, shares):
     settings = ("filter.drop_truncated=false", f"learner.share_prompts={shares}", "learner.micro_batch_tokens=60")
     batch = sampled_batch(tiny_model(family), 0, records=True)
@@ -135,9 +122,8 @@ def test_learner_replays_the_experts_of_the_engine(family, shares):
     assert rows["other"]["loss/kl"] > 1e-6 > rows["equal"]["loss/kl"]
 
 
-@pytest.mark.parametrize("family", MIXTURES)
-def test_replay_brings_the_learner_nearer_to_an_engine_that_rounds(family):
-    rounded = tiny_model(family)
+def test_replay_brings_the_learner_nearer_to_an_engine_that_rounds():
+    family, rounded = "qwen3_moe", tiny_model("qwen3_moe")
     with torch.no_grad():
         for weight in rounded.parameters():
             weight.copy_(weight.bfloat16())

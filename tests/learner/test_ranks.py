@@ -1,6 +1,5 @@
 """A learner over ranks gives what one process gives."""
 
-import ctypes
 import functools
 import os
 import signal
@@ -224,16 +223,6 @@ def test_rank_that_cannot_start_leaves_no_other(monkeypatch):
     assert is_zombie(links[0].pid)
 
 
-def test_call_that_holds_the_lock_of_python_has_more_time(monkeypatch):
-    with forked_ranks(monkeypatch, "learner.silent_s=1") as (_, ranks):
-        ranks[0].send(hold_lock, 3)
-        assert answer_of(ranks[0]) == ("done", None)
-        monkeypatch.setattr(peer, "RUNNING_S", 2.0)
-        ranks[0].send(hold_lock, 60)
-        with pytest.raises(peer.Lost, match="has given no sign of life for 2 s: it hangs"):
-            answer_of(ranks[0])
-
-
 @pytest.mark.slow
 def test_ranks_on_busy_cores_give_signs_of_life(monkeypatch):
     """Eight processes a core that never wait, and a limit of 5 s whether or not a rank is stopped."""
@@ -250,11 +239,6 @@ def step_for(learner, seconds):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         learner.step(random_batch(1, num_groups=16, version=learner.version))
-
-
-def hold_lock(rank, seconds):
-    """Sleep in a C function that does not release Python's lock."""
-    ctypes.PyDLL(None).sleep(seconds)
 
 
 def test_processes_that_take_too_long_to_start_are_ended():

@@ -1,5 +1,6 @@
 """An object in a child process: commands, deaths, silence, and what is left behind: nothing."""
 
+import ctypes
 import os
 import queue
 import signal
@@ -133,6 +134,22 @@ def test_time_of_a_call_comes_with_the_signs_of_life(start):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert answer(peer) == ("done", None)
+
+
+def hold_lock(echo: Echo, seconds: int) -> None:
+    """Sleep in a C function that does not release Python's lock."""
+    ctypes.PyDLL(None).sleep(seconds)
+
+
+def test_call_that_holds_the_lock_of_python_has_more_time(start, monkeypatch):
+    peer = start(silent_s=0.5)
+    answer(peer)
+    peer.send(hold_lock, 2)
+    assert answer(peer) == ("done", None)
+    monkeypatch.setattr(peer_module, "RUNNING_S", 1.0)
+    peer.send(hold_lock, 60)
+    with pytest.raises(Lost, match="has given no sign of life for 1 s: it hangs"):
+        answer(peer)
 
 
 def test_function_that_cannot_be_sent_is_named(temporary):

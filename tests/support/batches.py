@@ -48,14 +48,14 @@ def make_group(completions, correct):
 
 
 def random_batch(
-    seed, *, num_groups=5, per_group=4, vocab=23, longest=12, temperatures=(1.0,), clean=False, version=VERSION
+    seed, *, num_groups=5, per_group=4, prompt=0, longest=12, temperatures=(1.0,), clean=False, version=VERSION
 ):
     """Prompts and completions of many lengths, with forced tokens; unless clean, also truncated, ungraded and broken
-    ones."""
+    ones. With `prompt`, prompts have about that many tokens."""
     rng = np.random.default_rng(seed)
     groups = []
     for g in range(num_groups):
-        prompt, temperature = rng.integers(2, vocab, rng.integers(1, 6)), float(rng.choice(temperatures))
+        asked, temperature = rng.integers(2, 23, prompt + rng.integers(1, 6)), float(rng.choice(temperatures))
         completions, correct = [], []
         for i in range(per_group):
             length = int(rng.integers(2, longest + 1))
@@ -67,12 +67,12 @@ def random_batch(
                 log_probs[-1] = -np.inf if rng.random() < 0.2 else log_probs[-1]
                 finish = "length" if rng.random() < 0.1 else "stop"
                 verdict = None if rng.random() < 0.1 else verdict
-            tokens = rng.integers(1, vocab, length)
+            tokens = rng.integers(1, 23, length)
             completions.append(
                 make_completion(
                     f"0/{g}",
                     i,
-                    prompt.tolist(),
+                    asked.tolist(),
                     tokens,
                     forced=forced,
                     log_probs=log_probs,

@@ -58,6 +58,9 @@ class Parcel(Mapping[str, Any]):
         """Yield the same weights, which stay within this context and which other processes can open; or raise Gone."""
         yield self
 
+    def let_go(self) -> None:
+        """Return when what this process does with opened tensors is done, also what it has left to a device."""
+
     @abstractmethod
     def names(self) -> Iterable[str]:
         """Return the names without opening anything."""
@@ -233,6 +236,12 @@ class OnGpu(Parcel):
             arguments: list[Any] = [*handle[:6], number, *handle[7:]]
             tensors[name] = rebuild_cuda_tensor(*arguments)
         return tensors
+
+    def let_go(self) -> None:
+        import torch
+
+        # A copy between GPUs is awaited by the stream of the one that is copied to.
+        torch.cuda.synchronize()
 
 
 def _device_number(uuid: str) -> int:

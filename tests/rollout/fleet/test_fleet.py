@@ -3,7 +3,7 @@
 import dataclasses
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -269,15 +269,37 @@ def test_member_lost_in_a_pause_is_replaced_in_it(gated):
     assert keys(completion.request for completion in drain(fleet)) == keys(outside)
 
 
-class Borrowed(dict):
-    is_borrowed = True
+class Borrowed(Parcel):
+    """The learner's memory, which a device reads after its engine has returned."""
+
+    is_borrowed, is_read = True, False
+
+    def __init__(self, weights: Mapping[str, Any]) -> None:
+        self._weights = dict(weights)
+
+    def names(self) -> Iterable[str]:
+        return self._weights
+
+    def open(self) -> dict[str, Any]:
+        return self._weights
+
+    def let_go(self) -> None:
+        time.sleep(0.05)
+        self.is_read = True
 
 
 def test_learner_waits_while_its_own_memory_is_read(gated):
     """And a newcomer is given the learner's weights once more."""
-    fleet, made = gated(1, publish=Borrowed, weights=lambda: {"a": 9})
+    published: list[Borrowed] = []
+
+    def publish(weights):
+        published.append(Borrowed(weights))
+        return published[-1]
+
+    fleet, made = gated(1, publish=publish, weights=lambda: {"a": 9})
     fleet.push_weights({"a": 1}, 3)
     assert made[0][0].pushed == [3], "the push has returned"
+    assert published[0].is_read
     fleet.submit(group(0))
     received(made[0], 2)
     made[0][0].break_down()

@@ -77,7 +77,11 @@ def test_every_family_samples_with_the_models_own_log_probs(make_engine, model, 
 
 
 @pytest.mark.usefixtures("fixed_rows")
-def test_fixed_rows_sample_the_same(make_engine, model):
+def test_fixed_rows_sample_the_same(make_engine, model, monkeypatch):
+    sent, send = [], Decoder._send
+    monkeypatch.setattr(
+        Decoder, "_send", lambda self, *each: (sent.append(each[0].flags.c_contiguous), send(self, *each))[1]
+    )
     engine = make_engine(slots=5, stop_tokens=(3,))
     engine.submit(mixed_requests(12))
     completions = engine.poll()
@@ -85,6 +89,27 @@ def test_fixed_rows_sample_the_same(make_engine, model):
         engine.submit([make_request(number + 50) for number in range(6)])
         completions += drain(engine)
     check_log_probs(model, completions + drain(engine))
+    assert all(sent), "a GPU waits for a copy from memory in another order"
+
+
+def test_what_a_recorded_graph_reads_stays_in_its_place(make_engine, new_weights):
+    """A CUDA graph reads the same memory at every replay, whatever was pushed or put aside since."""
+    engine, decoder = (made := make_engine(slots=5)), made._decoder
+
+    def places():
+        stored = decoder._cache._stored, decoder._cache._computed, decoder._head._weight
+        written = decoder._step, decoder._prompts, decoder._tokens, decoder._log_probs, *decoder._inputs.values()
+        return [tensor.data_ptr() for tensor in (*stored, *written, *engine._own.values())]
+
+    before = places()
+    engine.submit(mixed_requests(12))
+    engine.poll()
+    engine.push_weights(new_weights, 1)
+    with engine.paused():
+        engine.submit([make_request(50)])
+        drain(engine)
+    drain(engine)
+    assert places() == before
 
 
 def test_general_body_runs_where_the_fused_cannot():
@@ -126,13 +151,6 @@ def test_launching_ahead_only_delays_new_weights():
         num_older = 8 if ahead else 4
         assert completion.versions.tolist() == [1] * num_older + [2] * (len(completion) - num_older)
     assert results[0] == results[1]
-
-
-def test_a_shared_prompt_is_computed_once():
-    engine = engine_of("llama", slots=8)
-    engine.submit([make_request(number, prompt=range(9)) for number in range(8)])
-    drain(engine)
-    assert engine.work.prefilled == 8
 
 
 def test_non_finite_logits_name_the_request_and_are_fatal():

@@ -7,16 +7,6 @@ from hypothesis import strategies as st
 from scalerl.rollout.torch.scheduler import FINEST_WIDTH, Admitted, SlotScheduler, padded_width, plan_prompts
 
 
-def test_first_come_first_served_into_the_lowest_free_slot():
-    scheduler = SlotScheduler(3)
-    scheduler.submit([make_request(number) for number in range(5)])
-    assert [(entry.slot, entry.order) for entry in scheduler.admit()] == [(0, 0), (1, 1), (2, 2)]
-    assert scheduler.admit() == []
-    assert [entry.order for entry in scheduler.release([2, 0])] == [0, 2]
-    assert [(entry.slot, entry.order) for entry in scheduler.admit()] == [(0, 3), (2, 4)]
-    assert (scheduler.num_pending, scheduler.admit()) == (3, [])
-
-
 @given(st.integers(1, 8), st.lists(st.tuples(st.integers(0, 4), st.sets(st.integers(0, 7))), max_size=40))
 def test_requests_run_once_in_order_without_idle_slots(slots, events):
     scheduler, started, finished, submitted = SlotScheduler(slots), [], [], 0

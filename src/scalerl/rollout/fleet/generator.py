@@ -140,6 +140,9 @@ class Generator:
         # An engine with workers of its own opens a parcel in these.
         with weights.held() if isinstance(weights, Parcel) else nullcontext(weights) as held:
             self._engine.push_weights(held, push.version)
+        if push.arriving is not None and isinstance(push.weights, Parcel):
+            # The learner may change its memory once this is reported.
+            push.weights.let_go()
         self._pace += Pace(copies=1, copy_s=time.monotonic() - start)
 
     def _hold(self, paused: bool) -> None:

@@ -197,7 +197,8 @@ class Decoder:
     def launch(self, chunk: Chunk) -> None:
         """Sample a chunk; on a GPU this returns before it is done."""
         slot = self._layout.slot
-        chunk = Chunk(**{name: getattr(chunk, name)[..., slot] for name in Chunk.__slots__})
+        # Not by [..., slot], whose result is column by column: a GPU would wait for a copy of it.
+        chunk = Chunk(**{name: getattr(chunk, name).take(slot, axis=-1) for name in Chunk.__slots__})
         shape = _Shape(
             spans=self._spans,
             greedy=not self._kernels and bool(chunk.greedy.any()),
