@@ -14,8 +14,8 @@ from read_logs import fault, names, read
 from tensorboardX.record_writer import RecordWriter
 from wandb_files import write_wandb
 
-from scalerl.logs.build import arranged
 from scalerl.logs.formats import read_table
+from scalerl.logs.runs import arranged
 from scalerl.logs.series import Selection
 from scalerl.logs.table import Table
 

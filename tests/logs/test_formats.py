@@ -331,6 +331,18 @@ def test_folder_of_several_logs_stands_for_them(tmp_path: Path) -> None:
     assert expand([tmp_path / "runs"]) == folders
     hydra = [_steps(tmp_path / f"outputs/2026-05-01/12-0{at}-00/train.jsonl") for at in (0, 1)]
     assert expand([tmp_path / "outputs"]) == hydra
+    uneven = [_steps(tmp_path / f"uneven/{name}.jsonl") for name in ("a/1", "b/1", "b/2")]
+    assert expand([tmp_path / "uneven"]) == uneven
+
+
+@pytest.mark.parametrize("place", ["step_{}.json", "step_{}/results.json", "evals/step_{}.json"])
+def test_log_beside_evaluations_of_each_step_is_of_the_same_run(tmp_path: Path, place: str) -> None:
+    write(tmp_path / "train.log", verl(rising(8), every=100))
+    for step in range(1, 9):
+        write(tmp_path / place.format(step), json.dumps({"acc": step / 10}))
+    [series] = read(tmp_path)
+    assert (series.y_label, len(series.compute), kinds(series)) == ("acc", 8, ["other_logs"])
+    assert series.facts[0].values["others"] == ("train.log",)
 
 
 def test_patterns_stand_for_the_files_they_match(tmp_path: Path) -> None:
@@ -364,9 +376,6 @@ def test_folder_without_one_log_says_what_it_holds(tmp_path: Path) -> None:
         write(tmp_path / f"{number}.txt", "")
     assert "holds 10.txt, 11.txt, 12.txt" in fault(tmp_path)
     assert "20.txt, 21.txt and 3 more: give" in fault(tmp_path)
-    for name in ("a/1.csv", "a/2.csv", "b/1.csv", "b/2.csv"):
-        _steps(tmp_path / name)
-    assert f"holds several logs (a, b): give them by name, such as {tmp_path}/a." in fault(tmp_path)
     folders = [_run_folder(tmp_path / "runs" / name) for name in "ab"]
     with pytest.raises(InputError, match=rf"is a folder of runs \(a, b\): give them by name, such as {folders[0]}"):
         read_table(tmp_path / "runs")

@@ -580,6 +580,16 @@ def test_pooled_files_must_share_columns(tmp_path: Path) -> None:
     assert "no file was given" in fault()
 
 
+@pytest.mark.parametrize("header", ["loss,reward", "step,loss", "step,reward"])
+def test_file_that_makes_no_curve_does_not_stop_the_others(tmp_path: Path, header: str) -> None:
+    good = write(tmp_path / "good.csv", ("step,reward", STEPS))
+    bad = write(tmp_path / "bad.csv", (header, [(1, ""), ("", 0.5)]))
+    alone = fault(bad)
+    first, second = read(bad, good)
+    assert (first.name, first.problem, len(first.compute)) == ("good", None, len(STEPS))
+    assert (second.name, second.problem, second.x_label, second.y_label) == ("bad", alone, "step", "reward")
+
+
 @pytest.mark.parametrize("bad", ["nan", "inf", "oops"])
 def test_fault_of_one_of_several_curves_is_its_problem(tmp_path: Path, bad: str) -> None:
     path = write(tmp_path / "log.csv", ("arm,gpu_hours,reward", [*ARMS, ("c", 1, bad)]))

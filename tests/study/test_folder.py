@@ -51,12 +51,11 @@ def test_unwritable_folder_is_refused(tmp_path):
         open_only(tmp_path)
 
 
-def test_arms_and_seeds_may_be_added_to_a_study(tmp_path):
-    run(tmp_path)
+def test_arms_and_seeds_may_be_added_to_a_study(ended):
     more = STUDY.replace("[0, 1]", "[0, 1, 2]") + "[arms.gspo]\nloss = 'gspo'\n"
-    _, log = run(tmp_path, text=more, resume=True, jobs=5)
+    _, log = run(ended, text=more, resume=True, jobs=6)
     assert {name for kind, name in log.events if kind == "done"} == {
-        "cispo-seed2", "dapo-seed2", "gspo-seed0", "gspo-seed1", "gspo-seed2"
+        "dapo-seed1", "cispo-seed2", "dapo-seed2", "gspo-seed0", "gspo-seed1", "gspo-seed2"
     }  # fmt: skip
 
 
@@ -79,7 +78,7 @@ def test_changed_study_is_not_resumed(tmp_path, old, new, said):
 
 UNREADABLE = r"out/study\.json is not a readable plan of a study: put it back, or"
 ANOTHER = r"; another version of scalerl wrote that file, or it is damaged: resume with that version"
-RECIPES, RUNS = "recipes/dapo-seed0.json", "runs/dapo-seed0/recipe.json"
+RECIPES, RUNS = "recipes/dapo-seed1.json", "runs/dapo-seed1/recipe.json"
 MISSPELT = rf'{{}}: loss\.clip_hihg is not a setting of loss\.name = "dapo".* clip_low, clip_high{ANOTHER}'
 
 
@@ -92,7 +91,7 @@ def damaged(recipe: dict) -> dict:
     [
         *[("study.json", text, UNREADABLE) for text in ("{", "[]", "{}", '{"runs": [1]}', '{"runs": [{"arm": "a"}]}')],
         *[(place, damaged, MISSPELT.format(place)) for place in (RECIPES, RUNS)],
-        (RECIPES, '{"loss": ', r"recipes/dapo-seed0\.json.* or it is damaged: .* put it back, or"),
+        (RECIPES, '{"loss": ', r"recipes/dapo-seed1\.json.* or it is damaged: .* put it back, or"),
         (
             RECIPES,
             lambda recipe: {**recipe, "weights": {"name": "constant"}},
@@ -107,15 +106,14 @@ def damaged(recipe: dict) -> dict:
         (RECIPES, lambda recipe: {key: value for key, value in recipe.items() if key != "filter"}, None),
     ],
 )
-def test_study_whose_files_cannot_be_read_is_not_resumed(tmp_path, place, change, said):
-    run(tmp_path, {"dapo-seed0": "fail"}) if place == RUNS else open_only(tmp_path)
-    file = tmp_path / "out" / place
+def test_study_whose_files_cannot_be_read_is_not_resumed(ended, place, change, said):
+    file = ended / "out" / place
     file.write_text(change if isinstance(change, str) else json.dumps(change(json.loads(file.read_text()))))
     if said is None:
-        open_only(tmp_path, resume=True)
+        open_only(ended, resume=True)
         return
     with pytest.raises(StudyError, match=said):
-        open_only(tmp_path, resume=True)
+        open_only(ended, resume=True)
 
 
 def test_two_studies_do_not_run_in_one_folder(tmp_path, monkeypatch):

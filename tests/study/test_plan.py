@@ -10,7 +10,7 @@ from scalerl.config.tree import expand
 from scalerl.errors import StudyError
 from scalerl.loop.slots import expected_lag
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
-from scalerl.study.plan import Plan, changes_of, check_runnable, make_plan, show_changes, unset
+from scalerl.study.plan import Plan, changes_of, check_runnable, make_plan, show_changes
 from scalerl.study.spec import divided, load_study
 
 
@@ -233,19 +233,6 @@ def test_inert_arm_is_reported_and_not_run(tmp_path):
     assert [arm.skipped for arm in plan_of(tmp_path, text + "weights = 'token'\n").arms] == [None] * 3
 
 
-def test_a_study_with_nothing_left_to_compare_is_refused(tmp_path):
-    plan = plan_of(tmp_path, 'base = "tiny-cpu"\n[arms.no-fp32]\nmodel.fp32_head = "none"\n')
-    with pytest.raises(StudyError, match="nothing to compare tiny-cpu with here\nno-fp32 is not run: inert"):
-        check_runnable(plan)
-
-
-def test_missing_settings_are_reported_before_any_run():
-    plan = planned("loss")
-    assert unset(plan.base.recipe) == ["model.path", "task.name"]
-    with pytest.raises(StudyError, match=r"add --set model\.path=\.\.\. --set task\.name=\.\.\."):
-        check_runnable(plan)
-
-
 # Mistakes -------------------------------------------------------------------------------------------------------------
 
 
@@ -325,11 +312,7 @@ def test_every_problem_is_reported_once_with_its_table(tmp_path):
     assert [sentence.partition(":")[0] for sentence in said] == ["study mine, [arms.a]", "study mine, [arms.b]"]
 
 
-def test_unknown_study_lists_where_to_look(tmp_path, monkeypatch):
-    with pytest.raises(
-        StudyError, match=r'no study is called "tiny-lo"; did you mean "tiny-loo"\? \(scalerl study list'
-    ):
-        load_study("tiny-lo")
+def test_file_of_a_study_is_suggested_for_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(ONE_ARM)
     with pytest.raises(StudyError, match=r'no study is called "mine".*did you mean "mine\.toml"\?'):

@@ -1,18 +1,15 @@
 """Policies: who gets the next stage, what is written down, and that a kill changes nothing."""
 
-import json
-import sys
 from pathlib import Path
 
 import pytest
-from small_study import plan_of, run_plan, states
+from small_study import plan_of, run, states
 
 from scalerl import store
 from scalerl.errors import StudyError
 from scalerl.study.policy import Decision, Measured, forecast, halving
 from scalerl.study.runner import Runner
 
-FAKE = Path(__file__).parents[1] / "support" / "fake_curve_train.py"
 STUDY = """
 base = "tiny-cpu"
 [budget]
@@ -25,13 +22,12 @@ ARMS = ("[arms.good]", '[arms.bad]\nloss = "dapo"', '[arms.middle]\nloss = "gspo
 CURVES = {"good": 0.62, "bad": 0.45, "middle": 0.52, "poor": 0.50}
 
 
-def run_policy(tmp_path: Path, policy: str, *, num: int = 4, resume: bool = False, jobs: int = 1, **curves):
+def run_policy(tmp_path: Path, policy: str, *, num: int = 4, **settings):
+    """No run measures tokens, so the table of a study shows no forecasts, which would be fitted beside the policy's."""
     text = "\n".join([STUDY.format(policy=policy, stages=2 * num), *ARMS[:num]])
-    plan, out = plan_of(tmp_path, text), tmp_path / "out"
-    (tmp_path / "curves.json").write_text(json.dumps(CURVES | curves))
-    command = [sys.executable, str(FAKE), str(tmp_path / "curves.json")]
-    runner, _ = run_plan(plan, out, command, resume=resume, jobs=jobs, axis="step", is_controlled=True)
-    return runner, store.read_decisions(out)
+    behaviour = CURVES | settings.pop("behaviour", {})
+    runner, _ = run(tmp_path, behaviour, text=text, axis="tokens", is_controlled=True, **settings)
+    return runner, store.read_decisions(tmp_path / "out")
 
 
 def spent(runner: Runner) -> dict[str, int]:
@@ -63,7 +59,7 @@ def test_halving_keeps_the_better_half_of_each_round(tmp_path):
 
 
 def test_kill_in_a_stage_is_resumed_without_a_new_decision(tmp_path):
-    run_policy(tmp_path, "forecast", num=2, die="good-seed0", die_at=4)
+    run_policy(tmp_path, "forecast", num=2, behaviour={"good-seed0": "die once"})
     decisions = store.read_decisions(tmp_path / "out")
     runner, after = run_policy(tmp_path, "forecast", num=2, resume=True)
     assert after[: len(decisions) - 1] == decisions[: len(decisions) - 1]

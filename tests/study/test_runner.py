@@ -29,14 +29,13 @@ def test_every_arm_and_seed_is_run_once(tmp_path):
     assert [len(starts(tmp_path, name)) for name in NAMES] == [1] * 4
 
 
-def test_raised_budget_continues_finished_runs(tmp_path):
-    run(tmp_path)
+def test_raised_budget_continues_finished_runs(ended):
     more = STUDY.replace("steps = 4", "steps = 6")
-    runner, log = run(tmp_path, text=more, resume=True)
+    runner, log = run(ended, text=more, resume=True)
     assert set(states(runner).values()) == {"done"}
     assert [name for event, name in log.events if event == "started"] == NAMES
-    assert store.read_metrics(tmp_path / "out" / "runs" / NAMES[0])[-1]["step"] == 6
-    assert run(tmp_path, text=more, resume=True)[1].events == []
+    assert store.read_metrics(ended / "out" / "runs" / NAMES[0])[-1]["step"] == 6
+    assert run(ended, text=more, resume=True)[1].events == []
 
 
 def test_failing_arm_is_reported_and_the_rest_finishes(tmp_path):
@@ -46,7 +45,7 @@ def test_failing_arm_is_reported_and_the_rest_finishes(tmp_path):
     assert {status.run.name: status.reason for status in runner.statuses} == {
         "cispo-seed0": "NanError: the loss is not a number",
         "dapo-seed0": "it cannot be (exit code 1)",
-        "cispo-seed1": "killed by SIGKILL after step 4",
+        "cispo-seed1": "killed by SIGKILL after step 2",
         "dapo-seed1": "exit code 0",
     }
     runner, _ = run(tmp_path, {"cispo-seed0": "crash"}, resume=True)
@@ -70,13 +69,12 @@ def killed_at_first(run_folder: Path) -> None:
         (lambda run_folder: (run_folder / store.STATUS).write_text('{"sta'), 2),
     ],
 )
-def test_run_with_a_damaged_folder_is_taken_up_again(tmp_path, damage, num_starts):
-    run(tmp_path, {"dapo-seed1": "fail"})
-    damage(tmp_path / "out" / "runs" / "dapo-seed1")
-    runner, log = run(tmp_path, resume=True)
+def test_run_with_a_damaged_folder_is_taken_up_again(ended, damage, num_starts):
+    damage(ended / "out" / "runs" / "dapo-seed1")
+    runner, log = run(ended, resume=True)
     assert log.events == [("started", "dapo-seed1"), ("done", "dapo-seed1")]
     assert states(runner) == dict.fromkeys(NAMES, "done")
-    assert len(starts(tmp_path, "dapo-seed1")) == num_starts
+    assert len(starts(ended, "dapo-seed1")) == num_starts
 
 
 def test_run_that_cannot_start_does_not_stop_the_rest(tmp_path):
@@ -98,13 +96,13 @@ def test_jobs_run_at_the_same_time_on_separate_devices(tmp_path):
     assert set(gpus) == {"4", "7"}
 
 
-def test_a_device_that_was_shared_once_marks_the_study_for_good(tmp_path):
-    run(tmp_path, {"dapo-seed1": "fail"}, jobs=2)
-    run(tmp_path, resume=True)
-    study = read_study(tmp_path / "out")
+def test_a_device_that_was_shared_once_marks_the_study_for_good(ended):
+    run(ended, {"dapo-seed1": "fail"}, jobs=2, resume=True)
+    run(ended, resume=True)
+    study = read_study(ended / "out")
     assert study is not None
     assert (study["jobs"], study["shared_device"]) == (1, True)
-    assert [fair_axis(tmp_path / "out", axis) for axis in ("gpu_hours", "step")] == ["flops", "step"]
+    assert [fair_axis(ended / "out", axis) for axis in ("gpu_hours", "step")] == ["flops", "step"]
 
 
 # Stopping -------------------------------------------------------------------------------------------------------------

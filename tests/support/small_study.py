@@ -47,13 +47,13 @@ def plan_of(tmp_path: Path, text: str = STUDY) -> Plan:
     return make_plan(*load_study(tmp_path / "mine.toml"), gpu=False)
 
 
-def command_of(tmp_path: Path, behaviour: dict[str, str]) -> list[str]:
+def command_of(tmp_path: Path, behaviour: dict[str, Any]) -> list[str]:
     (tmp_path / "behaviour.json").write_text(json.dumps(behaviour))
     return [sys.executable, str(FAKE), str(tmp_path / "behaviour.json")]
 
 
 def run(
-    tmp_path: Path, behaviour: dict[str, str] | None = None, *, text: str = STUDY, resume: bool = False, **settings: Any
+    tmp_path: Path, behaviour: dict[str, Any] | None = None, *, text: str = STUDY, resume: bool = False, **settings: Any
 ) -> tuple[Runner, Log]:
     command = command_of(tmp_path, behaviour or {})
     return run_plan(plan_of(tmp_path, text), tmp_path / "out", command, resume=resume, **settings)

@@ -18,9 +18,8 @@ from typing import Any
 from urllib.parse import quote
 
 from scalerl.errors import InputError
-from scalerl.logs.shapes import are_splits
 from scalerl.logs.source import Source, bounded_bytes
-from scalerl.logs.table import Placed, flatten
+from scalerl.logs.table import Placed, are_splits, flatten
 
 Message = dict[int, list[Any]]
 """Values of a protobuf message by the number of their field: integers for varints, else bytes."""
@@ -197,13 +196,17 @@ def wandb_rows(source: Source, files: Sequence[Path]) -> list[Placed] | None:
 
 def _logged_number(key: str, text: str) -> dict[str, Any]:
     """Return the number under a key; pictures, tables and histograms are left out."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    if isinstance(value, str) and value in ("NaN", "Infinity", "-Infinity"):
-        value = float(value)
+    value = _loaded(text)
+    value = float(value) if isinstance(value, str) and value in ("NaN", "Infinity", "-Infinity") else value
     return {key: value} if isinstance(value, int | float) and not isinstance(value, bool) else {}
+
+
+def _loaded(text: Any) -> Any:
+    """Return what JSON says; None for what is none."""
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return None
 
 
 def _wandb_records(data: bytes) -> Iterator[bytes]:
@@ -251,7 +254,8 @@ def sqlite_rows(source: Source, files: Sequence[Path]) -> Iterator[Placed]:
                 raise InputError(f"{path} is an SQLite database without a table 'metrics', as trackio and MLflow have.")
             for at, logged in enumerate(connection.execute("SELECT * FROM metrics ORDER BY rowid"), start=1):
                 row: dict[str, Any] = dict(logged)
-                row |= _logged_object(row.pop("metrics", None))
+                values = _loaded(row.pop("metrics", None))
+                row |= flatten(values) if isinstance(values, dict) else {}
                 source.spend(len(row))
                 named = {_SQLITE_NAMES.get(name, name): value for name, value in row.items()}
                 yield f"row {at}", {name: value for name, value in named.items() if name}
@@ -273,14 +277,6 @@ def _opened(path: Path, data: bytes) -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:")
     connection.deserialize(data[:18] + b"\x01\x01" + data[20:])
     return connection
-
-
-def _logged_object(text: Any) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (TypeError, ValueError, RecursionError):
-        return {}
-    return flatten(value) if isinstance(value, dict) else {}
 
 
 # MLflow's folders: one file per metric, with lines of 'milliseconds value step'

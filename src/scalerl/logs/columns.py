@@ -8,13 +8,12 @@ Names are compared in lower case with blanks and dashes as underscores. Among eq
 """
 
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scalerl.logs.units import Cells, is_number, known, logged, numeric
 
@@ -285,11 +284,3 @@ def run_labels(cells: Columns, needed: str) -> list[str]:
         are_words = {str} >= set(map(type, words)) and 2 * len(set(words)) <= len(words) and not has_role(name, "date")
         named += [name] if are_words or has_role(name, "run", "arm", "seed", "label") else []
     return [column for column in named if set(map(str, cells[column])) == set(map(str, cells[column][has_needed]))]
-
-
-def grouped(keys: Iterable[Hashable]) -> dict[Any, NDArray[np.intp]]:
-    """Return the positions of each key."""
-    groups: dict[Any, list[int]] = {}
-    for at, key in enumerate(keys):
-        groups.setdefault(key, []).append(at)
-    return {key: np.array(positions) for key, positions in groups.items()}

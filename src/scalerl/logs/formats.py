@@ -12,9 +12,9 @@ from typing import NamedTuple
 from scalerl import store
 from scalerl.errors import InputError, RunFolderError, UserError
 from scalerl.logs import binary, text
-from scalerl.logs.build import make_table
 from scalerl.logs.console import console_rows
 from scalerl.logs.facts import Fact
+from scalerl.logs.runs import make_table
 from scalerl.logs.source import LOG_SUFFIXES, Source, matches, no_such_file, nothing_to_read
 from scalerl.logs.table import Placed, Table, flatten
 from scalerl.logs.units import logged
@@ -35,6 +35,16 @@ class Format(NamedTuple):
     rows: Callable[[Source, Sequence[Path]], Found]
     """Takes the files that match: the file itself, or those in the folder."""
     kind: str
+    is_whole: bool = True
+    """Whether a folder of this format is a log as a whole, whatever else lies in it."""
+
+
+class Reader(NamedTuple):
+    """What reads a path: the format, the files that it takes, and the reading itself."""
+
+    form: Format
+    files: list[Path]
+    read: Callable[[], Table]
 
 
 def read_table(path: str | Path) -> Table:
@@ -46,60 +56,92 @@ def read_table(path: str | Path) -> Table:
 
 
 def read_tables(paths: Sequence[str | Path]) -> list[Table]:
-    """Read several logs, in the order given; patterns such as runs/*.jsonl and folders of logs stand for the logs."""
+    """Read several logs, in the order given; patterns such as runs/*.jsonl and folders of logs stand for the logs.
+
+    If no two logs of a folder have the same format, they are one run that was logged several times.
+    """
     tables: list[Table] = []
-    for given in map(Path, paths):
-        if given.is_file():
-            tables.append(_read(given))
-            continue
-        for path in matches(given):
-            own = [_read(log) for log in _logs_of(path)]
-            tables += [_best_of(own, path)] if _is_one_run(own) else own
+    for group in _groups(paths):
+        own = [_read(log) for log in group.logs]
+        is_one_run = len({table.kind for table in own}) == len(own) > 1
+        first, *others = [_best_of(own, group.folder)] if is_one_run else own
+        if group.left_out:
+            first = first.noting("left_out", files=tuple(file.name for file in group.left_out))
+        tables += [first, *others]
     return tables
 
 
 def expand(paths: Sequence[str | Path]) -> list[Path]:
     """Return the logs that paths stand for: matches of a pattern, logs of a folder."""
-    return [log for given in paths for path in matches(Path(given)) for log in _logs_of(path)]
+    return [log for group in _groups(paths) for log in group.logs]
 
 
-def logs_inside(folder: Path) -> list[Path]:
-    """Return the logs directly inside a folder that is not a log itself: run folders, else folders, else files."""
-    entries = _folders_in(folder)
-    runs = [item for item in entries if store.is_run_folder(item)]
-    return runs or [item for item in entries if _holds_a_log(item)] or _log_files(folder)
+# The logs of a folder
+
+
+class Group(NamedTuple):
+    """Logs that may be one run, and their folder."""
+
+    folder: Path
+    logs: list[Path]
+    left_out: Sequence[Path] = ()
+    """Files beside folders with logs."""
+
+
+def _groups(paths: Sequence[str | Path]) -> list[Group]:
+    return [group for given in paths for path in matches(Path(given)) for group in _groups_of(path)]
+
+
+def _groups_of(path: Path) -> list[Group]:
+    """Return the logs that a path stands for.
+
+    A folder that is no log stands for the run folders in it, else for the folders with logs, else for its files.
+    """
+    if not path.is_dir():
+        return [Group(path, [path])]
+    if reader := _tried(path):
+        beside = [] if reader.form.is_whole else _log_files(path, besides=reader.files)
+        return [Group(path, [path, *beside])]
+    folders = _folders_in(path)
+    runs = [folder for folder in folders if store.is_run_folder(folder)]
+    groups = [group for folder in runs or filter(_holds_a_log, folders) for group in _groups_of(folder)]
+    files = [] if runs else _log_files(path)
+    if not groups:
+        return [Group(path, files or [path])]
+    first, *others = groups
+    together = [*first.logs, *files]
+    kinds = {reader.form.kind for log in together if (reader := _tried(log))}
+    if files and not others and len(kinds) == len(together):  # a folder of evaluations, beside what training printed
+        return [Group(path, together)]
+    return [first._replace(left_out=[*first.left_out, *files]), *others]
 
 
 def _holds_a_log(folder: Path, depth: int = 2) -> bool:
     """Return whether a folder is a log, has one, or has folders that do, as in outputs/DATE/TIME/train.log."""
-    if _is_log(folder):
+    if _tried(folder) or _log_files(folder):
         return True
-    files = _log_files(folder)
-    inside = _folders_in(folder) if depth and not files else ()
-    return len(files) == 1 or any(_holds_a_log(item, depth - 1) for item in inside)
+    return depth > 0 and any(_holds_a_log(item, depth - 1) for item in _folders_in(folder))
 
 
 def _folders_in(folder: Path) -> list[Path]:
     return sorted(item for item in folder.iterdir() if item.is_dir() and not item.name.startswith("."))
 
 
-def _log_files(folder: Path) -> list[Path]:
+def _log_files(folder: Path, besides: Sequence[Path] = ()) -> list[Path]:
+    """Return the files of a folder that are logs, without those that its format reads."""
     files = [item for item in folder.iterdir() if item.suffix in LOG_SUFFIXES and not item.name.startswith(".")]
-    return [file for file in sorted(files)[:_MAX_LOGS] if file.is_file() and _is_log(file)]
+    return [file for file in sorted({*files} - {*besides})[:_MAX_LOGS] if file.is_file() and _tried(file)]
 
 
-def _logs_of(path: Path) -> list[Path]:
-    if not path.is_dir() or _is_log(path):
-        return [path]
-    logs = logs_inside(path)
-    return [file for log in logs for file in (_logs_of(log) if log.is_dir() else [log])] or [path]
-
-
-def _is_log(path: Path) -> bool:
+def _tried(path: Path) -> Reader | None:
+    """Return what reads a path; None for what cannot be read."""
     try:
-        return _reader(path) is not None
+        return _reader(path)
     except (InputError, OSError):
-        return False
+        return None
+
+
+# One log
 
 
 def _read(path: Path) -> Table:
@@ -107,8 +149,8 @@ def _read(path: Path) -> Table:
     try:
         if not path.exists():
             raise InputError(no_such_file(path))
-        if (read := _reader(path)) is not None:
-            return read()
+        if (reader := _reader(path)) is not None:
+            return reader.read()
     except InputError:
         raise
     except OSError as fault:
@@ -120,31 +162,22 @@ def _read(path: Path) -> Table:
         where = "" if str(path) in reason else f"{path} "
         raise InputError(f"{where}cannot be read ({reason}): it is damaged, or not a log.") from None
     if path.is_dir():
-        raise InputError(nothing_to_read(path, [item for item in _folders_in(path) if _log_files(item)]))
+        raise InputError(nothing_to_read(path, ()))
     raise InputError(
         f"{path} is text in which no line records a training step: give CSV, JSON lines, or console output with "
         "lines such as 'step:12 - reward:0.5' or {'reward': 0.5, 'epoch': 0.1}."
     )
 
 
-def _reader(path: Path) -> Callable[[], Table] | None:
+def _reader(path: Path) -> Reader | None:
     """Return what reads a path, None for what no format recognises."""
     source = Source(path)
     for form in (FOLDERS if source.is_folder else FILES).values():
         files = source.matching(form.mark)
         rows = form.rows(source, files) if files else None
         if rows is not None:
-            return rows if callable(rows) else partial(make_table, source, form.kind, rows)
+            return Reader(form, files, rows if callable(rows) else partial(make_table, source, form.kind, rows))
     return None
-
-
-# One run in several logs
-
-
-def _is_one_run(tables: Sequence[Table]) -> bool:
-    """Return whether the files of a folder are one run written in several formats: no two have the same format."""
-    kinds = [table.kind for table in tables]
-    return len(set(kinds)) == len(kinds) > 1 and all(table.path.is_file() for table in tables)
 
 
 def _best_of(tables: Sequence[Table], folder: Path) -> Table:
@@ -201,7 +234,7 @@ def _study_rows(source: Source, files: Sequence[Path]) -> Iterator[Placed]:
 def _file_inside(source: Source, files: Sequence[Path]) -> Found:
     """Return what reads the first file that can be read: the largest, since each checkpoint repeats those before it."""
     ordered = sorted(files, key=lambda file: (file.name != store.METRICS, -file.stat().st_size))
-    logs = [file for file in ordered if file.name in (store.METRICS, _STATE) or _is_log(file)]
+    logs = [file for file in ordered if file.name in (store.METRICS, _STATE) or _tried(file)]
     return partial(_read_first, source.path, logs) if logs else None
 
 
@@ -223,6 +256,7 @@ def _read_first(folder: Path, files: Sequence[Path]) -> Table:
 _STATE = "trainer_state.json"
 _KEYS = {store.EVALS: ("step", "set"), store.METRICS: ("step",)}
 _ANY = ""
+_STEP_FILES = ("*[0-9].json", "*[0-9]/*.json", "*[0-9]/*/*.json")
 FOLDERS: dict[str, Format] = {
     "run": Format((store.RECIPE, store.EVALS), _run_rows, "run"),
     "study": Format((store.STUDY,), _study_rows, "run"),
@@ -231,7 +265,9 @@ FOLDERS: dict[str, Format] = {
     "mlflow": Format(binary.MLFLOW_FILES, binary.mlflow_rows, "mlflow"),
     "file inside": Format((store.METRICS, "files/output.log", "output.log"), _file_inside, ""),
     "tensorboard": Format(("**/*tfevents*",), binary.event_rows, "tensorboard"),
-    "a file each step": Format(("*[0-9].json", "*[0-9]/*.json", "*[0-9]/*/*.json"), text.rows_of_step_files, "json"),
+    "a file each step": Format(
+        ("*[0-9].json", "*[0-9]/*.json", "*[0-9]/*/*.json"), text.rows_of_step_files, "json", False
+    ),
 }
 FILES: dict[str, Format] = {
     "run": Format(_is_of_run, _run_rows, "run"),

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from scalerl.errors import InputError
 from scalerl.logs.clock import time_of_day
-from scalerl.logs.columns import grouped, has_role, is_part, is_rate
+from scalerl.logs.columns import has_role, is_part, is_rate
 from scalerl.logs.facts import Fact, sentence
 from scalerl.logs.names import FILE, curve_names, listed
-from scalerl.logs.points import Curve, curves_from
+from scalerl.logs.runs import Curve, curves_from
 from scalerl.logs.selection import Selection, same
 from scalerl.logs.table import Table
 from scalerl.logs.units import (
@@ -29,6 +29,7 @@ from scalerl.logs.units import (
     Floats,
     Mask,
     YScale,
+    grouped,
     known,
     label,
     labels,
@@ -113,10 +114,13 @@ def series_from(tables: Sequence[Table], selection: Selection) -> list[Series]:
     curves = curves_from(tables, selection)
     built: list[Series] = []
     for name, curve in zip(curve_names([curve.key for curve in curves], selection.labels), curves, strict=True):
-        table = curve.rows
+        # A file without such columns is shown beside the others, on their axes.
+        table = curves[0].rows if curve.problem else curve.rows
         named: dict[str, Any] = {"name": name, "key": curve.key, "x_label": table.x, "y_label": table.y}
         named["evaluation_set"] = dict(curve.key).get("set") if "set" in table.apart else None
         try:
+            if curve.problem:
+                raise InputError(curve.problem)
             built.append(_series(curve, selection, named))
         except InputError as fault:
             if len(curves) == 1:

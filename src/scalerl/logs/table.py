@@ -1,7 +1,12 @@
-"""`Table`: the rows of one log as columns, whatever its format. Names, words and numbers are cleaned here."""
+"""`Table`: the rows of one log as columns, whatever its format and shape.
+
+Names, words and numbers are cleaned here. Tables of other shapes become one row per run and step, and evaluations that
+share a column with training get their own.
+"""
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,11 +18,12 @@ from numpy.typing import NDArray
 from scalerl import store
 from scalerl.errors import InputError
 from scalerl.logs import columns as names
-from scalerl.logs.columns import Reward
+from scalerl.logs import units
+from scalerl.logs.columns import Reward, choose_y, has_role, is_evaluation, is_measured, plain, run_labels
 from scalerl.logs.facts import Fact
 from scalerl.logs.names import clean, listed
 from scalerl.logs.source import Source
-from scalerl.logs.units import ABSENT, Cells, Floats, Mask, as_numbers, column_of, known, logged, number, numeric
+from scalerl.logs.units import NOTHING, Cells, Floats, Mask, column_of, known, logged, numeric
 
 Placed = tuple[str, Mapping[str, Any]]
 """A row and its place in the log, such as 'line 12'."""
@@ -30,6 +36,13 @@ _MAX_BITS = 1000
 _EMPTY_CELL = 0.1
 # A step as ms-swift writes it, '5/400', and as folders are named, 'checkpoint-5'.
 _STEP_OF = re.compile(r"(?:[A-Za-z][A-Za-z_ -]*)?(\d+)(?:\s*/\s*\d+)?")
+_TRAINING = re.compile(r"train\w*", re.IGNORECASE)
+_EVALUATION = re.compile(r"(eval|val|valid|test)\w*", re.IGNORECASE)
+_VALUE = "value"
+_SEPARATOR = " - "
+_COMPANIONS = ("__MIN", "__MAX")
+# Columns of one metric have peaks within this factor.
+_ALIKE = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -115,7 +128,7 @@ class Table:
 
     def groups(self, labels: Iterable[str]) -> dict[Any, NDArray[np.intp]]:
         """Return the positions of the rows that agree in these columns."""
-        return names.grouped(zip(np.zeros(len(self)), *(map(str, self[name]) for name in labels), strict=True))
+        return units.grouped(zip(np.zeros(len(self)), *(map(str, self[name]) for name in labels), strict=True))
 
 
 def pooled(parts: Sequence[Table]) -> Table:
@@ -163,19 +176,19 @@ def _column(column: str, values: list[Any], *, decimal_comma: bool) -> Cells:
     """Return a column, clean, with numbers in place of texts that are numbers, if it holds little else."""
     kinds = set(map(type, values))
     if int in kinds:
-        values = [number(v) if isinstance(v, int) and v.bit_length() > _MAX_BITS else v for v in values]
+        values = [units.number(v) if isinstance(v, int) and v.bit_length() > _MAX_BITS else v for v in values]
     if str not in kinds:
         return column_of(values, len(values))
     values = [clean(value) if isinstance(value, str) else value for value in values]
-    is_absent = [isinstance(value, str) and value.strip().lower() in ABSENT for value in values]
+    is_absent = [isinstance(value, str) and value.strip().lower() in units.ABSENT for value in values]
     cells = column_of((None if gone else value for gone, value in zip(is_absent, values, strict=True)), len(values))
     if kinds & {list, bool, dict}:
         return cells
     there = np.flatnonzero(logged(cells))
     texts = [str(cell).strip() for cell in cells[there]]
-    steps = [_STEP_OF.fullmatch(text) for text in texts] if names.has_role(column, "step") else [None]
+    steps = [_STEP_OF.fullmatch(text) for text in texts] if has_role(column, "step") else [None]
     texts = [step[1] for step in steps if step] if all(steps) else texts
-    numbers = column_of(as_numbers(texts, decimal_comma=decimal_comma))
+    numbers = column_of(units.as_numbers(texts, decimal_comma=decimal_comma))
     is_read = logged(numbers)
     if 2 * is_read.sum() > len(numbers):  # 3e7 may be a label beside 'base'
         cells[there[is_read]] = numbers[is_read]
@@ -191,3 +204,114 @@ def flatten(row: Mapping[str, Any], prefix: str = "", depth: int = 0) -> dict[st
         elif depth < _MAX_DEPTH:
             flat |= flatten(value, f"{prefix}{key}/", depth + 1)
     return flat
+
+
+# Training beside its evaluations
+
+
+def are_splits(names: Iterable[str]) -> bool:
+    """Return whether names are those of training and its evaluations, and not of runs."""
+    return all(_TRAINING.fullmatch(name) or _EVALUATION.fullmatch(name) for name in names)
+
+
+def with_evaluations(table: Table) -> Table:
+    """Give each evaluation a column of its own, as eval/acc, where rows differ in a word such as split=eval."""
+    column = table.find("split")
+    split = column_of(map(str, table[column]))
+    words = set(split) - {"None"}
+    tests = sorted(word for word in words if not _TRAINING.fullmatch(word))
+    if not tests or len(words) < 2 or not are_splits(words):
+        return table
+    kept, new = {}, {}
+    for name, cells in table.cells.items():
+        seen = set(split[logged(cells)])
+        if not is_evaluation(name) and not seen.isdisjoint(tests) and choose_y({name: cells}):
+            new |= {f"{word}/{name}": np.where(split == word, cells, NOTHING) for word in tests if word in seen}
+            cells = np.where(np.isin(split, tests), NOTHING, cells)
+        if name != column and logged(cells).any():
+            kept[name] = cells
+    if not new:
+        return table
+    table = replace(table, cells={**kept, **new}, built=(*table.built, *new))
+    return table.noting("evaluations_apart", columns=tuple(new))
+
+
+# Tables of other shapes
+
+
+def one_row_per_run_and_step(table: Table, source: Source) -> Table:
+    """Return a table with one row per run and step; the values in it were counted when they were read."""
+    if series := run_columns(table):
+        metrics = {metric for _, metric in series.values() if not metric.startswith("_")}
+        reward = Reward(column=metrics.pop(), kind="evaluation") if len(metrics) == 1 else None
+        table = replace(table, kind="wandb" if table.kind == "csv" else table.kind, reward=reward)
+        table = table.noting("one_column_per_run", columns=tuple(dict.fromkeys(run for run, _ in series.values())))
+        rows = one_row_per_run(table, series)
+    else:
+        rows = one_row_per_step(table) if table.find("metric") else []
+    if not rows:
+        return table
+    cells, places = tabled(rows, source, is_counted=True)
+    return replace(table, cells=cells, places=places)
+
+
+def run_columns(table: Table) -> dict[str, tuple[str, str]]:
+    """Map columns to (run, metric) in a table with one column per run, empty for any other.
+
+    wandb exports 'run - metric' beside its __MIN and __MAX. Other tables have a step and columns of numbers, none of
+    which is named as anything that trainers measure.
+    """
+    parts = {name: name.rpartition(_SEPARATOR) for name in table.columns if not name.endswith(_COMPANIONS)}
+    exported = {column: (run, metric) for column, (run, separator, metric) in parts.items() if separator}
+    if any(f"{column}__MIN" in table.cells for column in exported) or len(exported) == len(table.columns) - 1 > 0:
+        return exported
+    step = table.find("step", "coarse")
+    others = [column for column in table.columns if column != step]
+    if step is None or len(others) < 2 or any(map(is_measured, others)):
+        return {}
+    values = [numeric(table[name][logged(table[name])]) for name in others]
+    peaks = [np.nanmax(np.abs(own), initial=0.0) for own in values]
+    lows = [np.nanmin(own, initial=0.0) for own in values]
+    is_rate = min(lows) >= -1 and max(peaks) <= 100
+    is_alike = all(map(len, values)) and (is_rate or max(peaks) <= _ALIKE * min(peaks))
+    are_numbers = all(np.isnan(table.numbers(name)).sum() == (~known(table[name])).sum() for name in others)
+    return {column: (column, _VALUE) for column in others} if is_alike and are_numbers else {}
+
+
+def one_row_per_run(table: Table, series: Mapping[str, tuple[str, str]]) -> list[Placed]:
+    """Return one row per run and row of a table with one column per run."""
+    placed: list[Placed] = []
+    for place, row in zip(table.places, table.rows, strict=True):
+        base = {name: cell for name, cell in row.items() if name not in series and not name.endswith(_COMPANIONS)}
+        runs: dict[str, dict[str, Any]] = {}
+        for column in series.keys() & row.keys():
+            run, metric = series[column]
+            runs.setdefault(run, {**base, "run": run})[metric] = row[column]
+        placed += [(place, runs[run]) for run in dict.fromkeys(run for run, _ in series.values()) if run in runs]
+    return placed
+
+
+# Tables with one metric per row
+
+
+def one_row_per_step(table: Table) -> list[Placed]:
+    """Return one row per step and run, with a column per metric, of a table with one metric per row; else none."""
+    step, value, metric = map(table.find, ("step", "value", "metric"))
+    if not (step and value and metric):
+        return []
+    words = Counter(table[metric])
+    # A "name" may be that of a run.
+    is_metric = plain(metric) != "name" or any(choose_y({str(word): table[value]}) for word in words)
+    if 2 * len(words) > len(table) or {str} != set(map(type, words)) or not is_metric:
+        return []
+    labels = [column for column in run_labels(table.cells, step) if column not in (metric, value, step)]
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    wide: list[Placed] = []
+    keys = zip(*(map(str, table[column]) for column in (step, *labels)), strict=True)
+    for key, place, row in zip(keys, table.places, table.rows, strict=True):
+        # A metric that a step already has was logged again, by a resumed run: its row comes later.
+        if key not in rows or row[metric] in rows[key]:
+            rows[key] = {name: cell for name, cell in row.items() if name not in (metric, value)}
+            wide.append((place, rows[key]))
+        rows[key][row[metric]] = row.get(value)
+    return wide

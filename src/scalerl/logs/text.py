@@ -16,9 +16,8 @@ from typing import Any
 from scalerl.errors import InputError
 from scalerl.logs.columns import ENOUGH_ROWS, find, is_measured, rank_of
 from scalerl.logs.names import listed
-from scalerl.logs.shapes import are_splits
 from scalerl.logs.source import Source
-from scalerl.logs.table import Placed, flatten
+from scalerl.logs.table import Placed, are_splits, flatten
 from scalerl.logs.units import has_decimal_commas, is_number, number
 
 _MAX_SAMPLE = 50

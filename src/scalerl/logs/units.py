@@ -5,7 +5,7 @@ A cell may read 0.25, 0,25, 1.234,5, 1,234.5 or 25 %; a reward may be a share, p
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Literal, TypeGuard
 
 import numpy as np
@@ -103,3 +103,11 @@ def has_decimal_commas(cells: Iterable[str]) -> bool:
     commas = [text for text in texts if _DECIMAL_COMMA.fullmatch(text)]
     points = [text for text in texts if "." in text and not _DOT_GROUPS.fullmatch(text) and number(text) is not None]
     return any(not points or not _COMMA_GROUPS.fullmatch(text) for text in commas)
+
+
+def grouped(keys: Iterable[Hashable]) -> dict[Any, NDArray[np.intp]]:
+    """Return the positions of each key."""
+    groups: dict[Any, list[int]] = {}
+    for at, key in enumerate(keys):
+        groups.setdefault(key, []).append(at)
+    return {key: np.array(positions) for key, positions in groups.items()}

@@ -12,8 +12,8 @@ import numpy as np
 from scalerl import store
 from scalerl.errors import InputError, RunFolderError, UserError
 from scalerl.logs.axes import preferred_axis
-from scalerl.logs.build import make_table
 from scalerl.logs.formats import read_table
+from scalerl.logs.runs import make_table
 from scalerl.logs.source import Source as LogSource
 from scalerl.logs.table import Table, flatten
 from scalerl.report.alarms import Alarm, alarms
