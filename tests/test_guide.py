@@ -1,138 +1,161 @@
-"""Pages of docs/ do what they say: their files are written and their commands run, in their order."""
+"""README.md and pages of docs/ do what they say: files are written, commands run in order and print what is shown."""
 
 import re
 import runpy
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import scalerl
 from sandbox_support import needs_bubblewrap
-from small_runs import SHORT
 
 from scalerl import store
 from scalerl.cli import study
 
-GUIDE = Path(__file__).parents[1] / "docs" / "your-own-task.md"
-SANDBOX = GUIDE.with_name("sandbox.md")
-MODEL = GUIDE.with_name("your-own-model.md")
-TUTORIAL = GUIDE.with_name("tutorial.md")
-FAKE_TRAIN = Path(__file__).parent / "support" / "fake_train.py"
+ROOT = Path(__file__).parents[1]
+README, DOCS = ROOT / "README.md", ROOT / "docs"
+GUIDE, MODEL = DOCS / "your-own-task.md", DOCS / "your-own-model.md"
+FAKE_TRAIN = ROOT / "tests" / "support" / "fake_train.py"
 
-# The page trains long enough for a curve that is read; fewer steps and problems will do for the commands to work.
-STEPS = ("budget.steps=60", "budget.steps=5")
-FEW_PROBLEMS = ("evaluation.num_prompts=6",)
-TINY = (
-    *FEW_PROBLEMS,
-    "evaluation.every=1",
-    "evaluation.samples_per_prompt=2",
-    "pipeline.groups_per_batch=4",
-    "pipeline.completions_per_group=2",
-    "rollout.slots=16",
-)
+# Pages train long enough for a curve that is read; the commands work with less. A fit needs six evaluations.
+SMALL = {
+    "budget.steps": 5,
+    "evaluation.every": 1,
+    "evaluation.num_prompts": 6,
+    "evaluation.samples_per_prompt": 1,
+    "grading.num_workers": 1,
+    "pipeline.groups_per_batch": 2,
+    "pipeline.completions_per_group": 2,
+    "rollout.slots": 8,
+}
+THINKING = {"length.thinking_min": 6, "length.thinking_max": 8}
+MEASURED = ("evaluation.num_prompts", "evaluation.samples_per_prompt", "grading.num_workers")
+# Without real training, runs too short for a fit: it is the reports of fits that would take the time.
+STUDY = {"budget.steps": 4, "seeds": "[0]"}
+SFT = {"sft.steps": 3, "sft.num_demonstrations": 100}
 
 
-def blocks(page: Path) -> list[tuple[str, str]]:
-    """Return (language, text) of each block of code, in order."""
-    return re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
-
-
-def shortened(line: str, *, tiny_study: bool) -> list[str]:
+def shortened(words: list[str], training: Mapping[str, Any], arms: Mapping[str, Any]) -> list[str]:
     """Return the words of a command, with settings added that make it short."""
-    words = shlex.split(line.replace(*STEPS))
-    added: tuple[str, ...] = ()
-    if words[1] == "train" and "--check" not in words:
-        # Programs need their whole length, and no curve is fitted to them.
-        added = (*TINY, "budget.steps=1") if "code.toml" in words else (*TINY, *SHORT)
-    elif words[1] == "study":
-        # Without real training, runs too short for a fit: it is the reports of fits that would take the time.
-        added = (*TINY, *SHORT, STEPS[1], "seeds=[0]") if tiny_study else ("budget.steps=4", "seeds=[0]")
-    elif words[1] == "eval":
-        added = (*FEW_PROBLEMS, "evaluation.samples_per_prompt=2")
-    elif words[1] == "sft":
-        added = ("sft.steps=3", "sft.num_demonstrations=100")
-    return words + [word for setting in added for word in ("--set", setting)]
+    measuring = {key: value for key, value in training.items() if key in MEASURED}
+    checking = {key: value for key, value in training.items() if key == "grading.num_workers"}
+    of_train = checking if "--check" in words else training
+    added = {"train": of_train, "study": arms, "eval": measuring, "sft": SFT}.get(words[0], {}) if training else {}
+    return words + [word for key, value in added.items() for word in ("--set", f"{key}={value}")]
+
+
+def lines_of(text: str) -> list[str]:
+    return [line.rstrip() for line in text.splitlines()]
 
 
 def follow(
-    monkeypatch: pytest.MonkeyPatch,
-    folder: Path,
-    wanted: Callable[[str], bool],
+    page: Path,
+    training: Mapping[str, Any] | None = None,
     *,
-    tiny_study: bool = False,
-    page: Path = GUIDE,
+    arms: Mapping[str, Any] = STUDY,
+    wanted: Callable[[str], bool] = lambda line: True,
 ) -> list[str]:
-    """Write a page's files and run the commands that are wanted; return these."""
-    monkeypatch.chdir(folder)
-    ran = []
-    for language, text in blocks(page):
-        if language in ("python", "toml"):
-            Path(text.splitlines()[0].removeprefix("# ")).write_text(text)
-            continue
-        for line in filter(wanted, text.splitlines()):
-            program, *rest = shortened(line, tiny_study=tiny_study)
+    """Write a page's files into this folder and run the commands that are wanted; return these.
+
+    `training` and `arms` are added to the commands that train and to studies.
+    """
+    training = SMALL | THINKING if training is None else training
+    ran, printed = [], ""
+    for language, text in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE):
+        name = re.match(r"# (\S+\.(?:py|toml))\n", text)
+        if name is not None:
+            Path(name[1]).write_text(text)
+        elif language == "python":
+            Path("block.py").write_text(
+                text.replace('{"budget.steps": 60}', repr(dict(training))) if training else text
+            )
+            runpy.run_path("block.py")
+        elif language == "text":
+            shown = lines_of(text)
+            assert lines_of(printed)[: len(shown)] == shown
+        for line in filter(wanted, text.splitlines() if language == "sh" else ()):
+            program, *words = shlex.split(line)
             if program == "python":
-                runpy.run_path(rest[0])
-            elif rest[0] == "example":  # as the README has it, whose test runs it
+                runpy.run_path(words[0])
+            elif words[0] == "example" and page != README:
                 Path("example").mkdir()
                 Path("example/runs.csv").write_bytes((files("scalerl") / "assets" / "example_runs.csv").read_bytes())
             else:
-                done = scalerl(*rest)
+                done = scalerl(*shortened(words, training, arms))
                 assert done.returncode == 0, f"{line}\n{done.stderr}"
+                printed = done.stdout
             ran.append(line)
     return ran
 
 
-def test_guide_works_as_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty folder that a reader works in, with its modules on the path."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def missing(folder: Path, *made: str) -> list[str]:
+    return [name for name in made if not (folder / name).is_file()]
+
+
+def test_readme_works_as_written(folder: Path):
+    assert len(follow(README)) == 6
+    made = ("example/runs.csv", "example/example.png", "example/report.html", "compare.png", "report/report.html")
+    assert missing(folder, *made, "runs/demo/evals.jsonl", "runs/mine/evals.jsonl", "runs/rows/evals.jsonl") == []
+
+
+def test_guide_works_as_written(monkeypatch: pytest.MonkeyPatch, folder: Path):
     """The runs of its study are made up: each would be a process that takes seconds to import torch."""
-    (tmp_path / "behaviour.json").write_text("{}")
-    monkeypatch.setattr(study, "TRAIN", (sys.executable, str(FAKE_TRAIN), str(tmp_path / "behaviour.json")))
-    assert len(follow(monkeypatch, tmp_path, lambda line: True)) == 26
-    for made in (
-        "curve.png",
-        "report/report.html",
-        "model/model.safetensors",
-        "runs/two/evals.jsonl",
-        "long-base/model.safetensors",
-        "runs/long/evals.jsonl",
-        "runs/mine-study/report.html",
-    ):
-        assert (tmp_path / made).is_file(), made
+    (folder / "behaviour.json").write_text("{}")
+    monkeypatch.setattr(study, "TRAIN", (sys.executable, str(FAKE_TRAIN), str(folder / "behaviour.json")))
+    assert len(follow(GUIDE)) == 26
+    made = ("curve.png", "report/report.html", "model/model.safetensors", "long-base/model.safetensors")
+    runs = ("runs/two/evals.jsonl", "runs/long/evals.jsonl", "runs/mine-study/report.html")
+    assert missing(folder, *made, *runs) == []
 
 
 @needs_bubblewrap
-def test_page_on_code_works_as_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    assert len(follow(monkeypatch, tmp_path, lambda line: True, page=SANDBOX)) == 4
-    evals = store.read_evals(tmp_path / "runs" / "code")
+def test_page_on_code_works_as_written(folder: Path):
+    # Programs need their whole length, and no curve is fitted to them.
+    assert len(follow(DOCS / "sandbox.md", SMALL | {"budget.steps": 1})) == 4
+    evals = store.read_evals(folder / "runs" / "code")
     assert all(sum(row[key] for key in row if key.startswith("outcome/") and "frac" not in key) for row in evals)
 
 
-def test_page_on_models_works_as_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(sys.modules[__name__], "SHORT", ("budget.steps=1", "length.max_length=16"))
-    assert len(follow(monkeypatch, tmp_path, lambda line: "chat.toml" not in line, page=MODEL)) == 3
-    assert (tmp_path / "runs" / "own" / "evals.jsonl").is_file()
+def test_page_on_models_works_as_written(folder: Path):
+    less = SMALL | {"budget.steps": 1, "length.max_length": 16}
+    assert len(follow(MODEL, less, wanted=lambda line: "chat.toml" not in line)) == 3
+    assert missing(folder, "runs/own/evals.jsonl") == []
 
 
-def test_tutorial_works_as_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    def is_command(line: str) -> bool:
-        return line.startswith("scalerl") and " watch " not in line
-
-    assert len(follow(monkeypatch, tmp_path, is_command, page=TUTORIAL)) == 6
-    assert (tmp_path / "report" / "report.html").is_file()
+def test_tutorial_works_as_written(folder: Path):
+    assert len(follow(DOCS / "tutorial.md")) == 6
+    assert missing(folder, "compare.png", "report/report.html") == []
 
 
 @pytest.mark.slow
-def test_page_on_models_works_with_a_real_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_readme_trains_as_written():
+    assert len(follow(README, {})) == 6
+
+
+@pytest.mark.slow
+def test_page_on_models_works_with_a_real_model():
     pytest.importorskip("gguf")
-    assert follow(monkeypatch, tmp_path, lambda line: "chat.toml" in line, page=MODEL)
+    assert follow(MODEL, {}, wanted=lambda line: "chat.toml" in line)
 
 
 @pytest.mark.slow
-def test_study_of_the_guide_trains(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    ran = follow(monkeypatch, tmp_path, lambda line: "make_problems" in line or "-study" in line, tiny_study=True)
+def test_study_of_the_guide_trains(folder: Path):
+    ran = follow(
+        GUIDE,
+        arms=SMALL | THINKING | {"seeds": "[0]"},
+        wanted=lambda line: "make_problems" in line or "-study" in line,
+    )
     assert len(ran) == 5
-    for arm in ("cispo", "dapo"):
-        assert (tmp_path / "runs" / "mine-study" / "runs" / f"{arm}-seed0" / "evals.jsonl").is_file(), arm
+    assert missing(folder, *(f"runs/mine-study/runs/{arm}-seed0/evals.jsonl" for arm in ("cispo", "dapo"))) == []
