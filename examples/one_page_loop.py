@@ -18,9 +18,15 @@ from scalerl.rl.filters import effective_batch, trainable_tokens, trained_tokens
 from scalerl.rl.logprobs import log_probs_and_entropy
 from scalerl.rl.losses import LOSSES, LossInputs
 from scalerl.rl.weights import WEIGHTS
-from scalerl.run.evaluate import evaluate_set
-from scalerl.run.parts import build_curriculum, build_engine, build_grading, load_inputs, request_maker
-from scalerl.run.prompts import training_prompts
+from scalerl.run.evaluate import evaluate_all
+from scalerl.run.parts import (
+    build_curriculum,
+    build_engine,
+    build_grading,
+    load_inputs,
+    request_maker,
+    training_prompts,
+)
 
 
 def main(steps: int = 5) -> None:
@@ -28,11 +34,9 @@ def main(steps: int = 5) -> None:
         "tiny-cpu", ["pipeline.max_lag=0", "evaluation.num_prompts=50", "evaluation.samples_per_prompt=2"]
     )
     inputs = load_inputs(recipe)
-    model, engine, grading = inputs.model.model, build_engine(inputs.model, recipe), build_grading(inputs, recipe)
-    prompts = training_prompts(
-        inputs.tasks, inputs.eval_sets, text=inputs.text, max_tokens=recipe.rollout.max_prompt_tokens
-    )
-    make_requests = request_maker(prompts, inputs, recipe).requests
+    model, engine, grading = inputs.model.model, build_engine(inputs), build_grading(inputs)
+    prompts = training_prompts(inputs)
+    make_requests = request_maker(inputs, prompts).requests
     curriculum = build_curriculum(prompts, recipe)
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.optimizer.lr, eps=recipe.optimizer.eps)
 
@@ -110,7 +114,7 @@ def main(steps: int = 5) -> None:
         engine.push_weights({name: value.detach() for name, value in model.named_parameters()}, step + 1)
         print(f"step {step + 1}: correct {correct.mean():.3f}, kept {int(batch.kept.sum())} of {len(completions)}")
 
-    result = evaluate_set(inputs.eval_sets[0], engine, inputs, recipe.evaluation, step=steps)
+    result = evaluate_all(engine, inputs, step=steps)["main"]
     print(f"evaluation: {result.reward:.3f} over {result.num_graded} samples")
 
 

@@ -113,13 +113,13 @@ def test_generators_in_processes_of_their_own_hold_conversations(tmp_path, monke
 
 def test_a_trial_holds_a_conversation_and_shows_it(tmp_path):
     with closing(Run(small("task.environment=own_environments:Nudge"), tmp_path / "run")) as run:
-        text = "\n".join(try_parts(run.parts, run.recipe))
+        text = "\n".join(try_parts(run.parts))
     assert "own_environments:Nudge" in text
     assert "problem | " in text
     assert "model | " in text
     broken = Run(small("task.environment=own_environments:Broken"), tmp_path / "run")
     with closing(broken), pytest.raises(GraderError, match="broken on purpose"):
-        try_parts(broken.parts, broken.recipe)
+        try_parts(broken.parts)
 
 
 def test_tasks_with_and_without_an_environment_mix(tmp_path):

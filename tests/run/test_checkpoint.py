@@ -24,6 +24,11 @@ def simple(step, value=0.0):
     )
 
 
+def step_of(folder):
+    newest = latest(folder)
+    return newest and newest.step
+
+
 def content(folder):
     return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
@@ -41,8 +46,8 @@ def test_everything_comes_back_as_it_was(tmp_path):
     path = save(tmp_path / "checkpoints", saved)
     assert path.name == "step-00000007"
     assert {file.suffix for file in path.iterdir()} == {".json", ".safetensors"}
-    assert latest(tmp_path / "checkpoints") == path
-    read = load(path)
+    read = latest(tmp_path / "checkpoints")
+    assert read is not None
     assert read.step == 7
     assert read.meta == saved.meta
     for name, tensors in saved.read_tensors.items():
@@ -67,9 +72,9 @@ def test_a_resumed_learner_goes_the_same_way_bit_for_bit(tmp_path, dtype):
     rows = [whole.step(random_batch(step, version=VERSION + step)) for step in range(3, 6)]
 
     resumed = make_learner(*settings, seed=1)
-    path = latest(tmp_path)
-    assert path is not None
-    resumed.load_state_dict(load(path, verify=False).tensors)
+    saved = latest(tmp_path)
+    assert saved is not None
+    resumed.load_state_dict(saved.tensors)
     assert torch.equal(torch.rand(3), expected_noise)
     assert resumed.version == VERSION + 3
     assert [resumed.step(random_batch(step, version=VERSION + step)) for step in range(3, 6)] == rows
@@ -105,7 +110,7 @@ def test_the_last_ones_are_kept(tmp_path):
     for step in (1, 20, 300, 4000):
         save(tmp_path, simple(step), keep=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000300", "step-00004000"]
-    assert latest(tmp_path) == tmp_path / "step-00004000"
+    assert step_of(tmp_path) == 4000
 
 
 def test_saving_a_step_again_never_loses_it(tmp_path, monkeypatch):
@@ -151,7 +156,7 @@ def test_damaged_checkpoint_error_names_the_older_one(tmp_path, file, change, fa
         load(newest)
     newest.rename(tmp_path / "step-00000002.damaged")
     oldest = tmp_path / "step-00000001"
-    assert latest(tmp_path) == oldest
+    assert step_of(tmp_path) == 1
     (oldest / "meta.json").unlink()
     with pytest.raises(CheckpointError, match=r"step-00000001 is damaged .* and no older one is intact"):
         latest(tmp_path)
@@ -179,7 +184,7 @@ def test_a_full_disk_leaves_the_old_one_and_no_remains(tmp_path, monkeypatch, er
     with pytest.raises(StoreError, match=f"cannot write .*step-00000002: .*{reason}; what was there before is kept"):
         save(tmp_path, simple(2))
     assert content(tmp_path) == before
-    assert latest(tmp_path) == tmp_path / "step-00000001"
+    assert step_of(tmp_path) == 1
 
 
 def test_unfinished_checkpoint_is_ignored_and_removed(tmp_path):
@@ -187,7 +192,7 @@ def test_unfinished_checkpoint_is_ignored_and_removed(tmp_path):
     remains = tmp_path / "step-00000002.unfinished"
     remains.mkdir()
     (remains / "meta.json").write_text("{")
-    assert latest(tmp_path) == tmp_path / "step-00000001"
+    assert step_of(tmp_path) == 1
     save(tmp_path, simple(3))
     assert not remains.exists()
 

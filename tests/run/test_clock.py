@@ -4,10 +4,10 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen3Config, Qwen3MoeConfig
+from transformers import GPT2Config, LlamaConfig, Qwen3Config, Qwen3MoeConfig
 
 from scalerl.models.shape import ModelShape, forward_flops, training_flops, work_flops
-from scalerl.run.clock import Clock, Pace, devices_held, larger
+from scalerl.run.clock import Clock, Pace, larger
 from scalerl.types import Work
 
 SIZES: dict[str, Any] = {
@@ -72,30 +72,6 @@ def test_engine_and_learner_count_equal_flops():
     before = Work(prefilled=100, decoded=30, attended=700)
     after = before + Work(prefilled=4, decoded=3, attended=7 * 8 // 2)
     assert work_flops(SHAPE, before, after) == forward_flops(SHAPE, [7], 3)
-
-
-def test_a_real_model_is_near_six_times_its_parameters_a_token():
-    """The rule of thumb, 6 N D, where attention is short and the head is counted."""
-    big: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 352, "vocab_size": 64, "num_hidden_layers": 4}
-    config = LlamaConfig(**SIZES | big)
-    shape = ModelShape.from_config(config)
-    total = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
-    flops = training_flops(shape, [8] * 100, 800)
-    assert flops == pytest.approx(6 * total * 800, rel=0.02)
-
-
-@pytest.mark.parametrize(
-    "names, num",
-    [
-        ("cpu cpu", 1),
-        ("cuda:0 cuda:0 cpu", 1),
-        ("cuda:0 cuda:1 cuda:2 cuda:1", 3),
-        ("a/gpu:0 b/gpu:0 b/gpu:1 a/gpu:0 a/cpu", 3),
-        ("a/cpu a/cpu b/cpu", 2),
-    ],
-)
-def test_devices_are_counted_once_and_a_gpus_host_not_at_all(names, num):
-    assert devices_held(names.split()) == num
 
 
 class Time:
@@ -163,14 +139,6 @@ def test_recount_moves_training_seconds_to_another_kind():
     assert (hours(clock), clock.row()["time/training_s"], clock.row()["time/compilation_s"]) == (1.5, 2700, 900)
     clock.recount("compilation", 10_000)  # never more than there was
     assert hours(clock) == 0
-
-
-def test_devices_count_while_they_are_held():
-    clock, now = started(devices=2)
-    now.seconds += 3600
-    clock.hold(5)
-    now.seconds += 3600
-    assert hours(clock) == pytest.approx(7)
 
 
 def test_resume_starts_from_the_largest_amount_spent():

@@ -12,7 +12,7 @@ from scalerl import store
 from scalerl.config import load_recipe
 from scalerl.errors import RecipeError
 from scalerl.run import parts
-from scalerl.run.evaluate import evaluate_model, evaluate_set, wilson
+from scalerl.run.evaluate import evaluate_all, evaluate_model, wilson
 from scalerl.run.parts import build_task
 from scalerl.run.resume import export
 from scalerl.run.run import Run
@@ -103,8 +103,8 @@ def test_a_run_has_one_engine_and_measures_as_a_fresh_one_would(tmp_path: Path, 
         model = export(tmp_path / "run", tmp_path / f"model-{step}", str(step))
         recipe = small(*IN_FLIGHT, *USUAL, f"model.path={json.dumps(str(model))}")
         inputs = parts.load_inputs(recipe)
-        with closing(parts.build_engine(inputs.model, recipe)) as engine:
-            fresh = evaluate_set(inputs.eval_sets[0], engine, inputs, recipe.evaluation, step=step)
+        with closing(parts.build_engine(inputs)) as engine:
+            fresh = evaluate_all(engine, inputs, step=step)["main"]
         assert list(fresh.num_correct) == measured[step]
 
 

@@ -42,13 +42,10 @@ def test_existing_objects_are_frozen_for_the_collector():
     assert gc.get_freeze_count() == 0
 
 
-def test_load_of_this_machine():
+def test_load_of_this_machine(monkeypatch, tmp_path):
     row = machine_load(torch.device("cpu"))
     assert row.keys() == {"host/load", "host/memory_gb"}
     assert 0.05 < row["host/memory_gb"] < 100  # this process has loaded torch
-
-
-def test_memory_is_left_out_where_the_system_does_not_say_it(monkeypatch, tmp_path):
     monkeypatch.setattr("scalerl.run.host._STATM", tmp_path / "none")
     assert machine_load(torch.device("cpu")).keys() == {"host/load"}
 

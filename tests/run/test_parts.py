@@ -16,16 +16,15 @@ from scalerl.errors import GraderError, RecipeError
 from scalerl.loop.grading import GraderRunner
 from scalerl.rollout import ENGINES, memory
 from scalerl.rollout.torch.engine import TorchEngine
-from scalerl.run.evaluate import evaluate_set
+from scalerl.run.evaluate import evaluate_all
 from scalerl.run.parts import (
-    Inputs,
     build_engine,
     load_inputs,
     num_slots,
     request_maker,
     schedule_notices,
+    training_prompts,
 )
-from scalerl.run.prompts import Prompts, training_prompts
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.prompts import PromptFormat
 from scalerl.types import LengthPlan
@@ -45,10 +44,6 @@ def mixed(**paths: str) -> Recipe:
     return load_recipe("tiny-cpu", ['task=""', "evaluation.num_prompts=3", *tasks])
 
 
-def prompts_of(inputs: Inputs, max_tokens: int = 16) -> dict[str, Prompts]:
-    return training_prompts(inputs.tasks, inputs.eval_sets, text=inputs.text, max_tokens=max_tokens)
-
-
 def test_no_training_problem_is_in_an_evaluation_set(tmp_path: Path):
     path = lines(tmp_path / "train.jsonl", [f"{place}+1=" for place in range(10)])
     other = lines(tmp_path / "other.jsonl", ["3+1=", "4+1=", "9+9="])
@@ -62,7 +57,7 @@ def test_no_training_problem_is_in_an_evaluation_set(tmp_path: Path):
     assert [one.name for one in inputs.eval_sets] == ["main", "other"]
     evaluated = {problem.prompt for one in inputs.eval_sets for problem in one.problems}
     assert {"3+1=", "4+1=", "9+9="} <= evaluated
-    trained = {problem.prompt for problem in prompts_of(inputs)["main"].tokens}
+    trained = {problem.prompt for problem in training_prompts(inputs)["main"].tokens}
     assert not trained & evaluated
     assert trained == {f"{place}+1=" for place in range(10)} - evaluated
 
@@ -82,13 +77,13 @@ def test_prompts_that_are_long_or_unreadable_are_noticed(tmp_path: Path):
     inputs = load_inputs(settings)
     unknown = "hold characters that this model's tokenizer does not know"
     assert [
-        notice for each in (inputs.eval_sets[0].prompts, prompts_of(inputs)["main"]) for notice in each.notices
+        notice for each in (inputs.eval_sets[0].prompts, training_prompts(inputs)["main"]) for notice in each.notices
     ] == [
         f"1 of 2 evaluation problems of main {unknown}",
         "1 of 10 training problems of main are left out: their prompts are longer than rollout.max_prompt_tokens = 16",
         f"3 of 9 training problems of main {unknown}",
     ]
-    assert len(prompts_of(inputs)["main"].tokens) == 9
+    assert len(training_prompts(inputs)["main"].tokens) == 9
     with pytest.raises(RecipeError, match=r"no evaluation problem of main has a prompt of at most .* = 3 tokens"):
         load_inputs(recipe("rollout.max_prompt_tokens=3"))
 
@@ -101,8 +96,8 @@ def test_prompts_are_encoded_once_for_all_evaluations(monkeypatch: pytest.Monkey
         problem: tuple(inputs.text.encode_prompt(problem.prompt, PromptFormat())) for problem in eval_set.problems
     }
     monkeypatch.setattr("scalerl.loop.requests.Text.encode_all", lambda *_, **__: pytest.fail("it was encoded again"))
-    with closing(build_engine(inputs.model, settings)) as engine:
-        assert evaluate_set(eval_set, engine, inputs, settings.evaluation, step=0).num_samples == 10
+    with closing(build_engine(inputs)) as engine:
+        assert evaluate_all(engine, inputs, step=0)["main"].num_samples == 10
 
 
 def test_thinking_end_is_recognised_however_it_is_spelled():
@@ -129,11 +124,11 @@ def test_problems_of_several_tasks_carry_the_name_of_their_task(tmp_path: Path):
     assert [(one.name, len(one.problems)) for one in inputs.eval_sets] == [("ones", 3), ("twos", 3)]
     evaluated = {problem.prompt for one in inputs.eval_sets for problem in one.problems}
     assert len(evaluated) > 3
-    prompts = prompts_of(inputs)
+    prompts = training_prompts(inputs)
     for name, of_task in prompts.items():
         assert all(problem.task == name and problem.id.startswith(f"{name}/") for problem in of_task.tokens)
         assert {problem.prompt for problem in of_task.tokens} == set(same) - evaluated
-    maker = request_maker(prompts, inputs, mixed(**paths))
+    maker = request_maker(inputs, prompts)
     assert len(maker.problems) == 2 * (10 - len(evaluated))
     for problem_id, problem in maker.problems.items():
         assert maker.prompt_tokens[problem_id] == tuple(inputs.text.encode_prompt(problem.prompt, PromptFormat()))
@@ -148,7 +143,7 @@ def test_task_without_training_problems_is_an_error(tmp_path: Path):
     ]
     inputs = load_inputs(load_recipe("tiny-cpu", settings))
     with pytest.raises(RecipeError, match="every training problem of main is also an evaluation problem: none is left"):
-        prompts_of(inputs)
+        training_prompts(inputs)
 
 
 def test_grader_processes_end_when_loading_fails(monkeypatch: pytest.MonkeyPatch):
@@ -165,12 +160,12 @@ def test_grader_processes_end_when_loading_fails(monkeypatch: pytest.MonkeyPatch
 def test_engines_are_chosen_by_name(monkeypatch: pytest.MonkeyPatch):
     settings = recipe()
     inputs = load_inputs(settings)
-    with closing(build_engine(inputs.model, settings)) as engine:
+    with closing(build_engine(inputs)) as engine:
         assert type(engine) is TorchEngine
     monkeypatch.delitem(ENGINES, "torch")
     monkeypatch.setitem(ENGINES, "torch2", lambda *_, **__: None)
     with pytest.raises(RecipeError) as caught:
-        build_engine(inputs.model, settings)
+        build_engine(inputs)
     assert str(caught.value) == ('rollout.engine "torch" is unknown; choices: "vllm", "torch2"; did you mean "torch2"?')
 
 

@@ -1,6 +1,7 @@
 """Whole runs whose learner is divided among ranks."""
 
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,8 @@ def ranks(num: int, sharding: str) -> tuple[str, str]:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_ranks_train_as_one_process_and_resume_as_others(tmp_path: Path):
-    """20 steps on two ranks, with two generators beside them or not, and 10 steps on two ranks resumed on three, in one
-    process, or on two that divide each pass, all give the same run."""
+    """20 steps on two ranks, with generators beside them, on Ray, or neither, give the same run; so do 10 steps on two
+    ranks resumed on three, in one process, or on two that divide each pass."""
     Run(small(20), tmp_path / "one").train()
     assert store.read_metrics(tmp_path / "one")[-1]["optim/grad_norm"] > 0
     Run(small(10, *ranks(2, "full")), tmp_path / "three").train()
@@ -38,10 +39,13 @@ def test_ranks_train_as_one_process_and_resume_as_others(tmp_path: Path):
     for name, layout in {
         "two": ranks(2, "full"),
         "four": (*ranks(2, "replicate"), "rollout.generators=2"),
+        "on ray": (*ranks(2, "full"), "rollout.generators=2", "cluster.address=local"),
         "three": ranks(3, "replicate"),
         "again": (),
         "together": (*ranks(2, "full"), "learner.context_ranks=2"),
     }.items():
+        if "cluster.address=local" in layout and find_spec("ray") is None:
+            continue
         Run(small(20, *layout), tmp_path / name, resume=(tmp_path / name).exists()).train()
         check_same_steps(tmp_path / name, tmp_path / "one", 20)
 

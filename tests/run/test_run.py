@@ -1,21 +1,17 @@
 """Whole runs of the embedded base: equal seeds, kills, resumes, and what a user can get wrong."""
 
 import itertools
-import random
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-import forked
 import pytest
 import torch
-from small_runs import SHORT, SMALL, USUAL, check_lineage, small, without_time
+from small_runs import USUAL, check_lineage, small, without_time
 
 from scalerl import store
 from scalerl.errors import RunFolderError
@@ -39,13 +35,10 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
-def test_equal_seeds_give_equal_rows_apart_from_time(tmp_path: Path, done: Run):
-    Run(small("budget.steps=6"), tmp_path / "again").train()
-    for read in (store.read_metrics, store.read_evals):
-        assert without_time(read(tmp_path / "again")) == without_time(read(done.folder))
-    Run(small("budget.steps=1", "seed=1", "evaluation.num_prompts=1"), tmp_path / "other").train()
-    metrics = store.read_metrics(done.folder)
-    assert without_time(store.read_metrics(tmp_path / "other")) != without_time(metrics[:1])
+def test_another_seed_gives_other_rows(tmp_path: Path, done: Run):
+    Run(small("budget.steps=1", "seed=1", "evaluation.num_prompts=1"), tmp_path / "run").train()
+    (row,) = without_time(store.read_metrics(tmp_path / "run"))
+    assert row != without_time(store.read_metrics(done.folder))[0]
 
 
 def test_the_run_folder_is_what_the_predictive_half_reads(done: Run):
@@ -97,44 +90,6 @@ def test_clock_continues_from_what_all_attempts_spent(tmp_path: Path, done: Run)
     assert metrics == [*((step, 1) for step in range(1, 7)), (7, 3)]
 
 
-def kill_at_random(folder: Path, kills: int, seed: int, steps: int) -> int:
-    """Start, kill and resume until the run ends by itself; how often it was killed."""
-    rng, killed = random.Random(seed), 0
-    words = [word for setting in (*SMALL, *SHORT, f"budget.steps={steps}") for word in ("--set", setting)]
-    output = folder.with_suffix(".log")
-    while True:
-        resume = ["--resume"] if (folder / store.RECIPE).exists() else []
-        process = forked.start(["train", "tiny-cpu", "--out", str(folder), *words, *resume], output=output)
-        try:
-            if killed < kills:
-                _wait_for_rows(process, folder, rng)
-                if process.is_alive():
-                    process.kill()
-                    killed += 1
-            process.join()
-        finally:
-            process.kill()
-        if process.exitcode == 0:
-            return killed
-        assert process.exitcode == -signal.SIGKILL, output.read_text()
-
-
-def _wait_for_rows(process: ForkServerProcess, folder: Path, rng: random.Random) -> None:
-    """Until a few more rows are written than now, and then a moment that differs each time."""
-    path = folder / store.METRICS
-    size = lambda: path.stat().st_size if path.exists() else 0  # noqa: E731
-    before, rows = size(), rng.randint(0, 3)
-    deadline = time.monotonic() + 120
-    while process.is_alive() and size() < before + 600 * rows and time.monotonic() < deadline:
-        time.sleep(0.01)
-    time.sleep(rng.uniform(0, 0.4))
-
-
-def test_killed_run_loses_nothing(tmp_path: Path):
-    assert kill_at_random(tmp_path / "run", 1, seed=4, steps=8) == 1
-    check_lineage(tmp_path / "run", 8)
-
-
 def test_paused_run_is_locked_saved_by_the_minute_and_resumed(tmp_path: Path):
     class Impatient(RunObserver):
         has_tried = False
@@ -183,8 +138,8 @@ def test_the_demo_learns_with_every_seed(tmp_path: Path, seed: int):
     ids=["synchronous", "drained", "pipelined"],
 )
 def test_every_regime_runs_through_the_same_loop(tmp_path: Path, mode: tuple[str, ...]):
-    run = Run(small("budget.steps=4", *mode), tmp_path / "run")
-    assert run.train().reason == "budget of 4 steps spent"
+    run = Run(small("budget.steps=3", *mode), tmp_path / "run")
+    assert run.train().reason == "budget of 3 steps spent"
     lags = [row["rollout/lag_max"] for row in store.read_metrics(tmp_path / "run")]
     assert max(lags) <= run.recipe.pipeline.max_lag
 

@@ -140,15 +140,6 @@ def test_a_file_with_the_math_grader_and_a_chat_template_trains(tmp_path: Path, 
     assert small_runs.graders_are_over(run.parts.inputs.graders)
 
 
-def test_a_task_and_a_grader_by_import_path_train(tmp_path: Path):
-    task = 'task={name="own_code:sums", largest=16, grader="own_code:obedient"}'
-    run = Run(small("budget.steps=1", task, "evaluation.samples_per_prompt=8", *small_runs.USUAL), tmp_path / "run")
-    run.train()
-    (prompts,) = run.parts.prompts.values()
-    assert len(prompts.tokens) == 13
-    assert store.read_evals(tmp_path / "run")[-1]["reward"] > 0
-
-
 @needs_bubblewrap
 def test_answers_of_a_run_are_run_as_programs(tmp_path: Path):
     # The tiny model answers with a number: a program that writes nothing. Two minuses in a row are no program.

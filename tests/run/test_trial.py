@@ -18,7 +18,7 @@ def tried(folder: Path, *settings: str) -> list[str]:
     recipe = small(*TINY, *settings)
     run = Run(recipe, folder / "run")
     try:
-        return try_parts(run.parts, recipe)
+        return try_parts(run.parts)
     finally:
         run.close()
 
@@ -34,7 +34,7 @@ def test_trial_takes_a_step_that_changes_the_weights(tmp_path: Path):
     recipe = small(*TINY, "optimizer.warmup_steps=0")
     run = Run(recipe, tmp_path / "run")
     before = {name: weight.detach().clone() for name, weight in run.learner.weights().items()}
-    try_parts(run.parts, recipe)
+    try_parts(run.parts)
     after = run.learner.weights()
     run.close()
     assert any(not torch.equal(after[name], weight) for name, weight in before.items())

@@ -20,7 +20,7 @@ def make_fleet(make_engine: Callable[[int], Any], num_generators: int, *, slots:
     check = functools.partial(check_request, max_length=10_000, vocabulary=64)
 
     def start(number: int) -> LocalLink:
-        return LocalLink(lambda: Generator(make_engine(number), slots=slots, devices=(f"here/gpu:{number}",)))
+        return LocalLink(lambda: Generator(make_engine(number), slots=slots))
 
     return Fleet(start, num_generators, check=check, **settings)
 

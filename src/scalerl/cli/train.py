@@ -99,7 +99,7 @@ def _try(recipe: str, run: "Run", derived: "Sequence[Derived]") -> None:
     from scalerl.run.trial import try_parts
 
     with setting_up(), closing(run):
-        trials = try_parts(run.parts, run.recipe)
+        trials = try_parts(run.parts)
     if derived:
         rows = [(each.key, json.dumps(each.value), each.reason) for each in derived]
         say(table(("derived setting", "value", "because"), rows))

@@ -11,7 +11,7 @@ Embedding look-ups, norms and softmax are left out, as usual (Kaplan et al. 2020
 no padding, no recomputation (gradient checkpointing, the head's second pass).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -22,7 +22,7 @@ from scalerl.types import Work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """The sizes that the FLOPs of a token depend on."""
+    """The sizes that the FLOPs of a token and the memory of a model depend on."""
 
     body_params: int
     """Parameters that a token is multiplied by before the head; of experts, only those it is routed to."""
@@ -30,6 +30,12 @@ class ModelShape:
     layers: int
     attention_width: int
     """Heads x head size."""
+    params: int = field(default=0, compare=False)
+    """All parameters, every expert counted, a tied head once."""
+    layer_params: int = field(default=0, compare=False)
+    """Parameters of the largest layer."""
+    linear_rows: int = field(default=0, compare=False)
+    """Sum over the linear layers of a model, without the head, of inputs + outputs: adapters of rank 1."""
 
     @classmethod
     def from_config(cls, config: Any) -> Self:
@@ -40,12 +46,15 @@ class ModelShape:
         """
         import torch
         from transformers import AutoModelForCausalLM
+        from transformers.modeling_layers import GradientCheckpointingLayer
 
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
-        head = model.get_output_embeddings()
+        head, modules = model.get_output_embeddings(), list(model.modules())
+        layers = [module for module in modules if isinstance(module, GradientCheckpointingLayer)] or [model.base_model]
+        linears = [module for module in modules if isinstance(module, torch.nn.Linear) and module is not head]
         body = 0
-        for module in model.modules():
+        for module in modules:
             if module is head or isinstance(module, torch.nn.Embedding):
                 continue
             for parameter in module.parameters(recurse=False):
@@ -60,6 +69,9 @@ class ModelShape:
             head_params=config.hidden_size * config.vocab_size,
             layers=config.num_hidden_layers,
             attention_width=config.num_attention_heads * head_size,
+            params=sum(parameter.numel() for parameter in model.parameters()),
+            layer_params=max(sum(parameter.numel() for parameter in layer.parameters()) for layer in layers),
+            linear_rows=sum(linear.in_features + linear.out_features for linear in linears),
         )
 
 

@@ -50,11 +50,6 @@ class Place:
     free_bytes: float = 0.0
     """Free memory of its first GPU; 0 if it has none or torch sees none."""
 
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """Its devices as "node/device"."""
-        return tuple(f"{self.node}/gpu:{gpu}" for gpu in self.gpus) or (f"{self.node}/cpu",)
-
 
 def here(*, looks_at_gpu: bool = False) -> Place:
     """Return where this actor is; with `looks_at_gpu` also what torch knows about its GPU."""

@@ -80,30 +80,27 @@ def save(
         shutil.rmtree(left, ignore_errors=True)
     with new_folder(target, replace=True, failures=(SafetensorError,)) as unfinished:
         _write(unfinished, checkpoint)
-    for old in _all(parent)[:-keep]:
-        if step_of(old) != keep_step:
+    for step, old in [*steps(parent).items()][:-keep]:
+        if step != keep_step:
             shutil.rmtree(old, ignore_errors=True)
     return target
 
 
 def steps(folder: str | os.PathLike[str]) -> dict[int, Path]:
     """Return every checkpoint of a run by its step, oldest first; none of them is verified."""
-    return {step_of(path): path for path in _all(Path(folder))}
+    entries = Path(folder).iterdir() if Path(folder).is_dir() else []
+    found = [path for path in entries if path.is_dir() and _NAME.fullmatch(path.name)]
+    return dict(sorted((int(path.name.removeprefix("step-")), path) for path in found))
 
 
-def step_of(path: Path) -> int:
-    """Return the step of a checkpoint, from its name."""
-    return int(path.name.removeprefix("step-"))
-
-
-def latest(folder: str | os.PathLike[str]) -> Path | None:
+def latest(folder: str | os.PathLike[str]) -> Checkpoint | None:
     """Return the newest checkpoint, verified, or None. CheckpointError for a damaged one names the next that is not."""
-    existing = _all(Path(folder))
+    existing = [*steps(folder).values()]
     if not existing:
         return None
     *older, newest = existing
     if (fault := damage(newest)) is None:
-        return newest
+        return _read(newest)
     intact = next((path for path in reversed(older) if damage(path) is None), None)
     if intact is None:
         raise CheckpointError(f"checkpoint {newest} is damaged ({fault}), and no older one is intact")
@@ -113,23 +110,11 @@ def latest(folder: str | os.PathLike[str]) -> Path | None:
     )
 
 
-def load(path: str | os.PathLike[str], *, verify: bool = True) -> Checkpoint:
-    """Read a checkpoint to the CPU. `verify` checks every byte first; not needed for a path that `latest` returned."""
-    from safetensors.numpy import load_file as load_arrays
-
-    folder = Path(path)
-    if verify and (fault := damage(folder)) is not None:
-        raise CheckpointError(f"checkpoint {folder} is damaged ({fault})")
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        return Checkpoint(
-            step=manifest["step"],
-            tensors=SavedTensors(folder),
-            arrays={file.name.split(".")[1]: load_arrays(file) for file in folder.glob(_arrays_file("*"))},
-            meta=json.loads((folder / META).read_text(encoding="utf-8")),
-        )
-    except (OSError, SafetensorError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"checkpoint {folder} cannot be read: {write_failure(error)}") from error
+def load(path: str | os.PathLike[str]) -> Checkpoint:
+    """Read a checkpoint to the CPU, after a check of every byte."""
+    if (fault := damage(Path(path))) is not None:
+        raise CheckpointError(f"checkpoint {path} is damaged ({fault})")
+    return _read(Path(path))
 
 
 def damage(folder: Path) -> str | None:
@@ -142,15 +127,26 @@ def damage(folder: Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError):
         return f"{MANIFEST} is missing or cut"
     for name, written in files.items():
-        path = folder / name
-        if not path.is_file():
-            return f"{name} is missing"
-        size = path.stat().st_size
-        if size != written["bytes"]:
-            return f"{name} has {size} bytes instead of {written['bytes']}"
-        if _crc32(path) != written["crc32"]:
-            return f"the content of {name} has changed since it was written"
+        try:
+            size = (folder / name).stat().st_size
+            if size != written["bytes"]:
+                return f"{name} has {size} bytes instead of {written['bytes']}"
+            if _crc32(folder / name) != written["crc32"]:
+                return f"the content of {name} has changed since it was written"
+        except OSError as error:
+            return f"{name} is missing" if isinstance(error, FileNotFoundError) else f"{name}: {write_failure(error)}"
     return None
+
+
+def _read(folder: Path) -> Checkpoint:
+    from safetensors.numpy import load_file as load_arrays
+
+    return Checkpoint(
+        step=json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["step"],
+        tensors=SavedTensors(folder),
+        arrays={file.name.split(".")[1]: load_arrays(file) for file in folder.glob(_arrays_file("*"))},
+        meta=json.loads((folder / META).read_text(encoding="utf-8")),
+    )
 
 
 def _write(folder: Path, checkpoint: Checkpoint) -> None:
@@ -173,12 +169,6 @@ def _write(folder: Path, checkpoint: Checkpoint) -> None:
 
 def _arrays_file(name: str) -> str:
     return f"arrays.{name}.safetensors"
-
-
-def _all(folder: Path) -> list[Path]:
-    """Return every checkpoint of a run, oldest first."""
-    entries = folder.iterdir() if folder.is_dir() else []
-    return sorted(path for path in entries if path.is_dir() and _NAME.fullmatch(path.name))
 
 
 def _crc32(path: Path) -> int:

@@ -4,7 +4,7 @@ import math
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
@@ -24,17 +24,6 @@ FEWEST_STEPS = 5  # before that there is no usual time
 _SECONDS = {kind: f"time/{kind}_s" for kind in (TRAINING, *get_args(Aside), START_UP)}
 _COUNTED = ("gpu_hours", "flops", "flops/generator", "flops/learner", "flops/evaluation", "tokens", *_SECONDS.values())
 _AXIS = {"flops/generator": "flops", "flops/learner": "flops"}
-
-
-def devices_held(names: Iterable[str]) -> int:
-    """Return how many devices a run pays for: a shared one once, a GPU's host not at all, a CPU-only machine as one.
-
-    A name is "device", or "node/device" where several nodes are held:
-    devices_held(["cuda:0", "cuda:1", "cuda:0", "cpu"]) is 2, and devices_held(["a/gpu:0", "b/gpu:0", "b/cpu"]) is 2.
-    """
-    pairs = {(node, device) for node, _, device in (name.rpartition("/") for name in names)}
-    accelerators = {pair for pair in pairs if pair[1].split(":")[0] != "cpu"}
-    return max(len(accelerators or {node for node, _ in pairs}), 1)
 
 
 class Clock:
@@ -74,11 +63,6 @@ class Clock:
         finally:
             self._update()
             self._kind = outer
-
-    def hold(self, devices: int) -> None:
-        """Count this number of devices from now on."""
-        self._update()
-        self._devices = devices
 
     def recount(self, kind: Aside, seconds: float) -> None:
         """Reclassify training seconds already counted as `kind`, e.g. compilation."""

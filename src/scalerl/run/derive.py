@@ -18,7 +18,7 @@ from scalerl.config.suggest import quoted
 from scalerl.errors import RecipeError
 from scalerl.loop.requests import Text
 from scalerl.models.load import load_config, load_tokenizer
-from scalerl.run.memory import ModelSizes
+from scalerl.models.shape import ModelShape
 from scalerl.run.parts import build_whole_task
 from scalerl.tasks.task import Task
 
@@ -66,7 +66,7 @@ def _derivations(recipe: Recipe, path: str) -> Iterable[Derived]:
     """Yield every setting that can be derived; values that the recipe has set itself are reckoned with."""
     trust = recipe.model.trust_remote_code
     config, tokenizer = load_config(path, trust_remote_code=trust), load_tokenizer(path, trust_remote_code=trust)
-    sizes, device = ModelSizes.from_config(config), "cuda" if torch.cuda.is_available() else "cpu"
+    shape, device = ModelShape.from_config(config), "cuda" if torch.cuda.is_available() else "cpu"
     task = build_whole_task(recipe)
     is_open = frozenset(recipe.derived).__contains__
 
@@ -98,12 +98,12 @@ def _derivations(recipe: Recipe, path: str) -> Iterable[Derived]:
     context = prompt + length
     yield Derived("rollout.context", context, f"prompt and completion; the model has room for {longest_context:,}")
 
-    in_a_minute = STEP_S * FLOPS[device] / (sizes.params * length)
+    in_a_minute = STEP_S * FLOPS[device] / (shape.params * length)
     completions = recipe.pipeline.completions_per_group
     for_an_epoch = len(encoded) // 10
     groups = int(in_a_minute / _STEP / completions)
     groups = max(min(groups, for_an_epoch, MOST_GROUPS), FEWEST_GROUPS)
-    size = f"{sizes.params / 1e6:,.3g}M parameters"
+    size = f"{shape.params / 1e6:,.3g}M parameters"
     yield Derived("pipeline.groups_per_batch", groups, f"about a minute a step with {size}, ten steps an epoch")
     groups = groups if is_open("pipeline.groups_per_batch") else recipe.pipeline.groups_per_batch
     yield Derived("rollout.slots", groups * completions, "one batch: training follows sampling closely")

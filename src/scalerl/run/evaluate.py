@@ -3,25 +3,24 @@
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 from scalerl.config import Recipe
-from scalerl.config.parts import EvaluationSettings
 from scalerl.errors import GraderError
 from scalerl.graders.sandbox.job import KINDS, STOPPED
 from scalerl.loop.evaluate import Asked, EvalResult, Evaluation, eval_requests
 from scalerl.loop.requests import Text
 from scalerl.loop.seams import Engine
 from scalerl.run.derive import derive
-from scalerl.run.parts import Inputs, eval_engine, load_inputs
+from scalerl.run.parts import Inputs, build_engine, load_inputs
 from scalerl.run.prompts import EvalSet
 from scalerl.store import Row
 from scalerl.types import Completion, Group, Request
 
 
-def set_requests(eval_set: EvalSet, inputs: Inputs, settings: EvaluationSettings, *, step: int) -> list[Request]:
+def set_requests(eval_set: EvalSet, inputs: Inputs, *, step: int) -> list[Request]:
     """Return the requests of one set."""
+    settings = inputs.recipe.evaluation
     sampling = settings.sampling(eval_set.name)
     return eval_requests(
         eval_set.name,
@@ -37,26 +36,23 @@ def set_requests(eval_set: EvalSet, inputs: Inputs, settings: EvaluationSettings
     )
 
 
-def evaluate_set(
-    eval_set: EvalSet, engine: Engine, inputs: Inputs, settings: EvaluationSettings, *, step: int
-) -> EvalResult:
-    """Sample and grade every prompt of a set on an otherwise idle engine."""
-    evaluation = begin_evaluation(engine, replace(inputs, eval_sets=(eval_set,)), settings, step=step)
+def evaluate_all(engine: Engine, inputs: Inputs, *, step: int) -> dict[str, EvalResult]:
+    """Sample and grade every prompt of all sets on an otherwise idle engine."""
+    evaluation = begin_evaluation(engine, inputs, step=step)
     evaluation.finish()
-    return evaluation.results()[eval_set.name]
+    return evaluation.results()
 
 
 def begin_evaluation(
     engine: Engine,
     inputs: Inputs,
-    settings: EvaluationSettings,
     *,
     step: int,
     on_progress: Callable[[int, int], None] = lambda finished, total: None,
 ) -> Evaluation:
     """Submit the requests of all sets."""
     asked = {
-        each.name: Asked(set_requests(each, inputs, settings, step=step), each.judge, each.prompts_hash)
+        each.name: Asked(set_requests(each, inputs, step=step), each.judge, each.prompts_hash)
         for each in inputs.eval_sets
     }
     return Evaluation(engine, asked, graders=inputs.graders, on_progress=on_progress)
@@ -70,9 +66,7 @@ def eval_rows(results: Mapping[str, EvalResult], step: int, attempt: int, spent:
             "attempt": attempt,
             "set": name,
             **{key: spent[key] for key in ("gpu_hours", "flops", "tokens")},
-            "reward": result.reward,
-            "num_correct": list(result.num_correct),
-            **counts(result),
+            **result_row(result),
         }
         for name, result in results.items()
     ]
@@ -111,20 +105,16 @@ def evaluate_model(recipe: Recipe, sets: Collection[str] = ()) -> list[dict[str,
     """Measure the recipe's model, untrained, on evaluation sets, all of them or `sets`; return one row per set."""
     recipe, _ = derive(recipe)
     inputs = load_inputs(recipe, sets=sets)
-    with closing(inputs.graders), closing(eval_engine(inputs, recipe)) as engine:
-        evaluation = begin_evaluation(engine, inputs, recipe.evaluation, step=0)
-        evaluation.finish()
-        results = evaluation.results()
+    with closing(inputs.graders), closing(build_engine(inputs)) as engine:
+        results = evaluate_all(engine, inputs, step=0)
         check_verdicts(results, inputs)
     return [
         {
             "set": name,
-            "reward": result.reward,
+            **result_row(result),
             "interval": list(wilson(sum(result.num_correct), result.num_samples)),
-            **counts(result),
             "num_prompts": len(result.num_correct),
             "samples_per_prompt": result.samples_per_prompt,
-            "num_correct": list(result.num_correct),
             "pass_at": _keyed(result.pass_at),
             **({"pass_at_turns": _keyed(by_turns)} if (by_turns := result.pass_at_turns) else {}),
             "without_verdict": dict(result.num_without_verdict),
@@ -154,9 +144,11 @@ def check_verdicts(results: Mapping[str, EvalResult], inputs: Inputs, *, allowed
         )
 
 
-def counts(result: EvalResult) -> dict[str, Any]:
-    """Return what every row on an evaluation has besides its reward."""
+def result_row(result: EvalResult) -> dict[str, Any]:
+    """Return what every row on an evaluation has."""
     return {
+        "reward": result.reward,
+        "num_correct": list(result.num_correct),
         "num_samples": result.num_samples,
         "prompts_hash": result.prompts_hash,
         "truncated_frac": result.num_truncated / max(result.num_samples, 1),

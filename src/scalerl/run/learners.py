@@ -9,7 +9,6 @@ import torch
 from scalerl.choose import choose
 from scalerl.config import Recipe, body_dtype, replaced
 from scalerl.config.parts import LearnerSettings, OptimizerSettings
-from scalerl.errors import RecipeError
 from scalerl.learner import torch_learner
 from scalerl.models.load import name_elsewhere
 from scalerl.models.lora import wrap
@@ -30,13 +29,11 @@ def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0,
     Ranks are processes of this machine, or actors that `place` has placed on a cluster.
     """
     check_context_ranks(recipe, model.config)
-    placed = None if place is None else place.ranks
     device = model.device if place is None else place.computes_on
-    gpus = place.gpus if place is not None and place.gpus is not None else None
-    if gpus is None and device.type == "cuda":
+    gpu, gpus = device.type == "cuda", None if place is None else place.gpus
+    if gpus is None and gpu:
         gpus = Gpus.here(recipe.learner.ranks, device=device)
     recipe = decide_checkpointing(recipe, model.config, gpus)
-    gpu = device.type == "cuda"
     if recipe.learner.sharding == "none":
         settings = learner_settings(recipe, gpu=gpu)
         return torch_learner(wrap(model, settings.pop("lora")), version=version, **settings)
@@ -47,10 +44,10 @@ def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0,
         "seed": recipe.seed,
         "version": version,
     }
-    if placed is not None:
+    if place is not None and place.ranks is not None:
         from scalerl.run.cluster.ranks import ray_learner
 
-        return ray_learner(placed, recipe.learner, **common)
+        return ray_learner(place.ranks, recipe.learner, **common)
     return child_learner(recipe.learner, device, **common)
 
 
@@ -58,14 +55,9 @@ def child_learner(learner: LearnerSettings, device: torch.device, **fields: Any)
     """Return a learner over ranks that are processes of this machine; `fields` are those of RankSpec."""
     from scalerl.learner.ranks.driver import child_ranks, ranked_learner
 
-    ranks, num_gpus, gpu = learner.ranks, torch.cuda.device_count(), device.type == "cuda"
-    if gpu and ranks > num_gpus:
-        raise RecipeError(
-            f"learner.ranks is {ranks}, one GPU each, but this machine has {num_gpus}: set learner.ranks to {num_gpus} "
-            f"or less"
-        )
+    gpu = device.type == "cuda"
     # On the host of a GPU one thread is the fastest.
-    threads = (0 if "OMP_NUM_THREADS" in os.environ else 1) if gpu else max(torch.get_num_threads() // ranks, 1)
+    threads = (0 if "OMP_NUM_THREADS" in os.environ else 1) if gpu else max(torch.get_num_threads() // learner.ranks, 1)
     return ranked_learner(child_ranks, learner, device=device.type, threads=threads, **fields)
 
 

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple, Self
 from scalerl.config import Recipe, body_dtype, replaced
 from scalerl.errors import RecipeError, UsageError
 from scalerl.loop.slots import full_slots
-from scalerl.models.shape import head_sizes
+from scalerl.models.shape import ModelShape, head_sizes
 from scalerl.rl.logprobs import GPU_CHUNK, GPU_CHUNK_LOGITS
 
 RESERVE_BYTES = 1.5e9
@@ -75,37 +75,14 @@ class Gpus(NamedTuple):
 
 
 class ModelSizes(NamedTuple):
-    """The sizes of a model that its memory depends on."""
+    """What the memory of a model depends on."""
 
     config: Any
-    params: int
-    """All parameters, every expert counted, a tied head once."""
-    layer_params: int
-    """Parameters of the largest layer."""
-    head_params: int
-    linear_rows: int
-    """Sum over the linear layers of a model, without the head, of inputs + outputs: adapters of rank 1."""
+    shape: ModelShape
 
     @classmethod
     def from_config(cls, config: Any) -> Self:
-        """Build the model on the meta device and count."""
-        import torch
-        from transformers import AutoModelForCausalLM
-        from transformers.modeling_layers import GradientCheckpointingLayer
-
-        with torch.device("meta"):
-            model: Any = AutoModelForCausalLM.from_config(config)
-        head = model.get_output_embeddings()
-        modules = list(model.modules())
-        layers = [module for module in modules if isinstance(module, GradientCheckpointingLayer)] or [model.base_model]
-        linears = [module for module in modules if isinstance(module, torch.nn.Linear) and module is not head]
-        return cls(
-            config=config,
-            params=sum(parameter.numel() for parameter in model.parameters()),
-            layer_params=max(sum(parameter.numel() for parameter in layer.parameters()) for layer in layers),
-            head_params=head.weight.numel(),
-            linear_rows=sum(linear.in_features + linear.out_features for linear in linears),
-        )
+        return cls(config, ModelShape.from_config(config))
 
     @property
     def cache_per_token(self) -> int:
@@ -152,24 +129,24 @@ class Memory:
 
 def learner_bytes(recipe: Recipe, sizes: ModelSizes) -> dict[str, float]:
     """Return the memory of one device of the learner, by part."""
-    learner, each, rank = recipe.learner, _number_bytes(recipe), recipe.model.lora.rank
+    learner, each, rank, shape = recipe.learner, _number_bytes(recipe), recipe.model.lora.rank, sizes.shape
     shards = {"full": learner.ranks, "hybrid": learner.shard_size or 1}.get(learner.sharding, 1)
-    trained = rank * sizes.linear_rows if rank else sizes.params
+    trained = rank * shape.linear_rows if rank else shape.params
     # Of a sharded body two layers are gathered at a time, and the embedding and the head in FP32.
-    gathered = 2 * sizes.layer_params * each + 4 * sizes.head_params
-    body = gathered if shards > 1 else sizes.params * each if each < 4 else 0
-    second_copy = sizes.params * each / shards if learner.start_kl else 0
-    layers = sizes.config.num_hidden_layers
-    merged = layers * sizes.layer_params * each if rank and shards == 1 else 0
+    gathered = 2 * shape.layer_params * each + 4 * shape.head_params
+    body = gathered if shards > 1 else shape.params * each if each < 4 else 0
+    second_copy = shape.params * each / shards if learner.start_kl else 0
+    layers = shape.layers
+    merged = layers * shape.layer_params * each if rank and shards == 1 else 0
     # A sequence longer than a micro-batch has a pass of its own.
     tokens = max(learner.micro_batch_tokens, recipe.rollout.context) / learner.context_ranks
     kept, vocabulary = sizes.kept_per_token(learner.context_ranks), sizes.config.vocab_size
     recomputes = learner.gradient_checkpointing is True
     per_token = layers * sizes.config.hidden_size + kept if recomputes else layers * kept
     chunk = min(max(GPU_CHUNK, GPU_CHUNK_LOGITS // vocabulary), tokens)
-    activations, logits = tokens * per_token * each, 2.0 * chunk * vocabulary * 4 + 4 * sizes.head_params
+    activations, logits = tokens * per_token * each, 2.0 * chunk * vocabulary * 4 + 4 * shape.head_params
     return {
-        "weights": 4 * sizes.params / shards + body + second_copy,
+        "weights": 4 * shape.params / shards + body + second_copy,
         "optimiser": 12 * trained / shards,
         "activations": activations,
         "logits": logits,
@@ -180,15 +157,15 @@ def learner_bytes(recipe: Recipe, sizes: ModelSizes) -> dict[str, float]:
 
 def generator_bytes(recipe: Recipe, sizes: ModelSizes, slots: int) -> dict[str, float]:
     """Return the memory of one device of a generator, by part; without generators, what it adds to the learner's."""
-    each, parallel = _number_bytes(recipe), max(recipe.rollout.generator_gpus, 1)
-    head = 4 * sizes.head_params if each < 4 and recipe.model.fp32_head in ("both", "generator") else 0
+    each, parallel, shape = _number_bytes(recipe), max(recipe.rollout.generator_gpus, 1), sizes.shape
+    head = 4 * shape.head_params if each < 4 and recipe.model.fp32_head in ("both", "generator") else 0
     context, prompt, buffered = recipe.rollout.context, recipe.rollout.context, 0
     if recipe.rollout.engine == "torch":
         # A conversation whose slot was given away is computed again, all of it.
         prompt = context if recipe.task.environment.name else recipe.rollout.max_prompt_tokens
         buffered = (context + prompt) * sizes.cache_per_token
     return {
-        "weights": (sizes.params * each + head) / parallel,
+        "weights": (shape.params * each + head) / parallel,
         "cache": slots * context * sizes.cache_per_token * each / parallel,
         "prompts": (prompt * sizes.kept_per_token() + buffered) * each / parallel,
         "logits": 2.0 * slots * sizes.config.vocab_size * 4,
@@ -205,6 +182,14 @@ def num_generators(recipe: Recipe) -> int:
     rollout = recipe.rollout
     devices = set(rollout.vllm.devices if rollout.engine == "vllm" else ())
     return rollout.generators or int(bool(devices) and devices.isdisjoint(range(recipe.learner.ranks)))
+
+
+def num_gpus(recipe: Recipe) -> int:
+    """Return the GPUs that a run holds where there are any; one that learner and vLLM share counts once."""
+    ranks, rollout = recipe.learner.ranks, recipe.rollout
+    if rollout.generators or rollout.engine != "vllm":
+        return ranks + rollout.generators * rollout.generator_gpus
+    return len({*range(ranks), *(rollout.vllm.devices or range(rollout.generator_gpus))})
 
 
 def memory_of(recipe: Recipe, sizes: ModelSizes, gpus: Gpus) -> Memory:

@@ -9,7 +9,7 @@ Each part is built once, from its own settings. Engines are chosen by name, in E
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,21 +35,20 @@ from scalerl.models.load import LoadedModel, load_model
 from scalerl.models.shape import ModelShape
 from scalerl.rollout.memory import most_slots
 from scalerl.run.checkpoint import WritesTensors
-from scalerl.run.cluster.generators import build_fleet, load_engine, make_engine
-from scalerl.run.cluster.meter import FleetMeter
+from scalerl.run.cluster.generators import FleetMeter, build_fleet, load_engine, make_engine
 from scalerl.run.cluster.place import Place, enter_cluster
 from scalerl.run.host import limit_host_threads
 from scalerl.run.learners import build_learner
 from scalerl.run.memory import Gpus, ModelSizes, memory_of, num_generators
 from scalerl.run.pack import unpack_groups
-from scalerl.run.prompts import EvalSet, Prompts, eval_set, hash_problems, training_prompts
+from scalerl.run.prompts import EvalSet, Prompts, encode_prompts, eval_set, hash_problems
 from scalerl.run.resume import Earlier
 from scalerl.tasks.curriculum import CURRICULA, Curriculum
 from scalerl.tasks.files import DEFAULT_EVALUATION, function_task
 from scalerl.tasks.length import LENGTHS, LengthControl, recognising
 from scalerl.tasks.problems import FROM_ROWS, TASKS
 from scalerl.tasks.rows import hide_hub_warnings
-from scalerl.tasks.task import Task, named, shared_answer, with_settings
+from scalerl.tasks.task import Task, named, shared_answer, with_settings, without
 
 MAIN_SET = "main"
 """Name of the evaluation set of a run's only task."""
@@ -68,7 +67,7 @@ class CheckpointedLearner(Learner, Protocol):
 class Inputs:
     """What a recipe names, loaded and checked: all that training and a single evaluation have in common."""
 
-    device: torch.device
+    recipe: Recipe
     tasks: Mapping[str, Task]
     """By name; a run's only task is called main."""
     model: LoadedModel
@@ -106,11 +105,6 @@ class Parts:
     close: Callable[[], None]
     """Ends the engine and the processes of the graders."""
 
-    @property
-    def devices(self) -> Sequence[str]:
-        """The devices that the run holds now, as "node/device"."""
-        return self.place.names if self.meter is None else self.meter.devices
-
     def make_ready(self, folder: Path) -> None:
         """Wait for generators, and check that ranks see the run folder."""
         check_folder = getattr(self.learner, "check_folder", None)
@@ -129,8 +123,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             recipe = replaced(recipe, {"learner.sharding": "replicate"})
         inputs = load_inputs(recipe, device=place.device)
         opened.callback(inputs.graders.close)
-        max_tokens = recipe.rollout.max_prompt_tokens
-        prompts = training_prompts(inputs.tasks, inputs.eval_sets, text=inputs.text, max_tokens=max_tokens)
+        prompts = training_prompts(inputs)
         problem_hashes = {name: hash_problems(of_task.tokens) for name, of_task in prompts.items()}
         earlier.check_problems(problem_hashes, {each.name: each.prompts_hash for each in inputs.eval_sets})
         torch.manual_seed(recipe.seed)
@@ -138,17 +131,17 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         opened.callback(getattr(learner, "close", lambda: None))
         state = _restore(learner, earlier)
         slots = num_slots(inputs.model, recipe, place.gpus)
-        engine, turns, meter = _build_engines(inputs, recipe, learner, slots=slots, watchdog=watchdog, place=place)
+        engine, turns, meter = _build_engines(inputs, learner, slots=slots, watchdog=watchdog, place=place)
         opened.callback(engine.close)
         if recipe.learner.sharding != "none":
             # Ranks and engines have theirs; what is left here are its names and shapes.
             inputs.model.model.to("meta")  # pyright: ignore[reportArgumentType]
-        grading = build_grading(inputs, recipe)
+        grading = build_grading(inputs)
         pipeline = Pipeline(
             engine=engine,
             curriculum=build_curriculum(prompts, recipe, None if state is None else state.meta["curriculum"]),
             learner=learner,
-            make_requests=request_maker(prompts, inputs, recipe).requests,
+            make_requests=request_maker(inputs, prompts).requests,
             grading=WatchedGrading(grading, watchdog),
             state=state,
             **recipe.pipeline.model_dump(exclude={"completions_per_group"}),
@@ -251,7 +244,7 @@ def load_inputs(recipe: Recipe, *, sets: Collection[str] = (), device: torch.dev
         graders.close()
         raise
     return Inputs(
-        device=device,
+        recipe=recipe,
         tasks=tasks,
         model=model,
         text=text,
@@ -310,10 +303,10 @@ def build_whole_task(recipe: Recipe) -> Task:
 
 
 def _build_engines(
-    inputs: Inputs, recipe: Recipe, learner: CheckpointedLearner, *, slots: int, watchdog: Watchdog, place: Place
+    inputs: Inputs, learner: CheckpointedLearner, *, slots: int, watchdog: Watchdog, place: Place
 ) -> tuple[Engine, TurnsEngine | None, FleetMeter | None]:
     """Return the engine in this process, or the fleet of engines in others: watched, and with conversations."""
-    engine, meter, quiet_s = None, None, QUIET_S
+    recipe, meter, quiet_s = inputs.recipe, None, QUIET_S
     if recipe.rollout.generators or recipe.rollout.engine != "torch":
         engine, meter = build_fleet(recipe, inputs.model, slots=slots, place=place, weights=learner.weights)
         # The fleet has its own limits, since a replacement that loads a model is quiet for long.
@@ -325,34 +318,23 @@ def _build_engines(
     # A rank that dies is noticed while the loop waits for completions, too.
     check = getattr(learner, "check", lambda: None)
     watched = WatchedEngine(engine, watchdog, quiet_s=quiet_s, check=check)
-    turns = hold_conversations(watched, inputs, recipe, slots=slots)
+    turns = _conversing(watched, inputs, slots)
     return turns or watched, turns, meter
 
 
-def build_engine(model: LoadedModel, recipe: Recipe, *, slots: int | None = None) -> Engine:
-    """Return an engine that samples from a copy of the model."""
-    gpu = model.model.device.type == "cuda"
-    return make_engine(model, recipe, slots=slots or num_slots(model, recipe), gpu=gpu)
+def build_engine(inputs: Inputs) -> Engine:
+    """Return an engine that samples from a copy of the model, in conversations where a task has an environment."""
+    model, slots = inputs.model, num_slots(inputs.model, inputs.recipe)
+    engine = make_engine(model, inputs.recipe, slots=slots, gpu=model.model.device.type == "cuda")
+    return _conversing(engine, inputs, slots) or engine
 
 
-def hold_conversations(engine: Engine, inputs: Inputs, recipe: Recipe, *, slots: int) -> TurnsEngine | None:
+def _conversing(engine: Engine, inputs: Inputs, slots: int) -> TurnsEngine | None:
     """Return an engine whose completions are conversations; None where no task has an environment."""
     if not inputs.environments:
         return None
-    return TurnsEngine(
-        engine,
-        inputs.environments,
-        decode=inputs.text.decode,
-        context=recipe.rollout.context,
-        slots=slots,
-    )
-
-
-def eval_engine(inputs: Inputs, recipe: Recipe) -> Engine:
-    """Return an engine for evaluations alone, which holds conversations where a set has an environment."""
-    slots = num_slots(inputs.model, recipe)
-    engine = build_engine(inputs.model, recipe, slots=slots)
-    return hold_conversations(engine, inputs, recipe, slots=slots) or engine
+    context = inputs.recipe.rollout.context
+    return TurnsEngine(engine, inputs.environments, decode=inputs.text.decode, context=context, slots=slots)
 
 
 def num_slots(model: LoadedModel, recipe: Recipe, gpus: Gpus | None = None) -> int:
@@ -372,15 +354,31 @@ def num_slots(model: LoadedModel, recipe: Recipe, gpus: Gpus | None = None) -> i
     return wanted if most is None else min(wanted, most * max(recipe.rollout.generators, 1))
 
 
-def build_grading(inputs: Inputs, recipe: Recipe) -> GroupGrading:
+def build_grading(inputs: Inputs) -> GroupGrading:
     """Return what grades the groups of training: each problem by the grader of its task."""
+    recipe = inputs.recipe
     judges = {each.name: each.judge for each in inputs.eval_sets if each.name in inputs.tasks}
     judge_of = (lambda problem: judges[problem.task]) if recipe.tasks else (lambda _: judges[MAIN_SET])
     return GroupGrading(inputs.graders, judge_of, reward=recipe.reward, length=inputs.length)
 
 
-def request_maker(prompts: Mapping[str, Prompts], inputs: Inputs, recipe: Recipe) -> RequestMaker:
+def training_prompts(inputs: Inputs) -> dict[str, Prompts]:
+    """Encode the training problems of each task, without those that any evaluation set holds."""
+    withheld = [problem for each in inputs.eval_sets for problem in each.problems]
+    prompts, max_tokens = {}, inputs.recipe.rollout.max_prompt_tokens
+    for name, task in inputs.tasks.items():
+        problems = without(task.training, withheld)
+        if not problems:
+            raise RecipeError(f"every training problem of {name} is also an evaluation problem: none is left")
+        prompts[name] = encode_prompts(
+            name, task, problems, text=inputs.text, max_tokens=max_tokens, purpose="training"
+        )
+    return prompts
+
+
+def request_maker(inputs: Inputs, prompts: Mapping[str, Prompts]) -> RequestMaker:
     """Return what turns an issued problem into requests."""
+    recipe = inputs.recipe
     tokens = {problem: ids for of_task in prompts.values() for problem, ids in of_task.tokens.items()}
     return RequestMaker(
         problems={problem.id: problem for problem in tokens},

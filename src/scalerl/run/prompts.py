@@ -8,7 +8,7 @@ from scalerl.errors import RecipeError
 from scalerl.loop.evaluate import hash_prompts
 from scalerl.loop.grading import GraderRunner, Judge, Purpose, graders_of, opened_thinking
 from scalerl.loop.requests import Text
-from scalerl.tasks.task import Task, without
+from scalerl.tasks.task import Task
 from scalerl.types import Problem
 
 
@@ -75,20 +75,6 @@ def eval_set(
     graders.check(judge)
     prompts_hash = hash_prompts(tuple(prompts.tokens))
     return EvalSet(name=name, task=task, prompts=prompts, judge=judge, prompts_hash=prompts_hash)
-
-
-def training_prompts(
-    tasks: Mapping[str, Task], eval_sets: Iterable[EvalSet], *, text: Text, max_tokens: int
-) -> dict[str, Prompts]:
-    """Encode the training problems of each task, without those that any evaluation set holds."""
-    withheld = [problem for each in eval_sets for problem in each.problems]
-    prompts = {}
-    for name, task in tasks.items():
-        problems = without(task.training, withheld)
-        if not problems:
-            raise RecipeError(f"every training problem of {name} is also an evaluation problem: none is left")
-        prompts[name] = encode_prompts(name, task, problems, text=text, max_tokens=max_tokens, purpose="training")
-    return prompts
 
 
 def hash_problems(problems: Iterable[Problem]) -> str:

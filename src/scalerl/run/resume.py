@@ -12,8 +12,7 @@ from scalerl import store
 from scalerl.atomic_files import locked
 from scalerl.config import Recipe, differences, load_written
 from scalerl.config.secrets import hidden
-from scalerl.errors import CheckpointError, RecipeError, RunFolderError
-from scalerl.learner.saved import SavedTensors
+from scalerl.errors import RecipeError, RunFolderError
 from scalerl.models.load import load_model, save_model
 from scalerl.models.lora import merged_weights, wrap
 from scalerl.run import checkpoint as checkpoints
@@ -59,7 +58,7 @@ class Earlier:
 
 def read_earlier(folder: Path) -> Earlier:
     """Read the newest checkpoint of a run and the rows of all its attempts."""
-    checkpoint = newest_checkpoint(folder)
+    checkpoint = checkpoints.latest(folder / store.CHECKPOINTS)
     step = 0 if checkpoint is None else checkpoint.step
     try:
         metrics, evals = store.read_metrics(folder), store.read_evals(folder)
@@ -81,12 +80,6 @@ def lock_folder(folder: Path) -> AbstractContextManager[int]:
     """Hold a lock on a run's folder: a second process would mix its rows and checkpoints with those of the first."""
     sentence = f"{folder} is being trained into by another process: wait for its end, or stop it first"
     return locked(folder, RunFolderError(sentence))
-
-
-def newest_checkpoint(folder: Path) -> checkpoints.Checkpoint | None:
-    """Return the checkpoint that a run is resumed from; None if it ended before its first checkpoint."""
-    path = checkpoints.latest(folder / store.CHECKPOINTS)
-    return None if path is None else checkpoints.load(path, verify=False)
 
 
 def latest_step(folder: Path) -> int | None:
@@ -123,16 +116,14 @@ def best_step(evals: Sequence[store.Row], set_name: str, among: Collection[int] 
     return max(rows, key=lambda row: (row["reward"], -row["step"]), default={"step": None})["step"]
 
 
-def checkpoint_at(folder: Path, step: str, set_name: str) -> Path:
+def checkpoint_at(folder: Path, step: str, set_name: str) -> checkpoints.Checkpoint:
     """Return the checkpoint of a run at a step: a number, "last", or "best" for the best on an evaluation set."""
     there = checkpoints.steps(folder / store.CHECKPOINTS)
-    listed = ", ".join(map(str, there)) or "none"
+    listed = ", ".join(map(str, there))
+    if step == "last" and (newest := checkpoints.latest(folder / store.CHECKPOINTS)) is not None:
+        return newest
     if not there:
         raise RecipeError(f"{folder} has no checkpoint yet, so there is no model to export")
-    if step == "last":
-        path = checkpoints.latest(folder / store.CHECKPOINTS)
-        assert path is not None
-        return path
     if step == "best":
         best = best_step(store.read_evals(folder), set_name, among=there)
         if best is None:
@@ -145,20 +136,18 @@ def checkpoint_at(folder: Path, step: str, set_name: str) -> Path:
         raise RecipeError(
             f'--step {step}: {folder} has checkpoints of the steps {listed}; give one of them, "best" or "last"'
         )
-    if (fault := checkpoints.damage(there[int(step)])) is not None:
-        raise CheckpointError(f"checkpoint {there[int(step)]} is damaged ({fault})")
-    return there[int(step)]
+    return checkpoints.load(there[int(step)])
 
 
 def export(folder: Path, out: Path, step: str = "last", *, trust_remote_code: bool = False) -> Path:
     """Write the model of one of a run's checkpoints as a normal Hugging Face folder; see checkpoint_at."""
     recipe = written_recipe(folder, "export")
     settings = recipe.model
-    path = checkpoint_at(folder, step, recipe.checkpoint.best or next(iter(recipe.tasks), "main"))
+    checkpoint = checkpoint_at(folder, step, recipe.checkpoint.best or next(iter(recipe.tasks), "main"))
     assert settings.path is not None, "a run has a model"
     base = load_model(settings.path, dtype=torch.float32, device="cpu", trust_remote_code=trust_remote_code)
     trained = wrap(base.model, settings.lora)
-    weights = SavedTensors(path)["weights"]
+    weights = checkpoint.read_tensors["weights"]
     with torch.no_grad():
         for name, parameter in trained.named_parameters():
             if parameter.requires_grad:

@@ -27,7 +27,7 @@ from scalerl.report.alarms import Alarm
 from scalerl.report.outlook import Axis
 from scalerl.report.results import CurveResult
 from scalerl.run import checkpoint as checkpoints
-from scalerl.run.clock import Clock, devices_held, larger, step_times
+from scalerl.run.clock import Clock, larger, step_times
 from scalerl.run.derive import derive
 from scalerl.run.evaluate import begin_evaluation, check_verdicts, eval_rows, outcome_columns, sample_rows
 from scalerl.run.health import Health
@@ -124,7 +124,7 @@ class Run:
         self.learner = self.parts.learner
         self.pipeline = self.parts.pipeline
         self.attempt = earlier.attempt + 1
-        self.clock = Clock(devices=devices_held(self.parts.devices), since=started, spent=earlier.spent)
+        self.clock = Clock(devices=self.parts.place.num_devices, since=started, spent=earlier.spent)
         self.metrics = list(earlier.metrics)
         self.evals = list(earlier.evals)
         self._last_evaluated = self._last_complete_evaluation()
@@ -294,7 +294,6 @@ class Run:
             }
         )
         self._work = work
-        self.clock.hold(devices_held(self.parts.devices))
         grading = self.parts.grading
         known = {"step": done.version, "attempt": self.attempt, **self.clock.row()}
         sums = conversation_sums([each for group in done.batch.groups for each in group.completions])
@@ -334,8 +333,8 @@ class Run:
         self._write_row()
         with self.clock.aside("evaluation"), engine.paused():
             engine.push_weights(self.learner.weights(), step)
-            spent, settings = self.clock.row(), self.recipe.evaluation
-            evaluation = begin_evaluation(engine, self.parts.inputs, settings, step=step, on_progress=self._on_progress)
+            spent = self.clock.row()
+            evaluation = begin_evaluation(engine, self.parts.inputs, step=step, on_progress=self._on_progress)
             with self._watchdog.watching("the grader"):
                 if not evaluation.finish(lambda: bool(self.observer.stopping())):
                     # A resumed run evaluates this step again.

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from scalerl.config import Recipe, imports_of
+from scalerl.config import imports_of
 from scalerl.errors import GraderError, RecipeError
 from scalerl.import_path import one_line, own_place
 from scalerl.loop.grading import reward_of
@@ -28,23 +28,23 @@ NUM_TOKENS = 8
 _NONSENSE = "qzx"
 
 
-def try_parts(parts: Parts, recipe: Recipe) -> list[str]:
+def try_parts(parts: Parts) -> list[str]:
     """Try the graders, the environments and a step; an error is one sentence.
 
     Return what users' own graders made of an answer, and a conversation with each environment, as lines for people.
     """
-    graders, conversations = try_graders(parts), try_talking(parts, recipe)
-    try_step(parts, recipe)
+    graders, conversations = try_graders(parts), try_talking(parts)
+    try_step(parts)
     return [*graders, *conversations]
 
 
-def try_talking(parts: Parts, recipe: Recipe) -> list[str]:
+def try_talking(parts: Parts) -> list[str]:
     """Hold one conversation of each set that has an environment; GraderError if the environment fails."""
     shown = []
     for eval_set in parts.inputs.eval_sets:
         if not eval_set.environment:
             continue
-        requests = set_requests(eval_set, parts.inputs, recipe.evaluation, step=0)
+        requests = set_requests(eval_set, parts.inputs, step=0)
         parts.engine.submit(requests[:1])
         while not (completions := parts.engine.poll()):
             pass
@@ -98,9 +98,9 @@ def try_graders(parts: Parts) -> list[str]:
     return lines
 
 
-def try_step(parts: Parts, recipe: Recipe) -> None:
+def try_step(parts: Parts) -> None:
     """Train once on made-up completions; RecipeError if a function of the user's fails, or nothing finite results."""
-    groups = made_up_groups(parts, recipe)
+    recipe, groups = parts.inputs.recipe, made_up_groups(parts)
     own = [path for key, path in imports_of(recipe).items() if key.startswith(("loss.", "weights.", "advantage."))]
     try:
         metrics = parts.learner.step(Batch(version=parts.learner.version, groups=groups))
@@ -119,7 +119,7 @@ def try_step(parts: Parts, recipe: Recipe) -> None:
         )
 
 
-def made_up_groups(parts: Parts, recipe: Recipe) -> tuple[Group, ...]:
+def made_up_groups(parts: Parts) -> tuple[Group, ...]:
     """Return groups of random tokens after the shortest prompts; in each one completion is right and one wrong.
 
     All have ended by themselves, so that no filter on truncated ones drops them.
@@ -127,7 +127,7 @@ def made_up_groups(parts: Parts, recipe: Recipe) -> tuple[Group, ...]:
     inputs, version = parts.inputs, parts.learner.version
     tokens = {problem: ids for of_task in parts.prompts.values() for problem, ids in of_task.tokens.items()}
     shortest = sorted(tokens, key=lambda problem: len(tokens[problem]))[:NUM_GROUPS]
-    make = request_maker(parts.prompts, inputs, recipe)
+    make = request_maker(inputs, parts.prompts)
     vocabulary, rng = inputs.model.model.config.vocab_size, np.random.default_rng(0)
     groups = []
     for problem in shortest:
@@ -143,7 +143,7 @@ def made_up_groups(parts: Parts, recipe: Recipe) -> tuple[Group, ...]:
             for request in make.requests(Issued(problem_id=problem.id, epoch=0))[:2]
         ]
         rewards = [
-            reward_of(value, recipe.reward) + inputs.length.adjust(len(completion), value == 1.0)
+            reward_of(value, inputs.recipe.reward) + inputs.length.adjust(len(completion), value == 1.0)
             for completion, value in zip(completions, (1.0, 0.0), strict=True)
         ]
         groups.append(

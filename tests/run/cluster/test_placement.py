@@ -31,7 +31,6 @@ def test_ranks_are_numbered_by_node_with_the_drivers_first():
     parts = [place("a", "MIG-2c1", free_bytes=79e9), place("a", "MIG-1f0", free_bytes=78e9)]
     assert ordered(parts, first="a") == [1, 0]
     placed = PlacedRanks(actors=[], places=parts, address="")
-    assert placed.devices == ("a/gpu:MIG-2c1", "a/gpu:MIG-1f0")
     assert placed.free_bytes == 78e9, "that of the fullest"
 
 

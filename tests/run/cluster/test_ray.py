@@ -1,14 +1,12 @@
-"""Runs on real Ray, on one node and several: equal to one process, and what the loss of a node leads to.
+"""Runs on real Ray, on one node and several: what the loss of a node leads to, and of ranks that are not ready.
 
-Each test starts a cluster or two, so few. Lost processes are in ../test_kills.py."""
+Each test starts a cluster, so few. Lost processes are in ../test_kills.py."""
 
 import os
+import re
 import signal
 import socket
-import subprocess
-import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,47 +35,6 @@ EXACT = {
 }
 
 
-def one_process(folder: Path, num: int) -> Path:
-    """Train in this process, without Ray."""
-    settings = {
-        "pipeline__groups_per_batch": 4,
-        "pipeline__completions_per_group": 4,
-        "evaluation__every": 1000,
-        "budget__steps": num,
-    }
-    words = [f"{key.replace('__', '.')}={value}" for key, value in (EXACT | settings).items()]
-    Run(load_recipe("tiny-cpu", words), folder).train()
-    return folder
-
-
-def wait_for_end(driver: "subprocess.Popen[str]", what: str) -> str:
-    """Wait until the run has ended with an error; return its output."""
-    begun = time.monotonic()
-    output, _ = driver.communicate(timeout=PATIENCE_S)
-    print(f"ended {time.monotonic() - begun:.1f} s after {what}: {output.strip().splitlines()[-1]}")
-    assert driver.returncode == 1, output
-    return output
-
-
-def check_failed(folder: Path, words: str) -> None:
-    status = store.read_status(folder)
-    assert status is not None
-    assert status["status"] == "failed"
-    assert words in status["reason"]
-    assert "\n" not in status["reason"]
-    assert "--resume" in status["reason"]
-
-
-def test_two_ranks_and_generators_train_as_one_process(tmp_path):
-    reference = one_process(tmp_path / "one", 6)
-    folder = tmp_path / "four"
-    driver = start(folder, **RANKS, **EXACT, budget__steps=6)
-    output, _ = driver.communicate(timeout=PATIENCE_S)
-    assert driver.returncode == 0, output
-    check_same_steps(folder, reference, 6)
-    assert len(list((folder / store.CHECKPOINTS / "step-00000006").glob("tensors.weights.*"))) == 2
-
-
 def test_rank_without_a_model_is_lost_in_time(tmp_path, monkeypatch):
     """One is stopped before it looks for the model; another waits for a hub that does not answer."""
     from scalerl.run.cluster.connect import connect
@@ -87,11 +44,7 @@ def test_rank_without_a_model_is_lost_in_time(tmp_path, monkeypatch):
 
     def learner_of(placed: Any, model: str, start_s: float) -> None:
         learner = load_recipe("tiny-cpu", [*words, f"learner.start_s={start_s}"]).learner
-        begun = time.monotonic()
-        try:
-            ray_learner(placed, learner, model=model, settings=dict, seed=0)
-        finally:
-            print(f"ended after {time.monotonic() - begun:.1f} s")
+        ray_learner(placed, learner, model=model, settings=dict, seed=0)
 
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     with ExitStack() as opened:
@@ -126,11 +79,8 @@ def test_killed_driver_leaves_no_rank_on_a_cluster(tmp_path):
         os.kill(victim, signal.SIGSTOP)
         driver.kill()
         driver.communicate()
-        begun = time.monotonic()
-        wait_until(
-            lambda: not [*ranks_of(os.getpid()), *generators_of(os.getpid())], PATIENCE_S, "the end of the actors"
-        )
-        print(f"all actors have ended {time.monotonic() - begun:.1f} s after the driver was killed")
+        own = os.getpid()
+        wait_until(lambda: not [*ranks_of(own), *generators_of(own)], PATIENCE_S, "the end of the actors")
         wait_until(lambda: not alive({victim}), PATIENCE_S, "the end of the stopped rank")
     finally:
         if driver is not None:
@@ -144,8 +94,10 @@ def test_ranks_on_two_nodes_and_the_loss_of_one(tmp_path):
     """Nodes of one core each, so that every rank and the generator is on another."""
     from ray.cluster_utils import Cluster
 
-    reference = one_process(tmp_path / "one", 12)
-    folder, driver = tmp_path / "run", None
+    reference, folder, driver = tmp_path / "one", tmp_path / "run", None
+    batch = {"pipeline__groups_per_batch": 4, "pipeline__completions_per_group": 4, "evaluation__every": 1000}
+    words = [f"{key.replace('__', '.')}={value}" for key, value in (EXACT | batch | {"budget__steps": 12}).items()]
+    Run(load_recipe("tiny-cpu", words), reference).train()
     small: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 200 * 2**20}
     cluster = Cluster(initialize_head=True, head_node_args=small)
     try:
@@ -164,8 +116,11 @@ def test_ranks_on_two_nodes_and_the_loss_of_one(tmp_path):
         assert len({parent_of(rank) for rank in ranks}) == 2, "each rank is on another node"
         elsewhere = next(parent_of(rank) for rank in ranks if parent_of(rank) in nodes)
         cluster.remove_node(nodes[elsewhere], allow_graceful=False)
-        wait_for_end(driver, "the loss of a node")
-        check_failed(folder, "lost with its node")
+        output, _ = driver.communicate(timeout=PATIENCE_S)
+        assert driver.returncode == 1, output
+        status = store.read_status(folder) or {}
+        assert status["status"] == "failed"
+        assert re.fullmatch(r".*lost with its node.*--resume.*", status["reason"])
         wait_until(lambda: not ranks_of(os.getpid()), PATIENCE_S, "the end of the ranks")
 
         one_rank = {"learner__ranks": 1, "learner__sharding": "full"}
@@ -192,8 +147,6 @@ def test_lost_node_costs_nothing(tmp_path, monkeypatch):
         cluster.wait_for_nodes()
         driver = start(folder, cluster__address=cluster.address)
         wait_for_steps(folder, 4, driver)
-        devices = store.read_metrics(folder)[-1]["gpu_hours"]
-        assert devices > 0
         before = num_steps(folder)
         cluster.remove_node(second, allow_graceful=False)
         wait_for_steps(folder, before + 10, driver)

@@ -204,15 +204,6 @@ class Fleet:
             self._hear(lambda: True)
 
     @property
-    def devices(self) -> tuple[str, ...]:
-        """The devices that generators hold, as "node/device"; a starting one has not reported its own yet."""
-        return tuple(device for seat in self._seats for device in seat.report.devices)
-
-    @property
-    def num_generators(self) -> int:
-        return len(self._seats)
-
-    @property
     def num_ready(self) -> int:
         return sum(seat.is_ready for seat in self._seats)
 

@@ -37,9 +37,9 @@ class _Push:
 class Generator:
     """An engine that samples by itself (remote/serve.py calls its methods)."""
 
-    def __init__(self, engine: Any, *, slots: int, devices: Sequence[str] = ()) -> None:
+    def __init__(self, engine: Any, *, slots: int) -> None:
         """Serve an engine with this number of slots."""
-        self._engine, self._slots, self._devices = engine, slots, tuple(devices)
+        self._engine, self._slots = engine, slots
         self._inbox: deque[_Push | Callable[[], None]] = deque()
         """Commands in order, with at most one push besides the one that is being fetched."""
         self._pause = ExitStack()
@@ -96,7 +96,6 @@ class Generator:
             eval_work=self._engine.eval_work,
             pace=self._pace,
             version=self._engine.version,
-            devices=self._devices,
         )
 
     def _obey(self) -> bool:

@@ -52,8 +52,6 @@ class Report:
     pace: Pace = field(default_factory=Pace)
     version: int = -1
     """The version that its engine samples with."""
-    devices: tuple[str, ...] = ()
-    """The devices it holds, as "node/device"."""
 
     def __add__(self, other: "Report") -> "Report":
         """Add up what two generators did."""

@@ -48,7 +48,6 @@ def vllm_fleet(
     records_experts: bool = False,
     num: int = 1,
     gpus: Sequence[Sequence[int]] = (),
-    devices: Sequence[tuple[str, ...]] = (),
     **others: Any,
 ) -> Fleet:
     """Return vLLM engines with the model's weights, `first`, once they have passed their check.
@@ -73,7 +72,6 @@ def vllm_fleet(
     )
     fleet = fleet_of(
         [_on(spec, each) for each in gpus or [()] * num],
-        devices=devices,
         vocabulary=int(model.model.config.get_text_config().vocab_size),
         limits=Limits(silent_s=settings.silent_s),
         replacements=settings.max_replacements,
@@ -100,7 +98,6 @@ def fleet_of(
     specs: Sequence[EngineSpec],
     *,
     vocabulary: int,
-    devices: Sequence[tuple[str, ...]] = (),
     publish: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
     **others: Any,
 ) -> Fleet:
@@ -108,7 +105,7 @@ def fleet_of(
     for spec in specs:
         engine_arguments(spec, cache_bytes=None)
     return Fleet(
-        lambda number: start(specs[number], devices[number] if devices else ()),
+        lambda number: start(specs[number]),
         len(specs),
         check=functools.partial(check_request, max_length=specs[0].context, vocabulary=vocabulary),
         publish=publish or publisher(),
@@ -117,17 +114,17 @@ def fleet_of(
     )
 
 
-def start(spec: EngineSpec, devices: tuple[str, ...] = ()) -> ChildLink:
+def start(spec: EngineSpec) -> ChildLink:
     """Start a process with vLLM in it."""
     variables = environment(on_gpu=spec.on_gpu, compiled=spec.settings.engine_args.get("enforce_eager") is False)
     if (visible := visible_devices(spec.settings, os.environ, learner=0 if spec.on_gpu else None)) is not None:
         variables["CUDA_VISIBLE_DEVICES"] = visible
-    make = functools.partial(_generator, spec, devices)
+    make = functools.partial(_generator, spec)
     return ChildLink(make, python=spec.settings.python, variables=variables, has_log=True)
 
 
-def _generator(spec: EngineSpec, devices: tuple[str, ...]) -> Generator:
+def _generator(spec: EngineSpec) -> Generator:
     require_vllm()
     from scalerl.rollout.vllm.engine import VllmEngine
 
-    return Generator(VllmEngine(spec), slots=spec.slots, devices=devices)
+    return Generator(VllmEngine(spec), slots=spec.slots)

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,6 @@ import torch
 
 from scalerl.choose import entry
 from scalerl.config import Recipe, body_dtype, replaced
-from scalerl.errors import RecipeError
 from scalerl.models.load import LoadedModel, load_model, name_elsewhere
 from scalerl.remote.child import ChildLink
 from scalerl.remote.peer import Limits, Link
@@ -19,19 +17,22 @@ from scalerl.rollout import ENGINES
 from scalerl.rollout.fleet.fleet import Fleet
 from scalerl.rollout.fleet.generator import Generator
 from scalerl.rollout.requests import check_request
-from scalerl.run.cluster.meter import FleetMeter
 from scalerl.run.cluster.place import Place
 
 
 def make_engine(model: LoadedModel, recipe: Recipe, *, slots: int, gpu: bool) -> Any:
     """Return an engine that samples from a copy of the model, on the model's device."""
-    return entry(ENGINES, recipe.rollout.engine, "rollout.engine")(
-        model,
-        recipe.rollout.model_copy(update={"slots": slots}),
-        dtype=getattr(torch, body_dtype(recipe, gpu=gpu)),
-        fp32_head=recipe.model.fp32_head in ("both", "generator"),
-        records_experts=recipe.model.router_replay,
-    )
+    make, rollout = entry(ENGINES, recipe.rollout.engine, "rollout.engine"), recipe.rollout
+    return make(model, rollout.model_copy(update={"slots": slots}), **_arithmetic(recipe, gpu=gpu))
+
+
+def _arithmetic(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
+    """Return how engines compute, and what they record of it."""
+    return {
+        "dtype": getattr(torch, body_dtype(recipe, gpu=gpu)),
+        "fp32_head": recipe.model.fp32_head in ("both", "generator"),
+        "records_experts": recipe.model.router_replay,
+    }
 
 
 def load_engine(recipe: Recipe, *, slots: int, device: str = "") -> Any:
@@ -53,69 +54,50 @@ def load_engine(recipe: Recipe, *, slots: int, device: str = "") -> Any:
     return make_engine(model, recipe, slots=slots, gpu=gpu)
 
 
-def slots_per_generator(recipe: Recipe, slots: int) -> int:
-    """Return the slots of each generator if all of them together have `slots`."""
-    return max(-(-slots // max(recipe.rollout.generators, 1)), 1)
-
-
 def build_fleet(
     recipe: Recipe, model: LoadedModel, *, slots: int, place: Place, weights: Callable[[], Mapping[str, Any]]
-) -> tuple[Fleet, FleetMeter]:
+) -> "tuple[Fleet, FleetMeter]":
     """Start the generators of a recipe; they load the model while this returns. `weights` are the learner's."""
     rollout = recipe.rollout
     assert recipe.model.path is not None, "checked by load_inputs"
     # The working folder of another process may be another one.
     recipe = replaced(recipe, {"model.path": name_elsewhere(recipe.model.path)})
-    slots = slots_per_generator(recipe, slots)
+    slots = max(-(-slots // max(rollout.generators, 1)), 1)
     on_gpu = place.computes_on.type == "cuda"
     num_gpus = rollout.generator_gpus * int(on_gpu)
+    gpus = [] if recipe.cluster.address else _gpus_of_generators(recipe, num_gpus)
     common: dict[str, Any] = {
         "weights": weights,
         # With rarer pushes the learner's memory is ahead of the last one.
         "publish": publisher(on_ray=bool(recipe.cluster.address), borrows=recipe.pipeline.push_every == 1),
     }
-    if recipe.cluster.address:
-        fleet = _fleet(_actors(recipe, slots, num_gpus, place.cpus_per_generator), recipe, model, **common)
+    if gpus and rollout.engine == "vllm":
+        from scalerl.rollout.vllm.build import vllm_fleet
+
+        # Ranks that continue a run are ahead of the model here, with which engines are checked.
+        has_ranks = recipe.learner.sharding != "none"
+        own = {name: parameter.detach() for name, parameter in model.model.named_parameters()}
+        fleet = vllm_fleet(
+            model,
+            rollout.model_copy(update={"slots": slots}),
+            **_arithmetic(recipe, gpu=on_gpu),
+            on_gpu=on_gpu,
+            first=own if has_ranks else weights(),
+            num=len(gpus),
+            gpus=gpus if num_gpus and rollout.generators else (),
+            **common,
+        )
     else:
-        gpus = _gpus_of_generators(recipe, num_gpus)
-        host = socket.gethostname()
-        devices = [tuple(f"{host}/cuda:{gpu}" for gpu in each) or (f"{host}/cpu",) for each in gpus]
-        if rollout.engine == "vllm":
-            from scalerl.rollout.vllm.build import vllm_fleet
-
-            # Ranks that continue a run are ahead of the model here, with which engines are checked.
-            has_ranks = recipe.learner.sharding != "none"
-            own = {name: parameter.detach() for name, parameter in model.model.named_parameters()}
-            fleet = vllm_fleet(
-                model,
-                rollout.model_copy(update={"slots": slots}),
-                dtype=getattr(torch, body_dtype(recipe, gpu=on_gpu)),
-                fp32_head=recipe.model.fp32_head in ("both", "generator"),
-                on_gpu=on_gpu,
-                records_experts=recipe.model.router_replay,
-                first=own if has_ranks else weights(),
-                num=len(gpus),
-                gpus=gpus if num_gpus and rollout.generators else (),
-                devices=devices,
-                **common,
-            )
-        else:
-            fleet = _fleet(_children(recipe, slots, gpus, devices), recipe, model, **common)
-    return fleet, FleetMeter(fleet, slots=slots, gpus_per_generator=num_gpus, learner=place.names)
-
-
-def _fleet(start: Callable[[int], Link], recipe: Recipe, model: LoadedModel, **common: Any) -> Fleet:
-    rollout, head = recipe.rollout, model.model.get_output_embeddings()
-    assert isinstance(head, torch.nn.Module)
-    vocabulary = int(head.weight.shape[0])  # pyright: ignore[reportArgumentType, reportIndexIssue, reportAttributeAccessIssue]
-    return Fleet(
-        start,
-        rollout.generators,
-        check=functools.partial(check_request, max_length=rollout.context, vocabulary=vocabulary),
-        limits=Limits(silent_s=rollout.silent_s),
-        replacements=rollout.max_replacements,
-        **common,
-    )
+        head: Any = model.model.get_output_embeddings()
+        fleet = Fleet(
+            _children(recipe, slots, gpus) if gpus else _actors(recipe, slots, num_gpus, place.cpus_per_generator),
+            rollout.generators,
+            check=functools.partial(check_request, max_length=rollout.context, vocabulary=int(head.weight.shape[0])),
+            limits=Limits(silent_s=rollout.silent_s),
+            replacements=rollout.max_replacements,
+            **common,
+        )
+    return fleet, FleetMeter(fleet, slots)
 
 
 def _gpus_of_generators(recipe: Recipe, num_gpus: int) -> list[Sequence[int]]:
@@ -128,26 +110,17 @@ def _gpus_of_generators(recipe: Recipe, num_gpus: int) -> list[Sequence[int]]:
         return [()] * max(num, 1)
     if not num:
         return [recipe.rollout.vllm.devices or range(num_gpus)]
-    others = range(ranks, torch.cuda.device_count())
-    if num * num_gpus > len(others):
-        raise RecipeError(
-            f"rollout.generators = {num} needs {num * num_gpus} GPUs beside the learner's, and this machine has "
-            f"{len(others)}: lower it, set it to 0 to share one GPU, or use a Ray cluster (cluster.address)"
-        )
-    return [others[number * num_gpus : (number + 1) * num_gpus] for number in range(num)]
+    return [range(first, first + num_gpus) for first in range(ranks, ranks + num * num_gpus, num_gpus)]
 
 
-def _children(
-    recipe: Recipe, slots: int, gpus: Sequence[Sequence[int]], devices: Sequence[tuple[str, ...]]
-) -> Callable[[int], Link]:
+def _children(recipe: Recipe, slots: int, gpus: Sequence[Sequence[int]]) -> Callable[[int], Link]:
     """Return what starts generators as processes of this machine, each on a GPU of its own, or all on the CPU."""
     threads = 1 if gpus[0] else max(torch.get_num_threads() // len(gpus), 1)
     variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
 
     def start(number: int) -> ChildLink:
         device = f"cuda:{gpus[number][0]}" if gpus[number] else "cpu"
-        make = functools.partial(_generator, recipe, slots, device, devices[number])
-        return ChildLink(make, variables=variables)
+        return ChildLink(functools.partial(_generator, recipe, slots, device), variables=variables)
 
     return start
 
@@ -166,10 +139,34 @@ def _actors(recipe: Recipe, slots: int, num_gpus: int, num_cpus: float) -> Calla
     return start
 
 
-def _generator(recipe: Recipe, slots: int, device: str = "", devices: tuple[str, ...] = ()) -> Generator:
+def _generator(recipe: Recipe, slots: int, device: str = "") -> Generator:
     """Return a generator, in its process: on a device of a child, or on those that Ray gave to an actor."""
-    if not devices:
-        from scalerl.remote.actors import here
+    return Generator(load_engine(recipe, slots=slots, device=device), slots=slots)
 
-        devices = here().devices
-    return Generator(load_engine(recipe, slots=slots, device=device), slots=slots, devices=devices)
+
+class FleetMeter:
+    """Measures what a fleet did in each step, for metrics.jsonl."""
+
+    def __init__(self, fleet: Fleet, slots: int) -> None:
+        """`slots` are those of one generator."""
+        self.fleet, self._slots = fleet, slots
+        self._pace, self._num_lost = fleet.total.pace, 0
+
+    def row(self) -> dict[str, Any]:
+        """Return the columns of a step: what the generators did since the last call."""
+        before, self._pace = self._pace, self.fleet.total.pace
+        pace = self._pace - before
+        losses = self.fleet.losses[self._num_lost :]
+        self._num_lost += len(losses)
+        row: dict[str, Any] = {
+            "generators/ready": self.fleet.num_ready,
+            "generators/slots": self._slots,
+            "generators/chunks": pace.chunks,
+            "generators/busy_s": pace.busy_s,
+            "generators/active_mean": pace.active / max(pace.chunks, 1),
+            "generators/copy_s": pace.copy_s / max(pace.copies, 1),
+            "generators/lost": len(losses),
+        }
+        if losses:
+            row["lost"] = [{"generator": loss.number, "kind": loss.kind, "reason": loss.reason} for loss in losses]
+        return row

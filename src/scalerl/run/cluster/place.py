@@ -1,7 +1,6 @@
 """Where the parts of a run are: the learner in the driver's process or its ranks on nodes, and room for generators."""
 
 import math
-import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import torch
 from scalerl.config import Recipe
 from scalerl.errors import ClusterError, RecipeError
 from scalerl.models.load import load_config
-from scalerl.run.memory import Gpus, check_context_ranks
+from scalerl.run.memory import Gpus, check_context_ranks, num_gpus
 
 if TYPE_CHECKING:
     from scalerl.run.cluster.connect import Connection
@@ -21,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The devices of a run's learner."""
+    """The devices of a run."""
 
     device: torch.device
     """Device of the model in the driver's process; with ranks it is there only until they have loaded theirs."""
     computes_on: torch.device
     """The kind of device that learner and generators compute on."""
-    names: tuple[str, ...]
-    """The learner's devices, as "node/device"."""
+    num_devices: int
+    """What the run pays for: every GPU that it holds, shared or not; without GPUs the nodes that it is on."""
     cpus_per_generator: float = 1.0
     """Cores that Ray reserves for each generator: one, a part where there are too few, none beside a GPU."""
     ranks: "PlacedRanks | None" = None
@@ -56,14 +55,13 @@ def enter_cluster(recipe: Recipe, opened: ExitStack, on_lost: Callable[[str], No
         opened.callback(connection.close)
         return place_on(connection, recipe, opened)
     on_gpu, has_ranks = torch.cuda.is_available(), recipe.learner.sharding != "none"
-    _check_generators(recipe, on_gpu=on_gpu, where="this machine")
+    _check(recipe, torch.cuda.device_count(), "this machine")
     here = torch.device("cuda" if on_gpu else "cpu")
-    devices = [f"cuda:{rank}" for rank in range(recipe.learner.ranks)] if on_gpu else ["cpu"]
     return Place(
         device=torch.device("cpu") if has_ranks else here,
         computes_on=here,
-        names=tuple(f"{socket.gethostname()}/{device}" for device in devices),
-        gpus=Gpus.here(len(devices)) if has_ranks else None,
+        num_devices=num_gpus(recipe) if on_gpu else 1,
+        gpus=Gpus.here(recipe.learner.ranks) if has_ranks else None,
     )
 
 
@@ -75,13 +73,7 @@ def place_on(connection: "Connection", recipe: Recipe, opened: ExitStack) -> Pla
     from scalerl.run.cluster.ranks import placed_ranks
 
     ranks, generators, on_gpu = recipe.learner.ranks, recipe.rollout.generators, connection.num_gpus > 0
-    _check_generators(recipe, on_gpu=on_gpu, where=f"the cluster at {connection.address}")
-    wanted = generators * recipe.rollout.generator_gpus + ranks if on_gpu else 0
-    if wanted > connection.num_gpus:
-        raise ClusterError(
-            f"learner.ranks = {ranks} with rollout.generators = {generators} needs {wanted} GPUs, and the cluster at "
-            f"{connection.address} has {connection.num_gpus}: lower one of the two, or add nodes"
-        )
+    _check(recipe, connection.num_gpus, f"the cluster at {connection.address}")
     # Whoever has a GPU needs no core of its own; the others share the cores, if those are too few.
     on_cores = (0 if on_gpu else ranks) + (0 if on_gpu and recipe.rollout.generator_gpus else generators)
     cores = int(sum(node.cpus for node in connection.nodes))
@@ -93,16 +85,25 @@ def place_on(connection: "Connection", recipe: Recipe, opened: ExitStack) -> Pla
     return Place(
         device=torch.device("cpu"),
         computes_on=torch.device("cuda" if on_gpu else "cpu"),
-        names=placed.devices,
+        num_devices=num_gpus(recipe) if on_gpu else min(ranks + generators, len(connection.nodes)),
         cpus_per_generator=cpus,
         ranks=placed,
         gpus=Gpus(num=ranks, bytes_each=placed.free_bytes) if on_gpu else None,
     )
 
 
-def _check_generators(recipe: Recipe, *, on_gpu: bool, where: str) -> None:
-    if recipe.rollout.generators and recipe.rollout.gpus_per_generator and not on_gpu:
+def check_gpus(asked: str, wanted: int, num: int, where: str) -> None:
+    """Raise ClusterError if settings ask for more GPUs than a machine or cluster has; without any, CPUs do the work."""
+    if wanted > num > 0:
+        raise ClusterError(
+            f"{asked} needs {wanted} GPUs, and {where} has {num}: ask for fewer, or use more nodes (cluster.address)"
+        )
+
+
+def _check(recipe: Recipe, num: int, where: str) -> None:
+    ranks, generators, each = recipe.learner.ranks, recipe.rollout.generators, recipe.rollout.gpus_per_generator
+    check_gpus(f"learner.ranks = {ranks} with rollout.generators = {generators}", num_gpus(recipe), num, where)
+    if generators and each and not num:
         raise RecipeError(
-            f"rollout.gpus_per_generator is {recipe.rollout.gpus_per_generator}, and {where} has no GPU: leave it "
-            f"out to sample on CPUs"
+            f"rollout.gpus_per_generator is {each}, and {where} has no GPU: leave it out to sample on CPUs"
         )

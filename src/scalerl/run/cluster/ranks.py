@@ -36,11 +36,6 @@ class PlacedRanks:
         return bool(self.places[0].gpus)
 
     @property
-    def devices(self) -> tuple[str, ...]:
-        """The devices of all ranks, as "node/device"."""
-        return tuple(device for place in self.places for device in place.devices)
-
-    @property
     def free_bytes(self) -> float:
         """Free memory of the fullest GPU."""
         return min(place.free_bytes for place in self.places)

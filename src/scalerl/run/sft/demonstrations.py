@@ -29,8 +29,6 @@ NEW_BATCH_TOKENS = 9_000
 NEW_STEPS = 5_000
 EPOCHS = 4.0
 _BATCHES_PER_EPOCH = 8
-_NUM_DEMONSTRATIONS = 10_000
-_NEW_NUM_DEMONSTRATIONS = 250_000
 _HELDOUT_SHARE = 0.1
 
 
@@ -79,39 +77,20 @@ class Examples:
         return digest.hexdigest()[:16]
 
 
-def draw(task: Task, settings: SftSettings, *, seed: int, new: bool, share: float = 1.0) -> Sequence[Demonstration]:
-    """Draw the demonstrations of a task; one with a fixed number of them may give fewer.
-
-    `share` is the task's part of the wanted number, where there are several tasks.
-    """
+def draw(task: Task, num: int, seed: int) -> Sequence[Demonstration]:
+    """Draw demonstrations of a task; one with a fixed number of them may give fewer."""
     if task.demonstrations is None:
         raise TaskError(
             f'the task "{task.name}" has no demonstrations to learn from (of a file: set demonstration_field)'
         )
-    drawn = task.demonstrations(max(2, round(share * num_wanted(settings, new=new))), seed)
+    drawn = task.demonstrations(max(2, num), seed)
     if len(drawn) < 2:
         raise TaskError(f'the task "{task.name}" has {len(drawn)} demonstrations; at least two are needed')
     return drawn
 
 
-def num_wanted(settings: SftSettings, *, new: bool) -> int:
-    """Return how many demonstrations are asked for."""
-    return settings.num_demonstrations or (_NEW_NUM_DEMONSTRATIONS if new else _NUM_DEMONSTRATIONS)
-
-
-def encode(
-    drawn: Sequence[Demonstration],
-    task: Task,
-    text: Text,
-    settings: SftSettings,
-    *,
-    context: float,
-    share: float = 1.0,
-) -> Examples:
-    """Encode demonstrations, leave out those that are too long, and hold out the first of the rest.
-
-    `share` is the task's part of the number to hold out, where there are several tasks.
-    """
+def encode(drawn: Sequence[Demonstration], task: Task, text: Text, *, num_heldout: int, context: float) -> Examples:
+    """Encode demonstrations, leave out those that are too long, and hold out the first of the rest."""
     prompts = text.encode_prompts([item.problem.asked for item in drawn], task.prompt)
     completions = text.encode_all([item.completion for item in drawn])
     ends = turn_end(text.tokenizer) if task.prompt.chat else []
@@ -130,7 +109,7 @@ def encode(
             f'{len(kept)} of {len(examples)} demonstrations of the task "{task.name}" have at most {context:g} tokens '
             f"(the model's own context), and two are needed; the shortest has {shortest}"
         )
-    num_heldout = max(1, min(round(share * settings.num_heldout), int(_HELDOUT_SHARE * len(kept))))
+    num_heldout = max(1, min(num_heldout, int(_HELDOUT_SHARE * len(kept))))
     return Examples(training=kept[num_heldout:], heldout=kept[:num_heldout], num_too_long=len(examples) - len(kept))
 
 

@@ -23,6 +23,7 @@ from scalerl.learner.saved import SavedTensors
 from scalerl.rl.filters import EffectiveBatch
 from scalerl.rl.losses import LossInputs, TokenLoss
 from scalerl.rl.weights import token
+from scalerl.run.cluster.place import check_gpus
 from scalerl.run.learners import child_learner
 from scalerl.types import Batch, Completion, Group
 
@@ -59,6 +60,7 @@ def sft_learner(
     }
     if learner.sharding == "none":
         return torch_learner(model.to(device), **step)  # pyright: ignore[reportArgumentType]
+    check_gpus(f"learner.ranks = {learner.ranks}", learner.ranks, torch.cuda.device_count(), "this machine")
     with tempfile.TemporaryDirectory(prefix="scalerl-sft-") as folder:
         # Ranks have read it when they are ready.
         model.save_pretrained(folder)

@@ -36,7 +36,7 @@ from scalerl.run.derive import derive
 from scalerl.run.host import environment
 from scalerl.run.parts import build_tasks
 from scalerl.run.resume import lock_folder
-from scalerl.run.sft.demonstrations import Examples, draw, encode, num_inputs, num_wanted, plan_batches
+from scalerl.run.sft.demonstrations import Examples, draw, encode, num_inputs, plan_batches
 from scalerl.run.sft.learner import batch_of, sft_learner, take_weights
 from scalerl.store import check_place
 from scalerl.tasks.rows import hide_hub_warnings
@@ -50,6 +50,7 @@ MADE_BY = "made_by.json"
 LR = 3e-5
 """The paper's, for a pretrained model."""
 NEW_LR = 2e-3
+NUM_DEMONSTRATIONS, NEW_NUM_DEMONSTRATIONS = 10_000, 250_000
 NUM_MEASUREMENTS = 20
 """Points of the loss curve after its first; each is also a checkpoint."""
 
@@ -205,10 +206,11 @@ def load_inputs(
     # The model before the demonstrations: a wrong path shows at once, and drawing them takes a while.
     with hide_hub_warnings():
         given = None if new else load_model(base, dtype=torch.float32, device="cpu", trust_remote_code=trust)
-    drawing(num_wanted(settings, new=new))
+    wanted = settings.num_demonstrations or (NEW_NUM_DEMONSTRATIONS if new else NUM_DEMONSTRATIONS)
+    drawing(wanted)
     weights = {name: recipe.tasks[name].weight if recipe.tasks else 1.0 for name in tasks}
     shares = {name: weight / sum(weights.values()) for name, weight in weights.items()}
-    drawn = {name: draw(task, settings, seed=seed, new=new, share=shares[name]) for name, task in tasks.items()}
+    drawn = {name: draw(task, round(shares[name] * wanted), seed) for name, task in tasks.items()}
     said = [(item.problem.prompt, *item.earlier, item.completion) for items in drawn.values() for item in items]
     texts = [each for of_item in said for each in of_item]
     torch.manual_seed(derive_seed("sft weights", seed))
@@ -224,10 +226,10 @@ def load_inputs(
     text = Text(tokenizer=tokenizer, stop_tokens=stop_tokens)
     model = build_model(tokenizer, shape) if given is None else given.model
     context = getattr(model.config, "max_position_embeddings", math.inf)
-    encoded = [
-        encode(drawn[name], offer_tools(task, text), text, settings, context=context, share=shares[name])
-        for name, task in tasks.items()
-    ]
+    encoded = []
+    for name, task in tasks.items():
+        num_heldout = round(shares[name] * settings.num_heldout)
+        encoded.append(encode(drawn[name], offer_tools(task, text), text, num_heldout=num_heldout, context=context))
     examples = Examples(
         training=[example for part in encoded for example in part.training],
         heldout=[example for part in encoded for example in part.heldout],
@@ -257,10 +259,9 @@ class _Run:
         """`identity` is what a resumed run must have in common with the one that was stopped."""
         self.curve: list[SftProgress] = []
         self._learner, self._folder, self._identity = learner, folder, identity
-        path = checkpoints.latest(folder)
-        if path is None:
+        checkpoint = checkpoints.latest(folder)
+        if checkpoint is None:
             return
-        checkpoint = checkpoints.load(path, verify=False)
         for name, value in identity.items():
             if checkpoint.meta.get(name) != value:
                 raise RunFolderError(
