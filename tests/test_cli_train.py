@@ -11,14 +11,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import pyarrow
-import pyarrow.parquet
 import pytest
-from commands import checked_json, scalerl
+from commands import answer, scalerl
 from safetensors import SafetensorError
 from small_runs import SHORT, USUAL
 
@@ -108,7 +105,6 @@ def test_a_run_is_checked_trained_resumed_and_exported(tmp_path: Path):
     trained = train(out, steps=10)
     assert (trained.returncode, trained.stderr) == (0, "")
     assert "Done: budget of 10 steps spent" in trained.stdout
-    assert status(out) == ("done", "budget of 10 steps spent")
     lines = trained.stdout.splitlines()
     evaluations = [line for line in lines if line.startswith("step ")]
     assert [line.split("  ")[0] for line in evaluations] == [f"step {step}" for step in range(0, 11, 2)]
@@ -121,7 +117,7 @@ def test_a_run_is_checked_trained_resumed_and_exported(tmp_path: Path):
     assert train(out, "--resume", "--no-plots", steps=11).returncode == 0
     assert steps_of(store.read_metrics(out)) == list(range(1, 12))
     assert scalerl("export", out, "--out", tmp_path / "model").stdout == f"Written to {tmp_path / 'model'}\n"
-    (row,) = checked_json(scalerl("eval", tmp_path / "model", *sets(*TINY), "--json").stdout)["sets"]
+    (row,) = answer("eval", tmp_path / "model", *sets(*TINY))["sets"]
     assert (row["set"], row["num_samples"]) == ("main", 4)
     assert scalerl("eval", tmp_path / "model", *sets(*TINY)).stdout.startswith("main: ")
 
@@ -159,18 +155,17 @@ def test_several_tasks_are_shown_and_fitted_separately(tmp_path: Path):
     out = tmp_path / "run"
     task = '{{name="arithmetic", num_problems=8, min_terms={0}, max_terms={0}, max_number=20, weight={1}}}'
     mixed = ('task=""', f"tasks.short={task.format(3, '3.0')}", f"tasks.long={task.format(4, '1.0')}")
-    words = sets(*TINY[1:], *mixed, "evaluation.every=1", "budget.steps=6")
+    words = sets(*TINY[1:], *mixed, "evaluation.every=1", "budget.steps=5")
     trained = scalerl("train", "tiny-cpu", "--out", out, *words, "--no-plots")
     assert (trained.returncode, trained.stderr) == (0, "")
     lines = [line.split("  ") for line in trained.stdout.splitlines() if line.startswith("step ")]
     assert [(line[0], line[2].split(" ")[0]) for line in lines] == [
-        (f"step {step}", name) for step in range(7) for name in ("short", "long")
+        (f"step {step}", name) for step in range(6) for name in ("short", "long")
     ]
     assert not list(out.glob("curve.*"))
-    names = [curve["name"] for curve in checked_json(scalerl("fit", out, "--json").stdout)["curves"]]
+    names = [curve["name"] for curve in answer("fit", out)["curves"]]
     assert [any(word in name for name in names) for word in ("short", "long")] == [True, True]
-    rows = checked_json(scalerl("eval", "tiny-base", *words, "--json").stdout)["sets"]
-    assert [row["set"] for row in rows] == ["short", "long"]
+    assert [row["set"] for row in answer("eval", "tiny-base", *words)["sets"]] == ["short", "long"]
 
 
 def test_a_check_ends_the_processes_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -420,27 +415,13 @@ MISTAKES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (tiny("task.max_numbr=3"), ("max_numbr", "max_number")),
     (("train", "scalerl", "--out", "new"), ("model.path is not set", "--set model.path=")),
     (tiny("model.path=/no/such/model"), ("/no/such/model", "does not exist")),
-    (tiny("model.path=no-end"), ("no-end", "no end token")),
     (tiny("model.path=junk.gguf"), ("junk.gguf",)),
     (tiny("rollout.context=4000"), ("context is 128", "4000")),
     (tiny("length.thinking_max=60"), ("rollout.context", "82")),
     (tiny("rollout.max_prompt_tokens=2"), ("rollout.max_prompt_tokens = 2",)),
     (task('name="file", path="problems.jsonl"'), ("problems.jsonl", "line 2", "answer")),
-    (
-        task('name="file", path="solved.jsonl", answer_pattern="#### (.+)"'),
-        ("solved.jsonl", "line 3", "no answer in the reference", "#### (.+)"),
-    ),
-    (task('name="file", path="none.jsonl"'), ("none.jsonl", "cannot be read")),
-    (
-        task('name="file", path="problems.parquet"'),
-        ("problems.parquet", "row 1", '"answer" is missing', "it has prompt, result", "answer_field"),
-    ),
-    (task('name="no_such_module:rows"'), ("no_such_module:rows", "cannot be imported")),
-    (task('name="of_ones_own:rows"'), ("of_ones_own:rows", "LookupError: the shelf is empty")),
     (task('name="of_ones_own:leaves"'), ("of_ones_own:leaves", "SystemExit: not like this")),
     (task('name="of_ones_own:at_length"'), ("of_ones_own:at_length", "ValueError: one two")),
-    (task('name="leaves_at_once:rows"'), ("leaves_at_once:rows", "cannot be imported", "SystemExit: 7")),
-    (task('name="hub", dataset="./none"'), ("none", 'split "train", cannot be loaded')),
     (task('name="gym", dataset="basic_arithmetik"'), ('"basic_arithmetik"', 'did you mean "basic_arithmetic"')),
     (
         ("eval", "tiny-base", *sets(*TINY, 'task.grader="of_ones_own:grade"')),
@@ -448,10 +429,7 @@ MISTAKES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     ),
     (tiny('task.grader="exactly"'), ('"exactly"', "exact, numeric, choice, math")),
     (tiny('task.grader="no_such_module:grade"'), ("no_such_module:grade", "cannot be imported")),
-    (tiny('task.grader="raises_at_once:grade"'), ("raises_at_once:grade", "cannot be imported", "OSError: no licence")),
     (tiny('task.grader="of_ones_own:rows"'), ("of_ones_own:rows", "grader(text, answer")),
-    (tiny("task.chat=true"), ("chat is true", "no chat template", "chat = false")),
-    (tiny('task.template="hm"'), ('"hm"', "{prompt}")),
     (tiny('task.system="be brief"'), ("system", "chat = true")),
     (("sft", "tiny-cpu", "--out", "new", *sets(*TWO_TASKS)), ("the tasks a, b", "different thinking_start")),
     (("train", "tiny-cpu", "--out", "finished", *sets(*TINY)), ("finished", "--resume", "another --out")),
@@ -474,7 +452,6 @@ MISTAKES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     ),
     (("sft", "tiny-cpu", "--out", "new", "--set", "loss=dapo"), ("sft does not use loss", "it uses sft, task")),
 ]
-NEEDS = {"hub": "datasets", "gym": "reasoning_gym"}
 
 
 @pytest.fixture(scope="module")
@@ -483,21 +460,13 @@ def faulty(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     folder = tmp_path_factory.mktemp("mistakes")
     (folder / "finished").symlink_to(finished)
     (folder / "problems.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+2="}\n')
-    rows = [{"prompt": f"1+{place}=", "answer": f"#### {1 + place}" if place < 3 else "four"} for place in (1, 2, 3)]
-    (folder / "solved.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "of_ones_own.py").write_text(
-        "def rows():\n    raise LookupError('the shelf is empty')\n"
-        "def grade(text, answer):\n    rows()\n"
+        "def rows():\n    return []\n"
+        "def grade(text, answer):\n    raise LookupError('the shelf is empty')\n"
         "def leaves():\n    raise SystemExit('not like this')\n"
         "def at_length():\n    raise ValueError('one\\ntwo')\n"
     )
-    (folder / "leaves_at_once.py").write_text("raise SystemExit(7)\n")
-    pyarrow.parquet.write_table(pyarrow.table({"prompt": ["1+1="], "result": ["2"]}), folder / "problems.parquet")
-    (folder / "raises_at_once.py").write_text("raise OSError('no licence')\n")
     (folder / "junk.gguf").write_bytes(b"GGUF" + bytes(100))
-    shutil.copytree(str(files("scalerl") / "assets" / "tiny-base"), folder / "no-end")
-    path = folder / "no-end" / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token": None}))
     return folder
 
 
@@ -505,9 +474,8 @@ def faulty(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
 def test_user_mistake_is_one_line_and_writes_nothing(
     faulty: Path, words: tuple[str, ...], expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ):
-    for name, package in NEEDS.items():
-        if f'name="{name}"' in words[-1]:
-            pytest.importorskip(package)
+    if 'name="gym"' in words[-1]:
+        pytest.importorskip("reasoning_gym")
     # Modules of the current folder are found, as for a user who stands beside them.
     monkeypatch.chdir(faulty)
     monkeypatch.setattr(sys, "path", list(sys.path))
