@@ -149,13 +149,13 @@ def test_adapters_are_resumed_and_exported_merged(tmp_path: Path):
     # Adapters begin at random, and some of the answers must be right for the weights to change.
     lora = ("model.lora.rank=4", "optimizer.lr=0.01", "optimizer.warmup_steps=0", *USUAL)
     folder = tmp_path / "run"
-    first = Run(small("budget.steps=2", *lora), folder)
+    first = Run(small("budget.steps=1", *lora), folder)
     first.train()
-    run = Run(small("budget.steps=4", *lora), folder, resume=True)
+    run = Run(small("budget.steps=2", *lora), folder, resume=True)
     halfway = {name: weight.clone() for name, weight in run.learner.weights().items()}
     assert all(torch.equal(weight, halfway[name]) for name, weight in first.learner.weights().items())
     run.train()
-    assert [row["attempt"] for row in store.read_metrics(folder)] == [1, 1, 2, 2]
+    assert [row["attempt"] for row in store.read_metrics(folder)] == [1, 2]
     exported = load_model(export(folder, tmp_path / "model"), dtype=torch.float32, device="cpu").model
     base = load_model("tiny-base", dtype=torch.float32, device="cpu").model
     merged = run.learner.weights()

@@ -128,11 +128,11 @@ def test_a_file_with_the_math_grader_and_a_chat_template_trains(tmp_path: Path, 
     path = rows_file(tmp_path / "sums.jsonl", {one[:-1]: f"so #### {answer}" for one, answer in SUMS.items()})
     chat = ["task.chat=true", 'task.template="{prompt}="', 'task.grader="math"', f"model.path={chatty}"]
     task = f'task={{name="file", path={path}, {fields}}}'
-    more = ("evaluation.samples_per_prompt=8", "evaluation.num_prompts=6")
+    more = ("evaluation.samples_per_prompt=4", "evaluation.num_prompts=6")
     run = Run(small("budget.steps=1", task, *chat, *more), tmp_path / "run")
     assert run.train().reason == "budget of 1 steps spent"
     first = store.read_evals(tmp_path / "run")[0]
-    assert first["num_samples"] == 48
+    assert first["num_samples"] == 24
     # The same prompts with the same noise, asked without a chat and graded at once.
     (row,) = evaluate_model(small(task, 'task.template="{prompt}="', *more))
     assert 0 < first["reward"] < 1
@@ -180,7 +180,7 @@ class Listener(RunObserver):
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Listener]]:
     """Two tasks, three to one; stopped after step 3 and resumed. The run's folder, and who listened."""
     folder, listeners = tmp_path_factory.mktemp("runs") / "mixed", [Listener(3), Listener(100)]
-    recipe = small("budget.steps=8", "evaluation.every=1", 'sinks=["tensorboard"]', *MIXED)
+    recipe = small("budget.steps=6", "evaluation.every=1", 'sinks=["tensorboard"]', *MIXED)
     for resume, listener in enumerate(listeners):
         Run(recipe, folder, observer=listener, resume=bool(resume)).train()
     return folder, listeners
@@ -188,13 +188,13 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Listener
 
 def test_resumed_mixture_keeps_epochs_and_ratio(mixed: tuple[Path, Any]):
     metrics = store.read_metrics(mixed[0])
-    assert [(row["step"], row["attempt"]) for row in metrics] == [(step, 1 + (step > 3)) for step in range(1, 9)]
+    assert [(row["step"], row["attempt"]) for row in metrics] == [(step, 1 + (step > 3)) for step in range(1, 7)]
     keys = [key for row in metrics for key in row["groups"]]
-    assert len(keys) == len(set(keys)) == 32
+    assert len(keys) == len(set(keys)) == 24
     asked = Counter(key.split("/")[1] for key in keys)
     # What is trained is what was issued, less what is in flight.
-    assert abs(asked["short"] - 24) <= 8
-    assert asked["short"] + asked["long"] == 32
+    assert abs(asked["short"] - 18) <= 6
+    assert asked["short"] + asked["long"] == 24
     first_epoch = [key for key in keys if key.startswith("0/short/")]
     assert len(first_epoch) == len(set(first_epoch)) == 12
     solved = {key: value for row in metrics for key, value in row.items() if key.startswith("curriculum/")}
@@ -204,7 +204,7 @@ def test_resumed_mixture_keeps_epochs_and_ratio(mixed: tuple[Path, Any]):
 def test_each_task_has_its_own_rows_curve_and_forecast(mixed: tuple[Path, list[Listener]]):
     folder, listeners = mixed
     evals = store.read_evals(folder)
-    assert [(row["step"], row["set"]) for row in evals] == list(itertools.product(range(9), ["short", "long"]))
+    assert [(row["step"], row["set"]) for row in evals] == list(itertools.product(range(7), ["short", "long"]))
     assert len({row["prompts_hash"] for row in evals}) == 2
     # Named, because FLOPs are chosen if the time per step is uneven by chance, and those of two steps may be equal.
     series = series_from([read_table(str(folder))], Selection(x="gpu_hours"))
@@ -217,7 +217,7 @@ def test_each_task_has_its_own_rows_curve_and_forecast(mixed: tuple[Path, list[L
     # From the fourth evaluation after the start on there is a forecast; those before a stop count.
     both = {True: {"short": True, "long": True}, False: {"short": False, "long": False}}
     heard = [one for listener in listeners for one in listener.heard]
-    assert heard == [(["short", "long"], both[step >= 5]) for step in range(9)]
+    assert heard == [(["short", "long"], both[step >= 5]) for step in range(7)]
 
 
 def test_changed_problems_are_refused_on_resume(tmp_path: Path):
@@ -235,7 +235,7 @@ def test_changed_problems_are_refused_on_resume(tmp_path: Path):
 
 def test_rows_of_all_attempts_go_to_sinks(mixed: tuple[Path, Any]):
     shown = {row["step"]: row for row in read_table(str(mixed[0] / "tensorboard")).rows}
-    assert sorted(shown) == list(range(9))
+    assert sorted(shown) == list(range(7))
     for row in store.read_metrics(mixed[0]):
         # Of step 3 the second attempt's values count, which has only evaluated it.
         if row["step"] != 3:
