@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import ExitStack, contextmanager
 
@@ -166,20 +165,6 @@ def forked_ranks(monkeypatch, *overrides, seed=0):
     assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}") and not is_zombie(pid)]
 
 
-STOPPED = r"rank {} of the learner has given no sign of life for 2 s: it was stopped \(SIGSTOP\); --resume continues"
-
-
-def test_rank_stopped_in_a_step_is_lost(monkeypatch):
-    with forked_ranks(monkeypatch, "learner.silent_s=2") as (learner, ranks):
-        learner.step(random_batch(0, version=learner.version))
-        stop = threading.Timer(0.5, os.kill, (ranks[1].link.pid, signal.SIGSTOP))
-        stop.start()
-        with pytest.raises(RankLost, match=STOPPED.format(1)):
-            step_for(learner, 60.0)
-        with pytest.raises(RankLost, match=STOPPED.format(1)):
-            learner.weights()
-
-
 def answer_of(rank, seconds=30.0):
     end = time.monotonic() + seconds
     while (message := rank.receive()) is None:
@@ -188,22 +173,21 @@ def answer_of(rank, seconds=30.0):
     return message
 
 
-@pytest.mark.parametrize("method", ["step", "named_weights"])
-def test_failure_of_one_rank_is_the_reason(monkeypatch, method):
+def test_failure_of_one_rank_is_the_reason(monkeypatch):
     """Not that of rank 0, which waits for it and would fail without it."""
     with forked_ranks(monkeypatch) as (learner, ranks):
-        ranks[1].send(spoil, method)
+        ranks[1].send(spoil)
         assert answer_of(ranks[1]) == ("done", None)
         with pytest.raises(LearnerError, match="rank 1 of the learner failed: ZeroDivisionError: spoilt"):
-            learner.step(random_batch(0, version=learner.version)) if method == "step" else learner.weights()
+            learner.weights()
 
 
-def spoil(rank, method):
+def spoil(rank):
     def fail(*arguments):
         time.sleep(0.5)
         raise ZeroDivisionError("spoilt")
 
-    setattr(rank, method, fail)
+    rank.named_weights = fail
 
 
 def test_rank_that_cannot_start_leaves_no_other(monkeypatch):

@@ -44,7 +44,7 @@ def distance_after(steps: int, *settings: str) -> float:
 
 
 def test_term_holds_the_policy_near_its_start():
-    assert distance_after(20, "learner.start_kl=5.0") < 0.5 * distance_after(20)
+    assert distance_after(8, "learner.start_kl=5.0") < 0.5 * distance_after(8)
 
 
 def test_start_is_the_first_model_also_after_a_resume():
