@@ -102,54 +102,6 @@ def test_lag_rule_matches_its_definition(regime, seed):
             assert rule.due() or rule.may_submit
 
 
-def finish(rule: LagRule, keys: list[str]) -> None:
-    for key in keys:
-        rule.finished(key, first_version=rule.engine_version)
-
-
-def submit(rule: LagRule) -> list[str]:
-    keys: list[str] = []
-    while rule.may_submit:
-        keys.append(f"{rule.version}.{len(keys)}")
-        rule.submitted(keys[-1])
-    return keys
-
-
-def step(rule: LagRule) -> tuple[str, ...]:
-    keys = rule.due()
-    rule.trained(keys)
-    if rule.push_due:
-        rule.pushed()
-    return keys
-
-
-def test_straggler_is_waited_for_at_its_deadline():
-    rule = LagRule(groups_per_batch=1, max_lag=2)
-    straggler, *others = submit(rule)
-    assert len(others) == 2
-    finish(rule, others)
-    assert step(rule) == ("0.1",)
-    submit(rule)
-    assert step(rule) == ("0.2",)
-    submit(rule)
-    finish(rule, ["1.0", "2.0"])
-    # From version 2 only the straggler may be trained: after any other step it would be overdue.
-    assert rule.due() == ()
-    rule.finished(straggler, first_version=0)
-    assert step(rule) == (straggler,)
-
-
-def test_last_groups_make_a_smaller_batch():
-    rule = LagRule(groups_per_batch=3, max_lag=1)
-    for key in ("a", "b"):
-        rule.submitted(key)
-    finish(rule, ["a"])
-    assert rule.due(last=True) == ()
-    finish(rule, ["b"])
-    assert rule.due() == ()
-    assert rule.due(last=True) == ("a", "b")
-
-
 def test_what_cannot_be_is_refused():
     with pytest.raises(ValueError, match=r"push_every is 4 with max_lag = 2.*set push_every <= 3"):
         LagRule(groups_per_batch=1, max_lag=2, push_every=4)

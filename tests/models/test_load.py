@@ -51,17 +51,14 @@ def test_a_saved_model_loads_and_its_parts_give_its_logits(family, tmp_path):
     assert tied == bool(model.config.tie_word_embeddings)
 
 
-def test_it_loads_in_the_asked_precision(tmp_path):
-    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
-    loaded = load(str(folder), dtype=torch.bfloat16)
-    assert {p.dtype for p in loaded.model.parameters()} == {torch.bfloat16}
-
-
 def test_every_end_token_of_the_model_stops_a_completion(tmp_path):
+    """In the asked precision, too."""
     model = tiny_model()
     model.generation_config.eos_token_id = [4, 1, 7]
     folder = save_model(model, tiny_tokenizer(), tmp_path / "model")
-    assert load(folder).stop_tokens == (1, 4, 7)
+    loaded = load(str(folder), dtype=torch.bfloat16)
+    assert loaded.stop_tokens == (1, 4, 7)
+    assert {p.dtype for p in loaded.model.parameters()} == {torch.bfloat16}
 
 
 def test_end_of_turn_token_stops_a_completion(tmp_path):

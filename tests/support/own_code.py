@@ -128,14 +128,6 @@ def brief(text: str, answer: str, /, *, most: int = 3) -> bool:
     return len(text) <= most
 
 
-async def judge(text: str, answer: str, /) -> float:
-    """Hang if told to."""
-    import asyncio
-
-    await asyncio.sleep(3600 if text == "hang" else 0.01)
-    return float(text == answer)
-
-
 def keyed(text: str, answer: str, /, *, api_key: str = "", url: str = "", refuses: bool = False) -> bool:
     """A judge that needs a key; if it refuses, it says which key it was given."""
     if refuses:

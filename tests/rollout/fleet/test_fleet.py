@@ -117,17 +117,25 @@ def test_hung_member_is_replaced_and_its_late_answers_ignored(gated):
 
 
 def test_newcomer_starts_with_the_last_weights(gated):
+    """And the work of the lost member stays counted."""
     fleet, made = gated(1)
     fleet.push_weights({"a": 1}, 3)
     fleet.push_weights({"a": 2}, 7)
     fleet.submit(group(0))
     received(made[0], 2)
+    made[0][0].allow(1)
+    assert len(drain(fleet)) == 2
+    before = fleet.work
+    assert before.decoded == 16
+    fleet.submit(group(1))
     made[0][0].break_down()
     wait_for(lambda: (fleet.poll(), len(made[0]) == 2)[1])
+    assert fleet.work == before
     made[0][1].allow(100)
     completions = drain(fleet)
     assert {completion.first_version for completion in completions} == {7}
     assert made[0][1].pushed == [7]
+    assert fleet.work.decoded == 32
 
 
 def test_too_many_replacements_end_the_fleet_with_the_reason(gated):
@@ -220,23 +228,6 @@ def test_generator_that_never_becomes_ready_is_lost(request, monkeypatch, limits
         fleet.wait_ready()
     assert [loss.kind for loss in fleet.losses] == ["start"] * 3
     assert all(link.killed for link in started)
-
-
-def test_work_of_lost_members_stays_counted(gated):
-    fleet, made = gated(1)
-    fleet.submit(group(0))
-    received(made[0], 2)
-    made[0][0].allow(1)
-    assert len(drain(fleet)) == 2
-    before = fleet.work
-    assert before.decoded == 16
-    fleet.submit(group(1))
-    made[0][0].break_down()
-    wait_for(lambda: (fleet.poll(), len(made[0]) == 2)[1])
-    assert fleet.work == before
-    made[0][1].allow(5)
-    drain(fleet)
-    assert fleet.work.decoded == 32
 
 
 def test_member_lost_in_a_pause_is_replaced_in_it(gated):
