@@ -49,10 +49,14 @@ def load_recipe(recipe: "str | Path | Recipe", settings: Settings | None = None)
     >>> scalerl.load_recipe("tiny-cpu", {"optimizer.lr": 1e-3, "loss": "dapo"}).loss.clip_high
     0.26
     """
+    import json
+
     from scalerl.config import Recipe, changed_recipe
     from scalerl.config import load_recipe as load
+    from scalerl.config.keys import leaves
 
-    overrides = _overrides(settings or {})
+    # As --set takes them.
+    overrides = [f"{key}={json.dumps(value, default=str)}" for key, value in leaves(settings or {}) if value != {}]
     return changed_recipe(recipe, overrides) if isinstance(recipe, Recipe) else load(recipe, overrides)
 
 
@@ -198,20 +202,6 @@ def _trusting(recipe: "Recipe", trust_remote_code: bool) -> "Recipe":
     from scalerl.config import trusting
 
     return trusting(recipe, trust_remote_code=trust_remote_code)
-
-
-def _overrides(settings: Settings, table: str = "") -> list[str]:
-    """Return settings as KEY=VALUE strings, as --set takes them; nested mappings become dotted keys."""
-    import json
-
-    texts = []
-    for name, value in settings.items():
-        key = f"{table}.{name}" if table else name
-        if isinstance(value, Mapping):
-            texts += _overrides(value, key)
-        else:
-            texts.append(f"{key}={json.dumps(list(value) if isinstance(value, tuple) else value, default=str)}")
-    return texts
 
 
 def _path_of(given: Any, kind: str) -> str:

@@ -24,6 +24,16 @@ def write_errors(path: str | Path) -> Iterator[None]:
 
 
 @contextmanager
+def descriptor_of(path: str | Path, flags: int) -> Iterator[int]:
+    """Yield the descriptor of a file, which is closed afterwards."""
+    descriptor = os.open(path, flags, 0o644)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
 def new_file(target: Path) -> Iterator[Path]:
     """Yield a path to write to; the file appears at `target` once it is on disk, and is removed if anything fails."""
     # With the process's number: two processes may write the same report.
@@ -77,8 +87,7 @@ def locked(path: Path, busy: Exception, *, wait_s: float = 0.0) -> Iterator[int]
     """
     import fcntl  # POSIX only; the rest of this module is also used where it is missing
 
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
+    with descriptor_of(path, os.O_RDONLY) as descriptor:
         deadline = time.monotonic() + wait_s
         while True:
             try:
@@ -91,16 +100,11 @@ def locked(path: Path, busy: Exception, *, wait_s: float = 0.0) -> Iterator[int]
             except OSError:  # A file system without locks is not a reason not to work.
                 break
         yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
+    with descriptor_of(path, os.O_RDONLY) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_failure(error: Exception, path: Path | None = None) -> str:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scalerl.atomic_files import UNFINISHED, new_file, write_errors
+from scalerl.atomic_files import UNFINISHED, descriptor_of, new_file, write_errors
 from scalerl.errors import RunFolderError, StoreError, not_utf8
 
 RECIPE = "recipe.json"
@@ -114,19 +114,15 @@ def reopen_run(folder: str | Path) -> Path:
 def append_row(path: str | Path, row: Mapping[str, Any], *, sync: bool = False) -> None:
     """Append one line; `sync` flushes it to the disk. A row that cannot be written completely is removed again."""
     line = (json.dumps(_finite(row), allow_nan=False) + "\n").encode()
-    with write_errors(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    with write_errors(path), descriptor_of(path, os.O_RDWR | os.O_CREAT | os.O_APPEND) as descriptor:
+        size = _end_last_line(descriptor)
         try:
-            size = _end_last_line(descriptor)
-            try:
-                _write_all(descriptor, line)
-            except BaseException:
-                os.ftruncate(descriptor, size)
-                raise
-            if sync:
-                os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            _write_all(descriptor, line)
+        except BaseException:
+            os.ftruncate(descriptor, size)
+            raise
+        if sync:
+            os.fsync(descriptor)
 
 
 def write_json(path: str | Path, value: Mapping[str, Any]) -> None:
@@ -136,12 +132,9 @@ def write_json(path: str | Path, value: Mapping[str, Any]) -> None:
 
 def write_text(path: str | Path, text: str) -> None:
     """Write a file, completely or not at all."""
-    with new_file(Path(path)) as unfinished:
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        try:
-            _write_all(descriptor, text.encode())
-        finally:
-            os.close(descriptor)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    with new_file(Path(path)) as unfinished, descriptor_of(unfinished, flags) as descriptor:
+        _write_all(descriptor, text.encode())
 
 
 def write_env(folder: str | Path, environment: Mapping[str, Any]) -> None:
@@ -163,13 +156,9 @@ def write_status(folder: str | Path, status: str, reason: str = "") -> None:
         if not path.is_file():
             raise
         # There is no room for a second file, but the blocks of the old one can be overwritten.
-        with write_errors(path):
-            descriptor = os.open(path, os.O_WRONLY)
-            try:
-                # Blanks overwrite the rest of a longer text.
-                _write_all(descriptor, (json.dumps(value) + "\n").encode().ljust(os.fstat(descriptor).st_size))
-            finally:
-                os.close(descriptor)
+        with write_errors(path), descriptor_of(path, os.O_WRONLY) as descriptor:
+            # Blanks overwrite the rest of a longer text.
+            _write_all(descriptor, (json.dumps(value) + "\n").encode().ljust(os.fstat(descriptor).st_size))
 
 
 def _machine() -> tuple[str, str]:

@@ -331,13 +331,14 @@ def test_folder_of_several_logs_stands_for_them(tmp_path: Path) -> None:
     assert expand([tmp_path / "runs"]) == folders
     hydra = [_steps(tmp_path / f"outputs/2026-05-01/12-0{at}-00/train.jsonl") for at in (0, 1)]
     assert expand([tmp_path / "outputs"]) == hydra
-    uneven = [_steps(tmp_path / f"uneven/{name}.jsonl") for name in ("a/1", "b/1", "b/2")]
+    uneven = [_steps(tmp_path / f"uneven/{name}.jsonl") for name in ("a/1", "b/1", "b/2", "all")]
+    write(tmp_path / "uneven/config.json", '{"lr": 1}')
     assert expand([tmp_path / "uneven"]) == uneven
 
 
 @pytest.mark.parametrize("place", ["step_{}.json", "step_{}/results.json", "evals/step_{}.json"])
 def test_log_beside_evaluations_of_each_step_is_of_the_same_run(tmp_path: Path, place: str) -> None:
-    write(tmp_path / "train.log", verl(rising(8), every=100))
+    write(tmp_path / "train.log", verl(rising(40), every=100))
     for step in range(1, 9):
         write(tmp_path / place.format(step), json.dumps({"acc": step / 10}))
     [series] = read(tmp_path)

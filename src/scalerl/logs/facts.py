@@ -35,7 +35,6 @@ _SENTENCES = {
     "rows_counted": "The log does not name its steps: compute is the number of the record, 1 to {num}.",
     "longest_history": "{file} is read: the longest of {num_files} histories.",
     "other_logs": "The folder holds one run in several logs: {file} is read, with {num} values of {y}; not {others}.",
-    "left_out": "Files beside folders with logs are not read: {files}. Give them by name.",
     "evaluations_apart": "Rows are marked as training or evaluation: the evaluations are read as {columns}.",
     "one_column_per_run": "The table has one column per run: {columns}.",
     # what is a run

@@ -20,6 +20,8 @@ from scalerl.logs.table import Placed, Table, flatten
 from scalerl.logs.units import logged
 
 _MAX_LOGS = 64
+# Folders below the one that is given, as in outputs/DATE/TIME/train.log.
+_MAX_DEPTH = 3
 _BATCH = ("completions_per_group", "groups_per_batch")  # what `scalerl plan --allocate` asks about
 
 
@@ -61,66 +63,59 @@ def read_tables(paths: Sequence[str | Path]) -> list[Table]:
     If no two logs of a folder have the same format, they are one run that was logged several times.
     """
     tables: list[Table] = []
-    for group in _groups(paths):
-        own = [_read(log) for log in group.logs]
+    for folder, logs in _groups(paths):
+        own = [_read(log) for log in logs]
         is_one_run = len({table.kind for table in own}) == len(own) > 1
-        first, *others = [_best_of(own, group.folder)] if is_one_run else own
-        if group.left_out:
-            first = first.noting("left_out", files=tuple(file.name for file in group.left_out))
-        tables += [first, *others]
+        tables += [_best_of(own, folder)] if is_one_run else own
     return tables
 
 
 def expand(paths: Sequence[str | Path]) -> list[Path]:
     """Return the logs that paths stand for: matches of a pattern, logs of a folder."""
-    return [log for group in _groups(paths) for log in group.logs]
+    return [log for _, logs in _groups(paths) for log in logs]
 
 
 # The logs of a folder
 
-
-class Group(NamedTuple):
-    """Logs that may be one run, and their folder."""
-
-    folder: Path
-    logs: list[Path]
-    left_out: Sequence[Path] = ()
-    """Files beside folders with logs."""
+Group = tuple[Path, list[Path]]
+"""A folder, and logs in it that may be one run."""
 
 
 def _groups(paths: Sequence[str | Path]) -> list[Group]:
     return [group for given in paths for path in matches(Path(given)) for group in _groups_of(path)]
 
 
-def _groups_of(path: Path) -> list[Group]:
-    """Return the logs that a path stands for.
+def _groups_of(path: Path, depth: int = 0) -> list[Group]:
+    """Return the logs that a path stands for: of a folder that is no log the run folders in it, else all logs.
 
-    A folder that is no log stands for the run folders in it, else for the folders with logs, else for its files.
+    Of the files beside others only those that make a curve count: a folder of runs holds settings and notes, too.
     """
     if not path.is_dir():
-        return [Group(path, [path])]
+        return [(path, [path])]
     if reader := _tried(path):
-        beside = [] if reader.form.is_whole else _log_files(path, besides=reader.files)
-        return [Group(path, [path, *beside])]
-    folders = _folders_in(path)
+        return [(path, [path, *([] if reader.form.is_whole else _log_files(path, besides=reader.files))])]
+    folders = _folders_in(path) if depth < _MAX_DEPTH else []
     runs = [folder for folder in folders if store.is_run_folder(folder)]
-    groups = [group for folder in runs or filter(_holds_a_log, folders) for group in _groups_of(folder)]
+    groups = [group for folder in runs or folders for group in _groups_of(folder, depth + 1)]
     files = [] if runs else _log_files(path)
-    if not groups:
-        return [Group(path, files or [path])]
-    first, *others = groups
-    together = [*first.logs, *files]
-    kinds = {reader.form.kind for log in together if (reader := _tried(log))}
-    if files and not others and len(kinds) == len(together):  # a folder of evaluations, beside what training printed
-        return [Group(path, together)]
-    return [first._replace(left_out=[*first.left_out, *files]), *others]
+    if (groups or depth) and len(files) + len(groups) > 1:
+        curves = [file for file in files if _makes_a_curve(file)]
+        files = curves if groups or curves else files
+    if not groups and not depth:
+        return [(path, files or [path])]
+    if len(groups) == 1 and files:  # a folder of evaluations, perhaps, beside what training printed
+        together = [*groups[0][1], *files]
+        kinds = {reader.form.kind for log in together if (reader := _tried(log))}
+        if len(kinds) == len(together):
+            return [(path, together)]
+    return [*groups, *([(path, files)] if files else [])]
 
 
-def _holds_a_log(folder: Path, depth: int = 2) -> bool:
-    """Return whether a folder is a log, has one, or has folders that do, as in outputs/DATE/TIME/train.log."""
-    if _tried(folder) or _log_files(folder):
-        return True
-    return depth > 0 and any(_holds_a_log(item, depth - 1) for item in _folders_in(folder))
+def _makes_a_curve(file: Path) -> bool:
+    try:
+        return int(_read(file).is_measured.sum()) > 1
+    except InputError:
+        return False
 
 
 def _folders_in(folder: Path) -> list[Path]:
@@ -181,11 +176,14 @@ def _reader(path: Path) -> Reader | None:
 
 
 def _best_of(tables: Sequence[Table], folder: Path) -> Table:
-    """Return the table with an evaluation, or with most values of its reward, and name the others."""
+    """Return the table with an evaluation, or with most values of its reward, and name the others.
+
+    A folder that is a log, as one with a file for each step, comes before what lies beside it.
+    """
 
     def rank(table: Table) -> tuple[bool, int]:
-        is_evaluation = table.reward is not None and table.x is not None and table.reward.kind == "evaluation"
-        return is_evaluation, int(logged(table[table.y]).sum())
+        is_evaluation = table.reward is not None and (table.reward.kind == "evaluation" or table.path.is_dir())
+        return is_evaluation and table.x is not None, int(logged(table[table.y]).sum())
 
     best = max(tables, key=rank)
     others = tuple(table.path.name for table in tables if table is not best)
