@@ -103,6 +103,7 @@ def test_help_shows_few_options_and_help_all_the_rest():
     for option in ("--skip-before", "--run-spread", "--prior", "--method"):
         assert option not in few
         assert option in every
+    assert "<" not in few + every  # no types of Python, such as <list[str]>
 
 
 RECOGNISED = {
