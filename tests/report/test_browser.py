@@ -16,16 +16,19 @@ from scalerl.report.results import FitOptions
 from scalerl.report.write import build_report, page_json
 
 
+def written(path: Path, selection: Selection, shares: tuple[float, ...] = ()) -> tuple[Path, Any]:
+    """Write the page on an input beside it, with these windows besides the usual ones, and tokens as a second axis."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report_views, "SHARES", shares)
+        patch.setattr(report_views, "_candidates", lambda tables: ["tokens"] if path.is_dir() else [])
+        built = build_report([path], selection, FitOptions())
+    (path.parent / "report.html").write_text(page_of(page_json(built)), encoding="utf-8")
+    return path.parent / "report.html", built
+
+
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    folder = tmp_path_factory.mktemp("page")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report_views, "SHARES", (0.5,))
-        patch.setattr(report_views, "_candidates", lambda tables: ["tokens"])
-        built = build_report([write_study(folder / "study", num=14)], Selection(), FitOptions())
-    path = folder / "report.html"
-    path.write_text(page_of(page_json(built)), encoding="utf-8")
-    return path, built
+    return written(write_study(tmp_path_factory.mktemp("page") / "study", num=14), Selection(), (0.5,))
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +38,7 @@ def held_out_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [(0.1 * step, 0.3 + 0.3 / (1 + (1.0 / (0.1 * step)) ** 2), step % 4 == 0) for step in range(1, 41)]
     lines = [f"{hours:.2f},{reward:.4f},{'test' if held else 'fit'}" for hours, reward, held in rows]
     (folder / "log.csv").write_text("\n".join(["gpu_hours,reward,split", *lines]))
-    built = build_report([folder / "log.csv"], Selection(holdout=("split", "test")), FitOptions())
-    (folder / "report.html").write_text(page_of(page_json(built)), encoding="utf-8")
-    return folder / "report.html"
+    return written(folder / "log.csv", Selection(holdout=("split", "test")))[0]
 
 
 @pytest.fixture
@@ -219,11 +220,7 @@ def long_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name = f"a-long-name-of-an-arm-with-settings-lr=1e-6-kl=0.001-{arm}"
         rows += [f"{100 * x},{y},{name}" for x, y in zip(compute, rewards.clip(0, 1), strict=True)]
     (folder / "log.csv").write_text("\n".join(["gpu_hours,reward,arm", *rows]))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report_views, "SHARES", (0.5,))
-        built = build_report([folder / "log.csv"], Selection(by=("arm",)), FitOptions())
-    (folder / "report.html").write_text(page_of(page_json(built)), encoding="utf-8")
-    return folder / "report.html"
+    return written(folder / "log.csv", Selection(by=("arm",)))[0]
 
 
 @pytest.mark.parametrize("opened", [{"viewport": {"width": 1280, "height": 900}}], indirect=True)

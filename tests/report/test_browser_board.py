@@ -172,26 +172,25 @@ def test_page_recovers_when_the_server_is_restarted(open_page: Any, run: Growing
         assert num_points(tab) > before
 
 
-def test_hostile_names_and_samples_stay_text(open_page: Any, tmp_path: Path):
-    folder = tmp_path / HOSTILE.replace("/", "_")
+def test_hostile_names_and_samples_stay_text(open_page: Any, board: ServedBoard, watched: Path):
+    folder = watched / HOSTILE.replace("/", "_")
     run = grown(folder, num=5)
     (folder / "status.json").write_text(json.dumps({"status": "failed", "reason": HOSTILE}))
     run.sample(HOSTILE, HOSTILE, answer=HOSTILE, grader=HOSTILE)
-    study = write_study(tmp_path / "study", num=5, plan={"name": HOSTILE})
+    study = write_study(watched / "study", num=5, plan={"name": HOSTILE})
     arms = [{"name": "base", "action": HOSTILE, "p_best": 0.8}]
     (study / "decisions.jsonl").write_text(json.dumps({"kind": HOSTILE, "arm": "base", "known": {"arms": arms}}) + "\n")
-    with ServedBoard(folder, study) as board:
-        tab = open_page(f"{board.link}#")
-        tab.wait_for_selector("#overview tr")
-        tab.locator("nav li a", has_text="onerror").first.click()
-        tab.wait_for_selector(".sample")
-        assert HOSTILE in tab.locator(".sample pre").first.inner_text()
-        assert HOSTILE in tab.locator(".head").first.inner_text()
-        tab.locator("nav h3 a").click()
-        tab.wait_for_selector("#table-decisions tr:has-text('onerror')")  # after its arms are compared
-        assert HOSTILE in tab.locator("#table-decisions").inner_text()
-        assert tab.locator("main img, main script, nav img").count() == 0
-        assert tab.evaluate("window.hacked") is None
+    tab = open_page(f"{board.link}#")
+    tab.wait_for_selector("#overview tr:has-text('onerror')")
+    tab.locator("nav li a", has_text="onerror").first.click()
+    tab.wait_for_selector(".sample")
+    assert HOSTILE in tab.locator(".sample pre").first.inner_text()
+    assert HOSTILE in tab.locator(".head").first.inner_text()
+    tab.locator("nav h3 a").click()
+    tab.wait_for_selector("#table-decisions tr:has-text('onerror')")  # after its arms are compared
+    assert HOSTILE in tab.locator("#table-decisions").inner_text()
+    assert tab.locator("main img, main script, nav img").count() == 0
+    assert tab.evaluate("window.hacked") is None
 
 
 def test_keys_and_screen_readers(open_page: Any, tmp_path: Path):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from scalerl.choose import choose
 from scalerl.config import load_recipe
 from scalerl.curves import fit, score
 from scalerl.logs.formats import read_table
@@ -13,6 +14,7 @@ from scalerl.report.standing import LeadKind
 from scalerl.report.write import build_report, report_json
 from scalerl.study.plan import changes_of, make_plan
 from scalerl.study.spec import load_study
+from scalerl.tasks.problems import TASKS
 
 RUNS_FOLDER = Path(__file__).parents[2] / "docs/results/first_curves"
 RUNS = sorted((RUNS_FOLDER / "runs").iterdir())
@@ -32,10 +34,8 @@ def test_three_arms_of_two_seeds_with_one_budget():
 
 
 def test_thinking_to_the_point_is_never_interrupted():
-    from scalerl.run.parts import build_tasks
-
     recipe = load_recipe("arithmetic-10m", ["task.guess_share=0.0", "task.guess_growth=0.0", "task.num_problems=100"])
-    (task,) = build_tasks(recipe).values()
+    task = choose(TASKS, recipe.task)(recipe.evaluation.num_prompts, recipe.evaluation.seed)
     assert task.demonstrations is not None
     for one in task.demonstrations(3000, 0):
         thinking, answer = one.completion.removeprefix("<think>").split("</think>")

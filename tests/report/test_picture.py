@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -136,11 +134,6 @@ def test_many_curves_have_no_bands_and_short_names(monkeypatch: pytest.MonkeyPat
     assert (data.title, [curve.label for curve in data.curves]) == ("s", ["0", "1", "2"])
 
 
-def test_different_units_are_said_and_not_drawn_as_one():
-    data = drawn(series("a"), series("b", x_label="flops", y_label="reward"))
-    assert (data.x_label, data.y_label, data.crossings) == ("compute (different units)", "reward", ())
-
-
 @pytest.mark.parametrize("num, noise, is_quantised, most", [
     (900, 0.05, False, 80), (200, 0.1, True, 60), (250, 0.004, False, None), (80, 0.1, True, None),
 ])  # fmt: skip
@@ -223,11 +216,6 @@ def test_files_are_written_and_the_same_figure_is_the_same_file(compared: Analys
     assert all(contents[f"one.{kind}"] == contents[f"again.{kind}"] for kind in ("png", "svg"))
 
 
-def test_no_matplotlib_without_a_plot():
-    code = "import sys, scalerl.report.picture; sys.exit('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 # Faults
 
 
@@ -242,13 +230,6 @@ def test_file_that_cannot_be_written(one: Analysis, tmp_path: Path, name: str, m
         draw(one, tmp_path / name)
     assert name in str(fault.value)
     assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
-
-
-def test_missing_extra(one: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(InputError, match=r'--plot needs the report extra: pip install "scalerl\[report\]"'):
-        draw(one, tmp_path / "a.png")
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

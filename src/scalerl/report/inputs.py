@@ -50,7 +50,7 @@ def gather(paths: Sequence[Path]) -> Material:
         raise InputError("no input was given: name a study folder, run folders or log files.")
     if len(paths) == 1 and (paths[0] / store.STUDY).is_file():
         plan = _read_plan(paths[0])
-        if not (runs := [read_source(source) for source in planned_sources(paths[0], plan)]):
+        if not (runs := [read_source(source) for source in planned(paths[0], plan, Root())]):
             raise InputError(
                 f"{paths[0] / store.STUDY} lists no runs: give the run folders themselves, or run the study first."
             )
@@ -111,15 +111,6 @@ def _read_plan(folder: Path) -> store.Row:
         return store.read_study(folder) or {}
     except (OSError, ValueError) as fault:
         raise InputError(f"{fault}: run the study again with --resume, or repair it.") from None
-
-
-def planned_sources(folder: Path, plan: Mapping[str, Any]) -> list[Source]:
-    """Return the run folders of a study."""
-    return [
-        Source(path=folder / store.portable(place), root=Root(), kind="run", name=f"{arm}-seed{seed or 0}", arm=arm,
-               seed=seed)
-        for arm, seed, place in planned(plan)
-    ]  # fmt: skip
 
 
 def _pooled(runs: Sequence[Run]) -> list[Fact]:

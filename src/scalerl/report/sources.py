@@ -117,21 +117,21 @@ def _study(folder: Path, plan: dict[str, Any]) -> Iterator[Source]:
     name, inside = str(plan.get("name") or folder.resolve().name), Root(folder)
     faults = []
     study = Source(path=folder, root=inside, kind="study", name=name, plan=plan)
-    for arm, seed, run_folder in planned(plan):
-        path = folder / store.portable(run_folder)
-        if inside.holds(path):
-            run = f"{name}/{arm}-seed{seed}"
-            yield Source(path=path, root=inside, kind="run", name=run, study=study.key, arm=arm, seed=seed)
+    for run in planned(folder, plan, inside):
+        if inside.holds(run.path):
+            yield replace(run, name=f"{name}/{run.name}", study=study.key)
         else:
-            faults.append(f"{arm}, seed {seed}: its folder lies outside the study and is not read.")
+            faults.append(f"{run.arm}, seed {run.seed}: its folder lies outside the study and is not read.")
     yield replace(study, faults=tuple(faults))
 
 
-def planned(plan: Mapping[str, Any]) -> Iterator[tuple[str, int | None, str]]:
-    """Yield arm, seed and folder of each run of a plan."""
+def planned(folder: Path, plan: Mapping[str, Any], root: Root) -> Iterator[Source]:
+    """Yield the run folders of a study's plan."""
     runs = plan.get("runs")
     for row in runs if isinstance(runs, list) else ():
         if isinstance(row, dict) and row.get("arm") is not None:
             arm, seed = str(row["arm"]), row.get("seed")
             seed = seed if isinstance(seed, int) else None
-            yield arm, seed, str(row.get("folder") or f"runs/{arm}-seed{seed or 0}")
+            name = f"{arm}-seed{seed or 0}"
+            path = folder / store.portable(str(row.get("folder") or f"runs/{name}"))
+            yield Source(path=path, root=root, kind="run", name=name, arm=arm, seed=seed)

@@ -24,7 +24,7 @@ from scalerl.logs.series import Selection, Series
 from scalerl.report.alarms import fall_alarms, listed, moved_alarms
 from scalerl.report.columns import thinned
 from scalerl.report.content import page_json, run_json
-from scalerl.report.inputs import material_of, planned_sources
+from scalerl.report.inputs import material_of
 from scalerl.report.json import picked, plain
 from scalerl.report.outlook import FIRST_FIT, with_end
 from scalerl.report.results import CurveResult, FitOptions, fitted_curve, not_fitted, param_value
@@ -79,12 +79,8 @@ def files_of(source: Source) -> list[File]:
     """Return the files of a run, a log or a study: it is looked at again when they have changed."""
     path = source.path
     if source.kind == "study":
-        folders = [path / store.portable(place) for *_, place in planned(source.plan)]
-        names = [
-            path / store.STUDY,
-            path / store.DECISIONS,
-            *(folder / name for folder in folders for name in RUN_FILES),
-        ]
+        runs = planned(path, source.plan, source.root)
+        names = [path / store.STUDY, path / store.DECISIONS, *(run.path / name for run in runs for name in RUN_FILES)]
     elif source.kind == "run":
         names = [path / name for name in RUN_FILES]
     elif path.is_dir():
@@ -137,7 +133,7 @@ def unreadable(source: Source, fault: str) -> Look:
 
 def _runs(source: Source) -> list[Run]:
     if source.kind == "study":
-        return [] if _refusal(source) else [_read(run) for run in planned_sources(source.path, source.plan)]
+        return [] if _refusal(source) else [_read(run) for run in planned(source.path, source.plan, source.root)]
     return [_read(source)]
 
 
