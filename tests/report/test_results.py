@@ -196,6 +196,15 @@ def test_curves_over_different_computes_are_not_compared():
         analyse_compare([series("a", x_label="step"), series("b")], FitOptions(), None)
 
 
+def test_equal_ceilings_are_decided_by_compute():
+    """Not by the probability of the higher ceiling, which is a toss-up then."""
+    curves = [series(name, exponent=exponent, reach=20_000.0, num=60, noise=0.002, seed=seed)
+              for seed, (name, exponent) in enumerate({"slow": 1.4, "fast": 3.0}.items())]  # fmt: skip
+    done = analyse_compare(curves, FitOptions(), None)
+    assert [(pair.kind, pair.winner) for pair in done.pairs] == [(PairKind.MORE_EFFICIENT, "fast")]
+    assert shown(done).startswith("Take fast: it needs less compute than slow, and none is clearly higher.")
+
+
 def test_curve_without_another_is_not_called_the_best():
     text = shown(analyse_compare([series("long"), series("few", num=3)], FitOptions(), None))
     assert "Only long has a curve: there is nothing to compare it with." in text

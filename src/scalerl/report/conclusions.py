@@ -59,7 +59,7 @@ def summary(report: Report, evaluation_set: str) -> list[Fact]:
     """Return the main conclusions; the first says which curve to take."""
     view = report.view(evaluation_set)
     first = leader(report, evaluation_set)
-    facts = [said("no_curve_yet")] if first is None else [*_lead(view, first), *_others(view, first.name)]
+    facts = [said("no_curve_yet")] if first is None else [*_lead(view, first), *_others(view, first)]
     facts += _by_verdict(report, view)
     failed = tuple(run.name for run in report.material.runs if run.status == "failed")
     facts += [said("failed", names=failed)] if failed else []
@@ -77,12 +77,15 @@ def _lead(view: View, first: Lead) -> Iterator[Fact]:
     yield said("state", name=first.name, **values)
 
 
-def _others(view: View, best: str) -> list[Fact]:
-    """Return how the other curves compare with the first, by relation."""
+def _others(view: View, first: Lead) -> list[Fact]:
+    """Return how the other curves compare with the first, by relation, unless that is why it is taken."""
+    best = first.name
     groups: dict[str, list[str]] = {kind: [] for kind in RELATIONS.values()}
     for pair in view.analysis.pairs:
-        if best in (pair.a, pair.b) and (kind := RELATIONS.get((pair.kind, pair.winner == best))):
-            groups[kind].append(pair.b if pair.a == best else pair.a)
+        other = pair.b if pair.a == best else pair.a
+        is_new = best in (pair.a, pair.b) and other not in first.tied
+        if is_new and (kind := RELATIONS.get((pair.kind, pair.winner == best))):
+            groups[kind].append(other)
     return [said(kind, best=best, names=tuple(names)) for kind, names in groups.items() if names]
 
 

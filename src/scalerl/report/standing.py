@@ -19,7 +19,9 @@ class LeadKind(StrEnum):
     """How the first curve stands among the others."""
 
     TAKE = "take"
-    """Every other ends lower, or needs more compute."""
+    """Every other ends lower."""
+    EFFICIENT = "efficient"
+    """Some may end as high, and need more compute."""
     TIED = "tied"
     """Some are not separable from it."""
     ALONE = "alone"
@@ -31,6 +33,7 @@ class Lead:
     kind: LeadKind
     name: str
     tied: tuple[str, ...] = ()
+    """Curves that may end as high."""
     num: int = 1
     """Curves that it was compared with, and itself."""
     p_best: float | None = None
@@ -69,11 +72,13 @@ def lead(
     assert best is not None
     rivals = {name: pair for name in order if (pair := pair_of(comparison, best, name)) and pair.kind not in NEVER}
     tied = tuple(name for name, pair in rivals.items() if pair.winner is None)
+    slower = tuple(name for name, pair in rivals.items() if pair.kind == PairKind.MORE_EFFICIENT and at is None)
+    kind = LeadKind.TIED if tied else LeadKind.EFFICIENT if slower else LeadKind.TAKE
     standing = next((each for each in comparison.standings if each.name == best), None)
     return Lead(
-        kind=LeadKind.ALONE if not rivals else LeadKind.TIED if tied else LeadKind.TAKE,
+        kind=kind if rivals else LeadKind.ALONE,
         name=best,
-        tied=tied,
+        tied=tied or slower,
         num=len(rivals) + 1,
         p_best=None if standing is None else standing.p_best,
         regret=None if standing is None else standing.regret,
@@ -87,6 +92,8 @@ def lead_text(lead: Lead, decimals: int, at: float | None = None) -> str:
         return f"{lead.name} leads"
     if lead.kind == LeadKind.ALONE:
         return f"Only {lead.name} has a curve: there is nothing to compare it with"
+    if lead.kind == LeadKind.EFFICIENT:
+        return f"Take {lead.name}: it needs less compute than {listed(lead.tied)}, and none is clearly higher"
     odds = f"best{'' if at is None else f' at {compute_text(at)}'} with probability {probability_text(lead.p_best)}"
     if lead.kind == LeadKind.TAKE:
         return f"Take {lead.name}: {odds}"
