@@ -38,21 +38,23 @@ PROGRAMS = {
 }
 
 
-def played() -> dict[str, Completion]:
-    """Return a conversation with each of the programs of own_programs."""
+def played(num: int) -> list[dict[str, Completion]]:
+    """Return a conversation with each of the programs of own_programs, `num` times."""
     settings = EnvironmentSettings.model_validate({"name": "harness", "program": "own_programs:chosen"})
     steps = build_steps(EnvironmentSpec(settings=settings), GradingSettings(timeout_s=60.0))
     playing = Playing(name="harness", steps=steps, observe=observe, opened=opened)
     with closing(turns_engine({"own": playing})) as engine:
         problems = [Problem(id=name, prompt="", answer=name, task="own") for name in PROGRAMS]
-        engine.submit([request(number, budget=200, problem=each) for number, each in enumerate(problems)])
-        completions = {completion.request.problem.id: completion for completion in drain(engine)}
+        rounds = []
+        for _ in range(num):
+            engine.submit([request(number, budget=200, problem=each) for number, each in enumerate(problems)])
+            rounds.append({completion.request.problem.id: completion for completion in drain(engine)})
     assert engine.first_errors == {"harness": "RuntimeError: broken on purpose"}
-    return completions
+    return rounds
 
 
 def test_programs_are_conversations_that_repeat_themselves():
-    completions = played()
+    completions, again = played(2)
     assert {name: episode(each) for name, each in completions.items()} == PROGRAMS
     # Calls that extend each other are one conversation.
     talk = completions["talk"]
@@ -62,7 +64,6 @@ def test_programs_are_conversations_that_repeat_themselves():
     branch = completions["branch"]
     assert (branch.request.prompt_tokens, len(branch.turns), branch.tokens[branch.turns[0][1]]) == ((6,), 2, 7)
     assert completions["silent"].num_trained_tokens == 0
-    again = played()
     for name in PROGRAMS.keys() - {"in_parallel"}:
         assert again[name].tokens.tolist() == completions[name].tokens.tolist()
 
@@ -119,7 +120,7 @@ def test_program_that_cannot_be_used_is_refused(settings: dict[str, object], mes
 def test_harness_needs_processes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("scalerl.environments.build.os", SimpleNamespace(name="nt"))
     with pytest.raises(RecipeError, match="needs Linux or macOS"):
-        played()
+        played(1)
 
 
 # -- the examples, with the packages that `make test-slow` installs ----------------------------------------------------

@@ -117,9 +117,6 @@ def test_a_trial_holds_a_conversation_and_shows_it(tmp_path):
     assert "own_environments:Nudge" in text
     assert "problem | " in text
     assert "model | " in text
-    broken = Run(small("task.environment=own_environments:Broken"), tmp_path / "run")
-    with closing(broken), pytest.raises(GraderError, match="broken on purpose"):
-        try_parts(broken.parts)
 
 
 def test_tasks_with_and_without_an_environment_mix(tmp_path):
@@ -130,10 +127,12 @@ def test_tasks_with_and_without_an_environment_mix(tmp_path):
         "tasks.played=arithmetic",
         "tasks.played.num_problems=12",
         "tasks.played.environment=own_environments:Nudge",
+        "tasks.played.environment.in_process=true",
         "evaluation.sets.most=arithmetic",
         "evaluation.sets.most.num_prompts=4",
         "evaluation.sets.most.environment=own_environments:Nudge",
         "evaluation.sets.most.environment.most=3",
+        "evaluation.sets.most.environment.in_process=true",
         "budget.steps=2",
     )
     Run(recipe, tmp_path / "run").train()
@@ -151,17 +150,12 @@ def test_evaluation_of_a_model_in_an_environment():
     assert row["num_samples"] == 12
 
 
-def test_single_turn_rows_do_not_mention_conversations(tmp_path):
-    Run(small("budget.steps=1"), tmp_path / "run").train()
-    (row,) = store.read_metrics(tmp_path / "run")
-    assert not {"rollout/turns_mean", "rollout/tool_s"} & row.keys()
-    assert row["time/tools_s"] == 0
-
-
 def test_environment_that_always_fails_ends_the_run_with_its_error(tmp_path):
-    recipe = small("task.environment=own_environments:Broken", "budget.steps=1")
+    run = Run(small("task.environment=own_environments:Broken", "budget.steps=1"), tmp_path / "run")
+    with pytest.raises(GraderError, match="broken on purpose"):
+        try_parts(run.parts)
     with pytest.raises(Exception, match="broken on purpose"):
-        Run(recipe, tmp_path / "run").train()
+        run.train()
 
 
 @pytest.mark.parametrize(

@@ -303,7 +303,7 @@ def pipeline_over(engine, max_lag: int, curriculum, **changes) -> Pipeline:
     )
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 4), st.integers(0, 2**16), st.sampled_from([2, 8, 64]))
 def test_lag_stays_within_its_bound_over_random_step_times(max_lag, seed, slots):
     inner = FakeEngine(slots=slots, stop_tokens=STOPS, seed=seed)

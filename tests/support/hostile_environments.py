@@ -59,8 +59,8 @@ def leave_a_child() -> str:
     return "5"
 
 
-def print_a_gigabyte() -> str:
-    for _ in range(1000):
+def print_much() -> str:
+    for _ in range(100):
         sys.stdout.write("x" * 1_000_000)
         sys.stderr.write("x" * 1_000_000)
     return "5"
@@ -130,7 +130,7 @@ HARMS = {
         fork_bomb,
         come_back_twice,
         leave_a_child,
-        print_a_gigabyte,
+        print_much,
         eat_memory,
         say_much,
         return_nan,

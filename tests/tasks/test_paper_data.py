@@ -11,33 +11,20 @@ from scalerl.config import load_recipe
 from scalerl.graders.rules import GRADERS
 from scalerl.run.parts import build_task, build_tasks
 
-POLARIS = [
-    {"problem": f"Find ${number}^2$.", "answer": str(number**2), "difficulty": f"{number % 8}/8"}
-    for number in range(40)
-]
+POLARIS = [{"problem": f"Find ${each}^2$.", "answer": str(each**2), "difficulty": "3/8"} for each in range(40)]
 SHARED = {"problem": "Find $a$ if $a + 1 = \\frac{3}{2}$.", "answer": "\\frac{1}{2}", "difficulty": "3/8"}
 AIME24 = [
     {
-        "id": 60 + number,
-        "problem": f"Every morning Aya walks {number} km. Find her time.",
-        "solution": f"... \\boxed{{{number:03d}}}",
-        "answer": f"{number:03d}",
-        "url": "https://example.org",
-        "year": "2024",
+        "id": 60 + each,
+        "problem": f"Aya walks {each} km.",
+        "solution": f"... \\boxed{{{each:03d}}}",
+        "answer": f"{each:03d}",
     }
-    for number in range(3)
+    for each in range(3)
 ]
 AIME25 = [{"problem": f"Find all $b > {each}$.", "answer": str(70 + each), "id": str(each)} for each in range(3)]
-MATH500 = [
-    {
-        "problem": SHARED["problem"],
-        "solution": "We have $a = \\frac12$, so the answer is $\\boxed{\\frac{1}{2}}$.",
-        "answer": "\\frac{1}{2}",
-        "subject": "Algebra",
-        "level": 2,
-        "unique_id": "test/algebra/807.json",
-    }
-]
+SOLVED = {"solution": "We have $a = \\frac12$, so the answer is $\\boxed{\\frac{1}{2}}$.", "answer": "\\frac{1}{2}"}
+MATH500 = [{"problem": SHARED["problem"], **SOLVED, "subject": "Algebra", "level": 2, "unique_id": "test/807.json"}]
 FILES: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "polaris-data-53K": [*POLARIS, SHARED],
     "aime24": AIME24,
