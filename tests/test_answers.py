@@ -1,10 +1,7 @@
 """What a model wrote at its evaluations, kept and counted (benchmarks/answers.py)."""
 
 import importlib
-import sys
-from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 answers = importlib.import_module("answers")
 
 TAGS = {"thinking_start": "<think>", "thinking_end": "</think>"}

@@ -4,13 +4,11 @@ import importlib
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 gpu, gpu_parts = map(importlib.import_module, ("gpu", "gpu_parts"))
 CPU = torch.device("cpu")
 FIGURES = {

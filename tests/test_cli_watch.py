@@ -8,8 +8,9 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from boards import GrowingRun, wait_until
+from boards import GrowingRun
 from commands import scalerl
+from until import wait_until
 
 from scalerl.cli import watch as cli_watch
 from scalerl.report.board import beside

@@ -1,14 +1,11 @@
 """The gate of the curve model: its simulated truths, its scores and what it counts as missed."""
 
 import importlib
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 gate, fitters, populations, measured = map(importlib.import_module, ("gate", "gate_fitters", "populations", "measured"))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from commands import scalerl
-from sandbox_support import needs_bubblewrap
+from needs import needs_bubblewrap
 
 from scalerl import store
 from scalerl.cli import study

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from commands import scalerl
 from run_folders import write_run, write_study
 
@@ -43,11 +42,24 @@ def study(folder: Path) -> list[object]:
     return ["study", folder / "study.toml", "--dry-run"]
 
 
-@pytest.mark.parametrize("make", [csv, run, recipe, missing, study])
-def test_terminal_gets_no_sequence_of_a_name(tmp_path: Path, make: object) -> None:
-    command = [sys.executable, "-m", "scalerl", *map(str, make(tmp_path))]  # type: ignore[operator]
+COMMANDS = """
+import json, sys
+from scalerl.cli import main
+for words in map(json.loads, sys.argv[1:]):
+    sys.argv[1:] = words
+    try:
+        main()
+    except SystemExit:
+        print("-----", flush=True)
+"""
+
+
+def test_terminal_gets_no_sequence_of_a_name(tmp_path: Path) -> None:
+    lines = [make(tmp_path) for make in (csv, run, recipe, missing, study)]
+    words = [json.dumps([str(word) for word in line]) for line in lines]
     ours, theirs = pty.openpty()
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "200"}
+    command = [sys.executable, "-c", COMMANDS, *words]
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
     shown = b""
@@ -59,10 +71,11 @@ def test_terminal_gets_no_sequence_of_a_name(tmp_path: Path, make: object) -> No
     process.wait()
     os.close(ours)
     # The terminal itself ends each line with both.
-    text = shown.decode().replace("\r\n", "\n")
-    assert "Traceback" not in text
-    assert "owned" in text
-    assert [mark for mark in SEQUENCES if mark in text] == []
+    *texts, rest = shown.decode().replace("\r\n", "\n").split("-----\n")
+    assert (len(texts), rest) == (len(lines), "")
+    for text in texts:
+        assert "owned" in text
+        assert [mark for mark in SEQUENCES if mark in text] == []
 
 
 def test_report_holds_no_markup_of_a_name(tmp_path: Path) -> None:

@@ -4,9 +4,7 @@ import importlib
 import json
 import shlex
 import sys
-from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 lease = importlib.import_module("lease")
 
 TRAINER = """

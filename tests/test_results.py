@@ -2,15 +2,13 @@
 
 import importlib
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "benchmarks"))
 study_table = importlib.import_module("study_table")
 
+ROOT = Path(__file__).parents[1]
 FOUND = [
     (page.stem, found["command"], found["printed"])
     for page in sorted((ROOT / "docs/results").glob("*.md"))

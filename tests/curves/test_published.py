@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from shared_data import FOLDER, needs_shared_data
+from needs import SHARED_DATA, needs_shared_data
 
 from scalerl.curves import Grid, PairKind, Verdict, compare, fit, score
 
@@ -15,7 +15,7 @@ pytestmark = needs_shared_data
 @cache
 def curves() -> dict[str, dict[str, np.ndarray]]:
     rows: dict[str, dict[str, list]] = {}
-    with open(FOLDER / "scalerl_published_curves.csv") as file:
+    with open(SHARED_DATA / "scalerl_published_curves.csv") as file:
         for row in csv.DictReader(file):
             name = f"{row['figure']}/{row['series']}"
             point = (float(row["gpu_hours"]), float(row["pass_rate"]))

@@ -5,7 +5,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from sandbox_support import needs_bubblewrap
+from needs import needs_bubblewrap
 
 from scalerl.environments.python import python_tool
 from scalerl.environments.tools import Plain, Tools, schema_of

@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from sandbox_support import needs_bubblewrap
+from needs import needs_bubblewrap
 
 from scalerl.config.parts import GradingSettings
 from scalerl.errors import GraderError

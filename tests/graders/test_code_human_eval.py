@@ -6,8 +6,7 @@ import sys
 from typing import Any
 
 import pytest
-from human_eval_problems import human_eval_rows
-from sandbox_support import needs_bubblewrap
+from needs import human_eval_rows, needs_bubblewrap
 
 from scalerl.graders.code import run_program
 from scalerl.graders.sandbox.job import Outcome, RunLimits

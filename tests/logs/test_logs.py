@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from log_texts import EVALS, EVERY_4, LOGS, STEPS, Log, R, events, old_verl
+from needs import SHARED_DATA, needs_shared_data
 from read_logs import names, read, write
-from shared_data import FOLDER, needs_shared_data
 from typer.testing import CliRunner
 
 from scalerl.cli import app
@@ -141,7 +141,7 @@ REAL = {
 @pytest.mark.parametrize("name", REAL)
 def test_real_log_is_read(name: str) -> None:
     kind, y, x, points = REAL[name]
-    tables = read_tables([FOLDER / name])
+    tables = read_tables([SHARED_DATA / name])
     assert {table.kind for table in tables} == {kind}
     found = [(series.y_label, series.x_label, len(series.compute)) for series in series_from(tables, Selection())]
     assert found == [(y, x, num) for num in points]
@@ -150,15 +150,15 @@ def test_real_log_is_read(name: str) -> None:
 @needs_shared_data
 @pytest.mark.parametrize("name", {kind: name for name, (kind, *_) in REAL.items()}.values())
 def test_real_log_of_each_format_is_fitted(name: str) -> None:
-    result = CliRunner().invoke(app, ["fit", str(FOLDER / name), "--json"])
+    result = CliRunner().invoke(app, ["fit", str(SHARED_DATA / name), "--json"])
     assert result.exit_code == 0, result.output or result.exception
 
 
 @needs_shared_data
 def test_three_attempts_of_verl_are_one_run() -> None:
-    [series] = read(FOLDER / "foreign_logs/verl_attempts", x="_step")
+    [series] = read(SHARED_DATA / "foreign_logs/verl_attempts", x="_step")
     assert series.start == pytest.approx(0.00701, abs=1e-4)
     assert (series.compute[0], series.compute[-1]) == (4, 400)
     assert series.reward[-50:].mean() == pytest.approx(0.92, abs=0.02)
-    [evaluated] = read(FOLDER / "foreign_logs/verl_attempts", x="_step", y="val/openai/gsm8k/reward/mean")
+    [evaluated] = read(SHARED_DATA / "foreign_logs/verl_attempts", x="_step", y="val/openai/gsm8k/reward/mean")
     assert evaluated.reward.tolist() == pytest.approx([0.007, 0.839, 0.864, 0.871, 0.875], abs=1e-3)

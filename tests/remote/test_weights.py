@@ -7,8 +7,8 @@ from contextlib import suppress
 import pytest
 import torch
 from contracts.requests import by_key, drain, mixed_requests
-from families import make_model
 from fleets import make_fleet
+from tiny_models import sampled_model
 
 from scalerl.remote.weights import Gone, InStore, SharedMemory, pack, publisher, store, unpack
 from scalerl.rollout.torch.engine import TorchEngine
@@ -98,7 +98,7 @@ def test_memory_of_a_published_weight_can_still_be_freed():
 
 
 def test_fleet_of_torch_engines_samples_as_one(request):
-    model, weights = make_model("llama"), make_model("llama", seed=1).state_dict()
+    model, weights = sampled_model("llama"), sampled_model("llama", seed=1).state_dict()
 
     def engine(number: int) -> TorchEngine:
         return TorchEngine(model, slots=4, max_length=64, stop_tokens=(3,), chunk=8)

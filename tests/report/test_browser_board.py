@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from boards import GrowingRun, ServedBoard, wait_until
+from boards import GrowingRun, ServedBoard
 from run_folders import write_study
+from until import wait_until
 
 HOSTILE = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
 SLOW = 30_000  # other processes use this machine too

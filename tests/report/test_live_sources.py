@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from boards import ServedBoard, wait_until
+from boards import ServedBoard
+from until import wait_until
 
 from scalerl.report.board.looks import look_at
 from scalerl.report.files import Root

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from boards import GrowingRun, ServedBoard, wait_until
+from boards import GrowingRun, ServedBoard
 from ray_processes import descendants
 from run_folders import write_study
+from until import wait_until
 
 import scalerl
 from scalerl.errors import UsageError

@@ -26,10 +26,10 @@ from ray_processes import (
     processes_with,
     shared_memory,
     shared_memory_of,
-    wait_until,
 )
 from ray_runs import kinds_of_loss
 from small_runs import SHORT, SMALL, check_lineage
+from until import wait_until
 
 from scalerl import store
 

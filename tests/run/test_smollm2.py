@@ -5,9 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from human_eval_problems import human_eval_rows
-from sandbox_support import needs_bubblewrap
-from shared_data import FOLDER, needs_shared_data
+from needs import SHARED_DATA, human_eval_rows, needs_bubblewrap, needs_shared_data
 
 from scalerl import store
 from scalerl.config import load_recipe
@@ -47,7 +45,7 @@ def lenient(text: str, answer: str) -> bool | None:
 @needs_shared_data
 @needs_smollm2
 def test_smollm2_samples_gsm8k_with_its_chat_template_and_trains(tmp_path: Path):
-    paths = [f"task.{key}={FOLDER / 'gsm8k' / file}" for key, file in FILES.items()]
+    paths = [f"task.{key}={SHARED_DATA / 'gsm8k' / file}" for key, file in FILES.items()]
     recipe = load_recipe("smollm2-gsm8k", [*SMALL, *paths, f"task.grader={__name__}:lenient"])
     run = Run(recipe, tmp_path / "run")
     before = {name: weight.clone() for name, weight in run.learner.weights().items()}

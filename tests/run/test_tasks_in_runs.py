@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import small_runs
-from sandbox_support import needs_bubblewrap
+from needs import needs_bubblewrap
 
 from scalerl import store
 from scalerl.config import Recipe, load_recipe

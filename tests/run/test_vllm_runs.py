@@ -4,12 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from ray_processes import alive, command_line, descendants, generators_of, left_in_shared_memory
+from until import wait_until
 
 from scalerl import store
 from scalerl.config import load_recipe
@@ -42,13 +42,6 @@ def vllm_children(root: int) -> list[int]:
     return sorted(pid for pid in children if "/site-packages/vllm/" in Path(f"/proc/{pid}/maps").read_text())
 
 
-def wait_for(what, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.2)
-
-
 @pytest.mark.xdist_group("shared memory")
 @pytest.mark.parametrize(
     ("number", "reason", "learner"),
@@ -73,12 +66,12 @@ def test_a_vllm_that_dies_is_replaced(tmp_path: Path, number, reason: str, learn
 
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
         try:
-            wait_for(lambda: (folder / store.METRICS).exists() or losses(), 600)
+            wait_until(lambda: (folder / store.METRICS).exists() or losses(), 600)
             (sampling,) = vllm_children(run.pid)
             os.kill(sampling, number)
-            wait_for(losses, 300)
+            wait_until(losses, 300)
             num = len(store.read_metrics(folder))
-            wait_for(lambda: len(store.read_metrics(folder)) > num + 3 or (losses() and False), 300)
+            wait_until(lambda: len(store.read_metrics(folder)) > num + 3 or (losses() and False), 300)
             processes = descendants(run.pid)
             run.send_signal(signal.SIGTERM)
             output, _ = run.communicate(timeout=120)
@@ -91,7 +84,7 @@ def test_a_vllm_that_dies_is_replaced(tmp_path: Path, number, reason: str, learn
     groups = [key for row in rows for key in row["groups"]]
     assert len(groups) == len(set(groups)) == 4 * len(rows)
     assert max(row["rollout/lag_max"] for row in rows) <= 8
-    wait_for(lambda: not alive({sampling, *processes}), 30)
+    wait_until(lambda: not alive({sampling, *processes}), 30)
     assert left_in_shared_memory() <= before
 
 
@@ -134,12 +127,12 @@ def test_under_ray_lost_generators_with_vllm_are_replaced(tmp_path: Path):
             assert run.poll() is None, run.communicate()[0]
             return (folder / store.METRICS).exists() and len(store.read_metrics(folder)) >= num
 
-        wait_for(done, 1200)
+        wait_until(done, 1200)
 
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
         try:
             wait_for_steps(2)
-            wait_for(lambda: len(vllm_children(run.pid)) == 2, 300)
+            wait_until(lambda: len(vllm_children(run.pid)) == 2, 300)
             processes = descendants(run.pid)
             # First vLLM alone is killed; then a whole generator, whose vLLM must end by itself.
             os.kill(vllm_children(run.pid)[0], signal.SIGKILL)
@@ -147,15 +140,15 @@ def test_under_ray_lost_generators_with_vllm_are_replaced(tmp_path: Path):
             generator = generators_of(run.pid)[0]
             (orphan,) = vllm_children(generator)
             os.kill(generator, signal.SIGKILL)
-            wait_for(lambda: not alive({orphan}), 30)
+            wait_until(lambda: not alive({orphan}), 30)
             wait_for_steps(len(store.read_metrics(folder)) + 5)
-            wait_for(lambda: len(vllm_children(run.pid)) == 2, 300)
+            wait_until(lambda: len(vllm_children(run.pid)) == 2, 300)
             processes |= descendants(run.pid)
             run.send_signal(signal.SIGTERM)
             output, _ = run.communicate(timeout=120)
         finally:
             run.kill()
-    wait_for(lambda: not alive(processes), 30)
+    wait_until(lambda: not alive(processes), 30)
     rows = store.read_metrics(folder)
     losses = [loss for row in rows for loss in row.get("lost", ())]
     assert "was ended by SIGKILL" in losses[0]["reason"]

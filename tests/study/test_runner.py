@@ -4,12 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from small_study import NAMES, STUDY, open_only, plan_of, run, run_plan, starts, states
+from until import wait_until
 
 from scalerl import store
 from scalerl.study.folder import fair_axis, read_study
@@ -120,13 +120,6 @@ def driver(tmp_path: Path, behaviour: dict[str, str]) -> subprocess.Popen[str]:
     """A study in a process of its own, to be stopped and killed."""
     code = DRIVER.format(tests=str(Path(__file__).parents[1] / "support"), tmp=str(tmp_path), behaviour=behaviour)
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def waiting(tmp_path: Path, name: str) -> Callable[[], bool]:

@@ -3,8 +3,7 @@
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 from urllib.error import HTTPError
@@ -57,17 +56,6 @@ class ServedBoard:
         """Return the details of the run or log of this name."""
         row = next(row for row in self.json("/api/runs")["runs"] if row["name"] == name)
         return self.json(f"/api/runs/{row['key']}")
-
-
-def wait_until(check: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """Return the first true value of a check."""
-    until = time.monotonic() + seconds
-    while True:
-        value = check()
-        if value or time.monotonic() > until:
-            assert value, "nothing came in time"
-            return value
-        time.sleep(0.05)
 
 
 class GrowingRun:

@@ -3,7 +3,6 @@
 import functools
 import queue
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,15 +22,6 @@ def make_fleet(make_engine: Callable[[int], Any], num_generators: int, *, slots:
         return LocalLink(lambda: Generator(make_engine(number), slots=slots))
 
     return Fleet(start, num_generators, check=check, **settings)
-
-
-def wait_for(condition: Callable[[], Any], *, timeout_s: float = 120.0) -> Any:
-    """Wait until the condition holds, and return its value."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "the condition never held"
-        time.sleep(0.002)
-    return value
 
 
 class LocalLink:

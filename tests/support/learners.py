@@ -4,8 +4,8 @@ import tempfile
 
 import torch
 from batches import VERSION
-from tiny_models import SIZES, tiny_model
-from transformers import LlamaConfig, LlamaForCausalLM
+from tiny_models import SIZES, random_model, tiny_model
+from transformers import LlamaConfig
 
 from scalerl.config import load_recipe
 from scalerl.learner.state import whole
@@ -31,8 +31,7 @@ def make_learner(*overrides, family="smollm", dtype=torch.float32, seed=0):
 
 def gpu_model(**changes):
     """A Llama on a GPU, with heads of 16, which the attention kernel takes."""
-    torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(**SIZES | {"hidden_size": 64} | changes)).to("cuda").eval()  # pyright: ignore[reportArgumentType]
+    return random_model(LlamaConfig(**SIZES | {"hidden_size": 64} | changes)).to("cuda")  # pyright: ignore[reportArgumentType]
 
 
 def check_close(ours, theirs, digits, rtol=0.0):

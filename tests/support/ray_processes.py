@@ -1,11 +1,9 @@
 """Processes and files of one Ray session, found by the driver's process id, so that other sessions are left alone."""
 
 import os
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 
 def _parents() -> dict[int, int]:
@@ -118,12 +116,3 @@ def processes_with(variable: str) -> set[int]:
             if variable.encode() in path.read_bytes().split(b"\0"):
                 found.add(int(path.parent.name))
     return set(alive(found))
-
-
-def wait_until(condition: Callable[[], Any], timeout_s: float, what: str) -> Any:
-    """Wait until the condition holds, and return its value."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what} did not happen within {timeout_s:g} s"
-        time.sleep(0.1)
-    return value

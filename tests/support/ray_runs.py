@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ray_processes import wait_until
+from until import wait_until
 
 from scalerl import store
 

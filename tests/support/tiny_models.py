@@ -1,4 +1,4 @@
-"""Models of every supported family, small enough for a test."""
+"""Random models of every supported family, small enough for a test."""
 
 import copy
 from typing import Any
@@ -7,6 +7,7 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
+    MistralConfig,
     OlmoeConfig,
     Qwen2Config,
     Qwen3Config,
@@ -55,10 +56,43 @@ WINDOWED = {
 """Models of which some layers attend to the last few tokens only."""
 
 
+def _peaked(**changes: Any) -> dict[str, Any]:
+    peaked = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "initializer_range": 0.3}
+    no_tokens = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    return SIZES | peaked | no_tokens | {"max_position_embeddings": 256} | changes
+
+
+# Heads of 16 are the least that the kernels of a GPU take.
+SAMPLED = {
+    "llama": LlamaConfig(**_peaked()),
+    "llama-tied": LlamaConfig(**_peaked(head_dim=16, tie_word_embeddings=True)),
+    "llama-biased": LlamaConfig(**_peaked(attention_bias=True, mlp_bias=True)),
+    "llama-no-groups": LlamaConfig(**_peaked(num_key_value_heads=4)),
+    "mistral": MistralConfig(**_peaked(sliding_window=None)),
+    "qwen2": Qwen2Config(**_peaked(num_attention_heads=2, num_key_value_heads=1)),
+    "qwen3": Qwen3Config(**_peaked(head_dim=16, tie_word_embeddings=True)),
+}
+"""What engines are tested with: peaked distributions over a vocabulary of 64."""
+
+
 def tiny_model(family="smollm", *, seed=0, dtype=torch.float32):
+    return random_model({**FAMILIES, **MIXTURES, **WINDOWED}[family], seed, dtype)
+
+
+def sampled_model(config: Any, seed: int = 0) -> Any:
+    """Return a model for tests of engines, of a config or of the family that this names."""
+    model = random_model(SAMPLED[config] if isinstance(config, str) else config, seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            # As built, biases are 0 and norms 1: an engine that forgot them would pass.
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn_like(parameter) * (0.2 if "norm" in name else 1.0))
+    return model
+
+
+def random_model(config: Any, seed: int = 0, dtype: torch.dtype = torch.float32) -> Any:
     torch.manual_seed(seed)
-    config = copy.deepcopy({**FAMILIES, **MIXTURES, **WINDOWED}[family])
-    return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=dtype).eval()
+    return AutoModelForCausalLM.from_config(copy.deepcopy(config), attn_implementation="sdpa", dtype=dtype).eval()
 
 
 def chosen_experts(model, completion):

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from tiny_models import sampled_model
+from transformers import LlamaConfig
 
 from scalerl.config.parts import VllmSettings
 from scalerl.remote.peer import Limits
@@ -29,14 +29,8 @@ SHAPE: dict[str, Any] = {
 
 
 def llama(*, tied: bool = False, seed: int = 0) -> Any:
-    """Return a random Llama in FP32, with norms that are not 1."""
-    torch.manual_seed(seed)
-    model = LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=tied)).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter.add_(0.2 * torch.randn_like(parameter))
-    return model
+    """Return a random Llama in FP32."""
+    return sampled_model(LlamaConfig(**SHAPE, tie_word_embeddings=tied), seed)
 
 
 def saved(model: Any, folder: Path) -> str:

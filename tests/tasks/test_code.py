@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sandbox_support import needs_bubblewrap
+from needs import needs_bubblewrap
 
 from scalerl.errors import TaskError
 from scalerl.graders.code import run_program

@@ -2,7 +2,7 @@ import ast
 import json
 
 import pytest
-from sandbox_support import needs_bubblewrap
+from needs import needs_bubblewrap
 
 from scalerl.graders.code import run_program
 from scalerl.graders.sandbox.job import Reference

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from hostile_programs import CHEATS, EXHAUSTION, OUTSIDE, Hostile
-from sandbox_support import needs_bubblewrap
+from needs import needs_bubblewrap
 
 from scalerl.graders.sandbox.job import Outcome, Reference, RunLimits
 from scalerl.graders.sandbox.runner import Runner

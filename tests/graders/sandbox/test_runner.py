@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox_support import needs_bubblewrap
+from needs import needs_bubblewrap
 
 from scalerl.errors import SandboxError
 from scalerl.graders.sandbox.box import Box

@@ -4,8 +4,9 @@ import pytest
 from contracts.engine import *  # noqa: F403
 from contracts.requests import by_key, drain, make_request
 from fake_engine import FakeEngine
-from fleets import make_fleet, wait_for
+from fleets import make_fleet
 from gated import GatedEngine
+from until import wait_until
 
 from scalerl.types import LengthPlan
 
@@ -48,7 +49,7 @@ def test_versions_rise_within_a_completion(make_engine, new_weights):
     fleet = make_engine(slots=2, version=4, engine=gated)
     fleet.wait_ready()
     fleet.submit([make_request(number, plan=LengthPlan(answer_budget=40)) for number in range(3)])
-    engine = wait_for(lambda: gates and gates[0])
+    engine = wait_until(lambda: gates and gates[0])
     engine.allow(1)
     engine.wait_idle()
     # The second poll has begun, with the old weights.

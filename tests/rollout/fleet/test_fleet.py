@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from contracts.requests import drain, make_request
 from fake_engine import FakeEngine
-from fleets import make_fleet, wait_for
+from fleets import make_fleet
 from gated import GatedEngine
+from until import wait_until
 
 from scalerl.errors import EngineError, RecipeError
 from scalerl.remote import peer as peer_module
@@ -36,7 +37,7 @@ def gated():
         patient = {"slots": 64, "limits": Limits(silent_s=300.0, stuck_s=300.0)}
         fleet = make_fleet(engine, num_members, **(patient | settings))
         fleets.append(fleet)
-        wait_for(lambda: (fleet.poll(), fleet.num_ready == num_members)[1])
+        wait_until(lambda: (fleet.poll(), fleet.num_ready == num_members)[1])
         return fleet, made
 
     yield make
@@ -57,7 +58,7 @@ def keys(requests) -> list[str]:
 
 def received(engines, num: int) -> set[str]:
     """Wait until an engine was given that many requests, and return their keys."""
-    wait_for(lambda: len(engines[-1].submitted) >= num)
+    wait_until(lambda: len(engines[-1].submitted) >= num)
     return {request.key for request in engines[-1].submitted}
 
 
@@ -78,13 +79,13 @@ def test_requests_of_a_dead_member_are_given_to_others(gated):
     fleet.submit(requests)
     received(made[0], 6)
     made[0][0].break_down()
-    wait_for(lambda: fleet.losses or fleet._hear(lambda: True))
+    wait_until(lambda: fleet.losses or fleet._hear(lambda: True))
     (loss,) = fleet.losses
     assert (loss.number, loss.kind, loss.num_requests) == (0, "died", 6)
     assert "broke down" in loss.reason
     # To the other one, or to the newcomer if that is ready first.
     made[1][0].allow(100)
-    wait_for(lambda: len(made[0]) == 2)
+    wait_until(lambda: len(made[0]) == 2)
     made[0][1].allow(100)
     assert keys(completion.request for completion in drain(fleet)) == keys(requests)
     assert fleet.num_pending == 0
@@ -98,7 +99,7 @@ def test_hung_member_is_replaced_and_its_late_answers_ignored(gated):
     received(made[1], 2)
     # Both hang; replacements take over. Then the old ones wake up.
     completions = []
-    wait_for(lambda: (completions.extend(fleet.poll()), len(fleet.losses) >= 2)[1])
+    wait_until(lambda: (completions.extend(fleet.poll()), len(fleet.losses) >= 2)[1])
     assert {loss.kind for loss in fleet.losses} == {"stuck"}
     for engines in made.values():
         for engine in engines:
@@ -110,7 +111,7 @@ def test_hung_member_is_replaced_and_its_late_answers_ignored(gated):
             engines[-1].allow(100)
         return not fleet.num_pending
 
-    wait_for(all_back)
+    wait_until(all_back)
     for _ in range(5):
         completions.extend(fleet.poll())
     assert keys(completion.request for completion in completions) == keys(requests)
@@ -129,7 +130,7 @@ def test_newcomer_starts_with_the_last_weights(gated):
     assert before.decoded == 16
     fleet.submit(group(1))
     made[0][0].break_down()
-    wait_for(lambda: (fleet.poll(), len(made[0]) == 2)[1])
+    wait_until(lambda: (fleet.poll(), len(made[0]) == 2)[1])
     assert fleet.work == before
     made[0][1].allow(100)
     completions = drain(fleet)
@@ -149,7 +150,7 @@ def test_too_many_replacements_end_the_fleet_with_the_reason(gated):
         return False
 
     with pytest.raises(EngineError, match=r"broke down, after 2 replacements"):
-        wait_for(break_all)
+        wait_until(break_all)
     assert len(made[0]) == 3
     with pytest.raises(EngineError, match="after 2 replacements"):
         fleet.poll()
@@ -213,7 +214,7 @@ def silent_fleet(request, *messages, replacements=10, **limits):
 def test_silent_generator_is_replaced(request):
     fleet, started = silent_fleet(request, ("ready", Report()), silent_s=0.1)
     fleet.submit(group(0))
-    wait_for(lambda: (fleet.poll(), fleet.losses)[1])
+    wait_until(lambda: (fleet.poll(), fleet.losses)[1])
     assert fleet.losses[0].kind == "silent"
     assert fleet.losses[0].num_requests == 2
     assert started[0].killed
@@ -242,7 +243,7 @@ def test_member_lost_in_a_pause_is_replaced_in_it(gated):
         # Member 0 has begun a poll when the pause comes, and ends it.
         made[0][0].break_down()
         made[1][0].allow(1)
-        wait_for(lambda: (fleet.poll(), len(made[0]) == 2)[1])
+        wait_until(lambda: (fleet.poll(), len(made[0]) == 2)[1])
 
         def allow_all() -> bool:
             returned.extend(fleet.poll())
@@ -251,7 +252,7 @@ def test_member_lost_in_a_pause_is_replaced_in_it(gated):
             return not fleet.num_pending
 
         returned: list = []
-        wait_for(allow_all)
+        wait_until(allow_all)
         assert keys(completion.request for completion in returned) == keys(inside)
     assert fleet.num_pending == len(outside)
     for engines in made.values():
@@ -293,7 +294,7 @@ def test_learner_waits_while_its_own_memory_is_read(gated):
     fleet.submit(group(0))
     received(made[0], 2)
     made[0][0].break_down()
-    wait_for(lambda: (fleet.poll(), len(made[0]) == 2 and made[0][1].pushed)[1])
+    wait_until(lambda: (fleet.poll(), len(made[0]) == 2 and made[0][1].pushed)[1])
     made[0][1].allow(5)
     assert {completion.first_version for completion in drain(fleet)} == {3}
 
@@ -325,6 +326,6 @@ def test_weights_that_travel_longer_than_a_step_are_used(is_gone: bool, expected
     assert not engine.submitted, "requests after a push wait for its weights"
     for parcel, pushed in zip((parcels[0], parcels[2]), expected, strict=True):
         parcel.arrives.set()
-        wait_for(lambda pushed=pushed: (generator.advance(lambda *_: None), engine.pushed == pushed)[1])
-    wait_for(lambda: (generator.advance(lambda *_: None), len(engine.submitted) == 6)[1])
+        wait_until(lambda pushed=pushed: (generator.advance(lambda *_: None), engine.pushed == pushed)[1])
+    wait_until(lambda: (generator.advance(lambda *_: None), len(engine.submitted) == 6)[1])
     generator.close()

@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 from contracts.requests import by_key, drain
 from contracts.sampling import check_log_probs
-from families import make_model
 from played import STOPS, Echo, Slow, played_requests, playing, request, turns_engine
+from tiny_models import sampled_model
 
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.rollout.torch.scheduler import SlotScheduler, plan_prompts
 
 
 def torch_engine(slots: int, *, fused: bool = True) -> TorchEngine:
-    return TorchEngine(make_model("llama"), slots=slots, max_length=64, stop_tokens=STOPS, chunk=4, fused=fused)
+    return TorchEngine(sampled_model("llama"), slots=slots, max_length=64, stop_tokens=STOPS, chunk=4, fused=fused)
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -22,7 +22,7 @@ def test_a_turn_computes_only_what_is_new(fused):
     engine = turns_engine({"own": playing(Echo)}, inner=inner, slots=8, context=64)
     engine.submit(played_requests(8))
     completions = drain(engine)
-    check_log_probs(make_model("llama"), completions)
+    check_log_probs(sampled_model("llama"), completions)
     num_followed = sum(len(completion.turns) - 1 for completion in completions)
     assert num_followed > 8
     # The prompt once for all, then of each further turn the stop token and an observation of two, less the last token.
@@ -41,7 +41,7 @@ def test_slots_that_others_took_are_computed_again(slots):
     engine.submit([*played_requests(20), *singles])
     completions = drain(engine)
     assert len(completions) == 30
-    check_log_probs(make_model("llama"), completions)
+    check_log_probs(sampled_model("llama"), completions)
     alone = turns_engine({"own": playing(Echo)}, inner=torch_engine(30), slots=30, context=64)
     alone.submit([*played_requests(20), *singles])
     expected = by_key(drain(alone))
@@ -57,8 +57,8 @@ def test_pauses_and_pushes_leave_conversations_right():
     with engine.paused():
         engine.submit([replace(each, group=f"inside/{each.group}") for each in played_requests(6)])
         inside = drain(engine)
-    engine.push_weights(make_model("llama").state_dict(), 1)
-    check_log_probs(make_model("llama"), [*completions, *inside, *drain(engine)])
+    engine.push_weights(sampled_model("llama").state_dict(), 1)
+    check_log_probs(sampled_model("llama"), [*completions, *inside, *drain(engine)])
 
 
 def test_scheduler_prefers_slots_that_hold_nothing():

@@ -11,7 +11,7 @@ from contracts.engine import *  # noqa: F403
 from contracts.requests import by_key, drain, make_request, mixed_requests
 from contracts.sampling import *  # noqa: F403
 from contracts.sampling import check_log_probs
-from families import FAMILIES, make_model
+from tiny_models import SAMPLED, sampled_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from scalerl.errors import EngineError
@@ -22,7 +22,7 @@ from scalerl.rollout.torch.engine import TorchEngine, pass_tokens
 from scalerl.rollout.torch.layout import FixedRows
 from scalerl.types import Completion, LengthPlan
 
-BODIES = [*((family, True) for family in FAMILIES), ("llama-no-groups", False), ("qwen3", False)]
+BODIES = [*((family, True) for family in SAMPLED), ("llama-no-groups", False), ("qwen3", False)]
 
 
 @pytest.fixture
@@ -40,12 +40,12 @@ def fixed_rows(monkeypatch):
 
 @pytest.fixture
 def model(body):
-    return make_model(body[0])
+    return sampled_model(body[0])
 
 
 @pytest.fixture
 def new_weights(body):
-    return make_model(body[0], seed=1).state_dict()
+    return sampled_model(body[0], seed=1).state_dict()
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def make_engine(model, body):
 
 def engine_of(model, **changes):
     """A small engine of a model, or of one of a family."""
-    model = make_model(model) if isinstance(model, str) else model
+    model = sampled_model(model) if isinstance(model, str) else model
     return TorchEngine(model, **{"slots": 4, "max_length": 64, "stop_tokens": ()} | changes)
 
 
@@ -113,8 +113,8 @@ def test_what_a_recorded_graph_reads_stays_in_its_place(make_engine, new_weights
 
 
 def test_general_body_runs_where_the_fused_cannot():
-    assert all(FusedBody.fits(make_model(family)) for family in FAMILIES)
-    model = make_model("llama")
+    assert all(FusedBody.fits(sampled_model(family)) for family in SAMPLED)
+    model = sampled_model("llama")
     model.config.rope_parameters["rope_type"] = "dynamic"
     assert not FusedBody.fits(model)
     model.config.model_type = "other"
@@ -123,7 +123,7 @@ def test_general_body_runs_where_the_fused_cannot():
 
 @pytest.mark.parametrize("chunk", [1, 3, 16])
 def test_the_chunk_changes_nothing_but_the_pace(chunk):
-    model, requests = make_model("llama"), mixed_requests(10)
+    model, requests = sampled_model("llama"), mixed_requests(10)
     results = []
     for size in (8, chunk):
         engine = engine_of(model, stop_tokens=(3, 9), chunk=size)
@@ -136,7 +136,7 @@ def test_the_chunk_changes_nothing_but_the_pace(chunk):
 
 def test_launching_ahead_only_delays_new_weights():
     """As on a GPU, where the next chunk is under way before a poll returns."""
-    model, newer, requests = make_model("llama"), make_model("llama", seed=1), mixed_requests(10)
+    model, newer, requests = sampled_model("llama"), sampled_model("llama", seed=1), mixed_requests(10)
     results = []
     for ahead in (False, True):
         engine = engine_of(model, stop_tokens=(3, 9), chunk=4)
@@ -154,7 +154,7 @@ def test_launching_ahead_only_delays_new_weights():
 
 
 def test_non_finite_logits_name_the_request_and_are_fatal():
-    model = make_model("llama")
+    model = sampled_model("llama")
     engine = engine_of(model, chunk=8)
     engine.submit([make_request(7, plan=LengthPlan(answer_budget=30))])
     engine.poll()
@@ -181,7 +181,7 @@ def test_any_failure_on_the_device_is_an_engine_error(monkeypatch):
 
 @pytest.mark.parametrize("family", ["llama", "llama-tied"])
 def test_pushed_weights_are_all_or_none(family):
-    model = make_model(family)
+    model = sampled_model(family)
     engine = engine_of(model)
     weights = model.state_dict()
     with pytest.raises(ValueError, match="does not have"):
@@ -197,7 +197,7 @@ def test_pushed_weights_are_all_or_none(family):
 
 def test_training_goes_on_beside_the_engine():
     """The copy neither keeps gradients nor stops the learner's."""
-    model = make_model("llama-tied")
+    model = sampled_model("llama-tied")
     model(torch.tensor([[1, 2, 3]]), labels=torch.tensor([[1, 2, 3]])).loss.backward()
     engine = engine_of(model)
     engine.submit([make_request()])
@@ -211,11 +211,11 @@ def test_training_goes_on_beside_the_engine():
 @pytest.mark.parametrize("family", ["llama", "llama-tied"])
 @pytest.mark.parametrize("fp32_head", [True, False])
 def test_a_bf16_engine_of_an_fp32_learner_follows_its_updates(family, fp32_head):
-    model = make_model(family)
+    model = sampled_model(family)
     engine = engine_of(model, dtype=torch.bfloat16, fp32_head=fp32_head)
     for version in (0, 1):
         if version:
-            weights = make_model(family, seed=1).state_dict()
+            weights = sampled_model(family, seed=1).state_dict()
             model.load_state_dict(weights)
             engine.push_weights(weights, version)
         rounded = copy.deepcopy(model)
@@ -245,7 +245,7 @@ def test_a_bf16_engine_of_an_fp32_learner_follows_its_updates(family, fp32_head)
     ],
 )
 def test_unsupported_settings_are_refused(family, change, message):
-    model = make_model(family)
+    model = sampled_model(family)
     model.config.sliding_window = 32
     engine_of(model, max_length=32)
     with pytest.raises(ValueError, match=message):
@@ -263,7 +263,7 @@ def long_and_short_requests(num_rounds=1):
 
 
 def test_a_prompt_goes_where_its_slot_lies():
-    model = make_model("llama")
+    model = sampled_model("llama")
     engine = engine_of(model, slots=6, max_length=240, chunk=4)
     engine.submit(long_and_short_requests())
     check_log_probs(model, drain(engine))
@@ -317,12 +317,12 @@ class Largest(TorchDispatchMode):
 @pytest.mark.parametrize("graphs", [True, False])
 @pytest.mark.parametrize("family", ["llama-tied", "qwen2", "qwen3"])
 def test_on_a_gpu_completions_have_the_models_log_probs(family, graphs):
-    model, requests = make_model(family), mixed_requests(40)
+    model, requests = sampled_model(family), mixed_requests(40)
     engine = engine_of(model, slots=16, stop_tokens=(3,), device="cuda", cuda_graphs=graphs)
     for version in (0, 1):
         engine.submit(requests)
         check_log_probs(model, drain(engine), atol=1e-3)
-        weights = make_model(family, seed=1).state_dict()
+        weights = sampled_model(family, seed=1).state_dict()
         model.load_state_dict(weights)
         engine.push_weights(weights, version + 1)
 
@@ -335,7 +335,7 @@ def test_on_a_gpu_prompts_of_any_length_are_computed_by_graphs(family, monkeypat
     monkeypatch.setattr(
         Decoder, "_run_prompts", lambda self, shape: (met.update([shape]), pass_over_prompts(self, shape))
     )
-    model = make_model(family)
+    model = sampled_model(family)
     engine = engine_of(model, slots=6, max_length=240, device="cuda", prefill_tokens=100)
     engine.submit(long_and_short_requests(num_rounds=3))
     check_log_probs(model, drain(engine), atol=1e-3)
@@ -347,7 +347,7 @@ def test_on_a_gpu_prompts_of_any_length_are_computed_by_graphs(family, monkeypat
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_on_a_gpu_a_completion_does_not_depend_on_its_batch(dtype):
-    model, requests = make_model("qwen3"), mixed_requests(40)
+    model, requests = sampled_model("qwen3"), mixed_requests(40)
     engine = engine_of(model, slots=16, stop_tokens=(3,), device="cuda", dtype=dtype)
     engine.submit(requests)
     together = by_key(drain(engine))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from families import make_model
+from tiny_models import sampled_model
 
 from scalerl.rollout.torch.body import own_copy
 from scalerl.rollout.torch.engine import TorchEngine
@@ -15,12 +15,12 @@ EYE = torch.eye(32, dtype=torch.bfloat16)
 @pytest.mark.parametrize("family", ["llama", "llama-tied"])
 @pytest.mark.parametrize("named", ["state_dict", "parameters"])
 def test_pushed_fp32_head_is_exact_under_a_bf16_body(family, named):
-    model = make_model(family)
+    model = sampled_model(family)
     engine = TorchEngine(model, slots=2, max_length=64, stop_tokens=(), dtype=torch.bfloat16)
     head = engine._decoder._head
     assert torch.equal(head.logits(EYE).T, model.lm_head.weight)
     assert not torch.equal(model.lm_head.weight.bfloat16().float(), model.lm_head.weight)
-    newer = make_model(family, seed=1)
+    newer = sampled_model(family, seed=1)
     weights = newer.state_dict() if named == "state_dict" else dict(newer.named_parameters())
     engine.push_weights(weights, 1)
     assert torch.equal(head.logits(EYE).T, newer.lm_head.weight)
@@ -29,16 +29,16 @@ def test_pushed_fp32_head_is_exact_under_a_bf16_body(family, named):
 
 @pytest.mark.parametrize("family", ["llama", "llama-tied"])
 def test_without_fp32_the_head_is_rounded(family):
-    model = make_model(family)
+    model = sampled_model(family)
     head = Head(own_copy(model, dtype=torch.bfloat16, device=None), model, fp32=False)
-    for source in (model, make_model(family, seed=1)):
+    for source in (model, sampled_model(family, seed=1)):
         head.update(source.state_dict())
         assert torch.equal(head.logits(EYE).T, source.lm_head.weight.bfloat16().float())
 
 
 def test_a_bias_follows_too():
     def biased(seed):
-        model = make_model("llama", seed)
+        model = sampled_model("llama", seed)
         model.lm_head = torch.nn.Linear(32, 64)
         return model
 
@@ -54,9 +54,9 @@ def test_a_bias_follows_too():
 @pytest.mark.parametrize("family", ["llama", "llama-tied"])
 def test_gpu_pushed_fp32_head_is_not_rounded(family):
     engine = TorchEngine(
-        make_model(family), slots=2, max_length=64, stop_tokens=(), dtype=torch.bfloat16, device="cuda"
+        sampled_model(family), slots=2, max_length=64, stop_tokens=(), dtype=torch.bfloat16, device="cuda"
     )
-    newer = make_model(family, seed=1)
+    newer = sampled_model(family, seed=1)
     engine.push_weights(newer.state_dict(), 1)
     with torch.inference_mode():
         logits = engine._decoder._head.logits(EYE.cuda()).T.cpu()

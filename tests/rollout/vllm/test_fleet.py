@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 from contracts.requests import by_key, drain, mixed_requests
-from fleets import wait_for
 from ray_processes import left_in_shared_memory
+from until import wait_until
 from vllm_models import llama, pids_of, saved, started
 
 from scalerl.remote.peer import Limits
@@ -40,7 +40,7 @@ def check_equal(completions, expected):
 
 
 def wait_until_ready(fleet):
-    wait_for(lambda: fleet.poll() or fleet.num_ready == 2, timeout_s=600.0)
+    wait_until(lambda: fleet.poll() or fleet.num_ready == 2, seconds=600.0)
 
 
 def test_members_die_and_hang_and_no_completion_changes(tmp_path, expected):

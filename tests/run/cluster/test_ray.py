@@ -10,9 +10,10 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from ray_processes import alive, generators_of, parent_of, ranks_of, wait_until
+from ray_processes import alive, generators_of, parent_of, ranks_of
 from ray_runs import PATIENCE_S, check_exactly_once, num_steps, start, stop, wait_for_steps
 from small_runs import check_same_steps
+from until import wait_until
 
 from scalerl import store
 from scalerl.config import load_recipe

@@ -10,7 +10,7 @@ from typing import Any, cast
 import forked
 import pytest
 import torch
-from sandbox_support import needs_bubblewrap
+from needs import needs_bubblewrap
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from scalerl.answer_format import AnswerFormat
