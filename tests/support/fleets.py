@@ -1,6 +1,5 @@
 """Fleets in threads of this process, for tests that hold the engines."""
 
-import functools
 import queue
 import threading
 from collections.abc import Callable
@@ -10,18 +9,16 @@ from scalerl.remote.peer import Limits
 from scalerl.remote.serve import Server
 from scalerl.rollout.fleet.fleet import Fleet
 from scalerl.rollout.fleet.generator import Generator
-from scalerl.rollout.requests import check_request
 
 
 def make_fleet(make_engine: Callable[[int], Any], num_generators: int, *, slots: int = 4, **settings: Any) -> Fleet:
     """Return a fleet; `make_engine(number)` is called for every generator and every replacement."""
     settings = {"limits": Limits(silent_s=5.0, stuck_s=5.0), "wait_s": 0.02} | settings
-    check = functools.partial(check_request, max_length=10_000, vocabulary=64)
 
     def start(number: int) -> LocalLink:
         return LocalLink(lambda: Generator(make_engine(number), slots=slots))
 
-    return Fleet(start, num_generators, check=check, **settings)
+    return Fleet(start, num_generators, max_length=10_000, vocabulary=64, **settings)
 
 
 class LocalLink:

@@ -1,7 +1,7 @@
 """Engines: requests in, completions out. An engine does not know what its completions are for.
 
     requests, noise, sampling, progress    shared by all engines, independent of any of them
-    local, memory                          what engines in this process refuse and count; what their caches take
+    engine, memory                         what all engines refuse and count; what their caches take
     torch/                                 the embedded engine: continuous batching with torch in this process
     vllm/                                  vLLM in child processes: large models, tensor parallelism, quantised weights
     fleet/                                 one engine over several in other processes

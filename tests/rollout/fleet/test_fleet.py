@@ -206,7 +206,8 @@ def silent_fleet(request, *messages, replacements=10, **limits):
         started.append(Silent(*messages))
         return started[-1]
 
-    fleet = Fleet(start, 1, check=lambda request: None, limits=Limits(**limits), replacements=replacements, wait_s=0.02)
+    settings = {"limits": Limits(**limits), "replacements": replacements, "wait_s": 0.02}
+    fleet = Fleet(start, 1, max_length=10_000, vocabulary=64, **settings)
     request.addfinalizer(fleet.close)
     return fleet, started
 

@@ -10,13 +10,13 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scalerl.errors import EngineError, RecipeError, UserError, first_line
 from scalerl.remote.peer import Kind, Limits, Link, Lost, Peer, send_all
+from scalerl.rollout.engine import AnyEngine
 from scalerl.rollout.fleet.messages import Report, bare
 from scalerl.types import Completion, Request, Work
 
@@ -65,7 +65,7 @@ class _Seat:
     """Its requests by key, and the lane that they belong to."""
 
 
-class Fleet:
+class Fleet(AnyEngine):
     """An Engine over generators."""
 
     def __init__(
@@ -73,7 +73,8 @@ class Fleet:
         start: Callable[[int], Link],
         num_generators: int,
         *,
-        check: Callable[[Request], None],
+        max_length: int,
+        vocabulary: int,
         publish: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
         weights: Callable[[], Mapping[str, Any]] | None = None,
         version: int = 0,
@@ -83,31 +84,25 @@ class Fleet:
     ) -> None:
         """Start the generators and return. The fleet ends at the next loss after `replacements` in WINDOW_S.
 
-        `start(number)` starts one. `check` raises ValueError for a request that none could serve. `publish` returns
-        weights as they travel: a copy that stays as it is, or a parcel. Where that is the learner's own memory,
-        `weights` returns those of the last push once more, for newcomers.
+        `start(number)` starts one. `publish` returns weights as they travel: a copy that stays as it is, or a parcel.
+        Where that is the learner's own memory, `weights` returns those of the last push once more, for newcomers.
         """
+        super().__init__("the fleet", max_length=max_length, vocabulary=vocabulary, version=version)
         if num_generators < 1:
             raise ValueError(f"a fleet needs at least 1 generator, got {num_generators}")
-        self._start, self._check, self._publish, self._weights = start, check, publish, weights
+        self._start, self._publish, self._weights = start, publish, weights
         self._limits, self._replacements, self._wait_s = limits or Limits(), replacements, wait_s
         self._news = threading.Event()
-        self._version = version
         self._pushed: tuple[Mapping[str, Any], int] | None = None
-        self._is_paused, self._lane = False, _Lane()
+        self._lane = _Lane()
         self._of_lost = Report()
         """The work and pace of generators that were lost."""
         self._replaced_at: deque[float] = deque()
-        self._end: str | None = None
         self.losses: list[Loss] = []
         """All generators that were lost."""
         self._seats = [_Seat(number, self._peer(number)) for number in range(num_generators)]
 
     # Engine -----------------------------------------------------------------------------------------------------------
-
-    @property
-    def version(self) -> int:
-        return self._version
 
     @property
     def num_pending(self) -> int:
@@ -119,63 +114,44 @@ class Fleet:
         """What all generators did so far, those that were lost included."""
         return sum((seat.report for seat in self._seats), self._of_lost)
 
-    @property
-    def work(self) -> Work:
-        return self.total.work
+    def _work(self, *, paused: bool) -> Work:
+        return self.total.eval_work if paused else self.total.work
 
-    @property
-    def eval_work(self) -> Work:
-        return self.total.eval_work
-
-    def submit(self, requests: Sequence[Request]) -> None:
-        self._require_open()
-        for request in requests:
-            self._check(request)
+    def _enqueue(self, requests: Sequence[Request]) -> None:
         self._lane.waiting.extend(requests)
         self._lane.num_pending += len(requests)
         self._assign()
 
-    def poll(self) -> list[Completion]:
+    def _advance(self) -> list[Completion]:
         """Return what has finished; wait a moment if nothing has and something is pending."""
-        self._require_open()
         lane = self._lane
         self._hear(lambda: not lane.arrived and lane.num_pending > 0)
         completions, lane.arrived = lane.arrived, []
         lane.num_pending -= len(completions)
         return completions
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Put all requests aside; within this only those submitted inside are served, and what is left is dropped.
-
-        Generators pause after the chunk they are at.
-        """
-        self._require_open()
-        assert not self._is_paused, "a pause within a pause"
-        aside, self._lane, self._is_paused = self._lane, _Lane(), True
+    def _put_aside(self) -> _Lane:
+        """Generators pause after the chunk they are at."""
+        aside, self._lane = self._lane, _Lane()
         send_all(self._peers(), "hold", True)
-        try:
-            yield
-        finally:
-            inside, self._lane, self._is_paused = self._lane, aside, False
-            send_all(self._peers(), "hold", False)
-            for seat in self._seats:
-                seat.pending = {key: given for key, given in seat.pending.items() if given[1] is not inside}
+        return aside
+
+    def _bring_back(self, held: _Lane) -> None:
+        inside, self._lane = self._lane, held
+        send_all(self._peers(), "hold", False)
+        for seat in self._seats:
+            seat.pending = {key: given for key, given in seat.pending.items() if given[1] is not inside}
 
     def _peers(self) -> list[Peer]:
         return [seat.peer for seat in self._seats if seat.is_greeted]
 
-    def push_weights(self, weights: Mapping[str, Any], version: int) -> None:
+    def _load(self, weights: Mapping[str, Any], version: int) -> None:
         """Let generators sample with these weights after the chunk they are at.
 
         Where they read the learner's own memory, wait until all have, since it changes in the next step.
         """
-        self._require_open()
-        if version < self._version:
-            raise ValueError(f"versions only rise: {version} was pushed after {self._version}")
-        published = self._publish(weights)
         # Kept for newcomers until the next push.
-        self._pushed, self._version = (published, version), version
+        self._pushed = self._publish(weights), version
         self._push_to([seat for seat in self._seats if seat.is_greeted])
 
     def _push_to(self, seats: list[_Seat]) -> None:
@@ -188,9 +164,7 @@ class Fleet:
             while any(seat in self._seats and seat.report.pace.copies < seat.num_pushed for seat in seats):
                 self._hear(lambda: True)
 
-    def close(self) -> None:
-        if self._end is None:
-            self._end = "the engine is closed"
+    def _drop_all(self) -> None:
         for seat in self._seats:
             seat.peer.kill()
         self._seats, self._pushed, self._lane = [], None, _Lane()
@@ -200,7 +174,7 @@ class Fleet:
     def wait_ready(self) -> None:
         """Wait until every generator has built its engine; those that cannot are replaced, up to the limit."""
         while self.num_ready < len(self._seats):
-            self._require_open()
+            self._require_usable()
             self._hear(lambda: True)
 
     @property
@@ -211,10 +185,6 @@ class Fleet:
     def versions(self) -> tuple[int, ...]:
         """The version that each generator samples with, as far as is known; -1 before its first report."""
         return tuple(seat.report.version for seat in self._seats)
-
-    def _require_open(self) -> None:
-        if self._end is not None:
-            raise EngineError(self._end)
 
     def _peer(self, number: int) -> Peer:
         return Peer(self._start(number), limits=self._limits, news=self._news)
@@ -271,19 +241,19 @@ class Fleet:
         kind: Kind = error.kind if isinstance(error, Lost) else "died" if seat.is_ready else "start"
         self.losses.append(Loss(number=seat.number, kind=kind, reason=reason, num_requests=len(seat.pending)))
         if isinstance(error, UserError) and not seat.is_newcomer:
-            self._end = reason
+            self._failure = reason
             raise RecipeError(reason) if not isinstance(error, RecipeError) else error
         now, limit = time.monotonic(), self._replacements
         while self._replaced_at and now - self._replaced_at[0] > WINDOW_S:
             self._replaced_at.popleft()
         if len(self._replaced_at) >= limit:
-            self._end = f"generator {seat.number} {reason}" if isinstance(error, Lost) else reason
+            self._failure = f"generator {seat.number} {reason}" if isinstance(error, Lost) else reason
             if limit:
-                self._end += (
+                self._failure += (
                     f", after {limit} replacements of generators within {WINDOW_S / 60:g} minutes: the limit "
                     f"(rollout.max_replacements)"
                 )
-            raise EngineError(self._end)
+            raise EngineError(self._failure)
         self._replaced_at.append(now)
         self._of_lost += seat.report
         for request, lane in reversed(seat.pending.values()):

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scalerl.errors import NonFiniteLogits
-from scalerl.rollout.local import LocalEngine
+from scalerl.rollout.engine import AnyEngine
 from scalerl.rollout.noise import uniforms
 from scalerl.rollout.progress import ChunkResult, Progress
 from scalerl.rollout.torch.body import check_model, own_copy
@@ -95,7 +95,7 @@ class _RunningChunk(NamedTuple):
     """Number of tokens of each slot before the chunk."""
 
 
-class TorchEngine(LocalEngine):
+class TorchEngine(AnyEngine):
     """An Engine in this process, with its own copy of the model's weights."""
 
     def __init__(

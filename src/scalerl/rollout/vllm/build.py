@@ -16,7 +16,6 @@ from scalerl.remote.peer import Limits
 from scalerl.remote.weights import publisher
 from scalerl.rollout.fleet.fleet import Fleet
 from scalerl.rollout.fleet.generator import Generator
-from scalerl.rollout.requests import check_request
 from scalerl.rollout.vllm.check import check_engine
 from scalerl.rollout.vllm.install import require_vllm
 from scalerl.rollout.vllm.spec import EngineSpec, engine_arguments, environment, visible_devices
@@ -107,7 +106,8 @@ def fleet_of(
     return Fleet(
         lambda number: start(specs[number]),
         len(specs),
-        check=functools.partial(check_request, max_length=specs[0].context, vocabulary=vocabulary),
+        max_length=specs[0].context,
+        vocabulary=vocabulary,
         publish=publish or publisher(),
         version=specs[0].version,
         **others,

@@ -25,7 +25,7 @@ import numpy as np
 from torch import Tensor
 
 from scalerl.errors import EngineError, NonFiniteLogits, RecipeError
-from scalerl.rollout.local import LocalEngine
+from scalerl.rollout.engine import AnyEngine
 from scalerl.rollout.progress import FREE, OneProgress
 from scalerl.rollout.vllm.choice import KEY, NOT_FINITE, Asked
 from scalerl.rollout.vllm.spec import EngineSpec, cpu_cache_bytes, engine_arguments
@@ -89,7 +89,7 @@ class _Lane:
     """What finished while a pause began, to be returned after it."""
 
 
-class VllmEngine(LocalEngine):
+class VllmEngine(AnyEngine):
     """An Engine around vLLM, in this process."""
 
     opens_parcels = True

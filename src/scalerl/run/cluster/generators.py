@@ -16,7 +16,6 @@ from scalerl.remote.weights import publisher
 from scalerl.rollout import ENGINES
 from scalerl.rollout.fleet.fleet import Fleet
 from scalerl.rollout.fleet.generator import Generator
-from scalerl.rollout.requests import check_request
 from scalerl.run.cluster.place import Place
 
 
@@ -92,7 +91,8 @@ def build_fleet(
         fleet = Fleet(
             _children(recipe, slots, gpus) if gpus else _actors(recipe, slots, num_gpus, place.cpus_per_generator),
             rollout.generators,
-            check=functools.partial(check_request, max_length=rollout.context, vocabulary=int(head.weight.shape[0])),
+            max_length=rollout.context,
+            vocabulary=int(head.weight.shape[0]),
             limits=Limits(silent_s=rollout.silent_s),
             replacements=rollout.max_replacements,
             **common,

@@ -1,19 +1,19 @@
-"""What every engine in this process does, whatever samples: refuse what cannot be served, stay failed once failed,
-count versions and work."""
+"""What every engine does, whatever samples and wherever: refuse what cannot be served, stay failed once failed, count
+versions and work."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from scalerl.errors import EngineError
+from scalerl.errors import EngineError, UserError
 from scalerl.rollout.requests import check_request
 from scalerl.types import Completion, Request, Work
 
 _CLOSED = "the engine is closed"
 
 
-class LocalEngine(ABC):
+class AnyEngine(ABC):
     """An Engine (loop/seams.py) over the methods below that begin with an underscore."""
 
     def __init__(
@@ -115,12 +115,15 @@ class LocalEngine(ABC):
 
     @contextmanager
     def _failing(self, sentence: str) -> Iterator[None]:
-        """Turn any error into an EngineError that every later call repeats: the engine's state is unknown then."""
+        """Turn any error into an EngineError that every later call repeats: the engine's state is unknown then.
+
+        A mistake of the user stays one.
+        """
         self._require_usable()
         try:
             yield
-        except EngineError as error:
-            self._failure = str(error)
+        except (EngineError, UserError) as error:
+            self._failure = self._failure or str(error)
             raise
         except Exception as error:  # Out of memory, a device fault, a bug.
             self._failure = f"{sentence}: {type(error).__name__}: {error}".removesuffix(": ")
