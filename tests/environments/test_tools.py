@@ -59,18 +59,12 @@ def tools(call_format: Any, **functions: Any) -> Tools:
     return Tools(PROBLEM, 0, tools=functions or {"calculator": calculator}, call_format=call_format)
 
 
-@pytest.mark.parametrize(
-    ("expression", "result"),
-    [("47*83", "3901"), ("47*83-52", "3849"), (" 2 * (3 + 4) ", "14"), ("1/3", "0.3333333333"), ("-(2-5)", "3")],
-)
-def test_calculator_computes(expression, result):
-    assert calculator(expression) == result
-
-
-@pytest.mark.parametrize("expression", ["", "2+", "1/0", "2**3", "__import__('os')", "(1", "1)", "9" * 300, "9*" * 99])
-def test_calculator_refuses(expression):
-    with pytest.raises(ValueError, match=r"\w"):
-        calculator(expression)
+def test_calculator():
+    computed = {"47*83-52": "3849", " 2 * (3 + 4) ": "14", "1/3": "0.3333333333", "-(2-5)": "3"}
+    assert {expression: calculator(expression) for expression in computed} == computed
+    for expression in ("", "2+", "1/0", "2**3", "__import__('os')", "(1", "1)", "9" * 300, "9*" * 99):
+        with pytest.raises(ValueError, match=r"\w"):
+            calculator(expression)
 
 
 def test_schema_comes_from_hints_and_docstring():
@@ -102,23 +96,18 @@ def _takes_a_counter(counter: Counter) -> str:
     return str(counter(1))
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("?47*83", Step(observation="3901;", num_calls=1)),
-        ("?47*", Step(observation="!;", num_calls=1, num_errors=1)),
-        ("3901", Step(done=True, answer="3901")),
-        ("", Step(done=True, answer="")),
-    ],
-)
-def test_plain_calls(text, expected):
-    assert tools(Plain()).step(text) == expected
-
-
-def test_plain_calls_of_several_tools_begin_with_a_name():
-    environment = tools(Plain(), calculator=calculator, look_up=look_up)
-    assert environment.step("?look_up house").observation == "house x3 short;"
-    assert environment.step("?nothing 3") == Step(observation="!;", num_calls=1, num_errors=1)
+def test_plain_calls():
+    failed = Step(observation="!;", num_calls=1, num_errors=1)
+    only, several = tools(Plain()), tools(Plain(), calculator=calculator, look_up=look_up)
+    assert [only.step(text) for text in ("?47*83", "?47*", "3901", "")] == [
+        Step(observation="3901;", num_calls=1),
+        failed,
+        Step(done=True, answer="3901"),
+        Step(done=True, answer=""),
+    ]
+    # Of several tools the name comes first.
+    assert several.step("?look_up house").observation == "house x3 short;"
+    assert several.step("?nothing 3") == failed
 
 
 def called(name: str, **arguments: Any) -> str:
@@ -155,15 +144,11 @@ def test_calls_of_chat_models(text, observation, num_calls, num_errors):
     assert (step.num_calls, step.num_errors, step.done) == (num_calls, num_errors, False)
 
 
-@pytest.mark.parametrize("text", ["The answer is 5.", '{"answer": 5}', "{not json", '{"name": "x"}'])
-def test_turns_without_a_call_are_answers(text):
-    assert tools(ChatCalls()).step(text) == Step(done=True, answer=text)
-
-
-def test_calls_within_thinking_are_not_carried_out():
-    environment = tools(ChatCalls(thinking_end="</think>"))
-    said = called("calculator", expression="1+1")
-    assert environment.step(f"{said}</think>5").done
+def test_turns_without_a_call_are_answers():
+    environment, said = tools(ChatCalls(thinking_end="</think>")), called("calculator", expression="1+1")
+    # A call within thinking is not carried out.
+    for text in ("The answer is 5.", '{"answer": 5}', "{not json", '{"name": "x"}', f"{said}</think>5"):
+        assert environment.step(text) == Step(done=True, answer=text)
     assert environment.step(f"hm</think>{said}").observation == "2"
 
 
@@ -235,12 +220,9 @@ def test_templates_that_cannot_be_used_are_refused_with_a_remedy(template, answe
     assert "chat_template.jinja" in str(refused.value) or "eos_token" in str(refused.value)
 
 
-def test_template_that_strips_thinking_is_used_without_thinking():
-    observer = chat_observer(byte_text(STRIPS), role="user", answer=NO_THINKING)
-    assert "An observation." in (observer.rendered([("user", "An observation.")]) or "")
-
-
 def test_turns_that_change_earlier_ones_are_an_error():
+    # A template that strips thinking can be used without.
+    chat_observer(byte_text(STRIPS), role="user", answer=NO_THINKING)
     template = "{% if messages[-1]['role'] == 'system' %}!{% endif %}" + CHATML
     observer = chat_observer(byte_text(template), role="user", answer=NO_THINKING)
     with pytest.raises(ValueError, match="writes earlier turns differently"):

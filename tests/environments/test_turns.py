@@ -370,7 +370,7 @@ def test_pause_puts_conversations_aside():
 
 
 def test_unknown_environment_is_refused_and_nothing_queued():
-    engine = turns_engine({"own": playing(Echo)})
-    with pytest.raises(ValueError, match='no environment is called "other"'):
-        engine.submit([request(), request(1, environment="other")])
+    engine = turns_engine({})
+    with pytest.raises(ValueError, match='no environment is called "own"'):
+        engine.submit([request(environment=""), request()])
     assert engine.num_pending == 0

@@ -204,30 +204,35 @@ def test_child_processes_of_a_grader_end_with_its_worker():
     assert is_gone(pool.pids[0])
 
 
+SCRIPT = """
+from scalerl.graders.pool import GraderPool, GraderSpec
+print('once')
+def last(text, answer): print('noise'); return text[-1] == answer
+if __name__ == '__main__':
+    pool, obey = GraderPool(num_workers=2, timeout_s=600, cpu_limit_s=600), GraderSpec(name='hostile_graders:obey')
+    print(pool.grade_all(GraderSpec(name='script:last'), [('so 3', '3')])[0].value)
+    for text in ('right', 'sleep', 'spin'): pool.submit(text, obey, text, '')
+    print(pool.poll(30)[0].value, *pool.pids, flush=True)
+    input()
+"""
+
+
 @needs_linux
-def test_the_children_die_with_a_parent_that_is_killed():
-    code = (
-        "from scalerl.graders.pool import GraderPool, GraderSpec\n"
-        "pool = GraderPool(num_workers=2)\n"
-        "for text in ('right', 'sleep', 'spin'): pool.submit(0, GraderSpec(name='hostile_graders:obey'), text, '')\n"
-        "pool.poll(30)\n"
-        "print(pool.pids[0], flush=True)\n"
-        "input()"
-    )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ
-        | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1] / "support"), *filter(None, sys.path)])},
-    )
-    with parent:
-        assert parent.stdout is not None
-        session = int(parent.stdout.readline())
-        assert len(processes_of(session)) == 3
+def test_children_of_a_script_die_with_it(tmp_path: Path):
+    """They import it, but do not run it again, and its output is its own."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    path = os.pathsep.join([str(Path(__file__).parents[1] / "support"), *filter(None, sys.path)])
+    pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    line, variables = [sys.executable, str(script)], os.environ | {"PYTHONPATH": path}
+    started: Any = subprocess.Popen(line, text=True, env=variables, **pipes)
+    with started as parent:
+        once, first, (second, *sessions) = (parent.stdout.readline().split() for _ in range(3))
+        assert (once, first, second) == (["once"], ["1.0"], "1.0")
+        assert [len(processes_of(int(session))) for session in sessions] == [2, 3]
         parent.kill()
-    assert is_gone(session)
+        assert all(is_gone(int(session)) for session in sessions)
+        assert parent.stderr.read() == ""
 
 
 def test_first_error_and_death_of_a_supervisor_are_reported():
@@ -246,19 +251,6 @@ def test_supervisor_that_fails_is_named():
     with pytest.raises(GraderPoolError, match=r"the process of the grader failed: AttributeError: .*waits"):
         children.poll(60.0)
     children.close()
-
-
-def test_a_script_without_a_main_guard_can_use_a_pool(tmp_path: Path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        "from scalerl.graders.pool import GraderPool, GraderSpec\n"
-        "print('once')\n"
-        "def last(text, answer): print('noise'); return text[-1] == answer\n"
-        "spec = GraderSpec(name='script:last')\n"
-        "if __name__ == '__main__': print(GraderPool(num_workers=1).grade_all(spec, [('so 3', '3')])[0].value == 1)\n"
-    )
-    result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
-    assert (result.stdout, result.stderr) == ("once\nTrue\n", "")
 
 
 def test_stderr_of_graders_goes_through_the_trainers_own(capsys: pytest.CaptureFixture[str]):

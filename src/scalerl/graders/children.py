@@ -43,8 +43,8 @@ class Children:
         if os.name != "posix":
             raise GraderPoolError(f"graders cannot run in child processes on {sys.platform}: that needs Linux or macOS")
         self._name, self._num_given = name, 0
-        self._keys: dict[int, Hashable] = {}
-        """Keys of messages without a reply, by number."""
+        self._pending: dict[int, tuple[Hashable, int | None]] = {}
+        """Key and seat of each message without a reply, by number."""
         self._seats: dict[Hashable, int] = {}
         try:
             pickled = pickle.dumps((limits, work, given))
@@ -66,7 +66,7 @@ class Children:
     @property
     def num_pending(self) -> int:
         """Messages whose replies `poll` has not returned."""
-        return len(self._keys)
+        return len(self._pending)
 
     def give(self, key: Hashable, message: Any) -> None:
         """Give a message to any free worker."""
@@ -78,7 +78,6 @@ class Children:
 
     def end(self, key: Hashable) -> None:
         """End the fork of a key; one that has no message closes its work first."""
-        self._keys = {number: each for number, each in self._keys.items() if each != key}
         self._send("end", self._seats.pop(key))
 
     def poll(self, timeout_s: float = 0.0) -> list[tuple[Hashable, Reply]]:
@@ -86,9 +85,10 @@ class Children:
         replies: list[tuple[Hashable, Reply]] = []
         while message := self._receive(0.0 if replies else timeout_s):
             _, number, reply = message
+            key, seat = self._pending.pop(number)
             # Otherwise its fork was ended.
-            if number in self._keys:
-                replies.append((self._keys.pop(number), reply))
+            if seat is None or seat == self._seats.get(key):
+                replies.append((key, reply))
         return replies
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class Children:
 
     def _give(self, key: Hashable, seat: int | None, message: Any) -> None:
         number, self._num_given = self._num_given, self._num_given + 1
-        self._keys[number] = key
+        self._pending[number] = key, seat
         self._send("give", number, seat, message)
 
     def _send(self, *order: object) -> None:
