@@ -109,23 +109,14 @@ def test_a_mismatch_at_equal_weights_names_the_papers_remedy():
 
 
 def test_a_run_that_falls_below_its_curve_is_an_alarm():
-    rows = [{"gpu_hours": 0.0, "reward": 0.2, "num_samples": 1000}]
-    rows += [
-        {"gpu_hours": float(n), "reward": 0.2 + 0.6 / (1 + (3.0 / n) ** 1.5), "num_samples": 1000} for n in range(1, 21)
-    ]
-    fallen = rows[:-5] + [row | {"reward": 0.3} for row in rows[-5:]]
-    outlooks = {
-        "main": LiveForecast.from_rows(rows).outlook(),
-        "hard": LiveForecast.from_rows(fallen).outlook(),
-        "new": None,
-    }
-    (alarm,) = present([], curves=outlooks)
+    rising = [{"gpu_hours": float(n), "reward": 0.2 + (0.6 / (1 + (3.0 / n) ** 1.5) if n else 0), "num_samples": 1000}
+              for n in range(21)]  # fmt: skip
+    fallen = rising[:-5] + [row | {"reward": 0.3} for row in rising[-5:]]
+    rows = {"main": rising, "hard": fallen, "new": []}
+    (alarm,) = present([], curves={name: LiveForecast.from_rows(each).outlook() for name, each in rows.items()})
     assert (alarm.kind, alarm.subject) == ("fall", "hard")
-    assert alarm.value is not None
-    text = (
-        f"the reward on hard has fallen by {alarm.value:.2g} since its peak: its best checkpoint is the one at the peak"
-    )
-    assert alarm_text(alarm) == text
+    since = f"the reward on hard has fallen by {alarm.value:.2g} since its peak"
+    assert alarm_text(alarm) == f"{since}: its best checkpoint is the one at the peak"
 
 
 def test_every_limit_has_an_alarm_and_every_alarm_has_words():

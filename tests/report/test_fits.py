@@ -49,22 +49,22 @@ def test_a_run_past_its_peak_is_falling_and_not_promised_more(tmp_path: Path):
 
 
 def test_what_is_new_is_shown_before_it_is_fitted(tmp_path: Path):
-    source = write(tmp_path / "a.jsonl", 3, 12)
+    source = write(tmp_path / "a.jsonl", 2, 12)
     look = look_at(source, None)
     _, page = shown(look, None)
-    assert [curve["line"] for curve in page["report"]["views"][0]["curves"]] == [None] * 3
-    assert [points["num_points"] for points in page["report"]["sets"][0]["points"]["step"].values()] == [11] * 3
+    assert [curve["line"] for curve in page["report"]["views"][0]["curves"]] == [None] * 2
+    assert [points["num_points"] for points in page["report"]["sets"][0]["points"]["step"].values()] == [11] * 2
     fits = fitted(source, with_history=True)
-    assert [len(rows) for rows in fits["history"].values()] == [6] * 3
-    write(source.path, 3, 14)
+    assert [len(rows) for rows in fits["history"].values()] == [6] * 2
+    write(source.path, 2, 14)
     look = look_at(source, None)
     row, page = shown(look, fits)
     assert row["points"]["compute"][-1] == 13
-    assert [curve["line"]["last"] for curve in page["report"]["views"][0]["curves"]] == [11] * 3
+    assert [curve["line"]["last"] for curve in page["report"]["views"][0]["curves"]] == [11] * 2
     again = fitted(source, fits["known"], with_history=True)
-    assert [[row["num"] for row in rows] for rows in again["history"].values()] == [[5, 6, 7, 8, 10, 12, 13]] * 3
+    assert [[row["num"] for row in rows] for rows in again["history"].values()] == [[5, 6, 7, 8, 10, 12, 13]] * 2
     # The fits of curves that are no longer there are not shown.
-    assert shown(look_at(write(source.path, 2, 14), None), fits)[1]["history"] == {}
+    assert shown(look_at(write(source.path, 1, 14), None), fits)[1]["history"] == {}
 
 
 def test_only_what_was_added_to_a_run_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -104,7 +104,7 @@ def test_no_usable_curve_names_what_the_window_dropped():
 # Messages
 
 
-@pytest.mark.parametrize("form, start, noted", [("power", 0.3, True), ("sigmoid", 0.3, False), ("power", None, False)])
+@pytest.mark.parametrize("form, start, noted", [("power", 0.3, True), ("sigmoid", 0.3, False)])
 def test_note_on_a_start_that_the_form_does_not_use(form: str, start: float | None, noted: bool):
     [curve] = analyse_fit([series(start=start)], FitOptions(form=form)).curves
     assert (find_note(curve.notes, NoteKind.UNUSED_START) is not None) == noted
