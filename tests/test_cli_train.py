@@ -110,6 +110,7 @@ def test_a_run_is_checked_trained_resumed_and_exported(tmp_path: Path):
     assert [line.split("  ")[0] for line in evaluations] == [f"step {step}" for step in range(0, 11, 2)]
     assert all(len(line) <= 80 for line in evaluations)
     assert evaluations[0].startswith("step 0  0 CPU-h  ")
+    assert (out / "curve.png").is_file()
     # A few steps and four samples prove nothing, and so it says.
     assert {"Nothing learned beyond noise", "How sure", "Next"} <= {line.split(":")[0] for line in lines}
     assert train(out, "--resume", "--check", steps=11).returncode == 0

@@ -36,15 +36,17 @@ THINKING = {"length.thinking_min": 6, "length.thinking_max": 8}
 MEASURED = ("evaluation.num_prompts", "evaluation.samples_per_prompt", "grading.num_workers")
 # Without real training, runs too short for a fit: it is the reports of fits that would take the time.
 STUDY = {"budget.steps": 4, "seeds": "[0]"}
-SFT = {"sft.steps": 3, "sft.num_demonstrations": 100}
+SFT = {"sft.steps": 2, "sft.num_demonstrations": 100, "sft.batch_tokens": 300}
 
 
 def shortened(words: list[str], training: Mapping[str, Any], arms: Mapping[str, Any]) -> list[str]:
     """Return the words of a command, with settings added that make it short."""
     measuring = {key: value for key, value in training.items() if key in MEASURED}
     checking = {key: value for key, value in training.items() if key == "grading.num_workers"}
-    of_train = checking if "--check" in words else training
+    is_training = words[0] == "train" and "--check" not in words
+    of_train = training if is_training else checking
     added = {"train": of_train, "study": arms, "eval": measuring, "sft": SFT}.get(words[0], {}) if training else {}
+    words = [*words, *["--no-plots"] * (is_training and bool(training))]
     return words + [word for key, value in added.items() for word in ("--set", f"{key}={value}")]
 
 
