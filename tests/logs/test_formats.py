@@ -332,7 +332,8 @@ def test_folder_of_several_logs_stands_for_them(tmp_path: Path) -> None:
     hydra = [_steps(tmp_path / f"outputs/2026-05-01/12-0{at}-00/train.jsonl") for at in (0, 1)]
     assert expand([tmp_path / "outputs"]) == hydra
     uneven = [_steps(tmp_path / f"uneven/{name}.jsonl") for name in ("a/1", "b/1", "b/2", "all")]
-    write(tmp_path / "uneven/config.json", '{"lr": 1}')
+    for name in ("config.json", "step_100/actor/vocab.json"):
+        write(tmp_path / "uneven" / name, '{"lr": 1}')
     assert expand([tmp_path / "uneven"]) == uneven
 
 

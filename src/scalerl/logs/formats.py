@@ -45,6 +45,7 @@ class Reader(NamedTuple):
     """What reads a path: the format, the files that it takes, and the reading itself."""
 
     form: Format
+    source: Source
     files: list[Path]
     read: Callable[[], Table]
 
@@ -88,7 +89,7 @@ def _groups(paths: Sequence[str | Path]) -> list[Group]:
 def _groups_of(path: Path, depth: int = 0) -> list[Group]:
     """Return the logs that a path stands for: of a folder that is no log the run folders in it, else all logs.
 
-    Of the files beside others only those that make a curve count: a folder of runs holds settings and notes, too.
+    Of the files beside folders only those that make a curve count: a folder of runs holds results and notes, too.
     """
     if not path.is_dir():
         return [(path, [path])]
@@ -97,11 +98,11 @@ def _groups_of(path: Path, depth: int = 0) -> list[Group]:
     folders = _folders_in(path) if depth < _MAX_DEPTH else []
     runs = [folder for folder in folders if store.is_run_folder(folder)]
     groups = [group for folder in runs or folders for group in _groups_of(folder, depth + 1)]
+    groups = [group for group in groups if not any(map(_is_one_object, group[1]))] or groups
     files = [] if runs else _log_files(path)
-    if (groups or depth) and len(files) + len(groups) > 1:
-        curves = [file for file in files if _makes_a_curve(file)]
-        files = curves if groups or curves else files
-    if not groups and not depth:
+    if groups:
+        files = [file for file in files if _makes_a_curve(file)]
+    elif not depth:
         return [(path, files or [path])]
     if len(groups) == 1 and files:  # a folder of evaluations, perhaps, beside what training printed
         together = [*groups[0][1], *files]
@@ -126,6 +127,12 @@ def _log_files(folder: Path, besides: Sequence[Path] = ()) -> list[Path]:
     """Return the files of a folder that are logs, without those that its format reads."""
     files = [item for item in folder.iterdir() if item.suffix in LOG_SUFFIXES and not item.name.startswith(".")]
     return [file for file in sorted({*files} - {*besides})[:_MAX_LOGS] if file.is_file() and _tried(file)]
+
+
+def _is_one_object(log: Path) -> bool:
+    """Return whether a file is one object on one line: settings or a vocabulary, more likely than a run."""
+    reader = _tried(log) if log.suffix == ".json" else None
+    return reader is not None and reader.form.kind == "jsonl" and "\n" not in reader.source.text.strip()
 
 
 def _tried(path: Path) -> Reader | None:
@@ -171,7 +178,8 @@ def _reader(path: Path) -> Reader | None:
         files = source.matching(form.mark)
         rows = form.rows(source, files) if files else None
         if rows is not None:
-            return Reader(form, files, rows if callable(rows) else partial(make_table, source, form.kind, rows))
+            read = rows if callable(rows) else partial(make_table, source, form.kind, rows)
+            return Reader(form, source, files, read)
     return None
 
 
