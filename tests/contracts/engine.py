@@ -39,26 +39,21 @@ def test_every_request_is_returned_exactly_once(make_engine):
 
 def test_completion_is_independent_of_batch_and_order(make_engine):
     requests = mixed_requests(12)
-    together = make_engine(slots=12)
-    together.submit(requests)
-    expected = by_key(drain(together))
 
-    backwards = make_engine(slots=12)
-    backwards.submit(requests[::-1])
-    few = make_engine(slots=12)
-    few.submit(requests[5:8])
-    late = make_engine(slots=12)
-    late.submit(requests[6:])
-    first = late.poll()
-    late.submit(requests[:6])
-    alone = []
-    for request in requests:
-        engine = make_engine(slots=12)
-        engine.submit([request])
-        alone += drain(engine)
-    for completions in (drain(backwards), drain(few), first + drain(late), alone):
-        for completion in completions:
-            other = expected[completion.request.key]
+    def completions_of(*parts):
+        engine, completions = make_engine(slots=12), []
+        for part in parts:
+            engine.submit(part)
+            completions += engine.poll()
+        return by_key(completions + drain(engine))
+
+    expected = completions_of(requests)
+    alone = [(requests[number : number + 1],) for number in range(12)]
+    for parts in [(requests[::-1],), (requests[5:8],), (requests[6:], requests[:6]), *alone]:
+        completions = completions_of(*parts)
+        assert completions.keys() == {request.key for part in parts for request in part}
+        for key, completion in completions.items():
+            other = expected[key]
             assert completion.tokens.tolist() == other.tokens.tolist()
             np.testing.assert_allclose(completion.log_probs, other.log_probs, atol=1e-5)
             assert completion.finish == other.finish

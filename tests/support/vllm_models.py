@@ -1,15 +1,20 @@
 """Models that vLLM runs on a CPU (heads of 32), saved as folders, and engines for them."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tiny_models import sampled_model
 from transformers import LlamaConfig
 
 from scalerl.config.parts import VllmSettings
 from scalerl.remote.peer import Limits
 from scalerl.rollout.fleet.fleet import Fleet
+from scalerl.rollout.vllm import engine as engine_module
 from scalerl.rollout.vllm.build import fleet_of
+from scalerl.rollout.vllm.engine import VllmEngine
 from scalerl.rollout.vllm.spec import EngineSpec
 
 SHAPE: dict[str, Any] = {
@@ -49,6 +54,29 @@ def spec(folder: str, *, slots: int = 4, stop_tokens: tuple[int, ...] = (), vers
         settings=settings,
         **changes,
     )
+
+
+def engine_on(cores: dict[str, Any], spec: EngineSpec, weights: Mapping[str, Any], *others: Any) -> VllmEngine:
+    """Return an engine in this process with these weights, on the vLLM of an earlier one with equal settings.
+
+    vLLM starts slowly. It knows neither versions nor stop tokens, and forgets requests, prompts and weights before the
+    next engine. `others` are settings that are not in the spec.
+    """
+    key = repr((replace(spec, version=0, stop_tokens=()), others))
+    if key not in cores:
+        engine = VllmEngine(spec)
+        cores[key] = engine._engine
+        return engine
+    core = cores[key].engine_core.engine_core
+    core.abort_requests(list(core.scheduler.requests))
+    while core.scheduler.has_requests() or core.batch_queue:
+        core.step_fn()
+    assert core.reset_prefix_cache()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_module, "_build", lambda spec: cores[key])
+        engine = VllmEngine(spec)
+    engine._load(weights, spec.version)
+    return engine
 
 
 def started(folder: str, num: int = 1, *, limits: Limits | None = None, replacements: int = 0, **changes: Any) -> Fleet:

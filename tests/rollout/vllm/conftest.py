@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from vllm_models import engine_on, llama, saved, spec
 
 from scalerl.rollout.vllm.spec import environment
 
@@ -23,3 +24,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _vllm_environment():
     os.environ.update(environment(on_gpu=torch.cuda.is_available()))
+
+
+@pytest.fixture(scope="session")
+def engine_of(tmp_path_factory):
+    """Return engines in this process, with the weights of `llama(tied=tied)`; one at a time of equal settings."""
+    cores, folders = {}, {tied: saved(llama(tied=tied), tmp_path_factory.mktemp("model")) for tied in (False, True)}
+
+    def make(*others, tied=False, **changes):
+        return engine_on(cores, spec(folders[tied], **changes), llama(tied=tied).state_dict(), *others)
+
+    return make

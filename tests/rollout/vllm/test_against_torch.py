@@ -7,56 +7,58 @@ from contracts.requests import by_key, drain, make_request, mixed_requests
 from contracts.sampling import check_log_probs
 from played import STOPS as TURN_STOPS
 from played import Echo, played_requests, playing, turns_engine
-from vllm_models import llama, saved, spec
+from vllm_models import llama
 
+from scalerl.errors import EngineError, RecipeError
 from scalerl.rl.logprobs import head_logits
 from scalerl.rollout.torch.engine import TorchEngine
-from scalerl.rollout.vllm.engine import VllmEngine
 from scalerl.types import LengthPlan
 
-STOPS = (3, 9)
+INTERRUPTED = LengthPlan(thinking_budget=2, marker=(6, 7), answer_budget=20)
 
 
-def test_tokens_are_those_of_the_torch_engine(tmp_path):
-    model = llama()
-    requests = mixed_requests(500, longest=40)
-    ours = TorchEngine(model, slots=64, max_length=64, stop_tokens=STOPS)
-    theirs = VllmEngine(spec(saved(model, tmp_path), slots=64, stop_tokens=STOPS))
-    results = []
-    for engine in (ours, theirs):
+def with_turns(engine):
+    return turns_engine({"own": playing(Echo)}, inner=engine, slots=16, context=128)
+
+
+@pytest.mark.parametrize(
+    ("requests", "stops", "wrapped", "least"),
+    [
+        (mixed_requests(500, longest=40), (3, 9), lambda engine: engine, 495),
+        # The marker contains a stop token. It is forced, so it ends nothing; vLLM by itself would stop there.
+        ([make_request(number, plan=INTERRUPTED) for number in range(8)], (6,), lambda engine: engine, 8),
+        (played_requests(64), TURN_STOPS, with_turns, 62),
+    ],
+    ids=["mixed", "marker", "conversations"],
+)
+def test_tokens_are_those_of_the_torch_engine(engine_of, requests, stops, wrapped, least):
+    model, results = llama(), []
+    theirs = engine_of(slots=64, context=128, stop_tokens=stops)
+    for engine in (TorchEngine(model, slots=64, max_length=128, stop_tokens=stops), theirs):
+        engine = wrapped(engine)
         engine.submit(requests)
         results.append(by_key(drain(engine)))
-    equal = [key for key, one in results[0].items() if one.tokens.tolist() == results[1][key].tokens.tolist()]
-    assert len(equal) >= 495
-    for key in equal:
-        one, other = results[0][key], results[1][key]
+    pairs = [(one, results[1][key]) for key, one in results[0].items()]
+    pairs = [(one, other) for one, other in pairs if one.tokens.tolist() == other.tokens.tolist()]
+    assert len(pairs) >= least
+    for one, other in pairs:
         np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-4)
-        assert (one.finish, one.interrupted_at) == (other.finish, other.interrupted_at)
+        assert (one.finish, one.interrupted_at, one.turns) == (other.finish, other.interrupted_at, other.turns)
         assert one.forced.tolist() == other.forced.tolist()
-
-
-def test_conversations_are_those_of_the_torch_engine(tmp_path):
-    model = llama()
-    theirs = VllmEngine(spec(saved(model, tmp_path), slots=16, context=128, stop_tokens=TURN_STOPS))
-    results = []
-    for inner in (TorchEngine(model, slots=16, max_length=128, stop_tokens=TURN_STOPS), theirs):
-        engine = turns_engine({"own": playing(Echo)}, inner=inner, slots=16, context=128)
-        engine.submit(played_requests(64))
-        results.append(by_key(drain(engine)))
-    equal = [key for key, one in results[0].items() if one.tokens.tolist() == results[1][key].tokens.tolist()]
-    assert len(equal) >= 62
     check_log_probs(model, results[1].values())
-    turns = [(len(one.request.prompt_tokens) + start, end) for one in results[1].values() for start, end in one.turns]
-    assert len(turns) > 3 * 64 / 2
-    # Of long conversations, whole blocks of the turns before are in the prefix cache.
-    assert theirs.work.prefilled < sum(prompt - 1 for prompt, _ in turns)
+    if wrapped is with_turns:
+        turns = [(len(one.request.prompt_tokens) + start, end) for _, one in pairs for start, end in one.turns]
+        assert len(turns) > 3 * len(requests) / 2
+        # Of long conversations, whole blocks of the turns before are in the prefix cache.
+        assert theirs.work.prefilled < sum(prompt - 1 for prompt, _ in turns)
+    else:
+        assert any(len(one) > 4 for one, _ in pairs)
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_fp32_head_has_the_learners_values_under_an_fp16_body(tmp_path, tied):
+def test_fp32_head_has_the_learners_values_under_an_fp16_body(engine_of, tied):
     model = llama(tied=tied)
-    engine = VllmEngine(spec(saved(model, tmp_path), dtype="float16", fp32_head=True))
-    rounded = VllmEngine(spec(str(tmp_path), dtype="float16", fp32_head=False))
+    engine, rounded = (engine_of(tied=tied, dtype="float16", fp32_head=fp32_head) for fp32_head in (True, False))
     hidden = torch.randn(32, 64, generator=torch.Generator().manual_seed(0)).half()
     for version in range(1, 11):
         with torch.no_grad():
@@ -73,55 +75,30 @@ def test_fp32_head_has_the_learners_values_under_an_fp16_body(tmp_path, tied):
     check_log_probs(model, drain(engine), atol=0.05)
 
 
-def test_a_group_shares_its_prompt_while_weights_are_the_same(tmp_path):
-    model, newer = llama(), llama(seed=1)
-    engine = VllmEngine(spec(saved(model, tmp_path), slots=8, context=128))
+@pytest.mark.parametrize("prefix_caching", [True, False])
+def test_a_group_shares_its_prompt_while_weights_are_the_same(engine_of, prefix_caching):
+    newer = llama(seed=1)
+    engine = engine_of(slots=8, context=128, settings={"prefix_caching": prefix_caching})
     prompt = [(5 * place) % 64 for place in range(70)]  # two blocks of 32 tokens, and 6 more
-    requests = [make_request(number, prompt=prompt) for number in range(8)]
-    engine.submit(requests)
-    drain(engine)
-    assert engine.work.prefilled == 69 + 7 * (69 - 64)
-    assert engine.work.decoded == 64
-    engine.push_weights(newer.state_dict(), 1)
-    engine.submit(requests)
-    check_log_probs(newer, drain(engine))
-    assert engine.work.prefilled == 2 * (69 + 7 * (69 - 64))
+    once = 69 + 7 * (69 - 64 * prefix_caching)
+    for version, model in enumerate((llama(), newer)):
+        engine.push_weights(model.state_dict(), version)
+        engine.submit([make_request(number, prompt=prompt) for number in range(8)])
+        check_log_probs(model, drain(engine))
+        assert (engine.work.prefilled, engine.work.decoded) == (once * (version + 1), 64 * (version + 1))
 
 
-def test_without_prefix_caching_every_prompt_is_computed(tmp_path):
-    engine = VllmEngine(spec(saved(llama(), tmp_path), slots=8, context=128, settings={"prefix_caching": False}))
-    engine.submit([make_request(number, prompt=range(60)) for number in range(4)])
-    drain(engine)
-    assert engine.work.prefilled == 4 * 59
-
-
-def test_a_marker_may_contain_a_stop_token(tmp_path):
-    """It is forced, so it ends nothing; vLLM by itself would stop there."""
-    model = llama()
-    engine = VllmEngine(spec(saved(model, tmp_path), stop_tokens=(6,)))
-    torch_engine = TorchEngine(model, slots=4, max_length=64, stop_tokens=(6,))
-    plan = LengthPlan(thinking_budget=2, marker=(6, 7), answer_budget=20)
-    requests = [make_request(number, plan=plan) for number in range(8)]
-    results = []
-    for each in (engine, torch_engine):
-        each.submit(requests)
-        results.append(by_key(drain(each)))
-    assert {key: one.tokens.tolist() for key, one in results[0].items()} == {
-        key: one.tokens.tolist() for key, one in results[1].items()
-    }
-    assert any(len(completion) > 4 for completion in results[0].values())
-
-
-def test_non_finite_logits_name_the_request_and_are_fatal(tmp_path):
-    from scalerl.errors import EngineError
-
-    model = llama()
-    engine = VllmEngine(spec(saved(model, tmp_path)))
+def test_non_finite_logits_name_the_request_and_are_fatal(engine_of):
+    engine, broken = engine_of("broken"), llama().state_dict()
     engine.submit([make_request(7, plan=LengthPlan(answer_budget=30))])
     engine.poll()
-    broken = model.state_dict()
     broken["model.norm.weight"] = torch.full_like(broken["model.norm.weight"], float("nan"))
     engine.push_weights(broken, 1)
     for _ in range(2):
         with pytest.raises(EngineError, match="non-finite logits at token 1 of request 0/7#0, sampled with version 1"):
             engine.poll()
+
+
+def test_wrong_arguments_name_the_setting(engine_of):
+    with pytest.raises(RecipeError, match=r"rollout\.vllm.*no_such_argument"):
+        engine_of(settings={"engine_args": {"no_such_argument": 1}})

@@ -4,51 +4,37 @@ import pytest
 from contracts.engine import *  # noqa: F403
 from contracts.requests import by_key, drain, make_request
 from contracts.sampling import *  # noqa: F403
-from vllm_models import llama, saved, spec
+from vllm_models import llama
 
-from scalerl.rollout.vllm.engine import VllmEngine
 from scalerl.types import Work
 
 
-@pytest.fixture(params=["tied"])
-def tied(request):
-    """Whether the head is the embedding; the harder case, and most of the contract is not about models."""
-    return request.param == "tied"
+# With a tied head, the harder case; most of the contract is not about models.
+@pytest.fixture
+def model():
+    return llama(tied=True)
 
 
 @pytest.fixture
-def model(tied):
-    return llama(tied=tied)
-
-
-@pytest.fixture
-def new_weights(tied):
-    return llama(tied=tied, seed=1).state_dict()
+def new_weights():
+    return llama(tied=True, seed=1).state_dict()
 
 
 @pytest.fixture(params=["steps one by one", "steps overlap"])
-def overlaps(request, monkeypatch):
+def make_engine(engine_of, request, monkeypatch):
     """Whether a step is prepared while another is computed, which vLLM does on GPUs, and on a CPU if it is made to."""
-    if request.param == "steps one by one":
-        return False
     from vllm.platforms.cpu import CpuPlatform  # pyright: ignore[reportMissingImports]
 
-    check = CpuPlatform.check_and_update_config
+    overlaps, check = request.param == "steps overlap", CpuPlatform.check_and_update_config
 
     def check_and_overlap(config):
         check(config)
-        config.scheduler_config.async_scheduling = True
+        config.scheduler_config.async_scheduling = overlaps
 
     monkeypatch.setattr(CpuPlatform, "check_and_update_config", staticmethod(check_and_overlap))
-    return True
 
-
-@pytest.fixture
-def make_engine(model, tmp_path, overlaps):
-    folder = saved(model, tmp_path / "model")
-
-    def make(*, slots=4, stop_tokens=(), version=0, **changes):
-        engine = VllmEngine(spec(folder, slots=slots, stop_tokens=stop_tokens, version=version, **changes))
+    def make(*, slots=4, **changes):
+        engine = engine_of(overlaps, tied=True, slots=slots, **changes)
         assert (engine._core().batch_queue is not None) == overlaps
         return engine
 
