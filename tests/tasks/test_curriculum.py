@@ -143,7 +143,7 @@ def test_agrees_with_a_reference_through_kills_and_resumes(steps, weights, seed,
         assert curriculum.metrics == {"curriculum/solved_frac": max(fracs.values()), **columns}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(weightings, st.integers(1, 12), st.randoms(use_true_random=False), st.data())
 def test_every_task_keeps_its_share_at_any_time(weights, most_in_flight, noise, data):
     sizes = {name: data.draw(st.integers(1, 30)) for name in weights}

@@ -41,11 +41,6 @@ def test_thinking_budget_is_uniform_with_both_ends():
     assert all(abs(count - 1000) < 5 * (4000 * 0.25 * 0.75) ** 0.5 for count in drawn.values())
 
 
-def test_a_marker_longer_than_the_answer_budget_is_an_error():
-    with pytest.raises(ValueError, match=r"length.answer_budget is 8, but the marker alone takes 8 tokens"):
-        control(3, 6, answer_budget=8)
-
-
 @given(st.integers(0, 200), st.integers(1, 100), st.integers(1, 100))
 @example(num_tokens=13312, max_length=14336, cache=2048)  # a reward lower by a half
 def test_penalty_of_long_correct_answers_is_the_formula(num_tokens, max_length, cache):
@@ -59,14 +54,13 @@ def test_without_interruption_the_plan_is_one_limit():
     for lengths in (penalty(encode, "</t>", max_length=9, cache=3), unlimited(encode, "</t>", max_length=9)):
         plan = lengths.plan(1)
         assert (plan.thinking_budget, plan.marker, plan.max_tokens, lengths.max_tokens) == (None, (), 9, 9)
-
-
-@pytest.mark.parametrize("lengths", [control(3, 6), unlimited(encode, "</t>", max_length=9)])
-def test_only_a_penalty_adjusts(lengths):
-    assert lengths.adjust(10**6, True) == 0.0
+    # Only a penalty adjusts.
+    assert unlimited(encode, "</t>", max_length=9).adjust(10**6, True) == control(3, 6).adjust(10**6, True) == 0.0
 
 
 @pytest.mark.parametrize("marker, thinking_end", [("Stop.", "</t>"), ("stop</t>", "")])
-def test_a_marker_that_does_not_end_thinking_is_an_error(marker, thinking_end):
+def test_a_marker_that_does_not_end_thinking_or_is_too_long_is_an_error(marker, thinking_end):
     with pytest.raises(RecipeError, match=r"length.marker is .* but must hold the text that ends thinking"):
         interruption(encode, thinking_end, thinking_min=3, thinking_max=6, marker=marker, answer_budget=20)
+    with pytest.raises(ValueError, match=r"length.answer_budget is 8, but the marker alone takes 8 tokens"):
+        control(3, 6, answer_budget=8)

@@ -24,7 +24,7 @@ import math
 import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 LONGEST_OBSERVATION = 100_000
 """Characters; more than any context holds. An environment that prints more has failed."""
@@ -60,16 +60,8 @@ class Step:
     """Calls among them that failed."""
 
 
-class Environment(Protocol):
-    """One conversation."""
-
-    def step(self, text: str, /) -> "str | float | Step | tuple[Any, ...] | None":
-        """Take a turn of the model."""
-        ...
-
-
 Start = Callable[..., Any]
-"""A class or function (problem, seed, *, settings) -> Environment, or a class in the manner of gymnasium."""
+"""A class or function (problem, seed, *, settings) that gives an object with `step`, or a class like gymnasium's."""
 
 
 def read_step(returned: Any) -> Step:
