@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scalerl.config import RecipeError, changed_recipe, load_recipe
+from scalerl.config import changed_recipe, load_recipe
 from scalerl.run.derive import derive
 from scalerl.run.run import Run
 from scalerl.run.sft.make import SftObserver, sft
@@ -101,6 +101,7 @@ def test_sft_encodes_with_the_derived_settings(tmp_path, chat_model):
     "overrides, message",
     [
         (["task=missing.jsonl"], "missing.jsonl cannot be read"),
+        (['task=""'], r"task\.name is not set"),
         (['derived=["loss.cap"]'], '"loss.cap", which cannot be derived'),
         (["rollout.max_prompt_tokens=128"], "max_prompt_tokens is 128, but the model has room for 128 tokens"),
         (["rollout.max_prompt_tokens=500"], "max_prompt_tokens is 500, but the model has room for 128 tokens"),
@@ -109,11 +110,6 @@ def test_sft_encodes_with_the_derived_settings(tmp_path, chat_model):
 def test_what_cannot_be_derived_is_said(tmp_path, overrides, message):
     with pytest.raises(Exception, match=message):
         derive(own_model(tmp_path, SUMS, *overrides))
-
-
-def test_nothing_to_train_on():
-    with pytest.raises(RecipeError, match=r"task\.name is not set"):
-        derive(load_recipe("own-model", ["model.path=tiny-base"]))
 
 
 def test_run_has_the_derived_settings(tmp_path):

@@ -26,12 +26,10 @@ def begun(folder: Path, recipe: Recipe) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "change", ["budget.steps=900", "checkpoint.every=7", 'sinks=["tensorboard"]', 'description="a"']
-)
-def test_settings_that_may_change_on_resume(tmp_path: Path, change: str):
+def test_settings_that_may_change_on_resume(tmp_path: Path):
     folder = begun(tmp_path / "run", load_recipe("tiny-cpu", MIXED))
-    check_same(load_recipe("tiny-cpu", [*MIXED, change, "grading.num_workers=7"]), folder)
+    changes = ("budget.steps=900", "checkpoint.every=7", 'sinks=["tensorboard"]', 'description="a"')
+    check_same(load_recipe("tiny-cpu", [*MIXED, *changes, "grading.num_workers=7"]), folder)
     assert read_earlier(folder).checkpoint is None
 
 

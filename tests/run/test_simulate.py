@@ -167,10 +167,10 @@ def test_bad_tables_are_refused_in_a_sentence(tmp_path, content, message):
         read_rates(path)
 
 
-@pytest.mark.parametrize("gpus, generators", [("2", "2"), ("2", "0"), ("1", "1")])
+@pytest.mark.parametrize("gpus, generators", [(2, 2), (2, 0), (1, 1)])
 def test_impossible_splits_are_refused(rates, gpus, generators):
-    words = ["simulate", "tiny-cpu", "--rates", str(rates), "--gpus", gpus, "--generators", generators]
-    assert isinstance(CliRunner().invoke(app, words).exception, UsageError)
+    with pytest.raises(UsageError, match=f"^--gpus {gpus} cannot be split into"):
+        splits(load_recipe("tiny-cpu"), read_rates(rates), gpus, generators)
 
 
 def test_command_prints_tables_and_json(rates, tmp_path):

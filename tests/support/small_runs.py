@@ -61,8 +61,10 @@ def check_same_steps(folder: Path, reference: Path, num: int) -> None:
     assert [row["step"] for row in rows] == list(range(1, num + 1))
     for row, other in zip(rows, expected, strict=True):
         assert sorted(row["groups"]) == sorted(other["groups"])
-        assert row["tokens"] == other["tokens"]
-        assert row["flops"] == pytest.approx(other["flops"])
+        if row["attempt"] == 1:
+            # A later one has also spent what was lost after a checkpoint.
+            assert row["tokens"] == other["tokens"]
+            assert row["flops"] == pytest.approx(other["flops"])
         for key in ("loss/value", "loss/entropy", "loss/kl", "reward/mean"):
             assert row.get(key) == pytest.approx(other.get(key), abs=1e-5), (row["step"], key)
         # Unlikely tokens multiply the rounding of weights in a gradient: a single process whose weights differ by 1e-8

@@ -275,7 +275,7 @@ def build_tasks(recipe: Recipe) -> dict[str, Task]:
 
 
 def _check_task(part: TaskSettings) -> None:
-    if part.name is None:
+    if not part.name:
         raise RecipeError("task.name is not set, so there is nothing to train on: add --set task=FILE.jsonl or a name")
 
 
