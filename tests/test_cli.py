@@ -79,7 +79,7 @@ def test_compare_adds_pairs_and_a_ranking(table: Path, tmp_path: Path):
         ("fit", r"new +ok +0\.6\d\d \[0\.6\d\d, 0\.6\d\d\] +\+0\.0\d\d \[.*\] +(stop|go on): .*"),
         ("forecast", r"new +reward at 18,000 +0\.6\d\d \[0\..*\]"),
         ("compare", r"Take new: best with probability over 99%\."),
-        ("backtest --fraction 0.25", r"new +first 25% .*"),
+        ("backtest --fraction 0.25 --where recipe=new", r"new +first 25% .*"),
     ],
 )
 def test_first_answer_is_one_line_per_curve(table: Path, command: str, first: str):
