@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from scalerl.callbacks import ForecastCallback
+from scalerl import callbacks as live
 from scalerl.errors import UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own
@@ -29,7 +29,7 @@ ROWS: Any = [{"x": torch.ones(1), "labels": torch.ones(1)} for _ in range(8)]
 
 
 def make_trainer(folder: Path, callbacks: list[Any], *, max_steps: int = 40, **more: Any) -> Any:
-    # Here: every process of the tests would import it for seconds.
+    # Here, and the callback by its module: every process of the tests would import it for seconds.
     from transformers import Trainer, TrainingArguments
 
     args = TrainingArguments(
@@ -51,7 +51,7 @@ def logged(trainer: Any, key: str) -> list[Any]:
 def test_forecasts_are_logged_and_nothing_else_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     plain = make_trainer(tmp_path / "plain", [])
     plain.train()
-    callback = ForecastCallback(final_wait_s=60)
+    callback = live.ForecastCallback(final_wait_s=60)
     trainer = make_trainer(tmp_path / "with", [callback])
     callback.bind(trainer)
     trainer.train()
@@ -65,7 +65,7 @@ def test_forecasts_are_logged_and_nothing_else_changes(tmp_path: Path, capsys: p
 
 
 def test_training_ends_by_rule_with_its_reason_saved(tmp_path: Path):
-    callback = ForecastCallback(stop_when="evaluations >= 4", patience=1, quiet=True, final_wait_s=60)
+    callback = live.ForecastCallback(stop_when="evaluations >= 4", patience=1, quiet=True, final_wait_s=60)
     trainer = make_trainer(tmp_path, [callback], max_steps=4000)
     callback.bind(trainer)
     trainer.train()
@@ -80,9 +80,11 @@ def test_training_ends_by_rule_with_its_reason_saved(tmp_path: Path):
 
 def test_resumed_trainer_keeps_its_rewards(tmp_path: Path):
     """Their callbacks are not bound, and write into the state."""
-    first = make_trainer(tmp_path, [ForecastCallback(quiet=True)], max_steps=20, save_strategy="steps", save_steps=20)
+    first = make_trainer(
+        tmp_path, [live.ForecastCallback(quiet=True)], max_steps=20, save_strategy="steps", save_steps=20
+    )
     first.train()
-    callback = ForecastCallback(quiet=True, final_wait_s=60)
+    callback = live.ForecastCallback(quiet=True, final_wait_s=60)
     second = make_trainer(tmp_path, [callback], max_steps=24, save_strategy="steps", save_steps=20)
     second.train(resume_from_checkpoint=True)
     assert callback.forecast is not None
@@ -93,7 +95,7 @@ def test_resumed_trainer_keeps_its_rewards(tmp_path: Path):
 def test_only_what_can_happen_is_announced(capsys: pytest.CaptureFixture[str]):
     state = SimpleNamespace(log_history=[], is_world_process_zero=True)
     for metric in (None, "eval_reward"):
-        ForecastCallback(metric=metric).on_train_begin(None, state, None)
+        live.ForecastCallback(metric=metric).on_train_begin(None, state, None)
     first, second = capsys.readouterr().out.splitlines()
     assert second.startswith("forecasts begin")
     assert first == f"{second}; until the first evaluation, from 16 logged training rewards on"
@@ -101,9 +103,9 @@ def test_only_what_can_happen_is_announced(capsys: pytest.CaptureFixture[str]):
 
 def test_settings_that_cannot_be_used():
     with pytest.raises(UsageError, match="compute is 'days'"):
-        ForecastCallback(compute="days")
+        live.ForecastCallback(compute="days")
     with pytest.raises(UsageError, match="patience"):
-        ForecastCallback(patience=0)
+        live.ForecastCallback(patience=0)
 
 
 def test_import_without_transformers_says_what_to_install():

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 from math_pairs import EQUAL, UNEQUAL, UNSEEN
+from needs import needs_package
 
 from scalerl.errors import GraderError
 from scalerl.graders.math import math
 from scalerl.graders.pool import GraderPool, GraderSpec
 
-math_verify = pytest.importorskip("math_verify", reason="the extra `math` is not installed")
+pytestmark = needs_package("math_verify")
 MATH = GraderSpec(name="math")
 
 
@@ -33,6 +34,8 @@ def completion(answer: str) -> str:
 
 def direct(text: str, reference: str) -> bool:
     """As math-verify's README has it, with its own timeouts."""
+    import math_verify
+
     logging.getLogger("math_verify").setLevel(logging.ERROR)
     reference = reference.split("#### ")[-1]
     wanted = math_verify.parse(reference if "$" in reference else f"${reference}$")

