@@ -37,7 +37,7 @@ def train(recipe: str, *arguments: str, settings: list[str]) -> list[str]:
 
 
 def test_tiny_cpu_rises_as_in_the_demo(tmp_path: Path):
-    steps = 60
+    steps = 40
     settings = [VLLM, *SMALL, f"evaluation.every={steps}", f"budget.steps={steps}"]
     Run(load_recipe("tiny-cpu", settings), tmp_path / "run").train()
     first, last = (row["reward"] for row in store.read_evals(tmp_path / "run"))
