@@ -163,7 +163,7 @@ def test_smollm2_samples_with_its_chat_template():
 def test_the_8b_recipe_can_be_trained_with_a_small_model(tmp_path: Path):
     """--check of the recipe for one node, with what this machine lacks replaced."""
     settings = ["model.path=tiny-base", "task.name=arithmetic", "model.dtype=float32", *SMALL]
-    settings += ["learner.ranks=1", "learner.sharding=none"]
+    settings += ["learner.ranks=1", "learner.sharding=none", "rollout.generators=1"]
     settings += ["rollout.vllm.tensor_parallel=1", "rollout.vllm.devices=[]", "rollout.slots=8"]
     settings += ["length={name='none', max_length=40}", "rollout.context=64", "rollout.max_prompt_tokens=16"]
     command = train("scalerl-8b-node", "--check", "--out", str(tmp_path / "run"), settings=settings)
