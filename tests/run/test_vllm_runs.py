@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_processes import alive, command_line, descendants, generators_of, left_in_shared_memory
+from ray_processes import alive, command_line, descendants, generators_of, shared_memory, shared_memory_of
 from until import wait_until
 
 from scalerl import store
@@ -60,7 +60,7 @@ def running(folder: Path, *settings: str) -> Iterator[tuple[int, Wait]]:
 
     Yields its process id, and a function that waits until something is true of its rows.
     """
-    before, endless = left_in_shared_memory(), ["evaluation.every=1000", "budget.steps=100000"]
+    endless = ["evaluation.every=1000", "budget.steps=100000"]
     command = train("tiny-cpu", "--no-plots", "--out", str(folder), settings=[VLLM, *FEW, *endless, *settings])
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
 
@@ -74,10 +74,11 @@ def running(folder: Path, *settings: str) -> Iterator[tuple[int, Wait]]:
         try:
             yield run.pid, wait_for
             processes = descendants(run.pid)
+            memory = shared_memory_of([run.pid, *processes])
         finally:
             run.kill()
     wait_until(lambda: not alive(processes), 30, "the end of all processes")
-    wait_until(lambda: left_in_shared_memory() <= before, 30, "the end of all shared memory")
+    wait_until(lambda: not memory & shared_memory(), 30, "the end of all shared memory")
     groups = [key for row in store.read_metrics(folder) for key in row["groups"]]
     assert len(groups) == len(set(groups)) == 4 * len(store.read_metrics(folder))
     assert max(row["rollout/lag_max"] for row in store.read_metrics(folder)) <= 8

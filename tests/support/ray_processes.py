@@ -103,11 +103,6 @@ def shared_memory_of(pids: Iterable[int]) -> set[str]:
     return blocks
 
 
-def left_in_shared_memory() -> set[str]:
-    """Return the blocks that no process uses; those of other programs on this machine come and go."""
-    return shared_memory() - shared_memory_of(int(path.name) for path in Path("/proc").glob("[0-9]*"))
-
-
 def processes_with(variable: str) -> set[int]:
     """Return the living processes that were started with this variable, as NAME=value, in their environment."""
     found = set()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from contracts.requests import advance, by_key, drain, make_request, mixed_requests
 from contracts.sampling import check_log_probs, replay
-from ray_processes import left_in_shared_memory
+from ray_processes import shared_memory, shared_memory_of
 from until import wait_until
 from vllm_models import llama, pids_of, saved, started
 
@@ -37,11 +37,15 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def start(folder):
     """Start engines, and check after the last test that no process, shared memory or temporary file of them is left."""
-    before, fleets, pids = left_in_shared_memory(), [], []
+    fleets, pids, memory = [], [], set()
+
+    def note_members(fleet):
+        pids.extend(pids_of(fleet))
+        memory.update(*(shared_memory_of(session_members(pid)) for pid in pids_of(fleet)))
 
     def started_here(num=1, **changes):
         fleets.append(started(folder, num, **changes))
-        pids.extend(pids_of(fleets[-1]))
+        note_members(fleets[-1])
         return fleets[-1]
 
     # With a short path, because the path of a socket has at most 107 characters.
@@ -49,11 +53,10 @@ def start(folder):
         patch.setattr(tempfile, "tempdir", path)
         yield started_here
         for fleet in fleets:
-            pids += pids_of(fleet)
+            note_members(fleet)
             fleet.close()
         assert not [pid for pid in pids if session_members(pid)]
-        # Other tests on this machine may be removing theirs.
-        wait_until(lambda: left_in_shared_memory() <= before, seconds=30.0)
+        wait_until(lambda: not memory & shared_memory(), seconds=30.0)
         assert not list(Path(path).iterdir())
 
 
@@ -165,7 +168,7 @@ def test_a_child_with_workers_ends_with_its_trainer(folder):
         f"engine = started({folder!r}, settings={{'tensor_parallel': 2}})\n"
         "print(*pids_of(engine), flush=True); time.sleep(600)"
     )
-    root, before = Path(__file__).parents[3], left_in_shared_memory()
+    root = Path(__file__).parents[3]
     with tempfile.TemporaryDirectory() as temporary:
         variables = {**os.environ, "TMPDIR": temporary, "VLLM_CPU_OMP_THREADS_BIND": "0|1"}
         command = [sys.executable, "-c", code]
@@ -174,10 +177,11 @@ def test_a_child_with_workers_ends_with_its_trainer(folder):
             pid = int(trainer.stdout.readline())
             assert len(session_members(pid)) >= 3
             assert os.listdir(temporary)
+            memory = shared_memory_of(session_members(pid))
             trainer.kill()
         wait_until(lambda: not session_members(pid), seconds=10.0)
         assert not os.listdir(temporary)
-    wait_until(lambda: left_in_shared_memory() <= before, seconds=30.0)
+    wait_until(lambda: not memory & shared_memory(), seconds=30.0)
 
 
 @pytest.mark.slow  # the way of an error is that of every other: tests/remote/test_serve.py
