@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from simulate import broken, series
 
-from scalerl.curves import FORMS, NoteKind, PairKind, find_note, note, note_text
+from scalerl.curves import FORMS, Comparison, NoteKind, PairKind, Standing, find_note, fit, note, note_text
+from scalerl.curves.compare import no_pair
 from scalerl.errors import InputError, NoCurveError
 from scalerl.logs.facts import Fact
 from scalerl.logs.series import Series
@@ -22,6 +23,7 @@ from scalerl.report.results import (
     analyse_forecast,
     curve_text,
 )
+from scalerl.report.standing import LeadKind, lead, lead_text
 from scalerl.report.text import render
 
 BY_SEED = Fact(kind="runs_by_column", values={"columns": ("seed",)})
@@ -207,7 +209,7 @@ def test_equal_ceilings_are_decided_by_compute():
 
 def test_curve_without_another_is_not_called_the_best():
     text = shown(analyse_compare([series("long"), series("few", num=3)], FitOptions(), None))
-    assert "Only long has a curve: there is nothing to compare it with." in text
+    assert "There is no curve to compare long with." in text
     assert "probability" not in text
     assert "1.00" not in text
 
@@ -287,3 +289,42 @@ def test_rewards_without_limits_have_no_odd_decimals():
     assert ".000" not in shown(done, explain=True)
     [plain] = analyse_fit([series()], FitOptions()).curves
     assert decimals(plain.fit) == 3
+
+
+def test_series_with_a_problem_is_named_with_the_reason():
+    """Also where the table has no line for it."""
+    curves = [series("long"), series("other", seed=1), replace(series("bad", num=0), problem="it has no reward.")]
+    for done in (analyse_compare(curves, FitOptions(), None), analyse_backtest(curves, FitOptions(), [0.5])):
+        assert "bad has no curve: it has no reward." in shown(done)
+
+
+def standing(*pairs: tuple[str, str, PairKind, str | None]) -> Comparison:
+    """Return a comparison of made-up pairs; the first names are the most likely to be the best."""
+    fits = {name: fit([], []) for name in "abc"}
+    made = tuple(replace(no_pair(a, b, fits), kind=kind, winner=winner) for a, b, kind, winner in pairs)
+    standings = tuple(Standing(name=name, p_best=p, regret=0.1) for name, p in (("a", 0.5), ("b", 0.3), ("c", 0.2)))
+    return Comparison(pairs=made, standings=standings, shared_ceiling=None, shared_fits={})
+
+
+def test_reference_that_another_curve_beats_does_not_lead():
+    for kind, best in ((PairKind.HIGHER_CEILING, "a"), (PairKind.NOT_SEPARABLE, "b")):
+        winner = "c" if kind == PairKind.HIGHER_CEILING else None
+        pairs = (("a", "b", PairKind.NOT_SEPARABLE, None), ("a", "c", PairKind.NOT_SEPARABLE, None))
+        first = lead(standing(*pairs, ("b", "c", kind, winner)), ("a", "b", "c"), base="b")
+        assert first is not None
+        assert first.name == best
+
+
+def test_only_curves_that_need_more_compute_are_said_to():
+    """Efficiency may go round in a circle."""
+    circle = [("a", "b", PairKind.MORE_EFFICIENT, "a"), ("b", "c", PairKind.MORE_EFFICIENT, "b"),
+              ("a", "c", PairKind.MORE_EFFICIENT, "c")]  # fmt: skip
+    first = lead(standing(*circle), ("a", "b", "c"))
+    assert first is not None
+    assert (first.kind, first.name, first.tied) == (LeadKind.EFFICIENT, "a", ("b",))
+
+
+def test_curves_that_are_not_comparable_are_not_said_to_be_missing():
+    first = lead(standing(("a", "b", PairKind.NOT_COMPARABLE, None)), ("a", "b"))
+    assert first is not None
+    assert lead_text(first, 3) == "There is no curve to compare a with"

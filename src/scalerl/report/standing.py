@@ -63,16 +63,23 @@ def ranked(comparison: Comparison, names: Sequence[str], at: float | None = None
 def lead(
     comparison: Comparison, names: Sequence[str], *, at: float | None = None, base: str | None = None
 ) -> Lead | None:
-    """Return which of the curves leads; `base` where the best is not known to be better. None without a curve."""
+    """Return which of the curves leads; `base` where none is known to be better. None without a curve."""
     if not names:
         return None
-    order = ranked(comparison, names, at)
-    pair = pair_of(comparison, order[0], base or "")
-    best = base if pair is not None and pair.kind in OPEN and base in names else order[0]
-    assert best is not None
+    best, *_ = order = ranked(comparison, names, at)
+    pair = pair_of(comparison, best, base or "")
+    beaten = {each.loser for each in comparison.pairs if each.kind in BEATEN}
+    if pair is not None and pair.kind in OPEN and base is not None and base in names and base not in beaten:
+        best = base
     rivals = {name: pair for name in order if (pair := pair_of(comparison, best, name)) and pair.kind not in NEVER}
     tied = tuple(name for name, pair in rivals.items() if pair.winner is None)
-    slower = tuple(name for name, pair in rivals.items() if pair.kind == PairKind.MORE_EFFICIENT and at is None)
+    slower = (
+        ()
+        if at is not None
+        else tuple(
+            name for name, pair in rivals.items() if pair.kind == PairKind.MORE_EFFICIENT and pair.winner == best
+        )
+    )
     kind = LeadKind.TIED if tied else LeadKind.EFFICIENT if slower else LeadKind.TAKE
     standing = next((each for each in comparison.standings if each.name == best), None)
     return Lead(
@@ -91,7 +98,7 @@ def lead_text(lead: Lead, decimals: int, at: float | None = None) -> str:
     if lead.p_best is None or lead.regret is None:
         return f"{lead.name} leads"
     if lead.kind == LeadKind.ALONE:
-        return f"Only {lead.name} has a curve: there is nothing to compare it with"
+        return f"There is no curve to compare {lead.name} with"
     if lead.kind == LeadKind.EFFICIENT:
         return f"Take {lead.name}: it needs less compute than {listed(lead.tied)}, and none is clearly higher"
     odds = f"best{'' if at is None else f' at {compute_text(at)}'} with probability {probability_text(lead.p_best)}"

@@ -142,6 +142,7 @@ def _backtest(analysis: Analysis) -> Iterator[Part]:
         ranked = ", ".join(f"{name} {error_text(rmse)}" for name, rmse in ranking.errors)
         curves = f"{ranking.num_curves} curve{'s' if ranking.num_curves > 1 else ''}"
         yield f"Forms by their error on {ranking.scored_on} (median RMSE over {curves}): {ranked}."
+    yield from _problems(analysis)
 
 
 def score_table(scores: Sequence[tuple[CurveResult, str, Score | None]], title: str = "") -> Table:
@@ -184,6 +185,14 @@ def _compare(analysis: Analysis) -> Iterator[Part]:
             for each in order
         ]
         yield _table(("curve", "P(best)", _ceiling_head(analysis), "verdict"), rows)
+    yield from _problems(analysis)
+
+
+def _problems(analysis: Analysis) -> Iterator[Part]:
+    """Yield why series have no curve, for answers whose tables do not say it."""
+    for curve in analysis.curves:
+        if curve.series.problem:
+            yield Text(f"{curve.name} has no curve: {curve.series.problem}", style="yellow")
 
 
 # What explains them
