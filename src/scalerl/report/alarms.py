@@ -395,9 +395,7 @@ FACTS = {
     AlarmKind.STALLED: "training stood still for {value:.0f} s, far beyond the usual time of a step",
 }
 REMEDIES = {
-    AlarmKind.TRUNCATED: (
-        "; above {limit:.0%}, runs tend to become unstable: leave more room, or train on cut answers{names}"
-    ),
+    AlarmKind.TRUNCATED: "; above {limit:.0%}, runs tend to become unstable: leave more room{keeping}{names}",
     AlarmKind.MISMATCH: ": lower pipeline.max_lag, or set model.fp32_head = both",
     AlarmKind.BACKEND: "{set_names}; the paper's remedy is an FP32 head at both ends (model.fp32_head)",
     AlarmKind.NO_VERDICT: ", which are not trained on: {why}",
@@ -448,4 +446,5 @@ def alarm_text(alarm: Alarm) -> str:
         why=why or "see grader/ in metrics.jsonl",
         names=f" ({names})" if names else "",
         set_names=f": set {names}" if names else "",
+        keeping=", or train on cut answers" if "filter." in names else "",
     )
