@@ -271,9 +271,7 @@ FOLDERS: dict[str, Format] = {
     "mlflow": Format(binary.MLFLOW_FILES, binary.mlflow_rows, "mlflow"),
     "file inside": Format((store.METRICS, "files/output.log", "output.log"), _file_inside, ""),
     "tensorboard": Format(("**/*tfevents*",), binary.event_rows, "tensorboard"),
-    "a file each step": Format(
-        ("*[0-9].json", "*[0-9]/*.json", "*[0-9]/*/*.json"), text.rows_of_step_files, "json", False
-    ),
+    "a file each step": Format(_STEP_FILES, text.rows_of_step_files, "json", is_whole=False),
 }
 FILES: dict[str, Format] = {
     "run": Format(_is_of_run, _run_rows, "run"),
