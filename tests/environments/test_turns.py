@@ -10,12 +10,13 @@ from contracts.requests import by_key, drain
 from fake_engine import FakeEngine
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from played import STOPS, Counting, Echo, Slow, playing, request, scripted, turns_engine
+from played import STOPS, Counting, Echo, Slow, decode, playing, request, scripted, turns_engine
 from simulated import NUM_COMPLETIONS, AtOnce, CountingLearner, grade, make_requests
 
 from scalerl.environments.conversation import fit_plan
 from scalerl.environments.protocol import Step, read_step
 from scalerl.environments.steps import Here, Session
+from scalerl.environments.turns import TurnsEngine
 from scalerl.loop.pipeline import Pipeline
 from scalerl.run.pack import pack_groups, unpack_groups
 from scalerl.tasks.curriculum import Curriculum, uniform
@@ -267,6 +268,37 @@ def test_follow_up_turns_come_before_new_conversations():
     drain(engine)
     order = [each.group for each in inner.submitted]
     assert order[:4] * 3 + order[12:16] * 3 + order[24:28] * 3 == order
+
+
+def test_seconds_of_steps_are_their_own():
+    now = 0.0
+
+    class Timed(Echo):
+        def step(self, text: str) -> str | float:
+            nonlocal now
+            now += 1.0
+            return super().step(text)
+
+    class Sampling(FakeEngine):
+        def poll(self) -> list[Completion]:
+            nonlocal now
+            now += 100.0
+            return super().poll()
+
+    inner = Sampling(slots=4, stop_tokens=STOPS, polls=lambda _: 1)
+    environments = {"own": playing(Timed, {"turns": 3})}
+    engine = TurnsEngine(inner, environments, decode=decode, context=400, slots=4, clock=lambda: now)
+    engine.submit([request(number, budget=200) for number in range(12)])
+    drain(engine)
+    assert engine.take_seconds() == (36.0, 36.0)
+
+
+def test_function_that_starts_nothing_is_named():
+    engine = turns_engine({"own": playing(lambda problem, seed: None)})
+    engine.submit([request()])
+    (completion,) = drain(engine)
+    assert completion.episode == Episode(reason="error")
+    assert "returns no object with step(text)" in engine.first_errors["own"]
 
 
 class Stuck(Here):

@@ -44,6 +44,8 @@ class Session:
         """Return what the environment says before the model's first turn."""
         has_reset = inspect.isclass(self._start) and hasattr(self._start, "reset")
         self._environment = self._start(*(() if has_reset else (problem, seed)), **self._settings)
+        if self._environment is None:
+            raise TypeError("the environment is None: the function that starts it returns no object with step(text)")
         reset, begin = (getattr(self._environment, name, None) for name in ("reset", "begin"))
         opening = "" if reset is None else _opening(reset, problem, seed)
         return opening if begin is None else begin()

@@ -225,18 +225,28 @@ class TurnsEngine:
         request, each.submitted = each.conversation.request, self._clock()
         opening = (request.problem, derive_seed("environment", request.group))
         each.playing.steps.tell(each.key, each.texts[-1] if each.texts else opening)
+        # Now: a step of this process has been taken, and others must not count as its time.
+        self._hear(each.playing.steps)
         self._waited_s += self._clock() - each.submitted
+
+    def _hear(self, steps: Steps, wait_s: float = 0.0) -> None:
+        """Keep what environments have replied, with the time, for the conversations that it is for."""
+        for key, reply in steps.poll(wait_s):
+            # Some may be put aside.
+            for underway in (self._now, self._held):
+                if key in underway.open:
+                    underway.arrived.append((key, reply, self._clock()))
 
     def _replies(self) -> list[_Replied]:
         """Return the replies of environments; wait a moment for one where nothing else is to do."""
-        arrived, self._now.arrived = self._now.arrived, []
-        idle = not (arrived or self._now.num_sampling or self._now.ready)
+        idle = not (self._now.arrived or self._now.num_sampling or self._now.ready)
         started = self._clock()
         for steps in self._all_steps():
             if steps.num_pending:
-                arrived += [(*replied, self._clock()) for replied in steps.poll(_WAIT_S if idle else 0.0)]
+                self._hear(steps, _WAIT_S if idle else 0.0)
         if idle:
             self._waited_s += self._clock() - started
+        arrived, self._now.arrived = self._now.arrived, []
         return arrived
 
     def _sampled(self, turn: Completion) -> Completion | None:
@@ -256,12 +266,7 @@ class TurnsEngine:
 
     def _advanced(self, key: str, reply: Reply, at: float) -> Completion | None:
         """Go on after a step; return the conversation if it ends with it."""
-        each = self._now.open.get(key)
-        if each is None:
-            # Its conversation is put aside, or was dropped at the end of a pause.
-            if key in self._held.open:
-                self._held.arrived.append((key, reply, at))
-            return None
+        each = self._now.open[key]
         self._tool_s += at - each.submitted
         (step, reason, error), begins = read_reply(reply), not each.texts
         each.count(step)
