@@ -222,6 +222,8 @@ def _made(inbox: "queue.SimpleQueue[bytes]") -> Any:
     """Make the object. What it imports stays: looking for garbage there takes a seventh of the time to import vLLM."""
     gc.disable()
     made = pickle.loads(inbox.get())()
+    # Once, or what a model's loader has left in cycles would stay, with its weights.
+    gc.collect()
     gc.freeze()
     gc.enable()
     return made
