@@ -77,17 +77,17 @@ VLLM, TWO = "rollout.engine=vllm", "rollout.vllm.tensor_parallel=2"
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "gpus", "num_devices"),
+    ("name", "settings", "gpus", "num_devices", "asks"),
     [
-        ("tiny-cpu", ["rollout.generators=2"], [[1], [2]], 3),
-        ("tiny-cpu", ["rollout.generators=1", VLLM, TWO], [[1, 2]], 3),
-        ("tiny-cpu", [VLLM, TWO], [[0, 1]], 2),
-        ("tiny-cpu", [VLLM, "rollout.vllm.devices=[2]"], [[2]], 2),
-        ("tiny-cpu", ["rollout.generators=2", "rollout.gpus_per_generator=0"], [[], []], 1),
-        ("scalerl-8b-node", [], [[3], [4], [5], [6], [7]], 8),
+        ("tiny-cpu", ["rollout.generators=2"], [[1], [2]], 3, "rollout.generators = 2"),
+        ("tiny-cpu", ["rollout.generators=1", VLLM, TWO], [[1, 2]], 3, "rollout.generators = 1"),
+        ("tiny-cpu", [VLLM, TWO], [[0, 1]], 2, "rollout.vllm.tensor_parallel = 2"),
+        ("tiny-cpu", [VLLM, "rollout.vllm.devices=[2]"], [[2]], 2, r"rollout.vllm.devices = \[2\]"),
+        ("tiny-cpu", ["rollout.generators=2", "rollout.gpus_per_generator=0"], [[], []], 1, ""),
+        ("scalerl-8b-node", [], [[3], [4], [5], [6], [7]], 8, "rollout.generators = 5"),
     ],
 )
-def test_generators_get_gpus_that_the_learner_does_not_use(monkeypatch, name, settings, gpus, num_devices):
+def test_generators_get_gpus_that_the_learner_does_not_use(monkeypatch, name, settings, gpus, num_devices, asks):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (80e9, 80e9))
@@ -97,7 +97,8 @@ def test_generators_get_gpus_that_the_learner_does_not_use(monkeypatch, name, se
         # Every GPU is paid for, and one that both use once.
         assert enter_cluster(recipe, opened, on_lost=print).num_devices == num_devices
         monkeypatch.setattr(torch.cuda, "device_count", lambda: num_devices - 1 or 1)
-        with nullcontext() if num_devices == 1 else pytest.raises(ClusterError, match=f"needs {num_devices} GPUs, and"):
+        message = rf"with {asks} needs {num_devices} GPUs, and"
+        with nullcontext() if num_devices == 1 else pytest.raises(ClusterError, match=message):
             enter_cluster(recipe, opened, on_lost=print)
 
 

@@ -27,7 +27,7 @@ class Place:
     computes_on: torch.device
     """The kind of device that learner and generators compute on."""
     num_devices: int
-    """What the run pays for: every GPU that it holds, shared or not; without GPUs the nodes that it is on."""
+    """What the run pays for: every GPU that it holds, shared or not; without GPUs the nodes that it may be on."""
     cpus_per_generator: float = 1.0
     """Cores that Ray reserves for each generator: one, a part where there are too few, none beside a GPU."""
     ranks: "PlacedRanks | None" = None
@@ -101,9 +101,14 @@ def check_gpus(asked: str, wanted: int, num: int, where: str) -> None:
 
 
 def _check(recipe: Recipe, num: int, where: str) -> None:
-    ranks, generators, each = recipe.learner.ranks, recipe.rollout.generators, recipe.rollout.gpus_per_generator
-    check_gpus(f"learner.ranks = {ranks} with rollout.generators = {generators}", num_gpus(recipe), num, where)
-    if generators and each and not num:
+    rollout, each = recipe.rollout, recipe.rollout.gpus_per_generator
+    sampling = f"rollout.generators = {rollout.generators}"
+    if rollout.engine == "vllm" and not rollout.generators:
+        sampling = f"rollout.vllm.tensor_parallel = {rollout.vllm.tensor_parallel}"
+        if rollout.vllm.devices:
+            sampling = f"rollout.vllm.devices = {[*rollout.vllm.devices]}"
+    check_gpus(f"learner.ranks = {recipe.learner.ranks} with {sampling}", num_gpus(recipe), num, where)
+    if rollout.generators and each and not num:
         raise RecipeError(
             f"rollout.gpus_per_generator is {each}, and {where} has no GPU: leave it out to sample on CPUs"
         )
