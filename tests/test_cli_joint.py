@@ -62,9 +62,11 @@ REFUSED = {
     f"{PLAN} --target 800": "--target 800 lies below what a has spent already (1600)",
     PLAN: "add --target C",
     "plan x.csv y.csv --target 5000": "one axis of compute",
+    "plan x.csv y.csv --x tokens --target 5000": "what x has spent is not known: x.csv has no column 'tokens'",
     "fit x.csv y.csv --pool": "one axis of compute",
     f"{PLAN} --target 8000 --allocate n --plot no.png": "leave out --plot",
     f"{TRANSFER} --to 3B --start 0.2": "too few siblings: 2 sizes below 3e+09",
+    f"{TRANSFER.replace(' --x', ' x.csv --x', 1)} --to 3B --start 0.2": "x.csv has no column 'flops'",
     f"{TRANSFER.replace('sizes', 'percent')} --to 14B --start 138": "--start 138 is not between 0 and 100",
     "fit early.csv --by arm --prior late.csv": "is not a prior",
 }

@@ -35,6 +35,8 @@ def make_candidates(curves: Sequence[CurveResult], target: float) -> list[Candid
     check_one_axis([curve.series for curve in curves], "arms must be on one axis of compute to be planned")
     if len(curves) < 2:
         raise InputError(f"only one arm ({curves[0].name}) was found and two or more are needed to plan")
+    if faulty := next((curve for curve in curves if curve.series.problem), None):
+        raise InputError(f"what {faulty.name} has spent is not known: {faulty.series.problem}")
     spent = {curve.name: float(curve.series.compute.max(initial=0.0)) for curve in curves}
     for name, amount in spent.items():
         if amount > TOLERANCE * target:

@@ -81,7 +81,10 @@ def find_siblings(curves: Sequence[CurveResult], column: str, size: float) -> tu
     check_one_axis([curve.series for curve in curves], "siblings must be on one axis of compute")
     members, left_out = [], []
     for curve in curves:
-        own = parse_size(dict(curve.series.key)[column], f"--size {column}")
+        sizes = dict(curve.series.key)
+        if column not in sizes:  # a file that makes no curve
+            raise InputError(str(curve.series.problem))
+        own = parse_size(sizes[column], f"--size {column}")
         if own >= size * (1 - 1e-9):
             left_out.append(LeftOut(name=curve.name, reason="not_smaller"))
         elif curve.fit.form != "sigmoid":
