@@ -86,6 +86,10 @@ def test_several_seeds_give_the_spread_between_runs():
     assert (tight.kind, tight.winner) == (PairKind.HIGHER_CEILING, "b")
     assert loose.kind != PairKind.HIGHER_CEILING
     assert find_note(tight.notes, NoteKind.RUN_SPREAD) is None
+    (coarse,) = compare({"a": seeds([0.57, 0.63, 0.6, 0.61]), "b": seeds([0.58, 0.64, 0.61, 0.62])}, margin=0.1).pairs
+    more = find_note(coarse.notes, NoteKind.DECIDED_BY)
+    assert more is not None
+    assert more.seeds == 5
 
 
 def test_common_noise_cancels_in_a_paired_comparison():

@@ -432,7 +432,9 @@ def _decided_by(pair: Pair, one: Recipe, other: Recipe) -> Note:
     wanted = max(abs(pair.ceiling_difference.value), pair.margin) / 1.6449
     between = float(np.linalg.norm([each.spread * np.sqrt(each.fit.num_runs) for each in (one, other)]))
     inside = float(np.linalg.norm([np.std(each.standing) for each in (one, other)]))
-    seeds = int(np.ceil((between / wanted) ** 2 * 2)) if wanted > 0 and between > 0.5 * wanted else None
+    seeds = None
+    if wanted > 0 and between > 0.5 * wanted:
+        seeds = max(int(np.ceil((between / wanted) ** 2 * 2)), min(one.fit.num_runs, other.fit.num_runs) + 1)
     times = None
     if inside > 0.5 * wanted:
         needed = [compute_to_know(replace(curve, margin=max(wanted, 1e-9))) for curve in (one.fit, other.fit)]
