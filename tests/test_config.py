@@ -116,7 +116,7 @@ TIS, FIFTH = {"name": "tis", "cap": 2.0}, {"name": "dapo", "clip_low": 0.1, "cli
         ("", ["loss.cap=4", "loss.name=tis"], TIS | {"cap": 4.0}),
     ],
 )
-def test_another_choice_begins_with_its_defaults_and_the_same_keeps_its_settings(tmp_path, lines, overrides, loss):
+def test_a_new_choice_has_its_defaults_and_the_same_one_its_settings(tmp_path, lines, overrides, loss):
     parent = write(tmp_path, "parent.toml", 'extends = "scalerl"\nloss = { name = "dapo", clip_low = 0.1 }\n')
     for extended in ("parent.toml", "./parent.toml", parent):
         child = write(tmp_path, "child.toml", f'extends = "{extended}"\n{lines}\n')

@@ -89,7 +89,7 @@ def read_bytes(path: Path) -> bytes:
         return b""
 
 
-def test_each_conversation_keeps_its_process_and_the_death_of_the_forker_ends_the_run():
+def test_a_conversation_keeps_its_process_until_the_forker_dies():
     steps = forked("Pid")
     assert steps.pid != os.getpid()
     with closing(engine_of(own=steps)) as engine:

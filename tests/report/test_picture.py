@@ -73,7 +73,7 @@ def test_the_curve_goes_beyond_the_data_to_what_was_held_out(one: Analysis):
     assert new > 0.95 * own
 
 
-def test_curves_are_drawn_to_four_times_the_data_or_what_was_asked_for():
+def test_curves_are_drawn_to_four_times_the_data_or_as_asked():
     (asked,) = figure_data(analyse_forecast([series()], FitOptions(), [50000.0], [0.5, 0.9])).curves
     assert asked.line is not None
     ends = [line.compute[-1] for line in (drawn(series()).lines[0], asked.line)]

@@ -23,7 +23,7 @@ def tried(folder: Path, *settings: str) -> list[str]:
         run.close()
 
 
-def test_trial_takes_a_step_that_changes_the_weights_and_writes_nothing(tmp_path: Path):
+def test_a_trial_takes_a_real_step_and_writes_nothing(tmp_path: Path):
     length = 'length={name="penalty", max_length=32, cache=8}'
     run = Run(small(*TINY, "optimizer.warmup_steps=0", "learner.start_kl=0.1", length), tmp_path / "run")
     before = {name: weight.detach().clone() for name, weight in run.learner.weights().items()}

@@ -59,7 +59,7 @@ def test_without_interruption_the_plan_is_one_limit():
 
 
 @pytest.mark.parametrize("marker, thinking_end", [("Stop.", "</t>"), ("stop</t>", "")])
-def test_a_marker_that_does_not_end_thinking_or_is_too_long_is_an_error(marker, thinking_end):
+def test_a_marker_must_end_thinking_and_be_short(marker, thinking_end):
     with pytest.raises(RecipeError, match=r"length.marker is .* but must hold the text that ends thinking"):
         interruption(encode, thinking_end, thinking_min=3, thinking_max=6, marker=marker, answer_budget=20)
     with pytest.raises(ValueError, match=r"length.answer_budget is 8, but the marker alone takes 8 tokens"):

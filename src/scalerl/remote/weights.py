@@ -58,7 +58,7 @@ class Parcel(Mapping[str, Any]):
         """Yield the same weights, which stay within this context and which other processes can open; or raise Gone."""
         yield self
 
-    def let_go(self) -> None:
+    def wait_for_copies(self) -> None:
         """Return when what this process does with opened tensors is done, also what it has left to a device."""
 
     @abstractmethod
@@ -237,7 +237,7 @@ class OnGpu(Parcel):
             tensors[name] = rebuild_cuda_tensor(*arguments)
         return tensors
 
-    def let_go(self) -> None:
+    def wait_for_copies(self) -> None:
         import torch
 
         # A copy between GPUs is awaited by the stream of the one that is copied to.

@@ -275,7 +275,7 @@ class Borrowed(Parcel):
     def open(self) -> dict[str, Any]:
         return self._weights
 
-    def let_go(self) -> None:
+    def wait_for_copies(self) -> None:
         time.sleep(0.05)
         self.is_read = True
 

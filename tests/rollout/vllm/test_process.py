@@ -92,7 +92,7 @@ def check_equal(completions, expected, version):
         assert set(completion.versions.tolist()) == {version}
 
 
-def test_updates_in_the_middle_of_answers_equal_a_replay_of_the_mixed_cache(fleet):
+def test_updates_within_answers_equal_a_replay_of_the_mixed_cache(fleet):
     requests = [make_request(number, plan=LengthPlan(answer_budget=50)) for number in range(8)]
     # A process may finish before a push reaches it: once in a while, not five times.
     for _ in range(5):

@@ -141,7 +141,7 @@ class Generator:
             self._engine.push_weights(held, push.version)
         if push.arriving is not None and isinstance(push.weights, Parcel):
             # The learner may change its memory once this is reported.
-            push.weights.let_go()
+            push.weights.wait_for_copies()
         self._pace += Pace(copies=1, copy_s=time.monotonic() - start)
 
     def _hold(self, paused: bool) -> None:
