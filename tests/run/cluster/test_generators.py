@@ -130,6 +130,21 @@ def test_addresses_are_host_and_port(address):
         check_address(address)
 
 
+def test_token_that_others_can_read_is_refused(monkeypatch, tmp_path):
+    pytest.importorskip("ray")
+    path = tmp_path / "token"
+    path.write_text("0123456789abcdef")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    for mode in (0o604, 0o640):
+        path.chmod(mode)
+        with pytest.raises(ClusterError, match=f"chmod 600 {path}"):
+            check_address("auto")
+        check_address("local")  # it has a token of its own
+    path.chmod(0o600)
+    check_address("auto")
+
+
 def test_refused_connection_is_one_sentence():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

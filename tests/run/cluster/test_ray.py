@@ -6,11 +6,13 @@ import os
 import re
 import signal
 import socket
+import tempfile
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from needs import needs_package
+from other_user import needs_another_user, run_as_another
 from ray_processes import alive, generators_of, parent_of, ranks_of
 from ray_runs import PATIENCE_S, check_exactly_once, num_steps, start, stop, wait_for_steps
 from small_runs import check_same_steps
@@ -65,6 +67,50 @@ def test_rank_without_a_model_is_lost_in_time(tmp_path, monkeypatch):
             with pytest.raises(RankLost, match=sentence):
                 learner_of(placed, "owner/name", 5.0)
             wait_until(lambda: not alive(processes), PATIENCE_S, "the end of the ranks")
+
+
+# Prints how many nodes Ray lists for the token in any file or environment that this user can read, or for none.
+ASK_RAY = """
+import glob
+tokens = ["", *sys.argv[3:]]
+for path in [sys.argv[2] + "/.ray/auth_token", *glob.glob("/proc/[0-9]*/environ")]:
+    try:
+        words = open(path).read().split(chr(0))
+    except OSError:
+        continue
+    is_file = path.endswith("auth_token")
+    tokens += [word.removeprefix("RAY_AUTH_TOKEN=") for word in words if is_file or "RAY_AUTH_TOKEN=" in word]
+for token in tokens:
+    os.environ.update({"RAY_AUTH_TOKEN": token, "RAY_AUTH_MODE": "token"} if token else {"RAY_AUTH_MODE": "disabled"})
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+    try:
+        print(len(GcsClient(address=sys.argv[1]).get_all_node_info(timeout=20)))
+    except Exception as error:
+        print(type(error).__name__)
+"""
+
+
+@needs_another_user
+def test_other_users_cannot_ask_a_local_ray(monkeypatch):
+    from scalerl.run.cluster.connect import connect
+
+    imports = "ray\nfrom ray._raylet import AuthenticationTokenLoader, Config, GcsClient"
+    with tempfile.TemporaryDirectory() as home, ExitStack() as opened:
+        # As on most machines, everybody may read what is written to the home folder.
+        os.chmod(home, 0o755)
+        monkeypatch.setenv("HOME", home)
+        opened.callback(os.umask, os.umask(0o022))
+        connection = connect("local")
+        opened.callback(connection.close)
+        import ray
+
+        address = ray.get_runtime_context().gcs_address
+        attacked = run_as_another(ASK_RAY, address, home, imports=imports)
+        assert (attacked.returncode, attacked.stdout) == (0, "AuthenticationError\n"), attacked.stderr
+        with_token = run_as_another(ASK_RAY, address, home, os.environ["RAY_AUTH_TOKEN"], imports=imports)
+        assert with_token.stdout.splitlines()[1] == "1", "the question is one that Ray answers"
+    assert "RAY_AUTH_TOKEN" not in os.environ
 
 
 def test_killed_driver_leaves_no_rank_on_a_cluster(tmp_path):

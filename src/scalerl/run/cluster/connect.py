@@ -10,12 +10,15 @@ import importlib.util
 import logging
 import os
 import re
+import secrets
 import socket
+import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from scalerl.errors import ClusterError
@@ -63,18 +66,20 @@ def connect(address: str, *, on_lost: Callable[[str], None] = lambda reason: Non
     os.environ.setdefault("RAY_worker_niceness", "0")
     if address == LOCAL:
         # A node that no other can join, as Ray has them on macOS and Windows: its ports are open to this machine alone.
-        # Other users of the machine need the token in this user's home folder, which Ray writes.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
     import ray
 
     # Where ray was imported before, it has not seen these variables.
     constants: Any = importlib.import_module("ray._private.ray_constants")
     constants.ENABLE_RAY_CLUSTER = address != LOCAL
-    importlib.import_module("ray._raylet").Config.initialize("")
     if ray.is_initialized():
         raise ClusterError("this process is connected to Ray already: a run makes its own connection")
     with ExitStack() as opened:
+        if address == LOCAL:
+            opened.enter_context(_token_of_this_run())
+        raylet: Any = importlib.import_module("ray._raylet")
+        raylet.Config.initialize("")
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
         if address == LOCAL:
             error = _attempt(opened.enter_context(_local_ray(on_lost)))
         else:
@@ -85,6 +90,25 @@ def connect(address: str, *, on_lost: Callable[[str], None] = lambda reason: Non
         held = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         nodes = tuple(Node(each.get("CPU", 0.0), each.get("GPU", 0.0)) for each in held)
         return Connection(address=address, nodes=nodes, close=opened.pop_all().close)
+
+
+@contextmanager
+def _token_of_this_run() -> Iterator[None]:
+    """Require a new token at Ray's ports, and give it to this process and those that it starts in their environment.
+
+    The system shows a process's environment to its user alone. Ray would write the token into a file of the user's
+    home folder, which everybody on the machine may read.
+    """
+    variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
 
 
 class LocalRay:
@@ -149,11 +173,27 @@ def check_address(address: str) -> None:
     """Check in seconds, without importing Ray, that a cluster can be joined; "auto" is left to Ray."""
     if importlib.util.find_spec("ray") is None:
         raise ClusterError('cluster.address needs the cluster extra: pip install "scalerl[cluster]"')
-    if address in (LOCAL, AUTO):
+    if address == LOCAL:
+        return
+    _check_token_is_private()
+    if address == AUTO:
         return
     if not re.fullmatch(r"\[?[\w.:-]+\]?:\d{1,5}", address):
         raise ClusterError(f'cluster.address is "{address}": it must be "auto", "local" or HOST:PORT')
     _check_answers(address)
+
+
+def _check_token_is_private() -> None:
+    """Raise ClusterError if other users can read the file with the token of a cluster."""
+    mode = os.environ.get("RAY_AUTH_MODE", "token").lower()
+    if mode != "token" or os.environ.get("RAY_AUTH_TOKEN"):
+        return
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    if path.is_file() and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ClusterError(
+            f"other users may read Ray's token, {path}, and with it use the cluster: chmod 600 {path}, and replace the "
+            f"token on all nodes if one of them may have read it"
+        )
 
 
 def _check_answers(address: str) -> None:
