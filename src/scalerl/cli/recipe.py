@@ -132,7 +132,7 @@ def show_command(name: str = opt.RECIPE, overrides: list[str] | None = opt.OVERR
     def text() -> Iterator[Any]:
         yield f"{name}: {hidden(recipe.description)}" if recipe.description else name
         device = "a GPU is visible" if gpu else "no GPU is visible"
-        yield f"here: {device}; the body is {body_dtype(recipe, gpu=gpu)} (model.dtype = {recipe.model.dtype})"
+        yield f"here: {device}; the body is {body_dtype(recipe.model, gpu=gpu)} (model.dtype = {recipe.model.dtype})"
         cells = [(row.component, row.setting, row.ends, "yes" if row.as_scalerl else "no") for row in rows]
         yield table(("component", "set to", "acts at", "as ScaleRL"), cells)
         yield f"  lag: {lag_words(lag)}{'' if recipe.rollout.slots else ' (fewer where memory is short)'}"

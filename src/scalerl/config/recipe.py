@@ -302,17 +302,17 @@ def mode_name(pipeline: parts.PipelineSettings) -> str:
     return "" if not fits else name if pipeline.max_lag else "synchronous"
 
 
-def body_dtype(recipe: Recipe, *, gpu: bool) -> Literal["bfloat16", "float32"]:
+def body_dtype(model: parts.ModelSettings, *, gpu: bool) -> Literal["bfloat16", "float32"]:
     """Return the precision of the body; "auto" depends on the device."""
-    if recipe.model.dtype == "auto":
+    if model.dtype == "auto":
         return "bfloat16" if gpu else "float32"
-    return recipe.model.dtype
+    return model.dtype
 
 
 def inert(recipe: Recipe, *, gpu: bool) -> dict[str, str]:
     """Return the settings that have no effect in this recipe on this device, each with the reason."""
     reasons: dict[str, str] = {}
-    if body_dtype(recipe, gpu=gpu) == "float32":
+    if body_dtype(recipe.model, gpu=gpu) == "float32":
         reasons["model.fp32_head"] = "the body is float32, so the head is at both ends, whatever this says"
     if recipe.rollout.engine != "vllm":
         defaults = dict(parts.VllmSettings())

@@ -80,7 +80,7 @@ def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
         "optimizer": _resolved(recipe),
         "learner": recipe.learner,
         "fp32_head": recipe.model.fp32_head in ("both", "learner"),
-        "dtype": getattr(torch, body_dtype(recipe, gpu=gpu)),
+        "dtype": getattr(torch, body_dtype(recipe.model, gpu=gpu)),
         "lora": recipe.model.lora,
         "router_replay": recipe.model.router_replay,
     }

@@ -174,7 +174,7 @@ def generator_bytes(recipe: Recipe, sizes: ModelSizes, slots: int) -> dict[str, 
 
 
 def _number_bytes(recipe: Recipe) -> int:
-    return 2 if body_dtype(recipe, gpu=True) == "bfloat16" else 4
+    return 2 if body_dtype(recipe.model, gpu=True) == "bfloat16" else 4
 
 
 def num_generators(recipe: Recipe) -> int:

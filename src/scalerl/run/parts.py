@@ -348,7 +348,7 @@ def num_slots(model: LoadedModel, recipe: Recipe, gpus: Gpus | None = None) -> i
         each = memory_of(recipe, ModelSizes.from_config(model.model.config), gpus).slots
         return each * max(num_generators(recipe), 1)
     wanted = full_slots(recipe.pipeline)
-    dtype = getattr(torch, body_dtype(recipe, gpu=model.model.device.type == "cuda"))
+    dtype = getattr(torch, body_dtype(recipe.model, gpu=model.model.device.type == "cuda"))
     most = most_slots(model, recipe.rollout, dtype)
     # Each generator has a device like this one, and nothing else on it.
     return wanted if most is None else min(wanted, most * max(recipe.rollout.generators, 1))

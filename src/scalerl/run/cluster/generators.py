@@ -28,7 +28,7 @@ def make_engine(model: LoadedModel, recipe: Recipe, *, slots: int, gpu: bool) ->
 def _arithmetic(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
     """Return how engines compute, and what they record of it."""
     return {
-        "dtype": getattr(torch, body_dtype(recipe, gpu=gpu)),
+        "dtype": getattr(torch, body_dtype(recipe.model, gpu=gpu)),
         "fp32_head": recipe.model.fp32_head in ("both", "generator"),
         "records_experts": recipe.model.router_replay,
     }
@@ -45,7 +45,7 @@ def load_engine(recipe: Recipe, *, slots: int, device: str = "") -> Any:
     model = load_model(
         recipe.model.path,
         # Rounded already: every weight comes with the first push, and the device need not hold FP32 ones meanwhile.
-        dtype=getattr(torch, body_dtype(recipe, gpu=gpu)),
+        dtype=getattr(torch, body_dtype(recipe.model, gpu=gpu)),
         device=target,
         context=recipe.rollout.context,
         trust_remote_code=recipe.model.trust_remote_code,

@@ -55,7 +55,7 @@ def sft_learner(
         "loss": _imitation,
         "learner": learner.model_copy(update={"start_kl": 0.0, "share_prompts": False}),
         "optimizer": optimizer,
-        "dtype": getattr(torch, body_dtype(recipe, gpu=device.type == "cuda")),
+        "dtype": getattr(torch, body_dtype(recipe.model, gpu=device.type == "cuda")),
         "fp32_head": True,
     }
     if learner.sharding == "none":
