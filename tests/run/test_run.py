@@ -145,7 +145,6 @@ def test_every_regime_runs_through_the_same_loop(tmp_path: Path, mode: tuple[str
 
 
 def test_adapters_are_resumed_and_exported_merged(tmp_path: Path):
-    pytest.importorskip("peft", reason="the package peft is not installed")
     # Adapters begin at random, and some of the answers must be right for the weights to change.
     lora = ("model.lora.rank=4", "optimizer.lr=0.01", "optimizer.warmup_steps=0", *USUAL)
     folder = tmp_path / "run"

@@ -1,11 +1,12 @@
-"""Low-rank adapters (LoRA, arXiv 2106.09685) by peft. Only they are trained; all others get the merged weights.
+"""Low-rank adapters (LoRA, arXiv 2106.09685), which are trained instead of the linear layers that they are added to.
 
     y = W x + alpha / rank * B A x        A random, B zero, both FP32; W frozen
 
-The generator, evaluations and exports get W + alpha / rank * B A under W's own name, so they need no adapter code.
+Evaluations and exports get W + alpha / rank * B A under W's own name, so they need no adapter code.
 """
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,29 @@ from scalerl.errors import LoraError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_ADAPTER = "default"
+_ADAPTER = (".lora_A.", ".lora_B.")
+
+
+class AdaptedLinear(nn.Module):
+    """A frozen linear layer and its adapter."""
+
+    def __init__(self, base_layer: nn.Linear, *, rank: int, alpha: float) -> None:
+        super().__init__()
+        self.base_layer, self.scale = base_layer, alpha / rank
+        frozen = base_layer.weight
+        place: Any = {"dtype": torch.promote_types(frozen.dtype, torch.float32), "device": frozen.device}
+        self.lora_A = nn.Linear(base_layer.in_features, rank, bias=False, **place)
+        self.lora_B = nn.Linear(rank, base_layer.out_features, bias=False, **place)
+        nn.init.kaiming_uniform_(self.lora_A.weight, a=math.sqrt(5))
+        nn.init.zeros_(self.lora_B.weight)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.base_layer(inputs) + self.lora_B(self.lora_A(inputs)) * self.scale
+
+    def merged(self, whole: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the weight of a linear layer with the same outputs; `whole` as in each_merged_weight."""
+        down, up = whole(self.lora_A.weight), whole(self.lora_B.weight)
+        return whole(self.base_layer.weight) + (up @ down) * self.scale
 
 
 def wrap(model: "PreTrainedModel", settings: LoraSettings) -> "PreTrainedModel":
@@ -28,16 +51,13 @@ def wrap(model: "PreTrainedModel", settings: LoraSettings) -> "PreTrainedModel":
     """
     if settings.rank == 0:
         return model
-    try:
-        from peft import LoraConfig, inject_adapter_in_model
-    except ModuleNotFoundError:
-        raise LoraError("model.lora.rank needs a package that is not installed: pip install peft") from None
     targets = _targets(model, settings)
-    shared: dict[int, Any] = {id(parameter): parameter for parameter in model.parameters()}
+    shared: dict[int, Any] = {id(parameter): parameter.requires_grad_(False) for parameter in model.parameters()}
     wrapped = copy.deepcopy(model, shared)
-    # No dropout: log-probs in training must be those of the policy that was sampled from.
-    config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules=targets, lora_dropout=0.0)  # pyright: ignore[reportArgumentType]
-    inject_adapter_in_model(config, wrapped, _ADAPTER)
+    for name in targets:
+        layer: Any = wrapped.get_submodule(name)
+        # No dropout: log-probs in training must be those of the policy that was sampled from.
+        wrapped.set_submodule(name, AdaptedLinear(layer, rank=settings.rank, alpha=settings.alpha))
     return wrapped
 
 
@@ -55,24 +75,23 @@ def each_merged_weight(
     `whole` turns a parameter into all of its values, if this process has only a part. Merged copies are rounded to
     `dtype`, that of the body which they go to: copies of 8B in FP32 take 26 GiB beside the model.
     """
+    for name, module in model.named_modules():
+        if isinstance(module, AdaptedLinear):
+            merged = module.merged(whole)
+            yield f"{name}.weight", merged if dtype is None else merged.to(dtype)
     for name, parameter in model.named_parameters():
-        layer, adapted, kind = name.partition(".base_layer.")
-        if adapted and kind == "weight":
-            module: Any = model.get_submodule(layer)
-            down, up = (whole(getattr(module, part)[_ADAPTER].weight) for part in ("lora_A", "lora_B"))
-            merged = whole(parameter) + (up @ down) * module.scaling[_ADAPTER]
-            yield f"{layer}.weight", merged if dtype is None else merged.to(dtype)
-        elif ".lora_" not in name:
-            yield f"{layer}.{kind}" if adapted else name, whole(parameter)
+        if not name.endswith(".base_layer.weight") and not any(part in name for part in _ADAPTER):
+            yield name.replace(".base_layer.", "."), whole(parameter)
 
 
 def num_adapter_params(model: "PreTrainedModel") -> int:
     """Return the number of adapter parameters; 0 without adapters."""
-    return sum(parameter.numel() for name, parameter in model.named_parameters() if ".lora_" in name)
+    layers = [module for module in model.modules() if isinstance(module, AdaptedLinear)]
+    return sum(layer.lora_A.weight.numel() + layer.lora_B.weight.numel() for layer in layers)
 
 
 def _targets(model: "PreTrainedModel", settings: LoraSettings) -> list[str]:
-    """Return the full names of the layers that get an adapter, so that peft does not guess."""
+    """Return the full names of the layers that get an adapter."""
     head = model.get_output_embeddings()
     layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head]
     kinds = {name.rpartition(".")[2] for name in layers}
