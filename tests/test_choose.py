@@ -107,7 +107,7 @@ def test_console_script_finds_modules_in_current_folder(tmp_path):
     )
     command = [sys.executable, str(script), str(tmp_path)]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (run.stdout, run.stderr) == ("42 [1]\n", "")
+    assert (run.stdout, run.returncode) == ("42 [1]\n", 0), run.stderr
 
 
 def _tables():

@@ -15,6 +15,7 @@ from scalerl.cli import study as study_module
 from scalerl.config.load import shipped
 from scalerl.curves import Value, Verdict
 from scalerl.errors import StudyError
+from scalerl.import_path import ANNOUNCED
 from scalerl.study.plan import make_plan
 from scalerl.study.progress import Progress, RunStatus
 from scalerl.study.spec import load_study
@@ -73,6 +74,15 @@ def test_a_killed_run_is_resumed_by_the_trainer_itself(tmp_path, monkeypatch):
     rows = store.read_metrics(out / "runs" / "dapo-seed0")
     assert [(row["step"], row["attempt"]) for row in rows] == [(step, 2) for step in (1, 2, 3)]
     assert summary["report"] is None or Path(summary["report"]).is_file()
+
+
+def test_code_of_others_is_announced_on_the_terminal(tmp_path, monkeypatch):
+    """What the runs print is in files."""
+    fake_training(tmp_path, monkeypatch, {})
+    monkeypatch.delenv(ANNOUNCED, raising=False)
+    (tmp_path / "small.toml").write_text(f'{SMALL}[arms.mine]\ntask.grader = "mi-ne:grade"\n')
+    ran = study("small.toml", "--out", "out", "--set", "seeds=[0, 1]")
+    assert ran.stderr.count("code outside scalerl: mi-ne:grade") == 1
 
 
 def test_a_failing_arm_is_named_and_left_out_of_the_report(tmp_path, monkeypatch):

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scalerl.choose import choose, keyword_settings
 from scalerl.config import (
     Recipe,
+    code_outside,
     differences,
-    imports_of,
     list_recipes,
     load_recipe,
     mode_name,
@@ -281,18 +281,27 @@ def test_page_of_settings_is_up_to_date(monkeypatch):
 
 
 def test_code_of_others_that_a_recipe_runs_is_listed(tmp_path):
-    assert imports_of(load_recipe("scalerl")) == {}
+    assert code_outside(load_recipe("scalerl")) == []
     text = """
 extends = "tiny-cpu"
 loss = {name = "mine:loss"}
-rollout.vllm.python = "/bin/other"
-task = {name = "mine:rows", system = "Answer: x", chat = true, graders.own.name = "mine:grade"}
+rollout = {engine = "vllm", vllm.python = "/bin/other"}
 evaluation.sets.more = {name = "words", grader = "mine:near"}
+evaluation.sets.agent = {name = "words", environment = {name = "harness", program = "ev-il:play"}}
+evaluation.sets.tools = {name = "words", environment = {name = "tools", tools = ["calculator", "mine:tool"]}}
+
+[task]
+name = "my-rows:rows"
+system = "Answer: x"
+chat = true
+graders.own.name = "mine:grade"
 """
-    assert imports_of(load_recipe(write(tmp_path, "mine.toml", text))) == {
-        "loss.name": "mine:loss",
-        "rollout.vllm.python": "/bin/other",
-        "task.name": "mine:rows",
-        "task.graders.own.name": "mine:grade",
-        "evaluation.sets.more.grader": "mine:near",
+    assert set(code_outside(load_recipe(write(tmp_path, "mine.toml", text)))) == {
+        "mine:loss",
+        "my-rows:rows",
+        "mine:grade",
+        "mine:near",
+        "ev-il:play",
+        "mine:tool",
+        'rollout.vllm.python = "/bin/other"',
     }

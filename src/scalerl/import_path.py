@@ -1,9 +1,12 @@
 """Import the function at "package.module:function". Standard library only: processes that grade import this too.
 
+Before code outside this package is imported, a line on stderr says so, once per run.
+
 An object that cannot be imported, such as a lambda, can be given a path that is valid in this process.
 """
 
 import importlib
+import os
 import re
 import sys
 import traceback
@@ -14,6 +17,8 @@ from typing import Any
 from scalerl.errors import ImportPathError
 
 _LONGEST_REASON = 500
+ANNOUNCED = "SCALERL_ANNOUNCED"
+"""Variable with what has been announced, a line each; processes that a run starts inherit it."""
 
 _OBJECTS: dict[str, Callable[..., Any]] = {}
 """Objects of this process, by the path they were given."""
@@ -26,23 +31,38 @@ def path_of(function: Callable[..., Any], kind: str) -> str:
     """
     module, name = getattr(function, "__module__", None) or "", getattr(function, "__qualname__", "")
     path = f"{module}:{name}"
-    if module != "__main__" and name.isidentifier():
-        try:
-            if import_function(path) is function:
-                return path
-        except ImportPathError:
-            pass
+    if module != "__main__" and name.isidentifier() and getattr(sys.modules.get(module), name, None) is function:
+        return _known(path)
     plain = name.rpartition(".")[2]
     # runpy and notebooks have modules whose names are not identifiers.
     safe_module = re.sub(r"[^\w.]", "_", module) or kind
     path = f"{safe_module}:{plain if plain.isidentifier() else kind}"
     _OBJECTS[path] = function
-    return path
+    return _known(path)
 
 
 def is_local(path: str) -> bool:
     """Return whether a path is that of an object of this process, which no other process can import."""
     return path in _OBJECTS
+
+
+def announce(*codes: str) -> None:
+    """Say on stderr which code outside this package is about to run, unless it has been said."""
+    for code in codes:
+        if (shown := _escaped(code)) not in os.environ.get(ANNOUNCED, "").splitlines():
+            print(f"this command runs code outside scalerl: {shown}", file=sys.stderr)
+            _known(code)
+
+
+def _known(code: str) -> str:
+    """Note that a user knows of this code, and return it: it was announced, or handed over by the user."""
+    os.environ[ANNOUNCED] = f"{os.environ.get(ANNOUNCED, '')}\n{_escaped(code)}"
+    return code
+
+
+def _escaped(code: str) -> str:
+    """Return text that can neither end its line nor move the cursor over it."""
+    return code.encode("unicode_escape").decode()
 
 
 def import_function(path: str) -> Callable[..., Any]:
@@ -55,6 +75,8 @@ def import_function(path: str) -> Callable[..., Any]:
     if path in _OBJECTS:
         return _OBJECTS[path]
     module_name, _, function_name = path.partition(":")
+    if module_name.partition(".")[0] != __package__:
+        announce(path)
     if not {"", str(Path.cwd())} & set(sys.path):
         sys.path.append(str(Path.cwd()))
     try:

@@ -62,6 +62,8 @@ def study(
     if name in (None, "list"):
         _list(as_json)
         return
+    from scalerl.config import code_outside
+    from scalerl.import_path import announce
     from scalerl.study.folder import check_asked
     from scalerl.study.plan import check_runnable, make_plan
     from scalerl.study.spec import divided, load_study
@@ -79,6 +81,8 @@ def study(
         console=new_console(stderr=as_json),
     )
     check_asked(out, resume)
+    # Its runs, whose output is in files, do not repeat it.
+    announce(*(code for run in plan.runs for code in code_outside(run.recipe)))
     if dry_run:
         content, code = _show_plan(asked)
     else:

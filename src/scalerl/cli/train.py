@@ -180,13 +180,10 @@ def export(
 
 
 def load(recipe: str, overrides: Sequence[str] | None, *, trust_remote_code: bool = False) -> "Recipe":
-    """Read and check the recipe before anything heavy is imported, and say which code of others it will run."""
-    from scalerl.config import imports_of, load_recipe, trusting
+    """Read and check the recipe before anything heavy is imported."""
+    from scalerl.config import load_recipe, trusting
 
-    loaded = load_recipe(recipe, list(overrides or ()))
-    for key, path in imports_of(loaded).items():
-        typer.echo(f"{key} = {path}: code outside scalerl, which this command runs", err=True)
-    return trusting(loaded, trust_remote_code=trust_remote_code)
+    return trusting(load_recipe(recipe, list(overrides or ())), trust_remote_code=trust_remote_code)
 
 
 @contextmanager

@@ -5,7 +5,17 @@ Nothing here imports torch, so a wrong setting fails in a fraction of a second, 
 
 from scalerl.config.load import changed_recipe, list_recipes, load_recipe, load_written, with_derived
 from scalerl.config.parts import CustomSettings, Settings
-from scalerl.config.recipe import Recipe, body_dtype, imports_of, inert, mode_name, remedies, replaced, trusting
+from scalerl.config.recipe import (
+    Recipe,
+    body_dtype,
+    code_outside,
+    inert,
+    mode_name,
+    remedies,
+    replaced,
+    trusting,
+    vllm_code,
+)
 from scalerl.config.tree import AXES, Setting, differences, settings_of
 from scalerl.errors import RecipeError
 
@@ -18,8 +28,8 @@ __all__ = [
     "Settings",
     "body_dtype",
     "changed_recipe",
+    "code_outside",
     "differences",
-    "imports_of",
     "inert",
     "list_recipes",
     "load_recipe",
@@ -29,5 +39,6 @@ __all__ = [
     "replaced",
     "settings_of",
     "trusting",
+    "vllm_code",
     "with_derived",
 ]

@@ -1,6 +1,7 @@
 """The recipe: all settings of one run, and the combinations that cannot work."""
 
 import functools
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -274,20 +275,24 @@ def trusting(recipe: Recipe, *, trust_remote_code: bool) -> Recipe:
     return replaced(recipe, {"model.trust_remote_code": trust_remote_code})
 
 
-def imports_of(recipe: Recipe) -> dict[str, str]:
-    """Return the code that a recipe runs besides the package's own: import paths and interpreters, by their keys."""
-    values = dict(leaves(recipe.model_dump(mode="json"), numbered=True))
-    for key in [key for key, value in values.items() if key.endswith("environment.tools") and isinstance(value, list)]:
-        values |= {f"{key}.{number}.name": tool for number, tool in enumerate(values.pop(key))}
-    return {
-        key: value
-        for key, value in values.items()
-        if isinstance(value, str)
-        and (
-            (key.endswith(("name", "grader")) and re.fullmatch(r"[\w.]+:\w+", value))
-            or (key == "rollout.vllm.python" and value)
-        )
-    }
+def code_outside(recipe: Recipe) -> list[str]:
+    """Return the code that a recipe runs besides the package's own: import paths, and what vLLM is given."""
+    values = leaves(recipe.model_dump(mode="json"), numbered=True)
+    named = [value for key, value in values if key.rpartition(".")[2] in ("name", "grader", "program", "tools")]
+    texts = [text for value in named for text in (value if isinstance(value, list) else [value])]
+    paths = [text for text in texts if isinstance(text, str) and ":" in text]
+    return [*dict.fromkeys(paths), *(vllm_code(recipe.rollout.vllm) if recipe.rollout.engine == "vllm" else ())]
+
+
+def vllm_code(settings: parts.VllmSettings) -> list[str]:
+    """Return the settings by which vLLM may run code: another interpreter, and any text, which may name a class."""
+    texts = [(key, value) for key, value in leaves(settings.engine_args, "engine_args") if _has_text(value)]
+    chosen = [("python", settings.python)] if settings.python else []
+    return [f"rollout.vllm.{key} = {json.dumps(value)}" for key, value in [*chosen, *texts]]
+
+
+def _has_text(value: Any) -> bool:
+    return any(map(_has_text, value)) if isinstance(value, list | tuple) else isinstance(value, str)
 
 
 def mode_name(pipeline: parts.PipelineSettings) -> str:

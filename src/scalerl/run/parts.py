@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 
 from scalerl.choose import choose
-from scalerl.config import Recipe, body_dtype, replaced
+from scalerl.config import Recipe, body_dtype, code_outside, replaced
 from scalerl.config.parts import EvalSetSettings, EvaluationSettings, RolloutSettings, TaskSettings
 from scalerl.config.suggest import did_you_mean, quoted
 from scalerl.environments.build import build_playing, offer_tools
 from scalerl.environments.turns import Playing, TurnsEngine
 from scalerl.errors import RecipeError, RecipeProblem
+from scalerl.import_path import announce
 from scalerl.loop.grading import GraderRunner, GroupGrading
 from scalerl.loop.pipeline import Pipeline, PipelineState
 from scalerl.loop.requests import RequestMaker, Text
@@ -116,6 +117,8 @@ class Parts:
 
 def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
     """Build every part of a training run, as the checkpoint in `earlier` left it if there is one."""
+    # Here, and not only where it is imported: that may be another process, or several.
+    announce(*code_outside(recipe))
     with ExitStack() as opened:
         place = enter_cluster(recipe, opened, watchdog.end)
         if place.ranks is not None and recipe.learner.sharding == "none":

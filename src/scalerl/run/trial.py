@@ -12,7 +12,6 @@ import math
 
 import numpy as np
 
-from scalerl.config import imports_of
 from scalerl.errors import GraderError, RecipeError
 from scalerl.import_path import one_line, own_place
 from scalerl.loop.grading import reward_of
@@ -101,7 +100,8 @@ def try_graders(parts: Parts) -> list[str]:
 def try_step(parts: Parts) -> None:
     """Train once on made-up completions; RecipeError if a function of the user's fails, or nothing finite results."""
     recipe, groups = parts.inputs.recipe, made_up_groups(parts)
-    own = [path for key, path in imports_of(recipe).items() if key.startswith(("loss.", "weights.", "advantage."))]
+    parts_of_step = (recipe.loss, recipe.weights, recipe.advantage.baseline, recipe.advantage.normalisation)
+    own = [part.name for part in parts_of_step if ":" in part.name]
     try:
         metrics = parts.learner.step(Batch(version=parts.learner.version, groups=groups))
     except Exception as error:

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from scalerl.config import vllm_code
 from scalerl.config.parts import VllmSettings
 from scalerl.errors import RecipeError
+from scalerl.import_path import announce
 
 WORKER = "scalerl.rollout.vllm.worker.WeightReceiver"
 SAMPLER = "scalerl.rollout.vllm.samplers:OwnSampler"
@@ -102,6 +104,7 @@ def engine_arguments(spec: EngineSpec, *, cache_bytes: int | None) -> dict[str, 
         raise RecipeError(
             f"rollout.vllm.engine_args sets {taken[0]}, which follows from other settings of the recipe: remove it"
         )
+    announce(*vllm_code(settings))
     return {**ours, **chosen, **settings.engine_args}
 
 

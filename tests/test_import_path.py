@@ -1,0 +1,84 @@
+"""Code outside the package is announced before it is imported, once per run, by the function that imports it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scalerl.config import load_recipe
+from scalerl.config.parts import EnvironmentSettings
+from scalerl.environments.build import EnvironmentSpec, find
+from scalerl.errors import ImportPathError
+from scalerl.import_path import ANNOUNCED, announce, import_function, path_of
+
+NOTICE = "this command runs code outside scalerl: "
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder of modules, in a run that has announced nothing."""
+    for name in ("ev-il", "evil", "scalerlike"):
+        code = f"import sys\nprint('{name} is loaded', file=sys.stderr)\ndef play(problem): ...\n"
+        (tmp_path / f"{name}.py").write_text(code)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(ANNOUNCED, "")
+    return tmp_path
+
+
+@pytest.mark.parametrize("module", ["evil", "ev-il", "scalerlike"])
+def test_notice_comes_before_the_import_and_once(capsys, module):
+    for _ in range(2):
+        import_function(f"{module}:play")
+    assert capsys.readouterr().err.splitlines() == [f"{NOTICE}{module}:play", f"{module} is loaded"]
+
+
+def test_module_that_is_loaded_already_is_announced(capsys):
+    import_function("os:system")
+    assert capsys.readouterr().err == f"{NOTICE}os:system\n"
+
+
+def test_own_code_is_not_announced(capsys):
+    import_function("scalerl.types:derive_seed")
+    import_function(path_of(announce, "function"))
+    import_function(path_of(lambda: 0, "function"))
+    assert capsys.readouterr().err == ""
+
+
+def test_notice_cannot_be_erased(capsys):
+    with pytest.raises(ImportPathError):
+        import_function("evil:play\r\x1b[2K\n\u202eharmless")
+    first, second = capsys.readouterr().err.splitlines()
+    assert (first, second) == (rf"{NOTICE}evil:play\r\x1b[2K\n\u202eharmless", "evil is loaded")
+
+
+def test_processes_of_a_run_do_not_repeat_it(capsys, folder):
+    announce("evil:play")
+    program = "from scalerl.import_path import import_function as find; find('evil:play'); find('ev-il:play')"
+    variables = os.environ | {"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"}
+    child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=variables)
+    assert child.stderr.splitlines() == ["evil is loaded", f"{NOTICE}ev-il:play", "ev-il is loaded"]
+
+
+def test_program_of_a_harness_is_announced(capsys):
+    settings = EnvironmentSettings.model_validate({"name": "harness", "program": "evil:play"})
+    find(EnvironmentSpec(settings=settings))
+    assert capsys.readouterr().err.splitlines()[0] == f"{NOTICE}evil:play"
+
+
+def test_vllm_arguments_that_may_name_code_are_announced(capsys):
+    from scalerl.rollout.vllm.spec import EngineSpec, engine_arguments
+
+    words = [
+        "rollout.engine=vllm",
+        'rollout.vllm.engine_args={worker_cls="evil.Worker", block_size=16, compilation_config={backend="evil.fuse"}}',
+    ]
+    settings = load_recipe("scalerl", words).rollout.vllm
+    spec = EngineSpec(slots=1, context=8, stop_tokens=(), settings=settings, folder="model")
+    engine_arguments(spec, cache_bytes=None)
+    assert capsys.readouterr().err.splitlines() == [
+        f'{NOTICE}rollout.vllm.engine_args.worker_cls = "evil.Worker"',
+        f'{NOTICE}rollout.vllm.engine_args.compilation_config.backend = "evil.fuse"',
+    ]
