@@ -147,7 +147,6 @@ GRADERS = 'graders={a={name="exact"}}'
 BROKEN = [
     ["pipeline.push_every=4"],
     ["pipeline.drain=true", "pipeline.push_every=8"],
-    ["pipeline.drain=true", "pipeline.push_every=9", "pipeline.waits_for=generators"],
     ["length.thinking_min=12289"],
     ["length=penalty", "length.cache=14337"],
     ["length.answer_budget=2049"],

@@ -331,6 +331,7 @@ def pipeline_over(engine, max_lag: int, curriculum, **changes) -> Pipeline:
         grading=AtOnce(grade),
         groups_per_batch=3,
         max_lag=max_lag,
+        waits_for="groups",
         **changes,
     )
 

@@ -51,7 +51,7 @@ regimes = st.integers(0, 4).flatmap(
         st.just(max_lag),
         st.integers(1, max_lag + 1),
         st.booleans(),
-        st.sampled_from(["groups", "generators"]),
+        st.sampled_from(["groups", "batch"]),
     )
 )
 
@@ -85,7 +85,7 @@ def test_lag_rule_matches_its_definition(regime, seed):
         elif kind == "step" and (keys := rule.due(last=last)):
             taken = [group for group in reference.untrained if group.key in keys]
             in_time = [rule.version - (group.first_version or 0) <= max_lag for group in taken]
-            assert all(in_time) or waits_for == "generators"
+            assert all(in_time) or waits_for == "batch"
             rule.trained(keys)
             reference.untrained = [group for group in reference.untrained if group.key not in keys]
             reference.version += 1
@@ -126,10 +126,11 @@ def test_what_cannot_be_is_refused():
 
 
 def test_a_checkpoint_of_other_settings_is_refused():
-    state = LagRule(groups_per_batch=1, max_lag=3).state_dict()
+    state = LagRule(groups_per_batch=1, max_lag=3, waits_for="groups").state_dict()
     with pytest.raises(ValueError, match=r"pipeline\.max_lag = 3, not 2"):
         LagRule(groups_per_batch=1, max_lag=2).restored(state)
-    with pytest.raises(ValueError, match=r"pipeline\.waits_for = groups, not generators"):
-        LagRule(groups_per_batch=1, max_lag=3, waits_for="generators").restored(state)
+    with pytest.raises(ValueError, match=r"pipeline\.waits_for = groups, not batch"):
+        LagRule(groups_per_batch=1, max_lag=3, waits_for="batch").restored(state)
     del state["waits_for"]
-    assert LagRule(groups_per_batch=1, max_lag=3).restored(state).waits_for == "groups", "made before the choice"
+    restored = LagRule(groups_per_batch=1, max_lag=3, waits_for="groups").restored(state)
+    assert restored.waits_for == "groups", "made before the choice"

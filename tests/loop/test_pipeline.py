@@ -98,16 +98,16 @@ def regimes():
 def test_long_tail_stops_training_only_by_the_rule_of_groups():
     """One in eight completions of the simulated engine takes fifty times as long; others overtake it."""
     lags, polls = {}, {}
-    for waits_for in ("groups", "generators"):
+    for waits_for in ("groups", "batch"):
         regime = Regime(groups_per_batch=4, max_lag=4, waits_for=waits_for)
         engine, _, steps = run(regime, num_problems=2000, slots=200, num_steps=200)
         lags[waits_for] = np.array([done.batch.lags for done in steps[10:]])
         polls[waits_for] = engine.num_polls
         assert any(len(set(one.versions.tolist())) > 1 for done in steps for one in completions_of(done))
     assert set(lags["groups"].flat) == {0, 1, 2, 3, 4}
-    assert lags["generators"].max() > 8
-    assert lags["generators"].mean() <= 4
-    assert polls["generators"] < 0.75 * polls["groups"]
+    assert lags["batch"].max() > 8
+    assert lags["batch"].mean() <= 4
+    assert polls["batch"] < 0.75 * polls["groups"]
 
 
 seeds = st.integers(0, 2**16)

@@ -58,13 +58,14 @@ def measured(slots: int, max_lag: int, *, steps: int = 24, **regime) -> tuple[fl
     return float(np.mean([row["lag"] for row in rows])), max(row["largest"] for row in rows)
 
 
+@pytest.mark.parametrize("waits_for", ["batch", "groups"])
 @pytest.mark.parametrize("max_lag, batches", [(4, 0.5), (4, 2), (4, 5), (8, 1), (8, 9)])
-def test_expected_lag_is_that_of_the_loop(max_lag, batches):
+def test_expected_lag_is_that_of_the_loop(max_lag, batches, waits_for):
     slots = int(batches * BATCH)
-    expected = expected_lag(slots, settings(max_lag), spread=SPREAD)
-    mean, largest = measured(slots, max_lag)
+    expected = expected_lag(slots, settings(max_lag, waits_for=waits_for), spread=SPREAD)
+    mean, largest = measured(slots, max_lag, waits_for=waits_for)
     assert mean == pytest.approx(expected.mean, rel=0.15, abs=0.25)
-    assert expected.binds == (largest == max_lag)
+    assert expected.binds == (largest == max_lag if waits_for == "groups" else batches == max_lag + 1)
 
 
 def test_drained_rounds_have_half_of_max_lag():
@@ -80,11 +81,13 @@ def test_full_slots_are_what_may_be_untrained():
 
 def test_max_lag_that_cannot_bind_is_reported():
     paper = PipelineSettings(groups_per_batch=48, completions_per_group=16, max_lag=8)
-    few, enough = expected_lag(64, paper), expected_lag(3072, paper)
-    assert (few.binds, few.slots_to_bind, enough.binds) == (False, 1536, True)
-    assert few.mean < 0.3
-    assert "max_lag = 8 cannot bind with fewer than about 1,536 slots" in lag_words(few)
-    assert "cannot bind" not in lag_words(enough)
+    strict = paper.model_copy(update={"waits_for": "groups"})
+    for pipeline, needed in ((paper, 9 * 768), (strict, 1536)):
+        few, enough = expected_lag(64, pipeline), expected_lag(needed, pipeline)
+        assert (few.binds, few.slots_to_bind, enough.binds) == (False, needed, True)
+        assert few.mean < 0.3
+        assert f"max_lag = 8 cannot bind with fewer than about {needed:,} slots" in lag_words(few)
+        assert "cannot bind" not in lag_words(enough)
 
 
 def stated_lag(name: str) -> float:

@@ -59,6 +59,14 @@ def test_end_of_the_budget_at_the_pace_so_far(tmp_path: Path):
     assert followed.max_lag == 8
 
 
+@pytest.mark.parametrize(("waits_for", "limit"), [("groups", 8), ("batch", float("inf"))])
+def test_only_waiting_for_groups_limits_every_lag(tmp_path: Path, waits_for: str, limit: float):
+    run = GrowingRun(tmp_path / "run", budget_steps=400)
+    recipe = {"pipeline": {"max_lag": 8, "waits_for": waits_for}}
+    (run.folder / "recipe.json").write_text(json.dumps(recipe))
+    assert opened(run.folder).max_lag == limit
+
+
 def test_damaged_lines_are_named_and_the_rest_is_kept(tmp_path: Path):
     folder = write_run(tmp_path / "a", num=8)
     lines = (folder / "evals.jsonl").read_text().splitlines()

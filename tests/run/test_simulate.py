@@ -46,7 +46,7 @@ def test_lengths_are_those_of_a_cut_log_normal():
     "more, schemes",
     [
         ((), ["PipelineRL-3", "PPO-off-policy-3"]),
-        (("pipeline.waits_for=generators",), ["PipelineRL-3 (waits for generators)", "PPO-off-policy-3"]),
+        (("pipeline.waits_for=groups",), ["PipelineRL-3 (waits for every group)", "PPO-off-policy-3"]),
         (("pipeline.max_lag=0",), ["PipelineRL-1", "synchronous"]),
         (
             ("pipeline.max_lag=2", "pipeline.push_every=3", "pipeline.drain=true"),

@@ -19,6 +19,7 @@ SETTINGS = {
     "pipeline.groups_per_batch": 4,
     "pipeline.completions_per_group": 4,
     "pipeline.max_lag": 3,
+    "pipeline.waits_for": "groups",
     "evaluation.every": 1000,
     "evaluation.num_prompts": 10,
     "checkpoint.every": 5,

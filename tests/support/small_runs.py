@@ -20,6 +20,7 @@ SMALL = (
     "pipeline.groups_per_batch=4",
     "pipeline.completions_per_group=2",
     "pipeline.max_lag=2",
+    "pipeline.waits_for=groups",
     "rollout.slots=16",
     "evaluation.num_prompts=6",
     "evaluation.samples_per_prompt=2",

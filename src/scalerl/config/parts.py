@@ -316,15 +316,16 @@ class FilterSettings(Settings):
 
 class PipelineSettings(Settings):
     max_lag: int = Field(default=8, ge=0)
-    """Maximum number of steps between sampling a group's first token and training on it; 0 is synchronous. With
-    waits_for = "generators" the maximum of their mean."""
+    """Steps that training may lag behind sampling: at most (max_lag + 1) batches are untrained at a time, so the mean
+    number of steps between a group's first token and training on it is at most max_lag; 0 is synchronous."""
     push_every: int = Field(default=1, ge=1)
     """Steps between two pushes of weights to the generator."""
     drain: bool = False
     """Finish everything sampled with one policy before pushing the next: no completion then mixes policies."""
-    waits_for: Literal["groups", "generators"] = "groups"
-    """What training waits for: "groups" for every group that would pass max_lag otherwise, so that one slow group can
-    stop it; "generators", the paper's rule, only for a full batch."""
+    waits_for: Literal["batch", "groups"] = "batch"
+    """What a step waits for: "batch", the paper's rule, for a full batch alone, so that a slow group is trained late;
+    "groups" also for every group that would otherwise get older than max_lag steps, so that one slow group can stop
+    training."""
     groups_per_batch: int = Field(default=48, ge=1)
     """Problems that a step trains on, before any filter."""
     completions_per_group: int = Field(default=16, ge=2)

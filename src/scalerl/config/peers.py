@@ -71,7 +71,7 @@ SCALERL = {
     "length.name": "interrupts thinking and lets the model answer, where others cut it off",
     "filter.drop_truncated": "does not train on answers that were cut off",
     "pipeline.drain": "trains while completions are generated (PipelineRL-8) instead of in turns with it",
-    "pipeline.max_lag": "bounds each group's age by 8 steps",
+    "pipeline.max_lag": "lets training be at most 8 steps ahead of generation",
     "learner.start_kl": "has no KL term that holds the policy back",
 }
 """What ScaleRL does, by the setting of ours that says so."""

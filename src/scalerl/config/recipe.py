@@ -125,10 +125,10 @@ LENGTHS = {
 
 # fmt: off
 RULES: tuple[Rule[Recipe], ...] = (
-    Rule("pipeline.drain pipeline.push_every pipeline.max_lag pipeline.waits_for",
+    Rule("pipeline.drain pipeline.push_every pipeline.max_lag",
          lambda r: mode_name(r.pipeline) == "",
-         "set pipeline.drain = false and pipeline.push_every = 1 (PipelineRL), or pipeline.drain = true, "
-         'pipeline.max_lag = pipeline.push_every - 1 and pipeline.waits_for = "groups" (PPO-off-policy)'),
+         "set pipeline.drain = false and pipeline.push_every = 1 (PipelineRL), or pipeline.drain = true and "
+         "pipeline.max_lag = pipeline.push_every - 1 (PPO-off-policy)"),
     Rule("length.thinking_min length.thinking_max",
          lambda r: isinstance(r.length, parts.InterruptionSettings) and r.length.thinking_min > r.length.thinking_max,
          "the place is drawn between the two"),
@@ -298,11 +298,11 @@ def _has_text(value: Any) -> bool:
 def mode_name(pipeline: parts.PipelineSettings) -> str:
     """Return the paper's name for the regime that the settings of the pipeline make; "" if they make none."""
     if pipeline.drain:
-        fits = pipeline.max_lag == pipeline.push_every - 1 and pipeline.waits_for == "groups"
+        fits = pipeline.max_lag == pipeline.push_every - 1
         name = f"PPO-off-policy-{pipeline.push_every}"
     else:
         fits = pipeline.push_every == 1
-        waits = "" if pipeline.waits_for == "groups" else " (waits for generators)"
+        waits = " (waits for every group)" if pipeline.waits_for == "groups" else ""
         name = f"PipelineRL-{pipeline.max_lag}{waits}"
     return "" if not fits else name if pipeline.max_lag else "synchronous"
 

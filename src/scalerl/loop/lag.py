@@ -7,13 +7,13 @@ version is not known, but no token of it is sampled by a version older than the 
 version + max_lag bounds its deadline from below, and counts as its deadline until it is finished. Plain Python: no
 clock, no torch.
 
-What PipelineRL-k means depends on what a step waits for (`waits_for`). The paper says of it only that the trainer waits
-when it is k steps ahead of the generators. That rule is "generators"; "groups" is stricter, and the default:
+What a step waits for is a setting, `waits_for`:
 
-    groups       max_lag bounds the lag of every group. A step waits for a group that would otherwise be trained too
-                 late, so one very long completion stops training until it is done.
-    generators   max_lag bounds the mean lag. A step takes the first B groups that are finished, oldest first, and
-                 waits for nothing else; a long completion is trained when it is done, however old it is by then.
+    batch    max_lag bounds the mean lag. A step takes the first B groups that are finished, oldest first, and waits for
+             nothing else; a long completion is trained when it is done, however old it is by then. This is the paper's
+             rule, by which the trainer waits when it is k steps ahead of the generators, and the default.
+    groups   max_lag bounds the lag of every group. A step also waits for a group that would otherwise be trained too
+             late, so one very long completion stops training until it is done.
 
 Weights are pushed right after a step, so under both the learner is never ahead in weights. How far it is ahead in data
 is the room: at most (max_lag + 1) x B groups are untrained. A group that is untrained at m steps, the one that takes it
@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-WaitsFor = Literal["groups", "generators"]
+WaitsFor = Literal["batch", "groups"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class LagRule:
     Submit  while untrained groups < (max_lag + 1 - (v - e)) x B; that is (max_lag + 1) x B right after a push.
     Step    with the B finished groups of earliest deadline (ties in the order of issue), and only if of the rest, for
             every j >= 0, at most j x B have a deadline <= v + j: none is overdue, the rest can be in time. Else wait.
-            With waits_for = "generators" the first half only.
+            With waits_for = "batch" the first half only.
     Push    once v - e = push_every.
 
     Proof that lags are bounded and the loop never deadlocks, with waits_for = "groups". Call a state good if for every
@@ -58,7 +58,7 @@ class LagRule:
     finished, a step is allowed: it takes the earliest, so each count of the good state falls by B, or to zero, and the
     step's condition is exactly that. If fewer are, a submission is allowed, since push_every <= max_lag + 1 keeps
     v - e <= max_lag. Only when there is nothing more to submit does neither hold: then `due(last=True)` returns
-    the rest as one smaller batch, so that no group goes untrained. With waits_for = "generators" a step needs less, so
+    the rest as one smaller batch, so that no group goes untrained. With waits_for = "batch" a step needs less, so
     waiting ends all the more.
 
     max_lag = 0 is synchronous: B groups are submitted, all are waited for, one step, one push. PPO-off-policy-k is
@@ -74,7 +74,7 @@ class LagRule:
         max_lag: int,
         push_every: int = 1,
         drain: bool = False,
-        waits_for: WaitsFor = "groups",
+        waits_for: WaitsFor = "batch",
         version: int = 0,
     ) -> None:
         if groups_per_batch < 1 or max_lag < 0 or push_every < 1:
@@ -155,7 +155,7 @@ class LagRule:
         if len(finished) < self.groups_per_batch and not (last and not self.num_in_flight):
             return ()
         batch = sorted(finished, key=self._deadline)[: self.groups_per_batch]
-        if self.waits_for == "generators":
+        if self.waits_for == "batch":
             return tuple(batch)
         taken = set(batch)
         rest = sorted(self._deadline(key) for key in self._untrained if key not in taken)
@@ -169,7 +169,7 @@ class LagRule:
         for key in keys:
             group = self._untrained.pop(key)
             assert group.finished, f"{key} is trained but not finished"
-            in_time = self.waits_for == "generators" or self._version - group.first_version <= self.max_lag
+            in_time = self.waits_for == "batch" or self._version - group.first_version <= self.max_lag
             assert in_time, f"{key} is trained past its deadline"
         self._version += 1
 

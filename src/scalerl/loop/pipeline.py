@@ -9,9 +9,9 @@ The loop repeatedly does the first of these that it can. What each one waits for
 
     submit   room under the lag rule              a step or a push
              a problem from the curriculum        a grade: a problem waits for the verdict on its last group
-    step     B finished groups, and the rest      a completion; never a submission, since all in flight may finish
-             in time (not with waits_for =
-             "generators"; drain: none in flight)
+    step     B finished groups (waits_for =       a completion; never a submission, since all in flight may finish
+             "groups": and the rest in time;
+             drain: none in flight)
     push     push_every steps                     a step
     poll     a completion, or some tokens         the engine; one that is dead or hung raises (watchdog.py)
              or a verdict                         the grader; a slow verdict delays only its own group

@@ -7,7 +7,7 @@ token; a token in the middle of a completion of mean length is S / N / 2 steps y
 the share of a step in which it trains: what ends meanwhile waits for the next step.
 
 With enough slots the lag rule is the limit: (max_lag + 1) x N completions are untrained at all times, so every group is
-trained max_lag steps after its submission, in the mean if a step does not wait for slow groups (waits_for), and its
+trained max_lag steps after its submission, in the mean where a step does not wait for slow groups (waits_for), and its
 completions are sampled over (max_lag + 1) / spread steps.
 """
 
@@ -33,7 +33,7 @@ class ExpectedLag:
     mean: float
     """Expected `rollout/lag_mean`: over all sampled tokens."""
     binds: bool
-    """Whether max_lag limits the lag of the slowest groups. If not, a larger max_lag changes nothing."""
+    """Whether max_lag limits the lag. If not, a larger max_lag changes nothing."""
     slots_to_bind: int
     """Fewest slots with which max_lag limits the lag."""
     of_mean: bool = False
@@ -53,7 +53,7 @@ def expected_lag(
     `learner` is the share of a step for which a learner beside the engine trains; 0 where they take turns.
     """
     max_lag, batch = pipeline.max_lag, pipeline.groups_per_batch * pipeline.completions_per_group
-    batches, of_mean = slots / batch, pipeline.waits_for == "generators"
+    batches, of_mean = slots / batch, pipeline.waits_for == "batch"
     if pipeline.drain:
         # All groups of a round are sampled by one version and trained at lags 0, 1, ... max_lag.
         mean, binds, slots_to_bind = max_lag / 2, True, 1.0
@@ -79,5 +79,5 @@ def lag_words(lag: ExpectedLag) -> str:
     """Return the expected lag as text."""
     text = f"{lag.slots:,} slots for batches of {lag.batch:,}: expected mean lag {lag.mean:.2g}"
     if lag.binds:
-        return f"{text}, {'of groups at most' if lag.of_mean else 'largest'} {lag.max_lag} steps"
+        return f"{text} steps, {'at most' if lag.of_mean else 'of any group at most'} {lag.max_lag}"
     return f"{text} steps; max_lag = {lag.max_lag} cannot bind with fewer than about {lag.slots_to_bind:,} slots"

@@ -224,11 +224,12 @@ class Run:
 
     @property
     def max_lag(self) -> float | None:
-        """The largest lag that the recipe allows for a group, where it has a limit."""
+        """The largest lag that the recipe allows for a group, infinite where it bounds the mean; None if unknown."""
         pipeline = self.recipe.get("pipeline")
         value = number(pipeline.get("max_lag")) if isinstance(pipeline, dict) else float("nan")
-        bounds_every_group = isinstance(pipeline, dict) and pipeline.get("waits_for") != "generators"
-        return value if value >= 0 and bounds_every_group else None
+        if not isinstance(pipeline, dict) or not value >= 0:
+            return None
+        return value if pipeline.get("waits_for", "groups") == "groups" else float("inf")
 
     @cached_property
     def alarms(self) -> list[Alarm]:

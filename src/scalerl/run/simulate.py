@@ -204,7 +204,7 @@ def best(of_scheme: Sequence[Split]) -> Split:
 def _schemes(own: PipelineSettings) -> list[PipelineSettings]:
     lag = max(own.push_every if own.drain else own.max_lag, 1)
     pipelined = own.model_copy(update={"max_lag": lag, "push_every": 1, "drain": False})
-    drained = own.model_copy(update={"max_lag": lag - 1, "push_every": lag, "drain": True, "waits_for": "groups"})
+    drained = own.model_copy(update={"max_lag": lag - 1, "push_every": lag, "drain": True})
     # The recipe's own may be a third: synchronous.
     return list({mode_name(each): each for each in (pipelined, drained, own)}.values())
 

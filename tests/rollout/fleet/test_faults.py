@@ -69,6 +69,7 @@ def test_deaths_and_hangs_lose_and_repeat_nothing(seed, num_members, groups_per_
         grading=AtOnce(grade),
         groups_per_batch=groups_per_batch,
         max_lag=max_lag,
+        waits_for="groups",
         push_every=push_every,
         drain=drain,
     )
