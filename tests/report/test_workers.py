@@ -1,6 +1,7 @@
 """Workers: the same values as here, no orphan, and a call that kills its worker is made here."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -81,6 +82,15 @@ def test_worker_that_needs_too_much_memory_ends():
         with pytest.raises(WorkerDied):
             workers.submit(bytearray, 1 << 29).result()
         assert len(workers.submit(bytearray, 1 << 20).result()) == 1 << 20
+
+
+def test_call_without_end_is_ended_and_the_next_is_made():
+    with Workers(1, retry_here=False) as workers:
+        assert workers.submit(abs, -3, most_s=60.0).result() == 3
+        # No signal handler runs within a regular expression.
+        with pytest.raises(WorkerDied, match=r"took more than 0\.3 s"):
+            workers.submit(re.match, "(a*)*b", "a" * 40, most_s=0.3).result()
+        assert workers.submit(abs, -3, most_s=60.0).result() == 3
 
 
 @pytest.mark.parametrize("num", [0, 2])

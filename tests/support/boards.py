@@ -37,9 +37,14 @@ class ServedBoard:
     def port(self) -> int:
         return urlsplit(self.link).port or 0
 
+    @property
+    def token(self) -> str:
+        return self.link.rpartition("=")[2]
+
     def get(self, path: str, method: str = "GET", headers: Mapping[str, str] | None = None, **query: Any) -> Any:
-        """Return (status, headers, body) of a request."""
-        address = f"http://127.0.0.1:{self.port}{path}{'?' + urlencode(query) if query else ''}"
+        """Return (status, headers, body) of a request, with the token unless it has another."""
+        query = {"token": self.token} | query
+        address = f"http://127.0.0.1:{self.port}{path}?{urlencode(query)}"
         try:
             with urlopen(Request(address, method=method, headers=dict(headers or {})), timeout=20) as answer:
                 return answer.status, answer.headers, answer.read()

@@ -2,7 +2,9 @@
 
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +22,7 @@ def watch(
         "PATH", "Run folders, study folders, folders of them, or logs in any format that scalerl fit reads."
     ),
     host: str = option(
-        "ADDRESS", "Address to listen on; beyond this machine, the link gets a token.", default="127.0.0.1"
+        "ADDRESS", "Address to listen on. Every request needs the token in the printed link.", default="127.0.0.1"
     ),
     port: int | None = option("N", "Port. Unset: 8420 if free.", min=0, max=65535),
     budget: float | None = option("C", "Compute at the end of the run, for logs that do not contain it.", min=0),
@@ -50,17 +52,27 @@ def watch(
         if browser and not beside and sys.stdout.isatty() and _has_display():
             import webbrowser
 
-            webbrowser.open(link)
+            webbrowser.open(opened.enter_context(private_page(link)))
 
-    serve(
-        paths,
-        host=host,
-        port=port,
-        end_compute=budget,
-        announce=announce,
-        # Its standard input is a pipe from the run: it ends when the run does, however that ends.
-        until=sys.stdin.buffer.read if beside else None,
-    )
+    with ExitStack() as opened:
+        serve(
+            paths,
+            host=host,
+            port=port,
+            end_compute=budget,
+            announce=announce,
+            # Its standard input is a pipe from the run: it ends when the run does, however that ends.
+            until=sys.stdin.buffer.read if beside else None,
+        )
+
+
+@contextmanager
+def private_page(link: str) -> Iterator[str]:
+    """Yield the address of a file that leads to a link: everybody can read what a browser is started with."""
+    with tempfile.TemporaryDirectory(prefix="scalerl-watch-") as folder:
+        path = Path(folder, "board.html")
+        path.write_text(f'<meta http-equiv="refresh" content="0; url={link}">', encoding="utf-8")
+        yield path.as_uri()
 
 
 def _has_display() -> bool:

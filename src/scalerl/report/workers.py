@@ -6,13 +6,15 @@ script again: one that writes a report needs no guard around it. A call that a w
 this process, and what it raises is raised here.
 """
 
+import math
 import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from queue import LifoQueue
 from typing import Any, Self
 
@@ -63,23 +65,25 @@ class Workers:
         # One thread each: calls are made in order, where more threads would leave some waiting to the very end.
         self._threads = ThreadPoolExecutor(max_workers=len(self._workers)) if self._workers else None
 
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    def submit(self, function: Callable[..., Any], *arguments: Any, most_s: float = math.inf) -> Future[Any]:
+        """Have a worker make a call; one that takes longer than `most_s` for it is ended."""
         if self._threads is not None:
-            return self._threads.submit(self._call, function, *arguments)
+            return self._threads.submit(self._call, most_s, function, *arguments)
         done: Future[Any] = Future()
         done.set_result(function(*arguments))
         return done
 
-    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        worker = self._idle.get()
+    def _call(self, most_s: float, function: Callable[..., Any], *arguments: Any) -> Any:
+        worker, is_late = self._idle.get(), threading.Event()
         try:
-            return _asked(worker, (function, arguments))
+            with _ending(worker, most_s, is_late):
+                return _asked(worker, (function, arguments))
         except (OSError, EOFError, pickle.UnpicklingError) as error:
             if self._is_closed:
                 raise
             if not self._retry_here:
                 worker = self._replaced(worker)
-                raise WorkerDied(f"the worker process that ran {function} has ended") from error
+                raise WorkerDied(f"took more than {most_s:g} s" if is_late.is_set() else "died") from error
         finally:
             self._idle.put(worker)
         return function(*arguments)
@@ -118,6 +122,25 @@ def _start(most_bytes: int) -> subprocess.Popen[bytes]:
         env=os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         start_new_session=True,
     )
+
+
+@contextmanager
+def _ending(worker: subprocess.Popen[bytes], after_s: float, is_late: threading.Event) -> Iterator[None]:
+    """End a worker that takes longer for the block, whatever it is doing: within a regular expression no signal is."""
+
+    def end() -> None:
+        is_late.set()
+        worker.kill()
+
+    timer = threading.Timer(after_s, end) if after_s < math.inf else None
+    if timer is not None:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()
 
 
 def _asked(worker: subprocess.Popen[bytes], call: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:

@@ -1,5 +1,8 @@
 """The web server of the board: GET routes that return its state. No route takes a path or changes anything.
 
+All routes but the assets require a token, on this machine too, where other users can connect. A request must have come,
+and its answer must have been taken, within a time. Whoever has not shown the token makes room for whoever connects.
+
 /                         the page                     /assets/NAME         its scripts and styles, from a fixed table
 /api/events               server-sent events: which versions have changed
 /api/runs                 the list                     /api/runs/KEY        one run
@@ -8,14 +11,17 @@
 """
 
 import hmac
+import io
 import ipaddress
 import json
-import re
+import os
 import secrets
 import signal
 import socket
+import stat
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
@@ -30,13 +36,14 @@ from scalerl.report.board.state import LOOK_EVERY_S, Board
 from scalerl.report.samples import MAX_PAGE, PAGE, Query
 
 DEFAULT_PORT = 8420
-CLIENT_S = 5.0
-"""Seconds in which a client must send, or take, something: a silent connection is closed."""
+REQUEST_S = 5.0
+"""Seconds in which a whole request must have come, and an event of a stream must have been taken."""
+ANSWER_S = 60.0
+"""Seconds in which an answer must have been taken."""
 HEARTBEAT_S = 15.0
-MOST_CONNECTIONS = 256
-LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+MOST_CONNECTIONS, MOST_PER_CLIENT = 256, 64
 WRONG_TOKEN = b"open the whole link that scalerl watch printed: it ends with a token\n"
-WRONG_HOST = b"open the link that scalerl watch printed, or name this machine to it with --host\n"
+TOKEN_FILE = Path("~/.local/state/scalerl/board-token")
 _MAX_QUERY = 500
 _MAX_NAMES, _MOST_NAMES = 8000, 60
 _TYPES = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
@@ -66,8 +73,55 @@ def read_assets() -> dict[str, tuple[bytes, str]]:
     return {"/": (page, "text/html"), **assets}
 
 
+class Connections:
+    """The open connections, in the order in which they were made, with a bound for all and one for each client."""
+
+    def __init__(self, most: int = MOST_CONNECTIONS, most_per_client: int = MOST_PER_CLIENT) -> None:
+        self._most, self._most_per_client = most, most_per_client
+        self._clients: dict[socket.socket, str] = {}
+        self._trusted: set[socket.socket] = set()
+        self._lock = threading.Lock()
+
+    def admit(self, connection: socket.socket, address: str) -> bool:
+        """Return whether there is room for a connection. The oldest one that has not shown the token makes room.
+
+        A user's request comes with its connection, so whoever waits longest is slow on purpose.
+        """
+        client = _network_of(address)
+        with self._lock:
+            crowd = [each for each, other in self._clients.items() if other == client]
+            if len(crowd) < self._most_per_client:
+                crowd = list(self._clients) if len(self._clients) >= self._most else []
+            if crowd:
+                oldest = next((each for each in crowd if each not in self._trusted), None)
+                if oldest is None:
+                    return False
+                del self._clients[oldest]
+                # Its thread notices, and ends.
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._clients[connection] = client
+        return True
+
+    def trust(self, connection: socket.socket) -> None:
+        """Keep a connection that has shown the token."""
+        with self._lock:
+            self._trusted.add(connection)
+
+    def remove(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._clients.pop(connection, None)
+            self._trusted.discard(connection)
+
+
+def _network_of(address: str) -> str:
+    """Return what one client has of the network: an address of IPv4, or the half of one of IPv6 that it is given."""
+    known = ipaddress.ip_address(address.partition("%")[0])
+    return str(known if known.version == 4 else ipaddress.ip_network((known, 64), strict=False))
+
+
 class Server(ThreadingMixIn, TCPServer):
-    """A thread per connection. With a token all routes but the assets require it; else only known hosts are served."""
+    """A thread per connection."""
 
     daemon_threads = True
     block_on_close = False
@@ -75,14 +129,12 @@ class Server(ThreadingMixIn, TCPServer):
     request_queue_size = 256
 
     def __init__(self, board: Board, host: str, port: int, token: str) -> None:
-        self.board, self.token, self.assets = board, token, read_assets()
-        self.hosts = (*LOOPBACK_HOSTS, host.lower())
+        self.board, self.token, self.assets, self.connections = board, token, read_assets(), Connections()
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
         super().__init__((host.strip("[]"), port), Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
+        if self.connections.admit(request, client_address[0]):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -91,21 +143,45 @@ class Server(ThreadingMixIn, TCPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self.connections.remove(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
 
+class _Incoming(io.RawIOBase):
+    """What a client sends, until a deadline: a byte now and then does not keep a connection open."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self.deadline = connection, 0.0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        left_s = self.deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left_s)
+        return self._connection.recv_into(buffer)
+
+
 class Handler(BaseHTTPRequestHandler):
     """The requests of one connection."""
 
     protocol_version = "HTTP/1.1"
-    timeout = CLIENT_S
-    wbufsize = -1
     disable_nagle_algorithm = True
     server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def setup(self) -> None:
+        super().setup()
+        self._incoming = _Incoming(self.connection)
+        self.rfile = io.BufferedReader(self._incoming)
+
+    def handle_one_request(self) -> None:
+        self._incoming.deadline = time.monotonic() + REQUEST_S
+        super().handle_one_request()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Say nothing: the terminal is for the link."""
@@ -113,9 +189,13 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path, _, words = self.path.partition("?")
         given = dict(reversed(parse_qsl(words)))  # the first of a name counts
-        if not self._is_allowed(path, given.get("token", "")):
-            self._send(403, WRONG_TOKEN if self.server.token else WRONG_HOST, "text/plain")
-        elif path == "/api/events":
+        if hmac.compare_digest(given.get("token", "").encode(), self.server.token.encode()):
+            self.server.connections.trust(self.connection)
+        elif path not in self.server.assets or path == "/":
+            self.close_connection = True
+            self._send(403, WRONG_TOKEN, "text/plain")
+            return
+        if path == "/api/events":
             self._stream()
         elif path in self.server.assets:
             self._send(200, *self.server.assets[path])
@@ -137,17 +217,9 @@ class Handler(BaseHTTPRequestHandler):
 
     do_POST = do_PUT = do_DELETE = do_PATCH = _refuse
 
-    def _is_allowed(self, path: str, token: str) -> bool:
-        """Return whether a request has the token or, where there is none, names this machine as its users do.
-
-        The second rule protects against web pages whose name resolves to this machine (DNS rebinding).
-        """
-        if self.server.token:
-            return path.startswith("/assets/") or hmac.compare_digest(token.encode(), self.server.token.encode())
-        name = re.fullmatch(r"(\[[^]]*\]|[^:]*)(:\d*)?", self.headers.get("Host", ""))
-        return name is not None and name[1].lower() in self.server.hosts
-
     def _send(self, status: int, content: bytes, kind: str) -> None:
+        # Of a whole write, not of each part of it that a client takes.
+        self.connection.settimeout(ANSWER_S)
         self._send_head(status, kind, {"Content-Length": str(len(content))})
         if self.command != "HEAD":
             self.wfile.write(content)
@@ -161,6 +233,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _stream(self) -> None:
         """Send the versions of everything, then what has changed, and a comment now and then to notice an end."""
+        self.connection.settimeout(REQUEST_S)
         self._send_head(200, "text/event-stream", {"Connection": "close"})
         self.wfile.write(b"retry: 1000\n\n")
         version = 0
@@ -169,7 +242,6 @@ class Handler(BaseHTTPRequestHandler):
             is_new, version = current["version"] != version, current["version"]
             event = f"event: versions\ndata: {json.dumps(current, separators=(',', ':'))}\n\n"
             self.wfile.write(event.encode() if is_new else b": still here\n\n")
-            self.wfile.flush()
 
 
 def _answer(board: Board, path: str, given: Mapping[str, str]) -> Any:
@@ -210,7 +282,7 @@ def serve(
     until: Callable[[], Any] | None = None,
 ) -> None:
     """Serve the board until Ctrl-C; `until` blocks, in a thread, for as long as it should run."""
-    token = "" if is_loopback(host) else secrets.token_urlsafe(24)
+    token = kept_token(TOKEN_FILE) if is_loopback(host) else secrets.token_urlsafe(24)
     board = Board(paths, end_compute=end_compute)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _watching(board), listen(board, host, port, token) as server, suppress(KeyboardInterrupt):
@@ -220,7 +292,7 @@ def serve(
         server.serve_forever()
 
 
-def listen(board: Board, host: str, port: int | None, token: str = "") -> Server:
+def listen(board: Board, host: str, port: int | None, token: str) -> Server:
     """Return a server on this port; without one, on the usual port or any other that is free."""
     try:
         return Server(board, host, DEFAULT_PORT if port is None else port, token)
@@ -229,6 +301,27 @@ def listen(board: Board, host: str, port: int | None, token: str = "") -> Server
             return listen(board, host, 0, token)
         reason = getattr(fault, "strerror", None) or fault
         raise UsageError(f"cannot listen on {host}, port {port} ({reason}): choose another --host or --port") from None
+
+
+def kept_token(path: Path) -> str:
+    """Return the token of this user's boards on this machine, from a file that nobody else can read.
+
+    It is kept so that an open page finds a board that was started again. Where no such file can be made, the token is
+    a new one each time.
+    """
+    token = secrets.token_urlsafe(24)
+    if os.name != "posix":
+        return token
+    # RuntimeError: there is no home folder.
+    with suppress(OSError, RuntimeError):
+        path = path.expanduser()
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(FileExistsError), open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(token)
+        status = path.lstat()
+        if status.st_uid == os.getuid() and status.st_mode == stat.S_IFREG | 0o600:
+            return path.read_text() or token
+    return token
 
 
 def is_loopback(host: str) -> bool:
@@ -246,7 +339,7 @@ def link_to(host: str, port: int, token: str) -> str:
     if name in ("0.0.0.0", "::"):
         name = socket.gethostname()
     name = f"[{name}]" if ":" in name else name
-    return f"http://{name}:{port}/" + (f"?token={token}" if token else "")
+    return f"http://{name}:{port}/?token={token}"
 
 
 @contextmanager

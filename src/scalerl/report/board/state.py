@@ -5,6 +5,7 @@ server threads:   listing(), detail(), samples() under the lock; listeners tell 
 """
 
 import json
+import math
 import os
 import threading
 import time
@@ -32,6 +33,10 @@ DISCOVER_EVERY_S = 1.0
 WANTED_S = 30.0
 WORKER_BYTES = 2 << 30
 """Memory of a worker: it reads files that anyone may have written."""
+LOOK_S = {"run": 600.0, "log": 90.0, "study": 600.0}
+"""Time for a look, after which its worker is ended: a log's own reader has a limit of 60 s."""
+SLOW_S = 5.0
+"""What took longer is looked at again only while another worker stays free for the rest."""
 MOST_WORKERS = 4
 # After a look or its fits, a source is left alone for so many times their CPU time, and at most so many seconds.
 PAUSES = {"run": (2.0, 20.0), "log": (10.0, 30.0), "study": (4.0, 60.0)}
@@ -47,6 +52,7 @@ class Job:
     done_for: Any = None
     """What it was asked for last: it is asked again for something else."""
     value: Any = None
+    took_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -116,10 +122,13 @@ class Board:
                         self._collect(item, job, now)
             items = sorted(self._items.values(), key=lambda item: (item.wanted_until < now, item.reading.asked_at))
         for item in items:
-            if item.reading.future is None and now >= item.reading.next_at and self._num_free() > 0:
+            is_slow = item.reading.took_s > SLOW_S
+            if item.reading.future is None and now >= item.reading.next_at and self._num_free() > is_slow:
                 item.reading.next_at = now + (LOOK_EVERY_S if now < item.wanted_until else OTHERS_EVERY_S)
                 files = files_of(item.source), str(item.status), item.source
-                self._ask(item.reading, now, files, look_at, item.source, self._end_compute)
+                self._ask(
+                    item.reading, now, files, look_at, item.source, self._end_compute, most_s=LOOK_S[item.source.kind]
+                )
             # One worker is left to show what is new.
             if item.look is not None and item.look.key and now >= item.fitting.next_at and self._num_free() > 1:
                 wanted = item.look.key, now < item.wanted_until and item.source.kind != "study"
@@ -135,21 +144,31 @@ class Board:
     def _num_free(self) -> int:
         return self._num_workers - sum(job.future is not None for item in self._items.values() for job in item.jobs)
 
-    def _ask(self, job: Job, now: float, wanted: Any, function: Callable[..., Any], *arguments: Any) -> None:
+    def _ask(
+        self,
+        job: Job,
+        now: float,
+        wanted: Any,
+        function: Callable[..., Any],
+        *arguments: Any,
+        most_s: float = math.inf,
+    ) -> None:
         """Have a worker do a job, unless it was done for the same thing."""
         if job.done_for != wanted:
             job.done_for, job.asked_at = wanted, now
-            job.future = self._workers.submit(_timed, function, *arguments)
+            job.future = self._workers.submit(_timed, function, *arguments, most_s=most_s)
             job.future.add_done_callback(lambda _: self.woken.set())
 
     def _collect(self, item: Item, job: Job, now: float) -> None:
         assert job.future is not None
         try:
             job.value, cpu_s = job.future.result()
-        except (WorkerDied, OSError, EOFError):
-            job.value = unreadable(item.source, "its reader ran out of memory") if job is item.reading else None
-            cpu_s = 0.0
+        except (WorkerDied, OSError, EOFError) as error:
+            reason = str(error) if isinstance(error, WorkerDied) else "ended"
+            job.value = unreadable(item.source, f"its reader {reason}") if job is item.reading else None
+            cpu_s = math.inf
         times, most = PAUSES[item.source.kind]
+        job.took_s = now - job.asked_at
         job.future, job.next_at = None, now + min(times * cpu_s, most)
         self.version += 1
         item.version = self.version

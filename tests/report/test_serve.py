@@ -1,0 +1,227 @@
+"""The server alone, on a board that has nothing to show: who is answered, and that nobody can hold it shut."""
+
+import functools
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from boards import ServedBoard
+from other_user import needs_another_user, run_as_another
+
+from scalerl.cli.watch import private_page
+from scalerl.errors import UsageError
+from scalerl.report.board import serve
+from scalerl.report.board.serve import Connections, Server, is_loopback, kept_token, link_to, listen
+
+TOKEN = "the-token"
+WHOLE = f"GET /api/runs?token={TOKEN} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+SHORT_S = 0.3
+
+
+class EmptyBoard:
+    """A board with nothing on it."""
+
+    def listing(self) -> bytes:
+        return b"{}"
+
+    def versions(self, after: int = 0, wait_s: float = 0.0) -> dict[str, Any]:
+        time.sleep(wait_s if after else 0.0)
+        return {"version": 1}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(serve, "REQUEST_S", SHORT_S)
+    with listen(EmptyBoard(), "127.0.0.1", 0, TOKEN) as server:  # pyright: ignore[reportArgumentType]
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def connected(server: Server) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=30)
+
+
+def is_answered(server: Server) -> bool:
+    with connected(server) as connection:
+        connection.sendall(WHOLE)
+        return connection.recv(15) == b"HTTP/1.1 200 OK"
+
+
+def is_open(connection: socket.socket) -> bool:
+    connection.settimeout(0.05)
+    try:
+        while connection.recv(65536):
+            pass
+    except TimeoutError:
+        return True
+    return False
+
+
+def test_every_request_needs_the_token(server: Server):
+    board = ServedBoard()
+    board.link = link_to("127.0.0.1", server.server_address[1], TOKEN)
+    for wrong in ("", "wrong", TOKEN[:-1]):
+        for path in ("/", "/api/runs", "/api/runs/000000000000/samples", "/api/events", "/no/such/path"):
+            status, headers, body = board.get(path, token=wrong)
+            assert (status, b"token" in body, headers["Content-Security-Policy"][:11]) == (403, True, "default-src")
+        # They are the same for everybody, and a page loads them by their names alone.
+        assert board.get("/assets/board.js", token=wrong)[0] == 200
+    assert [board.get(path)[0] for path in ("/", "/api/runs", "/no/such/path")] == [200, 200, 404]
+
+
+@needs_another_user
+def test_other_users_of_the_machine_are_refused(server: Server):
+    program = "print([urllib.request.urlopen(address).status for address in sys.argv[1:]])"
+    ask = functools.partial(run_as_another, program, imports="urllib.request, encodings.idna")
+    address = f"http://127.0.0.1:{server.server_address[1]}/api/runs"
+    assert "HTTP Error 403" in ask(address).stderr
+    assert ask(f"{address}?token={TOKEN}").stdout == "[200]\n"
+
+
+def num_taken(connection: socket.socket) -> int:
+    """Send a request byte by byte; return how many were sent before the connection was closed."""
+    for num, byte in enumerate(WHOLE):
+        try:
+            connection.sendall(bytes([byte]))
+        except OSError:
+            return num
+        time.sleep(SHORT_S / 10)
+    return len(WHOLE)
+
+
+def test_whole_request_has_a_deadline(server: Server):
+    """One says nothing, one sends a byte now and then, one stops in its second request."""
+    began = time.monotonic()
+    with ExitStack() as opened:
+        silent, slow, second = (opened.enter_context(connected(server)) for _ in range(3))
+        second.sendall(WHOLE + WHOLE[:20])
+        assert num_taken(slow) < 30
+        assert silent.recv(1) == b""
+        received = b""
+        while part := second.recv(65536):
+            received += part
+        assert received.count(b"HTTP/1.1") == 1
+    assert time.monotonic() - began < 20 * SHORT_S
+
+
+def test_answer_must_be_taken_in_time(server: Server, monkeypatch: pytest.MonkeyPatch):
+    """A client that takes a little now and then does not keep a thread."""
+    monkeypatch.setattr(serve, "ANSWER_S", SHORT_S)
+    monkeypatch.setattr(EmptyBoard, "listing", lambda self: bytes(50_000_000))
+    before = threading.active_count()
+    with connected(server) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.sendall(WHOLE)
+        began = time.monotonic()
+        while threading.active_count() > before or time.monotonic() - began < SHORT_S / 2:
+            connection.recv(100)
+            time.sleep(SHORT_S / 10)
+            assert time.monotonic() - began < 60 * SHORT_S
+
+
+def test_slow_connections_do_not_hold_it_shut(server: Server, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(serve, "REQUEST_S", 60.0)
+    before = threading.active_count()
+    with ExitStack() as opened:
+        stream = opened.enter_context(connected(server))
+        stream.sendall(WHOLE.replace(b"/api/runs", b"/api/events"))
+        assert stream.recv(15) == b"HTTP/1.1 200 OK"
+        for number in range(400):
+            connection = opened.enter_context(connected(server))
+            connection.sendall([b"", b"GET / HT", b"GET /assets/board.js HTTP/1.1\r\n\r\n"][number % 3])
+        assert is_answered(server)
+        assert threading.active_count() - before <= serve.MOST_PER_CLIENT + 5
+        # Whoever has the token is not sent away for whoever has not.
+        assert is_open(stream)
+
+
+def pair(opened: ExitStack) -> tuple[socket.socket, socket.socket]:
+    ends = socket.socketpair()
+    for end in ends:
+        opened.enter_context(end)
+    return ends
+
+
+def test_client_has_no_more_than_its_share():
+    with ExitStack() as opened:
+        connections = Connections(most=6, most_per_client=3)
+        many = [pair(opened) for _ in range(5)]
+        for ours, _ in many:
+            assert connections.admit(ours, "2001:db8::1")
+        # The oldest two made room for others of the same network.
+        assert [theirs.recv(1) for _, theirs in many[:2]] == [b"", b""]
+        others = [pair(opened)[0] for _ in range(4)]
+        for number, other in enumerate(others):
+            assert connections.admit(other, f"10.0.0.{number}")
+        assert many[2][1].recv(1) == b"", "the oldest of all made room, once all had no room left"
+        connections.remove(others[0])
+        assert connections.admit(pair(opened)[0], "10.0.0.9")
+
+
+def test_trusted_connections_are_kept():
+    with ExitStack() as opened:
+        connections = Connections(most=6, most_per_client=2)
+        first, second, third = (pair(opened)[0] for _ in range(3))
+        for each in (first, second):
+            assert connections.admit(each, "127.0.0.1")
+            connections.trust(each)
+        assert not connections.admit(third, "127.0.0.1")
+        assert connections.admit(third, "10.0.0.1")
+
+
+def test_token_is_kept_in_a_private_file(tmp_path: Path):
+    path = tmp_path / "state" / "token"
+    first = kept_token(path)
+    assert len(first) >= 32
+    assert kept_token(path) == first
+    assert (path.parent.stat().st_mode & 0o777, path.stat().st_mode & 0o777) == (0o700, 0o600)
+    path.chmod(0o644)
+    assert kept_token(path) not in (first, kept_token(path))
+    path.chmod(0o600)
+    (tmp_path / "linked").symlink_to(path)
+    assert kept_token(tmp_path / "linked") != first
+    assert kept_token(tmp_path / "state" / "token" / "below") != first
+
+
+@needs_another_user
+def test_token_in_a_file_of_another_user_is_not_used(tmp_path: Path):
+    path = tmp_path / "token"
+    path.write_text("known")
+    os.chown(path, 65534, 65534)
+    path.chmod(0o600)
+    assert kept_token(path) != "known"
+
+
+def test_browser_is_started_without_the_token():
+    with private_page("http://127.0.0.1:1/?token=secret") as address:
+        path = Path(address.removeprefix("file://"))
+        assert "secret" not in address
+        assert "secret" in path.read_text()
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert not path.parent.exists()
+
+
+def test_addresses_and_links():
+    hosts = {"127.0.0.1": True, "::1": True, "localhost": True, "0.0.0.0": False, "example.org": False}
+    assert {host: is_loopback(host) for host in hosts} == hosts
+    assert link_to("127.0.0.1", 8420, "t") == "http://127.0.0.1:8420/?token=t"
+    assert link_to("::1", 1, "t") == "http://[::1]:1/?token=t"
+
+
+def test_taken_port_is_reported(server: Server):
+    with pytest.raises(UsageError, match="choose another --host or --port"):
+        listen(server.board, "127.0.0.1", server.server_address[1], TOKEN)
+
+
+def test_answers_are_json(server: Server):
+    board = ServedBoard()
+    board.link = link_to("127.0.0.1", server.server_address[1], TOKEN)
+    assert json.loads(board.get("/api/runs")[2]) == {}
