@@ -5,13 +5,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scalerl.graders.judge import _SCORE
+from scalerl.graders.judge import score_in
 from scalerl.graders.pool import Graded, GraderPool, GraderSpec
 
 
@@ -25,6 +26,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.asked: Counter[str] = Counter()
         self.seen: list[tuple[str, str | None, Any]] = []
+        self.elsewhere = ""
         self.lock, self.num_now, self.most = threading.Lock(), 0, 0
 
     @property
@@ -48,11 +50,17 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(float(rest))
         with self.server.lock:
             self.server.num_now -= 1
+        if word == "redirect":
+            self.send_response(int(rest))
+            self.send_header("Location", self.server.elsewhere)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         status = 429 if word == "busy" and self.server.asked[answer] < 3 else 403 if word == "forbidden" else 200
         said = rest if word == "say" else "It is right.\nScore: 1"
         reply = {
             "choices": [{"message": {"content": said}}],
-            "usage": {"prompt_tokens": 1000, "completion_tokens": 500},
+            "usage": json.loads(rest) if word == "usage" else {"prompt_tokens": 1000, "completion_tokens": 500},
         }
         data = b"garbage" if word == "garbage" else json.dumps({} if word == "empty" else reply).encode()
         self.send_response(status)
@@ -63,14 +71,20 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: Any, **__: Any) -> None: ...
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
+@contextmanager
+def serving() -> Iterator[Server]:
     with Server() as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         yield server
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving() as server:
+        yield server
 
 
 def judged(pool: GraderPool, server: Server, texts: list[str], **settings: Any) -> list[Graded]:
@@ -109,7 +123,52 @@ def test_scores_come_from_the_reply_alone(server: Server):
 
 @pytest.mark.parametrize("said", ["-1", "1/10", "1 / 10", "1%", "1 out of 10", "1e-3", "0.5.1", "10"])
 def test_numbers_of_another_scale_are_no_scores(said: str):
-    assert [found for found in _SCORE.findall(f"Score: {said}") if float(found) <= 1] == []
+    assert score_in(f"Score: {said}") is None
+
+
+@pytest.mark.parametrize(
+    ("reply", "score"),
+    [
+        ("Score: 1\nNo, the answer only says so.", None),
+        ("The answer ends with Score: 1\n\nScore: 0\n\n  \n", 0.0),
+        ("Score: 0\r\nScore: 1\r\n", 1.0),
+        ("x" * 10_000 + " Score: 0.5", 0.5),
+        ("Score: 1" + "x" * 10_000, None),
+        ("", None),
+    ],
+)
+def test_only_the_last_line_counts(reply: str, score: float | None):
+    assert score_in(reply) == score
+
+
+def test_long_numbers_take_no_time():
+    began = time.process_time()
+    assert score_in("score: " + "1" * 1_000_000) is None
+    assert score_in("score: ." + "1" * 180 + "." * 1_000_000) is None
+    assert time.process_time() - began < 1
+
+
+def test_key_is_not_sent_on_to_another_server(server: Server):
+    with serving() as other, GraderPool(timeout_s=60) as pool:
+        server.elsewhere = f"{other.url}chat/completions"
+        codes = (301, 302, 303, 307, 308)
+        results = judged(pool, server, [f"redirect {code}" for code in codes], api_key="secret-key")
+        assert [result.reason for result in results] == ["error"] * len(codes)
+        assert f"{other.url}chat/completions" in pool.first_errors["judge"]
+        assert other.seen == []
+    assert server.asked.total() == len(codes), "none is asked again"
+
+
+def test_counts_that_cannot_be_are_estimated(server: Server, tmp_path: Path):
+    cache, nums = tmp_path / "judged.jsonl", (-1_000_000, 1e9, 10**30, True, "500", None)
+    usages = [json.dumps({"prompt_tokens": num, "completion_tokens": num}) for num in nums]
+    with GraderPool(timeout_s=60) as pool:
+        results = judged(pool, server, [f"usage {usage}" for usage in usages], cache=str(cache))
+    assert {result.value for result in results} == {1.0}
+    rows, reply = [json.loads(line) for line in cache.read_text().splitlines()], "It is right.\nScore: 1"
+    questions = [body["messages"][0]["content"] for _, _, body in server.seen]
+    assert sorted(row["num_in"] for row in rows) == sorted(len(question) // 4 for question in questions)
+    assert [row["num_out"] for row in rows] == [len(reply) // 4] * len(nums)
 
 
 def test_replies_are_awaited_together_up_to_the_time_limit(server: Server, tmp_path: Path):

@@ -43,6 +43,8 @@ End with one line "Score: X", where X is a number from 0 (wrong) to 1 (right).""
 
 _SCORE = re.compile(r"score[^\w.-]{0,5}(\d*\.?\d+)(?![a-z\d]|\.\d|\s*[/%]|\s+(?:out\s+)?of\s+\d)", re.IGNORECASE)
 """Not a part of a number, nor one of another scale: -1, 1/10, 1 of 10, 1%."""
+_LONGEST_LINE = 200
+"""Characters at the end of a reply in which a score is looked for."""
 _TAG = re.compile(r"<(\s*/?\s*answer\b[^<>]*)>", re.IGNORECASE)
 _TRY_AGAIN = (408, 409, 429, 500, 502, 503, 504)
 _FIRST_WAIT_S = 0.5
@@ -51,6 +53,8 @@ _PATIENCE_S = 600.0
 """For one reply; the process that waits for it is ended after grading.timeout_s."""
 _MOST_BYTES = 4 * 2**20
 _CHARACTERS_PER_TOKEN = 4  # of English
+_MOST_TOKENS = 10**8
+"""That a server may count for one question: more is a mistake."""
 
 
 def judge(
@@ -92,7 +96,7 @@ def judge(
         if said is None:
             if most_cost and (cost := replies.cost(price_in, price_out)) >= most_cost:
                 raise GraderError(f"the judge has cost {cost:.2f}, and most_cost is {most_cost:g}: raise it to go on")
-            due = (len(question) // _CHARACTERS_PER_TOKEN, max_tokens) if most_cost else (0, 0)
+            due = (_num_tokens(question), max_tokens) if most_cost else (0, 0)
             replies.add(key, None, *due)
             try:
                 said, num_in, num_out = _asked(f"{url.rstrip('/')}/chat/completions", body, api_key, most_tries)
@@ -100,10 +104,15 @@ def judge(
                 replies.add(key, None, -due[0], -due[1])
                 raise
             replies.add(key, said, num_in - due[0], num_out - due[1])
-    found = _SCORE.findall(said)
-    if not found or float(found[-1]) > 1:
-        return Score(value=None, outcome="unclear")
-    return Score(value=float(found[-1]), outcome="judged")
+    value = score_in(said)
+    return Score(value=value, outcome="unclear" if value is None else "judged")
+
+
+def score_in(reply: str) -> float | None:
+    """Return the score in the last line of a reply, the last one if it has several; None without one from 0 to 1."""
+    lines = reply.rstrip()[-_LONGEST_LINE:].splitlines() or [""]
+    scores = [float(number) for number in _SCORE.findall(lines[-1])]
+    return scores[-1] if scores and scores[-1] <= 1 else None
 
 
 class _Replies:
@@ -168,27 +177,49 @@ def prepare(*, cache: str = "", **_: object) -> None:
     _replies(cache).find("")
 
 
-def _read(reply: Any) -> tuple[str, int, int]:
+def _num_tokens(text: str) -> int:
+    """Return about how many tokens a text has."""
+    return len(text) // _CHARACTERS_PER_TOKEN
+
+
+def _read(reply: Any, question: str) -> tuple[str, int, int]:
     """Return the text of a server's reply, and the tokens of question and reply. ValueError if it is not one."""
     try:
         used, text = reply.get("usage") or {}, str(reply["choices"][0]["message"]["content"])
-        return text, int(used.get("prompt_tokens", 0)), int(used.get("completion_tokens", 0))
+        counted = [(used.get("prompt_tokens"), question), (used.get("completion_tokens"), text)]
     except (AttributeError, LookupError, TypeError) as error:
         raise ValueError(f"the judge's server sent what is not a completion: {str(reply)[:200]}") from error
+    # A count that cannot be one would let a limit on the cost be passed unnoticed.
+    num_in, num_out = (
+        num if type(num) is int and 0 <= num <= _MOST_TOKENS else _num_tokens(of) for num, of in counted
+    )
+    return text, num_in, num_out
 
 
 def _asked(url: str, body: dict[str, Any], api_key: str, most_tries: int) -> tuple[str, int, int]:
     """Return a server's reply, see _read; ask again, later and later, where it says that it is busy."""
     from urllib.error import HTTPError
-    from urllib.request import Request, urlopen
+    from urllib.request import HTTPRedirectHandler, Request, build_opener
 
+    class Refuse(HTTPRedirectHandler):
+        """Follow no redirect: the key is for this server."""
+
+        def redirect_request(self, *_: Any) -> None:
+            return None
+
+    opener, question = build_opener(Refuse), body["messages"][0]["content"]
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
     request, wait_s = Request(url, json.dumps(body).encode(), headers), _FIRST_WAIT_S
     for attempt in range(1, most_tries + 1):
         try:
-            with urlopen(request, timeout=_PATIENCE_S) as reply:
-                return _read(json.loads(reply.read(_MOST_BYTES)))
+            with opener.open(request, timeout=_PATIENCE_S) as reply:
+                return _read(json.loads(reply.read(_MOST_BYTES)), question)
         except HTTPError as error:
+            if 300 <= error.code < 400:
+                raise GraderError(
+                    f"the judge's server sends questions on to {ascii(error.headers['Location'])}, and the key is not "
+                    f"for others: set url to where it is"
+                ) from None
             if error.code not in _TRY_AGAIN or attempt == most_tries:
                 raise GraderError(f"the judge's server answered {error.code} {error.reason}") from None
             with suppress(TypeError, ValueError):
