@@ -190,9 +190,7 @@ def _read(reply: Any, question: str) -> tuple[str, int, int]:
     except (AttributeError, LookupError, TypeError) as error:
         raise ValueError(f"the judge's server sent what is not a completion: {str(reply)[:200]}") from error
     # A count that cannot be one would let a limit on the cost be passed unnoticed.
-    num_in, num_out = (
-        num if type(num) is int and 0 <= num <= _MOST_TOKENS else _num_tokens(of) for num, of in counted
-    )
+    num_in, num_out = (num if type(num) is int and 0 <= num <= _MOST_TOKENS else _num_tokens(of) for num, of in counted)
     return text, num_in, num_out
 
 
@@ -204,8 +202,7 @@ def _asked(url: str, body: dict[str, Any], api_key: str, most_tries: int) -> tup
     class Refuse(HTTPRedirectHandler):
         """Follow no redirect: the key is for this server."""
 
-        def redirect_request(self, *_: Any) -> None:
-            return None
+        def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: Any) -> None: ...
 
     opener, question = build_opener(Refuse), body["messages"][0]["content"]
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
@@ -217,7 +214,7 @@ def _asked(url: str, body: dict[str, Any], api_key: str, most_tries: int) -> tup
         except HTTPError as error:
             if 300 <= error.code < 400:
                 raise GraderError(
-                    f"the judge's server sends questions on to {ascii(error.headers['Location'])}, and the key is not "
+                    f"the judge's server sends questions on to {error.headers['Location']!a}, and the key is not "
                     f"for others: set url to where it is"
                 ) from None
             if error.code not in _TRY_AGAIN or attempt == most_tries:
