@@ -186,7 +186,13 @@ class Subject:
         settings = RolloutSettings(
             slots=slots, context=case.context, vllm=VllmSettings(memory_share=case.memory_share, **vllm)
         )
-        loaded = LoadedModel(model=model, tokenizer=None, stop_tokens=(), context=case.context)  # pyright: ignore[reportArgumentType]
+        loaded = LoadedModel(
+            model=model,
+            tokenizer=None,  # pyright: ignore[reportArgumentType]
+            stop_tokens=(),
+            context=case.context,
+            device=model.device,
+        )
         return ENGINES[name](loaded, settings, dtype=self.body_dtype, fp32_head=True)
 
     def recipe(self, *, slots: int | None = None, prompt: int | None = None) -> Recipe:

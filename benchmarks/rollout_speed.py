@@ -75,7 +75,13 @@ def make_requests(count: int) -> list[Request]:
 
 def build_engine(name: str, model: Any, slots: int, python: str) -> Any:
     settings = RolloutSettings(slots=slots, context=PROMPT + LENGTHS[1], vllm=VllmSettings(python=python))
-    loaded = LoadedModel(model=model, tokenizer=Any, stop_tokens=(), context=PROMPT + LENGTHS[1])  # pyright: ignore[reportArgumentType]
+    loaded = LoadedModel(
+        model=model,
+        tokenizer=Any,  # pyright: ignore[reportArgumentType]
+        stop_tokens=(),
+        context=PROMPT + LENGTHS[1],
+        device=model.device,
+    )
     return ENGINES[name](loaded, settings, dtype=model.dtype, fp32_head=True)
 
 

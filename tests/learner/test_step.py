@@ -246,7 +246,7 @@ def test_a_bf16_body_keeps_fp32_masters(family):
     body = dict(learner.policy.body.named_parameters())
     assert body.keys() == before.keys()
     for name, weight in learner.weights().items():
-        assert torch.equal(body[name], weight.bfloat16())
+        assert torch.equal(body[name].bfloat16(), weight.bfloat16())
     # Positions need more digits than bf16 has.
     assert {buffer.dtype for buffer in learner.policy.body.buffers()} == {torch.float32}
 

@@ -44,11 +44,11 @@ def check_close(ours, theirs, digits, rtol=0.0):
 
 def gradients_of(learner, batch):
     """What a step hands to the optimiser, whole also where ranks divide it, and its row."""
-    gradients = {}
+    gradients, update = {}, learner._optimizer.update
 
-    def keep(*arguments):
-        for name, parameter in learner.policy.parameters.items():
-            gradients[name] = whole(parameter.grad).clone()
+    def keep(given, **options):
+        gradients.update({name: whole(gradient).clone() for name, gradient in given.items()})
+        update(given, **options)
 
-    learner._optimizer.register_step_pre_hook(keep)
+    learner._optimizer.update = keep
     return gradients, learner.step(batch)

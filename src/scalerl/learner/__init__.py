@@ -17,19 +17,28 @@ def torch_learner(
     compiled: bool | None = None,
     router_replay: bool = False,
     team: "Team | None" = None,
+    optimizer: Any,
     **settings: Any,
 ) -> "TorchLearner":
     """Return a learner in this process, on the model's device; `model` holds the master weights, trained in place.
 
-    `dtype` is that of the body.
+    `dtype` is that of the body. With optimizer.on_host the model moves to host memory.
     """
     from scalerl.learner.policy import LocalPolicy
     from scalerl.learner.step import TorchLearner
 
     common: dict[str, Any] = {"dtype": dtype, "fp32_head": fp32_head}
-    policy, start = LocalPolicy(model, learner, compiled=compiled, router_replay=router_replay, **common), None
+    start = None
     if learner.start_kl:
         # A frozen copy, as it is now.
         frozen = copy.deepcopy(model).requires_grad_(False)
         start = LocalPolicy(frozen, compiled=False, **common)
-    return TorchLearner(policy, learner=learner, start=start, team=team, **settings)
+    policy = LocalPolicy(
+        model,
+        learner,
+        compiled=compiled,
+        router_replay=router_replay,
+        on_host=optimizer.on_host,
+        **common,
+    )
+    return TorchLearner(policy, learner=learner, optimizer=optimizer, start=start, team=team, **settings)

@@ -6,38 +6,56 @@ the log-probs of the two differ little.
 
 import copy
 import functools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from scalerl.learner.packed_attention import attend_packed, check_packing, packed_hidden_states
+from scalerl.models.load import head
 from scalerl.rl.bf16_products import use_fp32_linears
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def make_body(model: "PreTrainedModel", dtype: torch.dtype) -> "PreTrainedModel":
+def make_body(
+    model: "PreTrainedModel", dtype: torch.dtype, *, device: torch.device, holders: Mapping[int, Tensor]
+) -> "PreTrainedModel":
     """Return a copy of the model that takes packed rows, with the same parameters or rounded copies of them.
 
-    check_body finds out whether the model can take them. Gradients of rounded copies are added to the master weights'
-    gradients, in FP32.
+    check_body finds out whether the model can take them. Gradients of rounded copies are added to the gradients of
+    their master weights' `holders`, by id, in FP32; a weight without another holder is its own. The head is that of
+    the model in any case, so an untied one is not copied.
     """
     # Parameters are passed to deepcopy as already copied, so that FP32 ones never exist twice. Tied parameters stay
     # tied, and buffers stay FP32.
-    if dtype == torch.float32:
-        body = copy.deepcopy(model, {id(p): p for p in model.parameters()})
-    else:
-        rounded: dict[int, Any] = {
-            id(p): torch.nn.Parameter(p.detach().to(dtype), requires_grad=p.requires_grad) for p in model.parameters()
-        }
-        body = copy.deepcopy(model, dict(rounded))
-        for master in (p for p in model.parameters() if p.requires_grad):
-            rounded[id(master)].register_post_accumulate_grad_hook(functools.partial(_move_gradient, master=master))
+    is_embedded = {id(p) for p in model.get_input_embeddings().parameters()}
+    kept = {id(p) for p in head_parameters(model)} - is_embedded
+    copied: dict[int, Any] = {}
+    for master in model.parameters():
+        holder = holders.get(id(master), master)
+        if id(master) in kept or (dtype == torch.float32 and holder is master):
+            copied[id(master)] = master
+            continue
+        rounded = torch.nn.Parameter(
+            master.detach().to(device=device, dtype=dtype, copy=holder is not master),
+            requires_grad=master.requires_grad,
+        )
+        if master.requires_grad:
+            rounded.register_post_accumulate_grad_hook(functools.partial(_move_gradient, holder=holder))
+        copied[id(master)] = rounded
+    body = copy.deepcopy(model, dict(copied)).to(device)  # pyright: ignore[reportArgumentType]
     use_fp32_linears(body)
     attend_packed(body)
     return body
+
+
+def head_parameters(model: "PreTrainedModel") -> list[Tensor]:
+    """Return the parameters of the head: its weight, which may be the embedding, and its bias if it has one."""
+    own = head(model)
+    return [own.weight] if own.bias is None else [own.weight, own.bias]
 
 
 def check_body(body: "PreTrainedModel") -> bool:
@@ -66,19 +84,19 @@ def compile_layers(body: "PreTrainedModel") -> None:
         layer.compile(dynamic=True)
 
 
-def _move_gradient(rounded: Tensor, *, master: Tensor) -> None:
+def _move_gradient(rounded: Tensor, *, holder: Tensor) -> None:
     assert rounded.grad is not None
-    add_gradient(master, rounded.grad)
+    add_gradient(holder, rounded.grad)
     rounded.grad = None
 
 
 @torch.no_grad()
-def add_gradient(master: Tensor, gradient: Tensor) -> None:
-    """Add to the gradient of a master weight. The first gradient is used without a copy if the dtypes are equal."""
-    if master.grad is None:
-        master.grad = gradient.to(master.dtype)
+def add_gradient(holder: Tensor, gradient: Tensor) -> None:
+    """Add to the gradient of a holder. The first gradient is used without a copy if the dtypes are equal."""
+    if holder.grad is None:
+        holder.grad = gradient.to(holder.dtype)
     else:
-        master.grad.add_(gradient)
+        holder.grad.add_(gradient)
 
 
 def prepare_for_training(body: "PreTrainedModel", gradient_checkpointing: bool) -> None:

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from scalerl.config.parts import LearnerSettings
 from scalerl.learner.batch import ForwardInputs
-from scalerl.learner.body import check_body, compile_layers, make_body, prepare_for_training
+from scalerl.learner.body import check_body, compile_layers, head_parameters, make_body, prepare_for_training
 from scalerl.learner.cuda_graphs import LEAST_TOKENS, MOST_WORK, PassGraphs, reads_device, recorder
 from scalerl.learner.packed_attention import has_kernel, pack, packed_hidden_states
 from scalerl.learner.share import fewest_shared_tokens
@@ -40,7 +40,13 @@ class Policy(ABC):
 
     model: "PreTrainedModel"
     parameters: dict[str, Tensor]
-    """Trained weights by name: whole, or this rank's part of each."""
+    """Trained weights by name: whole, or this rank's part of each; on the device, or in host memory."""
+    holders: dict[str, Tensor]
+    """By name, the tensor on the device whose `grad` is the sum of a step: the weight itself if it is there."""
+    copies: dict[str, Tensor]
+    """Rounded copies on the device, which follow an update of their weight."""
+    hosted: frozenset[str] = frozenset()
+    """Names of the weights that are in host memory."""
     device: torch.device
     replay: RouterReplay
     share_from: int | None
@@ -59,8 +65,17 @@ class Policy(ABC):
     def collect_gradients(self, team: Team) -> None:  # noqa: B027
         """Finish the gradients of a step, after the last pass: those of all ranks."""
 
+    def gradients(self) -> dict[str, Tensor]:
+        """Return the gradients of a step by name, without weights that have none."""
+        return {name: holder.grad for name, holder in self.holders.items() if holder.grad is not None}
+
+    def clear_gradients(self) -> None:
+        """Drop all gradients."""
+        for holder in self.holders.values():
+            holder.grad = None
+
     def refresh(self) -> None:  # noqa: B027
-        """Follow the weights after an update."""
+        """Follow weights that were loaded."""
 
 
 class LocalPolicy(Policy):
@@ -75,15 +90,25 @@ class LocalPolicy(Policy):
         fp32_head: bool = True,
         compiled: bool | None = None,
         router_replay: bool = False,
+        on_host: bool = False,
     ) -> None:
-        """By default the layers are `compiled` on a GPU: once, here, for packed rows of any number of tokens."""
+        """By default the layers are `compiled` on a GPU: once, here, for packed rows of any number of tokens.
+
+        With `on_host`, the model moves to host memory, apart from its head.
+        """
         self.model = model
+        self.device: torch.device = model.device
         self.parameters: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if wrong := {p.dtype for p in self.parameters.values()} - {torch.float32, torch.float64}:
             raise ValueError(f"master weights must be float32, and this model's are {', '.join(map(str, wrong))}")
         self._num_params = sum(parameter.numel() for parameter in model.parameters())
-        self.device: torch.device = model.device
-        self.body = make_body(model, dtype)
+        if on_host:
+            self.hosted = self._keep_on_host()
+        self.holders = {name: self._holder(name) for name in self.parameters}
+        holders = {id(weight): self.holders[name] for name, weight in self.parameters.items()}
+        self.body = make_body(model, dtype, device=self.device, holders=holders)
+        trained = zip(self.parameters.items(), self._copies(), strict=True)
+        self.copies = {name: copy for (name, master), copy in trained if copy is not master}
         can_share = check_body(self.body)
         self.replay = RouterReplay(self.body, self.device, replays=router_replay)
         # With an FP32 body the two settings mean the same head.
@@ -118,26 +143,28 @@ class LocalPolicy(Policy):
         """Add the sums of graphs to the gradients, then those of the other ranks."""
         if self.graphs is not None:
             self.graphs.add_to_masters()
-        team.add_gradients(list(self.parameters.values()))
+        team.add_gradients(list(self.holders.values()))
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Round the master weights into the body again."""
-        copies = self._rounded_copies()
-        masters: list[Tensor] = list(self.parameters.values())
-        if any(copy is not master for copy, master in zip(copies, masters, strict=True)):
-            torch._foreach_copy_(copies, masters)  # pyright: ignore[reportPrivateImportUsage]
+        if self.copies:
+            masters = [self.parameters[name] for name in self.copies]
+            torch._foreach_copy_(list(self.copies.values()), masters)  # pyright: ignore[reportPrivateImportUsage]
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield all weights: FP32 masters, not copies, and where adapters are merged in, copies in the body's dtype."""
-        yield from each_merged_weight(self.model, dtype=self.body.dtype)
+        """Yield all weights, not copies: FP32 masters, or the rounded ones of those on the host.
+
+        Where adapters are merged in, they are copies in the body's dtype.
+        """
+        here = {id(self.parameters[name]): self.copies[name] for name in self.hosted}
+        yield from each_merged_weight(self.model, lambda p: here.get(id(p), p).detach(), dtype=self.body.dtype)
 
     def leaves(self) -> Sequence[tuple[Tensor, Tensor]]:
-        """Return the tensors that a pass has gradients for, each with its master: body parameters and the head."""
-        leaves = list(zip(self._rounded_copies(), self.parameters.values(), strict=True))
-        own = head(self.model)
+        """Return the tensors that a pass has gradients for, body parameters and the head, each with its holder."""
+        leaves = list(zip(self._copies(), self.holders.values(), strict=True))
         known = {id(copy) for copy, _ in leaves}
-        heads = [part for part in (own.weight, own.bias) if part is not None and part.requires_grad]
+        heads = [part for part in head_parameters(self.model) if part.requires_grad]
         return leaves + [(part, part) for part in heads if id(part) not in known]
 
     def _pass_graphs(self) -> PassGraphs | None:
@@ -151,9 +178,26 @@ class LocalPolicy(Policy):
             return None
         return PassGraphs(self.compute, leaves, most_tokens=most_tokens, device=self.device, record=recorder())
 
-    def _rounded_copies(self) -> list[Tensor]:
-        """Return the body's copy of each master weight, in the same order."""
+    def _copies(self) -> list[Tensor]:
+        """Return what the body has of each master weight, in the same order: a copy, or the master itself."""
         return [copy for copy in self.body.parameters() if copy.requires_grad]
+
+    def _keep_on_host(self) -> frozenset[str]:
+        """Move the head to the device and everything else to where a GPU copies from; return the names of the rest."""
+        heads = {id(part) for part in head_parameters(self.model)}
+        for parameter in self.model.parameters():
+            if id(parameter) in heads:
+                parameter.data = parameter.data.to(self.device)
+            elif self.device.type == "cuda":
+                parameter.data = parameter.data.cpu().pin_memory()
+        return frozenset(name for name, weight in self.parameters.items() if id(weight) not in heads)
+
+    def _holder(self, name: str) -> Tensor:
+        weight = self.parameters[name]
+        if name not in self.hosted:
+            return weight
+        # Of this shape, but without memory: only its gradient is used.
+        return torch.zeros((), dtype=weight.dtype, device=self.device).expand(weight.shape).requires_grad_()
 
 
 def warm_up(policy: Policy, micro_batch_tokens: int) -> None:
@@ -169,8 +213,7 @@ def warm_up(policy: Policy, micro_batch_tokens: int) -> None:
             for packing in (pack([length] * num), pack(length - shared, np.zeros_like(shared), shared)):
                 log_probs, _ = policy.run(ForwardInputs.blank(packing))
                 log_probs.sum().backward()
-    for parameter in policy.parameters.values():
-        parameter.grad = None
+    policy.clear_gradients()
 
 
 def head_log_probs(head: Any, hidden: Any, targets: Tensor, temperature: float, fp32: bool) -> tuple[Tensor, Tensor]:

@@ -54,43 +54,36 @@ def first_row(values: Tensor) -> int:
 
 
 def state_of(
-    parameters: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, device: torch.device
+    parameters: Mapping[str, Tensor], moments: Mapping[str, Mapping[str, Tensor]], device: torch.device
 ) -> dict[str, dict[str, Tensor]]:
     """Return weights, moments and random state; the tensors are not copies."""
-    moments = {
-        f"{name}/{key}": value
-        for name, parameter in parameters.items()
-        for key, value in optimizer.state[parameter].items()
-    }
+    flat = {f"{name}/{key}": value for name, by_key in moments.items() for key, value in by_key.items()}
     rng = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         rng["cuda"] = torch.cuda.get_rng_state(device)
-    return {"weights": {name: p.detach() for name, p in parameters.items()}, "optimizer": moments, "rng": rng}
+    return {"weights": {name: p.detach() for name, p in parameters.items()}, "optimizer": flat, "rng": rng}
 
 
 @torch.no_grad()
 def load_state(
     state: Mapping[str, Mapping[str, Tensor]],
     parameters: Mapping[str, Tensor],
-    optimizer: torch.optim.Optimizer,
+    moments: Mapping[str, Mapping[str, Tensor]],
     device: torch.device,
 ) -> None:
-    """Copy weights and moments into parameters and optimiser, of each this rank's rows, and set the random state."""
-    weights, moments = state["weights"], state["optimizer"]
+    """Copy weights and moments into these tensors, of each this rank's rows, and set the random state."""
+    weights, saved = state["weights"], state["optimizer"]
     if differing := weights.keys() ^ parameters.keys():
         raise ValueError(f"the saved weights are of another model: {sorted(differing)[0]} is only in one of the two")
-    optimizer.state.clear()
     for name, parameter in parameters.items():
         _copy_rows(parameter, weights, name)
-    for key in moments:
-        name, _, moment = key.rpartition("/")
-        parameter = parameters[name]
-        if moment == "step":
-            value = moments[key].to(parameter.device, copy=True)
-        else:
-            value = torch.zeros_like(parameter)
-            _copy_rows(value, moments, key)
-        optimizer.state[parameter][moment] = value
+    for name, by_key in moments.items():
+        for key, moment in by_key.items():
+            if f"{name}/{key}" in saved:
+                _copy_rows(moment, saved, f"{name}/{key}")
+            else:
+                # A weight that had no gradient before the state was taken.
+                moment.zero_()
     torch.set_rng_state(state["rng"]["cpu"].cpu())
     if device.type == "cuda" and "cuda" in state["rng"]:
         torch.cuda.set_rng_state(state["rng"]["cuda"].cpu(), device)

@@ -21,6 +21,7 @@ from torch import Tensor
 from scalerl.config.parts import LearnerSettings, OptimizerSettings
 from scalerl.learner.batch import ForwardInputs, MicroBatch, Prepared, prepare
 from scalerl.learner.late import HostCopy, LateMetrics, StepTimer, moved
+from scalerl.learner.optimizer import AdamW
 from scalerl.learner.packed_attention import pack
 from scalerl.learner.policy import Policy
 from scalerl.learner.schedules import rate
@@ -59,14 +60,8 @@ class TorchLearner:
             ModelShape.from_config(policy.model.config),
             num_adapter_params(policy.model),
         )
-        # Plain AdamW: the paper names no exceptions, so norms and biases decay like all other weights.
-        self._optimizer = torch.optim.AdamW(
-            policy.parameters.values(),
-            lr=optimizer.lr,
-            betas=(optimizer.beta1, optimizer.beta2),
-            eps=optimizer.eps,
-            weight_decay=optimizer.weight_decay,
-            fused=True,
+        self._optimizer = AdamW(
+            policy.parameters, optimizer, device=policy.device, hosted=policy.hosted, copies=policy.copies
         )
         self._start = start
         self._version = version
@@ -98,7 +93,7 @@ class TorchLearner:
         assert batch.version == self._version, f"a batch for version {batch.version} came at {self._version}"
         prepared = self._prepare(batch)
         timer = StepTimer(self.policy.device)
-        self._optimizer.zero_grad(set_to_none=True)
+        self.policy.clear_gradients()
         sums = torch.zeros(7, dtype=torch.float64, device=self.policy.device)
         ratio_max = torch.full_like(sums[0], -torch.inf)
         for micro in prepared.micro_batches:
@@ -116,7 +111,7 @@ class TorchLearner:
             self._team.add(sums.div_(self._team.context))
             self._team.largest(ratio_max)
             norm = self._update(loss=sums[5])
-        self._optimizer.zero_grad(set_to_none=True)
+        self.policy.clear_gradients()
         timer.stop()
         values = HostCopy(torch.cat([sums, torch.stack([ratio_max, norm.double()])]))
         self._version += 1
@@ -149,6 +144,11 @@ class TorchLearner:
         metrics |= timer.metrics()
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
+    def settle(self) -> None:
+        """Wait for the last step, so that its weights can be read from the host."""
+        self._settle()
+        self._optimizer.settle()
+
     def _settle(self) -> None:
         """Read the metrics of the last step: whether it counts as an update decides over the next learning rate."""
         unread, self._unread = self._unread, None
@@ -167,16 +167,17 @@ class TorchLearner:
 
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
         """Return everything a checkpoint needs, as tensors: weights, optimiser moments, random state, counters."""
-        self._settle()
+        self.settle()
         counters = {"version": torch.tensor(self._version), "updates": torch.tensor(self._updates)}
-        return state_of(self.policy.parameters, self._optimizer, self.policy.device) | {"counters": counters}
+        state = state_of(self.policy.parameters, self._optimizer.state, self.policy.device)
+        return state | {"counters": counters}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Restore the state at which state_dict was taken, exactly; also that of another number of ranks."""
         # Read now: metrics that are read after this would count their update for the restored state.
-        self._settle()
-        load_state(state, self.policy.parameters, self._optimizer, self.policy.device)
+        self.settle()
+        load_state(state, self.policy.parameters, self._optimizer.state, self.policy.device)
         self._version = int(state["counters"]["version"])
         self._updates = int(state["counters"]["updates"])
         self.policy.refresh()
@@ -237,19 +238,14 @@ class TorchLearner:
     def _update(self, loss: Tensor) -> Tensor:
         """Clip and update, unless the loss or a gradient is not finite; return the gradient norm.
 
-        One bad batch must not end a run. The optimiser's kernel reads `found_inf`, so the host does not wait.
+        One bad batch must not end a run. The optimiser's kernel reads `is_bad`, so the host does not wait.
         """
-        norm = whole(
-            torch.nn.utils.get_total_norm([p.grad for p in self.policy.parameters.values() if p.grad is not None])
-        )
+        gradients = self.policy.gradients()
+        norm = whole(torch.nn.utils.get_total_norm(gradients.values()))
         if self._settings.grad_clip:
-            torch.nn.utils.clip_grads_with_norm_(self.policy.parameters.values(), self._settings.grad_clip, norm)
-        for group in self._optimizer.param_groups:
-            group["lr"] = self.lr
-        bad = ~(norm.isfinite() & loss.isfinite())
-        self._optimizer.found_inf = bad.float()  # pyright: ignore[reportAttributeAccessIssue]
-        self._optimizer.step()
-        self.policy.refresh()
+            torch.nn.utils.clip_grads_with_norm_(self.policy.holders.values(), self._settings.grad_clip, norm)
+        is_bad = (~(norm.isfinite() & loss.isfinite())).float()
+        self._optimizer.update(gradients, lr=self.lr, is_bad=is_bad, seed=self._version)
         return norm
 
     def _flops(self, prepared: Prepared) -> float:

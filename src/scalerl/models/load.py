@@ -50,6 +50,8 @@ class LoadedModel:
     """A completion ends with one of these; the tokenizer's own end token first."""
     context: int
     """Largest number of tokens of a prompt and its completion together."""
+    device: torch.device
+    """What the model computes on; a learner may keep its weights in host memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,7 @@ def load_model(
     stop_tokens = _stop_tokens(name, tokenizer, model)
     model.to(torch.device(device)).eval()  # pyright: ignore[reportArgumentType]
     _check_head(name, model)
-    return LoadedModel(model=model, tokenizer=tokenizer, stop_tokens=stop_tokens, context=longest)
+    return LoadedModel(model=model, tokenizer=tokenizer, stop_tokens=stop_tokens, context=longest, device=model.device)
 
 
 def load_config(path: str | os.PathLike[str], *, trust_remote_code: bool = False) -> Any:

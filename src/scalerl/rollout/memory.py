@@ -28,8 +28,8 @@ def most_slots(model: "LoadedModel", settings: RolloutSettings, dtype: torch.dty
     In vLLM more would fit while completions are short, but once memory runs out it computes some again, all of them.
     """
     per_slot = cache_bytes(model.model.config, 1, settings.context, dtype)
-    if settings.engine == "vllm" and model.model.device.type == "cuda":
-        total = torch.cuda.get_device_properties(model.model.device).total_memory * settings.vllm.tensor_parallel
+    if settings.engine == "vllm" and model.device.type == "cuda":
+        total = torch.cuda.get_device_properties(model.device).total_memory * settings.vllm.tensor_parallel
         weights = sum(parameter.numel() for parameter in model.model.parameters()) * dtype.itemsize
         return max(int(settings.vllm.memory_share * total - weights) // per_slot, 1)
     free = free_bytes(model)
@@ -39,7 +39,7 @@ def most_slots(model: "LoadedModel", settings: RolloutSettings, dtype: torch.dty
 
 def free_bytes(model: "LoadedModel") -> int | None:
     """Return how much memory is available on the model's device; None where the system does not report it."""
-    device = model.model.device
+    device = model.device
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:

@@ -328,7 +328,7 @@ def _build_engines(
 def build_engine(inputs: Inputs) -> Engine:
     """Return an engine that samples from a copy of the model, in conversations where a task has an environment."""
     model, slots = inputs.model, num_slots(inputs.model, inputs.recipe)
-    engine = make_engine(model, inputs.recipe, slots=slots, gpu=model.model.device.type == "cuda")
+    engine = make_engine(model, inputs.recipe, slots=slots, gpu=model.device.type == "cuda")
     return _conversing(engine, inputs, slots) or engine
 
 
@@ -351,7 +351,7 @@ def num_slots(model: LoadedModel, recipe: Recipe, gpus: Gpus | None = None) -> i
         each = memory_of(recipe, ModelSizes.from_config(model.model.config), gpus).slots
         return each * max(num_generators(recipe), 1)
     wanted = full_slots(recipe.pipeline)
-    dtype = getattr(torch, body_dtype(recipe.model, gpu=model.model.device.type == "cuda"))
+    dtype = getattr(torch, body_dtype(recipe.model, gpu=model.device.type == "cuda"))
     most = most_slots(model, recipe.rollout, dtype)
     # Each generator has a device like this one, and nothing else on it.
     return wanted if most is None else min(wanted, most * max(recipe.rollout.generators, 1))

@@ -42,7 +42,8 @@ def loaded_on_gpu(config):
     model: Any = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
     config.architectures = [type(model).__name__]
     tokenizer: Any = None
-    return LoadedModel(model=model.to("cuda").eval(), tokenizer=tokenizer, stop_tokens=(3, 9), context=CONTEXT)
+    model = model.to("cuda").eval()
+    return LoadedModel(model=model, tokenizer=tokenizer, stop_tokens=(3, 9), context=CONTEXT, device=model.device)
 
 
 def build(name, loaded, **others):

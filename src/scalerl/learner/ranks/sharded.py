@@ -85,6 +85,7 @@ class ShardedPolicy(Policy):
         self.replay = RouterReplay(self.model, device, replays=router_replay)
         self._root = self._shard(weights, compiled=compiled)
         self.parameters: dict[str, Tensor] = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        self.holders, self.copies = self.parameters, {}
         # Not compiled for its few tokens, which no pass has.
         with torch.compiler.set_stance("force_eager"):
             like: Any = {"device": device, "tolerance": 1e-3 if self._dtype == master_dtype else 0.1}

@@ -38,6 +38,7 @@ def build_engine(
         max_length=settings.context,
         stop_tokens=model.stop_tokens,
         dtype=dtype,
+        device=model.device,
         fp32_head=fp32_head,
         records_experts=records_experts,
     )

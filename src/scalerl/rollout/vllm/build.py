@@ -24,7 +24,7 @@ from scalerl.rollout.vllm.spec import EngineSpec, engine_arguments, environment,
 def build_engine(model: LoadedModel, settings: RolloutSettings, **others: Any) -> Fleet:
     """Return one vLLM engine with a copy of the model; it is replaced if it dies."""
     weights = {name: parameter.detach() for name, parameter in model.model.named_parameters()}
-    on_gpu = model.model.device.type == "cuda"
+    on_gpu = model.device.type == "cuda"
     return vllm_fleet(
         model,
         settings,

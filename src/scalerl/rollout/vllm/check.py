@@ -110,7 +110,7 @@ def _kl(model: LoadedModel, completions: Sequence[Completion]) -> float:
     last, log_ratios = head(model.model), []
     for completion in completions:
         prompt = completion.request.prompt_tokens
-        ids = torch.tensor([[*prompt, *completion.tokens.tolist()]], device=model.model.device)
+        ids = torch.tensor([[*prompt, *completion.tokens.tolist()]], device=model.device)
         hidden = hidden_states(model.model, ids)[0, len(prompt) - 1 : -1]
         logits = head_logits(hidden, last.weight, bias=last.bias, fp32=True).float()
         log_probs = torch.log_softmax(logits / completion.request.temperature, dim=-1)

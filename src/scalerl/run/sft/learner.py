@@ -46,6 +46,8 @@ def sft_learner(
         decay_steps=num_steps,
         final_lr_frac=0.02,
         warmup_steps=math.ceil(recipe.sft.warmup_frac * num_steps),
+        bits=recipe.optimizer.bits,
+        on_host=recipe.optimizer.on_host,
         beta2=0.95,
         eps=1e-8,
     )

@@ -171,7 +171,9 @@ def sft(
         observer.started(plan)
         if not run.train(examples, batches, observer):
             return None
-        if recipe.learner.sharding != "none":
+        if recipe.learner.sharding == "none":
+            learner.settle()
+        else:
             take_weights(learner, trained)
     num_parameters = sum(parameter.numel() for parameter in trained.parameters())
     result = SftResult(folder=out, num_parameters=num_parameters, plan=plan, curve=tuple(run.curve))
