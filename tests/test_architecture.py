@@ -28,6 +28,7 @@ LAYERS: dict[str, set[str]] = {
     "store": {"errors", "atomic_files"},
     "config": {"errors", "types"},
     "choose": {"errors", "import_path", "config"},
+    "web_server": set(),
     # what a run is made of
     "rl": VALUES,
     "graders": VALUES,
@@ -35,7 +36,7 @@ LAYERS: dict[str, set[str]] = {
     "tasks": PARTS,
     "remote": {"errors"},
     "loop": PARTS | {"tasks"},
-    "environments": PARTS | {"tasks", "loop"},
+    "environments": PARTS | {"tasks", "loop", "web_server"},
     "rollout": PARTS | {"tasks", "remote"},
     "learner": PARTS | {"tasks", "remote"},
     "run": PARTS | {"tasks", "remote", "loop", "environments", "rollout", "learner", "curves", "report"},
@@ -43,7 +44,7 @@ LAYERS: dict[str, set[str]] = {
     "curves": {"errors"},
     "joint": {"errors", "curves"},
     "logs": {"errors", "store", "config", "curves"},
-    "report": {"errors", "atomic_files", "store", "config", "curves", "joint", "logs"},
+    "report": {"errors", "atomic_files", "store", "config", "curves", "joint", "logs", "web_server"},
     "study": {"errors", "atomic_files", "store", "config", "curves", "joint", "logs", "report"},
     "callbacks": {"errors", "store", "config", "curves", "logs", "report"},
 }

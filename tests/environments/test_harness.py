@@ -1,16 +1,22 @@
 """Agent programs over the endpoint: tokens, branches, keys, and the packages that speak to it."""
 
 import os
-from contextlib import closing
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from contracts.requests import drain
 from played import decode, observe, opened, request, turns_engine
+from until import wait_until
 
 from scalerl.config.parts import EnvironmentSettings, GradingSettings
+from scalerl.environments import harness
 from scalerl.environments.build import EnvironmentSpec, build_steps, find
 from scalerl.environments.chat import ChatCalls
 from scalerl.environments.harness import Harness
@@ -88,19 +94,63 @@ def test_tool_calls_of_the_api_are_what_the_model_wrote(monkeypatch: pytest.Monk
         ask([{"role": "user", "content": "where, then?"}, *messages[1:]], tools=tools)
         return 1.0
 
-    harness = Harness(PROBLEM, 0, program=program, call_format=ChatCalls())
+    made = Harness(PROBLEM, 0, program=program, call_format=ChatCalls())
     assert os.environ["NO_PROXY"] == os.environ["no_proxy"] == "example.org,127.0.0.1"
-    opening = harness.begin()
+    opening = made.begin()
     assert opening.messages == (("user", "where?"),)
     assert '"look"' in opening.tools
     written = 'Let me see. <tool_call>{"name": "look", "arguments": {"at": 3}}</tool_call>'
-    step = harness.step(written)
+    step = made.step(written)
     assert (step.messages, step.num_calls, step.restart) == ((("tool", "a door"),), 1, False)
-    step = harness.step("a door.")
+    step = made.step("a door.")
     assert step.restart
     assert step.messages == (("user", "where, then?"), ("assistant", written), ("tool", "a door"))
-    assert harness.step("a door.").reward == 1.0
-    harness.close()
+    assert made.step("a door.").reward == 1.0
+    made.close()
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., socket.socket]]:
+    """Connect to the endpoint of a program that waits; the first bytes are sent."""
+    for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "")
+    ended = threading.Event()
+    monkeypatch.setattr(harness, "_MOST_CALLS", 10)
+    monkeypatch.setattr(harness._Handler, "request_s", 0.3)
+    made = Harness(PROBLEM, 0, program=lambda problem: ended.wait())
+    address = urlsplit(os.environ["OPENAI_BASE_URL"])
+    with ExitStack() as opened:
+
+        def connect(method: str, key: str, body: str = "") -> socket.socket:
+            connection = opened.enter_context(socket.create_connection(("127.0.0.1", address.port or 0), timeout=30))
+            head = f"{method} /v1/chat/completions HTTP/1.1\r\nAuthorization: Bearer {key}\r\nContent-Length: 1000\r\n"
+            connection.sendall(f"{head}\r\n{body}".encode())
+            return connection
+
+        yield connect
+        ended.set()
+        made.close()
+
+
+def status_of(connection: socket.socket) -> bytes:
+    return connection.recv(12)
+
+
+def test_endpoint_needs_the_key_for_everything(endpoint: Callable[..., socket.socket]):
+    for method in ("GET", "POST"):
+        assert status_of(endpoint(method, "wrong")) == b"HTTP/1.1 401"
+    assert status_of(endpoint("GET", os.environ["OPENAI_API_KEY"])) == b"HTTP/1.1 200"
+
+
+def test_slow_bodies_end_and_have_few_threads(endpoint: Callable[..., socket.socket]):
+    before, key = threading.active_count(), os.environ["OPENAI_API_KEY"]
+    slow = [endpoint("POST", key, "{") for _ in range(40)]
+    assert threading.active_count() - before <= 10
+    for connection in slow:
+        with suppress(ConnectionError):  # most were refused
+            assert connection.recv(12) == b""
+    wait_until(lambda: threading.active_count() <= before, what="the end of threads")
+    assert status_of(endpoint("GET", key)) == b"HTTP/1.1 200"
 
 
 @pytest.mark.parametrize(

@@ -21,16 +21,20 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from scalerl.environments.chat import ChatCalls
 from scalerl.environments.protocol import Message, Step, read_step
 from scalerl.environments.tools import Call
 from scalerl.types import Problem
+from scalerl.web_server import Handler, Server
 
 _MODEL = "policy"
 _MOST_BYTES = 20_000_000
+_MOST_CALLS = 128
+"""Connections of a program at a time, each of which has a thread."""
+_CALL_S = 60.0
+"""Seconds in which a whole call must have come."""
 
 
 @dataclass(slots=True)
@@ -71,10 +75,9 @@ class Harness:
         self._written: dict[Message, str] = {}
         """What the model wrote, by the message that it was given to the program as."""
         self._num_calls = 0
-        self._key = secrets.token_urlsafe(24)
-        self._server = _Server(("127.0.0.1", 0), _handler(self._key, self._events))
-        os.environ["OPENAI_BASE_URL"] = f"http://127.0.0.1:{self._server.server_port}/v1"
-        os.environ["OPENAI_API_KEY"] = self._key
+        self._server = _Endpoint(secrets.token_urlsafe(24), self._events)
+        os.environ["OPENAI_BASE_URL"] = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        os.environ["OPENAI_API_KEY"] = self._server.key
         direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "127.0.0.1"
         direct = direct if direct == "*" or "127.0.0.1" in direct.split(",") else f"{direct},127.0.0.1"
         os.environ["NO_PROXY"] = os.environ["no_proxy"] = direct
@@ -126,54 +129,56 @@ class Harness:
         return Step(messages=messages, tools=event.tools, restart=known > 0)
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128  # the usual 5 resets connections of a program that calls in parallel
+class _Endpoint(Server):
+    """The endpoint of one conversation."""
+
+    def __init__(self, key: str, events: _Events) -> None:
+        self.key, self.events = key, events
+        super().__init__("127.0.0.1", 0, _Handler, most=_MOST_CALLS, most_per_client=_MOST_CALLS)
 
 
-def _handler(key: str, events: _Events) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class _Handler(Handler):
+    """The calls of one connection."""
 
-        def do_POST(self) -> None:
-            given = self.headers.get("authorization", "").encode(errors="replace")
-            if not secrets.compare_digest(given, f"Bearer {key}".encode()):
-                return self._refuse(401, "the key is not that of this conversation")
-            if not self.path.endswith("/chat/completions"):
-                return self._refuse(404, "only /v1/chat/completions is served")
-            try:
-                length = int(self.headers["content-length"])
-                if not 0 <= length <= _MOST_BYTES:
-                    raise ValueError("it is too long")
-                call = _read_call(json.loads(self.rfile.read(length)))
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-                return self._refuse(400, f"the call cannot be read: {error}")
-            events.put(call)
-            return self._send(200, call.answered.get())
+    server: _Endpoint  # pyright: ignore[reportIncompatibleVariableOverride]
+    request_s = _CALL_S
 
-        def do_GET(self) -> None:
+    def do_POST(self) -> None:
+        if not self._has_key():
+            return None
+        if not self.path.endswith("/chat/completions"):
+            return self._refuse(404, "only /v1/chat/completions is served")
+        try:
+            length = int(self.headers["content-length"])
+            if not 0 <= length <= _MOST_BYTES:
+                raise ValueError("it is too long")
+            call = _read_call(json.loads(self.rfile.read(length)))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            return self._refuse(400, f"the call cannot be read: {error}")
+        self.server.events.put(call)
+        return self._send(200, call.answered.get())
+
+    def do_GET(self) -> None:
+        if self._has_key():
             self._send(200, {"object": "list", "data": [{"id": _MODEL, "object": "model"}]})
 
-        def _send(self, status: int, body: Mapping[str, Any]) -> None:
-            data = json.dumps(body).encode()
-            # A program that has gone away needs no answer.
-            with contextlib.suppress(OSError):
-                self.send_response(status)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(data)))
-                if status != 200:
-                    # The rest of a call that was not read is not another one. This also sets close_connection.
-                    self.send_header("connection", "close")
-                self.end_headers()
-                self.wfile.write(data)
+    def _has_key(self) -> bool:
+        """Return whether the call has the key of this conversation; refuse it otherwise."""
+        given = self.headers.get("authorization", "").encode(errors="replace")
+        if secrets.compare_digest(given, f"Bearer {self.server.key}".encode()):
+            self.recognise()
+            return True
+        self._refuse(401, "the key is not that of this conversation")
+        return False
 
-        def _refuse(self, status: int, reason: str) -> None:
-            self._send(status, {"error": {"message": reason, "type": "invalid_request_error"}})
+    def _send(self, status: int, body: Mapping[str, Any]) -> None:
+        # A program that has gone away needs no answer.
+        with contextlib.suppress(OSError):
+            self.send(status, {"Content-Type": "application/json"}, json.dumps(body).encode())
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-            pass
-
-    return Handler
+    def _refuse(self, status: int, reason: str) -> None:
+        self.close_connection = True
+        self._send(status, {"error": {"message": reason, "type": "invalid_request_error"}})
 
 
 def _read_call(body: Mapping[str, Any]) -> _Call:

@@ -1,7 +1,6 @@
 """The web server of the board: GET routes that return its state. No route takes a path or changes anything.
 
-All routes but the assets require a token, on this machine too, where other users can connect. A request must have come,
-and its answer must have been taken, within a time. Whoever has not shown the token makes room for whoever connects.
+All routes but the assets require a token, on this machine too, where other users can connect.
 
 /                         the page                     /assets/NAME         its scripts and styles, from a fixed table
 /api/events               server-sent events: which versions have changed
@@ -11,7 +10,6 @@ and its answer must have been taken, within a time. Whoever has not shown the to
 """
 
 import hmac
-import io
 import ipaddress
 import json
 import os
@@ -21,27 +19,20 @@ import socket
 import stat
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler
 from importlib.resources import files
 from pathlib import Path
-from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 from urllib.parse import parse_qsl
 
 from scalerl.errors import UsageError
 from scalerl.report.board.state import LOOK_EVERY_S, Board
 from scalerl.report.samples import MAX_PAGE, PAGE, Query
+from scalerl.web_server import Handler, Server
 
 DEFAULT_PORT = 8420
-REQUEST_S = 5.0
-"""Seconds in which a whole request must have come, and an event of a stream must have been taken."""
-ANSWER_S = 60.0
-"""Seconds in which an answer must have been taken."""
 HEARTBEAT_S = 15.0
-MOST_CONNECTIONS, MOST_PER_CLIENT = 256, 64
 WRONG_TOKEN = b"open the whole link that scalerl watch printed: it ends with a token\n"
 TOKEN_FILE = Path("~/.local/state/scalerl/board-token")
 _MAX_QUERY = 500
@@ -73,124 +64,24 @@ def read_assets() -> dict[str, tuple[bytes, str]]:
     return {"/": (page, "text/html"), **assets}
 
 
-class Connections:
-    """The open connections, in the order in which they were made, with a bound for all and one for each client."""
-
-    def __init__(self, most: int = MOST_CONNECTIONS, most_per_client: int = MOST_PER_CLIENT) -> None:
-        self._most, self._most_per_client = most, most_per_client
-        self._clients: dict[socket.socket, str] = {}
-        self._trusted: set[socket.socket] = set()
-        self._lock = threading.Lock()
-
-    def admit(self, connection: socket.socket, address: str) -> bool:
-        """Return whether there is room for a connection. The oldest one that has not shown the token makes room.
-
-        A user's request comes with its connection, so whoever waits longest is slow on purpose.
-        """
-        client = _network_of(address)
-        with self._lock:
-            crowd = [each for each, other in self._clients.items() if other == client]
-            if len(crowd) < self._most_per_client:
-                crowd = list(self._clients) if len(self._clients) >= self._most else []
-            if crowd:
-                oldest = next((each for each in crowd if each not in self._trusted), None)
-                if oldest is None:
-                    return False
-                del self._clients[oldest]
-                # Its thread notices, and ends.
-                with suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)
-            self._clients[connection] = client
-        return True
-
-    def trust(self, connection: socket.socket) -> None:
-        """Keep a connection that has shown the token."""
-        with self._lock:
-            self._trusted.add(connection)
-
-    def remove(self, connection: socket.socket) -> None:
-        with self._lock:
-            self._clients.pop(connection, None)
-            self._trusted.discard(connection)
-
-
-def _network_of(address: str) -> str:
-    """Return what one client has of the network: an address of IPv4, or the half of one of IPv6 that it is given."""
-    known = ipaddress.ip_address(address.partition("%")[0])
-    return str(known if known.version == 4 else ipaddress.ip_network((known, 64), strict=False))
-
-
-class Server(ThreadingMixIn, TCPServer):
-    """A thread per connection."""
-
-    daemon_threads = True
-    block_on_close = False
-    allow_reuse_address = True
-    request_queue_size = 256
+class BoardServer(Server):
+    """Serves a board to whoever has the token."""
 
     def __init__(self, board: Board, host: str, port: int, token: str) -> None:
-        self.board, self.token, self.assets, self.connections = board, token, read_assets(), Connections()
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host.strip("[]"), port), Handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self.connections.admit(request, client_address[0]):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.connections.remove(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), OSError):
-            super().handle_error(request, client_address)
+        self.board, self.token, self.assets = board, token, read_assets()
+        super().__init__(host, port, BoardHandler)
 
 
-class _Incoming(io.RawIOBase):
-    """What a client sends, until a deadline: a byte now and then does not keep a connection open."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection, self.deadline = connection, 0.0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any, /) -> int:
-        left_s = self.deadline - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError
-        self._connection.settimeout(left_s)
-        return self._connection.recv_into(buffer)
-
-
-class Handler(BaseHTTPRequestHandler):
+class BoardHandler(Handler):
     """The requests of one connection."""
 
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    def setup(self) -> None:
-        super().setup()
-        self._incoming = _Incoming(self.connection)
-        self.rfile = io.BufferedReader(self._incoming)
-
-    def handle_one_request(self) -> None:
-        self._incoming.deadline = time.monotonic() + REQUEST_S
-        super().handle_one_request()
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Say nothing: the terminal is for the link."""
+    server: BoardServer  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def do_GET(self) -> None:
         path, _, words = self.path.partition("?")
         given = dict(reversed(parse_qsl(words)))  # the first of a name counts
         if hmac.compare_digest(given.get("token", "").encode(), self.server.token.encode()):
-            self.server.connections.trust(self.connection)
+            self.recognise()
         elif path not in self.server.assets or path == "/":
             self.close_connection = True
             self._send(403, WRONG_TOKEN, "text/plain")
@@ -218,23 +109,11 @@ class Handler(BaseHTTPRequestHandler):
     do_POST = do_PUT = do_DELETE = do_PATCH = _refuse
 
     def _send(self, status: int, content: bytes, kind: str) -> None:
-        # Of a whole write, not of each part of it that a client takes.
-        self.connection.settimeout(ANSWER_S)
-        self._send_head(status, kind, {"Content-Length": str(len(content))})
-        if self.command != "HEAD":
-            self.wfile.write(content)
-
-    def _send_head(self, status: int, kind: str, more: Mapping[str, str]) -> None:
-        text = "" if "json" in kind or "image" in kind else "; charset=utf-8"
-        self.send_response_only(status)
-        for name, value in {"Content-Type": kind + text, **HEADERS, **more}.items():
-            self.send_header(name, value)
-        self.end_headers()
+        self.send(status, _headers(kind), content)
 
     def _stream(self) -> None:
         """Send the versions of everything, then what has changed, and a comment now and then to notice an end."""
-        self.connection.settimeout(REQUEST_S)
-        self._send_head(200, "text/event-stream", {"Connection": "close"})
+        self.send_head(200, _headers("text/event-stream") | {"Connection": "close"})
         self.wfile.write(b"retry: 1000\n\n")
         version = 0
         while self.command != "HEAD":
@@ -242,6 +121,11 @@ class Handler(BaseHTTPRequestHandler):
             is_new, version = current["version"] != version, current["version"]
             event = f"event: versions\ndata: {json.dumps(current, separators=(',', ':'))}\n\n"
             self.wfile.write(event.encode() if is_new else b": still here\n\n")
+
+
+def _headers(kind: str) -> dict[str, str]:
+    text = "" if "json" in kind or "image" in kind else "; charset=utf-8"
+    return {"Content-Type": kind + text, **HEADERS}
 
 
 def _answer(board: Board, path: str, given: Mapping[str, str]) -> Any:
@@ -292,10 +176,10 @@ def serve(
         server.serve_forever()
 
 
-def listen(board: Board, host: str, port: int | None, token: str) -> Server:
+def listen(board: Board, host: str, port: int | None, token: str) -> BoardServer:
     """Return a server on this port; without one, on the usual port or any other that is free."""
     try:
-        return Server(board, host, DEFAULT_PORT if port is None else port, token)
+        return BoardServer(board, host, DEFAULT_PORT if port is None else port, token)
     except (OSError, OverflowError) as fault:
         if port is None:
             return listen(board, host, 0, token)
