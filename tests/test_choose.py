@@ -112,13 +112,17 @@ def test_console_script_finds_modules_in_current_folder(tmp_path):
 
 def _tables():
     pytest.importorskip("torch")
+    from scalerl.learner.references import REFERENCES
     from scalerl.rl.advantages import BASELINES, NORMALISATIONS
+    from scalerl.rl.kl import ESTIMATORS
     from scalerl.rl.losses import LOSSES
     from scalerl.rl.weights import WEIGHTS
 
     return {
         "loss": LOSSES,
         "weights": WEIGHTS,
+        "kl.estimator": ESTIMATORS,
+        "kl.reference": REFERENCES,
         "advantage.baseline": BASELINES,
         "advantage.normalisation": NORMALISATIONS,
         "curriculum": CURRICULA,

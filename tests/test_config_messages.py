@@ -89,7 +89,7 @@ def test_a_malformed_override_shows_the_form(text):
         ("loss.capp=3", 'loss.capp is not a setting of loss.name = "cispo", which has cap; did you mean "cap"?'),
         (
             "loss=cisp",
-            'loss.name is "cisp" but must be one of "cispo", "dapo", "gspo", "tis", or an import path '
+            'loss.name is "cisp" but must be one of "cispo", "dapo", "gspo", "tis", "none", or an import path '
             '"package.module:function"; did you mean "cispo"?',
         ),
         ("loss.clip_low=0.1", 'is a setting of "dapo", "gspo", but loss.name is "cispo", which has cap'),
@@ -147,6 +147,7 @@ GRADERS = 'graders={a={name="exact"}}'
 BROKEN = [
     ["pipeline.push_every=4"],
     ["pipeline.drain=true", "pipeline.push_every=8"],
+    ["loss=none"],
     ["length.thinking_min=12289"],
     ["length=penalty", "length.cache=14337"],
     ["length.answer_budget=2049"],
@@ -159,7 +160,7 @@ BROKEN = [
     ["learner.ranks=100000000000", "learner.sharding=hybrid", "learner.shard_size=3"],
     ["learner.context_ranks=2"],
     ["learner.ranks=8", "learner.sharding=full", "learner.context_ranks=3"],
-    ["learner.ranks=8", "learner.sharding=full", "learner.start_kl=0.1"],
+    ["learner.ranks=8", "learner.sharding=full", "kl.coefficient=0.1"],
     ["learner.ranks=8", "learner.sharding=full", "optimizer.bits=8"],
     ["model.lora.rank=4", "optimizer.on_host=true"],
     ["rollout.engine=vllm", "optimizer.on_host=true"],

@@ -13,9 +13,9 @@ from scalerl.errors import UsageError
 EXAMPLES = Path(__file__).parents[1] / "examples" / "peers"
 ALWAYS = {"weights.name", "advantage.normalisation.name", "model.fp32_head", "curriculum.name", "length.name"}
 EXPECTED = {
-    "verl.yaml": {"loss.cap", "floor", "refills", "pipeline.drain", "anchor", "learner.start_kl"},
+    "verl.yaml": {"loss.cap", "floor", "refills", "pipeline.drain", "anchor", "kl.coefficient"},
     "trl_grpo.py": {"loss.cap", "filter.zero_variance", "pipeline.drain", "clip_never_acts"},
-    "prime_rl.toml": {"loss.name", "learner.start_kl", "filter.zero_variance", "discards", "lag_cannot_bind"},
+    "prime_rl.toml": {"loss.name", "kl.coefficient", "filter.zero_variance", "discards", "lag_cannot_bind"},
 }
 
 
@@ -61,7 +61,7 @@ VERL = {
 @pytest.mark.parametrize(
     ("name", "changes", "gone"),
     [
-        ("verl.yaml", VERL, {"loss.cap", "floor", "advantage.normalisation.name", "anchor", "learner.start_kl"}),
+        ("verl.yaml", VERL, {"loss.cap", "floor", "advantage.normalisation.name", "anchor", "kl.coefficient"}),
         ("prime_rl.toml", {"oversampling_factor = 2.0": "max_inflight_rollouts = 2304"}, {"lag_cannot_bind"}),
         ("trl_grpo.py", {"epsilon_high=0.28": "epsilon_high=5.0"}, {"loss.cap"}),
         ("trl_grpo.py", {"use_vllm=True": "use_vllm=False"}, {"model.fp32_head"}),

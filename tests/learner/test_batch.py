@@ -14,16 +14,17 @@ from hypothesis import strategies as st
 from scalerl.learner.batch import prepare
 from scalerl.learner.packed_attention import lengthened, pack
 from scalerl.learner.share import Sizes, fewest_shared_tokens
+from scalerl.rl.algorithm import reinforce
 from scalerl.rl.filters import effective_batch
 from scalerl.rl.weights import WEIGHTS
 from scalerl.types import Batch
 
 EFFECTIVE = functools.partial(effective_batch, drop_truncated=True, zero_variance=True)
+ALGORITHM = functools.partial(reinforce, effective=EFFECTIVE, average=WEIGHTS["prompt"])
 
 
 def prepared(batch, *, tokens=64, share_from=None, **others):
-    options = {"effective": EFFECTIVE, "weigh": WEIGHTS["prompt"], "micro_batch_tokens": tokens}
-    return prepare(batch, share_from=share_from, **options, **others)
+    return prepare(batch, share_from=share_from, algorithm=ALGORITHM, micro_batch_tokens=tokens, **others)
 
 
 def test_a_small_batch_by_hand():
@@ -45,9 +46,10 @@ def test_a_small_batch_by_hand():
     assert micro.inputs.targets.tolist() == [7, 1, 4, 1]
     assert micro.generator_log_probs.tolist() == [-0.5, -0.25, -2.0, -1.0]
     assert micro.completion_of_token.tolist() == [0, 0, 1, 1]
-    assert micro.advantages.tolist() == [1.0, 1.0, -1.0, -1.0]
+    assert micro.weights.advantages.tolist() == [1.0, 1.0, -1.0, -1.0]
     # One prompt with four trained tokens.
-    assert micro.weights.tolist() == [0.25] * 4
+    assert micro.weights.policy.tolist() == [0.25] * 4
+    assert micro.weights.imitation is micro.weights.kl is None
     assert micro.inputs.temperature == 1.0
 
     assert result.effective.num_kept == 2
@@ -197,8 +199,8 @@ def test_ranks_together_have_every_token_once(seed, tokens, ranks, shares):
             for index, place, weight, advantage in zip(
                 micro.completion_of_token.tolist(),
                 micro.inputs.packing.positions[micro.inputs.place].tolist(),
-                micro.weights.tolist(),
-                micro.advantages.tolist(),
+                micro.weights.policy.tolist(),
+                micro.weights.advantages.tolist(),
                 strict=True,
             )
         )

@@ -7,6 +7,7 @@ import math
 import jaxtyping
 import pytest
 import torch
+from loss_inputs import some_tokens
 
 from scalerl.errors import RecipeError
 from scalerl.rl.losses import LOSSES, LossInputs, check_signature, cispo, dapo
@@ -17,26 +18,8 @@ SETTINGS = {
     "dapo": [{}, {"clip_low": 0.05, "clip_high": 0.02}],
     "gspo": [{}, {"clip_low": 0.1, "clip_high": 0.15}, {"length_normalised": False, "clip_low": 0.3, "clip_high": 0.5}],
 }
+TRAINING = [name for name in LOSSES if name != "none"]
 CASES = [(name, settings) for name, all_settings in SETTINGS.items() for settings in all_settings]
-
-
-def some_tokens(seed: int, num_completions: int = 7, spread: float = 0.4):
-    """A packed batch of completions of 1 to 9 tokens."""
-    rng = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(1, 10, (num_completions,), generator=rng)
-    completion = torch.repeat_interleave(torch.arange(num_completions), lengths)
-    num_tokens = int(lengths.sum())
-    log_probs = -3 * torch.rand(num_tokens, generator=rng, dtype=torch.float64) - 0.01
-    generator = log_probs + spread * torch.randn(num_tokens, generator=rng, dtype=torch.float64)
-    advantages = torch.randn(num_completions, generator=rng, dtype=torch.float64)[completion]
-    trained = torch.rand(num_tokens, generator=rng) < 0.8
-    return LossInputs(
-        log_probs=log_probs,
-        generator_log_probs=generator,
-        advantages=advantages,
-        completion_of_token=completion,
-        trained=trained,
-    )
 
 
 def slow_token(name, ratio, advantage, log_prob, settings):
@@ -104,7 +87,7 @@ def at_ratio_one(tokens):
     return dataclasses.replace(tokens, generator_log_probs=tokens.log_probs)
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", TRAINING)
 def test_at_ratio_one_every_gradient_is_reinforce(name):
     tokens = at_ratio_one(some_tokens(1))
     weights = torch.rand(7, dtype=torch.float64, generator=torch.Generator().manual_seed(2))[tokens.completion_of_token]
@@ -153,7 +136,7 @@ def test_dapo_clips_only_where_it_would_push_further():
         assert dapo(one_token(ratio, 0.0)).clipped.item() is False
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", TRAINING)
 def test_masked_tokens_do_not_affect_the_loss(name):
     tokens = some_tokens(6)
     trained = tokens.trained
@@ -170,7 +153,7 @@ def test_masked_tokens_do_not_affect_the_loss(name):
         assert (gradient[~trained] == 0).all()
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", TRAINING)
 def test_clipped_overflowing_ratio_has_a_finite_gradient(name):
     tokens = one_token(2.0, 1.0)
     log_probs = tokens.log_probs.float()
@@ -186,8 +169,16 @@ def test_clipped_overflowing_ratio_has_a_finite_gradient(name):
 def test_empty_batch():
     tokens = some_tokens(0)
     tokens = LossInputs(**{field.name: getattr(tokens, field.name)[:0] for field in dataclasses.fields(tokens)})
-    for loss in LOSSES.values():
-        assert gradient_of(loss, tokens).shape == (0,)
+    for name in TRAINING:
+        assert gradient_of(LOSSES[name], tokens).shape == (0,)
+
+
+def test_none_trains_nothing_and_has_the_ratio():
+    tokens = some_tokens(3)
+    result, other = LOSSES["none"](tokens), cispo(tokens)
+    assert not result.loss.any()
+    assert not result.clipped.any()
+    assert torch.equal(result.ratio, other.ratio)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="shapes are not checked where parts are compiled: conftest.py")

@@ -78,7 +78,7 @@ def gradient(parameters, loss, batch, weights):
 @given(lengths=st.lists(st.integers(1, 6), min_size=2, max_size=8), seed=st.integers(0, 1000), data=st.data())
 def test_splits_padding_and_packing_leave_the_gradient_unchanged(name, lengths, seed, data):
     parameters, batch = a_model_and_batch(lengths, seed)
-    loss = data.draw(st.sampled_from(sorted(LOSSES)))
+    loss = data.draw(st.sampled_from(sorted(LOSSES.keys() - {"none"})))
     weigh = lambda b: WEIGHTS[name](b["group"], b["completion"], b["trained"], **SETTINGS.get(name, {}))  # noqa: E731
     weights = weigh(batch)
     whole = gradient(parameters, LOSSES[loss], batch, weights)

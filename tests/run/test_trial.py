@@ -25,7 +25,7 @@ def tried(folder: Path, *settings: str) -> list[str]:
 
 def test_a_trial_takes_a_real_step_and_writes_nothing(tmp_path: Path):
     length = 'length={name="penalty", max_length=32, cache=8}'
-    run = Run(small(*TINY, "optimizer.warmup_steps=0", "learner.start_kl=0.1", length), tmp_path / "run")
+    run = Run(small(*TINY, "optimizer.warmup_steps=0", "kl.coefficient=0.1", length), tmp_path / "run")
     before = {name: weight.detach().clone() for name, weight in run.learner.weights().items()}
     assert try_parts(run.parts) == []
     after = run.learner.weights()

@@ -139,7 +139,7 @@ def check_skips(make, folder):
     """A gradient that is not finite on one rank changes no weight on any."""
     learner = make("smollm", torch.float32, (), folder)
     before = {name: value.clone() for name, value in learner.policy.weights()}
-    loss = learner._loss
+    loss = learner.objective.loss
 
     def poisoned(inputs):
         result = loss(inputs)
@@ -151,7 +151,7 @@ def check_skips(make, folder):
             )
         )
 
-    learner._loss = poisoned
+    learner.objective = replace(learner.objective, loss=poisoned)
     row = learner.step(random_batch(1, num_groups=6, clean=True))
     assert row["optim/skipped"] == 1.0, row
     for name, weight in learner.policy.weights():

@@ -227,7 +227,40 @@ class TisSettings(Settings):
     """Absolute cap on the importance ratio."""
 
 
-Loss = Axis[CispoSettings | DapoSettings | GspoSettings | TisSettings]
+class NoLossSettings(Settings):
+    name: Literal["none"] = "none"
+
+
+Loss = Axis[CispoSettings | DapoSettings | GspoSettings | TisSettings | NoLossSettings]
+
+
+class K3Settings(Settings):
+    name: Literal["k3"] = "k3"
+
+
+class ReverseKlSettings(Settings):
+    name: Literal["reverse"] = "reverse"
+    cap: float = Field(default=5.0, gt=0)
+    """Absolute cap on the importance ratio of a token's term."""
+
+
+KlEstimator = Axis[K3Settings | ReverseKlSettings]
+
+
+class StartReferenceSettings(Settings):
+    name: Literal["start"] = "start"
+
+
+KlReference = Axis[StartReferenceSettings]
+
+
+class KlSettings(Settings):
+    coefficient: float = Field(default=0.0, ge=0)
+    """Weight of a KL term that pulls the policy towards a reference, beside the loss; 0, as in the paper, for none."""
+    estimator: KlEstimator = K3Settings()
+    """The term of a token: "k3" as in GRPO, or "reverse", the policy gradient of the reverse KL, as in distillation."""
+    reference: KlReference = StartReferenceSettings()
+    """What the policy is compared with: the model as it was at the start, in a second copy of the weights."""
 
 
 class PromptAverageSettings(Settings):
@@ -367,9 +400,6 @@ class LearnerSettings(Settings):
     share_prompts: bool = True
     """Compute a prompt once for all its completions in a pass, where that saves at least a tenth of the tokens and, on
     a GPU, passes are large enough for it to be faster; the gradient is the same."""
-    start_kl: float = Field(default=0.0, ge=0)
-    """Coefficient of a KL term that holds the policy near the model it started from; 0, as in the paper, for none. It
-    needs a second copy of the weights and a third more compute."""
     gradient_checkpointing: Literal[True, False, "auto"] = "auto"
     """Recompute activations in the backward pass: less memory, about a third more compute, the same gradient. auto does
     so if the activations would not fit in a GPU beside the rest."""

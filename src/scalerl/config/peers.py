@@ -72,7 +72,7 @@ SCALERL = {
     "filter.drop_truncated": "does not train on answers that were cut off",
     "pipeline.drain": "trains while completions are generated (PipelineRL-8) instead of in turns with it",
     "pipeline.max_lag": "lets training be at most 8 steps ahead of generation",
-    "learner.start_kl": "has no KL term that holds the policy back",
+    "kl.coefficient": "has no KL term that holds the policy back",
 }
 """What ScaleRL does, by the setting of ours that says so."""
 
@@ -159,7 +159,7 @@ def _trl(given: Reader) -> Iterator[Row]:
     steps = max(round(given.number("num_iterations", 1) * per_generation / accumulation), 1)
     yield Row("pipeline.push_every", "num_iterations", steps)
     yield Row("pipeline.drain", value=True)
-    yield Row("learner.start_kl", "beta", given.number("beta"), "beta=0.0")
+    yield Row("kl.coefficient", "beta", given.number("beta"), "beta=0.0")
     change = "num_iterations=2 or more steps_per_generation, where off-policy steps are wanted"
     yield _anchor(change if steps == 1 else "", one_step=steps == 1)
 
@@ -206,7 +206,7 @@ def _verl(given: Reader) -> Iterator[Row]:
         yield _anchor(f"{_BYPASS}=True", one_step=stale is None and steps == 1)
     key = f"{_ACTOR}.kl_loss_coef"
     coefficient, uses_kl = given.number(key), given.flag(f"{_ACTOR}.use_kl_loss")
-    yield Row("learner.start_kl", key, coefficient if uses_kl else 0.0, f"{_ACTOR}.use_kl_loss=False")
+    yield Row("kl.coefficient", key, coefficient if uses_kl else 0.0, f"{_ACTOR}.use_kl_loss=False")
 
 
 _MOST, _INFLIGHT = "orchestrator.max_off_policy_steps", "orchestrator.max_inflight_rollouts"
@@ -246,7 +246,7 @@ def _prime_rl(given: Reader) -> Iterator[Row]:
         words += f"{deepest:.2g} steps, so that a bound of {most:g} hardly ever acts; with "
         words += f"{batch * (most + 1):g} rollouts in flight it can"
         yield Row("pipeline.max_lag", words=words, change=_INFLIGHT, kind="lag_cannot_bind")
-    yield Row("learner.start_kl", "trainer.loss.kl_tau", given.number("trainer.loss.kl_tau"), "trainer.loss.kl_tau = 0")
+    yield Row("kl.coefficient", "trainer.loss.kl_tau", given.number("trainer.loss.kl_tau"), "trainer.loss.kl_tau = 0")
 
 
 class Framework(NamedTuple):

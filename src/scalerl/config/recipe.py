@@ -37,6 +37,8 @@ class Recipe(Settings):
     """The loss of a token."""
     weights: parts.Weights = parts.PromptAverageSettings()
     """How token losses are averaged: equal weight for each prompt, completion or token, or a constant denominator."""
+    kl: parts.KlSettings = parts.KlSettings()
+    """A KL term beside the loss: near the model at the start."""
     advantage: parts.AdvantageSettings = parts.AdvantageSettings()
     """How rewards become advantages."""
     reward: parts.RewardSettings = parts.RewardSettings()
@@ -129,6 +131,9 @@ RULES: tuple[Rule[Recipe], ...] = (
          lambda r: mode_name(r.pipeline) == "",
          "set pipeline.drain = false and pipeline.push_every = 1 (PipelineRL), or pipeline.drain = true and "
          "pipeline.max_lag = pipeline.push_every - 1 (PPO-off-policy)"),
+    Rule("loss.name kl.coefficient",
+         lambda r: r.loss.name == "none" and not r.kl.coefficient,
+         "nothing would be trained on: choose a loss, or set kl.coefficient"),
     Rule("length.thinking_min length.thinking_max",
          lambda r: isinstance(r.length, parts.InterruptionSettings) and r.length.thinking_min > r.length.thinking_max,
          "the place is drawn between the two"),
@@ -154,9 +159,9 @@ RULES: tuple[Rule[Recipe], ...] = (
          lambda r: r.learner.context_ranks > 1
          and (r.learner.sharding != "full" or r.learner.ranks % r.learner.context_ranks),
          'with learner.sharding = "full" learner.context_ranks is a divisor of learner.ranks, else 1'),
-    Rule("learner.start_kl learner.sharding",
-         lambda r: r.learner.sharding in ("full", "hybrid") and r.learner.start_kl,
-         'a second sharded model would be needed, so set learner.start_kl = 0 or learner.sharding = "replicate"'),
+    Rule("kl.coefficient kl.reference.name learner.sharding",
+         lambda r: r.learner.sharding in ("full", "hybrid") and r.kl.coefficient,
+         'a second sharded model would be needed, so set kl.coefficient = 0 or learner.sharding = "replicate"'),
     Rule("optimizer.bits optimizer.on_host learner.sharding",
          lambda r: r.learner.sharding in ("full", "hybrid") and (r.optimizer.bits != 32 or r.optimizer.on_host),
          "sharding divides the optimiser among ranks already, so set optimizer.bits = 32 and optimizer.on_host = false "

@@ -1,9 +1,11 @@
 """Learners: a batch in, new weights and metrics out. Heavy packages are imported inside the function."""
 
-import copy
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from scalerl.learner.references import Reference
     from scalerl.learner.step import TorchLearner
     from scalerl.learner.team import Team
 
@@ -16,23 +18,23 @@ def torch_learner(
     fp32_head: bool,
     compiled: bool | None = None,
     router_replay: bool = False,
+    reference: "Callable[..., Reference] | None" = None,
     team: "Team | None" = None,
     optimizer: Any,
     **settings: Any,
 ) -> "TorchLearner":
     """Return a learner in this process, on the model's device; `model` holds the master weights, trained in place.
 
-    `dtype` is that of the body. With optimizer.on_host the model moves to host memory.
+    `dtype` is that of the body, `reference` a function of learner.references with its settings bound. With
+    optimizer.on_host the model moves to host memory.
     """
     from scalerl.learner.policy import LocalPolicy
     from scalerl.learner.step import TorchLearner
 
     common: dict[str, Any] = {"dtype": dtype, "fp32_head": fp32_head}
-    start = None
-    if learner.start_kl:
-        # A frozen copy, as it is now.
-        frozen = copy.deepcopy(model).requires_grad_(False)
-        start = LocalPolicy(frozen, compiled=False, **common)
+    # Before the policy, which may move the model.
+    freeze = functools.partial(LocalPolicy, compiled=False, **common)
+    made = None if reference is None else reference(model, freeze)
     policy = LocalPolicy(
         model,
         learner,
@@ -41,4 +43,4 @@ def torch_learner(
         on_host=optimizer.on_host,
         **common,
     )
-    return TorchLearner(policy, learner=learner, optimizer=optimizer, start=start, team=team, **settings)
+    return TorchLearner(policy, learner=learner, optimizer=optimizer, reference=made, team=team, **settings)

@@ -1,13 +1,13 @@
-"""Turn a batch of graded groups into the tensors of a step: kept completions, token weights, micro-batches.
+"""Turn a batch of graded groups into the tensors of a step: a rollout, what the algorithm makes of it, micro-batches.
 
-    Batch -> per-completion values -> effective_batch -> token weights, once for the whole batch -> micro-batches
+    Batch -> Rollout -> algorithm: completions that are kept, token weights, once for the whole batch -> micro-batches
 
 Only kept completions need a forward pass, and only their trained tokens need logits. A micro-batch is one row of whole
 sequences, packed without padding (packed_attention.py), up to a budget of tokens. Where it pays, completions of one
 prompt share it (share.py). Over several ranks, each one filters and weighs the whole batch and packs its own share.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +18,8 @@ from torch import Tensor
 from scalerl.learner.late import moved
 from scalerl.learner.packed_attention import Packing, pack
 from scalerl.learner.share import Rows, Sizes
-from scalerl.rl.filters import EffectiveBatch, num_nonfinite, trainable_tokens, trained_tokens
+from scalerl.rl.algorithm import Algorithm, Rollout, TokenWeights, WeightedRollout
+from scalerl.rl.filters import EffectiveBatch, num_nonfinite, trainable_tokens
 from scalerl.types import Batch, Completion, Group
 
 
@@ -55,9 +56,12 @@ class MicroBatch:
 
     inputs: ForwardInputs
     generator_log_probs: Tensor
-    advantages: Tensor
-    weights: Tensor
     completion_of_token: Tensor
+    weights: TokenWeights
+
+    def to(self, device: torch.device) -> "MicroBatch":
+        """Return it with its vectors on a device; the inputs stay on the host."""
+        return replace(moved(self, device), weights=moved(self.weights, device))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -83,67 +87,65 @@ class Prepared:
 def prepare(
     batch: Batch,
     *,
-    effective: Callable[..., EffectiveBatch],
-    weigh: Callable[[Tensor, Tensor, Tensor], Tensor],
+    algorithm: Algorithm,
     micro_batch_tokens: int,
     share_from: int | None = 0,
     rank: int = 0,
     num_ranks: int = 1,
 ) -> Prepared:
-    """Filter and weigh a batch as a whole, then split it, or one rank's share of it, into micro-batches.
+    """Let the algorithm weigh a batch as a whole, then split it, or one rank's share of it, into micro-batches.
 
-    `effective` is rl.filters.effective_batch and `weigh` a function of rl.weights, both with the recipe's settings
-    bound. In passes of more than `share_from` tokens, a prompt is computed once for its completions, if that pays; None
-    means never.
+    In passes of more than `share_from` tokens, a prompt is computed once for its completions, if that pays; None means
+    never.
     """
     completions = [completion for group in batch.groups for completion in group.completions]
     group = np.array([number for number, g in enumerate(batch.groups) for _ in g.completions], dtype=np.int64)
     sizes = Sizes.of(completions)
-    values = [value for group in batch.groups for value in group.values]
-    rewards = torch.tensor([reward for group in batch.groups for reward in group.rewards])
-    has_verdict = torch.tensor([value is not None for value in values], dtype=torch.bool)
-
     sampled = torch.from_numpy(~_joined(completions, "forced", np.bool_))
-    generator_log_probs = torch.from_numpy(_joined(completions, "log_probs", np.float32))
-    completion_of_token = torch.from_numpy(np.repeat(np.arange(len(completions)), sizes.tokens))
-    trainable = trainable_tokens(sampled, generator_log_probs)
-
-    kept = effective(
-        torch.from_numpy(group),
-        torch.tensor([value or 0.0 for value in values]),
-        has_verdict,
-        rewards,
-        torch.tensor([completion.truncated for completion in completions], dtype=torch.bool),
-        torch.zeros(len(completions), dtype=torch.long).index_add(0, completion_of_token, trainable.long()),
-    )
-    trained = trained_tokens(trainable, completion_of_token, kept.kept)
-    weights = weigh(torch.from_numpy(group).index_select(0, completion_of_token), completion_of_token, trained)
-    per_token = {
-        "generator_log_probs": generator_log_probs,
-        "advantages": kept.advantages.index_select(0, completion_of_token),
-        "weights": weights,
-        "completion_of_token": completion_of_token,
-    }
-    rows = np.flatnonzero(kept.kept.numpy())
+    rollout = _rollout(completions, batch.groups, group, sampled, sizes)
+    made = algorithm(rollout)
+    rows = np.flatnonzero(made.effective.kept.numpy())
     sizes = sizes.sharing(completions, rows, num_ranks, budget=micro_batch_tokens, share_from=share_from)
     # The passes of every rank.
     passes = [sizes.split(share, micro_batch_tokens) for share in sizes.assign(rows, num_ranks)]
     shared = sizes.prefixes(rows)[1]
     return Prepared(
-        micro_batches=tuple(_packed(completions, sizes, part, trained, per_token) for part in passes[rank]),
+        micro_batches=tuple(_packed(completions, sizes, part, rollout, made) for part in passes[rank]),
         num_passes=max(map(len, passes)),
         lengths=sizes.length[rows] - shared,
         shared=shared,
-        effective=kept,
+        effective=made.effective,
         lag=batch.version - torch.from_numpy(_joined(completions, "versions", np.int32))[sampled],
-        num_nonfinite=num_nonfinite(sampled, generator_log_probs),
-        facts={"batch/micro_batches": float(sum(map(len, passes))), "batch/trained_tokens": float(trained.sum())}
-        | _facts(completions, batch.groups, rewards[has_verdict]),
+        num_nonfinite=num_nonfinite(sampled, rollout.generator_log_probs),
+        facts={
+            "batch/micro_batches": float(sum(map(len, passes))),
+            "batch/trained_tokens": float(made.trained.sum()),
+            **_facts(completions, batch.groups, rollout.rewards[rollout.has_verdict]),
+            **made.metrics,
+        },
+    )
+
+
+def _rollout(
+    completions: Sequence[Completion], groups: Sequence[Group], group: NDArray[np.int64], sampled: Tensor, sizes: Sizes
+) -> Rollout:
+    values = [value for group in groups for value in group.values]
+    log_probs = torch.from_numpy(_joined(completions, "log_probs", np.float32))
+    return Rollout(
+        group=torch.from_numpy(group),
+        value=torch.tensor([value or 0.0 for value in values]),
+        correct=torch.tensor([verdict is True for group in groups for verdict in group.correct], dtype=torch.bool),
+        has_verdict=torch.tensor([value is not None for value in values], dtype=torch.bool),
+        rewards=torch.tensor([reward for group in groups for reward in group.rewards]),
+        truncated=torch.tensor([completion.truncated for completion in completions], dtype=torch.bool),
+        completion_of_token=torch.from_numpy(np.repeat(np.arange(len(completions)), sizes.tokens)),
+        generator_log_probs=log_probs,
+        trainable=trainable_tokens(sampled, log_probs),
     )
 
 
 def _packed(
-    completions: Sequence[Completion], sizes: Sizes, rows: Rows, trained: Tensor, per_token: dict[str, Tensor]
+    completions: Sequence[Completion], sizes: Sizes, rows: Rows, rollout: Rollout, made: WeightedRollout
 ) -> MicroBatch:
     """Build the micro-batch of some completions of a batch, whose flat vectors have all tokens of all completions."""
     chosen, (parents, shared) = [completions[row] for row in rows.tolist()], sizes.prefixes(rows)
@@ -152,7 +154,7 @@ def _packed(
     within = np.arange(num_tokens.sum()) - np.repeat(np.cumsum(num_tokens) - num_tokens, num_tokens)
     token = np.repeat((np.cumsum(sizes.tokens) - sizes.tokens)[rows], num_tokens) + within
     place = np.repeat(np.cumsum(lengths) - num_tokens, num_tokens) + within
-    kept = trained.numpy()[token]
+    kept = made.trained.numpy()[token]
     targets = _joined(chosen, "tokens", np.int32)[kept]
     token = torch.from_numpy(token[kept])
     return MicroBatch(
@@ -164,7 +166,9 @@ def _packed(
             temperature=chosen[0].request.temperature,
             experts=_experts(chosen, shared),
         ),
-        **{name: vector.index_select(0, token) for name, vector in per_token.items()},
+        generator_log_probs=rollout.generator_log_probs.index_select(0, token),
+        completion_of_token=rollout.completion_of_token.index_select(0, token),
+        weights=made.weights.map(lambda vector: vector.index_select(0, token)),
     )
 
 

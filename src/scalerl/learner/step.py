@@ -1,8 +1,9 @@
 """One step: a batch in, new weights and a row of metrics out.
 
-    prepare (batch.py) -> for each micro-batch: policy -> loss x weight -> backward -> sum over ranks -> clip -> AdamW
+    prepare (batch.py) -> for each micro-batch: policy -> objective -> backward -> sum over ranks -> clip -> AdamW
 
-Token weights are fixed before the batch is split, so gradients of micro-batches and of ranks simply add up. The master
+The learner knows no algorithm: one function weighs the tokens of a batch before it is split (rl/algorithm.py), another
+adds up their loss (rl/objective.py), so gradients of micro-batches and of ranks simply add up. The master
 weights are FP32: at the paper's learning rate of 5e-7 a bf16 weight would not change, since neighbouring bf16 numbers
 differ by up to 0.8 %. The policy (policy.py, or ranks/sharded.py) computes with weights rounded to bf16.
 
@@ -13,25 +14,27 @@ update was skipped, or when somebody looks at them (late.py). The optimiser's ke
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
 from scalerl.config.parts import LearnerSettings, OptimizerSettings
 from scalerl.learner.batch import ForwardInputs, MicroBatch, Prepared, prepare
-from scalerl.learner.late import HostCopy, LateMetrics, StepTimer, moved
+from scalerl.learner.late import HostCopy, LateMetrics, StepTimer
 from scalerl.learner.optimizer import AdamW
 from scalerl.learner.packed_attention import pack
 from scalerl.learner.policy import Policy
+from scalerl.learner.references import Reference
 from scalerl.learner.schedules import rate
 from scalerl.learner.state import load_state, state_of, whole
 from scalerl.learner.team import Team
 from scalerl.models.lora import num_adapter_params
-from scalerl.models.shape import ModelShape, forward_flops, training_flops
-from scalerl.rl.filters import EffectiveBatch
-from scalerl.rl.losses import LossInputs, TokenLoss, start_kl
+from scalerl.models.shape import ModelShape, training_flops
+from scalerl.rl.algorithm import Algorithm
+from scalerl.rl.losses import LossInputs
 from scalerl.rl.metrics import step_metrics, token_sums
+from scalerl.rl.objective import Objective, ObjectiveValue
 from scalerl.types import Batch
 
 
@@ -42,19 +45,18 @@ class TorchLearner:
         self,
         policy: Policy,
         *,
-        loss: Callable[[LossInputs], TokenLoss],
-        effective: Callable[..., EffectiveBatch],
-        weigh: Callable[[Tensor, Tensor, Tensor], Tensor],
+        algorithm: Algorithm,
+        objective: Objective,
         optimizer: OptimizerSettings,
         learner: LearnerSettings,
-        start: Policy | None = None,
+        reference: Reference | None = None,
         team: Team | None = None,
         version: int = 0,
     ) -> None:
-        """`start` is the policy that learner.start_kl holds this one near; None if that is 0."""
+        """`reference` is what the KL part of the objective compares with; None without one."""
         self.policy = policy
         self._team = team or Team()
-        self._loss, self._effective, self._weigh = loss, effective, weigh
+        self._algorithm, self.objective, self._reference = algorithm, objective, reference
         self._settings, self._learner = optimizer, learner
         self._shape, self._num_adapter_params = (
             ModelShape.from_config(policy.model.config),
@@ -63,7 +65,6 @@ class TorchLearner:
         self._optimizer = AdamW(
             policy.parameters, optimizer, device=policy.device, hosted=policy.hosted, copies=policy.copies
         )
-        self._start = start
         self._version = version
         self._updates = 0
         self._unread: LateMetrics | None = None
@@ -94,7 +95,8 @@ class TorchLearner:
         prepared = self._prepare(batch)
         timer = StepTimer(self.policy.device)
         self.policy.clear_gradients()
-        sums = torch.zeros(7, dtype=torch.float64, device=self.policy.device)
+        # Those of token_sums, and the loss.
+        sums = torch.zeros(6 + len(self.objective.columns), dtype=torch.float64, device=self.policy.device)
         ratio_max = torch.full_like(sums[0], -torch.inf)
         for micro in prepared.micro_batches:
             part, largest = self._backward(micro)
@@ -102,7 +104,8 @@ class TorchLearner:
             ratio_max = torch.maximum(ratio_max, largest)
         for log_probs in self._pad(prepared):
             log_probs.sum().backward()
-        sums = torch.cat([sums, self.policy.replay.take_counts()])
+        routed = self.policy.replay.take_counts()
+        sums = torch.cat([sums, routed])
         known = prepared.facts | {"optim/lr": self.lr, "batch/flops": self._flops(prepared)}
         norm = torch.zeros_like(ratio_max)
         if prepared.num_passes:
@@ -110,7 +113,7 @@ class TorchLearner:
             # Ranks that compute a pass together have the same sums.
             self._team.add(sums.div_(self._team.context))
             self._team.largest(ratio_max)
-            norm = self._update(loss=sums[5])
+            norm = self._update(loss=sums[-1 - len(routed)])
         self.policy.clear_gradients()
         timer.stop()
         values = HostCopy(torch.cat([sums, torch.stack([ratio_max, norm.double()])]))
@@ -129,16 +132,14 @@ class TorchLearner:
 
         The values are the sums of `_backward` and of the routers, the largest ratio and the norm.
         """
-        *sums, loss, start_kl_sum, num_replaced, num_routed, ratio_max, norm = values.wait().tolist()
-        kept, lag, num_nonfinite = prepared.effective, prepared.lag, prepared.num_nonfinite
-        metrics = {**known, **step_metrics(sums, ratio_max, kept, lag=lag, num_nonfinite=num_nonfinite)}
+        *sums, loss, num_replaced, num_routed, ratio_max, norm = values.wait().tolist()
+        others = {"lag": prepared.lag, "num_nonfinite": prepared.num_nonfinite, "columns": self.objective.columns}
+        metrics = {**known, **step_metrics(sums, ratio_max, prepared.effective, **others)}
         has_update = prepared.num_passes > 0
         skipped = has_update and not (math.isfinite(norm) and math.isfinite(loss))
         self._updates += has_update and not skipped
         metrics |= {"optim/grad_norm": norm, "loss/value": loss} if has_update else {}
         metrics["optim/skipped"] = float(skipped)
-        if self._start is not None and (num := prepared.facts["batch/trained_tokens"]):
-            metrics["loss/start_kl"] = start_kl_sum / num
         if num_routed:
             metrics["loss/router_disagreement"] = num_replaced / num_routed
         metrics |= timer.metrics()
@@ -185,8 +186,7 @@ class TorchLearner:
     def _prepare(self, batch: Batch) -> Prepared:
         return prepare(
             batch,
-            effective=self._effective,
-            weigh=self._weigh,
+            algorithm=self._algorithm,
             micro_batch_tokens=self._learner.micro_batch_tokens,
             share_from=self.policy.share_from if self._learner.share_prompts else None,
             rank=self._team.rank // self._team.context,
@@ -196,23 +196,26 @@ class TorchLearner:
     def _backward(self, micro: MicroBatch) -> tuple[Tensor, Tensor]:
         """Add one micro-batch's share to the gradient; return sums over its tokens and the largest ratio.
 
-        The sums are those of token_sums, the loss and the KL from the start.
+        The sums are those of token_sums and the loss.
         """
         log_probs, entropy = self.policy.run(micro.inputs)
-        micro = moved(micro, self.policy.device)
-        loss_inputs = _loss_inputs(micro, log_probs)
-        token_loss = self._loss(loss_inputs)
-        per_token, terms = token_loss.loss, torch.zeros_like(log_probs[:1])
-        if self._start is not None:
-            with torch.no_grad():
-                start, _ = self._start.run(micro.inputs)
-            terms = start_kl(log_probs, start)
-            per_token = per_token + self._learner.start_kl * terms
-        loss = (micro.weights * per_token).sum()
-        loss.backward()
-        sums, ratio_max = token_sums(token_loss, loss_inputs, entropy)
-        rest = torch.stack([loss.detach().double(), terms.detach().double().sum()])
-        return torch.cat([sums, rest]), ratio_max
+        inputs, value = self._evaluate(micro, log_probs)
+        value.total.backward()
+        sums, ratio_max = token_sums(value.policy, inputs, entropy, value.columns)
+        return torch.cat([sums, value.total.detach().double()[None]]), ratio_max
+
+    def _evaluate(self, micro: MicroBatch, log_probs: Tensor) -> tuple[LossInputs, ObjectiveValue]:
+        """Return what the objective makes of a micro-batch, and what it was given."""
+        reference = None if self._reference is None else self._reference.log_probs(micro)
+        micro = micro.to(self.policy.device)
+        inputs = LossInputs(
+            log_probs=log_probs,
+            generator_log_probs=micro.generator_log_probs,
+            advantages=micro.weights.advantages,
+            completion_of_token=micro.completion_of_token,
+            trained=torch.ones_like(micro.completion_of_token, dtype=torch.bool),
+        )
+        return inputs, self.objective(inputs, micro.weights, reference)
 
     @torch.no_grad()
     def mean_loss(self, batch: Batch) -> float:
@@ -221,8 +224,7 @@ class TorchLearner:
         loss = torch.zeros((), dtype=torch.float64, device=self.policy.device)
         for micro in prepared.micro_batches:
             log_probs, _ = self.policy.run(micro.inputs)
-            micro = moved(micro, self.policy.device)
-            loss += (micro.weights * self._loss(_loss_inputs(micro, log_probs)).loss).sum()
+            loss += self._evaluate(micro, log_probs)[1].total
         for _ in self._pad(prepared):
             pass
         return self._team.add(loss.div_(self._team.context)).item()
@@ -252,17 +254,7 @@ class TorchLearner:
         num_logits = int(prepared.facts["batch/trained_tokens"])
         sizes = self._shape, prepared.lengths, num_logits
         training = training_flops(*sizes, shared=prepared.shared, adapters=self._num_adapter_params)
-        return training + (forward_flops(*sizes, shared=prepared.shared) if self._start is not None else 0.0)
-
-
-def _loss_inputs(micro: MicroBatch, log_probs: Tensor) -> LossInputs:
-    return LossInputs(
-        log_probs=log_probs,
-        generator_log_probs=micro.generator_log_probs,
-        advantages=micro.advantages,
-        completion_of_token=micro.completion_of_token,
-        trained=torch.ones_like(micro.weights, dtype=torch.bool),
-    )
+        return training + (0.0 if self._reference is None else self._reference.flops(prepared))
 
 
 def compilation_s() -> float:

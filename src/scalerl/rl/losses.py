@@ -22,9 +22,6 @@ from scalerl.errors import RecipeError
 from scalerl.import_path import one_line, own_place
 from scalerl.rl.segments import dense_index, segment_count, segment_sum
 
-_LARGEST_DIFFERENCE = 20.0
-"""Distance of log-probs from those of the start beyond which `start_kl` is constant: no token overflows the loss."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossInputs:
@@ -111,6 +108,13 @@ def gspo(
     return _clipped_surrogate(sequence_log_ratio[index], advantages, inputs.trained, clip_low, clip_high)
 
 
+def none(inputs: LossInputs) -> TokenLoss:
+    """No policy-gradient part: rewards are measured and not trained on, as in distillation.   l_t = 0"""
+    log_ratio, _ = _log_ratio_and_advantages(inputs)
+    nothing = torch.zeros_like(log_ratio)
+    return _token_loss(nothing, log_ratio.detach().exp(), nothing.bool(), inputs.trained)
+
+
 def check_signature(function: Callable[..., TokenLoss], name: str) -> None:
     """Raise a RecipeError unless `function` can be called with one positional argument, its LossInputs."""
     signature = inspect.signature(function)
@@ -194,15 +198,4 @@ def _token_loss(loss: Tensor, ratio: Tensor, clipped: Tensor, trained: Tensor) -
     )
 
 
-def start_kl(log_probs: Tensor, start_log_probs: Tensor) -> Tensor:
-    """Return terms that hold the policy near the model it started from, which the paper leaves out.
-
-        k3_t = exp(d_t) - d_t - 1 >= 0,   d_t = log pi_start(y_t) - log pi(y_t)
-
-    Their mean over tokens that the policy sampled estimates KL(policy || start) (Schulman 2020), as in GRPO's loss.
-    """
-    difference = (start_log_probs - log_probs).clamp(max=_LARGEST_DIFFERENCE)
-    return torch.expm1(difference) - difference
-
-
-LOSSES = {"cispo": cispo, "dapo": dapo, "gspo": gspo, "tis": tis}
+LOSSES = {"cispo": cispo, "dapo": dapo, "gspo": gspo, "tis": tis, "none": none}

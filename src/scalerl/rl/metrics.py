@@ -20,12 +20,15 @@ LARGEST_RATIO = 1e30
 
 @torch.no_grad()
 def token_sums(
-    token_loss: TokenLoss, inputs: LossInputs, entropy: Float[Tensor, " tokens"]
-) -> tuple[Float64[Tensor, "5"], Float64[Tensor, ""]]:
+    token_loss: TokenLoss,
+    inputs: LossInputs,
+    entropy: Float[Tensor, " tokens"],
+    columns: Sequence[Float[Tensor, " tokens"]] = (),
+) -> tuple[Float64[Tensor, " sums"], Float64[Tensor, ""]]:
     """Return sums over the trained tokens of a micro-batch, and the largest ratio (-inf without tokens).
 
-    The sums are of 1, ratio, clipped, KL and entropy. KL is the k3 estimate of KL(generator || trainer) on the
-    generator's samples:
+    The sums are of 1, ratio, clipped, KL, entropy and the further columns (Objective.columns). KL is the k3 estimate of
+    KL(generator || trainer) on the generator's samples:
 
     k3_t = rho_t - 1 - log rho_t >= 0, with expectation KL(pi_gen || pi_train) over y_t ~ pi_gen   (Schulman 2020)
     It always uses the token's ratio, even if the loss uses the sequence's. At equal weights it measures the numerical
@@ -41,6 +44,7 @@ def token_sums(
         token_loss.clipped.double(),
         torch.expm1(log_ratio.clamp(max=math.log(LARGEST_RATIO))) - log_ratio,
         entropy.double(),
+        *(column.double() for column in columns),
     )
     masked = torch.where(trained, torch.stack(values), 0.0)
     lowest = torch.full((1,), -torch.inf, dtype=torch.float64, device=trained.device)
@@ -55,8 +59,10 @@ def step_metrics(
     *,
     lag: Int[Tensor, " sampled"],
     num_nonfinite: int,
+    columns: Sequence[str] = (),
 ) -> dict[str, float]:
-    """Return one row of metrics. `sums` and `ratio_max` are those of `token_sums`, over all micro-batches.
+    """Return one row of metrics. `sums` and `ratio_max` are those of `token_sums`, over all micro-batches, and
+    `columns` the names of its further columns.
 
     `lag` is, for every sampled token of the batch, kept or not, the version that trains on it minus the version that
     sampled it; `max_lag` bounds its maximum or its mean (`loop/lag.py`). Means over nothing are left out: there are no
@@ -74,7 +80,7 @@ def step_metrics(
     if lag.numel():
         lag_mean, lag_max = torch.stack([lag.double().mean(), lag.max().double()]).tolist()
         metrics |= {"rollout/lag_mean": lag_mean, "rollout/lag_max": lag_max}
-    num_tokens, ratio, clipped, kl, entropy = sums
+    num_tokens, ratio, clipped, kl, entropy, *others = sums
     if num_tokens:
         metrics |= {
             "loss/ratio_mean": ratio / num_tokens,
@@ -82,5 +88,6 @@ def step_metrics(
             "loss/clip_frac": clipped / num_tokens,
             "loss/kl": kl / num_tokens,
             "loss/entropy": entropy / num_tokens,
+            **{name: total / num_tokens for name, total in zip(columns, others, strict=True)},
         }
     return metrics

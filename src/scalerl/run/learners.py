@@ -10,11 +10,15 @@ from scalerl.choose import choose
 from scalerl.config import Recipe, body_dtype, replaced
 from scalerl.config.parts import LearnerSettings, OptimizerSettings
 from scalerl.learner import torch_learner
+from scalerl.learner.references import REFERENCES
 from scalerl.models.load import name_elsewhere
 from scalerl.models.lora import wrap
 from scalerl.rl.advantages import BASELINES, NORMALISATIONS
+from scalerl.rl.algorithm import reinforce
 from scalerl.rl.filters import effective_batch
+from scalerl.rl.kl import ESTIMATORS
 from scalerl.rl.losses import LOSSES, check_result, check_signature
+from scalerl.rl.objective import Objective
 from scalerl.rl.weights import WEIGHTS
 from scalerl.run.cluster.place import Place
 from scalerl.run.memory import Gpus, check_context_ranks, decide_checkpointing
@@ -67,16 +71,22 @@ def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
     check_signature(loss, recipe.loss.name)
     if ":" in recipe.loss.name:
         check_result(loss, recipe.loss.name)
+    has_kl = recipe.kl.coefficient > 0
     return {
-        "loss": loss,
-        "effective": functools.partial(
-            effective_batch,
-            drop_truncated=recipe.filter.drop_truncated,
-            zero_variance=recipe.filter.zero_variance,
-            baseline=choose(BASELINES, recipe.advantage.baseline),
-            normalise=choose(NORMALISATIONS, recipe.advantage.normalisation),
+        "algorithm": functools.partial(
+            reinforce,
+            effective=functools.partial(
+                effective_batch,
+                drop_truncated=recipe.filter.drop_truncated,
+                zero_variance=recipe.filter.zero_variance,
+                baseline=choose(BASELINES, recipe.advantage.baseline),
+                normalise=choose(NORMALISATIONS, recipe.advantage.normalisation),
+            ),
+            average=choose(WEIGHTS, recipe.weights),
+            kl=recipe.kl.coefficient,
         ),
-        "weigh": choose(WEIGHTS, recipe.weights),
+        "objective": Objective(loss=loss, kl=choose(ESTIMATORS, recipe.kl.estimator) if has_kl else None),
+        "reference": choose(REFERENCES, recipe.kl.reference) if has_kl else None,
         "optimizer": _resolved(recipe),
         "learner": recipe.learner,
         "fp32_head": recipe.model.fp32_head in ("both", "learner"),

@@ -135,7 +135,7 @@ def learner_bytes(recipe: Recipe, sizes: ModelSizes) -> dict[str, float]:
     # Of a sharded body two layers are gathered at a time, and the embedding and the head in FP32.
     gathered = 2 * shape.layer_params * each + 4 * shape.head_params
     body = gathered if shards > 1 else shape.params * each if each < 4 else 0
-    second_copy = shape.params * each / shards if learner.start_kl else 0
+    second_copy = shape.params * each / shards if recipe.kl.coefficient else 0
     layers = shape.layers
     merged = layers * shape.layer_params * each if rank and shards == 1 else 0
     # A sequence longer than a micro-batch has a pass of its own.

@@ -160,13 +160,13 @@ def test_diverged_run_ends_at_its_next_measurement(tmp_path: Path):
 
 
 def test_step_without_a_finite_loss_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    imitation, training = learner_module._imitation, iter([math.nan, 1.0, 1.0])
+    nothing, training = learner_module.none, iter([math.nan, 0.0, 0.0])
 
     def failing_once(inputs: Any) -> Any:
-        made = imitation(inputs)
-        return dataclasses.replace(made, loss=made.loss * next(training)) if torch.is_grad_enabled() else made
+        made = nothing(inputs)
+        return dataclasses.replace(made, loss=made.loss + next(training)) if torch.is_grad_enabled() else made
 
-    monkeypatch.setattr(learner_module, "_imitation", failing_once)
+    monkeypatch.setattr(learner_module, "none", failing_once)
     result = made_by(recipe_of(steps=3), tmp_path / "model")
     assert [point.train_loss is None for point in result.curve] == [True, True, False, False]
     assert result.curve[1].heldout_loss == result.curve[0].heldout_loss > result.curve[3].heldout_loss

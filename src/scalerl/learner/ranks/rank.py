@@ -210,6 +210,8 @@ class LearnerRank:
             context=context,
             **{name: settings.pop(name) for name in ("dtype", "fp32_head", "router_replay") if name in settings},
         )
+        reference = settings.pop("reference", None)
+        assert reference is None, "config.recipe refuses a second sharded model"
         return TorchLearner(policy, team=team, version=spec.version, **settings)
 
     def _write(

@@ -1,6 +1,6 @@
 """Supervised fine-tuning as a step of the learner: what is imitated takes the place of what was sampled.
 
-    examples -> a batch whose tokens all have the same weight -> TorchLearner with the loss -log pi -> AdamW
+    examples -> a batch whose tokens are all imitated, with the same weight (rl/algorithm.py) -> TorchLearner -> AdamW
 
 The loss of a step is the mean negative log-prob over the imitated tokens of its batch. Prompts and what an environment
 says are context, as in RL.
@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from scalerl.config import Recipe, body_dtype
 from scalerl.config.parts import OptimizerSettings
 from scalerl.learner import torch_learner
 from scalerl.learner.saved import SavedTensors
-from scalerl.rl.filters import EffectiveBatch
-from scalerl.rl.losses import LossInputs, TokenLoss
-from scalerl.rl.weights import token
+from scalerl.rl.algorithm import imitate
+from scalerl.rl.losses import none
+from scalerl.rl.objective import Objective
 from scalerl.run.cluster.place import check_gpus
 from scalerl.run.learners import child_learner
 from scalerl.types import Batch, Completion, Group
@@ -52,10 +51,9 @@ def sft_learner(
         eps=1e-8,
     )
     step: dict[str, Any] = {
-        "effective": _all_kept,
-        "weigh": token,
-        "loss": _imitation,
-        "learner": learner.model_copy(update={"start_kl": 0.0, "share_prompts": False}),
+        "algorithm": imitate,
+        "objective": Objective(loss=none),
+        "learner": learner.model_copy(update={"share_prompts": False}),
         "optimizer": optimizer,
         "dtype": getattr(torch, body_dtype(recipe.model, gpu=device.type == "cuda")),
         "fp32_head": True,
@@ -86,19 +84,3 @@ def batch_of(examples: Sequence[Completion], version: int = 0) -> Batch:
         for each in examples
     ]
     return Batch(version=version, groups=groups)
-
-
-def _imitation(inputs: LossInputs) -> TokenLoss:
-    nothing = torch.zeros_like(inputs.trained)
-    return TokenLoss(loss=-inputs.log_probs, ratio=torch.ones_like(inputs.log_probs), clipped=nothing)
-
-
-def _all_kept(group: Tensor, *_: Tensor) -> EffectiveBatch:
-    num = len(group)
-    counts = {"num_truncated": 0, "num_no_verdict": 0, "num_zero_variance": 0}
-    return EffectiveBatch(
-        kept=torch.ones(num, dtype=torch.bool),
-        advantages=torch.ones(num),
-        **dict.fromkeys(("num_completions", "num_groups", "num_kept", "num_kept_groups"), num),
-        **counts,
-    )

@@ -5,27 +5,15 @@ import torch
 from batches import VERSION, make_completion, make_group, random_batch
 from learners import gradients_of, make_learner
 
-from scalerl.rl.losses import start_kl
 from scalerl.types import Batch
-
-
-def test_terms_are_zero_at_the_start_and_positive_elsewhere():
-    log_probs = torch.tensor([-1.0, -2.0, -0.5], dtype=torch.float64, requires_grad=True)
-    start = torch.tensor([-1.0, -1.0, -3.0], dtype=torch.float64)
-    terms = start_kl(log_probs, start)
-    difference = start - log_probs
-    torch.testing.assert_close(terms, difference.exp() - difference - 1)
-    terms.sum().backward()
-    # d k3 / d log pi = 1 - exp(d)
-    torch.testing.assert_close(log_probs.grad, 1 - difference.detach().exp())
 
 
 def test_term_leaves_the_first_gradient_and_no_later_one():
     batch = random_batch(1, clean=True)
     plain, row = gradients_of(make_learner(), batch)
-    assert "loss/start_kl" not in row
-    held, row = gradients_of(make_learner("learner.start_kl=0.5"), batch)
-    assert row["loss/start_kl"] == pytest.approx(0, abs=1e-9)
+    assert "loss/reference_kl" not in row
+    held, row = gradients_of(make_learner("kl.coefficient=0.5"), batch)
+    assert row["loss/reference_kl"] == pytest.approx(0, abs=1e-9)
     for name in plain:
         torch.testing.assert_close(held[name], plain[name], rtol=1e-4, atol=1e-7)
 
@@ -38,20 +26,20 @@ def distance_after(steps: int, *settings: str) -> float:
     group = make_group(completions, [True] * 4 + [False] * 4)
     for step in range(steps):
         row = learner.step(Batch(version=VERSION + step, groups=[group]))
-        assert ("loss/start_kl" in row) == bool(settings)
+        assert ("loss/reference_kl" in row) == bool(settings)
     now = learner.policy.model(torch.tensor([[3, 2]])).logits[0, -1].log_softmax(-1).detach()
     return float((now.exp() * (now - start)).sum())
 
 
 def test_term_holds_the_policy_near_its_start():
-    assert distance_after(8, "learner.start_kl=5.0") < 0.5 * distance_after(8)
+    assert distance_after(8, "kl.coefficient=5.0") < 0.5 * distance_after(8)
 
 
 def test_start_is_the_first_model_also_after_a_resume():
-    learner = make_learner("learner.start_kl=0.5", "optimizer.lr=3e-3")
+    learner = make_learner("kl.coefficient=0.5", "optimizer.lr=3e-3")
     first = learner.step(random_batch(1, clean=True))
-    resumed = make_learner("learner.start_kl=0.5", "optimizer.lr=3e-3")
+    resumed = make_learner("kl.coefficient=0.5", "optimizer.lr=3e-3")
     resumed.load_state_dict(learner.state_dict())
     rows = [made.step(random_batch(2, clean=True, version=VERSION + 1)) for made in (learner, resumed)]
-    assert rows[0]["loss/start_kl"] == pytest.approx(rows[1]["loss/start_kl"], rel=1e-6)
-    assert rows[1]["loss/start_kl"] > first["loss/start_kl"] + 1e-6
+    assert rows[0]["loss/reference_kl"] == pytest.approx(rows[1]["loss/reference_kl"], rel=1e-6)
+    assert rows[1]["loss/reference_kl"] > first["loss/reference_kl"] + 1e-6

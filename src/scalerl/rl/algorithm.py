@@ -1,0 +1,127 @@
+"""An algorithm is what it makes of a rollout: how much each token counts in each part of the loss.
+
+    loss = sum over tokens of  policy_t l_t(rho_t, A_t)  -  imitation_t log pi(y_t)  +  kl_t KL_t(pi, reference)
+
+An algorithm is a function of a `Rollout` that returns a `WeightedRollout`. It sees the whole batch before it is split,
+so a micro-batch or a rank sums its own tokens and any split gives the same gradient. The learner only knows the sum
+above (rl/objective.py).
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+
+import torch
+from jaxtyping import Bool, Float, Int, Real
+from torch import Tensor
+
+from scalerl.rl.filters import EffectiveBatch, trained_tokens
+from scalerl.rl.weights import token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """A batch of graded completions as flat arrays."""
+
+    group: Int[Tensor, " completions"]
+    value: Real[Tensor, " completions"]
+    """The graders' value from 0 to 1; not read without a verdict."""
+    correct: Bool[Tensor, " completions"]
+    has_verdict: Bool[Tensor, " completions"]
+    rewards: Float[Tensor, " completions"]
+    truncated: Bool[Tensor, " completions"]
+    completion_of_token: Int[Tensor, " tokens"]
+    """Index of the token's completion."""
+    generator_log_probs: Float[Tensor, " tokens"]
+    trainable: Bool[Tensor, " tokens"]
+    """Tokens that were sampled and have a finite generator log-prob."""
+
+    @property
+    def num_trainable(self) -> Int[Tensor, " completions"]:
+        return torch.zeros_like(self.group).index_add(0, self.completion_of_token, self.trainable.long())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenWeights:
+    """What each token counts in each part of the loss. Tokens that are not trained weigh 0."""
+
+    policy: Float[Tensor, " tokens"]
+    """Weight of the policy-gradient loss."""
+    advantages: Float[Tensor, " tokens"]
+    imitation: Float[Tensor, " tokens"] | None = None
+    """Weight of -log pi; None if no token has one."""
+    kl: Float[Tensor, " tokens"] | None = None
+    """Weight of the KL from a reference; None if no token has one."""
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "TokenWeights":
+        """Return the weights with every vector changed."""
+        parts = {each.name: getattr(self, each.name) for each in fields(self)}
+        return replace(self, **{name: change(part) for name, part in parts.items() if part is not None})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightedRollout:
+    """What an algorithm makes of a rollout."""
+
+    effective: EffectiveBatch
+    """Which completions are trained on."""
+    trained: Bool[Tensor, " tokens"]
+    weights: TokenWeights
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+Algorithm = Callable[[Rollout], WeightedRollout]
+Average = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""A function of rl/weights.py."""
+
+
+def reinforce(
+    rollout: Rollout, *, effective: Callable[..., EffectiveBatch], average: Average, kl: float = 0.0
+) -> WeightedRollout:
+    """Reinforcement learning: group advantages on the kept completions, averaged over their tokens.
+
+    `effective` is rl.filters.effective_batch with its settings bound, `kl` the coefficient of the KL part.
+    """
+    owner = rollout.completion_of_token
+    batch = effective(
+        rollout.group,
+        rollout.value,
+        rollout.has_verdict,
+        rollout.rewards,
+        rollout.truncated,
+        rollout.num_trainable,
+    )
+    trained = trained_tokens(rollout.trainable, owner, batch.kept)
+    weigh = functools.partial(average, rollout.group.index_select(0, owner), owner)
+    weights = weigh(trained)
+    return WeightedRollout(
+        effective=batch,
+        trained=trained,
+        weights=TokenWeights(
+            policy=weights,
+            advantages=batch.advantages.index_select(0, owner),
+            kl=kl * weights if kl else None,
+        ),
+    )
+
+
+def imitate(rollout: Rollout) -> WeightedRollout:
+    """Supervised fine-tuning: every trainable token is imitated and counts the same."""
+    owner, num = rollout.completion_of_token, rollout.group.numel()
+    kept = torch.ones_like(rollout.has_verdict)
+    trained = trained_tokens(rollout.trainable, owner, kept)
+    nothing = torch.zeros_like(rollout.generator_log_probs)
+    return WeightedRollout(
+        effective=EffectiveBatch(
+            kept=kept,
+            advantages=torch.zeros_like(rollout.rewards),
+            **dict.fromkeys(("num_completions", "num_groups", "num_kept", "num_kept_groups"), num),
+            **dict.fromkeys(("num_truncated", "num_no_verdict", "num_zero_variance"), 0),
+        ),
+        trained=trained,
+        weights=TokenWeights(
+            policy=nothing,
+            advantages=nothing,
+            imitation=token(rollout.group.index_select(0, owner), owner, trained),
+        ),
+    )

@@ -1,0 +1,61 @@
+"""The loss of a micro-batch: the weighted sum of its three parts (rl/algorithm.py)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from scalerl.rl.algorithm import TokenWeights
+from scalerl.rl.kl import KlInputs, k3
+from scalerl.rl.losses import LossInputs, TokenLoss
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectiveValue:
+    """The loss of a micro-batch, and what its metrics need."""
+
+    total: Float[Tensor, ""]
+    """With gradient."""
+    policy: TokenLoss
+    columns: tuple[Float[Tensor, " tokens"], ...]
+    """One vector for each of Objective.columns, without gradient; their means over tokens are metrics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """The functions of the parts, with their settings bound."""
+
+    loss: Callable[[LossInputs], TokenLoss]
+    """A function of rl/losses.py."""
+    kl: Callable[[KlInputs], Tensor] | None = None
+    """A function of rl/kl.py; None without a KL part."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the metrics beside those of every loss."""
+        return ("loss/reference_kl",) if self.kl is not None else ()
+
+    def __call__(
+        self, inputs: LossInputs, weights: TokenWeights, reference_log_probs: Tensor | None = None
+    ) -> ObjectiveValue:
+        """Return the loss; `reference_log_probs` are those that the KL part needs."""
+        policy = self.loss(inputs)
+        total = (weights.policy * policy.loss).sum()
+        columns: tuple[Tensor, ...] = ()
+        if weights.imitation is not None:
+            total = total - (weights.imitation * inputs.log_probs).sum()
+        if self.kl is not None:
+            assert weights.kl is not None
+            assert reference_log_probs is not None
+            terms = KlInputs(
+                log_probs=inputs.log_probs,
+                generator_log_probs=inputs.generator_log_probs,
+                reference_log_probs=reference_log_probs,
+            )
+            total = total + (weights.kl * self.kl(terms)).sum()
+            with torch.no_grad():
+                # Not the term itself: its value may be no estimate of the KL.
+                columns = (k3(terms),)
+        return ObjectiveValue(total=total, policy=policy, columns=columns)
