@@ -114,12 +114,14 @@ def _tables():
     pytest.importorskip("torch")
     from scalerl.learner.references import REFERENCES
     from scalerl.rl.advantages import BASELINES, NORMALISATIONS
+    from scalerl.rl.correction import CORRECTIONS
     from scalerl.rl.kl import ESTIMATORS
     from scalerl.rl.losses import LOSSES
     from scalerl.rl.weights import WEIGHTS
 
     return {
         "loss": LOSSES,
+        "correction": CORRECTIONS,
         "weights": WEIGHTS,
         "kl.estimator": ESTIMATORS,
         "kl.reference": REFERENCES,

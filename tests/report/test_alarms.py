@@ -100,12 +100,27 @@ def test_a_mismatch_at_equal_weights_names_the_papers_remedy():
     assert (alarm.kind, alarm.value, alarm.limit, alarm.ratio) == (AlarmKind.BACKEND, 0.03, 0.01, 7.5)
     assert alarm_text(alarm) == (
         "generator and learner differ by a KL of 0.03 at equal weights (largest ratio 7.5), so their arithmetic "
-        'differs: set model.fp32_head = "both"; the paper\'s remedy is an FP32 head at both ends (model.fp32_head)'
+        'differs: set model.fp32_head = "both" or correction = "band"; the paper\'s remedy is an FP32 head at both '
+        "ends (model.fp32_head)"
     )
     assert present([first | {"loss/kl": 1e-6}, *[later] * 40]) == []
-    assert remedies(load_recipe("scalerl"))["backend"] == ('model.dtype = "float32"',)
+    assert remedies(load_recipe("scalerl"))["backend"] == ('model.dtype = "float32"', 'correction = "band"')
     quantised = load_recipe("scalerl", ["rollout.engine=vllm", "rollout.vllm.quantisation=fp8"])
-    assert remedies(quantised)["backend"] == ('rollout.vllm.quantisation = ""',)
+    assert remedies(quantised)["backend"] == ('rollout.vllm.quantisation = ""', 'correction = "band"')
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ((), ('correction = "band"', "pipeline.max_lag = 4")),
+        (("correction=sequence_mask",), ("pipeline.max_lag = 4",)),
+        (("pipeline.max_lag=0",), ('correction = "band"',)),
+    ],
+)
+def test_mismatch_names_what_the_recipe_does_not_do_yet(changes: tuple[str, ...], expected: tuple[str, ...]):
+    (alarm,) = present(steps(loss__kl=0.5), remedies=remedies(load_recipe("scalerl", changes)))
+    assert alarm.remedies == expected
+    assert all(each in alarm_text(alarm) for each in expected)
 
 
 def test_a_run_that_falls_below_its_curve_is_an_alarm():

@@ -20,6 +20,7 @@ from scalerl.run.evaluate import evaluate_all
 from scalerl.run.parts import (
     build_engine,
     load_inputs,
+    mismatch_notices,
     num_slots,
     request_maker,
     schedule_notices,
@@ -205,3 +206,18 @@ def test_slots_follow_from_batch_and_lag_within_memory(monkeypatch):
 )
 def test_schedules_that_collapsed_or_never_rise_are_noticed(overrides: tuple[str, ...], noticed: list[str]):
     assert [line.partition(":")[0] for line in schedule_notices(load_recipe("tiny-cpu", overrides), 128)] == noticed
+
+
+@pytest.mark.parametrize(
+    "overrides, gpu, noticed",
+    [
+        ((), True, []),
+        (("model.fp32_head=generator",), False, []),
+        (("model.fp32_head=generator",), True, ['model.fp32_head = "generator"']),
+        (("model.fp32_head=generator", "correction=band"), True, []),
+        (("rollout.engine=vllm", "rollout.vllm.quantisation=fp8"), True, ['rollout.vllm.quantisation = "fp8"']),
+    ],
+)
+def test_generators_that_round_otherwise_are_noticed(overrides: tuple[str, ...], gpu: bool, noticed: list[str]):
+    recipe = load_recipe("tiny-cpu", overrides)
+    assert [line.partition(":")[0] for line in mismatch_notices(recipe, gpu=gpu)] == noticed

@@ -13,6 +13,7 @@ from scalerl.config.recipe import (
     mode_name,
     remedies,
     replaced,
+    rounds_generator,
     trusting,
     vllm_code,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "mode_name",
     "remedies",
     "replaced",
+    "rounds_generator",
     "settings_of",
     "trusting",
     "vllm_code",

@@ -234,6 +234,39 @@ class NoLossSettings(Settings):
 Loss = Axis[CispoSettings | DapoSettings | GspoSettings | TisSettings | NoLossSettings]
 
 
+class NoCorrectionSettings(Settings):
+    name: Literal["none"] = "none"
+
+
+class BandSettings(Settings):
+    name: Literal["band"] = "band"
+    low: float = Field(default=0.5, ge=0)
+    """Tokens with a smaller ratio are left out."""
+    high: float = Field(default=5.0, gt=0)
+    """Tokens with a larger ratio are left out."""
+
+
+class SequenceTruncateSettings(Settings):
+    name: Literal["sequence_truncate"] = "sequence_truncate"
+    cap: float = Field(default=2.0, gt=0)
+    """Largest ratio of a completion."""
+    length_normalised: bool = False
+    """Whether the ratio of a completion is the geometric mean over its tokens, or their product."""
+
+
+class SequenceMaskSettings(Settings):
+    name: Literal["sequence_mask"] = "sequence_mask"
+    low: float = Field(default=0.0, ge=0)
+    """Completions with a smaller ratio are left out."""
+    high: float = Field(default=2.0, gt=0)
+    """Completions with a larger ratio are left out."""
+    length_normalised: bool = False
+    """Whether the ratio of a completion is the geometric mean over its tokens, or their product."""
+
+
+Correction = Axis[NoCorrectionSettings | BandSettings | SequenceTruncateSettings | SequenceMaskSettings]
+
+
 class K3Settings(Settings):
     name: Literal["k3"] = "k3"
 

@@ -35,6 +35,9 @@ class Recipe(Settings):
     """How the length of completions is controlled."""
     loss: parts.Loss = parts.CispoSettings()
     """The loss of a token."""
+    correction: parts.Correction = parts.NoCorrectionSettings()
+    """What the loss makes of tokens whose probability differs between generator and learner, beside its own cap or
+    clip: it leaves out tokens (band) or completions (sequence_mask), or weighs by the ratio of the completion."""
     weights: parts.Weights = parts.PromptAverageSettings()
     """How token losses are averaged: equal weight for each prompt, completion or token, or a constant denominator."""
     kl: parts.KlSettings = parts.KlSettings()
@@ -357,13 +360,38 @@ def remedies(recipe: Recipe) -> dict[str, tuple[str, ...]]:
         keep = ("filter.drop_truncated = false",)
         # Without interruptions nothing else teaches the model to be brief, so that comes first.
         names = (*names, *keep) if recipe.length.name == "interruption" else (*keep, *names)
-    return {"truncated": names, "backend": _backend_remedies(recipe), "solved": ('curriculum = "uniform"',)}
+    return {
+        "truncated": names,
+        "backend": (*_closer(recipe), *_corrections(recipe)),
+        "mismatch": (*_corrections(recipe), *_younger(recipe)),
+        "solved": ('curriculum = "uniform"',),
+    }
 
 
-def _backend_remedies(recipe: Recipe) -> tuple[str, ...]:
-    """Return what brings generator and learner closer together: first the head, then what rounds the body."""
+def rounds_generator(recipe: Recipe, *, gpu: bool) -> str:
+    """Return the setting by which generator and learner compute the same token differently; "" if none does."""
+    if recipe.rollout.engine == "vllm" and recipe.rollout.vllm.quantisation:
+        return f'rollout.vllm.quantisation = "{recipe.rollout.vllm.quantisation}"'
+    if body_dtype(recipe.model, gpu=gpu) != "float32" and recipe.model.fp32_head != "both":
+        return f'model.fp32_head = "{recipe.model.fp32_head}"'
+    return ""
+
+
+def _closer(recipe: Recipe) -> tuple[str, ...]:
+    """Return what brings the arithmetic of generator and learner closer together: first the head, then the body."""
     if recipe.model.fp32_head != "both":
         return ('model.fp32_head = "both"',)
     if recipe.rollout.engine == "vllm" and recipe.rollout.vllm.quantisation:
         return ('rollout.vllm.quantisation = ""',)
     return ('model.dtype = "float32"',)
+
+
+def _corrections(recipe: Recipe) -> tuple[str, ...]:
+    """Return the settings that keep tokens on which both disagree out of the loss."""
+    return ('correction = "band"',) if recipe.correction.name == "none" else ()
+
+
+def _younger(recipe: Recipe) -> tuple[str, ...]:
+    """Return a setting that lowers the lag."""
+    lag = recipe.pipeline.max_lag // 2
+    return (f"pipeline.max_lag = {lag}",) if recipe.pipeline.max_lag and not recipe.pipeline.drain else ()

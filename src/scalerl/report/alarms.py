@@ -81,6 +81,7 @@ SIGNALS: tuple[Signal, ...] = (
     Signal(key="loss/entropy", label="Entropy", limit=0.003, below=True, alarm=AlarmKind.ENTROPY),
     # More than lag alone explains.
     Signal(key="loss/kl", label="Mismatch (KL of generator and learner)", limit=0.2, alarm=AlarmKind.MISMATCH),
+    Signal(key="loss/corrected_frac", label="Tokens that the correction masks or bounds"),
     Signal(key="rollout/lag_mean", label="Lag, mean"),
     Signal(key="rollout/lag_max", label="Lag, largest"),
     Signal(key="outcome/stopped_frac", label="Programs stopped by the sandbox"),
@@ -396,7 +397,7 @@ FACTS = {
 }
 REMEDIES = {
     AlarmKind.TRUNCATED: "; above {limit:.0%}, runs tend to become unstable: leave more room{keeping}{names}",
-    AlarmKind.MISMATCH: ": lower pipeline.max_lag, or set model.fp32_head = both",
+    AlarmKind.MISMATCH: "{set_names}; with another engine or rounded weights, compute the head in FP32 at both ends",
     AlarmKind.BACKEND: "{set_names}; the paper's remedy is an FP32 head at both ends (model.fp32_head)",
     AlarmKind.NO_VERDICT: ", which are not trained on: {why}",
     AlarmKind.SKIPPED: ": check the loss function if it is your own, lower optimizer.lr, or set model.dtype = float32",

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scalerl.rl.algorithm import TokenWeights
+from scalerl.rl.correction import Corrected
 from scalerl.rl.kl import KlInputs, k3
 from scalerl.rl.losses import LossInputs, TokenLoss
 
@@ -29,21 +30,27 @@ class Objective:
 
     loss: Callable[[LossInputs], TokenLoss]
     """A function of rl/losses.py."""
+    correction: Callable[[LossInputs], Corrected] | None = None
+    """A function of rl/correction.py, applied before the loss; None for none."""
     kl: Callable[[KlInputs], Tensor] | None = None
     """A function of rl/kl.py; None without a KL part."""
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the metrics beside those of every loss."""
-        return ("loss/reference_kl",) if self.kl is not None else ()
+        corrected = ("loss/corrected_frac",) if self.correction is not None else ()
+        return (*corrected, "loss/reference_kl") if self.kl is not None else corrected
 
     def __call__(
         self, inputs: LossInputs, weights: TokenWeights, reference_log_probs: Tensor | None = None
     ) -> ObjectiveValue:
         """Return the loss; `reference_log_probs` are those that the KL part needs."""
-        policy = self.loss(inputs)
+        seen, columns = inputs, []
+        if self.correction is not None:
+            corrected = self.correction(inputs)
+            seen, columns = corrected.inputs, [corrected.changed.float()]
+        policy = self.loss(seen)
         total = (weights.policy * policy.loss).sum()
-        columns: tuple[Tensor, ...] = ()
         if weights.imitation is not None:
             total = total - (weights.imitation * inputs.log_probs).sum()
         if self.kl is not None:
@@ -57,5 +64,5 @@ class Objective:
             total = total + (weights.kl * self.kl(terms)).sum()
             with torch.no_grad():
                 # Not the term itself: its value may be no estimate of the KL.
-                columns = (k3(terms),)
-        return ObjectiveValue(total=total, policy=policy, columns=columns)
+                columns.append(k3(terms))
+        return ObjectiveValue(total=total, policy=policy, columns=tuple(columns))

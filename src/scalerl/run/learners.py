@@ -15,6 +15,7 @@ from scalerl.models.load import name_elsewhere
 from scalerl.models.lora import wrap
 from scalerl.rl.advantages import BASELINES, NORMALISATIONS
 from scalerl.rl.algorithm import reinforce
+from scalerl.rl.correction import CORRECTIONS
 from scalerl.rl.filters import effective_batch
 from scalerl.rl.kl import ESTIMATORS
 from scalerl.rl.losses import LOSSES, check_result, check_signature
@@ -71,7 +72,7 @@ def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
     check_signature(loss, recipe.loss.name)
     if ":" in recipe.loss.name:
         check_result(loss, recipe.loss.name)
-    has_kl = recipe.kl.coefficient > 0
+    has_kl, corrects = recipe.kl.coefficient > 0, recipe.correction.name != "none"
     return {
         "algorithm": functools.partial(
             reinforce,
@@ -85,7 +86,11 @@ def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
             average=choose(WEIGHTS, recipe.weights),
             kl=recipe.kl.coefficient,
         ),
-        "objective": Objective(loss=loss, kl=choose(ESTIMATORS, recipe.kl.estimator) if has_kl else None),
+        "objective": Objective(
+            loss=loss,
+            correction=choose(CORRECTIONS, recipe.correction) if corrects else None,
+            kl=choose(ESTIMATORS, recipe.kl.estimator) if has_kl else None,
+        ),
         "reference": choose(REFERENCES, recipe.kl.reference) if has_kl else None,
         "optimizer": _resolved(recipe),
         "learner": recipe.learner,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from scalerl.choose import choose
-from scalerl.config import Recipe, body_dtype, code_outside, replaced
+from scalerl.config import Recipe, body_dtype, code_outside, remedies, replaced, rounds_generator
 from scalerl.config.parts import EvalSetSettings, EvaluationSettings, RolloutSettings, TaskSettings
 from scalerl.config.suggest import did_you_mean, quoted
 from scalerl.environments.build import build_playing, offer_tools
@@ -166,6 +166,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
                 *(task.notice for task in inputs.tasks.values() if task.notice),
                 *(notice for each in all_prompts for notice in each.notices),
                 *schedule_notices(recipe, inputs.model.model.config.hidden_size),
+                *mismatch_notices(recipe, gpu=place.computes_on.type == "cuda"),
             ),
             close=opened.pop_all().close,
         )
@@ -194,6 +195,16 @@ def schedule_notices(recipe: Recipe, width: int) -> Iterator[str]:
         yield (
             f"optimizer.lr = {lr:g} x width {width:,} x (pipeline.max_lag = {lag} + 1) = {lr * width * (lag + 1):.2g}, "
             f"above {STABLE_LAG:g}: small models collapsed there; lower the rate or the lag"
+        )
+
+
+def mismatch_notices(recipe: Recipe, *, gpu: bool) -> Iterator[str]:
+    """Yield what a user should know about a generator that computes tokens otherwise than the learner."""
+    rounded, remedy = rounds_generator(recipe, gpu=gpu), remedies(recipe)["backend"]
+    if rounded and recipe.correction.name == "none":
+        yield (
+            f"{rounded}: generator and learner give the same token different probabilities, and such runs have "
+            f"collapsed; set {' or '.join(remedy)}, and watch loss/kl"
         )
 
 
