@@ -54,7 +54,7 @@ class Keeper:
 
 def train(recipe: str, folder: Path) -> None:
     from scalerl import train
-    from scalerl.run.run import RunObserver
+    from scalerl.run.observer import RunObserver
 
     keeper = Keeper(folder)
     observer = type("Observer", (RunObserver,), {"evaluated": keeper.evaluated})()

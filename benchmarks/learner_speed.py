@@ -23,7 +23,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from scalerl.config import load_recipe
 from scalerl.rl.losses import LossInputs, cispo
-from scalerl.run.parts import build_learner
+from scalerl.run.learners import build_learner
 from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request
 
 LIMIT = 1.1

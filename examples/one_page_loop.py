@@ -19,14 +19,8 @@ from scalerl.rl.logprobs import log_probs_and_entropy
 from scalerl.rl.losses import LOSSES, LossInputs
 from scalerl.rl.weights import WEIGHTS
 from scalerl.run.evaluate import evaluate_all
-from scalerl.run.parts import (
-    build_curriculum,
-    build_engine,
-    build_grading,
-    load_inputs,
-    request_maker,
-    training_prompts,
-)
+from scalerl.run.inputs import load_inputs, training_prompts
+from scalerl.run.parts import build_curriculum, build_engine, build_grading, request_maker
 
 
 def main(steps: int = 5) -> None:
@@ -34,10 +28,10 @@ def main(steps: int = 5) -> None:
         "tiny-cpu", ["pipeline.max_lag=0", "evaluation.num_prompts=50", "evaluation.samples_per_prompt=2"]
     )
     inputs = load_inputs(recipe)
-    model, engine, grading = inputs.model.model, build_engine(inputs), build_grading(inputs)
-    prompts = training_prompts(inputs)
-    make_requests = request_maker(inputs, prompts).requests
-    curriculum = build_curriculum(prompts, recipe)
+    model, engine, grading = inputs.model.model, build_engine(recipe, inputs), build_grading(inputs, recipe.reward)
+    prompts = training_prompts(inputs, recipe.rollout)
+    make_requests = request_maker(inputs, prompts, recipe.pipeline, recipe.rollout, seed=recipe.seed).requests
+    curriculum = build_curriculum(recipe.curriculum, prompts, seed=recipe.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.optimizer.lr, eps=recipe.optimizer.eps)
 
     for step in range(steps):

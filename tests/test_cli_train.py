@@ -97,7 +97,7 @@ def test_a_run_is_checked_trained_resumed_and_exported(tmp_path: Path):
     assert checked.returncode == 0
     assert checked.stdout == (
         "tiny-cpu can be trained: 0.855M parameters on cpu, 2 x 2 answers a step, PipelineRL-1, cispo\n"
-        "8 slots for batches of 4: expected mean lag 1, largest 1 steps\n"
+        "8 slots for batches of 4: expected mean lag 1 steps, at most 1\n"
         "optimizer.warmup_steps = 10 is not below budget.steps = 3: the learning rate is still rising when the run "
         "ends\n"
     )

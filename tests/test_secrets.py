@@ -186,7 +186,7 @@ def test_commands_run_code_of_a_model_only_when_told(tmp_path: Path, monkeypatch
 
 def test_code_of_a_model_is_not_run(tmp_path: Path):
     from scalerl.errors import ModelError
-    from scalerl.run.parts import load_inputs
+    from scalerl.run.inputs import load_inputs
 
     model = model_with_code(tmp_path)
     recipe = load_recipe("tiny-cpu", [f"model.path={json.dumps(str(model))}"])

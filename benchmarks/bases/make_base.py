@@ -32,8 +32,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from scalerl.config import Recipe, changed_recipe, load_recipe
 from scalerl.models.tiny import build_tokenizer
-from scalerl.run.parts import build_tasks
-from scalerl.run.sft.make import SftObserver, SftProgress, SftResult, sft
+from scalerl.run.observer import RunObserver
+from scalerl.run.sft.make import SftProgress, SftResult, sft
+from scalerl.tasks.build import build_tasks
 from scalerl.types import derive_seed
 
 VOCABULARY = 64
@@ -131,7 +132,7 @@ def fresh_model(task: Any, folder: Path, size: Size, *, seed: int, vocabulary: i
     tokenizer.save_pretrained(folder)
 
 
-class Watcher(SftObserver):
+class Watcher(RunObserver):
     """Prints every point of the loss curve, and stops a model that has learned letter frequencies alone."""
 
     def __init__(self, num_steps: int, stuck_loss: float) -> None:
@@ -209,7 +210,7 @@ def main() -> int:
     # Imitation does not need FP32 products; the recipe's RL sets its own precision.
     torch.set_float32_matmul_precision("high")
     recipe = load_recipe(arguments.recipe, arguments.set)
-    (task,) = build_tasks(recipe).values()
+    (task,) = build_tasks(recipe.task, recipe.tasks, recipe.evaluation).values()
     lr, result = arguments.lr or size.lr, None
     with tempfile.TemporaryDirectory() as fresh:
         fresh_model(task, Path(fresh), size, seed=recipe.seed, vocabulary=arguments.vocabulary)

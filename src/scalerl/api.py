@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from scalerl.curves import Fit
     from scalerl.report.python import Runs
     from scalerl.rl.losses import LossInputs, TokenLoss
-    from scalerl.run.run import RunObserver
-    from scalerl.run.sft.make import SftObserver, SftResult
+    from scalerl.run.observer import RunObserver
+    from scalerl.run.sft.make import SftResult
 
 Settings = Mapping[str, Any]
 """Settings by their dotted names, as in --set: {"optimizer.lr": 1e-3, "loss": "dapo"}."""
@@ -131,7 +131,7 @@ def sft(
     *,
     settings: Settings | None = None,
     resume: bool = False,
-    observer: "SftObserver | None" = None,
+    observer: "RunObserver | None" = None,
     trust_remote_code: bool = False,
 ) -> "SftResult | None":
     """Make a base model from the demonstrations of a recipe's task, by its table [sft]; None if it was stopped.

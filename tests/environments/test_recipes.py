@@ -17,7 +17,7 @@ SMALL = ("pipeline.groups_per_batch=4", "evaluation.num_prompts=4", "rollout.slo
 
 def test_tiny_tools_is_checked_with_a_conversation(tmp_path: Path):
     with closing(Run(load_recipe("tiny-tools", SMALL), tmp_path / "run")) as run:
-        first, *_ = try_parts(run.parts)
+        first, *_ = try_parts(run.parts, run.recipe)
     assert first.startswith("A conversation of main with calculator")
 
 

@@ -24,7 +24,7 @@ from scalerl.rl.filters import effective_batch
 from scalerl.rl.weights import WEIGHTS
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.run.evaluate import evaluate_model
-from scalerl.run.parts import load_inputs
+from scalerl.run.inputs import load_inputs
 from scalerl.run.run import Run
 from scalerl.run.trial import try_parts
 from scalerl.types import Batch, Completion, Group
@@ -113,7 +113,7 @@ def test_generators_in_processes_of_their_own_hold_conversations(tmp_path, monke
 
 def test_a_trial_holds_a_conversation_and_shows_it(tmp_path):
     with closing(Run(small("task.environment=own_environments:Nudge"), tmp_path / "run")) as run:
-        text = "\n".join(try_parts(run.parts))
+        text = "\n".join(try_parts(run.parts, run.recipe))
     assert "own_environments:Nudge" in text
     assert "problem | " in text
     assert "model | " in text
@@ -153,7 +153,7 @@ def test_evaluation_of_a_model_in_an_environment():
 def test_environment_that_always_fails_ends_the_run_with_its_error(tmp_path):
     run = Run(small("task.environment=own_environments:Broken", "budget.steps=1"), tmp_path / "run")
     with pytest.raises(GraderError, match="broken on purpose"):
-        try_parts(run.parts)
+        try_parts(run.parts, run.recipe)
     with pytest.raises(Exception, match="broken on purpose"):
         run.train()
 

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from scalerl.learner.batch import ForwardInputs
 from scalerl.learner.cuda_graphs import MOST_GRAPHS, PassGraphs, padded, rounded_up, shape_of
 from scalerl.learner.packed_attention import pack
-from scalerl.run.parts import build_learner
+from scalerl.run.learners import build_learner
 
 # Of a CPU without bf16 instructions, where the products are computed the slow way.
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")

@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM
 from scalerl.errors import ModelError
 from scalerl.models.shape import ModelShape
 from scalerl.rollout.torch.engine import TorchEngine
+from scalerl.run.learners import build_learner
 from scalerl.run.pack import pack_groups, unpack_groups
-from scalerl.run.parts import build_learner
 from scalerl.types import Batch, LengthPlan, Problem, Request
 
 

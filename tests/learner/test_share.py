@@ -8,7 +8,7 @@ from rank_checks import exact_norms
 from tiny_models import MIXTURES, tiny_model
 
 from scalerl.learner.packed_attention import attend_packed, pack, packed_hidden_states
-from scalerl.run.parts import build_learner
+from scalerl.run.learners import build_learner
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from scalerl.learner.step import compilation_s
 from scalerl.loop.seams import Learner
 from scalerl.models.load import hidden_states
 from scalerl.rl.losses import LOSSES, LossInputs, TokenLoss
-from scalerl.run.parts import build_learner
+from scalerl.run.learners import build_learner
 from scalerl.types import Batch
 
 # Of a CPU without bf16 instructions, where the products are computed the slow way.

@@ -13,7 +13,7 @@ from scalerl.config.parts import LoraSettings
 from scalerl.errors import LoraError
 from scalerl.models.load import head, hidden_states
 from scalerl.models.lora import AdaptedLinear, merged_weights, num_adapter_params, wrap
-from scalerl.run.parts import build_learner
+from scalerl.run.learners import build_learner
 
 FAMILIES = ("smollm", "llama_with_biases")
 IDS = torch.randint(2, VOCAB, (3, 7), generator=torch.Generator().manual_seed(0))

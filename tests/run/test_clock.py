@@ -132,13 +132,36 @@ def test_only_training_is_on_the_axis():
     assert clock.row()["time/training_s"] == 5410
 
 
-def test_recount_moves_training_seconds_to_another_kind():
-    clock, now = started(devices=2)
+def test_counters_move_training_seconds_to_another_kind():
+    compiled = [50.0]
+    clock, now = started(devices=2, within={"compilation": lambda: compiled[0]})
     now.seconds += 3600
-    clock.recount("compilation", 900)
+    compiled[0] += 900
     assert (hours(clock), clock.row()["time/training_s"], clock.row()["time/compilation_s"]) == (1.5, 2700, 900)
-    clock.recount("compilation", 10_000)  # never more than there was
-    assert hours(clock) == 0
+    with clock.aside("evaluation"):
+        now.seconds += 100
+        compiled[0] += 100  # part of the evaluation
+    assert (hours(clock), clock.row()["time/compilation_s"]) == (1.5, 900)
+    now.seconds += 10
+    compiled[0] += 10_000  # never more than has passed
+    assert (hours(clock), clock.row()["time/compilation_s"]) == (1.5, 910)
+
+
+def test_steps_add_their_work_and_their_stalls():
+    clock, now = started(devices=2, work=lambda done: {"flops/learner": done, "tokens": 1})
+    clock.after_step(None, None)
+    assert clock.at_step == dict.fromkeys(clock.at_step, 0.0)
+    for _ in range(6):
+        now.seconds += 2
+        clock.after_step(5.0, None)
+    now.seconds += 3602
+    clock.after_step(5.0, None)
+    kept = {key: clock.at_step[key] for key in ("flops", "tokens", "time/training_s", "time/stalled_s", "gpu_hours")}
+    expected = {"flops": 35, "tokens": 7, "time/training_s": 14, "time/stalled_s": 3600, "gpu_hours": 28 / 3600}
+    assert kept == pytest.approx(expected)
+    now.seconds += 50
+    assert clock.at_step["time/training_s"] == 14  # until the next step
+    assert clock.state() == {"clock": clock.row()}
 
 
 def test_resume_starts_from_the_largest_amount_spent():

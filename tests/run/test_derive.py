@@ -10,8 +10,9 @@ import pytest
 
 from scalerl.config import changed_recipe, load_recipe
 from scalerl.run.derive import derive
+from scalerl.run.observer import RunObserver
 from scalerl.run.run import Run
-from scalerl.run.sft.make import SftObserver, sft
+from scalerl.run.sft.make import sft
 
 SUMS = [{"question": f"{n}+{n}=", "answer": f"twice {n}. #### {2 * n}"} for n in range(1, 101)]
 LETTERS = [{"prompt": f"{n}?", "answer": "ABCD"[n % 4]} for n in range(40)]
@@ -80,8 +81,8 @@ def test_chat_template_of_the_tokenizer_is_used(tmp_path, chat_model):
 
 
 def test_sft_encodes_with_the_derived_settings(tmp_path, chat_model):
-    class Watcher(SftObserver):
-        def started(self, plan):
+    class Watcher(RunObserver):
+        def planned(self, plan):
             self.plan = plan
 
         def stopping(self):

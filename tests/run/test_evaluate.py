@@ -13,9 +13,9 @@ from scalerl.config import load_recipe
 from scalerl.errors import RecipeError
 from scalerl.run import parts
 from scalerl.run.evaluate import evaluate_all, evaluate_model, wilson
-from scalerl.run.parts import build_task
 from scalerl.run.resume import export
 from scalerl.run.run import Run
+from scalerl.tasks.build import build_task
 
 
 def test_wilson_interval_stays_within_0_and_1():
@@ -99,8 +99,9 @@ def test_a_run_has_one_engine_and_measures_as_a_fresh_one_would(tmp_path: Path, 
     assert len(made) == 1
     # At step 2 training was under way in the same slots.
     model = export(tmp_path / "run", tmp_path / "model")
-    inputs = parts.load_inputs(small(*IN_FLIGHT, *USUAL, f"model.path={json.dumps(str(model))}"))
-    with closing(parts.build_engine(inputs)) as engine:
+    recipe = small(*IN_FLIGHT, *USUAL, f"model.path={json.dumps(str(model))}")
+    inputs = parts.load_inputs(recipe)
+    with closing(parts.build_engine(recipe, inputs)) as engine:
         fresh = evaluate_all(engine, inputs, step=2)["main"]
     assert list(fresh.num_correct) == store.read_evals(tmp_path / "run")[-1]["num_correct"]
 

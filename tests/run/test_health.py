@@ -1,13 +1,17 @@
 """What a run says of itself: stalls, uneven time, the axis of its forecast."""
 
-from scalerl.config import load_recipe
-from scalerl.report.alarms import alarm_text
-from scalerl.run.health import Health
+from pathlib import Path
+from typing import Any
+
+from scalerl.report.alarms import Alarm
+from scalerl.run.clock import Clock
+from scalerl.run.health import Health, Outlooks
+from scalerl.run.rows import Rows
 
 END = {"gpu_hours": 10.0, "flops": 1e15, "tokens": 1e6, "step": 100}
 
 
-def evaluations(hours: list[float]) -> list[dict[str, object]]:
+def evaluations(hours: list[float]) -> list[dict[str, Any]]:
     return [
         {
             "step": place,
@@ -26,9 +30,30 @@ EVEN = evaluations([0.1 * place for place in range(21)])
 BUSY = evaluations([0.1 * place for place in range(11)] + [1.0 + 0.8 * place for place in range(1, 11)])
 
 
-def axis_of(rows) -> str | None:
-    health = Health(load_recipe("tiny-cpu"), trained_s=0.0)
-    outlook = health.outlooks(rows, ["main"], END.get)["main"]
+class Told:
+    """The health of a run without a folder, and what it has reported."""
+
+    def __init__(self, errors: dict[str, str] | None = None) -> None:
+        self.now = 0.0
+        self.clock = Clock(now=lambda: self.now)
+        self.rows = Rows(Path("none"))
+        self.reports: list[tuple[Outlooks, list[Alarm]]] = []
+        self.health = Health(
+            self.rows,
+            self.clock,
+            lambda rows, outlooks, alarms: self.reports.append((outlooks, list(alarms))),
+            at_end=END.get,
+            errors=lambda: errors or {},
+        )
+
+    def evaluated(self, *rows: dict[str, Any]) -> tuple[Outlooks, list[Alarm]]:
+        self.rows.evals.extend(rows)
+        self.health.after_step(None, None)
+        return self.reports[-1]
+
+
+def axis_of(rows: list[dict[str, Any]]) -> str | None:
+    outlook = Told().evaluated(*rows)[0]["main"]
     assert outlook is not None
     return outlook.axis
 
@@ -38,29 +63,31 @@ def test_forecast_is_over_flops_where_time_is_uneven():
     assert axis_of(BUSY) == "flops"
 
 
-def test_uneven_time_and_stalls_are_told_once():
-    health = Health(load_recipe("tiny-cpu"), trained_s=0.0)
-    total = 0.0
+def test_nothing_is_reported_without_an_evaluation():
+    told = Told()
+    told.health.after_step(None, None)
+    assert told.reports == []
+    told.evaluated(EVEN[0])
+    told.health.after_step(None, None)
+    assert len(told.reports) == 1
+
+
+def test_uneven_time_and_stalls_are_reported_once():
+    told = Told()
+    told.rows.metrics.extend(BUSY)
+    told.clock.start_training()
     for seconds in [0.5] * 8 + [69.0]:
-        total += seconds
-        total -= health.stalled_s(total)
-    uneven, stalled = health.alarms(BUSY, [], {}, {})
+        told.now += seconds
+        told.clock.after_step({}, None)
+    uneven, stalled = told.evaluated(EVEN[0])[1]
     assert (uneven.kind, stalled.kind, stalled.value) == ("uneven_time", "stalled", 68.5)
-    assert "fitted over FLOPs" in alarm_text(uneven)
-    assert "stood still for 68 s" in alarm_text(stalled)
-    assert health.alarms(BUSY, [], {}, {}) == []
+    assert told.evaluated(EVEN[1])[1] == []
 
 
-def test_first_step_of_a_drained_round_may_be_long():
-    drained = ["pipeline.max_lag=3", "pipeline.push_every=4", "pipeline.drain=true"]
-    health, total = Health(load_recipe("tiny-cpu", drained), trained_s=0.0), 0.0
-    for seconds in [20.0, 0.5, 0.5, 0.5] * 8:
-        total += seconds
-        assert health.stalled_s(total) == 0
-    assert health.alarms([], [], {}, {}) == []
-
-
-def test_each_exception_of_a_grader_is_told_once():
-    health = Health(load_recipe("tiny-cpu"), trained_s=0.0)
-    assert [alarm.kind for alarm in health.alarms([], [], {}, {"mine": "KeyError: 3"})] == ["grader_error"]
-    assert health.alarms([], [], {}, {"mine": "KeyError: 3"}) == []
+def test_each_exception_of_a_grader_is_reported_once():
+    errors = {"mine": "KeyError: 3"}
+    told = Told(errors)
+    assert [(alarm.kind, alarm.subject) for alarm in told.evaluated(EVEN[0])[1]] == [("grader_error", "mine")]
+    assert told.evaluated(EVEN[1])[1] == []
+    errors["other"] = "KeyError: 4"
+    assert [alarm.subject for alarm in told.evaluated(EVEN[2])[1]] == ["other"]

@@ -12,7 +12,8 @@ from small_runs import SHORT, SMALL, check_lineage, small, without_time
 
 from scalerl import store
 from scalerl.learner.step import TorchLearner
-from scalerl.run.run import Run, RunObserver
+from scalerl.run.observer import RunObserver
+from scalerl.run.run import Run
 
 
 class Events(RunObserver):
@@ -52,7 +53,7 @@ def test_late_rows_equal_rows_written_at_once(tmp_path: Path, monkeypatch: pytes
         run = Run(settings, folder, observer=events)
         run.train()
         rows.append((store.read_metrics(folder), store.read_evals(folder)))
-        assert without_time(run.metrics) == without_time(rows[-1][0])
+        assert without_time(run.rows.metrics) == without_time(rows[-1][0])
     for here, there in zip(*rows, strict=True):
         assert without_time(here) == without_time(there)
     # The columns of a row come in the same order, those of time too.
@@ -97,15 +98,15 @@ def test_rows_survive_an_error_in_a_step(
 
 def die_late(last: int) -> None:
     """Make this process read late, and kill itself before it writes the row after this one."""
-    write = Run._write_row
+    append = store.append_row
 
-    def write_or_die(self: Run) -> None:
-        if self._unwritten is not None and self.pipeline.version > last and self.metrics[-1]["step"] == last:
+    def append_or_die(path: Path, row: Any) -> None:
+        if path.name == store.METRICS and row["step"] == last + 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        write(self)
+        append(path, row)
 
     TorchLearner.reads_late = True  # pyright: ignore[reportAttributeAccessIssue]
-    Run._write_row = write_or_die
+    store.append_row = append_or_die  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @pytest.mark.parametrize("kills", [(5,), pytest.param((2, 5), marks=pytest.mark.slow)])

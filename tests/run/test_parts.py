@@ -17,15 +17,8 @@ from scalerl.loop.grading import GraderRunner
 from scalerl.rollout import ENGINES, memory
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.run.evaluate import evaluate_all
-from scalerl.run.parts import (
-    build_engine,
-    load_inputs,
-    mismatch_notices,
-    num_slots,
-    request_maker,
-    schedule_notices,
-    training_prompts,
-)
+from scalerl.run.inputs import load_inputs, training_prompts
+from scalerl.run.parts import build_engine, request_maker, with_slots
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.prompts import PromptFormat
 from scalerl.types import LengthPlan
@@ -54,11 +47,12 @@ def test_no_training_problem_is_in_an_evaluation_set(tmp_path: Path):
         "evaluation.num_prompts=3",
         f'evaluation.sets.other={{name="file", path={unused}, evaluation_path={other}}}',
     ]
-    inputs = load_inputs(load_recipe("tiny-cpu", settings))
+    settings = load_recipe("tiny-cpu", settings)
+    inputs = load_inputs(settings)
     assert [one.name for one in inputs.eval_sets] == ["main", "other"]
     evaluated = {problem.prompt for one in inputs.eval_sets for problem in one.problems}
     assert {"3+1=", "4+1=", "9+9="} <= evaluated
-    trained = {problem.prompt for problem in training_prompts(inputs)["main"].tokens}
+    trained = {problem.prompt for problem in training_prompts(inputs, settings.rollout)["main"].tokens}
     assert not trained & evaluated
     assert trained == {f"{place}+1=" for place in range(10)} - evaluated
 
@@ -76,15 +70,18 @@ def test_prompts_that_are_long_or_unreadable_are_noticed(tmp_path: Path):
     task = f'task={{name="file", path={path}, evaluation_path={held_out}}}'
     settings = load_recipe("tiny-cpu", [task, "evaluation.num_prompts=2"])
     inputs = load_inputs(settings)
+    trained = training_prompts(inputs, settings.rollout)["main"]
     unknown = "hold characters that this model's tokenizer does not know"
     assert [
-        notice for each in (inputs.eval_sets[0].prompts, training_prompts(inputs)["main"]) for notice in each.notices
+        notice
+        for each in (inputs.eval_sets[0].prompts, training_prompts(inputs, settings.rollout)["main"])
+        for notice in each.notices
     ] == [
         f"1 of 2 evaluation problems of main {unknown}",
         "1 of 10 training problems of main are left out: their prompts are longer than rollout.max_prompt_tokens = 16",
         f"3 of 9 training problems of main {unknown}",
     ]
-    assert len(training_prompts(inputs)["main"].tokens) == 9
+    assert len(trained.tokens) == 9
     with pytest.raises(RecipeError, match=r"no evaluation problem of main has a prompt of at most .* = 3 tokens"):
         load_inputs(recipe("rollout.max_prompt_tokens=3"))
 
@@ -97,7 +94,7 @@ def test_prompts_are_encoded_once_for_all_evaluations(monkeypatch: pytest.Monkey
         problem: tuple(inputs.text.encode_prompt(problem.prompt, PromptFormat())) for problem in eval_set.problems
     }
     monkeypatch.setattr("scalerl.loop.requests.Text.encode_all", lambda *_, **__: pytest.fail("it was encoded again"))
-    with closing(build_engine(inputs)) as engine:
+    with closing(build_engine(settings, inputs)) as engine:
         assert evaluate_all(engine, inputs, step=0)["main"].num_samples == 10
 
 
@@ -121,15 +118,16 @@ def test_custom_length_control_must_fit_the_context():
 def test_problems_of_several_tasks_carry_the_name_of_their_task(tmp_path: Path):
     same = [f"{place}+1=" for place in range(10)]
     paths = {"ones": lines(tmp_path / "ones.jsonl", same), "twos": lines(tmp_path / "twos.jsonl", same[::-1])}
-    inputs = load_inputs(mixed(**paths))
+    settings = mixed(**paths)
+    inputs = load_inputs(settings)
     assert [(one.name, len(one.problems)) for one in inputs.eval_sets] == [("ones", 3), ("twos", 3)]
     evaluated = {problem.prompt for one in inputs.eval_sets for problem in one.problems}
     assert len(evaluated) > 3
-    prompts = training_prompts(inputs)
+    prompts = training_prompts(inputs, settings.rollout)
     for name, of_task in prompts.items():
         assert all(problem.task == name and problem.id.startswith(f"{name}/") for problem in of_task.tokens)
         assert {problem.prompt for problem in of_task.tokens} == set(same) - evaluated
-    maker = request_maker(inputs, prompts)
+    maker = request_maker(inputs, prompts, settings.pipeline, settings.rollout, seed=0)
     assert len(maker.problems) == 2 * (10 - len(evaluated))
     for problem_id, problem in maker.problems.items():
         assert maker.prompt_tokens[problem_id] == tuple(inputs.text.encode_prompt(problem.prompt, PromptFormat()))
@@ -142,14 +140,15 @@ def test_task_without_training_problems_is_an_error(tmp_path: Path):
         f'evaluation.sets.again={{name="file", path={other}, evaluation_path={one}}}',
         "evaluation.num_prompts=2",
     ]
-    inputs = load_inputs(load_recipe("tiny-cpu", settings))
+    settings = load_recipe("tiny-cpu", settings)
+    inputs = load_inputs(settings)
     with pytest.raises(RecipeError, match="every training problem of main is also an evaluation problem: none is left"):
-        training_prompts(inputs)
+        training_prompts(inputs, settings.rollout)
 
 
 def test_grader_processes_end_when_loading_fails(monkeypatch: pytest.MonkeyPatch):
     made: list[GraderRunner] = []
-    monkeypatch.setattr("scalerl.run.parts.GraderRunner", lambda limits: made.append(GraderRunner(limits)) or made[-1])
+    monkeypatch.setattr("scalerl.run.inputs.GraderRunner", lambda limits: made.append(GraderRunner(limits)) or made[-1])
     assert load_inputs(recipe()).graders._pool is None
     # The second set is found to be faulty when the grader of the first runs already.
     other = 'evaluation.sets.other={name="arithmetic", num_problems=9, grader="no_such_module:grade"}'
@@ -161,12 +160,12 @@ def test_grader_processes_end_when_loading_fails(monkeypatch: pytest.MonkeyPatch
 def test_engines_are_chosen_by_name(monkeypatch: pytest.MonkeyPatch):
     settings = recipe()
     inputs = load_inputs(settings)
-    with closing(build_engine(inputs)) as engine:
+    with closing(build_engine(settings, inputs)) as engine:
         assert type(engine) is TorchEngine
     monkeypatch.delitem(ENGINES, "torch")
     monkeypatch.setitem(ENGINES, "torch2", lambda *_, **__: None)
     with pytest.raises(RecipeError) as caught:
-        build_engine(inputs)
+        build_engine(settings, inputs)
     assert str(caught.value) == ('rollout.engine "torch" is unknown; choices: "vllm", "torch2"; did you mean "torch2"?')
 
 
@@ -183,41 +182,7 @@ def test_slots_follow_from_batch_and_lag_within_memory(monkeypatch):
     inputs = load_inputs(settings)
     with closing(inputs.graders):
         batch = settings.pipeline.groups_per_batch * settings.pipeline.completions_per_group
-        assert num_slots(inputs.model, settings) == 3 * batch
+        assert with_slots(settings, inputs.model).slots == 3 * batch
         one_slot = memory.cache_bytes(inputs.model.model.config, 1, settings.rollout.context, torch.float32)
         monkeypatch.setattr(memory, "free_bytes", lambda model: 5 * one_slot / memory.MEMORY_SHARE)
-        assert num_slots(inputs.model, settings) == 5
-
-
-@pytest.mark.parametrize(
-    "overrides, noticed",
-    [
-        ((), []),
-        (("optimizer.warmup_steps=500",), ["optimizer.warmup_steps = 500 is not below budget.steps = 120"]),
-        # The arms of the study tiny-lag-rate: what stayed up, what fell at a large lag, and what collapsed at any lag.
-        (("pipeline.max_lag=32",), []),
-        (("optimizer.lr=6e-4",), []),
-        (
-            ("optimizer.lr=6e-4", "pipeline.max_lag=32"),
-            ["optimizer.lr = 0.0006 x width 128 x (pipeline.max_lag = 32 + 1) = 2.5, above 0.85"],
-        ),
-        (("optimizer.lr=2e-3", "pipeline.max_lag=0"), ["optimizer.lr = 0.002 x width 128 = 0.26, above 0.1"]),
-    ],
-)
-def test_schedules_that_collapsed_or_never_rise_are_noticed(overrides: tuple[str, ...], noticed: list[str]):
-    assert [line.partition(":")[0] for line in schedule_notices(load_recipe("tiny-cpu", overrides), 128)] == noticed
-
-
-@pytest.mark.parametrize(
-    "overrides, gpu, noticed",
-    [
-        ((), True, []),
-        (("model.fp32_head=generator",), False, []),
-        (("model.fp32_head=generator",), True, ['model.fp32_head = "generator"']),
-        (("model.fp32_head=generator", "correction=band"), True, []),
-        (("rollout.engine=vllm", "rollout.vllm.quantisation=fp8"), True, ['rollout.vllm.quantisation = "fp8"']),
-    ],
-)
-def test_generators_that_round_otherwise_are_noticed(overrides: tuple[str, ...], gpu: bool, noticed: list[str]):
-    recipe = load_recipe("tiny-cpu", overrides)
-    assert [line.partition(":")[0] for line in mismatch_notices(recipe, gpu=gpu)] == noticed
+        assert with_slots(settings, inputs.model).slots == 5

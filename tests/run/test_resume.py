@@ -99,7 +99,7 @@ def test_the_best_checkpoint_is_kept_and_exported(tmp_path: Path, monkeypatch: p
     recipe = small("budget.steps=3", *best, "optimizer.lr=1e-2", "filter.zero_variance=false")
     given = iter([0.5, 0.1, 0.9, 0.3])
     monkeypatch.setattr(
-        "scalerl.run.run.eval_rows",
+        "scalerl.run.evaluate.eval_rows",
         lambda *arguments: [row | {"reward": next(given)} for row in eval_rows(*arguments)],
     )
     folder = tmp_path / "run"

@@ -19,8 +19,9 @@ from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
 from scalerl.models.load import load_model
 from scalerl.run import checkpoint as checkpoints
+from scalerl.run.observer import RunObserver
 from scalerl.run.resume import export
-from scalerl.run.run import Run, RunObserver
+from scalerl.run.run import Run
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
     run = Run(small("budget.steps=6", "budget.flops=1e30"), tmp_path_factory.mktemp("runs") / "done")
     # Not so if the clock began when all was loaded.
     assert run.clock.row()["time/start_up_s"] > 0.9 * (time.monotonic() - before)
-    assert run.share_spent == 0
+    assert run.budget.share == 0
     assert run.train().reason == "budget of 6 steps spent"
     return run
 
@@ -63,7 +64,7 @@ def test_the_run_folder_is_what_the_predictive_half_reads(done: Run):
 
 
 def test_clock_counts_training_and_share_the_first_limit(done: Run):
-    assert done.share_spent == 1
+    assert done.budget.share == 1
     spent = done.clock.row()
     assert spent["gpu_hours"] == pytest.approx(spent["time/training_s"] / 3600)
     assert min(spent[f"time/{kind}_s"] for kind in ("training", "evaluation", "checkpoint", "start_up")) > 0
@@ -83,8 +84,8 @@ def test_clock_continues_from_what_all_attempts_spent(tmp_path: Path, done: Run)
     assert run.clock.row()["gpu_hours"] == 7.0
     assert run.attempt == 3
     # What is shown follows the steps that led to the checkpoint.
-    assert [row["step"] for row in run.metrics] == list(range(1, 7))
-    assert [row["step"] for row in run.evals] == [0, 3, 6]
+    assert [row["step"] for row in run.rows.metrics] == list(range(1, 7))
+    assert [row["step"] for row in run.rows.evals] == [0, 3, 6]
     run.train()
     metrics = [(row["step"], row["attempt"]) for row in store.read_metrics(folder)]
     assert metrics == [*((step, 1) for step in range(1, 7)), (7, 3)]

@@ -15,6 +15,7 @@ from scalerl.errors import SinkError
 from scalerl.logs.formats import read_table
 from scalerl.logs.table import Table
 from scalerl.run import sinks
+from scalerl.run.rows import Rows
 from scalerl.run.sinks import SINKS, Sinks, SinkWarning, check_sinks, scalars
 
 TRAIN = {"step": 3, "attempt": 2, "reward/mean": 0.25, "tokens": 12, "loss/value": None, "groups": [1, 2], "odd": True}
@@ -23,13 +24,19 @@ EVAL = {"step": 3, "attempt": 2, "set": "main", "reward": 0.5, "num_correct": [1
 
 def fill(name: str, folder: Path, attempt: int = 1, steps: range = range(1, 5), scale: float = 1.0) -> None:
     folder.mkdir(exist_ok=True)
-    opened = Sinks([name], folder, {"seed": 0, "loss": {"name": "cispo"}}, attempt)
+    recipe = {"seed": 0, "loss": {"name": "cispo"}}
+    # Rows of an earlier attempt are not sent again.
+    rows = Rows(folder, metrics=[{"step": 0, "reward/mean": 9.0}])
+    opened = Sinks([name], rows, folder=folder, recipe=recipe, attempt=attempt)
     for step in steps:
-        opened.log({"step": step, "attempt": attempt, "reward/mean": scale * step / 7, "gpu_hours": step / 3}, "train")
+        row = {"step": step, "attempt": attempt, "reward/mean": scale * step / 7, "gpu_hours": step / 3}
+        rows.metrics.append(row)
         if step % 2 == 0:
-            for one in ("main", "hard"):
-                row = {"step": step, "attempt": attempt, "set": one, "reward": scale * step / 9, "num_correct": [1]}
-                opened.log(row, "eval")
+            for name in ("main", "hard"):
+                row = {"step": step, "attempt": attempt, "set": name, "reward": scale * step / 9, "num_correct": [1]}
+                rows.evals.append(row)
+        if step % 3:
+            opened.after_step(None, None)
     opened.close()
 
 
@@ -56,9 +63,11 @@ class Recorder:
 
 
 def send_all(folder: Path) -> None:
-    opened = Sinks(["tensorboard", "wandb"], folder, {}, 1)
-    opened.log(TRAIN, "train")
-    opened.log(EVAL, "eval")
+    rows = Rows(folder)
+    opened = Sinks(["tensorboard", "wandb"], rows, folder=folder, recipe={}, attempt=1)
+    rows.metrics.append(TRAIN)
+    rows.evals.append(EVAL)
+    opened.after_step(None, None)
     opened.close()
 
 

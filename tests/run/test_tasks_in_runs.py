@@ -24,7 +24,9 @@ from scalerl.logs.series import Selection, series_from
 from scalerl.loop.grading import GraderRunner
 from scalerl.report.alarms import Alarm, AlarmKind
 from scalerl.run.evaluate import evaluate_model
-from scalerl.run.run import Outlooks, Run, RunObserver
+from scalerl.run.health import Outlooks
+from scalerl.run.observer import RunObserver
+from scalerl.run.run import Run
 
 SHORT = '{name="arithmetic", num_problems=12, min_terms=3, max_terms=3, max_number=20, weight=3.0}'
 LONG = '{name="arithmetic", num_problems=12, min_terms=4, max_terms=4, max_number=20, weight=1.0}'
@@ -51,7 +53,7 @@ SUMS = {f"{one}+{other}+1=": one + other + 1 for one in range(2, 6) for other in
 
 def test_cache_larger_than_memory_is_refused_and_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made: list[GraderRunner] = []
-    monkeypatch.setattr("scalerl.run.parts.GraderRunner", lambda limits: made.append(GraderRunner(limits)) or made[-1])
+    monkeypatch.setattr("scalerl.run.inputs.GraderRunner", lambda limits: made.append(GraderRunner(limits)) or made[-1])
     task = ("task.num_problems=20", 'task.grader="own_code:obedient"')
     # 4 layers x 2 x 50,000,000 slots x 64 tokens x 128 wide x 4 bytes.
     with pytest.raises(RecipeError, match=r"^50000000 slots \(rollout.slots\) of \d+ tokens .* need a cache of \d{4,}"):

@@ -18,7 +18,7 @@ def tried(folder: Path, *settings: str) -> list[str]:
     recipe = small(*TINY, *settings)
     run = Run(recipe, folder / "run")
     try:
-        return try_parts(run.parts)
+        return try_parts(run.parts, run.recipe)
     finally:
         run.close()
 
@@ -27,7 +27,7 @@ def test_a_trial_takes_a_real_step_and_writes_nothing(tmp_path: Path):
     length = 'length={name="penalty", max_length=32, cache=8}'
     run = Run(small(*TINY, "optimizer.warmup_steps=0", "kl.coefficient=0.1", length), tmp_path / "run")
     before = {name: weight.detach().clone() for name, weight in run.learner.weights().items()}
-    assert try_parts(run.parts) == []
+    assert try_parts(run.parts, run.recipe) == []
     after = run.learner.weights()
     run.close()
     assert any(not torch.equal(after[name], weight) for name, weight in before.items())

@@ -9,7 +9,7 @@ from transformers import LlamaConfig
 
 from scalerl.config import load_recipe
 from scalerl.learner.state import whole
-from scalerl.run.parts import build_learner
+from scalerl.run.learners import build_learner
 
 SETTINGS = ("optimizer.lr=1e-3", "optimizer.warmup_steps=0", "optimizer.grad_clip=0", "budget.steps=1")
 

@@ -9,7 +9,7 @@ import pytest
 
 from scalerl.config import load_recipe
 from scalerl.graders.rules import GRADERS
-from scalerl.run.parts import build_task, build_tasks
+from scalerl.tasks.build import build_task, build_tasks
 
 POLARIS = [{"problem": f"Find ${each}^2$.", "answer": str(each**2), "difficulty": "3/8"} for each in range(40)]
 SHARED = {"problem": "Find $a$ if $a + 1 = \\frac{3}{2}$.", "answer": "\\frac{1}{2}", "difficulty": "3/8"}
@@ -43,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_recipe_reads_the_papers_files_as_they_are(folder):
     recipe = load_recipe("scalerl-8b-polaris", ["evaluation.num_prompts=10"])
-    (task,) = build_tasks(recipe).values()
+    (task,) = build_tasks(recipe.task, recipe.tasks, recipe.evaluation).values()
     sets = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
     assert len(task.evaluation) == 10
     assert {name: len(each.evaluation) for name, each in sets.items()} == {"aime24": 3, "aime25": 3, "math500": 1}

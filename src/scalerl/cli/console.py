@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO
 import typer
 
 from scalerl.errors import printable
+from scalerl.run.observer import RunObserver
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,7 +67,7 @@ def table_console() -> "Console":
     return console if console.is_terminal else new_console(width=max(console.width, _PIPE_WIDTH))
 
 
-class RunTerminal:
+class RunTerminal(RunObserver):
     """A run on the terminal: lines, a bar below them, and the signals that ask the run to stop.
 
     The first signal asks the run to stop; so does, as SIGPIPE, output that nobody can read any more. The next signal

@@ -1,9 +1,9 @@
 """sft: make a base model from demonstrations."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -80,7 +80,7 @@ class SftTerminal(RunTerminal):
     def drawing(self, num: int) -> None:
         self.print(f"Drawing up to {num:,} demonstrations, which may take a minute")
 
-    def started(self, plan: "SftPlan") -> None:
+    def planned(self, plan: "SftPlan") -> None:
         self.print(
             f"{plan.num_steps:,} steps of {plan.batch_tokens:,.0f} tokens on {plan.num_demonstrations:,} "
             f"demonstrations ({plan.epochs:.3g} epochs), {plan.num_heldout:,} held out, learning rate {plan.lr:g}"
@@ -91,8 +91,8 @@ class SftTerminal(RunTerminal):
             self.print(f"Continuing after step {plan.first_step:,}")
         self.show_bar("step {task.completed:.0f}/{task.total:.0f}", total=plan.num_steps, completed=plan.first_step)
 
-    def stepped(self, step: int) -> None:
-        self.update(completed=step)
+    def stepped(self, row: Mapping[str, Any]) -> None:
+        self.update(completed=row["step"])
 
     def measured(self, progress: "SftProgress") -> None:
         training = "" if progress.train_loss is None else f"  training {progress.train_loss:.4f}"

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from scalerl.report.alarms import Alarm
     from scalerl.report.results import CurveResult
     from scalerl.run.derive import Derived
-    from scalerl.run.run import Outlooks, Run
+    from scalerl.run.health import Outlooks
+    from scalerl.run.run import Run
 
 
 def train(
@@ -99,7 +100,7 @@ def _try(recipe: str, run: "Run", derived: "Sequence[Derived]") -> None:
     from scalerl.run.trial import try_parts
 
     with setting_up(), closing(run):
-        trials = try_parts(run.parts)
+        trials = try_parts(run.parts, run.recipe)
     if derived:
         rows = [(each.key, json.dumps(each.value), each.reason) for each in derived]
         say(table(("derived setting", "value", "because"), rows))
@@ -237,7 +238,7 @@ class Terminal(RunTerminal):
         self._run = run
         for line in (f"{summary(run)} (train --check says more)", *run.parts.notices):
             self.print(line)
-        done, step = run.share_spent, run.pipeline.version
+        done, step = run.budget.share, run.pipeline.version
         self.show_bar("step {task.fields[step]}", total=1.0, completed=done, step=step)
         self.update(description="starting")
 
@@ -251,7 +252,7 @@ class Terminal(RunTerminal):
         parts.append(f"entropy {_number(row.get('loss/entropy'), 2)}")
         if row.get("outcome/stopped_frac"):
             parts.append(f"stopped {row['outcome/stopped_frac']:.0%}")
-        self.update(completed=self._run.share_spent, description="  ".join(parts), step=row["step"])
+        self.update(completed=self._run.budget.share, description="  ".join(parts), step=row["step"])
 
     def evaluating(self, finished: int, total: int) -> None:
         self.update(description=f"evaluating {finished}/{total}")

@@ -129,7 +129,10 @@ class TurnsEngine:
         self._engine, self._environments, self._decode = engine, environments, decode
         self._context, self._slots, self._clock = context, slots, clock
         self._now, self._held = _Underway(), _Underway()
-        self._tool_s = self._waited_s = 0.0
+        self.tool_s = 0.0
+        """Seconds that the steps of environments took outside of pauses, beside sampling or not."""
+        self.waited_s = 0.0
+        """Seconds outside of pauses in which nothing was sampled because all waited for environments."""
 
     @property
     def version(self) -> int:
@@ -153,11 +156,6 @@ class TurnsEngine:
         errors = [each.first_errors for each in self._environments.values()]
         return {name: redact(error) for each in errors for name, error in each.items()}
 
-    def take_seconds(self) -> tuple[float, float]:
-        """Return the seconds that steps took since the last call, and those in which nothing was sampled meanwhile."""
-        taken, self._tool_s, self._waited_s = (self._tool_s, self._waited_s), 0.0, 0.0
-        return taken
-
     def submit(self, requests: Sequence[Request]) -> None:
         if unknown := {request.environment for request in requests} - {"", *self._environments}:
             raise ValueError(f'no environment is called "{min(unknown)}"')
@@ -179,10 +177,12 @@ class TurnsEngine:
     def paused(self) -> Iterator[None]:
         """Put all conversations aside. Results of their steps that arrive meanwhile are taken in afterwards."""
         self._held, self._now = self._now, _Underway()
+        seconds = self.tool_s, self.waited_s
         try:
             with self._engine.paused():
                 yield
         finally:
+            self.tool_s, self.waited_s = seconds
             for each in self._now.open.values():
                 each.playing.steps.end(each.key)
             self._now, self._held = self._held, _Underway()
@@ -227,7 +227,7 @@ class TurnsEngine:
         each.playing.steps.tell(each.key, each.texts[-1] if each.texts else opening)
         # Now: a step of this process has been taken, and others must not count as its time.
         self._hear(each.playing.steps)
-        self._waited_s += self._clock() - each.submitted
+        self.waited_s += self._clock() - each.submitted
 
     def _hear(self, steps: Steps, wait_s: float = 0.0) -> None:
         """Keep what environments have replied, with the time, for the conversations that it is for."""
@@ -245,7 +245,7 @@ class TurnsEngine:
             if steps.num_pending:
                 self._hear(steps, _WAIT_S if idle else 0.0)
         if idle:
-            self._waited_s += self._clock() - started
+            self.waited_s += self._clock() - started
         arrived, self._now.arrived = self._now.arrived, []
         return arrived
 
@@ -267,7 +267,7 @@ class TurnsEngine:
     def _advanced(self, key: str, reply: Reply, at: float) -> Completion | None:
         """Go on after a step; return the conversation if it ends with it."""
         each = self._now.open[key]
-        self._tool_s += at - each.submitted
+        self.tool_s += at - each.submitted
         (step, reason, error), begins = read_reply(reply), not each.texts
         each.count(step)
         self._now.num_starting -= begins

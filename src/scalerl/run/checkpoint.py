@@ -8,14 +8,19 @@
 A checkpoint is written under a temporary name, flushed to the disk, then renamed. A crash leaves an unfinished folder,
 which the next save removes, but never half a checkpoint. A learner over ranks writes one file of tensors per rank
 (learner/saved.py), while training goes on.
+
+`Checkpoints` is the hook that writes them.
 """
 
 import json
 import os
 import re
 import shutil
+import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -26,8 +31,10 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from scalerl.atomic_files import UNFINISHED, new_folder, write_errors, write_failure
+from scalerl.config.parts import CheckpointSettings
 from scalerl.errors import CheckpointError
 from scalerl.learner.saved import SavedTensors, file_name
+from scalerl.run.hooks import Hook, RunEnd
 
 MANIFEST = "manifest.json"
 META = "meta.json"
@@ -178,3 +185,56 @@ def _crc32(path: Path) -> int:
         while block := file.read(_READ_BYTES):
             value = zlib.crc32(block, value)
     return value
+
+
+class Checkpoints(Hook):
+    """Saves a run when that is due and when it ends, at most once per step. It is the last of the hooks."""
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: CheckpointSettings,
+        *,
+        step: Callable[[], int],
+        content: Callable[[], Checkpoint],
+        best: Callable[[], int | None] = lambda: None,
+        paused: Callable[[], AbstractContextManager[object]] = nullcontext,
+        saved: int = -1,
+    ) -> None:
+        """`content` returns what to save at the current `step`, while the run is `paused`.
+
+        `best` is the step of the best evaluation, whose checkpoint is kept; `saved` is that of the newest checkpoint.
+        """
+        self._folder, self._settings, self._step, self._content = folder, settings, step, content
+        self._best, self._paused = best, paused
+        self._saved, self._saved_at = saved, time.monotonic()
+        self._writer, self._written = ThreadPoolExecutor(1, "checkpoint"), None
+
+    def after_step(self, done: Any, end: RunEnd | None) -> None:
+        step = self._step()
+        is_due = step > 0 and (step % self._settings.every == 0 or self._best() == step or self._is_late)
+        if step != self._saved and (end is not None or is_due):
+            self._save(step)
+
+    @property
+    def _is_late(self) -> bool:
+        return time.monotonic() - self._saved_at > 60 * self._settings.every_minutes
+
+    def _save(self, step: int) -> None:
+        with self._paused():
+            # Before the state is copied: a rank has room for one copy.
+            self.wait()
+            content = self._content()
+            self._written: Future[Path] | None = self._writer.submit(
+                save, self._folder, content, keep=self._settings.keep, keep_step=self._best()
+            )
+            if not isinstance(content.tensors, WritesTensors):
+                # Others have a copy of their state, and training continues while they write it.
+                self.wait()
+        self._saved, self._saved_at = step, time.monotonic()
+
+    def wait(self) -> None:
+        """Return when no checkpoint is being written; raise what stopped the last one."""
+        written, self._written = self._written, None
+        if written is not None:
+            written.result()

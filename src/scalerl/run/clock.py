@@ -6,10 +6,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from scalerl.learner.late import LateMetrics
-from scalerl.loop.pipeline import StepDone
+from scalerl.run.hooks import Hook, RunEnd
 
 # What a second can be spent on; only training is on the compute axis.
 TRAINING = "training"
@@ -26,7 +26,30 @@ _COUNTED = ("gpu_hours", "flops", "flops/generator", "flops/learner", "flops/eva
 _AXIS = {"flops/generator": "flops", "flops/learner": "flops"}
 
 
-class Clock:
+class Pace:
+    """Tells how much of a step's time was a stall: a suspended process, or a machine that others took.
+
+    A step is compared with the median of the last PACE_STEPS. What it took beyond that median is a stall if the step
+    took STALL_FACTOR times as long and STALL_S longer. A lasting change of pace becomes the median after half of the
+    window.
+
+    PPO-off-policy-k samples for k steps before the first of them, which is therefore always longer than the others.
+    With rounds of several steps, a step is compared with those at the same place in earlier rounds.
+    """
+
+    def __init__(self, *, round_steps: int = 1) -> None:
+        self._round_steps = round_steps
+        self._seconds: deque[float] = deque(maxlen=PACE_STEPS * round_steps)
+
+    def stalled_s(self, seconds: float) -> float:
+        """Return the stalled part of a step that took this long, and remember the step."""
+        same_place = list(self._seconds)[-self._round_steps :: -self._round_steps]
+        usual = statistics.median(same_place) if len(same_place) >= FEWEST_STEPS else math.inf
+        self._seconds.append(seconds)
+        return seconds - usual if seconds > max(STALL_FACTOR * usual, usual + STALL_S) else 0.0
+
+
+class Clock(Hook):
     """Counts what a run has spent so far. Values only grow, and `row` returns them for every row and checkpoint.
 
     gpu_hours is devices x wall time of training, including idle time. It starts with `start_training`; time before that
@@ -39,14 +62,39 @@ class Clock:
         devices: int = 1,
         now: Callable[[], float] = time.monotonic,
         since: float | None = None,
-        spent: Mapping[str, float] | None = None,
+        spent: Mapping[str, float] = MappingProxyType({}),
+        within: Mapping[Aside, Callable[[], float]] = MappingProxyType({}),
+        pace: Pace | None = None,
+        work: Callable[[Any], Mapping[str, float]] = lambda done: {},
     ) -> None:
-        """`since` is when start-up began, if before now; `spent` is what a resumed run starts from (see `larger`)."""
-        self._devices = devices
-        self._now = now
+        """`since` is when start-up began, if before now; `spent` is what a resumed run starts from (see `larger`).
+
+        `within` has counters of seconds that pass while training and are not training, such as compilation. `work`
+        returns what a step added to FLOPs and tokens (see `add`).
+        """
+        self._devices, self._now, self._within, self._work = devices, now, within, work
+        self._pace = pace or Pace()
         self._kind = START_UP
-        self._spent = dict.fromkeys(_COUNTED, 0.0) | {key: float((spent or {}).get(key, 0.0)) for key in _COUNTED}
+        self._spent = {key: float(spent.get(key, 0.0)) for key in _COUNTED}
         self._since = now() if since is None else since
+        self._counters = {kind: read() for kind, read in within.items()}
+        self._trained_s = self._spent[_SECONDS[TRAINING]]
+        self.at_step = dict(self._spent)
+        """What was spent when the last step ended."""
+
+    def after_step(self, done: Any, end: RunEnd | None) -> None:
+        """Count the work of a step, and what of its time was a stall."""
+        if done is None:
+            return
+        self._update()
+        training = _SECONDS[TRAINING]
+        self._reclassify("stalled", self._pace.stalled_s(self._spent[training] - self._trained_s))
+        self._trained_s = self._spent[training]
+        self.add(self._work(done))
+        self.at_step = dict(self._spent)
+
+    def state(self) -> dict[str, Any]:
+        return {"clock": self.row()}
 
     def start_training(self) -> None:
         """End start-up; time counts as training from here."""
@@ -63,14 +111,6 @@ class Clock:
         finally:
             self._update()
             self._kind = outer
-
-    def recount(self, kind: Aside, seconds: float) -> None:
-        """Reclassify training seconds already counted as `kind`, e.g. compilation."""
-        self._update()
-        seconds = min(max(seconds, 0.0), self._spent[_SECONDS[TRAINING]])
-        self._spent[_SECONDS[TRAINING]] -= seconds
-        self._spent["gpu_hours"] -= self._devices * seconds / 3600
-        self._spent[_SECONDS[kind]] += seconds
 
     def add(self, done: Mapping[str, float]) -> None:
         """Add work by its field: "flops/generator", "flops/learner", "flops/evaluation" or "tokens".
@@ -97,29 +137,17 @@ class Clock:
         self._spent[_SECONDS[self._kind]] += elapsed
         if self._kind == TRAINING:
             self._spent["gpu_hours"] += self._devices * elapsed / 3600
+        for kind, read in self._within.items():
+            before, self._counters[kind] = self._counters[kind], read()
+            if self._kind == TRAINING:
+                self._reclassify(kind, min(self._counters[kind] - before, elapsed))
 
-
-class Pace:
-    """Tells how much of a step's time was a stall: a suspended process, or a machine that others took.
-
-    A step is compared with the median of the last PACE_STEPS. What it took beyond that median is a stall if the step
-    took STALL_FACTOR times as long and STALL_S longer. A lasting change of pace becomes the median after half of the
-    window.
-
-    PPO-off-policy-k samples for k steps before the first of them, which is therefore always longer than the others.
-    With rounds of several steps, a step is compared with those at the same place in earlier rounds.
-    """
-
-    def __init__(self, *, round_steps: int = 1) -> None:
-        self._round_steps = round_steps
-        self._seconds: deque[float] = deque(maxlen=PACE_STEPS * round_steps)
-
-    def stalled_s(self, seconds: float) -> float:
-        """Return the stalled part of a step that took this long, and remember the step."""
-        same_place = list(self._seconds)[-self._round_steps :: -self._round_steps]
-        usual = statistics.median(same_place) if len(same_place) >= FEWEST_STEPS else math.inf
-        self._seconds.append(seconds)
-        return seconds - usual if seconds > max(STALL_FACTOR * usual, usual + STALL_S) else 0.0
+    def _reclassify(self, kind: Aside, seconds: float) -> None:
+        """Count training seconds as `kind`, never more than there are."""
+        seconds = min(max(seconds, 0.0), self._spent[_SECONDS[TRAINING]])
+        self._spent[_SECONDS[TRAINING]] -= seconds
+        self._spent["gpu_hours"] -= self._devices * seconds / 3600
+        self._spent[_SECONDS[kind]] += seconds
 
 
 def larger(*spent: Mapping[str, Any]) -> dict[str, float]:
@@ -128,14 +156,3 @@ def larger(*spent: Mapping[str, Any]) -> dict[str, float]:
     Steps after the checkpoint are repeated, but what they spent was spent.
     """
     return {key: max((float(row[key]) for row in spent if key in row), default=0.0) for key in _COUNTED}
-
-
-def step_times(done: StepDone) -> dict[str, float]:
-    """Return the columns that say where the seconds of a step went; on a GPU this waits for the step."""
-    timings = done.timings
-    step_s, wait_s = timings.step_s, timings.wait_s
-    if isinstance(done.metrics, LateMetrics):
-        # The host only launched the step, and waited for it elsewhere.
-        step_s = done.metrics.get("time/step_s", step_s)
-        wait_s = max(timings.total_s - step_s - timings.push_s, 0.0)
-    return {"time/step_s": step_s, "time/wait_s": wait_s, "time/push_s": timings.push_s}

@@ -19,7 +19,7 @@ from scalerl.errors import RecipeError
 from scalerl.loop.requests import Text
 from scalerl.models.load import load_config, load_tokenizer
 from scalerl.models.shape import ModelShape
-from scalerl.run.parts import build_whole_task
+from scalerl.tasks.build import build_whole_task
 from scalerl.tasks.task import Task
 
 RATE = 5e-3
@@ -67,7 +67,9 @@ def _derivations(recipe: Recipe, path: str) -> Iterable[Derived]:
     trust = recipe.model.trust_remote_code
     config, tokenizer = load_config(path, trust_remote_code=trust), load_tokenizer(path, trust_remote_code=trust)
     shape, device = ModelShape.from_config(config), "cuda" if torch.cuda.is_available() else "cpu"
-    task = build_whole_task(recipe)
+    if recipe.tasks:
+        raise RecipeError("settings can be derived for one task, not for several: set them, or train on one task")
+    task = build_whole_task(recipe.task, recipe.evaluation)
     is_open = frozenset(recipe.derived).__contains__
 
     template = bool(getattr(tokenizer, "chat_template", None))

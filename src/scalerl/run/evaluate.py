@@ -1,6 +1,7 @@
 """Measure a model on evaluation sets: the rows of evals.jsonl and of `scalerl eval`."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from typing import Any
@@ -8,32 +9,75 @@ from typing import Any
 from scalerl.config import Recipe
 from scalerl.errors import GraderError
 from scalerl.graders.sandbox.job import KINDS, STOPPED
-from scalerl.loop.evaluate import Asked, EvalResult, Evaluation, eval_requests
+from scalerl.loop.evaluate import EvalResult, Evaluation
+from scalerl.loop.pipeline import StepDone
 from scalerl.loop.requests import Text
 from scalerl.loop.seams import Engine
+from scalerl.loop.watchdog import Watchdog
+from scalerl.models.shape import work_flops
+from scalerl.run.clock import Clock
 from scalerl.run.derive import derive
-from scalerl.run.parts import Inputs, build_engine, load_inputs
-from scalerl.run.prompts import EvalSet
+from scalerl.run.hooks import Hook, RunEnd
+from scalerl.run.inputs import Inputs, load_inputs
+from scalerl.run.observer import RunObserver
+from scalerl.run.parts import Parts, build_engine
+from scalerl.run.rows import Rows
 from scalerl.store import Row
-from scalerl.types import Completion, Group, Request
+from scalerl.types import Completion, Group
+
+SAMPLES_KEPT = 4
+"""Completions written to samples.jsonl at each evaluation."""
 
 
-def set_requests(eval_set: EvalSet, inputs: Inputs, *, step: int) -> list[Request]:
-    """Return the requests of one set."""
-    settings = inputs.recipe.evaluation
-    sampling = settings.sampling(eval_set.name)
-    return eval_requests(
-        eval_set.name,
-        eval_set.problems,
-        encode=eval_set.prompts.tokens.__getitem__,
-        plan=inputs.length.plan,
-        samples_per_prompt=sampling.samples_per_prompt,
-        seed=settings.seed,
-        step=step,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        environment=eval_set.environment,
-    )
+class Evaluations(Hook):
+    """Evaluates a run every so many steps, before its first step and at its end, while training is paused."""
+
+    def __init__(
+        self, parts: Parts, rows: Rows, clock: Clock, *, every: int, observer: RunObserver, watchdog: Watchdog
+    ) -> None:
+        self._parts, self._rows, self._clock = parts, rows, clock
+        self._every, self._observer, self._watchdog = every, observer, watchdog
+        self.last = max((row["step"] for row in rows.evals), default=-1)
+        """The last step that was evaluated on every set."""
+
+    def after_step(self, done: StepDone | None, end: RunEnd | None) -> None:
+        step = self._parts.pipeline.version
+        is_due = step % self._every == 0 or (end is not None and end.kind in ("budget", "data"))
+        # A run that was asked to stop ends without an evaluation, which may take long; a resumed one catches up on it.
+        if is_due and self.last < step and not self._observer.stopping():
+            self._rows.flush()
+            self._evaluate(step, () if done is None else done.batch.groups)
+
+    def _evaluate(self, step: int, groups: Sequence[Group]) -> None:
+        """Evaluate and write the rows; `groups` are training groups to show beside them."""
+        parts, engine, before = self._parts, self._parts.engine, self._parts.engine.eval_work
+        with self._clock.aside("evaluation"), engine.paused():
+            engine.push_weights(parts.learner.weights(), step)
+            spent = self._clock.row()
+            evaluation = begin_evaluation(engine, parts.inputs, step=step, on_progress=self._on_progress)
+            with self._watchdog.watching("the grader"):
+                if not evaluation.finish(lambda: bool(self._observer.stopping())):
+                    # A resumed run evaluates this step again.
+                    return
+            results = evaluation.results()
+            if step == 0:
+                # Training may make answers readable; a grader that fails on every answer stays broken.
+                check_verdicts(results, parts.inputs, allowed=["no_answer"])
+            samples = sample_rows(groups[:SAMPLES_KEPT], parts.inputs.text)
+            self._rows.add_evaluation(step, eval_rows(results, spent), samples)
+            self.last = step
+        self._clock.add({"flops/evaluation": work_flops(parts.learner.shape, before, engine.eval_work)})
+
+    def _on_progress(self, finished: int, total: int) -> None:
+        # Not watched: a blocked terminal is not a grader that hangs.
+        with self._watchdog.watching(None):
+            self._observer.evaluating(finished, total)
+
+
+def complete(evals: Sequence[Row], num_sets: int) -> list[Row]:
+    """Return the rows of evaluations that have one for every set."""
+    num_rows = Counter(row["step"] for row in evals)
+    return [row for row in evals if num_rows[row["step"]] == num_sets]
 
 
 def evaluate_all(engine: Engine, inputs: Inputs, *, step: int) -> dict[str, EvalResult]:
@@ -51,25 +95,14 @@ def begin_evaluation(
     on_progress: Callable[[int, int], None] = lambda finished, total: None,
 ) -> Evaluation:
     """Submit the requests of all sets."""
-    asked = {
-        each.name: Asked(set_requests(each, inputs, step=step), each.judge, each.prompts_hash)
-        for each in inputs.eval_sets
-    }
+    asked = {each.name: each.asked(step) for each in inputs.eval_sets}
     return Evaluation(engine, asked, graders=inputs.graders, on_progress=on_progress)
 
 
-def eval_rows(results: Mapping[str, EvalResult], step: int, attempt: int, spent: Mapping[str, float]) -> list[Row]:
-    """Return the rows of evals.jsonl."""
-    return [
-        {
-            "step": step,
-            "attempt": attempt,
-            "set": name,
-            **{key: spent[key] for key in ("gpu_hours", "flops", "tokens")},
-            **result_row(result),
-        }
-        for name, result in results.items()
-    ]
+def eval_rows(results: Mapping[str, EvalResult], spent: Mapping[str, float]) -> list[Row]:
+    """Return the rows of evals.jsonl, without step and attempt."""
+    columns = {key: spent[key] for key in ("gpu_hours", "flops", "tokens")}
+    return [{"set": name, **columns, **result_row(result)} for name, result in results.items()]
 
 
 def sample_rows(groups: Sequence[Group], text: Text) -> list[dict[str, Any]]:
@@ -105,7 +138,7 @@ def evaluate_model(recipe: Recipe, sets: Collection[str] = ()) -> list[dict[str,
     """Measure the recipe's model, untrained, on evaluation sets, all of them or `sets`; return one row per set."""
     recipe, _ = derive(recipe)
     inputs = load_inputs(recipe, sets=sets)
-    with closing(inputs.graders), closing(build_engine(inputs)) as engine:
+    with closing(inputs.graders), closing(build_engine(recipe, inputs)) as engine:
         results = evaluate_all(engine, inputs, step=0)
         check_verdicts(results, inputs)
     return [

@@ -1,67 +1,85 @@
-"""What a run says about its own health at each evaluation: forecasts of its curves, and alarms."""
+"""What a run says about its own health at each evaluation: forecasts of its curves, and alarms.
+
+The only module of this room that reads curves: what it imports from `report` is all that a run needs of the predictive
+half.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from scalerl.config import Recipe, remedies
 from scalerl.report.alarms import Alarm, AlarmKind, AlarmNews, alarms
 from scalerl.report.columns import number_columns
-from scalerl.report.outlook import Axis, LiveForecast, preferred_axis
+from scalerl.report.outlook import LiveForecast, preferred_axis
 from scalerl.report.results import CurveResult
-from scalerl.run.clock import Pace
+from scalerl.run.clock import Clock
+from scalerl.run.hooks import Hook, RunEnd
+from scalerl.run.rows import Rows
+from scalerl.store import Row
 
-Row = Mapping[str, Any]
+Outlooks = Mapping[str, CurveResult | None]
+"""The forecast of each evaluation set, None before there is one."""
 
 
-class Health:
-    """Collects, between evaluations, what a person should know."""
+class Health(Hook):
+    """Reports each evaluation with forecasts and with what a person should know since the last one."""
 
-    def __init__(self, recipe: Recipe, *, trained_s: float) -> None:
-        """`trained_s` is the training time of earlier attempts."""
-        self._remedies = remedies(recipe)
-        self._news = AlarmNews()
-        self._pace = Pace(round_steps=recipe.pipeline.push_every if recipe.pipeline.drain else 1)
-        self._trained_s = trained_s
-        self._stalled_s = 0.0
-        self._grader_errors: Mapping[str, str] = {}
-
-    def stalled_s(self, trained_s: float) -> float:
-        """Return how much of the last step was a stall, from the run's training time after it."""
-        stalled_s = self._pace.stalled_s(trained_s - self._trained_s)
-        self._trained_s = trained_s - stalled_s
-        self._stalled_s += stalled_s
-        return stalled_s
-
-    def outlooks(
-        self, evals: Sequence[Row], sets: Sequence[str], end_compute: Callable[[Axis], float | None]
-    ) -> dict[str, CurveResult | None]:
-        """Return the forecast of each evaluation set, None before there is one."""
-        by_set = {name: [row for row in evals if row["set"] == name] for name in sets}
-        axes: dict[str, Axis] = {name: preferred_axis(rows) for name, rows in by_set.items()}
-        return {
-            name: LiveForecast.from_rows(rows, end_compute(axes[name]), axis=axes[name]).outlook()
-            for name, rows in by_set.items()
-        }
-
-    def alarms(
+    def __init__(
         self,
-        metrics: Sequence[Row],
-        evals: Sequence[Row],
-        outlooks: Mapping[str, CurveResult | None],
-        grader_errors: Mapping[str, str],
-    ) -> list[Alarm]:
-        """Return what is new since the last call."""
-        by_set = {name: [row for row in evals if row["set"] == name] for name in outlooks}
-        columns = number_columns(metrics)
-        raised = alarms(columns, curves=outlooks, evals=by_set, spent=metrics, remedies=self._remedies)
-        present = [alarm for alarm in raised if alarm.ended is None]
-        return [*self._news.update(present), *self._events(grader_errors)]
+        rows: Rows,
+        clock: Clock,
+        report: Callable[[Sequence[Row], Outlooks, Sequence[Alarm]], None],
+        *,
+        at_end: Callable[[str], float | None] = lambda axis: None,
+        errors: Callable[[], Mapping[str, str]] = dict,
+        remedies: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    ) -> None:
+        """`at_end` returns the compute at the end of the budget, `errors` the first exception of each grader.
 
-    def _events(self, grader_errors: Mapping[str, str]) -> list[Alarm]:
+        `remedies` are the settings that help against each kind of alarm.
+        """
+        self._rows, self._clock, self._report = rows, clock, report
+        self._at_end, self._errors, self._remedies = at_end, errors, remedies
+        self._news = AlarmNews()
+        self._num_reported, self._stalled_s = len(rows.evals), clock.row()["time/stalled_s"]
+        self._known_errors: Mapping[str, str] = {}
+
+    def after_step(self, done: Any, end: RunEnd | None) -> None:
+        new = self._rows.evals[self._num_reported :]
+        if not new:
+            return
+        self._num_reported += len(new)
+        with self._clock.aside("evaluation"):
+            outlooks = {row["set"]: self._outlook(row["set"]) for row in new}
+            self._report(new, outlooks, self._alarms(outlooks))
+
+    def _of_set(self, name: str) -> list[Row]:
+        return [row for row in self._rows.evals if row["set"] == name]
+
+    def _outlook(self, name: str) -> CurveResult | None:
+        rows = self._of_set(name)
+        axis = preferred_axis(rows)
+        return LiveForecast.from_rows(rows, self._at_end(axis), axis=axis).outlook()
+
+    def _alarms(self, outlooks: Outlooks) -> list[Alarm]:
+        """Return what is new since the last call."""
+        metrics = self._rows.metrics
+        raised = alarms(
+            number_columns(metrics),
+            curves=outlooks,
+            evals={name: self._of_set(name) for name in outlooks},
+            spent=metrics,
+            remedies=self._remedies,
+        )
+        return [*self._news.update([alarm for alarm in raised if alarm.ended is None]), *self._events()]
+
+    def _events(self) -> list[Alarm]:
         """Return what happened once: the first exception of each grader, and stalls."""
-        new, self._grader_errors = grader_errors.items() - self._grader_errors.items(), dict(grader_errors)
-        events = [Alarm(kind=AlarmKind.GRADER_ERROR, subject=name, detail=error) for name, error in sorted(new)]
-        if self._stalled_s:
-            events.append(Alarm(kind=AlarmKind.STALLED, value=self._stalled_s))
-            self._stalled_s = 0.0
+        before, self._known_errors = self._known_errors, dict(self._errors())
+        new = sorted(self._known_errors.items() - before.items())
+        events = [Alarm(kind=AlarmKind.GRADER_ERROR, subject=name, detail=error) for name, error in new]
+        stalled_s = self._clock.row()["time/stalled_s"] - self._stalled_s
+        if stalled_s > 0:
+            events.append(Alarm(kind=AlarmKind.STALLED, value=stalled_s))
+            self._stalled_s += stalled_s
         return events

@@ -1,15 +1,16 @@
 """The problems of a run with their prompts as tokens: what it trains on, and the sets it is evaluated on."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from scalerl.config.parts import EvaluationSettings
 from scalerl.errors import RecipeError
-from scalerl.loop.evaluate import hash_prompts
+from scalerl.loop.evaluate import Asked, eval_requests, hash_prompts
 from scalerl.loop.grading import GraderRunner, Judge, Purpose, graders_of, opened_thinking
 from scalerl.loop.requests import Text
 from scalerl.tasks.task import Task
-from scalerl.types import Problem
+from scalerl.types import LengthPlan, Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,15 +31,27 @@ class EvalSet:
     prompts: Prompts
     judge: Judge
     prompts_hash: str
+    settings: EvaluationSettings
+    plan: Callable[[int], LengthPlan]
+    """The length limits of a completion, by its seed."""
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         return tuple(self.prompts.tokens)
 
-    @property
-    def environment(self) -> str:
-        """The name of its environment in requests; empty without one."""
-        return self.name if self.task.environment.name else ""
+    def asked(self, step: int) -> Asked:
+        """Return what an evaluation after this step asks, and who judges the answers."""
+        requests = eval_requests(
+            self.name,
+            self.problems,
+            encode=self.prompts.tokens.__getitem__,
+            plan=self.plan,
+            seed=self.settings.seed,
+            step=step,
+            environment=self.name if self.task.environment.name else "",
+            **self.settings.sampling(self.name)._asdict(),
+        )
+        return Asked(requests, self.judge, self.prompts_hash)
 
 
 def encode_prompts(
@@ -66,7 +79,15 @@ def encode_prompts(
 
 
 def eval_set(
-    name: str, task: Task, *, text: Text, graders: GraderRunner, max_tokens: int, threshold: float = 1.0
+    name: str,
+    task: Task,
+    settings: EvaluationSettings,
+    *,
+    text: Text,
+    graders: GraderRunner,
+    plan: Callable[[int], LengthPlan],
+    max_tokens: int,
+    threshold: float,
 ) -> EvalSet:
     """Encode the evaluation problems of a task and check that its grader can be used."""
     prompts = encode_prompts(name, task, task.evaluation, text=text, max_tokens=max_tokens, purpose="evaluation")
@@ -74,7 +95,9 @@ def eval_set(
     judge = Judge(graders=graders_of(task), decode_all=text.decode_all, opening=opening, threshold=threshold)
     graders.check(judge)
     prompts_hash = hash_prompts(tuple(prompts.tokens))
-    return EvalSet(name=name, task=task, prompts=prompts, judge=judge, prompts_hash=prompts_hash)
+    return EvalSet(
+        name=name, task=task, prompts=prompts, judge=judge, prompts_hash=prompts_hash, settings=settings, plan=plan
+    )
 
 
 def hash_problems(problems: Iterable[Problem]) -> str:

@@ -14,6 +14,9 @@ from typing import Any, Literal, NamedTuple
 
 from scalerl.config.secrets import redact
 from scalerl.errors import SinkError
+from scalerl.run.hooks import Hook, RunEnd
+from scalerl.run.rows import Rows
+from scalerl.store import Row
 
 Kind = Literal["train", "eval"]
 
@@ -100,21 +103,31 @@ SINKS: dict[str, Callable[[Path, Mapping[str, Any], int], Sink]] = {
 }
 
 
-class Sinks:
-    """The sinks of a run. One that raises is dropped with a warning."""
+class Sinks(Hook):
+    """Sends the rows of a run to its sinks. A sink that raises is dropped with a warning."""
 
-    def __init__(self, names: Iterable[str], folder: Path, recipe: Mapping[str, Any], attempt: int) -> None:
+    def __init__(
+        self, names: Iterable[str], rows: Rows, *, folder: Path, recipe: Mapping[str, Any], attempt: int
+    ) -> None:
+        self._rows, self._num_sent = rows, {"train": len(rows.metrics), "eval": len(rows.evals)}
         self._open: dict[str, Sink] = {}
         for name in names:
             with self._guarded(name):
                 self._open[name] = SINKS[name](folder, recipe, attempt)
 
-    def log(self, row: Mapping[str, Any], kind: Kind) -> None:
-        for name, sink in list(self._open.items()):
-            with self._guarded(name):
-                sink.log(scalars(row, kind), row["step"])
+    def after_step(self, done: Any, end: RunEnd | None) -> None:
+        """Send the rows that were written since the last call."""
+        kinds: dict[Kind, list[Row]] = {"train": self._rows.metrics, "eval": self._rows.evals}
+        for kind, rows in kinds.items():
+            new = rows[self._num_sent[kind] :]
+            self._num_sent[kind] += len(new)
+            for name, sink in list(self._open.items()):
+                with self._guarded(name):
+                    for row in new:
+                        sink.log(scalars(row, kind), row["step"])
 
     def close(self) -> None:
+        self.after_step(None, None)
         for name, sink in list(self._open.items()):
             with self._guarded(name):
                 sink.close()

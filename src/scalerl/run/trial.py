@@ -12,11 +12,13 @@ import math
 
 import numpy as np
 
+from scalerl.config import Recipe
+from scalerl.config.parts import RewardSettings
 from scalerl.errors import GraderError, RecipeError
 from scalerl.import_path import one_line, own_place
 from scalerl.loop.grading import reward_of
-from scalerl.run.evaluate import conversation_row, set_requests
-from scalerl.run.parts import Parts, request_maker
+from scalerl.run.evaluate import conversation_row
+from scalerl.run.parts import Parts
 from scalerl.tasks.curriculum import Issued
 from scalerl.types import Batch, Completion, Group
 
@@ -27,13 +29,13 @@ NUM_TOKENS = 8
 _NONSENSE = "qzx"
 
 
-def try_parts(parts: Parts) -> list[str]:
+def try_parts(parts: Parts, recipe: Recipe) -> list[str]:
     """Try the graders, the environments and a step; an error is one sentence.
 
     Return what users' own graders made of an answer, and a conversation with each environment, as lines for people.
     """
     graders, conversations = try_graders(parts), try_talking(parts)
-    try_step(parts)
+    try_step(parts, recipe)
     return [*graders, *conversations]
 
 
@@ -41,10 +43,9 @@ def try_talking(parts: Parts) -> list[str]:
     """Hold one conversation of each set that has an environment; GraderError if the environment fails."""
     shown = []
     for eval_set in parts.inputs.eval_sets:
-        if not eval_set.environment:
+        if eval_set.name not in parts.inputs.environments:
             continue
-        requests = set_requests(eval_set, parts.inputs, step=0)
-        parts.engine.submit(requests[:1])
+        parts.engine.submit(eval_set.asked(step=0).requests[:1])
         while not (completions := parts.engine.poll()):
             pass
         (completion,) = completions
@@ -97,9 +98,9 @@ def try_graders(parts: Parts) -> list[str]:
     return lines
 
 
-def try_step(parts: Parts) -> None:
+def try_step(parts: Parts, recipe: Recipe) -> None:
     """Train once on made-up completions; RecipeError if a function of the user's fails, or nothing finite results."""
-    recipe, groups = parts.inputs.recipe, made_up_groups(parts)
+    groups = made_up_groups(parts, recipe.reward)
     parts_of_step = (recipe.loss, recipe.weights, recipe.advantage.baseline, recipe.advantage.normalisation)
     own = [part.name for part in parts_of_step if ":" in part.name]
     try:
@@ -119,7 +120,7 @@ def try_step(parts: Parts) -> None:
         )
 
 
-def made_up_groups(parts: Parts) -> tuple[Group, ...]:
+def made_up_groups(parts: Parts, reward: RewardSettings) -> tuple[Group, ...]:
     """Return groups of random tokens after the shortest prompts; in each one completion is right and one wrong.
 
     All have ended by themselves, so that no filter on truncated ones drops them.
@@ -127,7 +128,6 @@ def made_up_groups(parts: Parts) -> tuple[Group, ...]:
     inputs, version = parts.inputs, parts.learner.version
     tokens = {problem: ids for of_task in parts.prompts.values() for problem, ids in of_task.tokens.items()}
     shortest = sorted(tokens, key=lambda problem: len(tokens[problem]))[:NUM_GROUPS]
-    make = request_maker(inputs, parts.prompts)
     vocabulary, rng = inputs.model.model.config.vocab_size, np.random.default_rng(0)
     groups = []
     for problem in shortest:
@@ -140,10 +140,10 @@ def made_up_groups(parts: Parts) -> tuple[Group, ...]:
                 forced=np.zeros(NUM_TOKENS, np.bool_),
                 finish="stop",
             )
-            for request in make.requests(Issued(problem_id=problem.id, epoch=0))[:2]
+            for request in parts.make_requests.requests(Issued(problem_id=problem.id, epoch=0))[:2]
         ]
         rewards = [
-            reward_of(value, inputs.recipe.reward) + inputs.length.adjust(len(completion), value == 1.0)
+            reward_of(value, reward) + inputs.length.adjust(len(completion), value == 1.0)
             for completion, value in zip(completions, (1.0, 0.0), strict=True)
         ]
         groups.append(

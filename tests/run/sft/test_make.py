@@ -3,6 +3,7 @@ import json
 import math
 import os
 import signal
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
@@ -22,10 +23,11 @@ from scalerl.loop.requests import Text
 from scalerl.models.load import EMBEDDED
 from scalerl.models.tiny import TinyShape, build_tokenizer
 from scalerl.run.evaluate import evaluate_model
-from scalerl.run.parts import build_tasks
+from scalerl.run.observer import RunObserver
 from scalerl.run.sft import learner as learner_module
 from scalerl.run.sft.demonstrations import NEW_STEPS
-from scalerl.run.sft.make import MADE_BY, NEW_LR, SftObserver, SftPlan, SftProgress, SftResult, load_inputs, sft
+from scalerl.run.sft.make import MADE_BY, NEW_LR, SftPlan, SftProgress, SftResult, load_inputs, sft
+from scalerl.tasks.build import build_tasks
 
 SUMS = "{name='arithmetic', num_problems=10, min_terms=2, max_terms=3, max_number=9}"
 CODE = "{name='programs', num_problems=4, max_steps=2}"
@@ -99,7 +101,7 @@ def test_the_folder_is_an_ordinary_one_with_a_record(made: SftResult):
     assert record["gain_last_fifth"] == pytest.approx(made.gain_last_fifth, abs=1e-4)
 
 
-class Watcher(SftObserver):
+class Watcher(RunObserver):
     """Keeps what it sees, and asks to stop, or kills its process, after a number of steps."""
 
     def __init__(self, stop_after: float = math.inf, kill_after: float = math.inf) -> None:
@@ -108,12 +110,12 @@ class Watcher(SftObserver):
         self.step = 0
         self.stop_after, self.kill_after = stop_after, kill_after
 
-    def started(self, plan: SftPlan) -> None:
+    def planned(self, plan: SftPlan) -> None:
         self.plan = plan
 
-    def stepped(self, step: int) -> None:
-        self.step = step
-        if step == self.kill_after:
+    def stepped(self, row: Mapping[str, Any]) -> None:
+        self.step = row["step"]
+        if self.step == self.kill_after:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def measured(self, progress: SftProgress) -> None:
@@ -141,8 +143,8 @@ def test_stopped_and_killed_run_resumes_to_the_same_weights(made: SftResult, tmp
     result = made_by(recipe, out, resume=True, observer=watcher)
     assert watcher.plan is not None
     assert watcher.plan.first_step == 30
-    assert [(point.step, point.heldout_loss) for point in result.curve] == [
-        (point.step, point.heldout_loss) for point in made.curve
+    assert [dataclasses.replace(point, elapsed_s=0.0) for point in result.curve] == [
+        dataclasses.replace(point, elapsed_s=0.0) for point in made.curve
     ]
     trained, expected = (AutoModelForCausalLM.from_pretrained(each).state_dict() for each in (out, made.folder))
     assert all(weight.equal(expected[name]) for name, weight in trained.items())
@@ -155,8 +157,9 @@ def test_diverged_run_ends_at_its_next_measurement(tmp_path: Path):
     out = tmp_path / "model"
     with pytest.raises(LearnerError, match=r"loss is nan after step \d+: .* start again with a lower sft\.lr$"):
         sft(recipe_of(lr=1e18, steps=20), out, shape=SMALL)
+    # The weights of that step are not saved.
     assert not out.exists()
-    assert len(list((tmp_path / "model.checkpoints").iterdir())) == 1
+    assert list((tmp_path / "model.checkpoints").iterdir()) == []
 
 
 def test_step_without_a_finite_loss_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -190,7 +193,7 @@ def test_several_tasks_share_a_base_by_weight(tmp_path: Path):
     result = sft(recipe, tmp_path / "both", shape=wide)
     assert result is not None
     assert (result.plan.num_demonstrations, result.plan.num_heldout) == (600, 60)
-    text, tasks = text_of(tmp_path / "both"), build_tasks(recipe)
+    text, tasks = text_of(tmp_path / "both"), build_tasks(recipe.task, recipe.tasks, recipe.evaluation)
     for demonstrated in tasks.values():
         assert demonstrated.demonstrations is not None
         for item in demonstrated.demonstrations(20, 0):

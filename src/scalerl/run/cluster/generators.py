@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from scalerl.choose import entry
-from scalerl.config import Recipe, body_dtype, replaced
+from scalerl.config import body_dtype
+from scalerl.config.parts import LearnerSettings, ModelSettings, RolloutSettings
 from scalerl.models.load import LoadedModel, load_model, name_elsewhere
 from scalerl.remote.child import ChildLink
 from scalerl.remote.peer import Limits, Link
@@ -19,69 +20,77 @@ from scalerl.rollout.fleet.generator import Generator
 from scalerl.run.cluster.place import Place
 
 
-def make_engine(model: LoadedModel, recipe: Recipe, *, slots: int, gpu: bool) -> Any:
+def make_engine(model: LoadedModel, settings: ModelSettings, rollout: RolloutSettings) -> Any:
     """Return an engine that samples from a copy of the model, on the model's device."""
-    make, rollout = entry(ENGINES, recipe.rollout.engine, "rollout.engine"), recipe.rollout
-    return make(model, rollout.model_copy(update={"slots": slots}), **_arithmetic(recipe, gpu=gpu))
+    make = entry(ENGINES, rollout.engine, "rollout.engine")
+    return make(model, rollout, **_arithmetic(settings, gpu=model.device.type == "cuda"))
 
 
-def _arithmetic(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
+def _arithmetic(settings: ModelSettings, *, gpu: bool) -> dict[str, Any]:
     """Return how engines compute, and what they record of it."""
     return {
-        "dtype": getattr(torch, body_dtype(recipe.model, gpu=gpu)),
-        "fp32_head": recipe.model.fp32_head in ("both", "generator"),
-        "records_experts": recipe.model.router_replay,
+        "dtype": getattr(torch, body_dtype(settings, gpu=gpu)),
+        "fp32_head": settings.fp32_head in ("both", "generator"),
+        "records_experts": settings.router_replay,
     }
 
 
-def load_engine(recipe: Recipe, *, slots: int, device: str = "") -> Any:
+def load_engine(settings: ModelSettings, rollout: RolloutSettings, *, device: str = "") -> Any:
     """Load the model on the device, or on the only one that this process sees, and return an engine with a copy."""
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     gpu = target.type == "cuda"
     if gpu and target.index is not None:
         # Streams, events and graphs of the engine would otherwise be on the first GPU.
         torch.cuda.set_device(target)
-    assert recipe.model.path is not None, "checked by load_inputs"
+    assert settings.path is not None, "checked by load_inputs"
     model = load_model(
-        recipe.model.path,
+        settings.path,
         # Rounded already: every weight comes with the first push, and the device need not hold FP32 ones meanwhile.
-        dtype=getattr(torch, body_dtype(recipe.model, gpu=gpu)),
+        dtype=getattr(torch, body_dtype(settings, gpu=gpu)),
         device=target,
-        context=recipe.rollout.context,
-        trust_remote_code=recipe.model.trust_remote_code,
+        context=rollout.context,
+        trust_remote_code=settings.trust_remote_code,
     )
-    return make_engine(model, recipe, slots=slots, gpu=gpu)
+    return make_engine(model, settings, rollout)
 
 
 def build_fleet(
-    recipe: Recipe, model: LoadedModel, *, slots: int, place: Place, weights: Callable[[], Mapping[str, Any]]
+    model: LoadedModel,
+    settings: ModelSettings,
+    rollout: RolloutSettings,
+    learner: LearnerSettings,
+    *,
+    place: Place,
+    on_ray: bool,
+    weights: Callable[[], Mapping[str, Any]],
+    borrows: bool,
 ) -> "tuple[Fleet, FleetMeter]":
-    """Start the generators of a recipe; they load the model while this returns. `weights` are the learner's."""
-    rollout = recipe.rollout
-    assert recipe.model.path is not None, "checked by load_inputs"
+    """Start the generators of a recipe; they load the model while this returns.
+
+    `weights` are the learner's; with `borrows` generators on the same machine read its own memory. `rollout.slots` are
+    those of all generators.
+    """
+    assert settings.path is not None, "checked by load_inputs"
+    assert rollout.slots is not None
     # The working folder of another process may be another one.
-    recipe = replaced(recipe, {"model.path": name_elsewhere(recipe.model.path)})
-    slots = max(-(-slots // max(rollout.generators, 1)), 1)
+    settings = settings.model_copy(update={"path": name_elsewhere(settings.path)})
+    slots = max(-(-rollout.slots // max(rollout.generators, 1)), 1)
+    rollout = rollout.model_copy(update={"slots": slots})
     on_gpu = place.computes_on.type == "cuda"
     num_gpus = rollout.generator_gpus * int(on_gpu)
-    gpus = [] if recipe.cluster.address else _gpus_of_generators(recipe, num_gpus)
-    common: dict[str, Any] = {
-        "weights": weights,
-        # With rarer pushes the learner's memory is ahead of the last one.
-        "publish": publisher(on_ray=bool(recipe.cluster.address), borrows=recipe.pipeline.push_every == 1),
-    }
+    gpus = [] if on_ray else _gpus_of_generators(rollout, num_gpus, first=learner.ranks)
+    common: dict[str, Any] = {"weights": weights, "publish": publisher(on_ray=on_ray, borrows=borrows)}
     if gpus and rollout.engine == "vllm":
         from scalerl.rollout.vllm.build import vllm_fleet
 
         # Ranks that continue a run are ahead of the model here, with which engines are checked.
-        has_ranks = recipe.learner.sharding != "none"
-        own = {name: parameter.detach() for name, parameter in model.model.named_parameters()}
+        loaded = {name: parameter.detach() for name, parameter in model.model.named_parameters()}
         fleet = vllm_fleet(
             model,
-            rollout.model_copy(update={"slots": slots}),
-            **_arithmetic(recipe, gpu=on_gpu),
+            rollout,
+            **_arithmetic(settings, gpu=on_gpu),
             on_gpu=on_gpu,
-            first=own if has_ranks else weights(),
+            first=weights() if learner.sharding == "none" else loaded,
             num=len(gpus),
             gpus=gpus if num_gpus and rollout.generators else (),
             **common,
@@ -89,7 +98,9 @@ def build_fleet(
     else:
         head: Any = model.model.get_output_embeddings()
         fleet = Fleet(
-            _children(recipe, slots, gpus) if gpus else _actors(recipe, slots, num_gpus, place.cpus_per_generator),
+            _children(settings, rollout, gpus)
+            if gpus
+            else _actors(settings, rollout, num_gpus=num_gpus, num_cpus=place.cpus_per_generator),
             rollout.generators,
             max_length=rollout.context,
             vocabulary=int(head.weight.shape[0]),
@@ -100,37 +111,41 @@ def build_fleet(
     return fleet, FleetMeter(fleet, slots)
 
 
-def _gpus_of_generators(recipe: Recipe, num_gpus: int) -> list[Sequence[int]]:
-    """Return the numbers of each generator's GPUs on this machine: the learner has the first ones.
+def _gpus_of_generators(rollout: RolloutSettings, num_gpus: int, *, first: int) -> list[Sequence[int]]:
+    """Return the numbers of each generator's GPUs on this machine; the learner has those before `first`.
 
     A vLLM without rollout.generators has those of rollout.vllm.devices, or the learner's.
     """
-    num, ranks = recipe.rollout.generators, recipe.learner.ranks
+    num = rollout.generators
     if not num_gpus:
         return [()] * max(num, 1)
     if not num:
-        return [recipe.rollout.vllm.devices or range(num_gpus)]
-    return [range(first, first + num_gpus) for first in range(ranks, ranks + num * num_gpus, num_gpus)]
+        return [rollout.vllm.devices or range(num_gpus)]
+    return [range(start, start + num_gpus) for start in range(first, first + num * num_gpus, num_gpus)]
 
 
-def _children(recipe: Recipe, slots: int, gpus: Sequence[Sequence[int]]) -> Callable[[int], Link]:
+def _children(
+    settings: ModelSettings, rollout: RolloutSettings, gpus: Sequence[Sequence[int]]
+) -> Callable[[int], Link]:
     """Return what starts generators as processes of this machine, each on a GPU of its own, or all on the CPU."""
     threads = 1 if gpus[0] else max(torch.get_num_threads() // len(gpus), 1)
     variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
 
     def start(number: int) -> ChildLink:
         device = f"cuda:{gpus[number][0]}" if gpus[number] else "cpu"
-        return ChildLink(functools.partial(_generator, recipe, slots, device), variables=variables)
+        return ChildLink(functools.partial(_generator, settings, rollout, device), variables=variables)
 
     return start
 
 
-def _actors(recipe: Recipe, slots: int, num_gpus: int, num_cpus: float) -> Callable[[int], Link]:
+def _actors(
+    settings: ModelSettings, rollout: RolloutSettings, *, num_gpus: int, num_cpus: float
+) -> Callable[[int], Link]:
     """Return what starts generators as Ray actors, spread over the nodes."""
     from scalerl.remote.actors import ActorLink, start_actor
 
     # A vLLM that dies ends its actor, which is then replaced.
-    make = functools.partial(_generator, replaced(recipe, {"rollout.max_replacements": 0}), slots)
+    make = functools.partial(_generator, settings, rollout.model_copy(update={"max_replacements": 0}))
 
     def start(number: int) -> Link:
         options = {"num_gpus": num_gpus, "num_cpus": num_cpus, "scheduling_strategy": "SPREAD"}
@@ -139,9 +154,10 @@ def _actors(recipe: Recipe, slots: int, num_gpus: int, num_cpus: float) -> Calla
     return start
 
 
-def _generator(recipe: Recipe, slots: int, device: str = "") -> Generator:
+def _generator(settings: ModelSettings, rollout: RolloutSettings, device: str = "") -> Generator:
     """Return a generator, in its process: on a device of a child, or on those that Ray gave to an actor."""
-    return Generator(load_engine(recipe, slots=slots, device=device), slots=slots)
+    assert rollout.slots is not None
+    return Generator(load_engine(settings, rollout, device=device), slots=rollout.slots)
 
 
 class FleetMeter:

@@ -10,19 +10,19 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors import SafetensorError
 
 from scalerl.atomic_files import new_folder, write_errors
 from scalerl.config import Recipe
-from scalerl.config.parts import NEW_MODEL
+from scalerl.config.parts import NEW_MODEL, CheckpointSettings
 from scalerl.config.recipe import replaced
 from scalerl.config.secrets import hidden
 from scalerl.environments.build import offer_tools
@@ -31,17 +31,19 @@ from scalerl.loop.requests import Text
 from scalerl.models.load import load_model
 from scalerl.models.tiny import TinyShape, build_model, build_tokenizer
 from scalerl.models.vocabulary import add_tokens, missing_tokens
-from scalerl.run import checkpoint as checkpoints
+from scalerl.run.checkpoint import Checkpoint, Checkpoints, latest
 from scalerl.run.derive import derive
+from scalerl.run.hooks import Hook, RunEnd, train
 from scalerl.run.host import environment
-from scalerl.run.parts import build_tasks
+from scalerl.run.observer import RunObserver
 from scalerl.run.resume import lock_folder
 from scalerl.run.sft.demonstrations import Examples, draw, encode, num_inputs, plan_batches
 from scalerl.run.sft.learner import batch_of, sft_learner, take_weights
 from scalerl.store import check_place
+from scalerl.tasks.build import build_tasks
 from scalerl.tasks.rows import hide_hub_warnings
 from scalerl.tasks.task import shared_answer
-from scalerl.types import derive_seed
+from scalerl.types import Completion, derive_seed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -100,29 +102,6 @@ class SftResult:
         return 1.0 - last.heldout_loss / before.heldout_loss
 
 
-class SftObserver(Protocol):
-    """Sees a run of SFT, and may ask it to stop; what is not overridden does nothing."""
-
-    def drawing(self, num: int) -> None:
-        """Called before so many demonstrations are drawn."""
-
-    def started(self, plan: SftPlan) -> None:
-        """Called before the first step."""
-
-    def stepped(self, step: int) -> None:
-        """Called after each step."""
-
-    def measured(self, progress: SftProgress) -> None:
-        """Called after each measurement of the held-out loss."""
-
-    def stopping(self) -> object:
-        return False
-
-
-class _Silent(SftObserver):
-    """Shows nothing and never asks to stop."""
-
-
 def sft(
     recipe: Recipe,
     out: Path,
@@ -131,7 +110,7 @@ def sft(
     shape: TinyShape | None = None,
     record: Mapping[str, Any] | None = None,
     resume: bool = False,
-    observer: SftObserver | None = None,
+    observer: RunObserver | None = None,
 ) -> SftResult | None:
     """Train a model on the demonstrations of a recipe's tasks and save it; made_by.json keeps `record` too.
 
@@ -139,7 +118,11 @@ def sft(
     of the demonstrations by its weight. None if the observer asked to stop: then there is a checkpoint, and `resume`
     continues.
     """
-    base, shape, observer = model or recipe.sft.model or recipe.model.path, shape or TinyShape(), observer or _Silent()
+    base, shape, observer = (
+        model or recipe.sft.model or recipe.model.path,
+        shape or TinyShape(),
+        observer or RunObserver(),
+    )
     if not base:
         raise RecipeError("model.path is not set, so there is nothing to start from: set it, or sft.model")
     folder, new = out.with_name(f"{out.name}.checkpoints"), base == NEW_MODEL
@@ -151,13 +134,14 @@ def sft(
     batches = plan_batches(examples, settings, seed=recipe.seed, new=new)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     learner = sft_learner(trained, recipe, lr=lr, num_steps=len(batches), device=device)
+    identity = {"settings": settings.model_dump(mode="json"), "seed": recipe.seed}
+    identity["demonstrations"] = examples.content_hash
     with ExitStack() as opened:
         opened.callback(getattr(learner, "close", lambda: None))
         with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         opened.enter_context(lock_folder(folder))
-        identity = {"settings": settings.model_dump(mode="json"), "seed": recipe.seed}
-        run = _Run(learner, folder, {**identity, "demonstrations": examples.content_hash})
+        kept = _restore(learner, folder, identity)
         plan = SftPlan(
             num_steps=len(batches),
             num_demonstrations=len(examples.training),
@@ -168,15 +152,38 @@ def sft(
             lr=lr,
             first_step=learner.version,
         )
-        observer.started(plan)
-        if not run.train(examples, batches, observer):
+        observer.planned(plan)
+        every = max(1, len(batches) // NUM_MEASUREMENTS)
+        losses = _HeldoutLosses(learner, examples.heldout, kept, every=every, observer=observer)
+        checkpoints = Checkpoints(
+            folder,
+            CheckpointSettings(every=every, keep=1),
+            step=lambda: learner.version,
+            content=lambda: Checkpoint(
+                step=learner.version, tensors=learner.state_dict(), meta={**identity, **losses.state()}
+            ),
+            saved=learner.version if kept else -1,
+        )
+
+        def steps() -> Iterator[Mapping[str, float]]:
+            for step, batch in enumerate(batches[plan.first_step :], start=plan.first_step):
+                yield learner.step(batch_of([examples.training[index] for index in batch], step))
+
+        def end() -> RunEnd | None:
+            if learner.version == len(batches):
+                return RunEnd(kind="budget", reason="all steps taken")
+            return RunEnd(kind="stopped", reason="asked to stop") if observer.stopping() else None
+
+        ended = train(steps(), [losses, checkpoints], end)
+        checkpoints.wait()
+        if ended.kind == "stopped":
             return None
         if recipe.learner.sharding == "none":
             learner.settle()
         else:
             take_weights(learner, trained)
     num_parameters = sum(parameter.numel() for parameter in trained.parameters())
-    result = SftResult(folder=out, num_parameters=num_parameters, plan=plan, curve=tuple(run.curve))
+    result = SftResult(folder=out, num_parameters=num_parameters, plan=plan, curve=tuple(losses.curve))
     made_by = {
         "made_by": "scalerl sft",
         "settings": identity["settings"],
@@ -187,7 +194,7 @@ def sft(
         "num_parameters": num_parameters,
         "vocabulary_size": len(text.tokenizer),
         "gain_last_fifth": round(result.gain_last_fifth, 5),
-        "curve": [{key: value and round(value, 5) for key, value in asdict(point).items()} for point in run.curve],
+        "curve": [{key: value and round(value, 5) for key, value in asdict(point).items()} for point in losses.curve],
         "environment": environment(device),
         **(record or {}),
     }
@@ -203,7 +210,12 @@ def load_inputs(
     recipe: Recipe, base: str, shape: TinyShape, drawing: Callable[[int], None]
 ) -> tuple["PreTrainedModel", Text, Examples]:
     """Load or build the model, draw the demonstrations and encode them; `drawing` is told how many are drawn."""
-    settings, new, seed, tasks = recipe.sft, base == NEW_MODEL, recipe.seed, build_tasks(recipe)
+    settings, new, seed, tasks = (
+        recipe.sft,
+        base == NEW_MODEL,
+        recipe.seed,
+        build_tasks(recipe.task, recipe.tasks, recipe.evaluation),
+    )
     answer, trust = shared_answer(tasks), recipe.model.trust_remote_code
     # The model before the demonstrations: a wrong path shows at once, and drawing them takes a while.
     with hide_hub_warnings():
@@ -254,59 +266,62 @@ def _check_folders(out: Path, checkpoint_folder: Path, *, resume: bool) -> None:
         raise RunFolderError(f"there is nothing to resume: {checkpoint_folder} has no checkpoint")
 
 
-class _Run:
-    """The steps of a run, with its checkpoints; as the newest of those left it, if there is one."""
+def _restore(learner: Any, folder: Path, identity: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Load the newest checkpoint into the learner and return the rest of it; empty if there is none.
 
-    def __init__(self, learner: Any, folder: Path, identity: Mapping[str, Any]) -> None:
-        """`identity` is what a resumed run must have in common with the one that was stopped."""
-        self.curve: list[SftProgress] = []
-        self._learner, self._folder, self._identity = learner, folder, identity
-        checkpoint = checkpoints.latest(folder)
-        if checkpoint is None:
-            return
-        for name, value in identity.items():
-            if checkpoint.meta.get(name) != value:
-                raise RunFolderError(
-                    f"{folder} was started with other {name}: resume with the same, or remove that folder"
-                )
-        learner.load_state_dict(checkpoint.read_tensors)
-        self.curve = [SftProgress(**point) for point in checkpoint.meta["curve"]]
+    `identity` is what a resumed run must have in common with the one that was stopped.
+    """
+    checkpoint = latest(folder)
+    if checkpoint is None:
+        return {}
+    for name, value in identity.items():
+        if checkpoint.meta.get(name) != value:
+            raise RunFolderError(f"{folder} was started with other {name}: resume with the same, or remove that folder")
+    learner.load_state_dict(checkpoint.read_tensors)
+    return checkpoint.meta
 
-    def train(self, examples: Examples, batches: list[list[int]], observer: SftObserver) -> bool:
-        """Train to the end, adding to the curve; False if the observer asked to stop, with a checkpoint."""
-        started = time.monotonic() - (self.curve[-1].elapsed_s if self.curve else 0.0)
-        every = max(1, len(batches) // NUM_MEASUREMENTS)
-        losses: list[float] = []
-        while True:
-            step = self._learner.version
-            is_due = step % every == 0 or step == len(batches)
-            if is_due and (not self.curve or self.curve[-1].step < step):
-                train_loss = fmean(losses) if losses else None
-                losses.clear()
-                heldout_loss = self._learner.mean_loss(batch_of(examples.heldout, step))
-                if not math.isfinite(heldout_loss):
-                    # Before it is saved: the checkpoint of an earlier step stays.
-                    raise LearnerError(
-                        f"the held-out loss is {heldout_loss} after step {step}: training has diverged, so start "
-                        f"again with a lower sft.lr"
-                    )
-                point = {"train_loss": train_loss, "heldout_loss": heldout_loss}
-                self.curve.append(SftProgress(step=step, elapsed_s=time.monotonic() - started, **point))
-                observer.measured(self.curve[-1])
-                if step < len(batches):
-                    self._save()
-            if step == len(batches):
-                return True
-            if observer.stopping():
-                self._save()
-                return False
-            batch = batch_of([examples.training[index] for index in batches[step]], step)
-            metrics = self._learner.step(batch)
+
+class _HeldoutLosses(Hook):
+    """Measures the held-out loss at the start, every so many steps and at the end."""
+
+    def __init__(
+        self,
+        learner: Any,
+        heldout: Sequence[Completion],
+        kept: Mapping[str, Any],
+        *,
+        every: int,
+        observer: RunObserver,
+    ) -> None:
+        """`kept` is the state of a run that was stopped; empty for a new one."""
+        self._learner, self._heldout, self._every, self._observer = learner, heldout, every, observer
+        self.curve = [SftProgress(**point) for point in kept.get("curve", ())]
+        self._losses: list[float] = list(kept.get("losses", ()))
+        """Of the steps since the last point of the curve."""
+        self._started = time.monotonic() - (self.curve[-1].elapsed_s if self.curve else 0.0)
+
+    def after_step(self, done: Mapping[str, float] | None, end: RunEnd | None) -> None:
+        step = self._learner.version
+        if done is not None:
             # A step whose loss is not finite was skipped, and has none.
-            losses += [metrics["loss/value"]] if "loss/value" in metrics else []
-            observer.stepped(self._learner.version)
+            self._losses += [done["loss/value"]] if "loss/value" in done else []
+            self._observer.stepped({"step": step})
+        is_due = step % self._every == 0 or (end is not None and end.kind == "budget")
+        if is_due and (not self.curve or self.curve[-1].step < step):
+            self._measure(step)
 
-    def _save(self) -> None:
-        meta = {**self._identity, "curve": [asdict(point) for point in self.curve]}
-        state = checkpoints.Checkpoint(step=self._learner.version, tensors=self._learner.state_dict(), meta=meta)
-        checkpoints.save(self._folder, state, keep=1)
+    def state(self) -> dict[str, Any]:
+        return {"curve": [asdict(point) for point in self.curve], "losses": self._losses}
+
+    def _measure(self, step: int) -> None:
+        heldout_loss = self._learner.mean_loss(batch_of(self._heldout, step))
+        if not math.isfinite(heldout_loss):
+            # Before it is saved: the checkpoint of an earlier step stays.
+            raise LearnerError(
+                f"the held-out loss is {heldout_loss} after step {step}: training has diverged, so start again with a "
+                f"lower sft.lr"
+            )
+        train_loss, self._losses = fmean(self._losses) if self._losses else None, []
+        elapsed_s = time.monotonic() - self._started
+        self.curve.append(SftProgress(step=step, train_loss=train_loss, heldout_loss=heldout_loss, elapsed_s=elapsed_s))
+        self._observer.measured(self.curve[-1])

@@ -1,0 +1,45 @@
+"""The budget of a run: how much of it is spent, and when that ends or pauses the run."""
+
+from collections.abc import Callable, Mapping
+
+from scalerl.config.parts import BudgetSettings
+from scalerl.run.hooks import RunEnd
+from scalerl.store import BUDGET_COLUMNS
+
+
+class Budget:
+    """The limits of a run. It ends at the first limit that is reached."""
+
+    def __init__(
+        self,
+        settings: BudgetSettings,
+        spent: Callable[[], Mapping[str, float]],
+        *,
+        hours: str = "GPU-hours",
+        pause_at: float | None = None,
+    ) -> None:
+        """`spent` returns the columns of the last row; `hours` names their unit; `pause_at` is a share to pause at."""
+        self._spent, self._pause_at = spent, pause_at
+        self._limits = {name: limit for name, limit in settings if limit is not None}
+        self._units = {"steps": "steps", "gpu_hours": hours, "flops": "FLOPs"}
+
+    @property
+    def share(self) -> float:
+        """The share that is spent, by the limit that will be reached first; the run ends at 1."""
+        spent = self._spent()
+        return max(spent[BUDGET_COLUMNS[name]] / limit for name, limit in self._limits.items())
+
+    def at_end(self, axis: str) -> float | None:
+        """Return the compute at the end of the budget, at the pace so far; None before the first step."""
+        return self._spent()[axis] / self.share if self.share > 0 else None
+
+    @property
+    def end(self) -> RunEnd | None:
+        """Why the run ends here, if it does."""
+        spent = self._spent()
+        for name, limit in self._limits.items():
+            if spent[BUDGET_COLUMNS[name]] >= limit:
+                return RunEnd(kind="budget", reason=f"budget of {limit:,.8g} {self._units[name]} spent")
+        if self._pause_at is not None and self.share >= self._pause_at:
+            return RunEnd(kind="paused", reason=f"paused at {self._pause_at:.0%} of its budget")
+        return None

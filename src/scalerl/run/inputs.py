@@ -1,0 +1,137 @@
+"""What a recipe names, loaded and checked: tasks, the model, graders and evaluation sets.
+
+Training and a single evaluation (`scalerl eval`) have this in common.
+"""
+
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import torch
+
+from scalerl.choose import choose
+from scalerl.config import Recipe
+from scalerl.config.parts import Length, RolloutSettings
+from scalerl.config.suggest import did_you_mean, quoted
+from scalerl.environments.build import build_playing, offer_tools
+from scalerl.environments.turns import Playing
+from scalerl.errors import RecipeError, RecipeProblem
+from scalerl.loop.grading import GraderRunner
+from scalerl.loop.requests import Text
+from scalerl.models.load import LoadedModel, load_model
+from scalerl.run.host import limit_host_threads
+from scalerl.run.prompts import EvalSet, Prompts, encode_prompts, eval_set
+from scalerl.tasks.build import build_task, build_tasks
+from scalerl.tasks.length import LENGTHS, LengthControl, recognising
+from scalerl.tasks.rows import hide_hub_warnings
+from scalerl.tasks.task import Task, shared_answer, without
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What a recipe names, loaded and checked."""
+
+    tasks: Mapping[str, Task]
+    """By name; a run's only task is called main."""
+    model: LoadedModel
+    text: Text
+    length: LengthControl
+    graders: GraderRunner
+    eval_sets: tuple[EvalSet, ...]
+    environments: Mapping[str, Playing]
+    """What conversations are held with, by evaluation set; a run's only task is called main."""
+
+
+def load_inputs(recipe: Recipe, *, sets: Collection[str] = (), device: torch.device | None = None) -> Inputs:
+    """Load the tasks and the model of a recipe and check that they fit together. Whoever calls closes `graders`.
+
+    `sets` are the names of the evaluation sets that are wanted; empty for all.
+    """
+    if recipe.model.path is None:
+        raise RecipeError("model.path is not set, so there is nothing to train: add --set model.path=...")
+    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    limit_host_threads(device)
+    # Tasks before the model: an error in a file shows at once, and a model takes a while to load.
+    tasks = build_tasks(recipe.task, recipe.tasks, recipe.evaluation)
+    others = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
+    if unknown := set(sets) - {*tasks, *others}:
+        raise RecipeError(
+            RecipeProblem(
+                statement=f'no evaluation set is called "{min(unknown)}"; choices: {quoted([*tasks, *others])}',
+                suggestion=did_you_mean(min(unknown), [*tasks, *others]),
+            )
+        )
+    with hide_hub_warnings():
+        model = load_model(
+            recipe.model.path,
+            dtype=torch.float32,
+            device=device,
+            context=recipe.rollout.context,
+            trust_remote_code=recipe.model.trust_remote_code,
+        )
+    text = Text(tokenizer=model.tokenizer, stop_tokens=model.stop_tokens)
+    length = _length_control(recipe.length, tasks, text)
+    _check_context(recipe.rollout, length)
+    tasks, others = ({name: offer_tools(task, text) for name, task in some.items()} for some in (tasks, others))
+    wanted = {name: task for name, task in {**tasks, **others}.items() if not sets or name in sets}
+    with ExitStack() as opened:
+        graders = GraderRunner(recipe.grading)
+        opened.callback(graders.close)
+        environments = {
+            name: build_playing(task, text, recipe.grading) for name, task in wanted.items() if task.environment.name
+        }
+        eval_sets = tuple(
+            eval_set(
+                name,
+                task,
+                recipe.evaluation,
+                text=text,
+                graders=graders,
+                plan=length.plan,
+                max_tokens=recipe.rollout.max_prompt_tokens,
+                threshold=recipe.reward.threshold,
+            )
+            for name, task in wanted.items()
+        )
+        opened.pop_all()
+    return Inputs(
+        tasks=tasks,
+        model=model,
+        text=text,
+        length=length,
+        graders=graders,
+        eval_sets=eval_sets,
+        environments=environments,
+    )
+
+
+def _length_control(settings: Length, tasks: Mapping[str, Task], text: Text) -> LengthControl:
+    is_interrupted, ends = settings.name == "interruption", {task.answer.thinking_end for task in tasks.values()}
+    # Interruptions need one end of thinking for all tasks.
+    thinking_end = shared_answer(tasks).thinking_end if is_interrupted or len(ends) == 1 else ""
+    length = choose(LENGTHS, settings)(text.encode, thinking_end)
+    return recognising(length, text.ending(thinking_end)) if is_interrupted else length
+
+
+def _check_context(rollout: RolloutSettings, length: LengthControl) -> None:
+    """Check a length control against the context: the recipe has checked its own, but this may be a user's function."""
+    needed = rollout.max_prompt_tokens + length.max_tokens
+    if needed > rollout.context:
+        raise RecipeError(
+            f"rollout.context is {rollout.context}, but prompts of up to {rollout.max_prompt_tokens} tokens "
+            f"(rollout.max_prompt_tokens) and completions of up to {length.max_tokens} need {needed}"
+        )
+
+
+def training_prompts(inputs: Inputs, rollout: RolloutSettings) -> dict[str, Prompts]:
+    """Encode the training problems of each task, without those that any evaluation set holds."""
+    withheld = [problem for each in inputs.eval_sets for problem in each.problems]
+    prompts = {}
+    for name, task in inputs.tasks.items():
+        problems = without(task.training, withheld)
+        if not problems:
+            raise RecipeError(f"every training problem of {name} is also an evaluation problem: none is left")
+        prompts[name] = encode_prompts(
+            name, task, problems, text=inputs.text, max_tokens=rollout.max_prompt_tokens, purpose="training"
+        )
+    return prompts

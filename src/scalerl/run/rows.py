@@ -1,0 +1,75 @@
+"""The rows of a run: each step's is written to metrics.jsonl, each evaluation's to evals.jsonl."""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from scalerl import store
+from scalerl.learner.late import LateMetrics
+from scalerl.loop.pipeline import StepDone
+from scalerl.run.hooks import Hook, RunEnd
+from scalerl.store import Row
+
+
+class Rows(Hook):
+    """Writes rows and keeps those of earlier attempts that led to this one.
+
+    On a GPU the metrics of a step are known when its kernels are done. Its row is then written after the next step, or
+    when `flush` is called, so that the host need not wait.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        attempt: int = 1,
+        metrics: Iterable[Row] = (),
+        evals: Iterable[Row] = (),
+        spent: Callable[[], Mapping[str, float]] = dict,
+        columns: Callable[[StepDone], Mapping[str, Any]] = lambda done: {},
+        on_row: Callable[[Row], None] = lambda row: None,
+    ) -> None:
+        """`spent` and `columns` return what is known at once of a step; `on_row` sees each row of a step."""
+        self.metrics, self.evals = list(metrics), list(evals)
+        self._folder, self._attempt = folder, attempt
+        self._spent, self._columns, self._on_row = spent, columns, on_row
+        self._pending: Callable[[], Row] | None = None
+
+    def after_step(self, done: StepDone | None, end: RunEnd | None) -> None:
+        self.flush()
+        if done is None:
+            return
+        known = {"step": done.version, "attempt": self._attempt, **self._spent()}
+        others = self._columns(done)
+        self._pending = lambda: {**known, **done.metrics, **step_times(done), **others}
+        if not isinstance(done.metrics, LateMetrics):
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the row of the last step, unless that is done; this may wait for the device."""
+        make, self._pending = self._pending, None
+        if make is not None:
+            row = make()
+            store.append_row(self._folder / store.METRICS, row)
+            self.metrics.append(row)
+            self._on_row(row)
+
+    def add_evaluation(self, step: int, rows: Iterable[Row], samples: Iterable[Row]) -> None:
+        """Write the rows of an evaluation, and samples for people to read."""
+        for file, content in ((store.EVALS, rows), (store.SAMPLES, samples)):
+            for row in content:
+                whole = {"step": step, "attempt": self._attempt, **row}
+                store.append_row(self._folder / file, whole)
+                if file == store.EVALS:
+                    self.evals.append(whole)
+
+
+def step_times(done: StepDone) -> dict[str, float]:
+    """Return the columns that say where the seconds of a step went; on a GPU this waits for the step."""
+    timings = done.timings
+    step_s, wait_s = timings.step_s, timings.wait_s
+    if isinstance(done.metrics, LateMetrics):
+        # The host only launched the step, and waited for it elsewhere.
+        step_s = done.metrics.get("time/step_s", step_s)
+        wait_s = max(timings.total_s - step_s - timings.push_s, 0.0)
+    return {"time/step_s": step_s, "time/wait_s": wait_s, "time/push_s": timings.push_s}

@@ -1,0 +1,46 @@
+"""From the tables of a recipe to tasks."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+
+from scalerl.choose import choose
+from scalerl.config.parts import EvalSetSettings, EvaluationSettings, TaskSettings
+from scalerl.errors import RecipeError
+from scalerl.tasks.files import DEFAULT_EVALUATION, function_task
+from scalerl.tasks.problems import FROM_ROWS, TASKS
+from scalerl.tasks.task import Task, named, with_settings
+
+MAIN = "main"
+"""Name of a run's only task, and of its evaluation set."""
+
+
+def build_tasks(
+    only: TaskSettings, several: Mapping[str, TaskSettings], evaluation: EvaluationSettings
+) -> dict[str, Task]:
+    """Return the tasks of [tasks.NAME] by name; without any, that of [task] under the name main."""
+    if several:
+        return {name: named(build_task(part, evaluation), name) for name, part in several.items()}
+    return {MAIN: build_task(only, evaluation)}
+
+
+def build_task(part: TaskSettings, evaluation: EvaluationSettings, *, whole: bool = False) -> Task:
+    """Return the task that a table of the recipe describes; a further evaluation set has a size of its own.
+
+    With `whole`, nothing of a task's rows is left for training but what it keeps apart itself.
+    """
+    if not part.name:
+        raise RecipeError("task.name is not set, so there is nothing to train on: add --set task=FILE.jsonl or a name")
+    make, num = choose(TASKS, part), evaluation.num_prompts
+    if whole or isinstance(part, EvalSetSettings):
+        own = part.num_prompts if isinstance(part, EvalSetSettings) else None
+        num = own or (None if ":" in part.name or part.name in FROM_ROWS else DEFAULT_EVALUATION)
+    if ":" in part.name:
+        make = functools.partial(function_task, make, part.name)
+    return with_settings(make(num, evaluation.seed), **part.shared)
+
+
+def build_whole_task(part: TaskSettings, evaluation: EvaluationSettings) -> Task:
+    """Return a task with nothing withheld; only what it keeps apart itself is for evaluations."""
+    task = build_task(part, evaluation, whole=True)
+    return task if task.training else dataclasses.replace(task, training=task.evaluation, evaluation=())

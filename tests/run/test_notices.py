@@ -1,0 +1,40 @@
+"""What `train` and `--check` say about a recipe before it starts."""
+
+import pytest
+
+from scalerl.config import load_recipe
+from scalerl.run.notices import mismatch_notices, schedule_notices
+
+
+@pytest.mark.parametrize(
+    "overrides, noticed",
+    [
+        ((), []),
+        (("optimizer.warmup_steps=500",), ["optimizer.warmup_steps = 500 is not below budget.steps = 120"]),
+        # The arms of the study tiny-lag-rate: what stayed up, what fell at a large lag, and what collapsed at any lag.
+        (("pipeline.max_lag=32",), []),
+        (("optimizer.lr=6e-4",), []),
+        (
+            ("optimizer.lr=6e-4", "pipeline.max_lag=32"),
+            ["optimizer.lr = 0.0006 x width 128 x (pipeline.max_lag = 32 + 1) = 2.5, above 0.85"],
+        ),
+        (("optimizer.lr=2e-3", "pipeline.max_lag=0"), ["optimizer.lr = 0.002 x width 128 = 0.26, above 0.1"]),
+    ],
+)
+def test_schedules_that_collapsed_or_never_rise_are_noticed(overrides: tuple[str, ...], noticed: list[str]):
+    assert [line.partition(":")[0] for line in schedule_notices(load_recipe("tiny-cpu", overrides), 128)] == noticed
+
+
+@pytest.mark.parametrize(
+    "overrides, gpu, noticed",
+    [
+        ((), True, []),
+        (("model.fp32_head=generator",), False, []),
+        (("model.fp32_head=generator",), True, ['model.fp32_head = "generator"']),
+        (("model.fp32_head=generator", "correction=band"), True, []),
+        (("rollout.engine=vllm", "rollout.vllm.quantisation=fp8"), True, ['rollout.vllm.quantisation = "fp8"']),
+    ],
+)
+def test_generators_that_round_otherwise_are_noticed(overrides: tuple[str, ...], gpu: bool, noticed: list[str]):
+    recipe = load_recipe("tiny-cpu", overrides)
+    assert [line.partition(":")[0] for line in mismatch_notices(recipe, gpu=gpu)] == noticed
