@@ -16,7 +16,7 @@ from typing import Any
 from scalerl.choose import entry, import_function
 from scalerl.config.parts import EnvironmentSettings, GradingSettings
 from scalerl.config.suggest import quoted
-from scalerl.environments.chat import ChatCalls, chat_observer, described, offers_tools
+from scalerl.environments.chat import ChatCalls, chat_observer, described, offers_tools, plain_turns
 from scalerl.environments.harness import Harness
 from scalerl.environments.protocol import LONGEST_OBSERVATION, Step
 from scalerl.environments.python import python_tool
@@ -171,10 +171,14 @@ def build_steps(spec: EnvironmentSpec, limits: GradingSettings) -> Steps:
 def observer(task: Task, text: Text) -> Callable[[Step], Sequence[int]]:
     """Return what turns what a step says into the tokens that follow a turn of the model."""
     if not task.prompt.chat:
-        return lambda step: text.encode(step.observation + "".join(content for _, content in step.messages))
+        return lambda step: _plain_tokens(text, step.observation + "".join(content for _, content in step.messages))
     role = "tool" if has_tools(task.environment) else "user"
     schemas = json.loads(task.prompt.tools or "[]")
     return chat_observer(text, role=role, answer=task.answer, schemas=schemas)
+
+
+def _plain_tokens(text: Text, said: str) -> list[int]:
+    return text.encode(text.plain([said])[0])
 
 
 def offer_tools(task: Task, text: Text) -> Task:
@@ -196,7 +200,7 @@ def _opened(task: Task, text: Text, request: Request, step: Step) -> tuple[int, 
     if not (opening or step.messages):
         return request.prompt_tokens
     if step.messages and task.prompt.chat:
-        turns = [{"role": role, "content": content} for role, content in step.messages]
+        turns = [{"role": role, "content": content} for role, content in plain_turns(text, step.messages)]
         tools = json.loads(step.tools or "[]")
         if tools and not offers_tools(text, tools):
             system = turns.pop(0)["content"] if turns[0]["role"] == "system" else ""
@@ -205,7 +209,7 @@ def _opened(task: Task, text: Text, request: Request, step: Step) -> tuple[int, 
     if step.messages:
         return tuple(text.encode_prompt("".join(content for _, content in step.messages), PromptFormat()))
     if not task.prompt.chat:
-        return (*request.prompt_tokens, *text.encode(opening))
+        return (*request.prompt_tokens, *_plain_tokens(text, opening))
     asked = request.problem.asked
     if isinstance(asked, str):
         return tuple(text.encode_prompt(f"{asked}\n\n{opening}", task.prompt))

@@ -28,7 +28,7 @@ _PYTHON_TAG = "<|python_tag|>"
 def chat_observer(text: Text, *, role: str, answer: AnswerFormat, schemas: Sequence[Any] = ()) -> "ChatObserver":
     """Return what makes turns of observations; RecipeError if the template changes earlier turns."""
     name = getattr(text.tokenizer, "name_or_path", "") or "the model"
-    observer = ChatObserver(text, role, _answer(answer), tuple(schemas), _special_tokens(text))
+    observer = ChatObserver(text, role, _answer(answer), tuple(schemas))
     try:
         after = observer.rendered([(role, "An observation.")])
     except Exception as error:
@@ -60,11 +60,6 @@ def _answer(answer: AnswerFormat) -> str:
     return f"{answer.thinking_start}\n{_THOUGHT}\n{answer.thinking_end}\n\n{_ANSWER}"
 
 
-def _special_tokens(text: Text) -> tuple[str, ...]:
-    added = getattr(text.tokenizer, "added_tokens_decoder", {}).values()
-    return tuple(sorted({str(token) for token in added if len(str(token)) > 1}, key=len, reverse=True))
-
-
 @dataclass(frozen=True, slots=True)
 class ChatObserver:
     """Makes the tokens of what a step says after a turn of the model."""
@@ -73,12 +68,11 @@ class ChatObserver:
     role: str
     answer: str
     schemas: tuple[Any, ...]
-    special_tokens: tuple[str, ...]
 
     def __call__(self, step: Step) -> list[int]:
         """Return the tokens of an observation, which is a turn of `role`, or of several turns."""
         turns = step.messages or ((self.role, step.observation),)
-        rendered = self.rendered([(role, self._without_special_tokens(content)) for role, content in turns])
+        rendered = self.rendered(plain_turns(self.text, turns, tags=True))
         if rendered is None:
             raise ValueError("the chat template writes earlier turns differently once these follow")
         # The turn's own stop token was sampled.
@@ -96,12 +90,11 @@ class ChatObserver:
         whole = self.text.chat(turns, tools=self.schemas)
         return whole[len(answered) :] if whole.startswith(answered) else None
 
-    def _without_special_tokens(self, observation: str) -> str:
-        """Return it with special tokens broken up: what a tool returns must not begin a turn."""
-        for token in self.special_tokens:
-            if token in observation:
-                observation = observation.replace(token, f"{token[0]} {token[1:]}")
-        return observation
+
+def plain_turns(text: Text, turns: Sequence[Message], *, tags: bool = False) -> list[Message]:
+    """Return turns of others for a chat template: neither their roles nor their texts can begin another turn."""
+    plain = text.plain([part for turn in turns for part in turn], tags=tags)
+    return list(zip(plain[::2], plain[1::2], strict=True))
 
 
 @dataclass(frozen=True, slots=True)

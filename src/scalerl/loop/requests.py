@@ -1,8 +1,13 @@
-"""From problems to requests: text to tokens and back, and one request per completion."""
+"""From problems to requests: text to tokens and back, and one request per completion.
+
+Text of others (problems, what tools return) must not become control tokens: "<|im_end|>" in it would end a turn. So it
+is cut within them before it goes into a template, and the parts are encoded one by one. It stays the same text.
+"""
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,6 +21,8 @@ if TYPE_CHECKING:
 
 
 _TEXTS_AT_ONCE = 1024
+_CUT = "\U0010fffd"
+"""Marks where text is cut for encoding: a character for private use, the last there is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +31,42 @@ class Text:
 
     tokenizer: "PreTrainedTokenizerBase"
     stop_tokens: tuple[int, ...]
+    special: Mapping[int, str] = field(init=False, repr=False)
+    """Control tokens by number: no text of others may become one."""
+    added: Mapping[int, str] = field(init=False, repr=False)
+    """The same, and the tags that the tokenizer knows besides, such as those around the result of a tool."""
+
+    def __post_init__(self) -> None:
+        added = getattr(self.tokenizer, "added_tokens_decoder", {})
+        named = {number: str(token) for number, token in added.items() if len(str(token).strip()) > 1}
+        # What no token stands for is no attack.
+        named.pop(getattr(self.tokenizer, "unk_token_id", None), None)
+        object.__setattr__(self, "added", named)
+        object.__setattr__(self, "special", {number: named[number] for number in named if added[number].special})
+
+    def plain(self, texts: Sequence[str], *, tags: bool = False) -> list[str]:
+        """Return texts of others for a template: what `encode` makes of them has no control token, nor any tag."""
+        unwanted, texts = self.added if tags else self.special, [text.replace(_CUT, "\ufffd") for text in texts]
+        may_spell = self._suspicion(unwanted)
+        suspects = [index for index, text in enumerate(texts) if may_spell(text)]
+        # Whether a text has one is left to the tokenizer.
+        for index, ids in zip(suspects, self.encode_all([texts[index] for index in suspects]), strict=True):
+            if not unwanted.keys().isdisjoint(ids):
+                texts[index] = self._cut(texts[index], unwanted)
+        return texts
+
+    def _suspicion(self, unwanted: Mapping[int, str]) -> Callable[[str], object]:
+        """Return a quick test of a text; what passes it has none of these tokens."""
+        tokens = self.tokenizer.added_tokens_decoder if unwanted else {}
+        if any(tokens[number].normalized for number in unwanted):
+            return lambda text: True  # it may be spelt in ways that only the tokenizer knows
+        return re.compile("|".join({re.escape(token[:2]) for token in unwanted.values()}) or "(?!)").search
+
+    def _cut(self, text: str, unwanted: Mapping[int, str]) -> str:
+        """Return a text cut within the unwanted tokens, or, where they are spelt in another way, everywhere."""
+        longest_first = sorted(unwanted.values(), key=len, reverse=True)
+        cut = re.sub("|".join(map(re.escape, longest_first)), lambda found: _CUT.join(found[0]), text)
+        return cut if unwanted.keys().isdisjoint(self.encode(cut)) else _CUT.join(text)
 
     def encode(self, text: str) -> list[int]:
         """Encode text that stands within a sequence: no special tokens are added."""
@@ -31,6 +74,21 @@ class Text:
 
     def encode_all(self, texts: Sequence[str], *, special_tokens: bool = False) -> list[list[int]]:
         """Encode each text, with or without the special tokens that the tokenizer puts around one."""
+        tokens = self._encode(texts, special_tokens)
+        for index, text in enumerate(texts):
+            if _CUT in text:
+                within = [token for part in self._encode(text.split(_CUT), False) for token in part]
+                before, after = self._around() if special_tokens else ([], [])
+                tokens[index] = [*before, *within, *after]
+        return tokens
+
+    def _around(self) -> tuple[list[int], list[int]]:
+        """Return the special tokens that the tokenizer puts before a text and after it."""
+        (bare,), (whole,) = self._encode(["a"], False), self._encode(["a"], True)
+        start = next(index for index in range(len(whole)) if whole[index : index + len(bare)] == bare)
+        return whole[:start], whole[start + len(bare) :]
+
+    def _encode(self, texts: Sequence[str], special_tokens: bool) -> list[list[int]]:
         tokens: list[list[int]] = []
         # Large chunks take half the time of single texts and use all cores; all at once would take much memory.
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
@@ -47,6 +105,17 @@ class Text:
         self, prompts: Sequence[str | Sequence[Message]], prompt_format: PromptFormat
     ) -> list[list[int]]:
         """Encode prompts as the model expects them: by its chat template, or with its own start token if any."""
+        return self.encode_plain(self.plain_prompts(prompts), prompt_format)
+
+    def plain_prompts(self, prompts: Sequence[str | Sequence[Message]]) -> list[str | list[Message]]:
+        """Return prompts with `plain` texts."""
+        turns = [[{"": prompt}] if isinstance(prompt, str) else prompt for prompt in prompts]
+        texts = iter(self.plain([text for each in turns for turn in each for text in turn.values()]))
+        plain = [[{key: next(texts) for key in turn} for turn in each] for each in turns]
+        return [each[0][""] if isinstance(prompt, str) else each for prompt, each in zip(prompts, plain, strict=True)]
+
+    def encode_plain(self, prompts: Sequence[str | Sequence[Message]], prompt_format: PromptFormat) -> list[list[int]]:
+        """Encode prompts that are plain already."""
         chat_template = None
         if getattr(self.tokenizer, "chat_template", None):
             chat_template = functools.partial(self.chat, tools=json.loads(prompt_format.tools or "null"))
@@ -84,6 +153,11 @@ class Text:
             list(turns), tools=list(tools) if tools else None, tokenize=False, add_generation_prompt=True
         )
         return cast(str, rendered)
+
+
+def spells_special(plain: str | Sequence[Message]) -> bool:
+    """Return whether a prompt that is plain now was cut: it spelt a control token."""
+    return _CUT in (plain if isinstance(plain, str) else "".join(text for turn in plain for text in turn.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from scalerl.config.parts import EvaluationSettings
 from scalerl.errors import RecipeError
 from scalerl.loop.evaluate import Asked, eval_requests, hash_prompts
 from scalerl.loop.grading import GraderRunner, Judge, Purpose, graders_of, opened_thinking
-from scalerl.loop.requests import Text
+from scalerl.loop.requests import Text, spells_special
 from scalerl.tasks.task import Task
 from scalerl.types import LengthPlan, Problem
 
@@ -58,7 +58,8 @@ def encode_prompts(
     name: str, task: Task, problems: Sequence[Problem], *, text: Text, max_tokens: int, purpose: Purpose
 ) -> Prompts:
     """Encode the prompts of a set, without those that are longer than `max_tokens`."""
-    encoded = text.encode_prompts([problem.asked for problem in problems], task.prompt)
+    plain = text.plain_prompts([problem.asked for problem in problems])
+    encoded = text.encode_plain(plain, task.prompt)
     kept = {problem: tuple(ids) for problem, ids in zip(problems, encoded, strict=True) if len(ids) <= max_tokens}
     if not kept:
         raise RecipeError(
@@ -74,6 +75,11 @@ def encode_prompts(
     if num_unreadable := 0 if unknown is None else sum(unknown in ids for ids in kept.values()):
         notices.append(
             f"{num_unreadable:,} of {len(kept):,} {of_set} hold characters that this model's tokenizer does not know"
+        )
+    if num_special := sum(map(spells_special, plain)):
+        notices.append(
+            f"{num_special:,} of {len(problems):,} {of_set} spell control tokens of this model, which stay plain text: "
+            f"give turns of a chat as lists of messages, with task.chat = true"
         )
     return Prompts(tokens=kept, notices=tuple(notices))
 
