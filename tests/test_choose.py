@@ -115,6 +115,8 @@ def _tables():
     from scalerl.learner.references import REFERENCES
     from scalerl.rl.advantages import BASELINES, NORMALISATIONS
     from scalerl.rl.correction import CORRECTIONS
+    from scalerl.rl.entropy import CONTROLS
+    from scalerl.rl.imitation import IMITATIONS
     from scalerl.rl.kl import ESTIMATORS
     from scalerl.rl.losses import LOSSES
     from scalerl.rl.weights import WEIGHTS
@@ -123,6 +125,8 @@ def _tables():
         "loss": LOSSES,
         "correction": CORRECTIONS,
         "weights": WEIGHTS,
+        "entropy": CONTROLS,
+        "imitation": IMITATIONS,
         "kl.estimator": ESTIMATORS,
         "kl.reference": REFERENCES,
         "advantage.baseline": BASELINES,

@@ -148,6 +148,8 @@ BROKEN = [
     ["pipeline.push_every=4"],
     ["pipeline.drain=true", "pipeline.push_every=8"],
     ["loss=none"],
+    ["correction=band", "correction.low=5"],
+    ["entropy=clip_cov", "entropy.high=0.5"],
     ["length.thinking_min=12289"],
     ["length=penalty", "length.cache=14337"],
     ["length.answer_budget=2049"],

@@ -267,6 +267,42 @@ class SequenceMaskSettings(Settings):
 Correction = Axis[NoCorrectionSettings | BandSettings | SequenceTruncateSettings | SequenceMaskSettings]
 
 
+class NoEntropyControlSettings(Settings):
+    name: Literal["none"] = "none"
+
+
+class EntropyBonusSettings(Settings):
+    name: Literal["bonus"] = "bonus"
+    coefficient: float = Field(default=1e-3, gt=0)
+    """Weight of the policy's entropy beside the reward, whose advantages have a standard deviation of 1."""
+
+
+class ClipCovSettings(Settings):
+    name: Literal["clip_cov"] = "clip_cov"
+    fraction: Annotated[float, Field(gt=0, le=1)] = 2e-4
+    """Share of the trained tokens that lose their policy gradient, at least one token."""
+    low: float = 1.0
+    """Smallest covariance of log-prob and advantage of a token that may lose it."""
+    high: float = 5.0
+    """Largest covariance of such a token."""
+
+
+EntropyControl = Axis[NoEntropyControlSettings | EntropyBonusSettings | ClipCovSettings]
+
+
+class NoImitationSettings(Settings):
+    name: Literal["none"] = "none"
+
+
+class CorrectImitationSettings(Settings):
+    name: Literal["correct"] = "correct"
+    coefficient: float = Field(default=0.1, gt=0)
+    """Weight of the mean negative log-likelihood of correct completions beside the loss."""
+
+
+Imitation = Axis[NoImitationSettings | CorrectImitationSettings]
+
+
 class K3Settings(Settings):
     name: Literal["k3"] = "k3"
 

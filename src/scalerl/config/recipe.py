@@ -40,6 +40,11 @@ class Recipe(Settings):
     clip: it leaves out tokens (band) or completions (sequence_mask), or weighs by the ratio of the completion."""
     weights: parts.Weights = parts.PromptAverageSettings()
     """How token losses are averaged: equal weight for each prompt, completion or token, or a constant denominator."""
+    entropy: parts.EntropyControl = parts.NoEntropyControlSettings()
+    """What keeps the policy from becoming certain too early: an entropy bonus, or clip_cov, by which a few tokens that
+    lower the entropy most lose their gradient."""
+    imitation: parts.Imitation = parts.NoImitationSettings()
+    """Which completions are also imitated, as in supervised fine-tuning: none, or the correct ones."""
     kl: parts.KlSettings = parts.KlSettings()
     """A KL term beside the loss: near the model at the start."""
     advantage: parts.AdvantageSettings = parts.AdvantageSettings()
@@ -134,9 +139,16 @@ RULES: tuple[Rule[Recipe], ...] = (
          lambda r: mode_name(r.pipeline) == "",
          "set pipeline.drain = false and pipeline.push_every = 1 (PipelineRL), or pipeline.drain = true and "
          "pipeline.max_lag = pipeline.push_every - 1 (PPO-off-policy)"),
-    Rule("loss.name kl.coefficient",
-         lambda r: r.loss.name == "none" and not r.kl.coefficient,
-         "nothing would be trained on: choose a loss, or set kl.coefficient"),
+    Rule("loss.name imitation.name kl.coefficient",
+         lambda r: r.loss.name == r.imitation.name == "none" and not r.kl.coefficient,
+         "nothing would be trained on: choose a loss, imitate correct completions, or set kl.coefficient"),
+    Rule("correction.low correction.high",
+         lambda r: isinstance(r.correction, parts.BandSettings | parts.SequenceMaskSettings)
+         and r.correction.low >= r.correction.high,
+         "every token would be left out"),
+    Rule("entropy.low entropy.high",
+         lambda r: isinstance(r.entropy, parts.ClipCovSettings) and r.entropy.low >= r.entropy.high,
+         "no token lies between them"),
     Rule("length.thinking_min length.thinking_max",
          lambda r: isinstance(r.length, parts.InterruptionSettings) and r.length.thinking_min > r.length.thinking_max,
          "the place is drawn between the two"),
@@ -364,6 +376,7 @@ def remedies(recipe: Recipe) -> dict[str, tuple[str, ...]]:
         "truncated": names,
         "backend": (*_closer(recipe), *_corrections(recipe)),
         "mismatch": (*_corrections(recipe), *_younger(recipe)),
+        "entropy": ('entropy = "clip_cov"',) if recipe.entropy.name == "none" else (),
         "solved": ('curriculum = "uniform"',),
     }
 

@@ -102,7 +102,7 @@ def prepare(
     group = np.array([number for number, g in enumerate(batch.groups) for _ in g.completions], dtype=np.int64)
     sizes = Sizes.of(completions)
     sampled = torch.from_numpy(~_joined(completions, "forced", np.bool_))
-    rollout = _rollout(completions, batch.groups, group, sampled, sizes)
+    rollout = _rollout(completions, batch, group, sampled, sizes)
     made = algorithm(rollout)
     rows = np.flatnonzero(made.effective.kept.numpy())
     sizes = sizes.sharing(completions, rows, num_ranks, budget=micro_batch_tokens, share_from=share_from)
@@ -127,8 +127,9 @@ def prepare(
 
 
 def _rollout(
-    completions: Sequence[Completion], groups: Sequence[Group], group: NDArray[np.int64], sampled: Tensor, sizes: Sizes
+    completions: Sequence[Completion], batch: Batch, group: NDArray[np.int64], sampled: Tensor, sizes: Sizes
 ) -> Rollout:
+    groups = batch.groups
     values = [value for group in groups for value in group.values]
     log_probs = torch.from_numpy(_joined(completions, "log_probs", np.float32))
     return Rollout(
@@ -141,6 +142,7 @@ def _rollout(
         completion_of_token=torch.from_numpy(np.repeat(np.arange(len(completions)), sizes.tokens)),
         generator_log_probs=log_probs,
         trainable=trainable_tokens(sampled, log_probs),
+        version=batch.version,
     )
 
 

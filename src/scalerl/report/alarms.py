@@ -404,7 +404,8 @@ REMEDIES = {
     AlarmKind.EMPTY: ", so the model does not change: {why}",
     AlarmKind.SOLVED: "; with few of them left, the reward can fall: take more problems, or ask all of them{names}",
     AlarmKind.ENTROPY: (
-        ": lower optimizer.lr, raise rollout.temperature, or stop here if the reward is as high as it can be"
+        ": lower optimizer.lr, raise rollout.temperature, keep the entropy up{names}, or stop here if the reward is as "
+        "high as it can be"
     ),
     AlarmKind.LAG: ": generate with fewer slots, or push weights more often",
     AlarmKind.FALL: ": its best checkpoint is the one at the peak",

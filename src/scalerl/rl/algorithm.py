@@ -15,6 +15,9 @@ import torch
 from jaxtyping import Bool, Float, Int, Real
 from torch import Tensor
 
+from scalerl.rl import entropy as controls
+from scalerl.rl import imitation as imitations
+from scalerl.rl.entropy import Controlled, PolicyTokens
 from scalerl.rl.filters import EffectiveBatch, trained_tokens
 from scalerl.rl.weights import token
 
@@ -35,6 +38,8 @@ class Rollout:
     generator_log_probs: Float[Tensor, " tokens"]
     trainable: Bool[Tensor, " tokens"]
     """Tokens that were sampled and have a finite generator log-prob."""
+    version: int = 0
+    """The version of the policy that is trained: the seed of what is drawn at random."""
 
     @property
     def num_trainable(self) -> Int[Tensor, " completions"]:
@@ -76,11 +81,18 @@ Average = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def reinforce(
-    rollout: Rollout, *, effective: Callable[..., EffectiveBatch], average: Average, kl: float = 0.0
+    rollout: Rollout,
+    *,
+    effective: Callable[..., EffectiveBatch],
+    average: Average,
+    entropy: Callable[[PolicyTokens], Controlled] = controls.none,
+    imitation: Callable[..., Tensor | None] = imitations.none,
+    kl: float = 0.0,
 ) -> WeightedRollout:
     """Reinforcement learning: group advantages on the kept completions, averaged over their tokens.
 
-    `effective` is rl.filters.effective_batch with its settings bound, `kl` the coefficient of the KL part.
+    `effective` is rl.filters.effective_batch, `entropy` a function of rl/entropy.py and `imitation` one of
+    rl/imitation.py, with their settings bound; `kl` is the coefficient of the KL part.
     """
     owner = rollout.completion_of_token
     batch = effective(
@@ -94,14 +106,25 @@ def reinforce(
     trained = trained_tokens(rollout.trainable, owner, batch.kept)
     weigh = functools.partial(average, rollout.group.index_select(0, owner), owner)
     weights = weigh(trained)
+    controlled = entropy(
+        PolicyTokens(
+            policy=weights,
+            advantages=batch.advantages.index_select(0, owner),
+            generator_log_probs=rollout.generator_log_probs,
+            trained=trained,
+            seed=rollout.version,
+        )
+    )
     return WeightedRollout(
         effective=batch,
         trained=trained,
         weights=TokenWeights(
-            policy=weights,
-            advantages=batch.advantages.index_select(0, owner),
+            policy=controlled.policy,
+            advantages=controlled.advantages,
+            imitation=imitation(rollout.correct.index_select(0, owner), trained, weigh),
             kl=kl * weights if kl else None,
         ),
+        metrics=controlled.metrics,
     )
 
 

@@ -16,7 +16,9 @@ from scalerl.models.lora import wrap
 from scalerl.rl.advantages import BASELINES, NORMALISATIONS
 from scalerl.rl.algorithm import reinforce
 from scalerl.rl.correction import CORRECTIONS
+from scalerl.rl.entropy import CONTROLS
 from scalerl.rl.filters import effective_batch
+from scalerl.rl.imitation import IMITATIONS
 from scalerl.rl.kl import ESTIMATORS
 from scalerl.rl.losses import LOSSES, check_result, check_signature
 from scalerl.rl.objective import Objective
@@ -84,6 +86,8 @@ def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
                 normalise=choose(NORMALISATIONS, recipe.advantage.normalisation),
             ),
             average=choose(WEIGHTS, recipe.weights),
+            entropy=choose(CONTROLS, recipe.entropy),
+            imitation=choose(IMITATIONS, recipe.imitation),
             kl=recipe.kl.coefficient,
         ),
         "objective": Objective(
