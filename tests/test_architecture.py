@@ -32,7 +32,7 @@ LAYERS: dict[str, set[str]] = {
     # what a run is made of
     "rl": VALUES,
     "graders": VALUES,
-    "models": VALUES,
+    "models": VALUES | {"rl"},
     "tasks": PARTS,
     "remote": {"errors"},
     "loop": PARTS | {"tasks"},

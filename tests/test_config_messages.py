@@ -165,6 +165,8 @@ BROKEN = [
     ["learner.ranks=8", "learner.sharding=full", "kl.coefficient=0.1"],
     ["learner.ranks=8", "learner.sharding=full", "optimizer.bits=8"],
     ["model.lora.rank=4", "optimizer.on_host=true"],
+    ["model.lora.bits=4"],
+    ["learner.ranks=8", "learner.sharding=full", "model.lora.rank=4", "model.lora.bits=4"],
     ["rollout.engine=vllm", "optimizer.on_host=true"],
     ["task.environment=calculator", "model.router_replay=true"],
     ["cluster.address=auto"],

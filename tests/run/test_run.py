@@ -18,6 +18,7 @@ from scalerl.errors import RunFolderError
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
 from scalerl.models.load import load_model
+from scalerl.models.lora import merged_weights
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.observer import RunObserver
 from scalerl.run.resume import export
@@ -164,3 +165,23 @@ def test_adapters_are_resumed_and_exported_merged(tmp_path: Path):
         adapted = name.endswith("_proj.weight")
         assert torch.equal(weight, base.get_parameter(name)) != adapted, name
         assert torch.equal(weight, halfway[name]) != adapted, name
+
+
+def test_adapters_over_4_bits_are_resumed_and_exported(tmp_path: Path):
+    lora = ("model.lora.rank=4", "model.lora.bits=4", "optimizer.lr=0.01", "optimizer.warmup_steps=0")
+    settings = (*lora, "pipeline.completions_per_group=8", *USUAL)
+    folder = tmp_path / "run"
+    first: Any = Run(small("budget.steps=1", *settings), folder)
+    first.train()
+    run: Any = Run(small("budget.steps=2", *settings), folder, resume=True)
+    assert all(torch.equal(weight, first.learner.weights()[name]) for name, weight in run.learner.weights().items())
+    run.train()
+    # What is exported are the rounded weights, which the adapters were trained on.
+    exported = load_model(export(folder, tmp_path / "model"), dtype=torch.float32, device="cpu").model
+    merged = merged_weights(run.learner.policy.model)
+    for name, weight in exported.named_parameters():
+        assert torch.equal(weight, merged[name]), name
+    # Learner and engine multiply with the same weights.
+    first_row, *_ = store.read_metrics(folder)
+    assert first_row["rollout/lag_max"] == 0
+    assert first_row["loss/kl"] < 1e-8

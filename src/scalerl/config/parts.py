@@ -52,6 +52,9 @@ class LoraSettings(Settings):
     """What the adapters add is scaled by alpha / rank."""
     targets: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Names of the linear layers that get an adapter: ["q_proj", "v_proj"]; empty means all but the head."""
+    bits: Literal[16, 4] = 16
+    """Bits of the frozen weights under adapters: 16 as the model's files have them, 4 rounds those of all linear layers
+    but the head to NF4 (QLoRA). The torch engine then samples with the rounded ones, too."""
 
 
 class ModelSettings(Settings):

@@ -181,6 +181,12 @@ RULES: tuple[Rule[Recipe], ...] = (
          lambda r: r.learner.sharding in ("full", "hybrid") and (r.optimizer.bits != 32 or r.optimizer.on_host),
          "sharding divides the optimiser among ranks already, so set optimizer.bits = 32 and optimizer.on_host = false "
          'or learner.sharding = "replicate"'),
+    Rule("model.lora.bits model.lora.rank",
+         lambda r: r.model.lora.bits == 4 and not r.model.lora.rank,
+         "weights in 4 bits are frozen, so set model.lora.rank, or model.lora.bits = 16"),
+    Rule("model.lora.bits learner.sharding",
+         lambda r: r.model.lora.bits == 4 and r.learner.sharding in ("full", "hybrid"),
+         'weights in 4 bits are not divided among ranks: set learner.sharding = "replicate" or model.lora.bits = 16'),
     Rule("optimizer.on_host rollout.engine",
          lambda r: r.optimizer.on_host and r.rollout.engine == "vllm",
          'vLLM is checked against the model on the GPU, so set optimizer.on_host = false or rollout.engine = "torch"'),
@@ -342,6 +348,11 @@ def body_dtype(model: parts.ModelSettings, *, gpu: bool) -> Literal["bfloat16", 
     if model.dtype == "auto":
         return "bfloat16" if gpu else "float32"
     return model.dtype
+
+
+def pushes_adapters(model: parts.ModelSettings, rollout: parts.RolloutSettings) -> bool:
+    """Return whether the engine is given adapters by themselves: the torch engine over weights in 4 bits."""
+    return model.lora.bits == 4 and rollout.engine == "torch"
 
 
 def inert(recipe: Recipe, *, gpu: bool) -> dict[str, str]:

@@ -18,6 +18,7 @@ def torch_learner(
     fp32_head: bool,
     compiled: bool | None = None,
     router_replay: bool = False,
+    merges: bool = True,
     reference: "Callable[..., Reference] | None" = None,
     team: "Team | None" = None,
     optimizer: Any,
@@ -41,6 +42,7 @@ def torch_learner(
         compiled=compiled,
         router_replay=router_replay,
         on_host=optimizer.on_host,
+        merges=merges,
         **common,
     )
     return TorchLearner(policy, learner=learner, optimizer=optimizer, reference=made, team=team, **settings)

@@ -36,12 +36,13 @@ def make_body(
     copied: dict[int, Any] = {}
     for master in model.parameters():
         holder = holders.get(id(master), master)
-        if id(master) in kept or (dtype == torch.float32 and holder is master):
+        # A model in float64 is not rounded to an FP32 body.
+        narrow = master.dtype if dtype == torch.float32 and master.dtype.itemsize > 4 else dtype
+        if id(master) in kept or (holder is master and narrow == master.dtype):
             copied[id(master)] = master
             continue
         rounded = torch.nn.Parameter(
-            master.detach().to(device=device, dtype=dtype, copy=holder is not master),
-            requires_grad=master.requires_grad,
+            master.detach().to(device=device, dtype=narrow, copy=True), requires_grad=master.requires_grad
         )
         if master.requires_grad:
             rounded.register_post_accumulate_grad_hook(functools.partial(_move_gradient, holder=holder))

@@ -24,6 +24,7 @@ from scalerl.learner.share import fewest_shared_tokens
 from scalerl.learner.team import Team
 from scalerl.models.load import head
 from scalerl.models.lora import each_merged_weight
+from scalerl.models.nf4 import num_weights
 from scalerl.models.routers import RouterReplay
 from scalerl.models.shape import head_sizes
 from scalerl.rl.logprobs import log_probs_and_entropy
@@ -91,17 +92,19 @@ class LocalPolicy(Policy):
         compiled: bool | None = None,
         router_replay: bool = False,
         on_host: bool = False,
+        merges: bool = True,
     ) -> None:
         """By default the layers are `compiled` on a GPU: once, here, for packed rows of any number of tokens.
 
-        With `on_host`, the model moves to host memory, apart from its head.
+        With `on_host`, the model moves to host memory, apart from its head. Unless the policy `merges` adapters, an
+        engine gets them by themselves.
         """
         self.model = model
         self.device: torch.device = model.device
         self.parameters: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if wrong := {p.dtype for p in self.parameters.values()} - {torch.float32, torch.float64}:
             raise ValueError(f"master weights must be float32, and this model's are {', '.join(map(str, wrong))}")
-        self._num_params = sum(parameter.numel() for parameter in model.parameters())
+        self._num_params, self._merges = num_weights(model), merges
         if on_host:
             self.hosted = self._keep_on_host()
         self.holders = {name: self._holder(name) for name in self.parameters}
@@ -157,6 +160,9 @@ class LocalPolicy(Policy):
 
         Where adapters are merged in, they are copies in the body's dtype.
         """
+        if not self._merges:
+            yield from ((name, parameter.detach()) for name, parameter in self.model.named_parameters())
+            return
         here = {id(self.parameters[name]): self.copies[name] for name in self.hosted}
         yield from each_merged_weight(self.model, lambda p: here.get(id(p), p).detach(), dtype=self.body.dtype)
 

@@ -25,6 +25,7 @@ from scalerl.atomic_files import new_folder
 from scalerl.config.suggest import did_you_mean
 from scalerl.errors import ModelError, first_line
 from scalerl.models.gguf import SMOLLM2, gguf_folder, smollm2_folder
+from scalerl.models.nf4 import quantise_layers
 from scalerl.store import RECIPE
 
 if TYPE_CHECKING:
@@ -65,14 +66,17 @@ class Head:
 def load_model(
     path: str | os.PathLike[str],
     *,
-    dtype: torch.dtype,
+    dtype: torch.dtype | None,
     device: torch.device | str,
     context: int | None = None,
     trust_remote_code: bool = False,
+    bits: int = 16,
 ) -> LoadedModel:
     """Load the model of this name (see above); `context` is the smallest context that is acceptable.
 
-    Python code that comes with a model runs only with `trust_remote_code`.
+    Without a `dtype`, weights are as the files have them, in bf16 or FP32. With 4 `bits`, the linear layers but the
+    head are rounded to NF4, one by one, so that the device never holds the others. Python code that comes with a model
+    runs only with `trust_remote_code`.
     """
     name = os.fspath(path)
     folder = model_folder(name)
@@ -83,7 +87,7 @@ def load_model(
     with _short_errors(name, folder):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
-            dtype=dtype,
+            dtype=dtype or "auto",
             use_safetensors=True,
             attn_implementation="sdpa",
             output_loading_info=True,
@@ -96,9 +100,19 @@ def load_model(
     _check_weights(name, report)
     longest = _context(name, config, context)
     stop_tokens = _stop_tokens(name, tokenizer, model)
-    model.to(torch.device(device)).eval()  # pyright: ignore[reportArgumentType]
+    put_on_device(model, torch.device(device), bits=bits)
     _check_head(name, model)
     return LoadedModel(model=model, tokenizer=tokenizer, stop_tokens=stop_tokens, context=longest, device=model.device)
+
+
+def put_on_device(model: "PreTrainedModel", device: torch.device, *, bits: int = 16) -> None:
+    """Move a model that was loaded to a device, in evaluation mode; `bits` as in load_model."""
+    if model.dtype == torch.float16:
+        # Neither the learner nor the head's products compute in it.
+        model.float()
+    if bits == 4:
+        quantise_layers(model, device)
+    model.to(device).eval()  # pyright: ignore[reportArgumentType]
 
 
 def load_config(path: str | os.PathLike[str], *, trust_remote_code: bool = False) -> Any:

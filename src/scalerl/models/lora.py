@@ -1,8 +1,9 @@
 """Low-rank adapters (LoRA, arXiv 2106.09685), which are trained instead of the linear layers that they are added to.
 
-    y = W x + alpha / rank * B A x        A random, B zero, both FP32; W frozen
+    y = W x + alpha / rank * B A x        A random, B zero, both FP32; W frozen, in the dtype of its file or 4 bits
 
-Evaluations and exports get W + alpha / rank * B A under W's own name, so they need no adapter code.
+Engines and exports get W + alpha / rank * B A under W's own name, so they need no adapter code. Over weights in 4 bits
+(nf4.py) the torch engine gets A and B instead: it multiplies with what the learner multiplies with.
 """
 
 import copy
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from scalerl.config.parts import LoraSettings
 from scalerl.errors import LoraError
+from scalerl.models.nf4 import Nf4Linear
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -25,13 +27,14 @@ _ADAPTER = (".lora_A.", ".lora_B.")
 class AdaptedLinear(nn.Module):
     """A frozen linear layer and its adapter."""
 
-    def __init__(self, base_layer: nn.Linear, *, rank: int, alpha: float) -> None:
+    def __init__(self, base_layer: nn.Linear | Nf4Linear, *, rank: int, alpha: float) -> None:
         super().__init__()
         self.base_layer, self.scale = base_layer, alpha / rank
-        frozen = base_layer.weight
+        self.in_features, self.out_features = base_layer.in_features, base_layer.out_features
+        frozen = base_layer.scale if isinstance(base_layer, Nf4Linear) else base_layer.weight
         place: Any = {"dtype": torch.promote_types(frozen.dtype, torch.float32), "device": frozen.device}
-        self.lora_A = nn.Linear(base_layer.in_features, rank, bias=False, **place)
-        self.lora_B = nn.Linear(rank, base_layer.out_features, bias=False, **place)
+        self.lora_A = nn.Linear(self.in_features, rank, bias=False, **place)
+        self.lora_B = nn.Linear(rank, self.out_features, bias=False, **place)
         nn.init.kaiming_uniform_(self.lora_A.weight, a=math.sqrt(5))
         nn.init.zeros_(self.lora_B.weight)
 
@@ -40,8 +43,14 @@ class AdaptedLinear(nn.Module):
 
     def merged(self, whole: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the weight of a linear layer with the same outputs; `whole` as in each_merged_weight."""
-        down, up = whole(self.lora_A.weight), whole(self.lora_B.weight)
-        return whole(self.base_layer.weight) + (up @ down) * self.scale
+        base, down, up = self.base_layer, whole(self.lora_A.weight), whole(self.lora_B.weight)
+        frozen = base.decoded(down.dtype) if isinstance(base, Nf4Linear) else whole(base.weight)
+        return frozen + (up @ down) * self.scale
+
+
+def master_dtype(settings: LoraSettings) -> torch.dtype | None:
+    """Return the dtype in which a learner loads a model: FP32 to train it; frozen weights as their files have them."""
+    return None if settings.rank else torch.float32
 
 
 def wrap(model: "PreTrainedModel", settings: LoraSettings) -> "PreTrainedModel":
@@ -79,9 +88,21 @@ def each_merged_weight(
         if isinstance(module, AdaptedLinear):
             merged = module.merged(whole)
             yield f"{name}.weight", merged if dtype is None else merged.to(dtype)
+        elif isinstance(module, Nf4Linear) and not name.endswith(".base_layer"):
+            yield f"{name}.weight", module.decoded(dtype or torch.float32)
     for name, parameter in model.named_parameters():
-        if not name.endswith(".base_layer.weight") and not any(part in name for part in _ADAPTER):
+        if not name.endswith(".base_layer.weight") and not is_adapter(name):
             yield name.replace(".base_layer.", "."), whole(parameter)
+
+
+def has_adapters(model: nn.Module) -> bool:
+    """Return whether a model has adapters that are not merged in."""
+    return any(isinstance(module, AdaptedLinear) for module in model.modules())
+
+
+def is_adapter(name: str) -> bool:
+    """Return whether a parameter of this name belongs to an adapter."""
+    return any(part in name for part in _ADAPTER)
 
 
 def num_adapter_params(model: "PreTrainedModel") -> int:
@@ -93,7 +114,8 @@ def num_adapter_params(model: "PreTrainedModel") -> int:
 def _targets(model: "PreTrainedModel", settings: LoraSettings) -> list[str]:
     """Return the full names of the layers that get an adapter."""
     head = model.get_output_embeddings()
-    layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head]
+    kind = (nn.Linear, Nf4Linear)
+    layers = [name for name, module in model.named_modules() if isinstance(module, kind) and module is not head]
     kinds = {name.rpartition(".")[2] for name in layers}
     if unknown := [target for target in settings.targets if target not in kinds]:
         raise LoraError(

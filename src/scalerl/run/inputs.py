@@ -19,6 +19,7 @@ from scalerl.errors import RecipeError, RecipeProblem
 from scalerl.loop.grading import GraderRunner
 from scalerl.loop.requests import Text
 from scalerl.models.load import LoadedModel, load_model
+from scalerl.models.lora import master_dtype
 from scalerl.run.host import limit_host_threads
 from scalerl.run.prompts import EvalSet, Prompts, encode_prompts, eval_set
 from scalerl.tasks.build import build_task, build_tasks
@@ -64,10 +65,11 @@ def load_inputs(recipe: Recipe, *, sets: Collection[str] = (), device: torch.dev
     with hide_hub_warnings():
         model = load_model(
             recipe.model.path,
-            dtype=torch.float32,
+            dtype=master_dtype(recipe.model.lora),
             device=device,
             context=recipe.rollout.context,
             trust_remote_code=recipe.model.trust_remote_code,
+            bits=recipe.model.lora.bits,
         )
     text = Text(tokenizer=model.tokenizer, stop_tokens=model.stop_tokens)
     length = _length_control(recipe.length, tasks, text)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from scalerl.choose import choose
-from scalerl.config import Recipe, body_dtype, replaced
+from scalerl.config import Recipe, body_dtype, pushes_adapters, replaced
 from scalerl.config.parts import LearnerSettings, OptimizerSettings
 from scalerl.learner import torch_learner
 from scalerl.learner.references import REFERENCES
@@ -101,6 +101,7 @@ def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
         "fp32_head": recipe.model.fp32_head in ("both", "learner"),
         "dtype": getattr(torch, body_dtype(recipe.model, gpu=gpu)),
         "lora": recipe.model.lora,
+        "merges": not pushes_adapters(recipe.model, recipe.rollout),
         "router_replay": recipe.model.router_replay,
     }
 

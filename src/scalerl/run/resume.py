@@ -1,5 +1,6 @@
 """Continue a run: what earlier attempts left in its folder, whether a recipe still fits it, and the model it made."""
 
+import copy
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from scalerl.config.secrets import hidden
 from scalerl.errors import RecipeError, RunFolderError
 from scalerl.models.load import load_model, save_model
 from scalerl.models.lora import merged_weights, wrap
+from scalerl.models.nf4 import quantise_layers
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.clock import larger
 
@@ -146,7 +148,11 @@ def export(folder: Path, out: Path, step: str = "last", *, trust_remote_code: bo
     checkpoint = checkpoint_at(folder, step, recipe.checkpoint.best or next(iter(recipe.tasks), "main"))
     assert settings.path is not None, "a run has a model"
     base = load_model(settings.path, dtype=torch.float32, device="cpu", trust_remote_code=trust_remote_code)
-    trained = wrap(base.model, settings.lora)
+    frozen = base.model
+    if settings.lora.bits == 4:
+        frozen = copy.deepcopy(frozen)
+        quantise_layers(frozen, torch.device("cpu"))
+    trained = wrap(frozen, settings.lora)
     weights = checkpoint.read_tensors["weights"]
     with torch.no_grad():
         for name, parameter in trained.named_parameters():

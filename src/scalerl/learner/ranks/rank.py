@@ -198,6 +198,8 @@ class LearnerRank:
         if not self._is_divided:
             model = _whole_model(self._folder, self._device, lora)
             return torch_learner(model, team=team, version=spec.version, **settings)
+        # Engines get whole weights of a sharded model.
+        settings.pop("merges", None)
         context = None
         if team.context > 1:
             context = ContextGroup(rank=team.rank, num_ranks=team.size, size=team.context, timeout_s=spec.timeout_s)
@@ -253,9 +255,11 @@ def _host_copies(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict
 def _whole_model(folder: str, device: torch.device, lora: LoraSettings) -> Any:
     from transformers import AutoModelForCausalLM
 
-    from scalerl.models.lora import wrap
+    from scalerl.models.load import put_on_device
+    from scalerl.models.lora import master_dtype, wrap
 
     loaded: Any = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, use_safetensors=True, attn_implementation="sdpa"
+        folder, dtype=master_dtype(lora) or "auto", use_safetensors=True, attn_implementation="sdpa"
     )
-    return wrap(loaded.to(device).eval(), lora)
+    put_on_device(loaded, device, bits=lora.bits)
+    return wrap(loaded, lora)

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import rms_norm
+from torch.nn.functional import linear, rms_norm
 
+from scalerl.models.lora import AdaptedLinear, has_adapters, is_adapter
+from scalerl.models.nf4 import Nf4Linear
 from scalerl.rl.bf16_products import fp32_linear, takes_fp32, use_fp32_linears
 from scalerl.rollout.torch.cache import ATTENTION, DecodePass, ExtendPass, KernelPass, PrefillPass, slot_attention
 
@@ -23,11 +25,21 @@ STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 
 
 def own_copy(model: Any, *, dtype: torch.dtype | None, device: torch.device | str | None) -> Any:
-    """Return a copy of the model for inference that shares no memory with it."""
+    """Return a copy of the model for inference that shares no memory with it, apart from what never changes.
+
+    A model with adapters has those pushed by themselves, so all its other weights stay as they are.
+    """
     from transformers import AttentionInterface
 
-    owned = copy.deepcopy(model)
+    constant: dict[int, Any] = {}
+    if has_adapters(model):
+        kind = torch.device(device or model.device), dtype or model.dtype
+        weights = [(p, is_adapter(name)) for name, p in model.named_parameters()]
+        constant = {id(p): p for p, is_pushed in weights if not is_pushed and (p.device, p.dtype) == kind}
+    owned = copy.deepcopy(model, dict(constant))
     for parameter in owned.parameters():
+        if id(parameter) in constant:
+            continue
         parameter.grad = None
         parameter.requires_grad_(False)
         # Not owned.to(dtype): that would also round the rotary frequencies, which are buffers.
@@ -95,11 +107,11 @@ class FusedBody:
         """Return whether the layers, rotary embedding and linear modules of the model are ones that this supports."""
         config = model.config
         rope = getattr(config, "rope_parameters", None) or {}
-        linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
+        linears = [module for module in model.modules() if isinstance(module, nn.Linear | Nf4Linear)]
         return (
             config.model_type in FUSED_TYPES
             and rope.get("rope_type", "default") in STATIC_ROPE
-            and all(type(module) is nn.Linear for module in linears)
+            and all(type(module) in (nn.Linear, Nf4Linear) for module in linears)
         )
 
     def __init__(self, model: Any, max_length: int) -> None:
@@ -149,10 +161,10 @@ class _FusedLayer:
         self._num_heads = attention.q_proj.out_features // attention.head_dim
         self._num_kv_heads = attention.k_proj.out_features // attention.head_dim
         self._before, self._after = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
-        self._joined = _Product(attention.q_proj, attention.k_proj, attention.v_proj)
+        self._joined = _product(attention.q_proj, attention.k_proj, attention.v_proj)
         self._norms = (_Norm(attention.q_norm), _Norm(attention.k_norm)) if hasattr(attention, "q_norm") else None
-        self._output = _Product(attention.o_proj)
-        self._gate_up, self._down = _Product(mlp.gate_proj, mlp.up_proj), _Product(mlp.down_proj)
+        self._output = _product(attention.o_proj)
+        self._gate_up, self._down = _product(mlp.gate_proj, mlp.up_proj), _product(mlp.down_proj)
         self._operations = operations
 
     def __call__(self, hidden: Tensor, change: Tensor | None, rotary: Rotary, cache: Pass) -> Tensor:
@@ -212,6 +224,34 @@ class Operations:
             return self.kernels.gated(gate_up)
         gate, up = gate_up.chunk(2, dim=-1)
         return self._activation(gate).mul_(up)
+
+
+def _product(*modules: Any) -> "_Product | _AdaptedProduct":
+    """Return linear layers with the same input as one product."""
+    return _Product(*modules) if all(isinstance(each, nn.Linear) for each in modules) else _AdaptedProduct(*modules)
+
+
+class _AdaptedProduct:
+    """Several layers in 4 bits, with or without adapters: decoded for one product, which adapters are added to."""
+
+    def __init__(self, *modules: Nf4Linear | AdaptedLinear) -> None:
+        self._layers: list[Any] = [getattr(module, "base_layer", module) for module in modules]
+        self._adapters = [module if isinstance(module, AdaptedLinear) else None for module in modules]
+        self._sizes = [layer.out_features for layer in self._layers]
+        biases = [layer.bias for layer in self._layers]
+        self._bias = None if biases[0] is None else torch.cat([bias.data for bias in biases])
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        weight = inputs.new_empty(sum(self._sizes), inputs.shape[-1])
+        for layer, rows in zip(self._layers, weight.split(self._sizes), strict=True):
+            layer.decoded(inputs.dtype, out=rows)
+        multiply = fp32_linear if takes_fp32(weight) else linear
+        product = multiply(inputs, weight, self._bias)
+        for adapter, part in zip(self._adapters, product.split(self._sizes, dim=-1), strict=True):
+            if adapter is not None:
+                inner = multiply(inputs, adapter.lora_A.weight)
+                part.add_(multiply(inner, adapter.lora_B.weight), alpha=adapter.scale)
+        return product
 
 
 class _Product:

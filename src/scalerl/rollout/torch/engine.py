@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scalerl.errors import NonFiniteLogits
+from scalerl.models.nf4 import num_weights
 from scalerl.rollout.engine import AnyEngine
 from scalerl.rollout.noise import uniforms
 from scalerl.rollout.progress import ChunkResult, Progress
@@ -144,7 +145,7 @@ class TorchEngine(AnyEngine):
         if cuda_graphs and not on_gpu:
             raise ValueError(f"cuda_graphs needs a CUDA device, and the model is on {head.device}")
         self._chunk = chunk or (16 if on_gpu else 4)
-        self._prefill_tokens = prefill_tokens or (pass_tokens(self._model.num_parameters()) if on_gpu else 32)
+        self._prefill_tokens = prefill_tokens or (pass_tokens(num_weights(self._model)) if on_gpu else 32)
         with torch.no_grad():
             self._decoder = Decoder(
                 self._model,

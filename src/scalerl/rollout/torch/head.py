@@ -24,8 +24,10 @@ class Head:
         self._own, self._fp32 = head.weight, fp32
         self._names = [name for name, weight in model.state_dict(keep_vars=True).items() if weight is head.weight]
         self._bias_names = [name for name, bias in model.state_dict(keep_vars=True).items() if bias is head.bias]
-        self._splits = fp32 and self._own.is_cuda and self._own.dtype == torch.bfloat16
         original = source.get_output_embeddings()
+        # A head that never changes is the source's own; the second part of its bf16 numbers would be 0.
+        rounds = self._own.dtype == torch.bfloat16 and self._own is not original.weight
+        self._splits = fp32 and self._own.is_cuda and rounds
         self._weight = self._prepared(original.weight.detach())
         self._bias = None if head.bias is None else self._valued(original.bias.detach())
 
@@ -47,7 +49,7 @@ class Head:
             rows, width = self._own.shape
             return split_weight(weight, into=self._own.new_empty((rows, 2 * width)))
         if self._own.is_cuda:
-            return self._own if not self._fp32 or self._own.dtype.itemsize >= 4 else self._valued(weight)
+            return self._own
         # Column-major: a CPU's library would reorder a row-major matrix at every product.
         return self._valued(weight).T.contiguous().T
 

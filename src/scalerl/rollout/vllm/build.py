@@ -11,6 +11,7 @@ import torch
 
 from scalerl.config.parts import RolloutSettings
 from scalerl.models.load import LoadedModel
+from scalerl.models.lora import merged_weights
 from scalerl.remote.child import ChildLink
 from scalerl.remote.peer import Limits
 from scalerl.remote.weights import publisher
@@ -23,7 +24,7 @@ from scalerl.rollout.vllm.spec import EngineSpec, engine_arguments, environment,
 
 def build_engine(model: LoadedModel, settings: RolloutSettings, **others: Any) -> Fleet:
     """Return one vLLM engine with a copy of the model; it is replaced if it dies."""
-    weights = {name: parameter.detach() for name, parameter in model.model.named_parameters()}
+    weights = merged_weights(model.model)
     on_gpu = model.device.type == "cuda"
     return vllm_fleet(
         model,

@@ -1,5 +1,6 @@
 """The engines that a recipe describes: in this process, or a fleet of generators in child processes or Ray actors."""
 
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -8,9 +9,10 @@ from typing import Any
 import torch
 
 from scalerl.choose import entry
-from scalerl.config import body_dtype
+from scalerl.config import body_dtype, pushes_adapters
 from scalerl.config.parts import LearnerSettings, ModelSettings, RolloutSettings
 from scalerl.models.load import LoadedModel, load_model, name_elsewhere
+from scalerl.models.lora import merged_weights, wrap
 from scalerl.remote.child import ChildLink
 from scalerl.remote.peer import Limits, Link
 from scalerl.remote.weights import publisher
@@ -23,6 +25,8 @@ from scalerl.run.cluster.place import Place
 def make_engine(model: LoadedModel, settings: ModelSettings, rollout: RolloutSettings) -> Any:
     """Return an engine that samples from a copy of the model, on the model's device."""
     make = entry(ENGINES, rollout.engine, "rollout.engine")
+    if pushes_adapters(settings, rollout):
+        model = dataclasses.replace(model, model=wrap(model.model, settings.lora))
     return make(model, rollout, **_arithmetic(settings, gpu=model.device.type == "cuda"))
 
 
@@ -50,6 +54,7 @@ def load_engine(settings: ModelSettings, rollout: RolloutSettings, *, device: st
         device=target,
         context=rollout.context,
         trust_remote_code=settings.trust_remote_code,
+        bits=settings.lora.bits,
     )
     return make_engine(model, settings, rollout)
 
@@ -84,7 +89,7 @@ def build_fleet(
         from scalerl.rollout.vllm.build import vllm_fleet
 
         # Ranks that continue a run are ahead of the model here, with which engines are checked.
-        loaded = {name: parameter.detach() for name, parameter in model.model.named_parameters()}
+        loaded = merged_weights(model.model)
         fleet = vllm_fleet(
             model,
             rollout,
