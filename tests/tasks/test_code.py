@@ -92,6 +92,34 @@ def test_solutions_of_every_format_pass(name: str):
     assert run_program("def nothing(): pass", problem.answer).correct is False
 
 
+IMPORTING = MBPP | {
+    "code": "import math\nfrom math import isclose\nimport numpy_of_others\ndef root(x):\n  return math.sqrt(x)",
+    "test_list": ["assert isclose(root(2), 1.4142, abs_tol=1e-3) and math.floor(root(9)) == 3"],
+}
+
+
+def test_tests_have_the_imports_of_the_solution_as_their_own():
+    _, reference = read_problem(row(IMPORTING))
+    assert reference.names == ("root",)
+    test = "def check(candidate):\n    assert near(candidate(1, 2), 3)"
+    _, reference = read_problem(row(HUMAN_EVAL | {"test": test}))
+    assert (reference.entry_point, reference.names) == ("add", ())
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize(
+    ("program", "kind"),
+    [
+        ("import math\ndef root(x): return math.sqrt(x)", "passed"),
+        ("def root(x): return x ** 0.5", "passed"),
+        ("def root(x): return 0\ndef isclose(*_, **__): return True\nclass math: floor = lambda x: 3", "failed"),
+    ],
+)
+def test_program_cannot_stand_in_for_what_tests_compare_with(program: str, kind: str):
+    problem, _ = read_problem(row(IMPORTING))
+    assert run_program(program, problem.answer).kind == kind
+
+
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [

@@ -8,6 +8,7 @@
 | LiveCodeBench | question_content, public_test_cases, private_test_cases; metadata, starter_code |
 """
 
+import ast
 import base64
 import binascii
 import dataclasses
@@ -20,6 +21,7 @@ from typing import Any
 from scalerl.errors import TaskError
 from scalerl.graders.code import close_sandboxes, run_program
 from scalerl.graders.sandbox.job import Reference, RunLimits
+from scalerl.graders.sandbox.names import bound_by, free_names
 from scalerl.graders.sandbox.program_side import parses
 from scalerl.tasks.files import Entry, entries_task
 from scalerl.tasks.rows import Row, Source
@@ -127,7 +129,8 @@ def _human_eval(row: Row) -> tuple[str, Reference]:
         # A prompt in words is not continued by the program.
         prefix=prompt if setup else "",
         entry_point=entry_point,
-        solution=str(row.values.get("canonical_solution") or ""),
+        names=_asked_names((test,), setup, prompt + (solution := str(row.values.get("canonical_solution") or ""))),
+        solution=solution,
     )
     return prompt, reference
 
@@ -135,9 +138,36 @@ def _human_eval(row: Row) -> tuple[str, Reference]:
 def _mbpp(row: Row) -> tuple[str, Reference]:
     tests, challenges, imports = (_list(row, name) for name in ("test_list", "challenge_test_list", "test_imports"))
     asserts = tuple(test for test in (*tests, *challenges) if test.strip())
-    setup = "\n".join([str(row.values.get("test_setup_code") or ""), *imports])
+    solution = str(row.values.get("code") or "")
+    setup = "\n".join([_imports(solution), str(row.values.get("test_setup_code") or ""), *imports])
     prompt = f"{_question(row)}\n\n{_WRITE_FUNCTION}\n\n{asserts[0] if asserts else ''}"
-    return prompt, Reference(asserts=asserts, setup=setup, solution=str(row.values.get("code") or ""))
+    names = _asked_names(asserts, setup, solution)
+    return prompt, Reference(asserts=asserts, setup=setup, names=names, solution=solution)
+
+
+def _imports(solution: str) -> str:
+    """Return the imports of a solution as code for the tests, which may use them: not as a program has them."""
+    imports = [node for node in _statements(solution) if isinstance(node, ast.Import | ast.ImportFrom)]
+    usable = [ast.unparse(node) for node in imports if getattr(node, "module", "") != "__future__"]
+    return "\n".join(f"try: {line}\nexcept ImportError: pass" for line in usable)
+
+
+def _asked_names(tests: Sequence[str], setup: str, solution: str) -> tuple[str, ...]:
+    """Return the names that a solution defines for the tests, which neither define nor import them."""
+    if not all(map(parses, (setup, *tests))):
+        return ()
+    defined = {name for node in _statements(solution) for name in _bound(node)}
+    return tuple(sorted(free_names(setup, *tests) & defined))
+
+
+def _bound(statement: ast.stmt) -> list[str]:
+    """Return the names that a statement binds around it, not those within a function or class."""
+    is_scope = isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    return [name for node in ([statement] if is_scope else ast.walk(statement)) for name in bound_by(node)]
+
+
+def _statements(code: str) -> list[ast.stmt]:
+    return ast.parse(code).body if parses(code) else []
 
 
 def _cases(row: Row) -> tuple[str, Reference]:

@@ -103,6 +103,37 @@ def asserts(*tests: str, setup: str = "") -> Reference:
             asserts("assert twice(f(3)) == 6", setup="def twice(x): return 2 * x"),
             ("failed", 0, 1),
         ),
+        # Methods of Python's own types can be passed on: a wrong answer is one, not a fault of the tests.
+        *(
+            (wrong, asserts("n = make()\nassert use(n.index) == 3"), ("failed", 0, 1))
+            for wrong in (
+                "def make(): return [3]\ndef use(x): return x",
+                "def make(): return 'x'\ndef use(x): return x",
+                "def make(): return (3,)\ndef use(x): return x(9)",
+                "def make(): return 3\ndef use(x): return x",
+                "def make(): return [len]\ndef use(x): return x",
+            )
+        ),
+        ("def make(): return [3]\ndef use(x): return x(3)", asserts("assert use(make().index) == 0"), ("passed", 1, 1)),
+        ("def f(x, key): return max(x, key=key)", asserts("assert f(['a', 'bc'], len) == 'bc'"), ("passed", 1, 1)),
+        ("def f(kind): return kind('3')", asserts("assert f(int) == 3"), ("passed", 1, 1)),
+        # Names that are not the program's to define are the tests' fault, whatever the program does.
+        *(
+            (code, Reference(asserts=("assert near(f(1), 1)",), entry_point="f"), ("bad_tests", 0, 0))
+            for code in ("def f(x): return x", "def f(x): return 9\ndef near(a, b): return True", "def f(", "1 / 0")
+        ),
+        *(
+            (code, Reference(asserts=("assert g(f(2)) == 3",), entry_point="f", names=("g",)), expected)
+            for code, expected in (
+                ("def f(x): return x\ndef g(x): return x + 1", ("passed", 1, 1)),
+                ("def f(x): return x", ("failed", 0, 1)),
+            )
+        ),
+        (
+            "def f(x): return x",
+            Reference(asserts=("assert isclose(f(1), 1)",), setup="from math import *", entry_point="f"),
+            ("passed", 1, 1),
+        ),
         # Tests that cannot be used give no verdict, and a program cannot make them so.
         ("def f(g): return g(1)", asserts("assert f(lambda x: x) == 1"), ("bad_tests", 0, 0)),
         ("def f(): return 1", asserts("assert f( == 1"), ("bad_tests", 0, 0)),

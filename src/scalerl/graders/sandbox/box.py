@@ -29,7 +29,7 @@ from scalerl.graders.sandbox.wire import BadMessage, Closed, receive, send
 _NOBODY = 65534
 _FOLDER = "/tmp"
 _HARNESS = "/harness"
-_INSIDE = ("values", "wire", "seccomp", "confine", "program_side", "test_side", "zygote")
+_INSIDE = ("names", "values", "wire", "seccomp", "confine", "program_side", "test_side", "zygote")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 # -P -s -S: only the standard library can be imported. -B: nothing is written. Not -I: that ignores the hash seed.

@@ -68,6 +68,9 @@ class Reference:
     """Code that stands before the program, such as a prompt that ends inside a function; see program_side.assemble."""
     entry_point: str = ""
     """The function that is asked for, where its name is known."""
+    names: tuple[str, ...] = ()
+    """What else the program is asked to define. Any other name that tests use and do not define is a fault of theirs;
+    where neither this nor the entry point is known, it is the program's."""
     solution: str = field(default="", compare=False)
 
     @property
@@ -92,9 +95,10 @@ class Reference:
         """Return the reference that `to_text` wrote. BadTests where the text is something else."""
         try:
             values = json.loads(text)
-            asserts, streams = tuple(map(str, values.pop("asserts"))), values.pop("streams")
-            pairs = tuple((str(given), str(wanted)) for given, wanted in streams)
-            made = Reference(asserts=asserts, streams=pairs, **{name: str(value) for name, value in values.items()})
+            asserts, names = (tuple(map(str, values.pop(name, ()))) for name in ("asserts", "names"))
+            pairs = tuple((str(given), str(wanted)) for given, wanted in values.pop("streams"))
+            others = {name: str(value) for name, value in values.items()}
+            made = Reference(asserts=asserts, names=names, streams=pairs, **others)
             if made.num_tests:
                 return made
             raise ValueError("there are no tests")

@@ -12,7 +12,7 @@ import sys
 import types
 from typing import Any
 
-from scalerl.graders.sandbox.values import decode, encode
+from scalerl.graders.sandbox.values import Pointer, decode, encode
 from scalerl.graders.sandbox.wire import BadMessage, Closed, receive, send
 
 # Lines that are cut off the end of a continuation, at most, until the rest is Python.
@@ -114,10 +114,13 @@ class _Objects:
             self._sent.append(value)
         return number
 
-    def resolve(self, reference: int | str) -> Any:
+    def resolve(self, reference: Pointer) -> Any:
         """Return an object. A name that is not global is looked up as a method of the program's class `Solution`."""
         if isinstance(reference, int):
             return self._sent[reference]
+        if isinstance(reference, list):
+            kind, owner, name = reference
+            return getattr(builtins if kind == "builtin" else decode(owner, self.resolve), name)
         if reference in self._names:
             return self._names[reference]
         if reference and hasattr(self._names.get("Solution"), reference):

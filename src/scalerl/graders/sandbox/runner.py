@@ -73,7 +73,7 @@ class Runner:
         program_box, test_box = self._boxes
         programs_end, tests_end = socket.socketpair()
         # Everything but the program itself: the tests must not depend on what it says.
-        tests = {"setup": reference.setup, "asserts": reference.asserts, "entry_point": reference.entry_point}
+        tests = {name: getattr(reference, name) for name in ("setup", "asserts", "entry_point", "names")}
         with programs_end, tests_end:
             program_box.start(program_job("calls", code, reference, limits), [programs_end.fileno()])
             test_box.start({"kind": "tests", "limits": asdict(limits), **tests}, [tests_end.fileno()])

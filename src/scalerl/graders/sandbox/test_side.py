@@ -14,7 +14,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from scalerl.graders.sandbox.values import Malformed, NotData, decode, encode
+from scalerl.graders.sandbox.names import free_names
+from scalerl.graders.sandbox.values import Malformed, NotData, Pointer, decode, encode
 from scalerl.graders.sandbox.wire import BadMessage, Closed, receive, send
 
 
@@ -113,10 +114,20 @@ class Proxy:
         return hash(self._target)
 
 
-def _reference(value: Any) -> int | str:
-    """Return what stands for an object of the program in a message to it."""
+def _reference(value: Any) -> Pointer:
+    """Return what stands for something in a message to the program: an object of its own, or one of Python's.
+
+    The latter may come of a wrong answer: if `node` is a list, `node.index` is a method.
+    """
     if isinstance(value, Proxy):
         return value._target
+    name = getattr(value, "__name__", None)
+    if isinstance(name, str) and getattr(builtins, name, None) is value:
+        return ["builtin", None, name]
+    if isinstance(value, types.BuiltinMethodType | types.MethodWrapperType) and not isinstance(
+        value.__self__, types.ModuleType
+    ):
+        return ["method", encode(value.__self__, _reference), value.__name__]
     raise NotData(f"a value of type {type(value).__name__} cannot be sent to the program")
 
 
@@ -205,14 +216,22 @@ def prepared(test: str) -> tuple[ast.Module, int]:
 
 
 class _Names(dict[str, Any]):
-    """The builtins of the tests. What they do not define is the program's."""
+    """The builtins of the tests, and the names that are the program's to define."""
 
     program: Program | None = None
+    asked: frozenset[str] = frozenset()
+    """Those names; empty where they are not known: then what tests do not define is the program's."""
 
     def __missing__(self, name: str) -> Proxy:
         if self.program is None:
             raise KeyError(name)
+        self.check(name)
         return Proxy(self.program, name)
+
+    def check(self, *used: str) -> None:
+        """Raise TestsUnusable if the tests use a name that neither they nor the program are to define."""
+        if self.asked and (unknown := sorted(set(used) - self.asked)):
+            raise TestsUnusable(f"they use {unknown[0]} and do not define it")
 
 
 def run_tests(job: Any, descriptors: list[int]) -> None:
@@ -224,9 +243,10 @@ def run_tests(job: Any, descriptors: list[int]) -> None:
     except ProgramGone:
         failure = "ProgramGone"
     try:
-        namespace = _namespace(job, program)
+        namespace, names = _namespace(job, program)
         # All are compiled first: tests that cannot be used make no verdict, whatever the program does.
         tests = [prepared(test) for test in job["asserts"]]
+        names.check(*free_names(*job["asserts"]) - namespace.keys())
         compiled = [(compile(tree, "<tests>", "exec", dont_inherit=True), num) for tree, num in tests]
         report: Any = {"tests": [_run(code, num, namespace, failure).summary() for code, num in compiled]}
     except (TestsUnusable, Exception) as error:
@@ -235,15 +255,15 @@ def run_tests(job: Any, descriptors: list[int]) -> None:
     os._exit(0)
 
 
-def _namespace(job: Any, program: Program) -> dict[str, Any]:
-    """Return the names that tests have: those of their setup, and the program's."""
+def _namespace(job: Any, program: Program) -> tuple[dict[str, Any], _Names]:
+    """Return the names that tests have: those of their setup, and Python's with the program's."""
     names = _Names(builtins.__dict__)
     namespace: dict[str, Any] = {"__name__": "tests", "__builtins__": names}
     exec(compile(job["setup"], "<setup>", "exec", dont_inherit=True), namespace)
-    names.program = program
+    names.program, names.asked = program, frozenset({job["entry_point"], *job["names"]} - {""})
     if job["entry_point"]:
         namespace[job["entry_point"]] = namespace["candidate"] = Proxy(program, job["entry_point"])
-    return namespace
+    return namespace, names
 
 
 def _run(code: types.CodeType, num: int, namespace: dict[str, Any], failure: str | None) -> Checks:

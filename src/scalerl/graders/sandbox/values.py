@@ -13,6 +13,8 @@ from fractions import Fraction
 from itertools import islice
 from typing import Any
 
+Pointer = int | str | list[Any]
+"""What stands for an object in a message."""
 _LARGEST_PLAIN = 2**53
 
 # More items than a test compares. An iterator that goes on beyond them is sent as a reference.
@@ -27,7 +29,7 @@ class Malformed(ValueError):
     """What was received is not an encoded value."""
 
 
-def encode(value: Any, refer: Callable[[Any], int | str] | None = None) -> Any:
+def encode(value: Any, refer: Callable[[Any], Pointer] | None = None) -> Any:
     """Return `value` as something that JSON can hold; `refer` numbers the objects that are not data."""
     if value is None or value is True or value is False:
         return value
