@@ -13,13 +13,14 @@ from tiny_models import sampled_model, tiny_model
 
 from scalerl import store
 from scalerl.models.blocks import nf4
-from scalerl.models.lora import AdaptedLinear, merged_weights, wrap
+from scalerl.models.lora import AdaptedLinear, each_adapter, merged_weights, wrap
 from scalerl.models.nf4 import BLOCK, Nf4Linear, num_weights, quantise_layers
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.run.learners import build_learner
 from scalerl.run.run import Run
 
 CPU = torch.device("cpu")
+IDS = torch.arange(12)[None]
 QLORA = ("model.lora.rank=4", "model.lora.alpha=8", "model.lora.bits=4", "rollout.engine=torch")
 
 
@@ -100,9 +101,9 @@ def test_gradients_are_those_over_the_decoded_weights(family, overrides):
     check_close(ours, theirs, 1e-5 if "model.dtype=bfloat16" not in overrides else 0.02)
 
 
-def adapted(model, seed=0):
-    """A quantised model with adapters that do something."""
-    wrapped = wrap(quantised(model), recipe_of(*QLORA).model.lora)
+def adapted(model, bits=4, seed=0):
+    """A model with adapters that do something, over weights in 4 bits or as they are."""
+    wrapped = wrap(quantised(model) if bits == 4 else model, recipe_of(*QLORA).model.lora)
     generator = torch.Generator().manual_seed(seed)
     for module in wrapped.modules():
         if isinstance(module, AdaptedLinear):
@@ -111,32 +112,36 @@ def adapted(model, seed=0):
     return wrapped
 
 
-@pytest.mark.parametrize(("family", "fused"), [("llama", True), ("qwen2", True), ("qwen3", True), ("qwen3", False)])
-def test_engine_samples_with_the_learners_log_probs(family, fused):
-    model = adapted(sampled_model(family))
+@pytest.mark.parametrize("bits", [16, 4])
+@pytest.mark.parametrize(("family", "fused"), [("llama-biased", True), ("qwen3", True), ("qwen3", False)])
+def test_engine_samples_with_the_learners_log_probs(family, fused, bits):
+    model = adapted(sampled_model(family), bits)
     engine = TorchEngine(model, slots=5, max_length=64, stop_tokens=(3,), fused=fused)
     engine.submit(mixed_requests(12))
     check_log_probs(model, drain(engine))
-    pushed = adapted(sampled_model(family), seed=1)
-    engine.push_weights(dict(pushed.named_parameters()), 1)
+    pushed = adapted(sampled_model(family), bits, seed=1)
+    engine.push_weights(dict(each_adapter(pushed)), 1)
     engine.submit(mixed_requests(12))
     check_log_probs(pushed, drain(engine))
 
 
-def test_engine_holds_no_second_copy_of_frozen_weights():
-    model = adapted(sampled_model("llama"))
+@pytest.mark.parametrize("bits", [16, 4])
+def test_engine_holds_no_second_copy_of_frozen_weights(bits):
+    model = adapted(sampled_model("llama"), bits)
+    before = model(IDS).logits
     engine = TorchEngine(model, slots=2, max_length=64, stop_tokens=())
     for name, weight in engine._own.items():
-        if not isinstance(weight, torch.nn.Parameter):
-            continue
-        assert (weight.data_ptr() == model.get_parameter(name).data_ptr()) == (".lora_" not in name), name
+        shares = weight.data_ptr() == model.get_parameter(name).data_ptr()
+        assert shares == (".lora_" not in name), name
+    # The layout that the engine chooses for them changes no number.
+    torch.testing.assert_close(model(IDS).logits, before)
 
 
 def test_pushed_weights_are_the_learners_own():
     learner = build_learner(quantised(tiny_model()), recipe_of(*QLORA), version=VERSION)
     learner.step(random_batch(1))
     pushed = learner.weights()
-    assert pushed.keys() == dict(learner.policy.model.named_parameters()).keys()
+    assert pushed.keys() == learner.policy.parameters.keys()
     # For vLLM they are merged, under the names of a plain model.
     merged = build_learner(quantised(tiny_model()), recipe_of(*QLORA[:3], "rollout.engine=vllm"), version=VERSION)
     assert merged.weights().keys() == dict(tiny_model().named_parameters()).keys()

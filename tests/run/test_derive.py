@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from scalerl.config import changed_recipe, load_recipe
+from scalerl.models.load import load_config
 from scalerl.run.derive import derive
+from scalerl.run.memory import Gpus, ModelSizes, memory_of
 from scalerl.run.observer import RunObserver
 from scalerl.run.run import Run
 from scalerl.run.sft.make import sft
@@ -38,8 +40,46 @@ def test_everything_open_is_derived(tmp_path):
         "rollout.slots": 80,
         "evaluation.num_prompts": 20,  # a fifth
         "optimizer.lr": 4e-5,
+        # On a CPU no memory is saved.
+        "model.lora.rank": 0,
+        "model.lora.bits": 16,
+        "optimizer.bits": 32,
+        "optimizer.on_host": False,
+        "learner.micro_batch_tokens": 32768,
     }
     assert derive(recipe) == (recipe, ())
+
+
+def test_memory_of_the_gpu_decides_what_is_saved(tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(str(files("scalerl") / "assets" / "tiny-base"), folder)
+    shape = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32}
+    config = json.loads((folder / "config.json").read_text()) | shape
+    config |= {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256, "tie_word_embeddings": False}
+    (folder / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16", "max_position_embeddings": 4096}))
+    recipe, made = derive(own_model(tmp_path, SUMS, f"model.path={folder}"), Gpus.parse("1x24"))
+    assert (recipe.model.lora.rank, recipe.model.lora.bits) == (32, 4)
+    assert recipe.optimizer.lr == pytest.approx(1e-5)
+    assert recipe.rollout.slots is not None
+    assert memory_of(recipe, ModelSizes.from_config(load_config(str(folder))), Gpus.parse("1x24")).fits
+    # Adapters set by hand stay, and so does what else is set.
+    changes = ("model.lora.rank=8", "rollout.slots=16")
+    recipe, made = derive(own_model(tmp_path, SUMS, f"model.path={folder}", *changes), Gpus.parse("1x24"))
+    assert (recipe.model.lora.rank, recipe.model.lora.bits, recipe.rollout.slots) == (8, 4, 16)
+    assert not {each.key for each in made} & {"model.lora.rank", "rollout.slots"}
+
+
+def test_resumed_run_keeps_what_was_derived(tmp_path, monkeypatch):
+    settings = ("rollout.slots=8", "pipeline.groups_per_batch=4", "pipeline.completions_per_group=2")
+    short = ("length.max_length=8", "evaluation.num_prompts=2", "evaluation.samples_per_prompt=1")
+    recipe = own_model(tmp_path, SUMS, *settings, *short, "budget.steps=1")
+    Run(recipe, tmp_path / "run").train()
+    # Another machine would derive another rate.
+    monkeypatch.setattr("scalerl.run.derive.RATE", 1.0)
+    more = changed_recipe(recipe, ["budget.steps=2"])
+    run = Run(more, tmp_path / "run", resume=True)
+    assert run.recipe.optimizer.lr == 4e-5
+    run.train()
 
 
 @pytest.mark.parametrize("rows, grader", [(SUMS, "numeric"), (LETTERS, "choice"), (WORDS, "exact")])

@@ -88,7 +88,7 @@ def sharded(family, dtype, overrides, folder, shard_size=None, compiled=None, co
         settings["learner"],
         device=DEVICE,
         master_dtype=dtype,
-        **{name: settings.pop(name) for name in ("lora", "dtype", "fp32_head", "router_replay")},
+        **{name: settings.pop(name) for name in ("lora", "dtype", "fp32_head", "router_replay", "merges")},
         compiled=compiled,
         context=None if context == 1 else ContextGroup(rank=team.rank, num_ranks=team.size, size=context),
     )

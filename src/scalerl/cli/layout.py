@@ -1,7 +1,7 @@
 """train --check: the memory of a recipe on every GPU, before anything starts."""
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -10,10 +10,10 @@ from scalerl.errors import ClusterError, RecipeError
 
 if TYPE_CHECKING:
     from scalerl.config import Recipe
-    from scalerl.run.memory import Memory
+    from scalerl.run.memory import Gpus, Memory, ModelSizes
 
 
-def check_layout(name: str, recipe: "Recipe", gpus: str | None) -> bool:
+def check_layout(name: str, recipe: "Recipe", gpus: "Gpus | None") -> bool:
     """Print what the recipe needs; return whether that is all there is to do. ClusterError if it does not fit.
 
     The GPUs are those given, or else those of this machine; without any there is nothing to count. Those of a cluster
@@ -29,14 +29,16 @@ def check_layout(name: str, recipe: "Recipe", gpus: str | None) -> bool:
     if recipe.learner.context_ranks > 1:
         check_context_ranks(recipe, load())
     elsewhere = recipe.cluster.address not in ("", "local")
-    devices = Gpus.parse(gpus) if gpus is not None else None if elsewhere else Gpus.here()
+    devices = gpus or (None if elsewhere else Gpus.here())
     if devices is None:
         return False
     sizes = ModelSizes.from_config(load())
     memory = memory_of(recipe, sizes, devices)
     _print(memory)
     if not memory.fits:
-        raise ClusterError(why_not(memory, settings_that_fit(recipe, sizes, devices)))
+        raise ClusterError(
+            why_not(memory, settings_that_fit(recipe, sizes, devices) or _saving(recipe, sizes, devices))
+        )
     if recipe.learner.gradient_checkpointing == "auto":
         recomputes = memory.recipe.learner.gradient_checkpointing is True
         chosen = "on, since not all activations would fit" if recomputes else "off"
@@ -48,6 +50,17 @@ def check_layout(name: str, recipe: "Recipe", gpus: str | None) -> bool:
     return gpus is not None
 
 
+def _saving(recipe: "Recipe", sizes: "ModelSizes", devices: "Gpus") -> "dict[str, Any] | None":
+    """Return the settings with which a recipe would fit on one GPU by saving memory; None if there are none."""
+    from scalerl.config import value_at
+    from scalerl.run.savings import choose_savings
+
+    if recipe.learner.sharding != "none" or recipe.rollout.generators or recipe.rollout.engine != "torch":
+        return None
+    choice = choose_savings(recipe, sizes, devices)
+    return choice and {key: value for key, value in choice.changes.items() if value != value_at(recipe, key)}
+
+
 def _print(memory: "Memory") -> None:
     rows = []
     for role, parts in memory.parts.items():
@@ -55,5 +68,7 @@ def _print(memory: "Memory") -> None:
         values = [*parts.items(), ("in all", memory.total(role))]
         rows += [(*name, part, f"{value / 1e9:.1f}") for name, (part, value) in zip(names, values, strict=True)]
     say(table(("GPUs", "number", "part", f"GB each, of {memory.gpus.bytes_each / 1e9:g}"), rows))
+    if memory.host:
+        typer.echo(f"{memory.host / 1e9:.1f} GB of host memory for the optimiser")
     if memory.num["generator"]:
         typer.echo(f"{memory.slots} completions at a time in each generator")

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from scalerl.config import Recipe
     from scalerl.report.alarms import Alarm
     from scalerl.report.results import CurveResult
-    from scalerl.run.derive import Derived
     from scalerl.run.health import Outlooks
     from scalerl.run.run import Run
 
@@ -70,14 +69,20 @@ def train(
     with setting_up():
         from scalerl.cli.layout import check_layout
         from scalerl.run.derive import derive
+        from scalerl.run.memory import Gpus
+        from scalerl.run.resume import as_started
         from scalerl.run.run import Run
 
-        settings, derived = derive(settings)
-        if check and check_layout(recipe, settings, gpus):
+        devices = None if gpus is None else Gpus.parse(gpus)
+        settings, derived = (as_started(settings, out), ()) if resume else derive(settings, devices)
+        if check and derived:
+            rows = [(each.key, json.dumps(each.value), each.reason) for each in derived]
+            say(table(("derived setting", "value", "because"), rows))
+        if check and check_layout(recipe, settings, devices):
             return
         run = Run(settings, out, observer=terminal, resume=resume, hung_s=hung_after, pause_at=pause_at)
     if check:
-        _try(recipe, run, derived)
+        _try(recipe, run)
         return
     try:
         with terminal.running(lambda: f"Stopped at once{resumes_from(out)}"), board_beside(out, wanted=board):
@@ -94,16 +99,13 @@ def train(
     conclude(out, plots=plots)
 
 
-def _try(recipe: str, run: "Run", derived: "Sequence[Derived]") -> None:
+def _try(recipe: str, run: "Run") -> None:
     """Give every grader an answer, talk to each environment, take one step, and print what would be trained."""
     from scalerl.config import mode_name
     from scalerl.run.trial import try_parts
 
     with setting_up(), closing(run):
         trials = try_parts(run.parts, run.recipe)
-    if derived:
-        rows = [(each.key, json.dumps(each.value), each.reason) for each in derived]
-        say(table(("derived setting", "value", "because"), rows))
     regime = f"{mode_name(run.recipe.pipeline)}, {run.recipe.loss.name}"
     lines = [f"{recipe} can be trained: {summary(run)}, {regime}", slots_line(run), *run.parts.notices]
     typer.echo("\n".join([*lines, *trials]))

@@ -16,6 +16,7 @@ from scalerl.config.recipe import (
     replaced,
     rounds_generator,
     trusting,
+    value_at,
     vllm_code,
 )
 from scalerl.config.tree import AXES, Setting, differences, settings_of
@@ -43,6 +44,7 @@ __all__ = [
     "rounds_generator",
     "settings_of",
     "trusting",
+    "value_at",
     "vllm_code",
     "with_derived",
 ]

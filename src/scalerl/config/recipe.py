@@ -298,6 +298,11 @@ def _is_plain(name: str) -> bool:
     return re.fullmatch(r"[\w-]+", name) is not None
 
 
+def value_at(part: Settings, key: str) -> Any:
+    """Return the value of a setting by dotted key."""
+    return functools.reduce(getattr, key.split("."), part)
+
+
 def replaced(part: Table, changes: Mapping[str, Any]) -> Table:
     """Return a table with settings changed by dotted key, unchecked: whoever calls has computed them."""
     for key, value in changes.items():
@@ -351,8 +356,8 @@ def body_dtype(model: parts.ModelSettings, *, gpu: bool) -> Literal["bfloat16", 
 
 
 def pushes_adapters(model: parts.ModelSettings, rollout: parts.RolloutSettings) -> bool:
-    """Return whether the engine is given adapters by themselves: the torch engine over weights in 4 bits."""
-    return model.lora.bits == 4 and rollout.engine == "torch"
+    """Return whether the engine is given adapters by themselves, and not merged into the weights under them."""
+    return model.lora.rank > 0 and rollout.engine == "torch"
 
 
 def inert(recipe: Recipe, *, gpu: bool) -> dict[str, str]:

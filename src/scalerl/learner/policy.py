@@ -23,7 +23,7 @@ from scalerl.learner.packed_attention import has_kernel, pack, packed_hidden_sta
 from scalerl.learner.share import fewest_shared_tokens
 from scalerl.learner.team import Team
 from scalerl.models.load import head
-from scalerl.models.lora import each_merged_weight
+from scalerl.models.lora import each_adapter, each_merged_weight
 from scalerl.models.nf4 import num_weights
 from scalerl.models.routers import RouterReplay
 from scalerl.models.shape import head_sizes
@@ -61,7 +61,8 @@ class Policy(ABC):
 
     @abstractmethod
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield all whole weights one by one, adapters merged in, a tied one once. All ranks iterate together."""
+        """Yield what an engine needs, whole and one by one: all weights, a tied one once, with adapters merged in; or
+        adapters alone. All ranks iterate together."""
 
     def collect_gradients(self, team: Team) -> None:  # noqa: B027
         """Finish the gradients of a step, after the last pass: those of all ranks."""
@@ -161,7 +162,7 @@ class LocalPolicy(Policy):
         Where adapters are merged in, they are copies in the body's dtype.
         """
         if not self._merges:
-            yield from ((name, parameter.detach()) for name, parameter in self.model.named_parameters())
+            yield from each_adapter(self.model)
             return
         here = {id(self.parameters[name]): self.copies[name] for name in self.hosted}
         yield from each_merged_weight(self.model, lambda p: here.get(id(p), p).detach(), dtype=self.body.dtype)

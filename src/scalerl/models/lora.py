@@ -2,8 +2,8 @@
 
     y = W x + alpha / rank * B A x        A random, B zero, both FP32; W frozen, in the dtype of its file or 4 bits
 
-Engines and exports get W + alpha / rank * B A under W's own name, so they need no adapter code. Over weights in 4 bits
-(nf4.py) the torch engine gets A and B instead: it multiplies with what the learner multiplies with.
+vLLM and exports get W + alpha / rank * B A under W's own name, so they need no adapter code. The torch engine gets A
+and B by themselves: it multiplies with what the learner multiplies with, and shares W with a learner in its process.
 """
 
 import copy
@@ -103,6 +103,15 @@ def has_adapters(model: nn.Module) -> bool:
 def is_adapter(name: str) -> bool:
     """Return whether a parameter of this name belongs to an adapter."""
     return any(part in name for part in _ADAPTER)
+
+
+def each_adapter(
+    model: "PreTrainedModel", whole: Callable[[Tensor], Tensor] = Tensor.detach
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weights of all adapters; `whole` as in each_merged_weight."""
+    for name, parameter in model.named_parameters():
+        if is_adapter(name):
+            yield name, whole(parameter)
 
 
 def num_adapter_params(model: "PreTrainedModel") -> int:

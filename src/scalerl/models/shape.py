@@ -36,6 +36,8 @@ class ModelShape:
     """Parameters of the largest layer."""
     linear_rows: int = field(default=0, compare=False)
     """Sum over the linear layers of a model, without the head, of inputs + outputs: adapters of rank 1."""
+    linear_params: int = field(default=0, compare=False)
+    """Weights of those layers."""
 
     @classmethod
     def from_config(cls, config: Any) -> Self:
@@ -72,6 +74,7 @@ class ModelShape:
             params=sum(parameter.numel() for parameter in model.parameters()),
             layer_params=max(sum(parameter.numel() for parameter in layer.parameters()) for layer in layers),
             linear_rows=sum(linear.in_features + linear.out_features for linear in linears),
+            linear_params=sum(linear.weight.numel() for linear in linears),
         )
 
 

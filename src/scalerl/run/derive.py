@@ -11,19 +11,20 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import torch
-
-from scalerl.config import Recipe, with_derived
+from scalerl.config import Recipe, replaced, value_at, with_derived
 from scalerl.config.suggest import quoted
 from scalerl.errors import RecipeError
 from scalerl.loop.requests import Text
 from scalerl.models.load import load_config, load_tokenizer
-from scalerl.models.shape import ModelShape
+from scalerl.run.memory import Gpus, ModelSizes, num_generators
+from scalerl.run.savings import KEYS, choose_savings, reasons
 from scalerl.tasks.build import build_whole_task
 from scalerl.tasks.task import Task
 
 RATE = 5e-3
 """Learning rate x width. Recipes that learnt have 0.002 (8B) to 0.03 (0.9M); collapses begin at 0.1."""
+ADAPTER_RATE = 10 * RATE
+"""The same of adapters, whose best rates are about ten times as high ("LoRA Without Regret", 2025)."""
 FLOPS = {"cuda": 1e14, "cpu": 1.5e10}
 """FLOPs per second to reckon with; of two CPU cores."""
 LENGTH = {"cuda": 1024, "cpu": 64}
@@ -47,13 +48,16 @@ class Derived(NamedTuple):
     reason: str
 
 
-def derive(recipe: Recipe) -> tuple[Recipe, tuple[Derived, ...]]:
-    """Return the recipe with everything set that it leaves open, and what was set; the same one if that is nothing."""
+def derive(recipe: Recipe, gpus: Gpus | None = None) -> tuple[Recipe, tuple[Derived, ...]]:
+    """Return the recipe with everything set that it leaves open, and what was set; the same one if that is nothing.
+
+    `gpus` are those to train on, by default the ones of this machine.
+    """
     if not recipe.derived:
         return recipe, ()
     if recipe.model.path is None:
         raise RecipeError("model.path is not set, so there is nothing to train: add --set model.path=...")
-    made = {each.key: each for each in _derivations(recipe, recipe.model.path)}
+    made = {each.key: each for each in _derivations(recipe, recipe.model.path, gpus or Gpus.here())}
     if unknown := [key for key in recipe.derived if key not in made]:
         raise RecipeError(f"derived holds {quoted(unknown)}, which cannot be derived; what can be is {quoted(made)}")
     # Another length control than the recipe's own may have no such setting.
@@ -62,11 +66,12 @@ def derive(recipe: Recipe) -> tuple[Recipe, tuple[Derived, ...]]:
     return with_derived(recipe, {each.key: each.value for each in chosen}), chosen
 
 
-def _derivations(recipe: Recipe, path: str) -> Iterable[Derived]:
+def _derivations(recipe: Recipe, path: str, gpus: Gpus | None) -> Iterable[Derived]:
     """Yield every setting that can be derived; values that the recipe has set itself are reckoned with."""
     trust = recipe.model.trust_remote_code
     config, tokenizer = load_config(path, trust_remote_code=trust), load_tokenizer(path, trust_remote_code=trust)
-    shape, device = ModelShape.from_config(config), "cuda" if torch.cuda.is_available() else "cpu"
+    sizes, device = ModelSizes.from_config(config), "cpu" if gpus is None else "cuda"
+    shape = sizes.shape
     if recipe.tasks:
         raise RecipeError("settings can be derived for one task, not for several: set them, or train on one task")
     task = build_whole_task(recipe.task, recipe.evaluation)
@@ -108,15 +113,38 @@ def _derivations(recipe: Recipe, path: str) -> Iterable[Derived]:
     size = f"{shape.params / 1e6:,.3g}M parameters"
     yield Derived("pipeline.groups_per_batch", groups, f"about a minute a step with {size}, ten steps an epoch")
     groups = groups if is_open("pipeline.groups_per_batch") else recipe.pipeline.groups_per_batch
-    yield Derived("rollout.slots", groups * completions, "one batch: training follows sampling closely")
+    settled = {"rollout.context": context, "rollout.max_prompt_tokens": prompt, "pipeline.groups_per_batch": groups}
+    if is_open("length.max_length") and "length.max_length" in limits:
+        settled["length.max_length"] = length
+    memory = {each.key: each for each in _savings(replaced(recipe, settled), sizes, gpus)}
+    yield from memory.values()
 
     num, share = (len(task.evaluation), 1) if task.evaluation else (len(encoded), 5)
     samples = int(in_a_minute / _SAMPLE / recipe.evaluation.samples_per_prompt)
     evaluated = max(min(samples, num // share, MOST_EVALUATED), min(num // 2, 8), 1)
     yield Derived("evaluation.num_prompts", evaluated, f"about a minute an evaluation, of {num:,} problems")
 
-    lr = float(f"{RATE / config.hidden_size:.1g}")
-    yield Derived("optimizer.lr", lr, f"{RATE:g} / width {config.hidden_size:,}")
+    has_adapters = memory["model.lora.rank"].value if is_open("model.lora.rank") else recipe.model.lora.rank
+    rate = ADAPTER_RATE if has_adapters else RATE
+    lr = float(f"{rate / config.hidden_size:.1g}")
+    yield Derived("optimizer.lr", lr, f"{rate:g} / width {config.hidden_size:,}")
+
+
+def _savings(recipe: Recipe, sizes: ModelSizes, gpus: Gpus | None) -> Iterable[Derived]:
+    """Yield the settings that decide how much memory training takes, and the number of slots."""
+    batch = recipe.pipeline.groups_per_batch * recipe.pipeline.completions_per_group
+    is_alone = recipe.learner.sharding == "none" and num_generators(recipe) == 0 and recipe.rollout.engine == "torch"
+    choice = choose_savings(recipe, sizes, gpus, recipe.derived) if gpus is not None and is_alone else None
+    if gpus is not None and choice is not None:
+        why = reasons(recipe, sizes, gpus, choice)
+    else:
+        # Nothing is known that fits, or saving is not this recipe's way: `--check` says more.
+        why = dict.fromkeys(KEYS, "on a CPU nothing is saved" if gpus is None else "as the recipe has it")
+    values = {key: value_at(recipe, key) for key in KEYS} if choice is None else choice.changes
+    for key in KEYS:
+        is_batch = key == "rollout.slots" and (choice is None or values[key] == batch)
+        value, reason = (batch, "one batch: training follows sampling closely") if is_batch else (values[key], why[key])
+        yield Derived(key, value, reason)
 
 
 def _grader(task: Task) -> tuple[str, str]:

@@ -1,16 +1,21 @@
 """Memory of a run on each GPU, by part, from the model's configuration alone; and settings that fit.
 
 Bytes, with N the parameters, T the trained ones, s the devices that share one copy, b the bytes of a number of the
-body, and t the tokens of a micro-batch, or of a sequence of the whole context if that is longer, divided by
-learner.context_ranks:
+body, f those of a number in the model's files, and t the tokens of a micro-batch, or of a sequence of the whole context
+if that is longer, divided by learner.context_ranks:
 
-    learner     weights       4 N / s (masters) + b N (rounded body, or what is gathered of a sharded one at a time)
-                optimiser     12 T / s (two moments and the gradient)
+    learner     weights       4 N / s (masters) + b N (rounded body, or what is gathered of a sharded one at a time; not
+                              of an untied head, which is the master). With optimizer.on_host the masters are the head's
+                              alone. With adapters f N, and b N if that is another dtype; 9/16 of a byte for those in 4
+                              bits, and one layer decoded
+                optimiser     4 T / s (the gradient) + 8 T / s (two moments; 2 1/16 in 8 bits), or without the moments
+                              two portions of what is on the host
                 activations   t x layers x (what a layer keeps per token) x b
-                logits        2 chunks of FP32 logits and the head's gradient
-                push          b x the layers with adapters merged in, as far as that is more than the two before, which
-                              are free by then
-    generator   weights       b N and the head in FP32
+                logits        2 chunks of FP32 logits, and the head's gradient or its two parts
+                update        the numbers of a portion in FP32 and their rounding (8 bits), or b x the layers with
+                              adapters merged in for a push, as far as that is more than the two before, which are free
+                              by then
+    generator   weights       b N and the head in FP32; of weights under adapters what the learner beside it has not
                 cache         slots x context x (keys and values of all layers) x b
                 prompts       what a layer computes in a pass: the longest prompt for the torch engine, as many tokens
                               as the context for vLLM; the torch engine also has a buffer for keys and values of one
@@ -23,7 +28,6 @@ Ranks that divide a pass keep what attention returns before and after it is exch
 values of the heads that several of them need.
 """
 
-import functools
 import itertools
 import math
 import re
@@ -31,9 +35,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from scalerl.config import Recipe, body_dtype, replaced
+from scalerl.config import Recipe, body_dtype, pushes_adapters, replaced, value_at
+from scalerl.config.parts import OptimizerSettings
 from scalerl.errors import RecipeError, UsageError
+from scalerl.learner.optimizer import BLOCK as MOMENT_BLOCK
+from scalerl.learner.optimizer import PORTION
 from scalerl.loop.slots import full_slots
+from scalerl.models.nf4 import BLOCK as NF4_BLOCK
 from scalerl.models.shape import ModelShape, head_sizes
 from scalerl.rl.logprobs import GPU_CHUNK, GPU_CHUNK_LOGITS
 
@@ -45,6 +53,8 @@ exact, and free memory is not in one piece."""
 CACHE_SHARE = {"apart": 0.9, "shared": 0.25}
 """Share of the free memory that a generator's cache takes if rollout.slots is not set, by whether the learner is on
 other devices. A vLLM on GPUs of its own takes rollout.vllm.memory_share of their memory in all."""
+_ROUNDING_BYTES = 36
+"""Per number of a portion, of what an update of moments in 8 bits has at a time beside the moments."""
 _ROPES_OF_WHOLE_PASSES = frozenset({"dynamic", "longrope"})
 """Rotary positions whose frequencies transformers chooses by the largest position of a pass."""
 
@@ -85,6 +95,16 @@ class ModelSizes(NamedTuple):
         return cls(config, ModelShape.from_config(config))
 
     @property
+    def file_bytes(self) -> int:
+        """Bytes of a weight as the model's files have it; other dtypes than bf16 are loaded as FP32."""
+        return 2 if str(self.config.dtype).endswith("bfloat16") else 4
+
+    def trained(self, recipe: Recipe) -> int:
+        """Return the number of trained weights: all, or those of adapters on every linear layer."""
+        rank = recipe.model.lora.rank
+        return rank * self.shape.linear_rows if rank else self.shape.params
+
+    @property
     def cache_per_token(self) -> int:
         """Numbers of keys and values of all layers per token."""
         return 2 * self.config.num_hidden_layers * math.prod(head_sizes(self.config))
@@ -113,6 +133,8 @@ class Memory:
     num: Mapping[str, int]
     """GPUs of each role."""
     gpus: Gpus
+    host: float
+    """Bytes of host memory that the optimiser takes."""
 
     def total(self, role: str) -> float:
         return sum(self.parts[role].values())
@@ -131,41 +153,94 @@ def learner_bytes(recipe: Recipe, sizes: ModelSizes) -> dict[str, float]:
     """Return the memory of one device of the learner, by part."""
     learner, each, rank, shape = recipe.learner, _number_bytes(recipe), recipe.model.lora.rank, sizes.shape
     shards = {"full": learner.ranks, "hybrid": learner.shard_size or 1}.get(learner.sharding, 1)
-    trained = rank * shape.linear_rows if rank else shape.params
-    # Of a sharded body two layers are gathered at a time, and the embedding and the head in FP32.
-    gathered = 2 * shape.layer_params * each + 4 * shape.head_params
-    body = gathered if shards > 1 else shape.params * each if each < 4 else 0
-    second_copy = shape.params * each / shards if recipe.kl.coefficient else 0
-    layers = shape.layers
-    merged = layers * shape.layer_params * each if rank and shards == 1 else 0
+    layers, merges = shape.layers, rank and shards == 1 and not pushes_adapters(recipe.model, recipe.rollout)
+    trained = sizes.trained(recipe)
     # A sequence longer than a micro-batch has a pass of its own.
     tokens = max(learner.micro_batch_tokens, recipe.rollout.context) / learner.context_ranks
     kept, vocabulary = sizes.kept_per_token(learner.context_ranks), sizes.config.vocab_size
     recomputes = learner.gradient_checkpointing is True
     per_token = layers * sizes.config.hidden_size + kept if recomputes else layers * kept
     chunk = min(max(GPU_CHUNK, GPU_CHUNK_LOGITS // vocabulary), tokens)
-    activations, logits = tokens * per_token * each, 2.0 * chunk * vocabulary * 4 + 4 * shape.head_params
+    has_narrow_head = rank and sizes.file_bytes == 2
+    head = 0 if has_narrow_head else 4 * shape.head_params
+    activations, logits = tokens * per_token * each, 2.0 * chunk * vocabulary * 4 + head
+    update = max(
+        layers * shape.layer_params * each if merges else 0.0,
+        _ROUNDING_BYTES * min(PORTION, trained) if recipe.optimizer.bits == 8 else 0.0,
+    )
     return {
-        "weights": 4 * shape.params / shards + body + second_copy,
-        "optimiser": 12 * trained / shards,
+        "weights": _learner_weights(recipe, sizes, each, shards),
+        "optimiser": _optimiser_bytes(recipe.optimizer, trained) / shards,
         "activations": activations,
         "logits": logits,
-        **({"push": max(merged - activations - logits, 0.0)} if merged else {}),
+        **({"update": max(update - activations - logits, 0.0)} if update else {}),
         "reserve": RESERVE_BYTES,
     }
+
+
+def _learner_weights(recipe: Recipe, sizes: ModelSizes, each: int, shards: int) -> float:
+    """Return the bytes of master weights, body and reference; of one device."""
+    shape, lora, on_host = sizes.shape, recipe.model.lora, recipe.optimizer.on_host
+    reference = shape.params * each / shards if recipe.kl.coefficient else 0.0
+    if shards > 1:
+        # Two layers are gathered at a time, and the embedding and the head in FP32.
+        return 4 * shape.params / shards + 2 * shape.layer_params * each + 4 * shape.head_params + reference
+    untied = 0 if sizes.config.tie_word_embeddings else shape.head_params
+    if not lora.rank:
+        masters = 4.0 * (shape.head_params if on_host else shape.params)
+        return masters + (each * (shape.params - untied) if each < 4 or on_host else 0) + reference
+    adapters = (4 + (each if each < 4 else 0)) * sizes.trained(recipe)
+    rounded = shape.linear_params if lora.bits == 4 else 0
+    plain = shape.params - rounded
+    body = each * (plain - untied) if each != sizes.file_bytes else 0
+    return adapters + sizes.file_bytes * plain + body + _nf4_bytes(rounded, shape, each) + reference
+
+
+def _nf4_bytes(rounded: int, shape: ModelShape, each: int) -> float:
+    """Return the bytes of weights in 4 bits with their scales, and of one layer that is decoded."""
+    return rounded * (0.5 + 4 / NF4_BLOCK) + (shape.layer_params * each if rounded else 0)
+
+
+def _optimiser_bytes(settings: OptimizerSettings, trained: int) -> float:
+    """Return the bytes of gradients and moments on the device, or of gradients and what is brought there at a time."""
+    moved = min(2 * PORTION, trained) * (4 + _moment_bytes(settings))
+    return 4.0 * trained + (moved if settings.on_host else _moment_bytes(settings) * trained)
+
+
+def _moment_bytes(settings: OptimizerSettings) -> float:
+    """Return the bytes of both moments per weight."""
+    return 8.0 if settings.bits == 32 else 2 * (1 + 4 / MOMENT_BLOCK)
+
+
+def host_bytes(recipe: Recipe, sizes: ModelSizes) -> float:
+    """Return the host memory of what optimizer.on_host keeps there."""
+    if not recipe.optimizer.on_host:
+        return 0.0
+    masters = 4 * (sizes.shape.params - sizes.shape.head_params)
+    return masters + _moment_bytes(recipe.optimizer) * sizes.shape.params
 
 
 def generator_bytes(recipe: Recipe, sizes: ModelSizes, slots: int) -> dict[str, float]:
     """Return the memory of one device of a generator, by part; without generators, what it adds to the learner's."""
     each, parallel, shape = _number_bytes(recipe), max(recipe.rollout.generator_gpus, 1), sizes.shape
     head = 4 * shape.head_params if each < 4 and recipe.model.fp32_head in ("both", "generator") else 0
+    weights = shape.params * each + head
+    if pushes_adapters(recipe.model, recipe.rollout):
+        rounded = shape.linear_params if recipe.model.lora.bits == 4 else 0
+        plain, is_same = shape.params - rounded, sizes.file_bytes == each
+        # What has the dtype of the files is the learner's own, or in another process the only copy.
+        weights = each * sizes.trained(recipe) + (0 if is_same else each * plain + head)
+        if num_generators(recipe):
+            weights += _nf4_bytes(rounded, shape, each) + sizes.file_bytes * plain
+        elif rounded:
+            weights += shape.layer_params * each
     context, prompt, buffered = recipe.rollout.context, recipe.rollout.context, 0
     if recipe.rollout.engine == "torch":
         # A conversation whose slot was given away is computed again, all of it.
         prompt = context if recipe.task.environment.name else recipe.rollout.max_prompt_tokens
         buffered = (context + prompt) * sizes.cache_per_token
     return {
-        "weights": (shape.params * each + head) / parallel,
+        "weights": weights / parallel,
         "cache": slots * context * sizes.cache_per_token * each / parallel,
         "prompts": (prompt * sizes.kept_per_token() + buffered) * each / parallel,
         "logits": 2.0 * slots * sizes.config.vocab_size * 4,
@@ -223,6 +298,7 @@ def memory_of(recipe: Recipe, sizes: ModelSizes, gpus: Gpus) -> Memory:
         slots=slots,
         num={"learner": recipe.learner.ranks, "generator": generators * recipe.rollout.generator_gpus},
         gpus=gpus,
+        host=host_bytes(recipe, sizes),
     )
 
 
@@ -263,7 +339,7 @@ def settings_that_fit(recipe: Recipe, sizes: ModelSizes, gpus: Gpus) -> dict[str
         if is_vllm and rollout.gpus_per_generator is not None:
             change["rollout.gpus_per_generator"] = each
         if memory_of(replaced(recipe, change | {"learner.shard_size": None}), sizes, gpus).fits:
-            before = {key: functools.reduce(getattr, key.split("."), recipe) for key in change}
+            before = {key: value_at(recipe, key) for key in change}
             return {key: value for key, value in change.items() if value != before[key]}
     return None
 

@@ -11,7 +11,8 @@ import torch
 
 from scalerl import store
 from scalerl.atomic_files import locked
-from scalerl.config import Recipe, differences, load_written
+from scalerl.config import Recipe, differences, load_written, with_derived
+from scalerl.config.keys import leaves
 from scalerl.config.secrets import hidden
 from scalerl.errors import RecipeError, RunFolderError
 from scalerl.models.load import load_model, save_model
@@ -99,6 +100,17 @@ def check_same(recipe: Recipe, folder: Path) -> None:
                 f"{folder} was started with {key} = {old!r}, and now it is {new!r}: resume with the same recipe, or "
                 f"start another run with another --out"
             )
+
+
+def as_started(recipe: Recipe, folder: Path) -> Recipe:
+    """Return a recipe with what it leaves open as a run was started with it: another machine would derive other values.
+
+    A length control that has no such setting leaves it out.
+    """
+    if not recipe.derived:
+        return recipe
+    values = dict(leaves(written_recipe(folder, "resume").model_dump(mode="json")))
+    return with_derived(recipe, {key: values[key] for key in recipe.derived if key in values})
 
 
 def written_recipe(folder: Path, purpose: Literal["resume", "export"]) -> Recipe:

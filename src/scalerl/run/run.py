@@ -30,7 +30,7 @@ from scalerl.run.host import environment, frozen_objects, machine_load
 from scalerl.run.observer import RunObserver
 from scalerl.run.pack import pack_groups
 from scalerl.run.parts import Parts, build
-from scalerl.run.resume import Earlier, best_step, check_same, lock_folder, read_earlier
+from scalerl.run.resume import Earlier, as_started, best_step, check_same, lock_folder, read_earlier
 from scalerl.run.rows import Rows
 from scalerl.run.sinks import Sinks, check_sinks
 from scalerl.types import Work
@@ -58,7 +58,7 @@ class Run:
         that takes `hung_s` ends the process; see watchdog.py for the default.
         """
         started = time.monotonic()
-        self.recipe, _ = derive(recipe)
+        self.recipe = as_started(recipe, folder) if resume else derive(recipe)[0]
         self.folder, self.observer, self._resumes = folder, observer or RunObserver(), resume
         if resume:
             check_same(self.recipe, folder)

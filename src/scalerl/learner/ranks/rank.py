@@ -198,8 +198,6 @@ class LearnerRank:
         if not self._is_divided:
             model = _whole_model(self._folder, self._device, lora)
             return torch_learner(model, team=team, version=spec.version, **settings)
-        # Engines get whole weights of a sharded model.
-        settings.pop("merges", None)
         context = None
         if team.context > 1:
             context = ContextGroup(rank=team.rank, num_ranks=team.size, size=team.context, timeout_s=spec.timeout_s)
@@ -210,7 +208,11 @@ class LearnerRank:
             device=self._device,
             lora=lora,
             context=context,
-            **{name: settings.pop(name) for name in ("dtype", "fp32_head", "router_replay") if name in settings},
+            **{
+                name: settings.pop(name)
+                for name in ("dtype", "fp32_head", "router_replay", "merges")
+                if name in settings
+            },
         )
         reference = settings.pop("reference", None)
         assert reference is None, "config.recipe refuses a second sharded model"

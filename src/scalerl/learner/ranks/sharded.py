@@ -26,7 +26,7 @@ from scalerl.learner.saved import SavedKind
 from scalerl.learner.share import fewest_shared_tokens
 from scalerl.learner.state import whole
 from scalerl.models.folder import empty_model, fill
-from scalerl.models.lora import each_merged_weight, num_adapter_params, wrap
+from scalerl.models.lora import each_adapter, each_merged_weight, num_adapter_params, wrap
 from scalerl.models.routers import RouterReplay
 from scalerl.rl.bf16_products import use_fp32_linears_at_work
 
@@ -69,12 +69,14 @@ class ShardedPolicy(Policy):
         compiled: bool | None = None,
         context: ContextGroup | None = None,
         router_replay: bool = False,
+        merges: bool = True,
     ) -> None:
         """`folder` has the model's weights, of which every rank reads one layer at a time.
 
         With `context`, passes are divided among the ranks of that group, which must call `run` with the same inputs.
+        `merges` as in LocalPolicy.
         """
-        self.device, self.mesh, self._context = device, mesh, context
+        self.device, self.mesh, self._context, self._merges = device, mesh, context, merges
         self._dtype = master_dtype if dtype == torch.float32 else dtype
         self._fp32_head = fp32_head or dtype == torch.float32
         self.model, weights = _load(folder, master_dtype, lora)
@@ -126,6 +128,9 @@ class ShardedPolicy(Policy):
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield all whole weights; those of the body rounded, as the generator has them, before they are gathered."""
+        if not self._merges:
+            yield from each_adapter(self.model, lambda parameter: whole(parameter.detach()))
+            return
         head: Any = self.model.get_output_embeddings()
         kept = {id(parameter) for parameter in head.parameters()}
 

@@ -7,6 +7,7 @@ which dominate the time of a small model.
 """
 
 import copy
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -226,32 +227,43 @@ class Operations:
         return self._activation(gate).mul_(up)
 
 
-def _product(*modules: Any) -> "_Product | _AdaptedProduct":
+def _product(*modules: Any) -> "_Product | _DecodedProduct | _AdaptedProduct":
     """Return linear layers with the same input as one product."""
-    return _Product(*modules) if all(isinstance(each, nn.Linear) for each in modules) else _AdaptedProduct(*modules)
+    layers: list[Any] = [module.base_layer if isinstance(module, AdaptedLinear) else module for module in modules]
+    joined = (_DecodedProduct if isinstance(layers[0], Nf4Linear) else _Product)(*layers)
+    return joined if layers == [*modules] else _AdaptedProduct(joined, modules)
 
 
 class _AdaptedProduct:
-    """Several layers in 4 bits, with or without adapters: decoded for one product, which adapters are added to."""
+    """A product that adapters are added to."""
 
-    def __init__(self, *modules: Nf4Linear | AdaptedLinear) -> None:
-        self._layers: list[Any] = [getattr(module, "base_layer", module) for module in modules]
+    def __init__(self, joined: "_Product | _DecodedProduct", modules: Sequence[Any]) -> None:
+        self._joined, self._sizes = joined, [module.out_features for module in modules]
         self._adapters = [module if isinstance(module, AdaptedLinear) else None for module in modules]
-        self._sizes = [layer.out_features for layer in self._layers]
-        biases = [layer.bias for layer in self._layers]
-        self._bias = None if biases[0] is None else torch.cat([bias.data for bias in biases])
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        weight = inputs.new_empty(sum(self._sizes), inputs.shape[-1])
-        for layer, rows in zip(self._layers, weight.split(self._sizes), strict=True):
-            layer.decoded(inputs.dtype, out=rows)
-        multiply = fp32_linear if takes_fp32(weight) else linear
-        product = multiply(inputs, weight, self._bias)
+        product = self._joined(inputs)
+        multiply = fp32_linear if takes_fp32(inputs) else linear
         for adapter, part in zip(self._adapters, product.split(self._sizes, dim=-1), strict=True):
             if adapter is not None:
                 inner = multiply(inputs, adapter.lora_A.weight)
                 part.add_(multiply(inner, adapter.lora_B.weight), alpha=adapter.scale)
         return product
+
+
+class _DecodedProduct:
+    """Several linear layers in 4 bits with the same input, decoded for one matrix product."""
+
+    def __init__(self, *layers: Nf4Linear) -> None:
+        self._layers, self._sizes = layers, [layer.out_features for layer in layers]
+        biases = [layer.bias.data for layer in layers if layer.bias is not None]
+        self._bias = torch.cat(biases) if biases else None
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        weight = inputs.new_empty(sum(self._sizes), inputs.shape[-1])
+        for layer, rows in zip(self._layers, weight.split(self._sizes), strict=True):
+            layer.decoded(inputs.dtype, out=rows)
+        return (fp32_linear if takes_fp32(inputs) else linear)(inputs, weight, self._bias)
 
 
 class _Product:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scalerl.errors import NonFiniteLogits
+from scalerl.models.lora import has_adapters, is_adapter
 from scalerl.models.nf4 import num_weights
 from scalerl.rollout.engine import AnyEngine
 from scalerl.rollout.noise import uniforms
@@ -137,7 +138,9 @@ class TorchEngine(AnyEngine):
             max_length=max_length,
             vocabulary=int(head.shape[0]),
             version=version,
-            weights=frozenset(name for name, _ in self._model.named_parameters()),
+            weights=frozenset(
+                name for name, _ in self._model.named_parameters() if is_adapter(name) or not has_adapters(model)
+            ),
         )
         on_gpu = head.device.type == "cuda"
         self._launches_ahead = on_gpu

@@ -33,7 +33,10 @@ class Head:
 
     def update(self, weights: Mapping[str, Tensor]) -> None:
         """Copy the head from pushed weights; if it is tied, under whichever of its names they contain."""
-        weight = next(weights[name] for name in self._names if name in weights).detach()
+        weight = next((weights[name].detach() for name in self._names if name in weights), None)
+        if weight is None:
+            # With adapters, all others stay as they are.
+            return
         if self._splits:
             split_weight(weight, into=self._weight)
         elif (prepared := self._prepared(weight)) is not self._own:

@@ -50,7 +50,8 @@ def load_engine(settings: ModelSettings, rollout: RolloutSettings, *, device: st
     model = load_model(
         settings.path,
         # Rounded already: every weight comes with the first push, and the device need not hold FP32 ones meanwhile.
-        dtype=getattr(torch, body_dtype(settings, gpu=gpu)),
+        # What is frozen under adapters in 4 bits is as the learner has it.
+        dtype=None if pushes_adapters(settings, rollout) else getattr(torch, body_dtype(settings, gpu=gpu)),
         device=target,
         context=rollout.context,
         trust_remote_code=settings.trust_remote_code,
