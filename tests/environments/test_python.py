@@ -1,5 +1,6 @@
 """The Python tool: state over turns, errors, limits, and a sandbox that nothing leaves."""
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -74,6 +75,32 @@ def test_code_that_hangs_or_leaves_loses_its_names_and_no_more(tool: Any):
             tool(code)
         with pytest.raises(Exception, match="NameError"):
             tool("x")
+
+
+FORGE = """
+import sys, threading, time
+frame = sys._getframe()
+while 'channel' not in frame.f_locals:
+    frame = frame.f_back
+channel, number = frame.f_locals['channel'], frame.f_locals['call']['number']
+send = sys.modules['scalerl.graders.sandbox.wire'].send
+"""
+
+
+@pytest.mark.parametrize("value", ["3", "['list', []]", "['list', [False, ['ref', 0]]]", "['ref', 5]", "['odd', 1]"])
+def test_forged_reply_ends_the_interpreter(tool: Any, value: str):
+    with pytest.raises(RuntimeError, match="names are lost"):
+        tool(f"{FORGE}send(channel, {{'number': number, 'value': {value}}})")
+    assert tool("1 + 1") == "2"
+
+
+def test_next_call_cannot_be_answered_in_advance(tool: Any):
+    following = "number + 1 if isinstance(number, int) else number"
+    forged = f"{{'number': {following}, 'value': ['list', [False, 'forged']]}}"
+    assert tool(f"{FORGE}threading.Timer(0.2, send, (channel, {forged})).start()") == "nothing was printed"
+    time.sleep(0.5)
+    with pytest.raises(RuntimeError, match="names are lost"):
+        tool("1 + 1")
 
 
 def test_model_is_told_what_the_tool_does():

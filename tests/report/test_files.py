@@ -1,10 +1,13 @@
 """Files of JSON lines and objects, and what a hostile folder can hold."""
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from scalerl.config.secrets import HIDDEN
 from scalerl.report import files
 from scalerl.report.files import Lines, Root, open_inside, read_object
 
@@ -67,6 +70,51 @@ def test_only_regular_files_inside_the_root_are_opened(tmp_path: Path):
         found = Lines(root / name, Root(root))
         assert (found.refresh(), list(found.rows([0]))) == (True, [])
         assert read_object(root / name, Root(root)) == ({}, "")
+
+
+def test_nothing_outside_is_opened_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Opening a device has an effect by itself."""
+    root, opened = tmp_path / "runs", []
+    root.mkdir()
+    (tmp_path / "outside").write_text("{}")
+    (root / "link.jsonl").symlink_to(tmp_path / "outside")
+    os.mkfifo(root / "pipe.jsonl")
+    (root / "zero.jsonl").symlink_to("/dev/zero")
+    really = os.open
+
+    def note(name: str | Path, *flags: int, **more: Any) -> int:
+        opened.append(str(name))
+        return really(name, *flags, **more)
+
+    monkeypatch.setattr(os, "open", note)
+    monkeypatch.setattr(os, "supports_dir_fd", {note})
+    for name in ("link.jsonl", "pipe.jsonl", "zero.jsonl"):
+        assert open_inside(root / name, Root(root)) is None
+    assert set(opened) <= {str(root)}
+
+
+def test_replaced_folder_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A folder becomes a link between the look at the real path and the opening."""
+    root, outside = tmp_path / "runs", tmp_path / "outside"
+    (root / "run").mkdir(parents=True)
+    outside.mkdir()
+    for folder in (root / "run", outside):
+        (folder / "metrics.jsonl").write_text("{}")
+
+    def replace(self: Root, path: Path) -> bool:
+        held = os.path.realpath(path).startswith(os.path.realpath(root))
+        (root / "run").rename(tmp_path / "gone")
+        (root / "run").symlink_to(outside)
+        return held
+
+    monkeypatch.setattr(Root, "holds", replace)
+    assert open_inside(root / "run" / "metrics.jsonl", Root(root)) is None
+
+
+def test_secrets_of_others_are_not_read(path: Path):
+    path.write_text(json.dumps({"gpu": "H200", "api_key": "abcdef0123456789", "more": {"url": "https://me:pw@host/"}}))
+    value, _ = read_object(path, Root())
+    assert value == {"gpu": "H200", "api_key": HIDDEN, "more": {"url": f"https://{HIDDEN}@host/"}}
 
 
 @pytest.mark.parametrize(

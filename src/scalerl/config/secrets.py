@@ -61,15 +61,19 @@ def is_secret(name: str, value: Any) -> bool:
 
 
 def hidden(value: Any, name: str = "") -> Any:
-    """Return settings, as nested mappings and lists, without their secrets."""
+    """Return a setting of this name, or settings as nested mappings and lists, without secrets."""
+    return _hidden(value, name, _environment_secrets())
+
+
+def _hidden(value: Any, name: str, secrets: Iterable[str]) -> Any:
     if isinstance(value, Mapping):
-        return {key: hidden(inner, str(key)) for key, inner in value.items()}
+        return {key: _hidden(inner, str(key), secrets) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [hidden(inner, name) for inner in value]
+        return [_hidden(inner, name, secrets) for inner in value]
     if is_secret(name, value):
         return HIDDEN
     # A description may quote the --set that holds one.
-    return redact(value) if isinstance(value, str) else value
+    return _redacted(value, secrets) if isinstance(value, str) else value
 
 
 def secrets_in(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -93,7 +97,11 @@ def from_environment(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """Return a message without `secrets`, those of the environment, passwords in URLs and values named like secrets."""
-    for secret in sorted({*secrets, *_environment_secrets()}, key=len, reverse=True):
+    return _redacted(text, {*secrets, *_environment_secrets()})
+
+
+def _redacted(text: str, secrets: Iterable[str]) -> str:
+    for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     text = _BEARER.sub(rf"\1 {HIDDEN}", _CREDENTIALS.sub(rf"\g<scheme>{HIDDEN}@", text))
     return _ASSIGNED.sub(_hide_assigned, _KNOWN.sub(HIDDEN, text))

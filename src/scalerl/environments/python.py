@@ -67,12 +67,17 @@ def python_tool(timeout_s: float = 5.0, memory_limit_mb: int = 512) -> Tool:
         def __call__(self, code: str) -> str:
             served = self._served()
             try:
-                failed, printed = served.call("run", (code,), {})
+                replied = served.call("run", (code,), {})
             except ProgramGone:
-                self.close()
-                reason = f"the code took more than {limits.timeout_s:g} s or too much memory, or ended its process"
-                raise RuntimeError(f"{reason}; names are lost") from None
-            shown = str(printed)[:_LONGEST] + (" ..." if len(str(printed)) > _LONGEST else "")
+                replied = None
+            # Code can reach the socket of its process, and write anything to it.
+            match replied:
+                case [bool() as failed, str() as printed]:
+                    shown = printed[:_LONGEST] + (" ..." if len(printed) > _LONGEST else "")
+                case _:
+                    self.close()
+                    reason = f"the code took more than {limits.timeout_s:g} s or too much memory, or ended its process"
+                    raise RuntimeError(f"{reason}; names are lost")
             if failed:
                 raise CodeFailed(shown)
             return shown.strip() or "nothing was printed"

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from scalerl.config.secrets import hidden
+
 MAX_LINE = 8 << 20
 """Longest line that is parsed, in bytes."""
 MAX_OBJECT = 16 << 20
@@ -35,20 +37,46 @@ class Root:
 
 
 def open_inside(path: Path, root: Root) -> int | None:
-    """Open a regular file inside the root for reading; None if it is missing, special or lies outside."""
+    """Open a regular file inside the root for reading; None if it is missing, special or lies outside.
+
+    Nothing else is opened: with a device that alone has an effect. From the root on no link is followed, so that what
+    replaces a folder meanwhile leads nowhere.
+    """
+    real = Path(os.path.realpath(path))
+    if not root.holds(real):
+        return None
+    top = real.parent if root.path is None else Path(os.path.realpath(root.path))
+    top = real.parent if top == real else top
+    folder: int | None = None
     try:
-        # Without O_NONBLOCK a named pipe would wait for a writer.
-        descriptor = os.open(path, _FLAGS)
+        if os.open not in os.supports_dir_fd:
+            return _open_regular(str(real))
+        folder = os.open(top, _FLAGS | os.O_DIRECTORY)
+        *between, name = real.relative_to(top).parts
+        for part in between:
+            outer, folder = folder, os.open(part, _FLAGS | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+            os.close(outer)
+        return _open_regular(name, folder)
     except OSError:
         return None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode) or not root.holds(path):
-        os.close(descriptor)
+    finally:
+        if folder is not None:
+            os.close(folder)
+
+
+def _open_regular(name: str, folder: int | None = None) -> int | None:
+    if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
         return None
-    return descriptor
+    # Without O_NONBLOCK a named pipe would wait for a writer.
+    descriptor = os.open(name, _FLAGS | getattr(os, "O_NOFOLLOW", 0), dir_fd=folder)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    return None
 
 
 def read_object(path: Path, root: Root) -> tuple[dict[str, Any], str]:
-    """Return the JSON object in a file, and what is wrong with it; both are empty where there is no file."""
+    """Return the JSON object in a file, without secrets, and what is wrong with it; both are empty without a file."""
     descriptor = open_inside(path, root)
     if descriptor is None:
         return {}, ""
@@ -56,7 +84,7 @@ def read_object(path: Path, root: Root) -> tuple[dict[str, Any], str]:
         if os.fstat(descriptor).st_size > MAX_OBJECT:
             return {}, f"{path}: larger than {MAX_OBJECT >> 20} MB"
         value, fault = json_object(file.read())
-    return value, f"{path}{fault}" if fault else ""
+    return hidden(value), f"{path}{fault}" if fault else ""
 
 
 def json_object(data: bytes) -> tuple[dict[str, Any], str]:

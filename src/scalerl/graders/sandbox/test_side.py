@@ -36,7 +36,6 @@ class Program:
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
-        self._num_calls = 0
 
     def wait_until_ready(self) -> str | None:
         """Return None once the program has been run, or the name of the error with which that ended."""
@@ -56,14 +55,15 @@ class Program:
         return self._ask({"target": target, "mutable": mutable, **sent}, arguments)
 
     def _ask(self, question: dict[str, Any], arguments: tuple[Any, ...] = ()) -> Any:
-        self._num_calls += 1
+        # Known with the question alone: a program cannot answer what it has not been asked yet.
+        number = os.urandom(8).hex()
         try:
-            send(self._channel, {"number": self._num_calls, **question})
+            send(self._channel, {"number": number, **question})
         # Arguments grow too long only where the program made them so, and that must not save it from a verdict.
         except (BadMessage, OSError) as error:
             raise ProgramGone(str(error)) from None
         reply = self._receive()
-        if reply.get("number") != self._num_calls:
+        if reply.get("number") != number:
             raise ProgramGone("an answer that was not asked for")
         if "error" in reply:
             raise _exception(reply["error"])
