@@ -184,6 +184,31 @@ def test_new_run_refuses_a_folder_in_use(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "mine"
 
 
+def test_run_that_was_killed_before_its_recipe_starts_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(RunFolderError, match="does not exist; start it without --resume"):
+        store.check_resumable(folder)
+    store.create_run(folder)
+    for name in ("", f".{store.RECIPE}.unfinished"):
+        if name:
+            (folder / name).write_text("{")
+        with pytest.raises(RunFolderError, match="start it again without --resume"):
+            store.check_resumable(folder)
+        store.check_new(folder)
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(RunFolderError, match=f"it has no {store.RECIPE}"):
+        store.check_resumable(folder)
+
+
+def test_end_is_recorded_where_the_run_has_not(tmp_path: Path) -> None:
+    store.end_status(tmp_path, "failed", "killed")
+    assert store.read_status(tmp_path) is None
+    store.write_status(tmp_path, "running")
+    store.end_status(tmp_path, "failed", "killed")
+    store.end_status(tmp_path, "failed", "another reason")
+    assert store.read_status(tmp_path) == {"status": "failed", "reason": "killed"}
+
+
 @pytest.mark.parametrize("exists", [True, False])
 def test_folder_without_write_permission_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool

@@ -69,7 +69,8 @@ def check_resumable(folder: str | Path) -> None:
     if not (folder / RECIPE).is_file():
         if folder.is_dir() and _is_empty(folder):
             raise RunFolderError(f"{folder} has a run that ended before it began: start it again without --resume")
-        raise RunFolderError(f"{folder} does not hold a run to resume: it has no {RECIPE}")
+        why = f"it has no {RECIPE}" if folder.exists() else "it does not exist; start it without --resume"
+        raise RunFolderError(f"{folder} does not hold a run to resume: {why}")
     check_place(folder)
 
 
@@ -159,6 +160,13 @@ def write_status(folder: str | Path, status: str, reason: str = "") -> None:
         with write_errors(path), descriptor_of(path, os.O_WRONLY) as descriptor:
             # Blanks overwrite the rest of a longer text.
             _write_all(descriptor, (json.dumps(value) + "\n").encode().ljust(os.fstat(descriptor).st_size))
+
+
+def end_status(folder: str | Path, status: str, reason: str) -> None:
+    """Record the end of a run whose process has ended without recording it; keep what it has recorded."""
+    with suppress(RunFolderError, StoreError):
+        if (_read_object(Path(folder) / STATUS) or {}).get("status") == "running":
+            write_status(folder, status, reason)
 
 
 def _machine() -> tuple[str, str]:

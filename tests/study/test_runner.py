@@ -1,5 +1,6 @@
 """Running a plan: what is done stays, what was cut goes on, what fails is told, and nothing is left running."""
 
+import json
 import os
 import signal
 import subprocess
@@ -48,6 +49,9 @@ def test_failing_arm_is_reported_and_the_rest_finishes(tmp_path):
         "cispo-seed1": "killed by SIGKILL after step 2",
         "dapo-seed1": "exit code 0",
     }
+    # A killed run cannot record its end: the study does.
+    status = json.loads((tmp_path / "out" / "runs" / "cispo-seed1" / store.STATUS).read_text())
+    assert (status["status"], status["reason"]) == ("failed", "killed by SIGKILL after step 2")
     runner, _ = run(tmp_path, {"cispo-seed0": "crash"}, resume=True)
     # Not the reason of the first attempt, which still stands in its folder.
     assert [(status.state, status.reason) for status in runner.statuses] == [

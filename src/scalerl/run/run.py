@@ -61,8 +61,8 @@ class Run:
         self.recipe = as_started(recipe, folder) if resume else derive(recipe)[0]
         self.folder, self.observer, self._resumes = folder, observer or RunObserver(), resume
         if resume:
+            store.check_resumable(folder)
             check_same(self.recipe, folder)
-            store.check_place(folder)
         else:
             store.check_new(folder)
         check_sinks(self.recipe.sinks)

@@ -196,6 +196,8 @@ class Runner:
         status.process, status.seconds = None, time.monotonic() - status.began
         status.progress = read_progress(status.folder, self._axis, status.progress)
         status.state, status.reason = self._outcome(status, code)
+        # A run that was killed cannot; others may read its folder on another machine.
+        store.end_status(status.folder, status.state, status.reason)
         self._observer.finished(status)
 
     def _outcome(self, status: RunStatus, code: int) -> tuple[State, str]:
