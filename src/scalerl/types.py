@@ -170,6 +170,8 @@ class Request:
     """Below 1 only in evaluation: the ratio's denominator is the log-prob under the full distribution."""
     environment: str = ""
     """Name of the environment that answers each turn, by evaluation set; empty where one turn is all."""
+    hint_tokens: tuple[int, ...] = ()
+    """The prompt with a hint, for the policy as its own teacher (kl.reference); empty where there is none."""
 
     @property
     def key(self) -> str:

@@ -17,8 +17,9 @@ from scalerl.loop.grading import GraderRunner
 from scalerl.rollout import ENGINES, memory
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.run.evaluate import evaluate_all
-from scalerl.run.inputs import load_inputs, training_prompts
+from scalerl.run.inputs import check_teacher, load_inputs, training_prompts
 from scalerl.run.parts import build_engine, request_maker, with_slots
+from scalerl.tasks.curriculum import Issued
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.prompts import PromptFormat
 from scalerl.types import LengthPlan
@@ -131,6 +132,31 @@ def test_problems_of_several_tasks_carry_the_name_of_their_task(tmp_path: Path):
     assert len(maker.problems) == 2 * (10 - len(evaluated))
     for problem_id, problem in maker.problems.items():
         assert maker.prompt_tokens[problem_id] == tuple(inputs.text.encode_prompt(problem.prompt, PromptFormat()))
+
+
+def test_hints_are_prompts_with_the_answer(tmp_path: Path):
+    path = lines(tmp_path / "sums.jsonl", [f"{place}+1=" for place in range(6)])
+    hint = 'kl={coefficient=1.0, reference={name="self", hint="{answer}={prompt}"}}'
+    task = f'task={{name="file", path={path}, template="{{prompt}}+"}}'
+    settings = load_recipe("tiny-cpu", [task, hint, "evaluation.num_prompts=2"])
+    inputs = load_inputs(settings)
+    prompts = training_prompts(inputs, settings.rollout)
+    maker = request_maker(inputs, prompts, settings.pipeline, settings.rollout, seed=0, hint=settings.kl.hint)
+    plain = request_maker(inputs, prompts, settings.pipeline, settings.rollout, seed=0)
+    for problem_id, problem in maker.problems.items():
+        issued = Issued(problem_id=problem_id, epoch=0)
+        request = maker.requests(issued)[0]
+        assert inputs.text.decode(request.prompt_tokens) == f"<bos>{problem.prompt}+"
+        assert inputs.text.decode(request.hint_tokens) == f"<bos>{problem.answer}={problem.prompt}+"
+        assert plain.requests(issued)[0].hint_tokens == ()
+
+
+def test_a_teacher_has_the_tokens_of_the_model():
+    text = load_inputs(recipe()).text
+    kl = 'kl={{coefficient=1.0, reference={{name="teacher", path="{}"}}}}'
+    check_teacher(recipe(kl.format("tiny-base")).kl, text)
+    with pytest.raises(RecipeError, match=r"kl.reference.path is tiny-code-base, .* tokens differ, such as"):
+        check_teacher(recipe(kl.format("tiny-code-base")).kl, text)
 
 
 def test_task_without_training_problems_is_an_error(tmp_path: Path):

@@ -323,7 +323,38 @@ class StartReferenceSettings(Settings):
     name: Literal["start"] = "start"
 
 
-KlReference = Axis[StartReferenceSettings]
+class TeacherReferenceSettings(Settings):
+    name: Literal["teacher"] = "teacher"
+    path: str = Field(min_length=1)
+    """Folder or hub name of the teacher, which has the same tokenizer; it is loaded beside the policy."""
+
+
+class ServerReferenceSettings(Settings):
+    name: Literal["server"] = "server"
+    url: str = Field(min_length=1)
+    """Address of a server with OpenAI's interface that returns log-probs of a prompt, such as vLLM's:
+    "http://HOST:8000/v1"."""
+    model: str = Field(min_length=1)
+    """Name of the model at the server, which has the same tokenizer."""
+    api_key: str = ""
+    """Key of the server, or "env:NAME" for a variable that holds it."""
+    params: float = Field(default=0.0, ge=0)
+    """Parameters that its model multiplies a token by, for the compute axis; 0: its work is not counted."""
+    num_parallel: int = Field(default=16, ge=1)
+    """Requests at the same time."""
+
+
+class SelfReferenceSettings(Settings):
+    name: Literal["self"] = "self"
+    temperature_frac: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Temperature of the reference as a share of that of sampling: below 1 the policy follows its own most likely
+    tokens."""
+    hint: str = ""
+    """What the policy is asked as its own teacher, before the task's template: {prompt} stands for the problem and
+    {answer} for its answer. Empty for the problem alone."""
+
+
+KlReference = Axis[StartReferenceSettings | TeacherReferenceSettings | ServerReferenceSettings | SelfReferenceSettings]
 
 
 class KlSettings(Settings):
@@ -332,7 +363,14 @@ class KlSettings(Settings):
     estimator: KlEstimator = K3Settings()
     """The term of a token: "k3" as in GRPO, or "reverse", the policy gradient of the reverse KL, as in distillation."""
     reference: KlReference = StartReferenceSettings()
-    """What the policy is compared with: the model as it was at the start, in a second copy of the weights."""
+    """What the policy is compared with: the model as it was at the start, in a second copy of the weights; a teacher,
+    by its folder or at a server; or the policy itself with a hint or at a lower temperature."""
+
+    @property
+    def hint(self) -> str:
+        """The hint that a reference reads; "" without one."""
+        reference = self.reference
+        return reference.hint if self.coefficient and isinstance(reference, SelfReferenceSettings) else ""
 
 
 class PromptAverageSettings(Settings):

@@ -46,7 +46,7 @@ class Recipe(Settings):
     imitation: parts.Imitation = parts.NoImitationSettings()
     """Which completions are also imitated, as in supervised fine-tuning: none, or the correct ones."""
     kl: parts.KlSettings = parts.KlSettings()
-    """A KL term beside the loss: near the model at the start."""
+    """A KL term beside the loss, or instead of it: it holds the policy near its start, or distils a teacher."""
     advantage: parts.AdvantageSettings = parts.AdvantageSettings()
     """How rewards become advantages."""
     reward: parts.RewardSettings = parts.RewardSettings()
@@ -175,8 +175,20 @@ RULES: tuple[Rule[Recipe], ...] = (
          and (r.learner.sharding != "full" or r.learner.ranks % r.learner.context_ranks),
          'with learner.sharding = "full" learner.context_ranks is a divisor of learner.ranks, else 1'),
     Rule("kl.coefficient kl.reference.name learner.sharding",
-         lambda r: r.learner.sharding in ("full", "hybrid") and r.kl.coefficient,
-         'a second sharded model would be needed, so set kl.coefficient = 0 or learner.sharding = "replicate"'),
+         lambda r: r.learner.sharding in ("full", "hybrid") and r.kl.coefficient and r.kl.reference.name != "server",
+         'a second sharded model would be needed, so put the reference at a server, or set learner.sharding = '
+         '"replicate"'),
+    Rule("kl.reference.temperature_frac kl.reference.hint",
+         lambda r: isinstance(r.kl.reference, parts.SelfReferenceSettings)
+         and r.kl.reference.temperature_frac == 1 and not r.kl.reference.hint,
+         "the policy would be compared with itself: give it a hint, or kl.reference.temperature_frac below 1"),
+    Rule("kl.reference.hint",
+         lambda r: isinstance(r.kl.reference, parts.SelfReferenceSettings)
+         and r.kl.reference.hint and "{prompt}" not in r.kl.reference.hint,
+         "it must hold {{prompt}}, where the problem goes"),
+    Rule("kl.reference.name rollout.temperature",
+         lambda r: isinstance(r.kl.reference, parts.ServerReferenceSettings) and r.rollout.temperature != 1,
+         "a server's log-probs are those at temperature 1, so set rollout.temperature = 1"),
     Rule("optimizer.bits optimizer.on_host learner.sharding",
          lambda r: r.learner.sharding in ("full", "hybrid") and (r.optimizer.bits != 32 or r.optimizer.on_host),
          "sharding divides the optimiser among ranks already, so set optimizer.bits = 32 and optimizer.on_host = false "

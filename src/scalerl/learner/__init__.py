@@ -1,6 +1,5 @@
 """Learners: a batch in, new weights and metrics out. Heavy packages are imported inside the function."""
 
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +29,12 @@ def torch_learner(
     optimizer.on_host the model moves to host memory.
     """
     from scalerl.learner.policy import LocalPolicy
+    from scalerl.learner.references import Trained
     from scalerl.learner.step import TorchLearner
 
     common: dict[str, Any] = {"dtype": dtype, "fp32_head": fp32_head}
     # Before the policy, which may move the model.
-    freeze = functools.partial(LocalPolicy, compiled=False, **common)
-    made = None if reference is None else reference(model, freeze)
+    made = None if reference is None else reference(Trained(model=model, **common))
     policy = LocalPolicy(
         model,
         learner,

@@ -58,6 +58,10 @@ class MicroBatch:
     generator_log_probs: Tensor
     completion_of_token: Tensor
     weights: TokenWeights
+    completions: tuple[Completion, ...]
+    """Those of the row, in its order."""
+    trained: NDArray[np.bool_]
+    """Which of all their tokens are trained: the targets of the row."""
 
     def to(self, device: torch.device) -> "MicroBatch":
         """Return it with its vectors on a device; the inputs stay on the host."""
@@ -76,6 +80,8 @@ class Prepared:
     """Tokens of every kept sequence, on all ranks, as if one pass took them all: FLOPs do not depend on the split."""
     shared: Rows
     """Tokens before each of them that it shares with another."""
+    completions: tuple[Completion, ...]
+    """Every kept completion, on all ranks."""
     effective: EffectiveBatch
     lag: Tensor
     """Lag of every sampled token of the batch, kept or not."""
@@ -114,6 +120,7 @@ def prepare(
         num_passes=max(map(len, passes)),
         lengths=sizes.length[rows] - shared,
         shared=shared,
+        completions=tuple(completions[row] for row in rows.tolist()),
         effective=made.effective,
         lag=batch.version - torch.from_numpy(_joined(completions, "versions", np.int32))[sampled],
         num_nonfinite=num_nonfinite(sampled, rollout.generator_log_probs),
@@ -150,27 +157,37 @@ def _packed(
     completions: Sequence[Completion], sizes: Sizes, rows: Rows, rollout: Rollout, made: WeightedRollout
 ) -> MicroBatch:
     """Build the micro-batch of some completions of a batch, whose flat vectors have all tokens of all completions."""
-    chosen, (parents, shared) = [completions[row] for row in rows.tolist()], sizes.prefixes(rows)
-    num_tokens, lengths = sizes.tokens[rows], sizes.length[rows] - shared
-    # Index of each token in the batch's flat vectors, and in the row where it is predicted.
+    chosen, num_tokens = tuple(completions[row] for row in rows.tolist()), sizes.tokens[rows]
+    # Index of each token in the batch's flat vectors.
     within = np.arange(num_tokens.sum()) - np.repeat(np.cumsum(num_tokens) - num_tokens, num_tokens)
     token = np.repeat((np.cumsum(sizes.tokens) - sizes.tokens)[rows], num_tokens) + within
-    place = np.repeat(np.cumsum(lengths) - num_tokens, num_tokens) + within
-    kept = made.trained.numpy()[token]
-    targets = _joined(chosen, "tokens", np.int32)[kept]
-    token = torch.from_numpy(token[kept])
+    trained = made.trained.numpy()[token]
+    token = torch.from_numpy(token[trained])
     return MicroBatch(
-        inputs=ForwardInputs(
-            ids=torch.from_numpy(_inputs(chosen, shared)),
-            packing=pack(lengths, parents, shared),
-            place=torch.from_numpy(place[kept]),
-            targets=torch.from_numpy(targets.astype(np.int64)),
-            temperature=chosen[0].request.temperature,
-            experts=_experts(chosen, shared),
-        ),
+        inputs=forward_inputs(chosen, sizes, rows, trained),
+        completions=chosen,
+        trained=trained,
         generator_log_probs=rollout.generator_log_probs.index_select(0, token),
         completion_of_token=rollout.completion_of_token.index_select(0, token),
         weights=made.weights.map(lambda vector: vector.index_select(0, token)),
+    )
+
+
+def forward_inputs(chosen: Sequence[Completion], sizes: Sizes, rows: Rows, wanted: NDArray[np.bool_]) -> ForwardInputs:
+    """Pack completions into one row; `sizes` has theirs at `rows`, and `wanted` marks targets among their tokens."""
+    (parents, shared), num_tokens = sizes.prefixes(rows), sizes.tokens[rows]
+    lengths = sizes.length[rows] - shared
+    # Index in the row at which each token is predicted.
+    within = np.arange(num_tokens.sum()) - np.repeat(np.cumsum(num_tokens) - num_tokens, num_tokens)
+    place = np.repeat(np.cumsum(lengths) - num_tokens, num_tokens) + within
+    targets = _joined(chosen, "tokens", np.int32)[wanted]
+    return ForwardInputs(
+        ids=torch.from_numpy(_inputs(chosen, shared)),
+        packing=pack(lengths, parents, shared),
+        place=torch.from_numpy(place[wanted]),
+        targets=torch.from_numpy(targets.astype(np.int64)),
+        temperature=chosen[0].request.temperature,
+        experts=_experts(chosen, shared),
     )
 
 

@@ -1,59 +1,201 @@
 """References of the KL part: what the policy's log-probs are compared with.
 
-A reference is built by a function of REFERENCES from the model that will be trained, and from a function that makes a
-policy of a model that will not; its keyword-only arguments are its settings.
+    start      the model as it was when the run started
+    teacher    another model in this process, by its folder or name
+    server     another model at a server with OpenAI's interface
+    self       the policy itself, with a hint in the prompt or at a lower temperature
+
+A reference is built by a function of REFERENCES; its keyword-only arguments are its settings.
 """
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from scalerl.config.secrets import from_environment
+from scalerl.errors import LearnerError, RecipeError
+from scalerl.graders.ask import ask
+from scalerl.learner.batch import MicroBatch, Prepared, forward_inputs
+from scalerl.learner.policy import LocalPolicy, Policy
+from scalerl.learner.share import Sizes
+from scalerl.models.load import load_model
 from scalerl.models.shape import ModelShape, forward_flops
+from scalerl.types import Completion
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from scalerl.learner.batch import MicroBatch, Prepared
-    from scalerl.learner.policy import Policy
-
-Freeze = Callable[["PreTrainedModel"], "Policy"]
+_PER_REQUEST = 8
+"""Completions in one request to a server."""
+_MOST_BYTES = 2**28
 
 
 class Reference(ABC):
-    """Log-probs of the tokens that are trained on, by something that is not trained."""
+    """Log-probs of the tokens that are trained on."""
+
+    def begin(self, micro_batches: Sequence[MicroBatch]) -> None:  # noqa: B027
+        """Learn what a step will ask for; a reference elsewhere can begin with it."""
 
     @abstractmethod
-    def log_probs(self, micro: "MicroBatch") -> Tensor:
-        """Return the log-prob of every target of a micro-batch, at the temperature that it was sampled at."""
+    def log_probs(self, micro: MicroBatch, policy: Policy) -> Tensor:
+        """Return the log-prob of every target of a micro-batch; `policy` is the one that is trained."""
 
     @abstractmethod
-    def flops(self, prepared: "Prepared") -> float:
-        """Return the FLOPs of these log-probs for a whole batch."""
+    def flops(self, prepared: Prepared, shape: ModelShape) -> float:
+        """Return the FLOPs of these log-probs for a whole batch; `shape` is that of the policy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """The model that will be trained, before it is, and how it will be computed."""
+
+    model: "PreTrainedModel"
+    dtype: torch.dtype
+    fp32_head: bool
+
+    def freeze(self, model: "PreTrainedModel") -> LocalPolicy:
+        """Return a policy of another model, computed like this one and never trained."""
+        return LocalPolicy(model.requires_grad_(False), dtype=self.dtype, fp32_head=self.fp32_head, compiled=False)
 
 
 class FrozenModel(Reference):
     """A model in this process that does not change."""
 
-    def __init__(self, policy: "Policy") -> None:
+    def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._shape = ModelShape.from_config(policy.model.config)
 
     @torch.no_grad()
-    def log_probs(self, micro: "MicroBatch") -> Tensor:
+    def log_probs(self, micro: MicroBatch, policy: Policy) -> Tensor:
         return self._policy.run(micro.inputs)[0]
 
-    def flops(self, prepared: "Prepared") -> float:
-        num_logits = int(prepared.facts["batch/trained_tokens"])
-        return forward_flops(self._shape, prepared.lengths, num_logits, shared=prepared.shared)
+    def flops(self, prepared: Prepared, shape: ModelShape) -> float:
+        return forward_flops(self._shape, prepared.lengths, _num_logits(prepared), shared=prepared.shared)
 
 
-def start(model: "PreTrainedModel", freeze: Freeze) -> Reference:
+class ThePolicy(Reference):
+    """The policy that is trained, with a hint before its answers or a sharper distribution."""
+
+    def __init__(self, *, temperature_frac: float, hinted: bool) -> None:
+        self._temperature_frac, self._hinted = temperature_frac, hinted
+
+    @torch.no_grad()
+    def log_probs(self, micro: MicroBatch, policy: Policy) -> Tensor:
+        inputs = micro.inputs
+        if self._hinted:
+            completions = list(map(_hinted, micro.completions))
+            inputs = forward_inputs(completions, Sizes.of(completions), np.arange(len(completions)), micro.trained)
+        return policy.run(replace(inputs, temperature=self._temperature_frac * inputs.temperature))[0]
+
+    def flops(self, prepared: Prepared, shape: ModelShape) -> float:
+        lengths, shared = prepared.lengths, prepared.shared
+        if self._hinted:
+            lengths, shared = Sizes.of(list(map(_hinted, prepared.completions))).length, 0
+        return forward_flops(shape, lengths, _num_logits(prepared), shared=shared)
+
+
+class Server(Reference):
+    """A model at a server that returns log-probs of a prompt (OpenAI's completions with `echo`, as vLLM has them)."""
+
+    def __init__(self, *, url: str, model: str, api_key: str, params: float, num_parallel: int) -> None:
+        self._url, self._model, self._params = f"{url.rstrip('/')}/completions", model, params
+        self._api_key = _from_environment(api_key)
+        self._threads = ThreadPoolExecutor(num_parallel, thread_name_prefix="teacher")
+        self._asked: dict[int, list[Future[list[np.ndarray]]]] = {}
+        """What is on its way, by the identity of its micro-batch."""
+
+    def begin(self, micro_batches: Sequence[MicroBatch]) -> None:
+        self._asked = {id(micro): list(self._ask(micro.completions)) for micro in micro_batches}
+
+    def log_probs(self, micro: MicroBatch, policy: Policy) -> Tensor:
+        asked = self._asked.pop(id(micro), None) or list(self._ask(micro.completions))
+        parts = [part for future in asked for part in future.result()]
+        return torch.from_numpy(np.concatenate(parts)[micro.trained]).to(policy.device)
+
+    def flops(self, prepared: Prepared, shape: ModelShape) -> float:
+        num_tokens = sum(len(each.request.prompt_tokens) + len(each) for each in prepared.completions)
+        return 2 * self._params * num_tokens
+
+    def _ask(self, completions: Sequence[Completion]) -> Iterator[Future[list[np.ndarray]]]:
+        for first in range(0, len(completions), _PER_REQUEST):
+            yield self._threads.submit(self._asked_now, completions[first : first + _PER_REQUEST])
+
+    def _asked_now(self, completions: Sequence[Completion]) -> list[np.ndarray]:
+        """Return the log-prob of each token of each completion."""
+        prompts = [[*each.request.prompt_tokens, *each.tokens.tolist()] for each in completions]
+        # One token is sampled and thrown away: not every server takes 0.
+        body = {"model": self._model, "prompt": prompts, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 1}
+
+        def read(reply: Any) -> list[np.ndarray]:
+            return [_token_log_probs(reply, number, each) for number, each in enumerate(completions)]
+
+        options = {"api_key": self._api_key, "most_bytes": _MOST_BYTES}
+        return ask(self._url, body, read, server="the teacher's server", error=LearnerError, **options)
+
+
+def _token_log_probs(reply: Any, number: int, completion: Completion) -> np.ndarray:
+    """Return the log-probs of a completion in a server's reply to several."""
+    first = len(completion.request.prompt_tokens)
+    try:
+        (choice,) = [choice for choice in reply["choices"] if choice["index"] == number]
+        values = np.array(choice["logprobs"]["token_logprobs"][first : first + len(completion)], dtype=np.float32)
+    except (LookupError, TypeError, ValueError):
+        values = np.zeros(0, np.float32)
+    if len(values) != len(completion) or not np.isfinite(values).all():
+        raise LearnerError(
+            "the teacher's server sent no log-probs of the prompt: it must answer /completions with echo and logprobs, "
+            f"and token numbers as the prompt: {str(reply)[:200]}"
+        )
+    return values
+
+
+def _hinted(completion: Completion) -> Completion:
+    """Return a completion after the prompt with a hint."""
+    request = completion.request
+    assert request.hint_tokens, "a request without a hint"
+    return replace(completion, request=replace(request, prompt_tokens=request.hint_tokens), experts=None)
+
+
+def _num_logits(prepared: Prepared) -> int:
+    return int(prepared.facts["batch/trained_tokens"])
+
+
+def _from_environment(api_key: str) -> str:
+    try:
+        return from_environment({"api_key": api_key})["api_key"]
+    except KeyError as error:
+        raise RecipeError(
+            f"kl.reference.api_key is {api_key!r}, but there is no environment variable {error}"
+        ) from None
+
+
+def start(trained: Trained) -> Reference:
     """The model as it is when the run starts, in a copy."""
-    return FrozenModel(freeze(copy.deepcopy(model).requires_grad_(False)))
+    return FrozenModel(trained.freeze(copy.deepcopy(trained.model)))
 
 
-REFERENCES: dict[str, Callable[..., Reference]] = {"start": start}
+def teacher(trained: Trained, *, path: str) -> Reference:
+    """Another model with the same tokens, by its folder or name."""
+    return FrozenModel(trained.freeze(load_model(path, dtype=trained.dtype, device=trained.model.device).model))
+
+
+def server(
+    trained: Trained | None, *, url: str, model: str, api_key: str = "", params: float = 0.0, num_parallel: int = 16
+) -> Reference:
+    """Another model with the same tokens, at a server."""
+    return Server(url=url, model=model, api_key=api_key, params=params, num_parallel=num_parallel)
+
+
+def itself(trained: Trained, *, temperature_frac: float = 1.0, hint: str = "") -> Reference:
+    """The policy itself: self-distillation."""
+    return ThePolicy(temperature_frac=temperature_frac, hinted=bool(hint))
+
+
+REFERENCES: dict[str, Callable[..., Reference]] = {"start": start, "teacher": teacher, "server": server, "self": itself}

@@ -93,6 +93,8 @@ class TorchLearner:
         """
         assert batch.version == self._version, f"a batch for version {batch.version} came at {self._version}"
         prepared = self._prepare(batch)
+        if self._reference is not None:
+            self._reference.begin(prepared.micro_batches)
         timer = StepTimer(self.policy.device)
         self.policy.clear_gradients()
         # Those of token_sums, and the loss.
@@ -206,7 +208,7 @@ class TorchLearner:
 
     def _evaluate(self, micro: MicroBatch, log_probs: Tensor) -> tuple[LossInputs, ObjectiveValue]:
         """Return what the objective makes of a micro-batch, and what it was given."""
-        reference = None if self._reference is None else self._reference.log_probs(micro)
+        reference = None if self._reference is None else self._reference.log_probs(micro, self.policy)
         micro = micro.to(self.policy.device)
         inputs = LossInputs(
             log_probs=log_probs,
@@ -254,7 +256,7 @@ class TorchLearner:
         num_logits = int(prepared.facts["batch/trained_tokens"])
         sizes = self._shape, prepared.lengths, num_logits
         training = training_flops(*sizes, shared=prepared.shared, adapters=self._num_adapter_params)
-        return training + (0.0 if self._reference is None else self._reference.flops(prepared))
+        return training + (0.0 if self._reference is None else self._reference.flops(prepared, self._shape))
 
 
 def compilation_s() -> float:

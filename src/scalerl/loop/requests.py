@@ -173,6 +173,8 @@ class RequestMaker:
     seed: int
     environments: Mapping[str, str] = field(default_factory=dict)
     """The environment of each problem that has one, by the problem's id."""
+    hint_tokens: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The prompt with a hint of each problem that has one, by the problem's id."""
 
     def requests(self, issued: Issued) -> list[Request]:
         """Return one request per completion of a group. Equal keys give equal seeds and plans, also after a resume."""
@@ -188,6 +190,7 @@ class RequestMaker:
                 length=self.length.plan(seed),
                 temperature=self.temperature,
                 environment=self.environments.get(issued.problem_id, ""),
+                hint_tokens=self.hint_tokens.get(issued.problem_id, ()),
             )
             for index, seed in enumerate(seeds)
         ]

@@ -11,14 +11,14 @@ import torch
 
 from scalerl.choose import choose
 from scalerl.config import Recipe
-from scalerl.config.parts import Length, RolloutSettings
+from scalerl.config.parts import KlSettings, Length, RolloutSettings, TeacherReferenceSettings
 from scalerl.config.suggest import did_you_mean, quoted
 from scalerl.environments.build import build_playing, offer_tools
 from scalerl.environments.turns import Playing
 from scalerl.errors import RecipeError, RecipeProblem
 from scalerl.loop.grading import GraderRunner
 from scalerl.loop.requests import Text
-from scalerl.models.load import LoadedModel, load_model
+from scalerl.models.load import LoadedModel, load_model, load_tokenizer
 from scalerl.models.lora import master_dtype
 from scalerl.run.host import limit_host_threads
 from scalerl.run.prompts import EvalSet, Prompts, encode_prompts, eval_set
@@ -122,6 +122,20 @@ def _check_context(rollout: RolloutSettings, length: LengthControl) -> None:
         raise RecipeError(
             f"rollout.context is {rollout.context}, but prompts of up to {rollout.max_prompt_tokens} tokens "
             f"(rollout.max_prompt_tokens) and completions of up to {length.max_tokens} need {needed}"
+        )
+
+
+def check_teacher(settings: KlSettings, text: Text) -> None:
+    """Check that a teacher has the model's tokens: log-probs are compared token by token."""
+    reference = settings.reference
+    if not (settings.coefficient and isinstance(reference, TeacherReferenceSettings)):
+        return
+    with hide_hub_warnings():
+        theirs = load_tokenizer(reference.path).get_vocab()
+    if differing := text.tokenizer.get_vocab().items() ^ theirs.items():
+        raise RecipeError(
+            f"kl.reference.path is {reference.path}, but a teacher needs the tokenizer of the model, and "
+            f"{len({token for token, _ in differing}):,} tokens differ, such as {min(differing)[0]!r}"
         )
 
 

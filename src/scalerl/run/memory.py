@@ -36,11 +36,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from scalerl.config import Recipe, body_dtype, pushes_adapters, replaced, value_at
-from scalerl.config.parts import OptimizerSettings
+from scalerl.config.parts import KlSettings, OptimizerSettings, TeacherReferenceSettings
 from scalerl.errors import RecipeError, UsageError
 from scalerl.learner.optimizer import BLOCK as MOMENT_BLOCK
 from scalerl.learner.optimizer import PORTION
 from scalerl.loop.slots import full_slots
+from scalerl.models.load import load_config
 from scalerl.models.nf4 import BLOCK as NF4_BLOCK
 from scalerl.models.shape import ModelShape, head_sizes
 from scalerl.rl.logprobs import GPU_CHUNK, GPU_CHUNK_LOGITS
@@ -178,10 +179,18 @@ def learner_bytes(recipe: Recipe, sizes: ModelSizes) -> dict[str, float]:
     }
 
 
+def _reference_bytes(kl: KlSettings, shape: ModelShape, each: int) -> float:
+    """Return the memory of a second model in the learner's process."""
+    if kl.coefficient and isinstance(kl.reference, TeacherReferenceSettings):
+        return ModelShape.from_config(load_config(kl.reference.path)).params * each
+    # A copy of the masters, rounded once more for the body.
+    return shape.params * (4 + (each if each < 4 else 0)) if kl.coefficient and kl.reference.name == "start" else 0
+
+
 def _learner_weights(recipe: Recipe, sizes: ModelSizes, each: int, shards: int) -> float:
     """Return the bytes of master weights, body and reference; of one device."""
     shape, lora, on_host = sizes.shape, recipe.model.lora, recipe.optimizer.on_host
-    reference = shape.params * each / shards if recipe.kl.coefficient else 0.0
+    reference = _reference_bytes(recipe.kl, shape, each)
     if shards > 1:
         # Two layers are gathered at a time, and the embedding and the head in FP32.
         return 4 * shape.params / shards + 2 * shape.layer_params * each + 4 * shape.head_params + reference

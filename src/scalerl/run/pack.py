@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from scalerl.types import Completion, Episode, Group, LengthPlan, Problem, Request
 
+_PROMPTS = ("prompt_tokens", "hint_tokens")
+"""Fields of a request that are stored as arrays."""
 _KINDS = {kind.__name__: kind for kind in (Completion, Episode, Group, LengthPlan, Problem, Request)}
 
 
@@ -38,7 +40,7 @@ def pack_groups(groups: Sequence[Group]) -> tuple[dict[str, NDArray[Any]], dict[
     def fields_of(value: Any) -> Any:
         own = {field.name: getattr(value, field.name) for field in fields(value)}
         if isinstance(value, Request):
-            own["prompt_tokens"] = np.asarray(value.prompt_tokens, np.int32)
+            own |= {name: np.asarray(own[name], np.int32) for name in _PROMPTS}
         if isinstance(value, LengthPlan):
             # What recognises the end of thinking is large, and a sampled completion needs it no more.
             own["ending"] = None
@@ -68,7 +70,7 @@ def unpack_groups(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -
             return arrays[name][taken[name] - num : taken[name]]
         own = unpacked(rest[0])
         if kind == "Request":
-            own["prompt_tokens"] = tuple(own["prompt_tokens"].tolist())
+            own |= {name: tuple(own[name].tolist()) for name in _PROMPTS if name in own}
         return _KINDS[kind](**own)
 
     problems: list[Problem] = list(map(unpacked, meta["problems"]))

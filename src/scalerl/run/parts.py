@@ -34,12 +34,12 @@ from scalerl.rollout.memory import most_slots
 from scalerl.run.checkpoint import Checkpoint, WritesTensors
 from scalerl.run.cluster.generators import FleetMeter, build_fleet, load_engine, make_engine
 from scalerl.run.cluster.place import Place, enter_cluster
-from scalerl.run.inputs import Inputs, load_inputs, training_prompts
+from scalerl.run.inputs import Inputs, check_teacher, load_inputs, training_prompts
 from scalerl.run.learners import build_learner
 from scalerl.run.memory import Gpus, ModelSizes, memory_of, num_generators
 from scalerl.run.notices import mismatch_notices, schedule_notices
 from scalerl.run.pack import unpack_groups
-from scalerl.run.prompts import Prompts, hash_problems
+from scalerl.run.prompts import Prompts, encode_hints, hash_problems
 from scalerl.run.resume import Earlier
 from scalerl.tasks.curriculum import CURRICULA, Curriculum
 
@@ -108,6 +108,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             # On a cluster the learner is a rank, also where it is the only one.
             recipe = replaced(recipe, {"learner.sharding": "replicate"})
         inputs = load_inputs(recipe, device=place.device)
+        check_teacher(recipe.kl, inputs.text)
         opened.callback(inputs.graders.close)
         prompts = training_prompts(inputs, recipe.rollout)
         problem_hashes = {name: hash_problems(of_task.tokens) for name, of_task in prompts.items()}
@@ -127,7 +128,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         if recipe.learner.sharding != "none":
             # Ranks and engines have theirs; what is left here are its names and shapes.
             inputs.model.model.to("meta")  # pyright: ignore[reportArgumentType]
-        make_requests = request_maker(inputs, prompts, recipe.pipeline, rollout, seed=recipe.seed)
+        make_requests = request_maker(inputs, prompts, recipe.pipeline, rollout, seed=recipe.seed, hint=recipe.kl.hint)
         weights = {name: task.weight for name, task in recipe.tasks.items()}
         curriculum = build_curriculum(recipe.curriculum, prompts, weights=weights, seed=recipe.seed, state=state)
         grading = build_grading(inputs, recipe.reward)
@@ -230,10 +231,18 @@ def build_grading(inputs: Inputs, reward: RewardSettings) -> GroupGrading:
 
 
 def request_maker(
-    inputs: Inputs, prompts: Mapping[str, Prompts], pipeline: PipelineSettings, rollout: RolloutSettings, *, seed: int
+    inputs: Inputs,
+    prompts: Mapping[str, Prompts],
+    pipeline: PipelineSettings,
+    rollout: RolloutSettings,
+    *,
+    seed: int,
+    hint: str = "",
 ) -> RequestMaker:
-    """Return what turns an issued problem into requests."""
+    """Return what turns an issued problem into requests; `hint` is that of kl.reference."""
     tokens = {problem: ids for of_task in prompts.values() for problem, ids in of_task.tokens.items()}
+    hinted = [encode_hints(inputs.tasks[name], [*of_task.tokens], hint, text=inputs.text)
+              for name, of_task in prompts.items() if hint]  # fmt: skip
     return RequestMaker(
         problems={problem.id: problem for problem in tokens},
         prompt_tokens={problem.id: ids for problem, ids in tokens.items()},
@@ -243,6 +252,7 @@ def request_maker(
         seed=seed,
         environments={problem.id: name for name in inputs.environments if name in prompts
                       for problem in prompts[name].tokens},
+        hint_tokens={problem: ids for of_task in hinted for problem, ids in of_task.items()},
     )  # fmt: skip
 
 

@@ -84,6 +84,22 @@ def encode_prompts(
     return Prompts(tokens=kept, notices=tuple(notices))
 
 
+def encode_hints(task: Task, problems: Sequence[Problem], hint: str, *, text: Text) -> dict[str, tuple[int, ...]]:
+    """Return the prompt of each problem with a hint, by the problem's id; in a chat, the last turn has the hint."""
+
+    def hinted(problem: Problem) -> str | list[dict[str, str]]:
+        def fill(prompt: str) -> str:
+            return hint.replace("{answer}", problem.answer).replace("{prompt}", prompt)
+
+        if isinstance(problem.asked, str):
+            return fill(problem.asked)
+        *earlier, last = problem.asked
+        return [*earlier, {**last, "content": fill(last["content"])}]
+
+    encoded = text.encode_prompts(list(map(hinted, problems)), task.prompt)
+    return {problem.id: tuple(ids) for problem, ids in zip(problems, encoded, strict=True)}
+
+
 def eval_set(
     name: str,
     task: Task,

@@ -214,9 +214,10 @@ class LearnerRank:
                 if name in settings
             },
         )
+        # Not one that needs a second model: config.recipe refuses it.
         reference = settings.pop("reference", None)
-        assert reference is None, "config.recipe refuses a second sharded model"
-        return TorchLearner(policy, team=team, version=spec.version, **settings)
+        made = None if reference is None else reference(None)
+        return TorchLearner(policy, reference=made, team=team, version=spec.version, **settings)
 
     def _write(
         self, folder: Path, snapshot: Mapping[str, tuple[Mapping[str, Tensor], Mapping[str, tuple[int, int]]]]

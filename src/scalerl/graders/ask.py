@@ -1,0 +1,63 @@
+"""Ask a server over HTTP, again where it says that it is busy. Standard library only, for child processes too."""
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+_TRY_AGAIN = (408, 409, 429, 500, 502, 503, 504)
+_FIRST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 30.0
+_PATIENCE_S = 600.0
+"""For one reply."""
+
+Reply = TypeVar("Reply")
+
+
+def ask(
+    url: str,
+    body: dict[str, Any],
+    read: Callable[[Any], Reply],
+    *,
+    api_key: str = "",
+    most_tries: int = 5,
+    most_bytes: int = 4 * 2**20,
+    server: str,
+    error: type[Exception],
+) -> Reply:
+    """Return what `read` makes of a server's JSON reply; `error` says what is wrong with `server`.
+
+    Where the server is busy or does not answer, ask again, later and later.
+    """
+    from urllib.error import HTTPError
+    from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+    class Refuse(HTTPRedirectHandler):
+        """Follow no redirect: the key is for this server."""
+
+        def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: Any) -> None: ...
+
+    opener, wait_s = build_opener(Refuse), _FIRST_WAIT_S
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
+    request = Request(url, json.dumps(body).encode(), headers)
+    for attempt in range(1, most_tries + 1):
+        try:
+            with opener.open(request, timeout=_PATIENCE_S) as reply:
+                return read(json.loads(reply.read(most_bytes)))
+        except HTTPError as fault:
+            if 300 <= fault.code < 400:
+                raise error(
+                    f"{server} sends questions on to {fault.headers['Location']!a}, and the key is not for others: set "
+                    f"url to where it is"
+                ) from None
+            if fault.code not in _TRY_AGAIN or attempt == most_tries:
+                raise error(f"{server} answered {fault.code} {fault.reason}") from None
+            with suppress(TypeError, ValueError):
+                wait_s = max(wait_s, float(fault.headers["Retry-After"]))
+        except OSError as fault:
+            if attempt == most_tries:
+                raise error(f"{server} does not answer: {fault}") from None
+        time.sleep(min(wait_s, _LONGEST_WAIT_S))
+        wait_s *= 2
+    raise AssertionError
