@@ -1,6 +1,5 @@
 """Runs with environments: log-probs equal to the learner's, rows, mixtures, evaluation, resume."""
 
-import functools
 import json
 from contextlib import closing
 
@@ -14,14 +13,10 @@ from tiny_models import SIZES
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from scalerl import store
-from scalerl.choose import choose
-from scalerl.config import Recipe
 from scalerl.errors import GraderError, RecipeError
 from scalerl.learner.batch import prepare
 from scalerl.learner.policy import LocalPolicy
-from scalerl.rl.advantages import BASELINES, NORMALISATIONS
-from scalerl.rl.filters import effective_batch
-from scalerl.rl.weights import WEIGHTS
+from scalerl.rl.algorithm import imitate
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.run.evaluate import evaluate_model
 from scalerl.run.inputs import load_inputs
@@ -32,7 +27,7 @@ from scalerl.types import Batch, Completion, Group
 NUDGED = ("task.environment=own_environments:Nudge", "task.environment.in_process=true")
 
 
-def log_prob_differences(completions: list[Completion], model, recipe: Recipe) -> torch.Tensor:
+def log_prob_differences(completions: list[Completion], model) -> torch.Tensor:
     """Return the learner's log-prob less the engine's, over all trained tokens of completions."""
     num = len(completions)
     group = Group(
@@ -43,17 +38,9 @@ def log_prob_differences(completions: list[Completion], model, recipe: Recipe) -
         rewards=(1.0,) * num,
     )
     policy = LocalPolicy(model)
-    keep_all = functools.partial(
-        effective_batch,
-        drop_truncated=False,
-        zero_variance=False,
-        baseline=choose(BASELINES, recipe.advantage.baseline),
-        normalise=choose(NORMALISATIONS, recipe.advantage.normalisation),
-    )
     prepared = prepare(
         Batch(version=0, groups=(group,)),
-        effective=keep_all,
-        weigh=choose(WEIGHTS, recipe.weights),
+        algorithm=imitate,
         micro_batch_tokens=4096,
         share_from=policy.share_from,
     )
@@ -71,7 +58,7 @@ def test_log_probs_of_conversations_equal_the_learners(dtype):
         engine.submit([request(number, budget=20) for number in range(96)])
         completions = drain(engine)
     assert max(len(completion.turns) for completion in completions) >= 3
-    differences = log_prob_differences(completions, model, small())
+    differences = log_prob_differences(completions, model)
     assert len(differences) == sum(completion.num_trained_tokens for completion in completions) > 1000
     if dtype == torch.float32:
         assert differences.abs().max() < 1e-5
