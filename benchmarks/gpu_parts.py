@@ -28,6 +28,7 @@ from scalerl.models.load import LoadedModel
 from scalerl.models.shape import ModelShape, head_sizes, work_flops
 from scalerl.rollout import ENGINES
 from scalerl.rollout.fleet.fleet import Fleet
+from scalerl.run.cluster.generators import make_engine
 from scalerl.run.host import frozen_objects, limit_host_threads
 from scalerl.run.learners import build_learner
 from scalerl.run.memory import ModelSizes, generator_bytes, learner_bytes
@@ -94,6 +95,7 @@ def shape(
         max_position_embeddings=context,
         tie_word_embeddings=tied,
         architectures=[f"{family.__name__.removesuffix('Config')}ForCausalLM"],
+        dtype="bfloat16",
     )
 
 
@@ -180,22 +182,21 @@ class Subject:
     def body_dtype(self) -> torch.dtype:
         return torch.bfloat16 if self.device.type == "cuda" else torch.float32
 
+    @property
+    def master_dtype(self) -> torch.dtype:
+        """What a run would load: FP32 weights to train, or under adapters those of files in bf16."""
+        return self.body_dtype if self.case.lora_rank else torch.float32
+
     def engine(self, name: str, model: Any, slots: int, **vllm: Any) -> Any:
         """Return an engine as a run builds it."""
         case = self.case
         settings = RolloutSettings(
             slots=slots, context=case.context, vllm=VllmSettings(memory_share=case.memory_share, **vllm)
         )
-        loaded = LoadedModel(
-            model=model,
-            tokenizer=None,  # pyright: ignore[reportArgumentType]
-            stop_tokens=(),
-            context=case.context,
-            device=model.device,
-        )
+        loaded = loaded_model(model, case.context)
         return ENGINES[name](loaded, settings, dtype=self.body_dtype, fp32_head=True)
 
-    def recipe(self, *, slots: int | None = None, prompt: int | None = None) -> Recipe:
+    def recipe(self, *, slots: int | None = None, prompt: int | None = None, engine: str = "torch") -> Recipe:
         case = self.case
         prompt = prompt or case.short_prompt
         return load_recipe(
@@ -204,6 +205,8 @@ class Subject:
                 f"learner.micro_batch_tokens={case.pass_tokens}",
                 f"model.lora.rank={case.lora_rank}",
                 f"rollout.slots={slots or 1}",
+                f"rollout.engine={engine}",
+                f"rollout.vllm.memory_share={case.memory_share}",
                 f"rollout.context={case.context}",
                 f"rollout.max_prompt_tokens={prompt}",
                 f"length.max_length={case.context - prompt}",
@@ -225,6 +228,12 @@ class Subject:
         case = self.case
         lengths = mixed_lengths(np.random.default_rng(0), case, case.rounds * case.slots)
         return self.requests(lengths, prompt=case.short_prompt, per_prompt=PER_GROUP)
+
+
+def loaded_model(model: Any, context: int) -> LoadedModel:
+    """Return a model as engines take it; nothing here needs a tokenizer."""
+    none: Any = None
+    return LoadedModel(model=model, tokenizer=none, stop_tokens=(), context=context, device=model.device)
 
 
 def mixed_lengths(rng: np.random.Generator, case: Case, count: int) -> list[int]:
@@ -437,7 +446,7 @@ def native(subject: Subject, seconds: float) -> Figures:
 def learn(subject: Subject, seconds: float) -> Figures:
     """Train on packed sequences of one length, with every token trained."""
     case, recipe = subject.case, subject.recipe()
-    learner = build_learner(subject.model(torch.float32), recipe)
+    learner = build_learner(subject.model(subject.master_dtype), recipe)
     num, until, times, flops = max(case.step_tokens // case.sequence, 2), time.perf_counter() + seconds, [], 0.0
     # The first step compiles what is left to compile.
     while len(times) < 6 and (len(times) < 2 or time.perf_counter() < until):
@@ -448,7 +457,7 @@ def learn(subject: Subject, seconds: float) -> Figures:
     elapsed, tokens = statistics.median(times[1:]), num * case.sequence
     shape = ModelShape.from_config(subject.config)
     products = (4 if case.lora_rank else 6) * (shape.body_params + shape.head_params) * tokens
-    # Held, as in a push: adapters are merged into copies.
+    # Held, as in a push.
     start = now(subject.device)
     pushed = learner.weights()
     return {
@@ -507,16 +516,10 @@ class FirstHalf:
         return done
 
 
-def run_loop(subject: Subject, seconds: float, *, name: str) -> Figures:
-    """Run PipelineRL-8 on one device; prompts are random, lengths mixed. A process with vLLM is killed at the end."""
-    case = subject.case
-    slots = case.loop_slots or case.slots
-    recipe = subject.recipe(slots=slots)
-    model = subject.model(torch.float32)
-    learner = build_learner(model, recipe)
-    engine = subject.engine(name, model, slots)
+def make_pipeline(case: Case, vocab: int, engine: Any, learner: Any, *, groups_per_batch: int) -> Pipeline:
+    """Return PipelineRL-8 over random prompts, with mixed lengths."""
     rng = np.random.default_rng(0)
-    prompts = rng.integers(0, subject.vocab, (NUM_PROBLEMS, case.short_prompt)).tolist()
+    prompts = rng.integers(0, vocab, (NUM_PROBLEMS, case.short_prompt)).tolist()
     lengths = [mixed_lengths(rng, case, PER_GROUP) for _ in range(NUM_PROBLEMS)]
 
     def make_requests(issued: Any) -> list[Request]:
@@ -525,15 +528,26 @@ def run_loop(subject: Subject, seconds: float, *, name: str) -> Figures:
             make_request(issued.key, index, prompts[number], length) for index, length in enumerate(lengths[number])
         ]
 
-    pipeline = Pipeline(
+    return Pipeline(
         engine=engine,
         curriculum=Curriculum([f"{number:04}" for number in range(NUM_PROBLEMS)], seed=0, is_solved=uniform),
         learner=learner,
         make_requests=make_requests,
         grading=FirstHalf(),
-        groups_per_batch=max(slots // PER_GROUP // 4, 1),
+        groups_per_batch=groups_per_batch,
         max_lag=MAX_LAG,
     )
+
+
+def run_loop(subject: Subject, seconds: float, *, name: str) -> Figures:
+    """Run PipelineRL-8 on one device; prompts are random, lengths mixed. A process with vLLM is killed at the end."""
+    case = subject.case
+    slots = case.loop_slots or case.slots
+    recipe = subject.recipe(slots=slots, engine=name)
+    model = subject.model(subject.master_dtype)
+    learner = build_learner(model, recipe)
+    engine = make_engine(loaded_model(model, case.context), recipe.model, recipe.rollout)
+    pipeline = make_pipeline(case, subject.vocab, engine, learner, groups_per_batch=max(slots // PER_GROUP // 4, 1))
     with frozen_objects(), contextlib.closing(engine):
         steps = pipeline.steps()
         # The first batches are asked for before the first step; a pass is a graph from the second time on.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-gpu, gpu_parts = map(importlib.import_module, ("gpu", "gpu_parts"))
+gpu, gpu_parts, home_gpu = map(importlib.import_module, ("gpu", "gpu_parts", "home_gpu"))
 CPU = torch.device("cpu")
 FIGURES = {
     "torch": {"tokens_per_s", "of_limit", "mixed_tokens_per_s", "push_s"},
@@ -35,6 +35,13 @@ def test_parts_run_and_give_their_figures(shape, part):
         assert row["lag_max"] <= gpu_parts.MAX_LAG
         # One version of the weights, and the same tokens: what is left is rounding.
         assert abs(row["kl_first"]) < 1e-6
+
+
+@pytest.mark.parametrize(("shape", "mode"), [("1.5b", "host"), ("8b", "adapters, 4 bits")])
+def test_home_gpu_runs_its_cases(shape, mode):
+    row = home_gpu.measure(home_gpu.Subject(shape=shape, mode=mode, limit=24.0, tiny=True, steps=2))
+    assert (row["steps"], abs(row["kl_first"]) < 1e-6) == (2, True)
+    assert set(home_gpu.COLUMNS) <= row.keys() | {"limit", "shape", "mode"}
 
 
 def test_sizes_of_llama():

@@ -11,6 +11,7 @@ the kernel itself reads whether there is one, so the host does not wait.
 """
 
 import contextlib
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -21,11 +22,11 @@ from torch import Tensor
 
 from scalerl.config.parts import OptimizerSettings
 from scalerl.learner.state import local
-from scalerl.models.blocks import decode, from_blocks, in_blocks, mean_shares, square_shares, unbiased
+from scalerl.models.blocks import decode, mean_shares, square_shares, unbiased
 from scalerl.types import derive_seed
 
 BLOCK = 128
-"""Numbers of a moment in 8 bits that share a scale; fewer where rows are shorter."""
+"""Numbers of a moment in 8 bits that share a scale."""
 PORTION = 2**24
 """Numbers that are decoded, or brought from the host, at a time."""
 _ALIGNMENT = 256
@@ -44,8 +45,22 @@ class _Part:
     """Whether the weight is in host memory."""
     copy: Tensor | None
     """What follows the weight, in the dtype of the body."""
-    moments: tuple[Tensor, ...]
+    cells: slice
+    """Place of its moments in those of the portion, in numbers or blocks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Portion:
+    """Parts that are updated together."""
+
+    parts: Sequence[_Part]
+    moments: Sequence[Tensor]
     """Two in FP32, or codes and scales of each."""
+
+    @property
+    def hosted(self) -> list[Tensor]:
+        """What is on the host, if moments are."""
+        return [*self.moments, *(part.weight for part in self.parts if part.is_hosted)]
 
 
 class AdamW:
@@ -63,26 +78,44 @@ class AdamW:
         """`hosted` are the weights that are in host memory; `copies` on the device follow their weights."""
         self._settings, self._device = settings, device
         self._steps = torch.zeros(len(weights), device=device)
-        self.state: dict[str, dict[str, Tensor]] = {}
+        self.state: dict[str, dict[str, Tensor]] = {
+            name: {"step": step} for name, step in zip(weights, self._steps, strict=True)
+        }
         """By weight: the number of its updates, and its moments."""
-        for (name, weight), step in zip(weights.items(), self._steps, strict=True):
-            self.state[name] = {"step": step, **_no_moments(weight, settings, device)}
-        whole = settings.bits == 32 and not settings.on_host
-        parts = [
-            _Part(
+
+        def part(name: str, rows: slice, cells: slice) -> _Part:
+            return _Part(
                 name=name,
                 rows=rows,
                 step=self.state[name]["step"],
-                weight=local(weight.detach())[rows],
+                weight=local(weights[name].detach())[rows],
                 is_hosted=name in hosted,
                 copy=copies[name].detach()[rows] if name in copies else None,
-                moments=tuple(local(moment)[rows] for key, moment in self.state[name].items() if key != "step"),
+                cells=cells,
             )
-            for name, weight in weights.items()
-            for rows in ([slice(None)] if whole or weight.ndim < 2 else _row_slices(weight))
-        ]
-        self._portions = [parts] if whole else list(_portions(parts))
-        self._lanes = _Lanes(self._portions, device) if settings.on_host else None
+
+        self._lanes: _Lanes | None = None
+        if settings.bits == 32 and not settings.on_host:
+            for name, weight in weights.items():
+                self.state[name] |= {key: torch.zeros_like(weight.detach()) for key in _MOMENTS}
+            self._whole = [part(name, slice(None), slice(None)) for name in weights]
+            return
+        cells = {name: _cells(weight, settings) for name, weight in weights.items()}
+        moments = _no_moments(sum(map(math.prod, cells.values())), settings, device)
+        self._portions: list[_Portion] = []
+        pending, first, end = list[_Part](), 0, 0
+        for name, shape in cells.items():
+            for key, flat in moments.items():
+                self.state[name][key] = flat[end : end + math.prod(shape)].view(*shape, *flat.shape[1:])
+            for rows, num in _row_slices(shape, settings):
+                if pending and (end + num - first) * _numbers(settings) > PORTION:
+                    self._portions.append(_portion(pending, moments, slice(first, end)))
+                    pending, first = [], end
+                pending.append(part(name, rows, slice(end - first, end - first + num)))
+                end += num
+        self._portions.append(_portion(pending, moments, slice(first, end)))
+        if settings.on_host:
+            self._lanes = _Lanes(self._portions, device)
 
     @torch.no_grad()
     def update(self, gradients: Mapping[str, Tensor], *, lr: float, is_bad: Tensor, seed: int) -> None:
@@ -91,29 +124,14 @@ class AdamW:
         if len(gradients) < len(self.state):
             changed = torch.tensor([float(name in gradients) for name in self.state], device=self._device)
         self._steps.add_(changed)
-        portions = self._portions if self._lanes is None else self._lanes.carry(self._portions)
-        for number, parts in enumerate(portions):
-            parts = [part for part in parts if part.name in gradients]
-            with self._decoded(parts, is_bad, derive_seed("moments", seed, number)) as (means, squares):
-                torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
-                    [part.weight for part in parts],
-                    [local(gradients[part.name])[part.rows] for part in parts],
-                    means,
-                    squares,
-                    [],
-                    [part.step for part in parts],
-                    lr=lr,
-                    beta1=self._settings.beta1,
-                    beta2=self._settings.beta2,
-                    weight_decay=self._settings.weight_decay,
-                    eps=self._settings.eps,
-                    amsgrad=False,
-                    maximize=False,
-                    found_inf=is_bad,
-                )
-            if followers := [part for part in parts if part.copy is not None]:
-                copies: Any = [part.copy for part in followers]
-                torch._foreach_copy_(copies, [part.weight for part in followers])  # pyright: ignore[reportPrivateImportUsage]
+        if self._settings.bits == 32 and not self._settings.on_host:
+            means, squares = ([local(self.state[part.name][key]) for part in self._whole] for key in _MOMENTS)
+            self._step(self._whole, gradients, means, squares, lr, is_bad)
+        else:
+            portions = self._portions if self._lanes is None else self._lanes.carry(self._portions)
+            for number, portion in enumerate(portions):
+                with self._decoded(portion, is_bad, derive_seed("moments", seed, number)) as (means, squares):
+                    self._step(portion.parts, gradients, means, squares, lr, is_bad)
         self._steps.sub_(is_bad * changed)
 
     def settle(self) -> None:
@@ -121,32 +139,61 @@ class AdamW:
         if self._lanes is not None:
             self._lanes.settle()
 
+    def _step(
+        self,
+        parts: Sequence[_Part],
+        gradients: Mapping[str, Tensor],
+        means: Sequence[Tensor],
+        squares: Sequence[Tensor],
+        lr: float,
+        is_bad: Tensor,
+    ) -> None:
+        """Update parts with their moments; those without a gradient stay as they are."""
+        settings = self._settings
+        used = [number for number, part in enumerate(parts) if part.name in gradients]
+        weights = [parts[number].weight for number in used]
+        torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
+            weights,
+            [local(gradients[parts[number].name])[parts[number].rows] for number in used],
+            [means[number] for number in used],
+            [squares[number] for number in used],
+            [],
+            [parts[number].step for number in used],
+            lr=lr,
+            beta1=settings.beta1,
+            beta2=settings.beta2,
+            weight_decay=settings.weight_decay,
+            eps=settings.eps,
+            amsgrad=False,
+            maximize=False,
+            found_inf=is_bad,
+        )
+        followed = [parts[number] for number in used if parts[number].copy is not None]
+        if followed:
+            copies: Any = [part.copy for part in followed]
+            torch._foreach_copy_(copies, [part.weight for part in followed])  # pyright: ignore[reportPrivateImportUsage]
+
     @contextlib.contextmanager
-    def _decoded(
-        self, parts: Sequence[_Part], is_bad: Tensor, seed: int
-    ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-        """Give the moments in FP32; afterwards what became of them is rounded to 8 bits again, unless `is_bad`."""
+    def _decoded(self, portion: _Portion, is_bad: Tensor, seed: int) -> Iterator[list[list[Tensor]]]:
+        """Give both moments of each part in FP32; what became of them is rounded again afterwards, unless `is_bad`."""
         if self._settings.bits == 32:
-            yield [part.moments[0] for part in parts], [part.moments[1] for part in parts]
+            yield [[_of_part(part, flat) for part in portion.parts] for flat in portion.moments]
             return
         tables = mean_shares(self._device), square_shares(self._device)
-        codes_and_scales = [part.moments[:2] for part in parts], [part.moments[2:] for part in parts]
-        means, squares = (
-            [
-                from_blocks(decode(codes, scale, table), part.weight.shape[-1]).contiguous()
-                for part, (codes, scale) in zip(parts, rounded, strict=True)
-            ]
-            for table, rounded in zip(tables, codes_and_scales, strict=True)
-        )
-        yield means, squares
+        rounded = [portion.moments[:2], portion.moments[2:]]
+        flats = [decode(codes, scale, table) for (codes, scale), table in zip(rounded, tables, strict=True)]
+        moments = [[_of_part(part, flat).contiguous() for part in portion.parts] for flat in flats]
+        yield moments
         generator = torch.Generator(self._device).manual_seed(seed)
-        for table, rounded, moments in zip(tables, codes_and_scales, (means, squares), strict=True):
-            for (codes, scale), moment in zip(rounded, moments, strict=True):
-                blocks = in_blocks(moment, codes.shape[-1])
-                noise = torch.empty_like(blocks).uniform_(generator=generator)
-                new_codes, new_scale = unbiased(blocks, table, noise)
-                codes.copy_(torch.where(is_bad > 0, codes, new_codes))
-                scale.copy_(new_scale)
+        for (codes, scale), flat, table, parts in zip(rounded, flats, tables, moments, strict=True):
+            for part, moment in zip(portion.parts, parts, strict=True):
+                if moment.shape[-1] % BLOCK:
+                    # Not a view, since rows end within a block.
+                    _of_part(part, flat).copy_(moment)
+            noise = torch.empty_like(flat).uniform_(generator=generator)
+            new_codes, new_scale = unbiased(flat, table, noise)
+            codes.copy_(torch.where(is_bad > 0, codes, new_codes))
+            scale.copy_(new_scale)
 
 
 class _Lanes:
@@ -156,113 +203,113 @@ class _Lanes:
     one is updated.
     """
 
-    def __init__(self, portions: Sequence[Sequence[_Part]], device: torch.device) -> None:
-        largest = max(sum(_padded(each) for part in parts for each in _hosted(part)) for parts in portions)
+    def __init__(self, portions: Sequence[_Portion], device: torch.device) -> None:
+        largest = max(sum(map(_padded, portion.hosted)) for portion in portions)
         self._buffers = [torch.empty(largest, dtype=torch.uint8, device=device) for _ in range(2)]
         self._streams = [torch.cuda.Stream(device) for _ in range(2)] if device.type == "cuda" else None
         self._stored = [torch.cuda.Event() for _ in range(2)] if self._streams else []
 
-    def carry(self, portions: Sequence[Sequence[_Part]]) -> Iterator[list[_Part]]:
+    def carry(self, portions: Sequence[_Portion]) -> Iterator[_Portion]:
         """Yield each portion on the device; when the next is asked for, what became of it goes back to the host."""
         if self._streams:
             # What the last update sent back must have arrived.
             self._streams[0].wait_stream(self._streams[1])
         fetched = self._fetch(portions[0], 0)
-        for number, parts in enumerate(portions):
+        for number, portion in enumerate(portions):
             here, is_here = fetched
             if number + 1 < len(portions):
                 fetched = self._fetch(portions[number + 1], (number + 1) % 2)
             if is_here is not None:
                 torch.cuda.current_stream(self._buffers[0].device).wait_event(is_here)
             yield here
-            self._store(here, parts, number % 2)
+            self._store(here, portion, number % 2)
 
     def settle(self) -> None:
         """Wait until the host has all that was sent back."""
         if self._streams:
             self._streams[1].synchronize()
 
-    def _fetch(self, parts: Sequence[_Part], lane: int) -> tuple[list[_Part], "torch.cuda.Event | None"]:
+    def _fetch(self, portion: _Portion, lane: int) -> tuple[_Portion, "torch.cuda.Event | None"]:
         if not self._streams:
-            return self._copied_in(parts, lane), None
+            return self._copied_in(portion, lane), None
         arriving, event = self._streams[0], torch.cuda.Event()
         arriving.wait_event(self._stored[lane])
         with torch.cuda.stream(arriving):
-            here = self._copied_in(parts, lane)
+            here = self._copied_in(portion, lane)
             event.record()
         return here, event
 
-    def _store(self, here: Sequence[_Part], parts: Sequence[_Part], lane: int) -> None:
+    def _store(self, here: _Portion, portion: _Portion, lane: int) -> None:
         if not self._streams:
-            _copy_back(here, parts)
+            _copy_back(here, portion)
             return
         leaving = self._streams[1]
         leaving.wait_stream(torch.cuda.current_stream(self._buffers[0].device))
         with torch.cuda.stream(leaving):
-            _copy_back(here, parts)
+            _copy_back(here, portion)
             self._stored[lane].record()
 
-    def _copied_in(self, parts: Sequence[_Part], lane: int) -> list[_Part]:
-        place, here = 0, []
-        for part in parts:
-            copies = []
-            for source in _hosted(part):
-                room = self._buffers[lane][place : place + source.nbytes]
-                copies.append(room.view(source.dtype).view(source.shape).copy_(source, non_blocking=True))
-                place += _padded(source)
-            weight = copies.pop() if part.is_hosted else part.weight
-            here.append(replace(part, weight=weight, moments=tuple(copies)))
-        return here
+    def _copied_in(self, portion: _Portion, lane: int) -> _Portion:
+        place, copies = 0, list[Tensor]()
+        for source in portion.hosted:
+            room = self._buffers[lane][place : place + source.nbytes]
+            copies.append(room.view(source.dtype).view(source.shape).copy_(source, non_blocking=True))
+            place += _padded(source)
+        num = len(portion.moments)
+        weights = iter(copies[num:])
+        parts = [replace(part, weight=next(weights)) if part.is_hosted else part for part in portion.parts]
+        return _Portion(parts=parts, moments=copies[:num])
 
 
-def _copy_back(here: Sequence[_Part], parts: Sequence[_Part]) -> None:
-    for new, part in zip(here, parts, strict=True):
-        for source, target in zip(_hosted(new), _hosted(part), strict=True):
-            target.copy_(source, non_blocking=True)
-
-
-def _hosted(part: _Part) -> tuple[Tensor, ...]:
-    """Return what of a part is on the host."""
-    return (*part.moments, part.weight) if part.is_hosted else part.moments
+def _copy_back(here: _Portion, portion: _Portion) -> None:
+    for source, target in zip(here.hosted, portion.hosted, strict=True):
+        target.copy_(source, non_blocking=True)
 
 
 def _padded(values: Tensor) -> int:
     return -(-values.nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
-def _row_slices(weight: Tensor) -> Iterator[slice]:
-    """Yield slices of rows with at most PORTION numbers each."""
-    num, rows = len(weight), max(PORTION // max(weight[0].numel(), 1), 1)
-    for start in range(0, num, rows):
-        yield slice(start, min(start + rows, num))
+def _portion(parts: Sequence[_Part], moments: Mapping[str, Tensor], cells: slice) -> _Portion:
+    return _Portion(parts=parts, moments=[flat[cells] for flat in moments.values()])
 
 
-def _portions(parts: Sequence[_Part]) -> Iterator[list[_Part]]:
-    """Divide parts, in order, into lists with at most PORTION numbers each, or of one part."""
-    portion, size = [], 0
-    for part in parts:
-        if portion and size + part.weight.numel() > PORTION:
-            yield portion
-            portion, size = [], 0
-        portion.append(part)
-        size += part.weight.numel()
-    if portion:
-        yield portion
+def _of_part(part: _Part, flat: Tensor) -> Tensor:
+    """Return the view of one part in a moment of its portion, in the shape of the weight."""
+    *rows, length = part.weight.shape
+    return flat[part.cells].view(*rows, -1)[..., :length]
 
 
-def _no_moments(weight: Tensor, settings: OptimizerSettings, device: torch.device) -> dict[str, Tensor]:
-    """Return the moments of a weight before its first update."""
+def _numbers(settings: OptimizerSettings) -> int:
+    """Return the numbers of a cell, the smallest part of a moment that is kept by itself."""
+    return 1 if settings.bits == 32 else BLOCK
+
+
+def _cells(weight: Tensor, settings: OptimizerSettings) -> tuple[int, ...]:
+    """Return the shape of a weight in cells: blocks begin anew in every row."""
+    *rows, length = weight.shape
+    return *rows, -(-length // _numbers(settings))
+
+
+def _row_slices(shape: tuple[int, ...], settings: OptimizerSettings) -> Iterator[tuple[slice, int]]:
+    """Yield slices of rows with at most PORTION numbers each, or of one row, and the cells of each."""
+    num_rows = shape[0] if len(shape) > 1 else 1
+    per_row = math.prod(shape) // num_rows
+    step = max(PORTION // (per_row * _numbers(settings)), 1)
+    for start in range(0, num_rows, step):
+        stop = min(start + step, num_rows)
+        yield (slice(start, stop) if len(shape) > 1 else slice(None)), (stop - start) * per_row
+
+
+def _no_moments(num_cells: int, settings: OptimizerSettings, device: torch.device) -> dict[str, Tensor]:
+    """Return the moments of all weights before the first update, one after the other."""
     place: Any = {"device": device}
     if settings.on_host:
         place = {"device": "cpu", "pin_memory": device.type == "cuda"}
     if settings.bits == 32:
-        if not settings.on_host:
-            return {name: torch.zeros_like(weight.detach()) for name in _MOMENTS}
-        return {name: torch.zeros(weight.shape, dtype=weight.dtype, **place) for name in _MOMENTS}
-    length = weight.shape[-1]
-    blocks = (*weight.shape[:-1], -(-length // BLOCK), min(BLOCK, length))
+        return {name: torch.zeros(num_cells, **place) for name in _MOMENTS}
     moments = {}
     for name in _MOMENTS:
-        moments[f"{name}_codes"] = torch.zeros(blocks, dtype=torch.uint8, **place)
-        moments[f"{name}_scale"] = torch.zeros(blocks[:-1], **place)
+        moments[f"{name}_codes"] = torch.zeros(num_cells, BLOCK, dtype=torch.uint8, **place)
+        moments[f"{name}_scale"] = torch.zeros(num_cells, **place)
     return moments
