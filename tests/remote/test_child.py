@@ -1,6 +1,8 @@
 """An object in a child process: commands, deaths, silence, and what is left behind: nothing."""
 
 import ctypes
+import functools
+import mmap
 import os
 import queue
 import signal
@@ -150,6 +152,40 @@ def test_call_that_holds_the_lock_of_python_has_more_time(start, monkeypatch):
     peer.send(hold_lock, 60)
     with pytest.raises(Lost, match="has given no sign of life for 1 s: it hangs"):
         answer(peer)
+
+
+class Mapping(Echo):
+    """An object that has mapped files of shared memory: one of the driver's, and one of its own."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.maps = [mmap.mmap(descriptor, 4096) for descriptor in map(shared_file, (name, f"{name}-own"))]
+
+
+def shared_file(name: str) -> int:
+    descriptor = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
+    os.ftruncate(descriptor, 4096)
+    return descriptor
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="needs /dev/shm")
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_shared_memory_of_the_driver_stays_when_a_child_ends(start, is_killed):
+    """CUDA's events of memory that is shared are in such a file."""
+    name = f"/dev/shm/scalerl-test-{os.getpid()}"
+    descriptor = shared_file(name)
+    with mmap.mmap(descriptor, 4096):
+        try:
+            child = start(functools.partial(Mapping, name))
+            _, (pid, _) = answer(child)
+            if is_killed:
+                os.kill(pid, signal.SIGKILL)
+            child.kill()
+            assert os.path.exists(name)
+            assert not os.path.exists(f"{name}-own")
+        finally:
+            os.close(descriptor)
+            os.unlink(name)
 
 
 def test_function_that_cannot_be_sent_is_named(temporary):

@@ -49,8 +49,10 @@ def end_session(leader: int, *, files: Collection[str], folder: str) -> None:
     # The tracker of this very process works once this process has ended.
     if leader != os.getpid() and not _wait(leader):
         _kill(leader, lambda number: True)
-    # What another program has mapped too is not ours to remove.
-    for name in files - mapped_files(_all_processes() - {os.getpid()}) if files else ():
+    # What others have mapped too is not the session's: CUDA keeps in such files the events with which it shares the
+    # driver's memory, and without them no later child could map it.
+    others = _all_processes() - ({os.getpid()} if leader == os.getpid() else set())
+    for name in files - mapped_files(others) if files else ():
         with suppress(OSError):
             os.unlink(name)
     shutil.rmtree(folder, ignore_errors=True)
