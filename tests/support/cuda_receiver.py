@@ -47,6 +47,7 @@ def receive(connection: Connection, vocabulary: int, hidden: int) -> None:
         tensors = {name: tensor.cpu() for name, tensor in parcel.items()}
         logits = []
         for worker in workers:
-            worker.scalerl_load(parcel, False)
+            assert not worker.scalerl_open(parcel)
+            worker.scalerl_load(False)
             logits.append(worker.scalerl_logits(states))
         connection.send((tensors, workers[0].model_runner.get_model().body.cpu(), *logits))

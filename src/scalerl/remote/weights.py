@@ -33,6 +33,10 @@ class Gone(Exception):
     """The weights of a parcel have been freed, because newer ones are on their way."""
 
 
+class Unmapped(Exception):
+    """Memory of the learner's GPU cannot be shared with another process; the same weights must travel another way."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """Where a tensor is in a block of bytes."""
@@ -51,7 +55,7 @@ class Parcel(Mapping[str, Any]):
 
     @abstractmethod
     def open(self) -> "dict[str, Tensor]":
-        """Return the tensors; Gone if the learner has freed them for newer ones."""
+        """Return the tensors; Gone if the learner has freed them for newer ones, Unmapped if they cannot be reached."""
 
     @contextmanager
     def held(self) -> "Iterator[Parcel]":
@@ -214,10 +218,12 @@ class OnGpu(Parcel):
     is_borrowed = True
 
     def __init__(self, weights: "Mapping[str, Tensor]") -> None:
+        """Unmapped if CUDA makes no handles of this memory."""
         import torch
         from torch.multiprocessing.reductions import reduce_tensor
 
-        self._handles = tuple((name, reduce_tensor(weight.detach())[1]) for name, weight in weights.items())
+        with _or_unmapped():
+            self._handles = tuple((name, reduce_tensor(weight.detach())[1]) for name, weight in weights.items())
         device = next(iter(weights.values())).device
         # The step that made these weights must be complete before another process reads them.
         torch.cuda.synchronize(device)
@@ -228,20 +234,33 @@ class OnGpu(Parcel):
         return (name for name, _ in self._handles)
 
     def open(self) -> "dict[str, Tensor]":
-        from torch.multiprocessing.reductions import rebuild_cuda_tensor
-
-        number, tensors = _device_number(self._uuid), {}
-        for name, handle in self._handles:
-            # The seventh argument is the number of the device in the process that sent the handle.
-            arguments: list[Any] = [*handle[:6], number, *handle[7:]]
-            tensors[name] = rebuild_cuda_tensor(*arguments)
-        return tensors
+        with _or_unmapped():
+            number = _device_number(self._uuid)
+            return {name: map_tensor(handle, number) for name, handle in self._handles}
 
     def wait_for_copies(self) -> None:
         import torch
 
         # A copy between GPUs is awaited by the stream of the one that is copied to.
         torch.cuda.synchronize()
+
+
+def map_tensor(handle: tuple[Any, ...], number: int) -> "Tensor":
+    """Return the tensor of another process's GPU memory, on the device that has this number here."""
+    from torch.multiprocessing.reductions import rebuild_cuda_tensor
+
+    # The seventh argument is the number of the device in the process that sent the handle.
+    arguments: list[Any] = [*handle[:6], number, *handle[7:]]
+    return rebuild_cuda_tensor(*arguments)
+
+
+@contextmanager
+def _or_unmapped() -> Iterator[None]:
+    """Turn what torch raises where memory cannot be shared into Unmapped, with its first line."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise Unmapped(str(error).partition("\n")[0] or type(error).__name__) from error
 
 
 def _device_number(uuid: str) -> int:
@@ -317,18 +336,42 @@ def unpack(spans: Mapping[str, Span], data: NDArray[np.uint8]) -> "dict[str, Ten
 # How a driver publishes -----------------------------------------------------------------------------------------------
 
 
-def publisher(*, on_ray: bool = False, borrows: bool = False) -> Callable[[Mapping[str, Any]], Parcel]:
-    """Return what makes a parcel for processes of this machine, or `on_ray` of any node; a parcel is passed on.
+class Publisher:
+    """Makes parcels of weights for processes of this machine, or `on_ray` of any node. A parcel is passed on.
 
-    With `borrows`, weights on a GPU stay in the memory of whoever calls.
+    `borrow` returns a parcel of weights that stay where they are, or None where they cannot.
     """
-    shared = SharedMemory()
 
-    def publish(weights: Mapping[str, Any]) -> Parcel:
+    def __init__(
+        self, *, on_ray: bool = False, borrow: "Callable[[Mapping[str, Any]], Parcel | None] | None" = None
+    ) -> None:
+        self._on_ray, self._borrow, self._shared = on_ray, borrow, SharedMemory()
+
+    def __call__(self, weights: Mapping[str, Any]) -> Parcel:
         if isinstance(weights, Parcel):
             return weights
-        if borrows and not on_ray and all(weight.is_cuda for weight in weights.values()):
-            return OnGpu(weights)
-        return store(weights.items()) if on_ray else shared.publish(weights.items())
+        try:
+            if self._borrow is not None and (borrowed := self._borrow(weights)) is not None:
+                return borrowed
+        except Unmapped as error:
+            self.stop_borrowing(str(error))
+        return store(weights.items()) if self._on_ray else self._shared.publish(weights.items())
 
-    return publish
+    def stop_borrowing(self, reason: str) -> None:
+        """Copy weights from now on, since other processes cannot reach them where they are."""
+        if self._borrow is not None:
+            self._borrow = None
+            warnings.warn(
+                f"the learner's GPU memory cannot be shared with another process ({reason}): weights travel through "
+                f"host memory from now on, which takes longer",
+                stacklevel=2,
+            )
+
+
+def publisher(*, on_ray: bool = False, borrows: bool = False) -> Publisher:
+    """Return what makes parcels; with `borrows`, weights on a GPU stay in the memory of whoever calls."""
+    return Publisher(on_ray=on_ray, borrow=_on_gpu if borrows and not on_ray else None)
+
+
+def _on_gpu(weights: Mapping[str, Any]) -> OnGpu | None:
+    return OnGpu(weights) if all(weight.is_cuda for weight in weights.values()) else None

@@ -64,6 +64,11 @@ class _Seat:
     pending: dict[str, tuple[Request, _Lane]] = field(default_factory=dict)
     """Its requests by key, and the lane that they belong to."""
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether it has not yet copied, nor refused, the weights of the last push."""
+        return self.report.pace.copies < self.num_pushed and not self.report.unmapped
+
 
 class Fleet(AnyEngine):
     """An Engine over generators."""
@@ -161,8 +166,21 @@ class Fleet(AnyEngine):
             seat.num_pushed += 1
         send_all([seat.peer for seat in seats], "push", published, version)
         if getattr(published, "is_borrowed", False):
-            while any(seat in self._seats and seat.report.pace.copies < seat.num_pushed for seat in seats):
+            while any(seat in self._seats and seat.is_reading for seat in seats):
                 self._hear(lambda: True)
+            if unable := [seat for seat in seats if seat in self._seats and seat.report.unmapped]:
+                self._copy_to(unable)
+
+    def _copy_to(self, seats: list[_Seat]) -> None:
+        """Give the last weights once more, as a copy, to generators that cannot reach the learner's own memory."""
+        assert self._pushed is not None
+        assert self._weights is not None, "the learner's own memory can be asked for again"
+        publisher: Any = self._publish
+        publisher.stop_borrowing(seats[0].report.unmapped)
+        self._pushed = self._publish(self._weights()), self._pushed[1]
+        for seat in seats:
+            seat.num_pushed -= 1
+        self._push_to(seats)
 
     def _drop_all(self) -> None:
         for seat in self._seats:

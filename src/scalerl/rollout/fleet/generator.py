@@ -15,7 +15,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from scalerl.remote.weights import Gone, Parcel
+from scalerl.remote.weights import Gone, Parcel, Unmapped
 from scalerl.rollout.fleet.messages import Pace, Report, sampled
 from scalerl.types import Completion, Request
 
@@ -47,6 +47,7 @@ class Generator:
         self._fetcher = ThreadPoolExecutor(1, thread_name_prefix="fetch")
         self._pace = Pace()
         self._completions: list[Completion] = []
+        self._unmapped = ""
         self._reported_s = 0.0
 
     # Commands ---------------------------------------------------------------------------------------------------------
@@ -96,11 +97,12 @@ class Generator:
             eval_work=self._engine.eval_work,
             pace=self._pace,
             version=self._engine.version,
+            unmapped=self._unmapped,
         )
 
     def _obey(self) -> bool:
-        """Obey commands in order, up to a push whose weights are not here yet; return whether weights were pushed."""
-        has_pushed = False
+        """Obey commands in order, up to a push whose weights are not here yet; return whether there is news of one."""
+        has_news = False
         while self._inbox:
             command = self._inbox[0]
             if not isinstance(command, _Push):
@@ -110,8 +112,10 @@ class Generator:
             else:
                 try:
                     self._apply(command)
-                    has_pushed = True
-                except Gone:
+                    self._unmapped, has_news = "", True
+                except (Gone, Unmapped) as error:
+                    if isinstance(error, Unmapped):
+                        self._unmapped, has_news = str(error), True
                     # A newer push takes its place, now or when it comes.
                     command.arriving = command.weights = None
                     others = (each for each in self._inbox if isinstance(each, _Push) and each is not command)
@@ -120,7 +124,7 @@ class Generator:
                         command.weights, command.version = newer.weights, newer.version
                     continue
             self._inbox.popleft()
-        return has_pushed
+        return has_news
 
     def _is_here(self, push: _Push) -> bool:
         """Return whether a push can be obeyed; fetch its weights if they have to be."""

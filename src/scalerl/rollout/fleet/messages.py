@@ -52,6 +52,8 @@ class Report:
     pace: Pace = field(default_factory=Pace)
     version: int = -1
     """The version that its engine samples with."""
+    unmapped: str = ""
+    """Why it could not reach the weights of the last push; it waits for the same ones in another way."""
 
     def __add__(self, other: "Report") -> "Report":
         """Add up what two generators did."""

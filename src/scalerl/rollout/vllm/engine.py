@@ -25,6 +25,7 @@ import numpy as np
 from torch import Tensor
 
 from scalerl.errors import EngineError, NonFiniteLogits, RecipeError
+from scalerl.remote.weights import Unmapped
 from scalerl.rollout.engine import AnyEngine
 from scalerl.rollout.progress import FREE, OneProgress
 from scalerl.rollout.vllm.choice import KEY, NOT_FINITE, Asked
@@ -186,7 +187,12 @@ class VllmEngine(AnyEngine):
 
     def _load(self, weights: Mapping[str, Tensor], version: int) -> None:
         with self._failing(f"vLLM cannot load the weights of version {version}"):
-            self._engine.collective_rpc("scalerl_load", args=(weights, self._tied))
+            faults = self._engine.collective_rpc("scalerl_open", args=(weights,))
+        # Before any worker has loaded something: the same weights will come another way.
+        if any(faults):
+            raise Unmapped(next(filter(None, faults)))
+        with self._failing(f"vLLM cannot load the weights of version {version}"):
+            self._engine.collective_rpc("scalerl_load", args=(self._tied,))
         if not self._is_warm:
             self.warm_up()
 

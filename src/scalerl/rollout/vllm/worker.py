@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scalerl.remote.weights import Unmapped
 from scalerl.rl.head_products import split_weight
 from scalerl.rl.logprobs import head_logits
 
@@ -15,6 +16,7 @@ class WeightReceiver:
 
     device: torch.device
     model_runner: Any
+    _scalerl_weights: dict[str, Tensor]
 
     def scalerl_prepare(self, fp32_head: bool, head_names: list[str]) -> None:
         """Watch the weights that are loaded from now on; with `fp32_head`, multiply by the head's unrounded values.
@@ -30,8 +32,18 @@ class WeightReceiver:
         model.load_weights = lambda weights: load(self._scalerl_watched(weights))
         model.logits_processor._apply_head = self._scalerl_apply_head
 
-    def scalerl_load(self, weights: Mapping[str, Tensor], tied: bool) -> None:
-        """Load all weights of a version. Requests and their cache stay as they are. A tied head has one weight."""
+    def scalerl_open(self, weights: Mapping[str, Tensor]) -> str:
+        """Reach the weights of a version, of which nothing is loaded yet; return why that cannot be done, or ""."""
+        try:
+            self._scalerl_weights = dict(weights.items())
+        except Unmapped as error:
+            self._scalerl_weights = {}
+            return str(error)
+        return ""
+
+    def scalerl_load(self, tied: bool) -> None:
+        """Load the weights that were opened. Requests and their cache stay as they are. A tied head has one weight."""
+        weights, self._scalerl_weights = self._scalerl_weights, {}
         pairs = ((name, weight) for name, weight in weights.items() if not (tied and name == "lm_head.weight"))
         self.model_runner.reload_weights(weights_iterator=_by_expert(pairs))
         self._scalerl_repack_tied_head()
