@@ -9,7 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 from own_code import sums
@@ -61,6 +63,37 @@ def test_examples_of_docstrings_run(documented: object):
     )
     assert example.examples
     assert doctest.DocTestRunner().run(example).failed == 0
+
+
+def test_examples_of_help_run_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """On small runs: what is changed are settings, never what the examples call."""
+    seven = {**SMALL, "budget.steps": 7}
+    train, runs = scalerl.train, {}
+    documented = "\n".join(getattr(scalerl, name).__doc__ or "" for name in FUNCTIONS)
+
+    def shorter(recipe: str, out: str, **others: Any) -> scalerl.TrainedRun:
+        if out not in runs:
+            runs[out] = train(recipe, out, **{**others, "settings": seven})
+        return runs[out]
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(scalerl, "train", shorter)
+    shutil.copy(Path(scalerl.__file__).parent / "assets" / "example_runs.csv", "runs.csv")
+    Path("mine.toml").write_text(
+        'extends = "tiny-cpu"\n'
+        "sft = {num_demonstrations = 40, num_heldout = 4, batch_tokens = 600}\n"
+        "evaluation = {num_prompts = 2, samples_per_prompt = 1}\n"
+    )
+    names: dict[str, Any] = {}
+    blocks = [textwrap.dedent(text) for text in re.findall(r"(?:^    .*\n|^\n)+", scalerl.__doc__ or "", re.MULTILINE)]
+    assert sum("scalerl." in block for block in blocks) == 4
+    exec("\n".join(blocks), names)
+    grades = runs["runs/mine"].metrics
+    # The grader reads the answers of the model, without raising, and rewards some of them.
+    assert not any("grader/error" in row for row in grades)
+    assert any(row["reward/mean"] > -1 for row in grades)
+    for example in doctest.DocTestParser().get_examples(documented):
+        exec(example.source.replace('"tiny-cpu", sets', '"mine.toml", sets'), names)
 
 
 def test_examples_of_docstrings_call_functions_as_they_are():

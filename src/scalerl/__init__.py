@@ -11,7 +11,8 @@ Train with a recipe, fit the curve of reward against compute, and read off where
 Bring your own problems, grader or loss as objects:
 
     def near(text, answer):                           # True, False, a number from 0 to 1, or None for no verdict
-        return 1 - min(abs(int(text) - int(answer)), 10) / 10
+        given = int(text) if text.isdecimal() else -99
+        return max(0, 1 - abs(given - int(answer)) / 10)
 
     rows = [{"prompt": f"{n}+{n}=", "answer": str(2 * n)} for n in range(500)]
     scalerl.train("tiny-cpu", "runs/mine", problems=rows, grader=near)

@@ -2,8 +2,10 @@
 
 import os
 import signal
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from contracts.requests import drain
@@ -11,21 +13,21 @@ from hostile_environments import HARMS
 from played import observe, opened, request, turns_engine
 from sessions import is_gone
 
-from scalerl.config.parts import EnvironmentSettings, GradingSettings
+from scalerl.config.parts import EnvironmentSettings
 from scalerl.environments.build import EnvironmentSpec, build_steps
 from scalerl.environments.steps import Steps
 from scalerl.environments.turns import Playing, TurnsEngine
 from scalerl.errors import GraderPoolError
 from scalerl.types import Completion, Problem
 
-LIMITS = GradingSettings(timeout_s=60.0, cpu_limit_s=3.0, memory_limit_mb=256)
-SHORT = GradingSettings(timeout_s=3.0, cpu_limit_s=0.5, memory_limit_mb=256)
+LIMITS = {"step_s": 60.0, "step_cpu_s": 3.0, "step_memory_mb": 256}
+SHORT = {"step_s": 3.0, "step_cpu_s": 0.5, "step_memory_mb": 256}
 """For those alone that are to meet a limit of time."""
 
 
-def forked(name: str, limits: GradingSettings = LIMITS, **settings: object) -> Steps:
-    spec = EnvironmentSpec(settings=EnvironmentSettings(name=f"hostile_environments:{name}", **settings))  # type: ignore[arg-type]
-    return build_steps(spec, limits)
+def forked(name: str, limits: Mapping[str, Any] = LIMITS, **settings: Any) -> Steps:
+    own = EnvironmentSettings(name=f"hostile_environments:{name}", **limits, **settings)
+    return build_steps(EnvironmentSpec(settings=own))
 
 
 def engine_of(**environments: Steps) -> TurnsEngine:
@@ -129,4 +131,4 @@ def test_environment_is_closed_after_its_conversation(tmp_path: Path):
 @pytest.mark.parametrize(("name", "in_process"), [("calculator", False), ("hostile_environments:Pid", True)])
 def test_what_is_trusted_runs_in_this_process(name: str, in_process: bool):
     spec = EnvironmentSpec(settings=EnvironmentSettings(name=name, in_process=in_process))
-    assert build_steps(spec, LIMITS).pid == os.getpid()
+    assert build_steps(spec).pid == os.getpid()

@@ -15,7 +15,7 @@ from contracts.requests import drain
 from played import decode, observe, opened, request, turns_engine
 from until import wait_until
 
-from scalerl.config.parts import EnvironmentSettings, GradingSettings
+from scalerl.config.parts import EnvironmentSettings
 from scalerl.environments import harness
 from scalerl.environments.build import EnvironmentSpec, build_steps, find
 from scalerl.environments.chat import ChatCalls
@@ -47,7 +47,7 @@ PROGRAMS = {
 def played(num: int) -> list[dict[str, Completion]]:
     """Return a conversation with each of the programs of own_programs, `num` times."""
     settings = EnvironmentSettings.model_validate({"name": "harness", "program": "own_programs:chosen"})
-    steps = build_steps(EnvironmentSpec(settings=settings), GradingSettings(timeout_s=60.0))
+    steps = build_steps(EnvironmentSpec(settings=settings))
     playing = Playing(name="harness", steps=steps, observe=observe, opened=opened)
     with closing(turns_engine({"own": playing})) as engine:
         problems = [Problem(id=name, prompt="", answer=name, task="own") for name in PROGRAMS]
@@ -186,7 +186,7 @@ def agents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def played_example(settings: dict[str, Any], num: int = 2, **rules: Any) -> list[Completion]:
-    steps = build_steps(EnvironmentSpec(settings=EnvironmentSettings(**settings)), GradingSettings(timeout_s=120.0))
+    steps = build_steps(EnvironmentSpec(settings=EnvironmentSettings(**settings)))
     playing = Playing(name="own", steps=steps, observe=observe_any, opened=opened_any, **rules)
     problem = Problem(id="0", prompt="1 2 3", answer="4", task="own")
     with closing(turns_engine({"own": playing}, context=4000)) as engine:

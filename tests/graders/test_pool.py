@@ -113,12 +113,15 @@ def test_memory_kept_by_items_is_not_charged_to_later_ones(pool: GraderPool):
     assert endings(pool, ["keep 200", "right"]) == ["memory", "right"]
 
 
-def test_grader_gets_thinking_tags_only_if_it_takes_them(pool: GraderPool):
+def test_grader_gets_thinking_and_its_tags_only_if_it_takes_them(pool: GraderPool):
     tags = {"thinking_start": "<t>", "thinking_end": "</t>"}
-    for name, correct in (("same", False), ("same_after", True), ("same_tagged", True)):
+    texts = [("<t>1+1</t>2", "2"), ("2", "2"), ("<t>1+1", "<t>1+1"), ("<t>1+1", "")]
+    # Thinking that never ends is not an answer.
+    expected = {"same": [1, 1, 0, 0], "same_after": [1, 0, 0, 1], "same_tagged": [1, 0, 0, 1]}
+    for name, values in expected.items():
         spec = GraderSpec(name=f"hostile_graders:{name}", settings=tags)
-        (graded,) = pool.grade_all(spec, [("<t>1+1</t>2", "2")])
-        assert graded.value == correct
+        graded = {each.key: each.value for each in pool.grade_all(spec, texts)}
+        assert [graded[place] for place in range(4)] == values, name
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_what_cannot_be_judged_counts_as_wrong():
     result = evaluate(engine, requests(), graders=Given(verdict), seen=seen)
     assert result.num_correct == (0, 1, 2, 3, 0)
     assert (result.num_graded, result.num_samples) == (12, 15)
-    assert result.num_without_verdict == {"timeout": 3}
+    assert result.num_without_verdict == {"grader/timeout": 3}
     assert result.reward == 6 / 15
     assert result.mean_length == engine.work.decoded / 15
     assert seen == sorted(seen)

@@ -164,7 +164,7 @@ def test_answer_that_breaks_the_grader_costs_only_itself(graders: GraderRunner):
 
 def test_grading_settings_are_the_pools_limits():
     taken = dataclasses.asdict(Limits())
-    del taken["longest_reply"]
+    del taken["longest_reply"], taken["settings"]
     assert GradingSettings().model_dump() == taken
 
 
@@ -241,7 +241,7 @@ def test_completion_without_verdict_is_neither_right_nor_wrong(graders: GraderRu
     (group,) = grading.poll()
     assert (group.correct, group.rewards) == ((None, None), (-1.0, -1.0))
     assert (group.num_correct, group.num_graded) == (0, 0)
-    assert grading.num_without_verdict == {"no_answer": 2}
+    assert grading.num_without_verdict == {"grader/no_answer": 2}
 
 
 def test_group_is_returned_with_its_last_verdict(tmp_path: Path):
@@ -296,7 +296,7 @@ def test_named_outcomes_are_counted_by_group(graders: GraderRunner):
     (group,) = wait_for(grading.poll, 1)
     assert group.values == (0.5, 0.5, None)
     assert grading.num_outcomes == {"timeout": 2, "none": 1}
-    assert grading.num_without_verdict == {"no_answer": 1}
+    assert grading.num_without_verdict == {"grader/no_answer": 1}
     both = several(right=GraderSettings(name="exact"), named=GraderSettings(name="own_code:named_outcome"))
     (verdict,) = verdicts_on(graders, both, "timeout")
     assert (verdict.outcome, verdict.value) == ("timeout", 0.25), "the first named one of several graders"

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from scalerl.answer_format import AnswerFormat
-from scalerl.config.parts import EnvironmentSettings, GradingSettings
+from scalerl.config.parts import EnvironmentSettings
 from scalerl.environments.build import build_playing
 from scalerl.environments.protocol import Step
 from scalerl.loop.requests import Text, spells_special
@@ -102,7 +102,7 @@ def check_environments(text: Text, *, is_exact: bool) -> None:
             prompt=PromptFormat(chat=chat),
             environment=EnvironmentSettings.model_validate({"name": "calculator"}),
         )
-        playing = build_playing(task, text, GradingSettings())
+        playing = build_playing(task, text)
         hostile = hostile_texts(text)
         observed = [*hostile, "".join(text.added.values())] if chat else hostile
         opened = functools.partial(playing.opened, request(problem=problem))

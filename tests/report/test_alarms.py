@@ -60,10 +60,14 @@ def test_signals_within_their_limits_raise_no_alarm():
     [
         ({"rollout__truncated_frac": 0.12}, "truncated", 0.1, None, "12% of completions reach their length limit"),
         ({"loss__kl": 0.5}, "mismatch", 0.2, None, "KL of 0.5"),
-        ({"batch__no_verdict_frac": 0.3}, "no_verdict", 0.05, None, "the grader has no verdict on 30% of completions"),
+        ({"batch__no_verdict_frac": 0.3}, "no_verdict", 0.05, None, "30% of completions have no verdict"),
         (
             {"batch__no_verdict_frac": 0.3, "grader__timeout": 9, "grader__error": 2},
-            "no_verdict", 0.05, "timeout", "grading.timeout_s",
+            "no_verdict", 0.05, "grader/timeout", "grading.timeout_s",
+        ),
+        (
+            {"batch__no_verdict_frac": 0.3, "environment__timeout": 9, "grader__error": 2},
+            "no_verdict", 0.05, "environment/timeout", "task.environment.step_s",
         ),
         ({"optim__skipped": 1.0}, "skipped", 0.05, None, "100% of the last steps changed no weight"),
         ({"loss__entropy": 0.001}, "entropy", 0.003, None, "the entropy of the policy is 0.001"),

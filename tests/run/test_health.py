@@ -1,9 +1,10 @@
 """What a run says of itself: stalls, uneven time, the axis of its forecast."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scalerl.report.alarms import Alarm
+from scalerl.report.alarms import Alarm, alarm_text
 from scalerl.run.clock import Clock
 from scalerl.run.health import Health, Outlooks
 from scalerl.run.rows import Rows
@@ -33,7 +34,7 @@ BUSY = evaluations([0.1 * place for place in range(11)] + [1.0 + 0.8 * place for
 class Told:
     """The health of a run without a folder, and what it has reported."""
 
-    def __init__(self, errors: dict[str, str] | None = None) -> None:
+    def __init__(self, errors: Mapping[tuple[str, str], str] | None = None, num_unrewarded: int = 0) -> None:
         self.now = 0.0
         self.clock = Clock(now=lambda: self.now)
         self.rows = Rows(Path("none"))
@@ -44,6 +45,8 @@ class Told:
             lambda rows, outlooks, alarms: self.reports.append((outlooks, list(alarms))),
             at_end=END.get,
             errors=lambda: errors or {},
+            num_unrewarded=lambda: num_unrewarded,
+            graders="mine:grade",
         )
 
     def evaluated(self, *rows: dict[str, Any]) -> tuple[Outlooks, list[Alarm]]:
@@ -85,9 +88,30 @@ def test_uneven_time_and_stalls_are_reported_once():
 
 
 def test_each_exception_of_a_grader_is_reported_once():
-    errors = {"mine": "KeyError: 3"}
+    errors = {("grader", "mine"): "KeyError: 3"}
     told = Told(errors)
     assert [(alarm.kind, alarm.subject) for alarm in told.evaluated(EVEN[0])[1]] == [("grader_error", "mine")]
     assert told.evaluated(EVEN[1])[1] == []
-    errors["other"] = "KeyError: 4"
-    assert [alarm.subject for alarm in told.evaluated(EVEN[2])[1]] == ["other"]
+    errors[("environment", "game")] = "it took more than 60 s (task.environment.step_s)"
+    assert [(alarm.kind, alarm.subject) for alarm in told.evaluated(EVEN[2])[1]] == [("environment_error", "game")]
+
+
+EMPTY = [{"step": step, "batch/effective": 0, "reward/correct_frac": 0.0} for step in range(1, 9)]
+
+
+def test_grader_that_never_rewards_is_named_with_answers():
+    told = Told(num_unrewarded=384)
+    told.rows.metrics.extend(EMPTY)
+    told.rows.samples = [{"completion": f"<think></think>{place}", "answer": "7"} for place in range(4)]
+    (alarm,) = told.evaluated(EVEN[0])[1]
+    assert (alarm.kind, alarm.cause, alarm.subject, alarm.num_answers) == ("empty", "unrewarded", "mine:grade", 384)
+    assert alarm.answers == (("<think></think>0", "7"), ("<think></think>1", "7"), ("<think></think>2", "7"))
+    text = alarm_text(alarm)
+    assert all(part in text for part in ("mine:grade", "384", "'<think></think>2' for '7'"))
+
+
+def test_problems_are_too_hard_where_some_answer_was_rewarded():
+    told = Told()
+    told.rows.metrics.extend(EMPTY)
+    (alarm,) = told.evaluated(EVEN[0])[1]
+    assert (alarm.kind, alarm.cause) == ("empty", "all_wrong")

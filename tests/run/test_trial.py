@@ -9,7 +9,7 @@ from small_runs import small
 
 from scalerl.errors import GraderError, RecipeError
 from scalerl.run.run import Run
-from scalerl.run.trial import try_parts
+from scalerl.run.trial import NUM_SHOWN, try_answers, try_parts
 
 TINY = ("pipeline.groups_per_batch=2", "evaluation.num_prompts=2", "evaluation.samples_per_prompt=1", "budget.steps=1")
 
@@ -27,7 +27,9 @@ def test_a_trial_takes_a_real_step_and_writes_nothing(tmp_path: Path):
     length = 'length={name="penalty", max_length=32, cache=8}'
     run = Run(small(*TINY, "optimizer.warmup_steps=0", "kl.coefficient=0.1", length), tmp_path / "run")
     before = {name: weight.detach().clone() for name, weight in run.learner.weights().items()}
-    assert try_parts(run.parts, run.recipe) == []
+    first, *answers = try_parts(run.parts, run.recipe)
+    assert first.startswith("main: exact gives ")
+    assert len(answers) == 2  # of the two problems of the set
     after = run.learner.weights()
     run.close()
     assert any(not torch.equal(after[name], weight) for name, weight in before.items())
@@ -58,10 +60,40 @@ def test_what_fails_is_one_sentence(tmp_path: Path, settings: Sequence[str], err
 
 
 def test_trial_shows_what_an_own_grader_returned(tmp_path: Path):
-    (half,) = tried(tmp_path, 'task.grader="own_code:half"')
+    half, *_ = tried(tmp_path, 'task.grader="own_code:half"')
     assert half == (
         "own_code:half gives 0.5 to a reference answer of main, 0 to nonsense; only values from reward.threshold = 1 "
         "on count as correct"
     )
-    (wrong,) = tried(tmp_path, 'task.grader="own_code:wrong"')
+    wrong, graded, *_ = tried(tmp_path, 'task.grader="own_code:wrong"')
     assert wrong == "own_code:wrong gives 0 to a reference answer of main, and the same to nonsense"
+    assert graded.startswith("main: own_code:wrong gives 0 on average to 2 answers of the model as it is; check that")
+
+
+def test_answers_of_the_model_are_graded_with_their_reference(tmp_path: Path):
+    more = ("evaluation.num_prompts=12", "length.thinking_min=36", "length.thinking_max=42", "task.max_terms=3")
+    first, *answers = tried(tmp_path, *more)
+    assert "to 8 answers" in first
+    assert len(answers) == NUM_SHOWN
+    values = [float(line.split("|")[0]) for line in answers]
+    assert values == sorted(values, reverse=True)
+    assert values[0] == 1
+    text, reference = answers[0].split("|")[1:]
+    assert text.strip().endswith(f"</think>{reference.split()[1].strip(chr(39))}'")
+
+
+def test_grader_that_raises_on_answers_of_the_model_is_reported(tmp_path: Path):
+    # Thinking that is interrupted early makes the model write other things than numbers.
+    more = ("evaluation.num_prompts=12", "rollout.temperature=4.0", "evaluation.temperature=4.0")
+    *_, last = tried(tmp_path, 'task.grader="own_code:integers"', *more)
+    assert "own_code:integers failed on" in last
+    assert "ValueError" in last
+
+
+def test_model_that_does_not_answer_in_time_is_said_so(tmp_path: Path):
+    run = Run(small(*TINY), tmp_path / "run")
+    try:
+        (line,) = try_answers(run.parts, limit_s=0.0)
+    finally:
+        run.close()
+    assert line.startswith("main: the model did not finish an answer")

@@ -113,6 +113,11 @@ def half(text: str, answer: str, /) -> float:
     return 0.5 if text == answer else 0.0
 
 
+def integers(text: str, answer: str, /) -> bool:
+    """A grader that can only read numbers, among them its references."""
+    return int(text.replace("qzx", "0")) == int(answer)
+
+
 def reply(text: str, answer: str, /) -> object:
     """A grader that returns a judge's reply instead of a verdict."""
     return {"verdict": text == answer}

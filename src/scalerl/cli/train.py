@@ -147,7 +147,7 @@ def _measured(row: Mapping[str, Any]) -> Iterator[str]:
     yield words
     yield from (f"  {more}" for more in (conversation_words(row), outcome_words(row)) if more)
     if unjudged := row["without_verdict"]:
-        reasons = ", ".join(f"{num} x {reason}" for reason, num in unjudged.items())
+        reasons = ", ".join(f"{num} x {name}" for name, num in unjudged.items())
         yield f"  {sum(unjudged.values()):,} of them could not be judged and count as wrong: {reasons}"
 
 

@@ -104,7 +104,14 @@ class EnvironmentSettings(Settings):
     """What is worth 0, and what is worth 1; the value is linear in between and stays within 0 to 1."""
     in_process: bool = False
     """Run an environment or tool of your own in the process that trains instead of a process per conversation: faster
-    and repeatable to the last digit, but a step that hangs or crashes stops the run. [grading] has the limits."""
+    and repeatable to the last digit, but a step that hangs or crashes stops the run."""
+    step_s: float = Field(default=60.0, gt=0, le=86400)
+    """Seconds that a step of an environment in a process of its own may take; a conversation that takes longer has no
+    verdict. `train --check` measures them."""
+    step_cpu_s: float = Field(default=30.0, gt=0)
+    """Seconds of CPU time that a step may take; independent of the load of the machine."""
+    step_memory_mb: int = Field(default=1024, ge=16, le=2**20)
+    """Memory that a conversation may use in addition to what the environment imports, on Linux."""
 
     @property
     def own(self) -> dict[str, Any]:

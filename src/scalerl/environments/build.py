@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalerl.choose import entry, import_function
-from scalerl.config.parts import EnvironmentSettings, GradingSettings
+from scalerl.config.parts import EnvironmentSettings
 from scalerl.config.suggest import quoted
 from scalerl.environments.chat import ChatCalls, chat_observer, described, offers_tools, plain_turns
 from scalerl.environments.harness import Harness
@@ -68,6 +68,11 @@ class EnvironmentSpec:
         paths = self.settings.own.get("tools", ()) if self.settings.name == _SEVERAL else (self.settings.name,)
         own = [path for path in paths if ":" in path or path in ("python", _HARNESS)]
         return bool(own) and not self.settings.in_process and not any(map(is_local, own))
+
+
+def is_limited(task: Task) -> bool:
+    """Return whether the steps of a task's environment have limits: they are taken in processes of its own."""
+    return EnvironmentSpec.of(task).may_hang and os.name == "posix"
 
 
 def has_tools(settings: EnvironmentSettings) -> bool:
@@ -143,12 +148,12 @@ def find_tools(settings: EnvironmentSettings) -> dict[str, Tool]:
     return tools
 
 
-def build_playing(task: Task, text: Text, limits: GradingSettings) -> Playing:
+def build_playing(task: Task, text: Text) -> Playing:
     """Return a task's environment, ready for conversations; RecipeError says why it cannot be used."""
     settings = task.environment
     return Playing(
         name=settings.name,
-        steps=build_steps(EnvironmentSpec.of(task), limits),
+        steps=build_steps(EnvironmentSpec.of(task)),
         observe=observer(task, text),
         opened=functools.partial(_opened, task, text),
         max_turns=settings.max_turns,
@@ -158,14 +163,19 @@ def build_playing(task: Task, text: Text, limits: GradingSettings) -> Playing:
     )
 
 
-def build_steps(spec: EnvironmentSpec, limits: GradingSettings) -> Steps:
+def build_steps(spec: EnvironmentSpec) -> Steps:
     """Return where the environment runs: in this process, or in one per conversation if it may hang or crash."""
     session, name = find(spec), spec.settings.name
     if not (spec.may_hang and os.name == "posix"):
         return Here(session)
-    given = limits.model_dump(include={"timeout_s", "cpu_limit_s", "memory_limit_mb"})
-    work, allowed = f"{__name__}:{find.__name__}", Limits(**given, longest_reply=_LONGEST_REPLY)
-    return Children(f'the process of the environment "{name}"', work, spec, limits=allowed)
+    limits = Limits(
+        timeout_s=spec.settings.step_s,
+        cpu_limit_s=spec.settings.step_cpu_s,
+        memory_limit_mb=spec.settings.step_memory_mb,
+        longest_reply=_LONGEST_REPLY,
+        settings=("task.environment.step_s", "task.environment.step_cpu_s"),
+    )
+    return Children(f'the process of the environment "{name}"', f"{__name__}:{find.__name__}", spec, limits=limits)
 
 
 def observer(task: Task, text: Text) -> Callable[[Step], Sequence[int]]:

@@ -1,7 +1,7 @@
 """Where environments run: each conversation in a process of its own, or all of them in this process.
 
-In a process of its own, a step that hangs, crashes or lies costs one verdict. Limits are those of [grading]: seconds,
-seconds of CPU time, and memory. They apply to each step. graders/supervisor.py has the processes.
+In a process of its own, a step that hangs, crashes or lies costs one verdict. An environment's settings limit each
+step: seconds, seconds of CPU time, and memory. graders/supervisor.py has the processes.
 """
 
 import contextlib

@@ -131,6 +131,8 @@ class TurnsEngine:
         self._now, self._held = _Underway(), _Underway()
         self.tool_s = 0.0
         """Seconds that the steps of environments took outside of pauses, beside sampling or not."""
+        self.slowest_s = 0.0
+        """Seconds of the slowest step so far."""
         self.waited_s = 0.0
         """Seconds outside of pauses in which nothing was sampled because all waited for environments."""
 
@@ -268,6 +270,7 @@ class TurnsEngine:
         """Go on after a step; return the conversation if it ends with it."""
         each = self._now.open[key]
         self.tool_s += at - each.submitted
+        self.slowest_s = max(self.slowest_s, at - each.submitted)
         (step, reason, error), begins = read_reply(reply), not each.texts
         each.count(step)
         self._now.num_starting -= begins

@@ -68,6 +68,8 @@ class Limits:
     """Above the size of a fork at its start; on Linux only."""
     longest_reply: int = 20_000
     """In bytes."""
+    settings: tuple[str, str] = ("grading.timeout_s", "grading.cpu_limit_s")
+    """The settings that the limits on time come from, for messages."""
 
 
 class Work(Protocol):
@@ -143,7 +145,7 @@ class _Supervisor:
         now = time.monotonic()
         for fork in list(self._forks.values()):
             if fork.deadline < now:
-                self._end(fork, _late(self._limits.timeout_s, "s (grading.timeout_s)"))
+                self._end(fork, _late(self._limits.timeout_s, "s", self._limits.settings[0]))
 
     def _take(self, number: int, seat: int | None, message: Any) -> None:
         """Give a message to a worker or to the fork in a seat, whose number is that of its first message."""
@@ -247,7 +249,7 @@ class _Supervisor:
         del self._forks[fork.seat]
         status = _kill_group(fork.pid)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
-            reply = _late(self._limits.cpu_limit_s, "s of CPU time (grading.cpu_limit_s)")
+            reply = _late(self._limits.cpu_limit_s, "s of CPU time", self._limits.settings[1])
         # Between the deadline and its end it may have replied. Without a look first, whoever has left its group and
         # holds its socket would stop the supervisor.
         with suppress(Exception):
@@ -262,8 +264,8 @@ class _Supervisor:
 _DIED: Reply = {"reason": "crash", "error": "its process died"}
 
 
-def _late(limit_s: float, unit: str) -> Reply:
-    return {"reason": "timeout", "error": f"it took more than {limit_s:g} {unit}"}
+def _late(limit_s: float, unit: str, setting: str) -> Reply:
+    return {"reason": "timeout", "error": f"it took more than {limit_s:g} {unit} ({setting})"}
 
 
 def serve(file: int, parent: int, limits: Limits, work: str, given: tuple[Any, ...]) -> None:

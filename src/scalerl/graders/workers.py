@@ -4,10 +4,11 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from scalerl.errors import GraderError
-from scalerl.graders.answer import TAGS
+from scalerl.graders.answer import TAGS, answer_part
 from scalerl.graders.rules import GRADERS, PREPARE, WAIT, unknown_grader
 from scalerl.graders.supervisor import Reply
 from scalerl.graders.values import read_score
@@ -16,13 +17,16 @@ from scalerl.import_path import import_function
 Grade = Callable[[str, str], object]
 
 
-def load(name: str, settings: Mapping[str, Any]) -> Grade:
-    """Return the grader of that name or import path, with its settings bound and warmed up; UserError if it cannot."""
+def load(name: str, given: Mapping[str, Any]) -> Grade:
+    """Return the grader of that name or import path, with its settings bound and warmed up; UserError if it cannot.
+
+    A grader that does not take the tags around thinking is given the answer without thinking.
+    """
     function = import_function(name) if ":" in name else GRADERS.get(name)
     if function is None:
         raise GraderError(unknown_grader(name))
     try:
-        settings = _wanted(function, settings)
+        settings = _wanted(function, given)
         inspect.signature(function).bind("", "", **settings)
     except TypeError as error:
         raise GraderError(f'"{name}" cannot be called as grader(text, answer, /, *, settings): {error}') from None
@@ -33,12 +37,28 @@ def load(name: str, settings: Mapping[str, Any]) -> Grade:
             PREPARE[name](**settings)
     except ModuleNotFoundError as error:
         raise GraderError(f'"{name}" needs {error.name}, which is not installed: pip install "scalerl[math]"') from None
-    return functools.partial(function, **settings)
+    bound = functools.partial(function, **settings)
+    tags = {tag: given[tag] for tag in TAGS if tag in given}
+    return _AnswersOnly(bound, tags) if tags and not tags.keys() & settings.keys() else bound
+
+
+@dataclass(frozen=True)
+class _AnswersOnly:
+    """A grader that takes no tags: it is given what follows the thinking. Thinking that never ends is wrong."""
+
+    func: Callable[[str, str], object]
+    tags: Mapping[str, str]
+
+    def __call__(self, text: str, answer: str, /) -> object:
+        given = answer_part(text, **self.tags)
+        return False if given is None else self.func(given, answer)
 
 
 def is_async(grade: Grade) -> bool:
     """Return whether a loaded grader is a coroutine function."""
-    function = grade.func if isinstance(grade, functools.partial) else grade
+    function: Any = grade
+    while isinstance(function, functools.partial | _AnswersOnly):
+        function = function.func
     # An instance of a class is a grader too, if its __call__ is a coroutine function.
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
@@ -61,7 +81,9 @@ class Grading:
 
     def __call__(self, message: tuple[str, str]) -> Reply:
         returned: Any = self._grade(*message)
-        score = read_score(returned if self._runner is None else self._runner.run(returned))
+        if self._runner is not None and inspect.isawaitable(returned):
+            returned = self._runner.run(returned)  # pyright: ignore[reportArgumentType]
+        score = read_score(returned)
         reason = {"reason": "no_answer"} if score.value is None else {}
         return {"value": score.value, "outcome": score.outcome} | reason
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from scalerl.graders.supervisor import Reason
 from scalerl.loop.grading import GraderRunner, Judge, Verdict
 from scalerl.loop.seams import Engine
 from scalerl.types import Completion, LengthPlan, Problem, Request, derive_seed
@@ -25,8 +24,8 @@ class EvalResult:
     samples_per_prompt: int
     num_graded: int
     """Completions with a verdict."""
-    num_without_verdict: Mapping[Reason, int]
-    """The other completions, by reason; each counts as wrong."""
+    num_without_verdict: Mapping[str, int]
+    """The other completions by column, such as "grader/timeout"; each counts as wrong."""
     num_outcomes: Mapping[str, int] = field(default_factory=dict)
     """Completions by the outcome that their grader named, such as "timeout" for a program."""
     score: float | None = None
@@ -241,7 +240,7 @@ class _Answers:
             num_correct=tuple(map(len, correct_turns)),
             samples_per_prompt=len(self._verdicts) // max(len(self._places), 1),
             num_graded=sum(verdict.correct is not None for verdict in verdicts),
-            num_without_verdict=Counter(verdict.reason for verdict in verdicts if verdict.reason is not None),
+            num_without_verdict=Counter(verdict.column for verdict in verdicts if verdict.reason is not None),
             num_outcomes=Counter(verdict.outcome for verdict in verdicts if verdict.outcome),
             score=sum(verdict.value or 0.0 for verdict in verdicts) / num if has_shares else None,
             scores={name: sum(verdict.scores.get(name, 0.0) for verdict in verdicts) / num for name in columns},

@@ -13,7 +13,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from scalerl.config.parts import GraderSettings, GradingSettings, RewardSettings
 from scalerl.config.secrets import from_environment, redact, secrets_in
@@ -78,8 +78,15 @@ class Verdict:
     scores: Mapping[str, float] = field(default_factory=dict)
     """The value of each of several graders, by column; empty where there is only one, or no verdict."""
     reason: Reason | None = None
+    source: Literal["grader", "environment"] = "grader"
+    """Who is the reason."""
     outcome: str = ""
     """The name that the first grader with one gave to what it saw, such as "timeout" for a program."""
+
+    @property
+    def column(self) -> str:
+        """The column in which a missing verdict is counted: "grader/timeout", "environment/error"."""
+        return f"{self.source}/{self.reason}"
 
 
 def graders_of(task: Task) -> tuple[WeightedGrader, ...]:
@@ -204,8 +211,8 @@ class GraderRunner:
             elif episode is not None:
                 correct = None if episode.value is None else episode.value >= judge.threshold
                 reason = cast(Reason | None, episode.reason)
-                verdict = Verdict(subject=completion, correct=correct, value=episode.value, reason=reason)
-                self._ready[purpose].append(verdict)
+                of_episode = {"value": episode.value, "reason": reason, "source": "environment"}
+                self._ready[purpose].append(Verdict(subject=completion, correct=correct, **of_episode))
 
     def submit_text(
         self, subject: Any, text: str, answer: str, judge: Judge, purpose: Purpose, episode: Episode | None = None
@@ -308,10 +315,12 @@ class GroupGrading:
         self._length = length
         self._groups: dict[str, Sequence[Completion]] = {}
         self._verdicts: dict[str, dict[int, Verdict]] = {}
-        self.num_without_verdict: Counter[Reason] = Counter()
-        """Completions of graded groups that are neither right nor wrong, by reason; whoever reads them resets them."""
+        self.num_without_verdict: Counter[str] = Counter()
+        """Completions of graded groups that are neither right nor wrong, by column; whoever reads them resets them."""
         self.num_outcomes: Counter[str] = Counter()
         """Completions of graded groups by the outcome that their grader named."""
+        self.num_answers = self.num_rewarded = 0
+        """Completions of graded groups, and those of them with a value above 0."""
 
     def submit(self, completions: Sequence[Completion]) -> None:
         """Grade all completions of one group."""
@@ -334,7 +343,9 @@ class GroupGrading:
     def _graded_group(self, key: str) -> Group:
         completions = self._groups.pop(key)
         verdicts = self._verdicts.pop(key)
-        self.num_without_verdict.update(v.reason for v in verdicts.values() if v.reason is not None)
+        self.num_without_verdict.update(v.column for v in verdicts.values() if v.reason is not None)
+        self.num_answers += len(verdicts)
+        self.num_rewarded += sum(bool(v.value) for v in verdicts.values())
         self.num_outcomes.update(v.outcome for v in verdicts.values() if v.outcome)
         judged = [verdicts[completion.request.index] for completion in completions]
         columns = {name: None for verdict in judged for name in verdict.scores}

@@ -57,6 +57,7 @@ class AlarmKind(StrEnum):
     FORECAST_MOVED = "forecast_moved"
     UNEVEN_TIME = "uneven_time"
     GRADER_ERROR = "grader_error"
+    ENVIRONMENT_ERROR = "environment_error"
     STALLED = "stalled"
 
 
@@ -111,8 +112,12 @@ class Alarm:
     remedies: tuple[str, ...] = ()
     """Settings of the recipe that can help."""
     subject: str = ""
-    """The evaluation set, the grader that raised an error, or the task that has few problems left."""
+    """The evaluation set, the grader or environment at fault, or the task that has few problems left."""
     detail: str = ""
+    num_answers: int = 0
+    """Of a grader that gave no reward: how many answers it has seen."""
+    answers: tuple[tuple[str, str], ...] = ()
+    """Some of them, each with its reference."""
     ratio: float | None = None
     """The largest ratio of probabilities between learner and generator at equal weights."""
     began: float | None = None
@@ -203,7 +208,7 @@ def _with_cause(alarm: Alarm, columns: Columns) -> Alarm:
     if alarm.kind == AlarmKind.EMPTY:
         return replace(alarm, cause=_empty_cause(recent))
     if alarm.kind == AlarmKind.NO_VERDICT:
-        counts = Counter({name: float(np.nansum(recent.get(f"grader/{name}", 0.0))) for name in NO_VERDICT})
+        counts = Counter({name: float(np.nansum(recent.get(name, 0.0))) for name in NO_VERDICT})
         name, most = counts.most_common(1)[0]
         return replace(alarm, cause=name if most else None)
     if alarm.kind == AlarmKind.SOLVED:
@@ -373,7 +378,7 @@ FACTS = {
         "generator and learner differ by a KL of {value:.2g} at equal weights (largest ratio {ratio:.3g}), so their "
         "arithmetic differs"
     ),
-    AlarmKind.NO_VERDICT: "the grader has no verdict on {value:.0%} of completions",
+    AlarmKind.NO_VERDICT: "{value:.0%} of completions have no verdict",
     AlarmKind.SKIPPED: "{value:.0%} of the last steps changed no weight, because loss or gradient was not finite",
     AlarmKind.EMPTY: "{value:.0%} of the last batches had nothing to train on",
     AlarmKind.SOLVED: "{value:.0%} of {whose} are solved and no longer asked",
@@ -392,14 +397,15 @@ FACTS = {
     AlarmKind.UNEVEN_TIME: (
         "time per FLOP changed during the run (GPU-hours and FLOPs differ by up to {value:.0%} of the run)"
     ),
-    AlarmKind.GRADER_ERROR: "the grader {subject} raised: {detail}",
+    AlarmKind.GRADER_ERROR: "the grader {subject} failed: {detail}",
+    AlarmKind.ENVIRONMENT_ERROR: "the environment {subject} failed: {detail}",
     AlarmKind.STALLED: "training stood still for {value:.0f} s, far beyond the usual time of a step",
 }
 REMEDIES = {
     AlarmKind.TRUNCATED: "; above {limit:.0%}, runs tend to become unstable: leave more room{keeping}{names}",
     AlarmKind.MISMATCH: "{set_names}; with another engine or rounded weights, compute the head in FP32 at both ends",
     AlarmKind.BACKEND: "{set_names}; the paper's remedy is an FP32 head at both ends (model.fp32_head)",
-    AlarmKind.NO_VERDICT: ", which are not trained on: {why}",
+    AlarmKind.NO_VERDICT: " and are not trained on: {why}",
     AlarmKind.SKIPPED: ": check the loss function if it is your own, lower optimizer.lr, or set model.dtype = float32",
     AlarmKind.EMPTY: ", so the model does not change: {why}",
     AlarmKind.SOLVED: "; with few of them left, the reward can fall: take more problems, or ask all of them{names}",
@@ -416,13 +422,25 @@ REMEDIES = {
     AlarmKind.STALLED: "; this time is not on the compute axis (time/stalled_s)",
 }
 NO_VERDICT = {
-    "no_answer": "the reference answers cannot be read by this grader",
-    "timeout": "grading takes too long (grading.timeout_s, grading.cpu_limit_s)",
-    "crash": "the grader's process dies",
-    "memory": "grading needs more memory (grading.memory_limit_mb)",
-    "error": "the grader raises an exception",
+    "grader/no_answer": "the reference answers cannot be read by this grader",
+    "grader/timeout": "grading takes too long (grading.timeout_s, grading.cpu_limit_s)",
+    "grader/crash": "the grader's process dies",
+    "grader/memory": "grading needs more memory (grading.memory_limit_mb)",
+    "grader/error": "the grader raises an exception",
+    "environment/no_answer": "conversations end without an answer or a reward",
+    "environment/timeout": (
+        "steps of the environment take too long (task.environment.step_s, task.environment.step_cpu_s)"
+    ),
+    "environment/crash": "the environment's process dies",
+    "environment/memory": "the environment needs more memory (task.environment.step_memory_mb)",
+    "environment/error": "the environment raises an exception",
 }
+"""Why there is no verdict, by the column that counts it."""
 WHY_EMPTY = {
+    "unrewarded": (
+        "{subject} gave 0 to all of {num_answers:,} answers; if these should be worth something, it does not read them "
+        "as the model writes them: {answers}"
+    ),
     "all_wrong": "no answer was correct, so take easier problems or a stronger model, or begin with scalerl sft",
     "all_right": "every answer was correct, so take harder problems",
     "truncated": "most completions are cut off at their length limit",
@@ -433,7 +451,9 @@ WHY_EMPTY = {
 
 def alarm_text(alarm: Alarm) -> str:
     """Return the text of an alarm, with a remedy, without a full stop."""
-    values = {name: getattr(alarm, name) for name in ("value", "limit", "subject", "detail", "ratio", "before")}
+    shown = ("value", "limit", "subject", "detail", "ratio", "before", "num_answers")
+    values = {name: getattr(alarm, name) for name in shown}
+    values["answers"] = ", ".join(f"{answer!r} for {reference!r}" for answer, reference in alarm.answers)
     values["whose"] = f"the training problems of {alarm.subject}" if alarm.subject else "a task's training problems"
     fact = FACTS[alarm.kind].format(**values)
     if alarm.state == "over":
@@ -445,7 +465,7 @@ def alarm_text(alarm: Alarm) -> str:
     names = " or ".join(alarm.remedies)
     return fact + REMEDIES.get(alarm.kind, "").format(
         **values,
-        why=why or "see grader/ in metrics.jsonl",
+        why=(why or "see grader/ in metrics.jsonl").format(**values),
         names=f" ({names})" if names else "",
         set_names=f": set {names}" if names else "",
         keeping=", or train on cut answers" if "filter." in names else "",

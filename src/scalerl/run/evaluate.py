@@ -62,7 +62,7 @@ class Evaluations(Hook):
             results = evaluation.results()
             if step == 0:
                 # Training may make answers readable; a grader that fails on every answer stays broken.
-                check_verdicts(results, parts.inputs, allowed=["no_answer"])
+                check_verdicts(results, parts.inputs, allowed=["grader/no_answer", "environment/no_answer"])
             samples = sample_rows(groups[:SAMPLES_KEPT], parts.inputs.text)
             self._rows.add_evaluation(step, eval_rows(results, spent), samples)
             self.last = step
@@ -168,7 +168,7 @@ def check_verdicts(results: Mapping[str, EvalResult], inputs: Inputs, *, allowed
         if result.num_graded or not result.num_without_verdict.keys() - set(allowed):
             continue
         name = eval_set.judge.name if playing is None else eval_set.task.environment.name
-        reasons = ", ".join(f"{num} x {reason}" for reason, num in result.num_without_verdict.items())
+        reasons = ", ".join(f"{num} x {name.partition('/')[2]}" for name, num in result.num_without_verdict.items())
         errors = {**({} if playing is None else playing.first_errors), **inputs.graders.first_errors}
         error = next(iter(errors.values()), None)
         raise GraderError(
@@ -188,7 +188,7 @@ def result_row(result: EvalResult) -> dict[str, Any]:
         "length_mean": result.mean_length,
         **({} if result.score is None else {"score": result.score}),
         **{f"score/{name}": value for name, value in result.scores.items()},
-        **{f"grader/{reason}": num for reason, num in result.num_without_verdict.items()},
+        **result.num_without_verdict,
         **outcome_columns(result.num_outcomes),
         **result.conversations,
         **({"correct_turns": [list(turns) for turns in result.correct_turns]} if result.correct_turns else {}),

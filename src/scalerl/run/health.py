@@ -5,6 +5,7 @@ half.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +17,10 @@ from scalerl.run.clock import Clock
 from scalerl.run.hooks import Hook, RunEnd
 from scalerl.run.rows import Rows
 from scalerl.store import Row
+
+ERRORS = {"grader": AlarmKind.GRADER_ERROR, "environment": AlarmKind.ENVIRONMENT_ERROR}
+NUM_SHOWN, LONGEST_ANSWER = 3, 60
+"""Answers shown beside an alarm, and the characters of each, which are its last."""
 
 Outlooks = Mapping[str, CurveResult | None]
 """The forecast of each evaluation set, None before there is one."""
@@ -31,18 +36,21 @@ class Health(Hook):
         report: Callable[[Sequence[Row], Outlooks, Sequence[Alarm]], None],
         *,
         at_end: Callable[[str], float | None] = lambda axis: None,
-        errors: Callable[[], Mapping[str, str]] = dict,
+        errors: Callable[[], Mapping[tuple[str, str], str]] = dict,
+        num_unrewarded: Callable[[], int] = int,
+        graders: str = "",
         remedies: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     ) -> None:
-        """`at_end` returns the compute at the end of the budget, `errors` the first exception of each grader.
+        """`at_end` returns the compute at the end of the budget, `errors` and `num_unrewarded` are those of Parts.
 
-        `remedies` are the settings that help against each kind of alarm.
+        `graders` are their names; `remedies` are the settings that help against each kind of alarm.
         """
         self._rows, self._clock, self._report = rows, clock, report
         self._at_end, self._errors, self._remedies = at_end, errors, remedies
+        self._num_unrewarded, self._graders = num_unrewarded, graders
         self._news = AlarmNews()
         self._num_reported, self._stalled_s = len(rows.evals), clock.row()["time/stalled_s"]
-        self._known_errors: Mapping[str, str] = {}
+        self._known_errors: Mapping[tuple[str, str], str] = {}
 
     def after_step(self, done: Any, end: RunEnd | None) -> None:
         new = self._rows.evals[self._num_reported :]
@@ -71,13 +79,22 @@ class Health(Hook):
             spent=metrics,
             remedies=self._remedies,
         )
-        return [*self._news.update([alarm for alarm in raised if alarm.ended is None]), *self._events()]
+        present = [self._with_grader(alarm) for alarm in raised if alarm.ended is None]
+        return [*self._news.update(present), *self._events()]
+
+    def _with_grader(self, alarm: Alarm) -> Alarm:
+        """Name the grader where no answer was ever worth anything: it may be what is wrong, not the problems."""
+        num = self._num_unrewarded()
+        if alarm.kind != AlarmKind.EMPTY or alarm.cause != "all_wrong" or not num:
+            return alarm
+        answers = tuple((row["completion"][-LONGEST_ANSWER:], row["answer"]) for row in self._rows.samples[:NUM_SHOWN])
+        return replace(alarm, cause="unrewarded", subject=self._graders, num_answers=num, answers=answers)
 
     def _events(self) -> list[Alarm]:
-        """Return what happened once: the first exception of each grader, and stalls."""
+        """Return what happened once: the first error of each grader and environment, and stalls."""
         before, self._known_errors = self._known_errors, dict(self._errors())
         new = sorted(self._known_errors.items() - before.items())
-        events = [Alarm(kind=AlarmKind.GRADER_ERROR, subject=name, detail=error) for name, error in new]
+        events = [Alarm(kind=ERRORS[source], subject=name, detail=error) for (source, name), error in new]
         stalled_s = self._clock.row()["time/stalled_s"] - self._stalled_s
         if stalled_s > 0:
             events.append(Alarm(kind=AlarmKind.STALLED, value=stalled_s))

@@ -79,9 +79,7 @@ def load_inputs(recipe: Recipe, *, sets: Collection[str] = (), device: torch.dev
     with ExitStack() as opened:
         graders = GraderRunner(recipe.grading)
         opened.callback(graders.close)
-        environments = {
-            name: build_playing(task, text, recipe.grading) for name, task in wanted.items() if task.environment.name
-        }
+        environments = {name: build_playing(task, text) for name, task in wanted.items() if task.environment.name}
         eval_sets = tuple(
             eval_set(
                 name,

@@ -93,9 +93,18 @@ class Parts:
         return nullcontext() if self.meter is None else self.meter.fleet.paused()
 
     @property
-    def first_errors(self) -> dict[str, str]:
-        """The first exception of each grader and environment that raised one."""
-        return self.inputs.graders.first_errors | ({} if self.turns is None else self.turns.first_errors)
+    def first_errors(self) -> dict[tuple[str, str], str]:
+        """The first error of each grader and environment that had one, by ("grader" or "environment", name)."""
+        of_turns = {} if self.turns is None else self.turns.first_errors
+        return {
+            **{("grader", name): error for name, error in self.inputs.graders.first_errors.items()},
+            **{("environment", name): error for name, error in of_turns.items()},
+        }
+
+    @property
+    def num_unrewarded(self) -> int:
+        """How many answers were graded in training, if none of them was worth anything; otherwise 0."""
+        return 0 if self.grading.num_rewarded else self.grading.num_answers
 
 
 def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:

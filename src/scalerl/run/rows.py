@@ -31,6 +31,8 @@ class Rows(Hook):
     ) -> None:
         """`spent` and `columns` return what is known at once of a step; `on_row` sees each row of a step."""
         self.metrics, self.evals = list(metrics), list(evals)
+        self.samples: list[Row] = []
+        """Those of the last evaluation."""
         self._folder, self._attempt = folder, attempt
         self._spent, self._columns, self._on_row = spent, columns, on_row
         self._pending: Callable[[], Row] | None = None
@@ -56,12 +58,12 @@ class Rows(Hook):
 
     def add_evaluation(self, step: int, rows: Iterable[Row], samples: Iterable[Row]) -> None:
         """Write the rows of an evaluation, and samples for people to read."""
-        for file, content in ((store.EVALS, rows), (store.SAMPLES, samples)):
-            for row in content:
-                whole = {"step": step, "attempt": self._attempt, **row}
-                store.append_row(self._folder / file, whole)
-                if file == store.EVALS:
-                    self.evals.append(whole)
+        placed = {"step": step, "attempt": self._attempt}
+        new, self.samples = ([{**placed, **row} for row in some] for some in (rows, samples))
+        for file, written in ((store.EVALS, new), (store.SAMPLES, self.samples)):
+            for row in written:
+                store.append_row(self._folder / file, row)
+        self.evals += new
 
 
 def step_times(done: StepDone) -> dict[str, float]:

@@ -125,6 +125,8 @@ class Run:
                 self.observer.evaluated,
                 at_end=self.budget.at_end,
                 errors=lambda: self.parts.first_errors,
+                num_unrewarded=lambda: self.parts.num_unrewarded,
+                graders=", ".join(dict.fromkeys(each.judge.name for each in self.parts.inputs.eval_sets)),
                 remedies=remedies(self.recipe),
             )
             checkpoints = self._checkpoints([self.clock, self.rows, self.evaluations, health, sinks])
@@ -257,7 +259,7 @@ class _StepColumns:
             self._tool_s = parts.turns.tool_s
         sums = conversation_sums([each for group in done.batch.groups for each in group.completions])
         columns = {
-            **{f"grader/{reason}": num for reason, num in grading.num_without_verdict.items()},
+            **grading.num_without_verdict,
             **({} if parts.meter is None else parts.meter.row()),
             **outcome_columns(grading.num_outcomes),
             **parts.pipeline.curriculum_metrics,

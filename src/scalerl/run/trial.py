@@ -1,7 +1,7 @@
 """Try what can fail in a run before it starts: graders, environments, and one step on made-up completions.
 
     try_graders   a reference answer and nonsense -> each grader -> its values           (a user's grader may raise)
-    try_talking   one conversation of each set with its environment -> who said what     (a user's tool may hang)
+    try_answers   the model as it is -> its answers, or a conversation -> graders         (which may read them wrongly)
     try_step      made-up completions -> filters, advantages, loss, backward, AdamW      (so may a user's loss)
 
 A trial changes the weights of the run it is given, so that run must not be trained afterwards. It writes nothing.
@@ -9,22 +9,32 @@ A trial changes the weights of the run it is given, so that run must not be trai
 
 import dataclasses
 import math
+import time
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from scalerl.config import Recipe
 from scalerl.config.parts import RewardSettings
+from scalerl.environments.build import is_limited
 from scalerl.errors import GraderError, RecipeError
 from scalerl.import_path import one_line, own_place
-from scalerl.loop.grading import reward_of
+from scalerl.loop.grading import Verdict, reward_of
 from scalerl.run.evaluate import conversation_row
 from scalerl.run.parts import Parts
+from scalerl.run.prompts import EvalSet
 from scalerl.tasks.curriculum import Issued
-from scalerl.types import Batch, Completion, Group
+from scalerl.types import Batch, Completion, Group, Request
 
 NUM_GROUPS = 2
 NUM_TOKENS = 8
 """Tokens of a made-up completion: enough for every average, little work for any model."""
+NUM_ANSWERS, NUM_SHOWN = 8, 3
+"""Answers that are sampled from each evaluation set, and those of them that are shown."""
+ANSWERS_S = 60.0
+"""How long the model may take for all of them."""
+LONGEST_SHOWN = 60
+"""Characters of a text that are shown, the last ones."""
 
 _NONSENSE = "qzx"
 
@@ -32,37 +42,84 @@ _NONSENSE = "qzx"
 def try_parts(parts: Parts, recipe: Recipe) -> list[str]:
     """Try the graders, the environments and a step; an error is one sentence.
 
-    Return what users' own graders made of an answer, and a conversation with each environment, as lines for people.
+    Return lines for people: what graders made of answers, and a conversation with each environment.
     """
-    graders, conversations = try_graders(parts), try_talking(parts)
+    lines = [*try_graders(parts), *try_answers(parts)]
     try_step(parts, recipe)
-    return [*graders, *conversations]
+    return lines
 
 
-def try_talking(parts: Parts) -> list[str]:
-    """Hold one conversation of each set that has an environment; GraderError if the environment fails."""
-    shown = []
-    for eval_set in parts.inputs.eval_sets:
-        if eval_set.name not in parts.inputs.environments:
-            continue
-        parts.engine.submit(eval_set.asked(step=0).requests[:1])
-        while not (completions := parts.engine.poll()):
-            pass
-        (completion,) = completions
-        name, episode = eval_set.task.environment.name, completion.episode
-        assert episode is not None
-        if episode.reason not in (None, "no_answer"):
-            errors = parts.inputs.environments[eval_set.name].first_errors
-            error = next(iter(errors.values()), f"it ended by {episode.reason}")
-            raise GraderError(f'the environment "{name}" fails in a conversation of {eval_set.name}: {error}')
-        end = "its last turn goes to the graders" if episode.answer is not None else f"worth {_value(episode.value)}"
-        end = "it was cut by a limit" if completion.truncated else end
-        shown.append(f"A conversation of {eval_set.name} with {name}, by the model as it is; {end}:")
-        prompt = parts.inputs.text.decode(completion.request.prompt_tokens)
-        turns = conversation_row(completion, parts.inputs.text)["conversation"]
-        for by, text in [("problem", prompt), *((part["by"], part["text"]) for part in turns)]:
-            shown += [f"  {by:>11} | {line}" for line in text.strip().splitlines() or [""]]
-    return shown
+def try_answers(parts: Parts, limit_s: float = ANSWERS_S) -> list[str]:
+    """Let the model answer a few problems of each set, and grade that; GraderError if an environment fails.
+
+    A set with an environment has one conversation. What is not answered within `limit_s` is left out.
+    """
+    sets, engine, deadline = parts.inputs.eval_sets, parts.engine, time.monotonic() + limit_s
+    asked = {each.name: _first_requests(each, parts) for each in sets}
+    completions: dict[str, list[Completion]] = {name: [] for name in asked}
+    set_of = {request.key: name for name, requests in asked.items() for request in requests}
+    # What is left at the end of a pause is dropped.
+    with engine.paused():
+        engine.push_weights(parts.learner.weights(), parts.learner.version)
+        engine.submit([request for requests in asked.values() for request in requests])
+        while engine.num_pending and time.monotonic() < deadline:
+            for completion in engine.poll():
+                completions[set_of[completion.request.key]].append(completion)
+    return [line for each in sets for line in _shown(each, completions[each.name], parts)]
+
+
+def _first_requests(eval_set: EvalSet, parts: Parts) -> list[Request]:
+    """Return one request for each of the first problems."""
+    first = {request.group: request for request in reversed(eval_set.asked(0).requests)}
+    num = 1 if eval_set.name in parts.inputs.environments else NUM_ANSWERS
+    return list(first.values())[::-1][:num]
+
+
+def _shown(eval_set: EvalSet, completions: Sequence[Completion], parts: Parts) -> Iterator[str]:
+    """Yield what the graders of a set make of the model's completions, and some of those."""
+    name, runner = eval_set.name, parts.inputs.graders
+    if not completions:
+        yield f"{name}: the model did not finish an answer within {ANSWERS_S:g} s, so none was graded"
+        return
+    runner.submit(completions, eval_set.judge, "evaluation")
+    verdicts: list[Verdict] = []
+    while len(verdicts) < len(completions):
+        # The pool's limits bound the wait.
+        verdicts += runner.poll("evaluation", wait=True)
+    if name in parts.inputs.environments:
+        yield from _conversation(eval_set, verdicts[0], parts)
+        return
+    values = [verdict.value or 0.0 for verdict in verdicts]
+    yield (
+        f"{name}: {eval_set.judge.name} gives {sum(values) / len(values):.2g} on average to {len(values)} answers of "
+        f"the model as it is{'' if any(values) else '; check that it can read answers like these'}:"
+    )
+    for verdict in sorted(verdicts, key=lambda verdict: -(verdict.value or 0.0))[:NUM_SHOWN]:
+        text = parts.inputs.text.decode(verdict.subject.tokens.tolist())
+        reference = verdict.subject.request.problem.answer
+        yield f"  {_value(verdict.value):>10} | {_short(text)} | reference {_short(reference)}"
+    failed = [verdict for verdict in verdicts if verdict.reason not in (None, "no_answer")]
+    for grader, error in runner.first_errors.items() if failed else ():
+        yield f"  {grader} failed on {len(failed)} of {len(verdicts)}, the first time by {error}"
+
+
+def _conversation(eval_set: EvalSet, verdict: Verdict, parts: Parts) -> Iterator[str]:
+    """Yield a conversation with an environment, what it was worth and how long its slowest step took."""
+    settings, completion, text = eval_set.task.environment, verdict.subject, parts.inputs.text
+    if verdict.source == "environment" and verdict.reason not in (None, "no_answer"):
+        errors = parts.inputs.environments[eval_set.name].first_errors
+        error = next(iter(errors.values()), f"it ended by {verdict.reason}")
+        raise GraderError(f'the environment "{settings.name}" fails in a conversation of {eval_set.name}: {error}')
+    end = "it was cut by a limit" if completion.truncated else f"worth {_value(verdict.value)}"
+    yield f"A conversation of {eval_set.name} with {settings.name}, by the model as it is; {end}:"
+    turns = conversation_row(completion, text)["conversation"]
+    prompt = {"by": "problem", "text": text.decode(completion.request.prompt_tokens)}
+    for part in (prompt, *turns):
+        for line in part["text"].strip().splitlines() or [""]:
+            yield f"  {part['by']:>11} | {line}"
+    assert parts.turns is not None
+    limit = f"; task.environment.step_s = {settings.step_s:g} is the limit" if is_limited(eval_set.task) else ""
+    yield f"Its slowest step took {parts.turns.slowest_s:.2g} s{limit}"
 
 
 def try_graders(parts: Parts) -> list[str]:
@@ -156,6 +213,10 @@ def made_up_groups(parts: Parts, reward: RewardSettings) -> tuple[Group, ...]:
             )
         )
     return tuple(groups)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= LONGEST_SHOWN else f"...{text[-LONGEST_SHOWN:]}")
 
 
 def _value(value: float | None) -> str:
