@@ -61,7 +61,7 @@ def test_an_error_names_the_file_it_came_from(tmp_path):
     write(tmp_path, "parent.toml", 'extends = "scalerl"\npipeline.push_every = 4\n')
     child = write(tmp_path, "child.toml", 'extends = "parent.toml"\nfilter.zero_varianse = true\nseed = 1\n')
     assert problems(recipe=child) == [
-        f"{child}: filter.zero_varianse is not a setting of filter, which has zero_variance, drop_truncated; "
+        f"{child}: filter.zero_varianse is not a setting of filter, which has zero_variance, refill, drop_truncated; "
         f'did you mean "zero_variance"?'
     ]
     write(tmp_path, "child.toml", 'extends = "parent.toml"\nseed = 1\n')
@@ -148,6 +148,7 @@ BROKEN = [
     ["pipeline.push_every=4"],
     ["pipeline.drain=true", "pipeline.push_every=8"],
     ["loss=none"],
+    ["filter.refill=3", "filter.zero_variance=false"],
     ["kl.coefficient=1", "kl.reference=self"],
     ["kl.coefficient=1", "kl.reference=self", 'kl.reference.hint="{answer}"'],
     ["kl.coefficient=1", "rollout.temperature=0.7", 'kl.reference={name="server", url="http://h/v1", model="m"}'],

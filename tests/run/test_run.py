@@ -146,6 +146,41 @@ def test_every_regime_runs_through_the_same_loop(tmp_path: Path, mode: tuple[str
     assert max(lags) <= run.recipe.pipeline.max_lag
 
 
+SAMPLED = ("length.thinking_min=36", "length.thinking_max=42", "pipeline.completions_per_group=4")
+"""Some answers are right."""
+
+
+@pytest.mark.parametrize(
+    "settings, columns",
+    [
+        (
+            ("correction=band", "entropy=clip_cov", "imitation=correct", "filter.refill=2"),
+            {"loss/corrected_frac", "entropy/clipped_frac", "batch/replaced_groups", "rollout/correct_frac"},
+        ),
+        (("correction=sequence_mask", "entropy=bonus"), {"loss/corrected_frac"}),
+        (
+            ("loss=none", "filter.zero_variance=false", 'kl={coefficient=1.0, estimator="reverse"}',
+             'kl.reference={name="teacher", path="tiny-base"}'),
+            {"loss/reference_kl"},
+        ),
+        (
+            ("loss=none", "filter.zero_variance=false", 'kl={coefficient=1.0, estimator="reverse"}',
+             'kl.reference={name="self", hint="{answer}={prompt}"}'),
+            {"loss/reference_kl"},
+        ),
+    ],
+    ids=["corrected", "by sequence", "teacher", "hint"],
+)  # fmt: skip
+def test_choices_of_an_algorithm_have_their_columns(tmp_path: Path, settings: tuple[str, ...], columns: set[str]):
+    recipe = small("budget.steps=2", "evaluation.every=2", *SAMPLED, *settings)
+    Run(recipe, tmp_path / "run").train()
+    rows = store.read_metrics(tmp_path / "run")
+    others = {"loss/corrected_frac", "entropy/clipped_frac", "batch/replaced_groups", "loss/reference_kl"}
+    assert all(columns <= row.keys() for row in rows)
+    assert all(not (others - columns) & row.keys() for row in rows)
+    assert rows[0]["optim/grad_norm"] > 0 or settings[0] == "loss=none"
+
+
 @pytest.mark.parametrize("bits", [16, 4])
 def test_adapters_are_resumed_and_exported_merged(tmp_path: Path, bits: int):
     # Adapters begin at random, and some of the answers must be right for the weights to change.

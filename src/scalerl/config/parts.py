@@ -459,7 +459,10 @@ class GradingSettings(Settings):
 
 class FilterSettings(Settings):
     zero_variance: bool = True
-    """Drop groups whose verdicts are all equal; the batch is not refilled."""
+    """Drop groups whose verdicts are all equal."""
+    refill: int = Field(default=0, ge=0)
+    """Replace dropped groups until a batch is full, as DAPO does, by at most this many batches of further groups per
+    step; 0, as in the paper, trains on what is left. What is sampled for it counts as compute."""
     drop_truncated: bool = True
     """Drop completions that reached their length limit, as the paper does; false trains on them as they were graded."""
 

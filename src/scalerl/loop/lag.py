@@ -38,6 +38,8 @@ class _Untrained:
 class LagRule:
     """Decides when to submit, step and push, so that no group is trained past its deadline and none is discarded.
 
+    (A caller may replace groups that teach nothing, loop/refill.py.)
+
     Submit  while untrained groups < (max_lag + 1 - (v - e)) x B; that is (max_lag + 1) x B right after a push.
     Step    with the B finished groups of earliest deadline (ties in the order of issue), and only if of the rest, for
             every j >= 0, at most j x B have a deadline <= v + j: none is overdue, the rest can be in time. Else wait.
@@ -146,6 +148,15 @@ class LagRule:
                 f"{group.first_version} when it was submitted and the learner is at {self._version} now"
             )
         self._untrained[key] = _Untrained(finished=True, first_version=first_version)
+
+    def replaced(self, key: str) -> None:
+        """Record that a group in flight is complete and will not be trained: another one may be submitted.
+
+        The state stays good, since no count of untrained groups rises.
+        """
+        group = self._untrained.pop(key, None)
+        if group is None or group.finished:
+            raise ValueError(f"group {key!r} is replaced but not in flight: it was never submitted, or is finished")
 
     def due(self, *, last: bool = False) -> tuple[str, ...]:
         """Return the groups that the next step takes, none while it must wait. `last`: no more will be submitted."""

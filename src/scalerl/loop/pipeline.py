@@ -25,10 +25,11 @@ evaluates, logs, and takes `Pipeline.state()` for a checkpoint. Uses no torch an
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from scalerl.loop.lag import LagRule
+from scalerl.loop.refill import Refill
 from scalerl.loop.seams import Engine, Grading, Learner
 from scalerl.tasks.curriculum import Curriculum, Issued
 from scalerl.types import Batch, Completion, Group, Request
@@ -66,6 +67,8 @@ class StepDone:
     """The groups it took, before any filter."""
     metrics: Mapping[str, float]
     timings: Timings
+    refill: Mapping[str, float] = field(default_factory=dict)
+    """Columns on groups that were replaced before the step; empty without a refill."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +94,11 @@ class Pipeline:
         grading: Grading,
         clock: Callable[[], float] = time.monotonic,
         state: PipelineState | None = None,
+        refill: Refill | None = None,
         **rule: Any,
     ) -> None:
         """`rule` are the settings of the lag rule. With a `state`, the curriculum is that of its meta["curriculum"]."""
+        self._refill = refill or Refill()
         self._engine = engine
         self._curriculum = curriculum
         self._learner = learner
@@ -138,12 +143,17 @@ class Pipeline:
     def state(self) -> PipelineState:
         """Return the state for a checkpoint, between two steps or after a stop. Groups in flight start over."""
         return PipelineState(
-            meta={"lag": self._lag.state_dict(), "curriculum": self._curriculum.state_dict()},
+            meta={
+                "lag": self._lag.state_dict(),
+                "curriculum": self._curriculum.state_dict(),
+                "refill": self._refill.state_dict(),
+            },
             groups=tuple(self._finished[key] for key in self._lag.finished_keys),
         )
 
     def _restore(self, state: PipelineState) -> None:
         self._lag = self._lag.restored(state.meta["lag"])
+        self._refill.restore(state.meta.get("refill", {}))
         self._finished = {group.key: group for group in state.groups}
         if self._lag.version != self._learner.version:
             raise ValueError(
@@ -197,6 +207,10 @@ class Pipeline:
         self._curriculum.graded(
             group.key, num_correct=group.num_correct, num_graded=group.num_graded, num_asked=len(group.completions)
         )
+        if self._refill.replaces(group):
+            self._lag.replaced(group.key)
+            self._curriculum.trained(group.key)
+            return
         self._lag.finished(group.key, first_version=group.first_version)
         self._finished[group.key] = group
 
@@ -214,7 +228,8 @@ class Pipeline:
             self._lag.pushed()
         timings = Timings(**{f"{part}_s": seconds for part, seconds in self._spent_s.items()})
         self._spent_s = dict.fromkeys(self._spent_s, 0.0)
-        return StepDone(version=self._lag.version, batch=batch, metrics=metrics, timings=timings)
+        refill = self._refill.take_metrics()
+        return StepDone(version=self._lag.version, batch=batch, metrics=metrics, timings=timings, refill=refill)
 
     def _push(self) -> None:
         with self._timed("push"):

@@ -24,6 +24,7 @@ from scalerl.environments.turns import TurnsEngine
 from scalerl.import_path import announce
 from scalerl.loop.grading import GroupGrading
 from scalerl.loop.pipeline import Pipeline, PipelineState
+from scalerl.loop.refill import Refill
 from scalerl.loop.requests import RequestMaker
 from scalerl.loop.seams import Engine, Learner
 from scalerl.loop.slots import ExpectedLag, expected_lag, full_slots
@@ -148,6 +149,10 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             make_requests=make_requests.requests,
             grading=WatchedGrading(grading, watchdog),
             state=state,
+            refill=Refill(
+                most=recipe.filter.refill * recipe.pipeline.groups_per_batch,
+                drop_truncated=recipe.filter.drop_truncated,
+            ),
             **recipe.pipeline.model_dump(exclude={"completions_per_group"}),
         )
         all_prompts = [*(each.prompts for each in inputs.eval_sets), *prompts.values()]

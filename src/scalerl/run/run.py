@@ -263,6 +263,7 @@ class _StepColumns:
             **({} if parts.meter is None else parts.meter.row()),
             **outcome_columns(grading.num_outcomes),
             **parts.pipeline.curriculum_metrics,
+            **done.refill,
             **{f"rollout/{name}": value for name, value in conversation_means(sums).items()},
             **tools,
             **machine_load(parts.place.computes_on),
