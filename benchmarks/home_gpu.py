@@ -8,8 +8,8 @@ Each case is a process of its own, in which torch may allocate no more than the 
 device: PipelineRL-8 with the torch engine and random weights, 4 problems x 8 completions per step, contexts of 1,024,
 lengths log-uniform. Passes and slots are those that scalerl.run.savings picks for the limit. Printed are the most
 memory that was allocated and reserved, over what `scalerl train --check` says without its reserve, and seconds per
-step. A case that fails is reported with its error; one that runs out of memory is tried once more with fewer slots, and one
-that would begin after --total seconds is left out.
+step. A case that fails is reported with its error; one that runs out of memory is tried once more with fewer slots, and
+one that would begin after --total seconds is left out.
 """
 
 import argparse

@@ -14,12 +14,17 @@ from scalerl.cli.train import load, setting_up
 from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
+    from scalerl.run.sft.cleaning import Removed
     from scalerl.run.sft.make import SftPlan, SftProgress, SftResult
 
 _READ = (
     *("sft", "task", "tasks", "learner", "model.path", "model.dtype", "seed", "description"),
-    *("evaluation.num_prompts", "evaluation.seed"),
+    *("evaluation.num_prompts", "evaluation.seed", "evaluation.sets"),
+    # Where trivial prompts are looked for, the model samples.
+    *("rollout", "length", "reward.threshold", "grading", "optimizer.bits", "optimizer.on_host"),
 )
+_SHOWN = 60
+"""Characters of a prompt that is shown."""
 
 
 def sft(
@@ -74,6 +79,19 @@ def reached(result: "SftResult", recipe: str) -> str:
     )
 
 
+def removed_words(removed: "Removed") -> str:
+    """Return what a step of cleaning left out, and an example."""
+    sets = ", ".join(f"{num:,} with {name}" for name, num in removed.by_set.items())
+    why = {
+        "contaminated": f"share {removed.limit} words in a row, or all, with an evaluation problem ({sets})",
+        "trivial": f"have a prompt that the model answers right in {removed.limit} of {removed.limit} samples",
+        "too_long": f"have more than {removed.limit:,} tokens",
+    }[removed.kind]
+    example = " ".join(removed.example.split())
+    shown = f": {example[:_SHOWN]}{'...' if len(example) > _SHOWN else ''}" if example else ""
+    return f"{removed.num:,} of {removed.total:,} demonstrations are left out, since they {why}{shown}"
+
+
 class SftTerminal(RunTerminal):
     """Shows a run of SFT: a bar, and a line per measurement. A signal asks it to stop after the step."""
 
@@ -85,8 +103,8 @@ class SftTerminal(RunTerminal):
             f"{plan.num_steps:,} steps of {plan.batch_tokens:,.0f} tokens on {plan.num_demonstrations:,} "
             f"demonstrations ({plan.epochs:.3g} epochs), {plan.num_heldout:,} held out, learning rate {plan.lr:g}"
         )
-        if plan.num_too_long:
-            self.print(f"{plan.num_too_long:,} demonstrations are left out: they have more tokens than the context")
+        for removed in plan.removed:
+            self.print(removed_words(removed))
         if plan.first_step:
             self.print(f"Continuing after step {plan.first_step:,}")
         self.show_bar("step {task.completed:.0f}/{task.total:.0f}", total=plan.num_steps, completed=plan.first_step)

@@ -701,3 +701,12 @@ class SftSettings(Settings):
     new model."""
     num_heldout: int = Field(default=4000, ge=1)
     """Demonstrations that only measure the loss; at most a tenth of all."""
+    ngram_words: int = Field(default=13, ge=0)
+    """Leave out demonstrations whose prompt shares so many words in a row with a problem of an evaluation set, or all
+    words of a shorter one; 0: none."""
+    trivial_samples: int = Field(default=0, ge=0)
+    """Leave out demonstrations of trivial prompts, those that the model to start from answers right in every one of so
+    many samples; 0: none, and nothing is sampled. Not for a new model."""
+    max_tokens: int | None = Field(default=12288, ge=2)
+    """Leave out demonstrations with more tokens, prompt included, the paper's if not set; or with more than the context
+    of the model."""

@@ -38,7 +38,7 @@ def test_chat_demonstrations_mask_the_prompt_and_end_the_turn():
     problem = Problem(id="a", prompt="1+2=", answer="3", task="t")
     task = Task(name="t", training=(problem,), evaluation=(), grader="exact", prompt=PromptFormat(chat=True))
     drawn = [Demonstration(problem=problem, completion=f"<think></think>{place}") for place in range(10, 30)]
-    examples = encode(drawn, task, text, num_heldout=9, context=128)
+    examples = encode(drawn, task, text, num_heldout=9, max_tokens=128)
     assert (len(examples.training), len(examples.heldout), examples.num_too_long) == (18, 2, 0)
     first = examples.heldout[0]
     prompt = text.encode_prompt("1+2=", task.prompt)
@@ -53,7 +53,7 @@ def test_conversations_mask_what_the_environment_says():
     problem = Problem(id="a", prompt="1+1+3=", answer="5", task="t")
     task = Task(name="t", training=(problem,), evaluation=(), grader="exact")
     said = ("1+1", "2;", "2+3", "5;", "5")
-    first, *_ = encode([Demonstration.of(problem, said)] * 20, task, text, num_heldout=9, context=128).training
+    first, *_ = encode([Demonstration.of(problem, said)] * 20, task, text, num_heldout=9, max_tokens=128).training
     end = text.tokenizer.eos_token_id
     model, observed = [[*text.encode(part), end] for part in said[::2]], [text.encode(part) for part in said[1::2]]
     assert first.tokens.tolist() == [*model[0], *observed[0], *model[1], *observed[1], *model[2]]
@@ -67,7 +67,7 @@ def test_long_demonstrations_are_left_out():
     problem = Problem(id="a", prompt="1+2=", answer="3", task="t")
     task = Task(name="t", training=(problem,), evaluation=(), grader="exact")
     drawn = [Demonstration(problem=problem, completion="1" * place) for place in range(1, 41)]
-    examples = encode(drawn, task, text, num_heldout=9, context=20)
+    examples = encode(drawn, task, text, num_heldout=9, max_tokens=20)
     assert examples.num_too_long == 26
     assert max(map(num_inputs, examples.training)) < 20
 

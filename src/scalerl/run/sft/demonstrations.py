@@ -20,6 +20,7 @@ from scalerl.environments.protocol import Step
 from scalerl.errors import TaskError
 from scalerl.loop.requests import Text
 from scalerl.models.load import turn_end
+from scalerl.run.sft.cleaning import Removed
 from scalerl.tasks.task import Demonstration, Task
 from scalerl.types import Completion, LengthPlan, Problem, Request, derive_seed
 
@@ -59,11 +60,13 @@ def num_inputs(example: Completion) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examples:
-    """What is trained on, what is held out, and what was left out for its length."""
+    """What is trained on, what is held out, and what was left out."""
 
     training: Sequence[Completion]
     heldout: Sequence[Completion]
     num_too_long: int = 0
+    removed: tuple[Removed, ...] = ()
+    """By step, for its length last."""
 
     @property
     def content_hash(self) -> str:
@@ -89,7 +92,7 @@ def draw(task: Task, num: int, seed: int) -> Sequence[Demonstration]:
     return drawn
 
 
-def encode(drawn: Sequence[Demonstration], task: Task, text: Text, *, num_heldout: int, context: float) -> Examples:
+def encode(drawn: Sequence[Demonstration], task: Task, text: Text, *, num_heldout: int, max_tokens: float) -> Examples:
     """Encode demonstrations, leave out those that are too long, and hold out the first of the rest."""
     prompts = text.encode_prompts([item.problem.asked for item in drawn], task.prompt)
     completions = text.encode_all([item.completion for item in drawn])
@@ -102,12 +105,12 @@ def encode(drawn: Sequence[Demonstration], task: Task, text: Text, *, num_heldou
         for prompt, item, completion in zip(prompts, drawn, completions, strict=True)
     ]
     # A pass has one token less.
-    kept = [example for example in examples if num_inputs(example) < context]
+    kept = [example for example in examples if num_inputs(example) < max_tokens]
     if len(kept) < 2:
         shortest = 1 + min(map(num_inputs, examples))
         raise TaskError(
-            f'{len(kept)} of {len(examples)} demonstrations of the task "{task.name}" have at most {context:g} tokens '
-            f"(the model's own context), and two are needed; the shortest has {shortest}"
+            f'{len(kept)} of {len(examples)} demonstrations of the task "{task.name}" have at most {max_tokens:g} '
+            f"tokens (sft.max_tokens, or the model's own context), and two are needed; the shortest has {shortest}"
         )
     num_heldout = max(1, min(num_heldout, int(_HELDOUT_SHARE * len(kept))))
     return Examples(training=kept[num_heldout:], heldout=kept[:num_heldout], num_too_long=len(examples) - len(kept))

@@ -1,6 +1,7 @@
 """Make a base model from a task's demonstrations (the paper's SFT stage).
 
-    demonstrations -> tokens (demonstrations.py) -> steps (learner.py) -> a Hugging Face folder + made_by.json
+    demonstrations -> without what must not be learnt (cleaning.py) -> tokens (demonstrations.py) -> steps (learner.py)
+                   -> a Hugging Face folder + made_by.json
 
 Starts from a model's folder, or builds a small Llama. While it runs, checkpoints are in OUT.checkpoints; a run that was
 stopped or killed continues from the newest, to the same weights. `scalerl eval` measures the model.
@@ -26,7 +27,7 @@ from scalerl.config.parts import NEW_MODEL, CheckpointSettings
 from scalerl.config.recipe import replaced
 from scalerl.config.secrets import hidden
 from scalerl.environments.build import offer_tools
-from scalerl.errors import LearnerError, RecipeError, RunFolderError
+from scalerl.errors import LearnerError, RecipeError, RunFolderError, TaskError
 from scalerl.loop.requests import Text
 from scalerl.models.load import load_model
 from scalerl.models.tiny import TinyShape, build_model, build_tokenizer
@@ -37,12 +38,13 @@ from scalerl.run.hooks import Hook, RunEnd, train
 from scalerl.run.host import environment
 from scalerl.run.observer import RunObserver
 from scalerl.run.resume import lock_folder
+from scalerl.run.sft.cleaning import Removed, decontaminate, solved_problems, without_trivial
 from scalerl.run.sft.demonstrations import Examples, draw, encode, num_inputs, plan_batches
 from scalerl.run.sft.learner import batch_of, sft_learner, take_weights
 from scalerl.store import check_place
-from scalerl.tasks.build import build_tasks
+from scalerl.tasks.build import build_task, build_tasks
 from scalerl.tasks.rows import hide_hub_warnings
-from scalerl.tasks.task import shared_answer
+from scalerl.tasks.task import Demonstration, Task, shared_answer
 from scalerl.types import Completion, derive_seed
 
 if TYPE_CHECKING:
@@ -75,8 +77,8 @@ class SftPlan:
     num_steps: int
     num_demonstrations: int
     num_heldout: int
-    num_too_long: int
-    """Demonstrations left out because they have more tokens than the context."""
+    removed: tuple[Removed, ...]
+    """Demonstrations that were left out, by step."""
     epochs: float
     batch_tokens: float
     """Mean over the steps."""
@@ -146,7 +148,7 @@ def sft(
             num_steps=len(batches),
             num_demonstrations=len(examples.training),
             num_heldout=len(examples.heldout),
-            num_too_long=examples.num_too_long,
+            removed=examples.removed,
             epochs=sum(map(len, batches)) / len(examples.training),
             batch_tokens=sum(num_inputs(examples.training[i]) for batch in batches for i in batch) / len(batches),
             lr=lr,
@@ -224,7 +226,9 @@ def load_inputs(
     drawing(wanted)
     weights = {name: recipe.tasks[name].weight if recipe.tasks else 1.0 for name in tasks}
     shares = {name: weight / sum(weights.values()) for name, weight in weights.items()}
-    drawn = {name: draw(task, round(shares[name] * wanted), seed) for name, task in tasks.items()}
+    drawn, removed = _cleaned(
+        {name: draw(task, round(shares[name] * wanted), seed) for name, task in tasks.items()}, tasks, recipe, new=new
+    )
     said = [(item.problem.prompt, *item.earlier, item.completion) for items in drawn.values() for item in items]
     texts = [each for of_item in said for each in of_item]
     torch.manual_seed(derive_seed("sft weights", seed))
@@ -240,16 +244,45 @@ def load_inputs(
     text = Text(tokenizer=tokenizer, stop_tokens=stop_tokens)
     model = build_model(tokenizer, shape) if given is None else given.model
     context = getattr(model.config, "max_position_embeddings", math.inf)
-    encoded = []
+    max_tokens, encoded = min(settings.max_tokens or math.inf, context), []
     for name, task in tasks.items():
         num_heldout = round(shares[name] * settings.num_heldout)
-        encoded.append(encode(drawn[name], offer_tools(task, text), text, num_heldout=num_heldout, context=context))
+        encoded.append(
+            encode(drawn[name], offer_tools(task, text), text, num_heldout=num_heldout, max_tokens=max_tokens)
+        )
+    if num := sum(part.num_too_long for part in encoded):
+        total = sum(map(len, drawn.values()))
+        removed = (*removed, Removed(kind="too_long", num=num, total=total, limit=int(max_tokens)))
     examples = Examples(
         training=[example for part in encoded for example in part.training],
         heldout=[example for part in encoded for example in part.heldout],
-        num_too_long=sum(part.num_too_long for part in encoded),
+        removed=removed,
     )
     return model, text, examples
+
+
+def _cleaned(
+    drawn: Mapping[str, Sequence[Demonstration]], tasks: Mapping[str, Task], recipe: Recipe, *, new: bool
+) -> tuple[Mapping[str, Sequence[Demonstration]], tuple[Removed, ...]]:
+    """Return the demonstrations without contaminated and trivial ones, and what was removed."""
+    settings, steps = recipe.sft, list[Removed]()
+    if settings.ngram_words:
+        others = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
+        problems = {name: task.evaluation for name, task in {**tasks, **others}.items()}
+        drawn, removed = decontaminate(drawn, problems, settings.ngram_words)
+        steps.append(removed)
+    if settings.trivial_samples and not new:
+        solved = solved_problems(recipe, drawn, settings.trivial_samples)
+        drawn, removed = without_trivial(drawn, solved, settings.trivial_samples)
+        steps.append(removed)
+    for name, items in drawn.items():
+        if len(items) < 2:
+            words = ", ".join(f"{each.num} {each.kind}" for each in steps if each.num)
+            raise TaskError(
+                f"{len(items)} demonstrations of {name} are left, and two are needed ({words}): change sft.ngram_words "
+                f"or sft.trivial_samples, or give more"
+            )
+    return drawn, tuple(step for step in steps if step.num)
 
 
 def _check_folders(out: Path, checkpoint_folder: Path, *, resume: bool) -> None:

@@ -1,0 +1,144 @@
+"""Which demonstrations are left out, as the paper did before its SFT (arXiv 2510.13786, A.3).
+
+    drawn -> without those that share words with an evaluation problem -> without those of trivial prompts
+          -> tokens -> without long ones (demonstrations.py)
+
+Each step gives what it keeps and a value that says what it removed. The paper names neither its n-grams nor what makes
+a prompt trivial: n-grams have 13 words, as GPT-3's had, and a prompt is trivial if the model to start from answers it
+right every time.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from scalerl.config import Recipe, replaced
+from scalerl.run.evaluate import evaluate_all
+from scalerl.run.inputs import load_inputs
+from scalerl.run.parts import build_engine
+from scalerl.run.prompts import eval_set
+from scalerl.tasks.task import Demonstration
+from scalerl.types import Problem
+
+_WORD = re.compile(r"\w+")
+
+Ngram = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """Demonstrations that one step left out."""
+
+    kind: Literal["contaminated", "trivial", "too_long"]
+    num: int
+    total: int
+    """Demonstrations before the step."""
+    limit: int
+    """The setting of the step: words in a row, samples, or tokens."""
+    by_set: Mapping[str, int] = field(default_factory=dict)
+    """By evaluation set, those that share words with its problems."""
+    example: str = ""
+    """A prompt that was left out."""
+
+
+class EvaluationNgrams:
+    """What each evaluation problem says in a row of so many words that no other problem of its set says.
+
+    Words that several problems have in common are those of a template, and tell nothing.
+    """
+
+    def __init__(self, problems: Mapping[str, Sequence[Problem]], length: int) -> None:
+        self._length, self._sets = length, dict[Ngram, str]()
+        for name, of_set in problems.items():
+            seen: dict[Ngram, int] = {}
+            for text in {_plain(problem) for problem in of_set}:
+                for ngram in self._ngrams(text):
+                    seen[ngram] = seen.get(ngram, 0) + 1
+            self._sets |= {ngram: name for ngram, num in seen.items() if num == 1}
+
+    def set_of(self, problem: Problem) -> str | None:
+        """Return the evaluation set with a problem that a prompt shares words with; None if there is none."""
+        return next((self._sets[ngram] for ngram in self._ngrams(_plain(problem)) if ngram in self._sets), None)
+
+    def _ngrams(self, text: str) -> Collection[Ngram]:
+        """Return every row of words; a text of fewer words is one row with its symbols, equal only to itself."""
+        words = _WORD.findall(text)
+        num = len(words) - self._length + 1
+        return {tuple(words[start : start + self._length]) for start in range(num)} if num > 0 else {(text,)}
+
+
+def _plain(problem: Problem) -> str:
+    """Return the text of a problem in lower case, with single blanks."""
+    return " ".join(problem.prompt.casefold().split())
+
+
+def decontaminate(
+    drawn: Mapping[str, Sequence[Demonstration]], problems: Mapping[str, Sequence[Problem]], length: int
+) -> tuple[dict[str, list[Demonstration]], Removed]:
+    """Leave out demonstrations whose prompt shares `length` words in a row with a problem of an evaluation set."""
+    ngrams, by_set, example = EvaluationNgrams(problems, length), dict[str, int](), ""
+    kept: dict[str, list[Demonstration]] = {name: [] for name in drawn}
+    for name, items in drawn.items():
+        for item in items:
+            if (of_set := ngrams.set_of(item.problem)) is None:
+                kept[name].append(item)
+            else:
+                by_set[of_set] = by_set.get(of_set, 0) + 1
+                example = example or item.problem.prompt
+    total = sum(map(len, drawn.values()))
+    num = sum(by_set.values())
+    return kept, Removed(kind="contaminated", num=num, total=total, limit=length, by_set=by_set, example=example)
+
+
+def without_trivial(
+    drawn: Mapping[str, Sequence[Demonstration]], solved: Collection[Problem], num_samples: int
+) -> tuple[dict[str, list[Demonstration]], Removed]:
+    """Leave out demonstrations of problems that are solved every time."""
+    kept = {name: [item for item in items if item.problem not in solved] for name, items in drawn.items()}
+    removed = [item for items in drawn.values() for item in items if item.problem in solved]
+    total = sum(map(len, drawn.values()))
+    example = removed[0].problem.prompt if removed else ""
+    return kept, Removed(kind="trivial", num=len(removed), total=total, limit=num_samples, example=example)
+
+
+def solved_problems(
+    recipe: Recipe, drawn: Mapping[str, Sequence[Demonstration]], num_samples: int
+) -> frozenset[Problem]:
+    """Return the problems that the recipe's model answers right in every one of so many samples."""
+    settings = replaced(
+        recipe.evaluation,
+        {"samples_per_prompt": num_samples, "temperature": recipe.rollout.temperature, "top_p": 1.0, "sets": {}},
+    )
+    # Whoever is asked here is measured on nothing else.
+    recipe = replaced(recipe, {"evaluation": replaced(settings, {"num_prompts": 1})})
+    problems = {name: [*dict.fromkeys(item.problem for item in items)] for name, items in drawn.items()}
+    inputs = load_inputs(recipe)
+    with closing(inputs.graders):
+        sets = tuple(
+            eval_set(
+                name,
+                # Problems of demonstrations need no ids of their own.
+                replace(
+                    inputs.tasks[name],
+                    evaluation=tuple(replace(problem, id=str(number)) for number, problem in enumerate(of_task)),
+                ),
+                settings,
+                text=inputs.text,
+                graders=inputs.graders,
+                plan=inputs.length.plan,
+                max_tokens=recipe.rollout.max_prompt_tokens,
+                threshold=recipe.reward.threshold,
+            )
+            for name, of_task in problems.items()
+        )
+        inputs = replace(inputs, eval_sets=sets)
+        with closing(build_engine(recipe, inputs)) as engine:
+            results = evaluate_all(engine, inputs, step=0)
+    return frozenset(
+        problems[each.name][int(problem.id)]
+        for each in sets
+        for problem, num in zip(each.problems, results[each.name].num_correct, strict=True)
+        if num == num_samples
+    )
