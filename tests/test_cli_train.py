@@ -120,7 +120,9 @@ def test_a_run_is_checked_trained_resumed_and_exported(tmp_path: Path):
     assert status(out) == ("done", "budget of 10 steps spent")
     assert train(out, "--resume", "--no-plots", steps=11).returncode == 0
     assert steps_of(store.read_metrics(out)) == list(range(1, 12))
-    assert scalerl("export", out, "--out", tmp_path / "model").stdout == f"Written to {tmp_path / 'model'}\n"
+    assert scalerl("export", out, "--out", tmp_path / "model").stdout == (
+        f"The model after step 11 is in {tmp_path / 'model'}\n"
+    )
     (row,) = answer("eval", tmp_path / "model", *sets(*TINY))["sets"]
     assert (row["set"], row["num_samples"]) == ("main", 4)
     assert scalerl("eval", tmp_path / "model", *sets(*TINY)).stdout.startswith("main: ")

@@ -183,6 +183,7 @@ BROKEN = [
     ["tasks.a=words", "evaluation.sets.a=words"],
     ["evaluation.sets.main=words"],
     ["checkpoint.best=aime"],
+    ['task.environment={name="calculator", step_s=5}'],
     ["reward.correct=-1"],
     ["grading.timeout_s=2"],
     ["optimizer.schedule=linear"],

@@ -150,7 +150,7 @@ def export(
     """Write the model of one of a run's checkpoints as a normal Hugging Face folder; return the folder."""
     from scalerl.run.resume import export as write
 
-    return write(Path(run), Path(out), str(step), trust_remote_code=trust_remote_code)
+    return write(Path(run), Path(out), str(step), trust_remote_code=trust_remote_code).folder
 
 
 def fit_run(folder: str | Path, evaluation_set: str = "") -> "Fit":

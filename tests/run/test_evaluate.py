@@ -98,7 +98,7 @@ def test_a_run_has_one_engine_and_measures_as_a_fresh_one_would(tmp_path: Path, 
     run.train()
     assert len(made) == 1
     # At step 2 training was under way in the same slots.
-    model = export(tmp_path / "run", tmp_path / "model")
+    model = export(tmp_path / "run", tmp_path / "model").folder
     recipe = small(*IN_FLIGHT, *USUAL, f"model.path={json.dumps(str(model))}")
     inputs = parts.load_inputs(recipe)
     with closing(parts.build_engine(recipe, inputs)) as engine:

@@ -1,6 +1,7 @@
 """A run that is there already: which settings it may be resumed with, and what can be exported."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -89,13 +90,12 @@ def evals(*rewards: tuple[int, float | None], name: str = "main") -> list[store.
 def test_best_step_is_the_first_of_the_highest_rewards():
     rows = [*evals((0, 0.9), (2, 0.4), (4, None), (6, 0.7), (8, 0.7)), *evals((8, 1.0), name="other")]
     assert best_step(rows, "main") == 6
-    assert best_step(rows, "main", among=[2, 8]) == 8
     assert best_step(rows, "other") == 8
-    assert best_step(rows, "") is None
+    assert best_step(rows, None) is None
 
 
 def test_the_best_checkpoint_is_kept_and_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    best = ("evaluation.every=1", "checkpoint={every=9, keep=1, best='main'}", "evaluation.num_prompts=2")
+    best = ("evaluation.every=1", "checkpoint={every=9, keep=1}", "evaluation.num_prompts=2")
     recipe = small("budget.steps=3", *best, "optimizer.lr=1e-2", "filter.zero_variance=false")
     given = iter([0.5, 0.1, 0.9, 0.3])
     monkeypatch.setattr(
@@ -106,9 +106,21 @@ def test_the_best_checkpoint_is_kept_and_exported(tmp_path: Path, monkeypatch: p
     Run(recipe, folder).train()
     assert list(checkpoints.steps(folder / store.CHECKPOINTS)) == [2, 3]
     weights = {}
-    for step in ("2", "best", "last"):
-        export(folder, tmp_path / step, step)
+    for step, number in (("2", 2), ("best", 2), ("last", 3)):
+        assert export(folder, tmp_path / step, step) == (tmp_path / step, number)
         weights[step] = (tmp_path / step / "model.safetensors").read_bytes()
     assert weights["best"] == weights["2"] != weights["last"]
-    with pytest.raises(RecipeError, match=r"--step 4: .* has checkpoints of the steps 2, 3; give one of them"):
+    with pytest.raises(RecipeError, match=r"--step 4, and .* has no checkpoint of it: .* steps 2, 3; give one of them"):
         export(folder, tmp_path / "none", "4")
+    shutil.rmtree(checkpoints.steps(folder / store.CHECKPOINTS)[2])
+    with pytest.raises(RecipeError, match=r'best evaluation of "main" was after step 2, and .* of the steps 3; give'):
+        export(folder, tmp_path / "none", "best")
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    "settings, kept",
+    [((), "main"), (("checkpoint.best=none",), None), (MIXED, "a"), ((*MIXED, "checkpoint.best=b"), "b")],
+)
+def test_best_checkpoint_is_that_of_the_first_task(settings: Sequence[str], kept: str | None):
+    assert load_recipe("tiny-cpu", settings).best_set == kept

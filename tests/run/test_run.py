@@ -199,7 +199,7 @@ def test_adapters_are_resumed_and_exported_merged(tmp_path: Path, bits: int):
     assert [row["attempt"] for row in rows] == [1, 2]
     # Learner and engine multiply with the same weights.
     assert (rows[0]["rollout/lag_max"], rows[0]["loss/kl"]) == (0, pytest.approx(0, abs=1e-8))
-    exported = load_model(export(folder, tmp_path / "model"), dtype=torch.float32, device="cpu").model
+    exported = load_model(str(export(folder, tmp_path / "model").folder), dtype=torch.float32, device="cpu").model
     base = load_model("tiny-base", dtype=torch.float32, device="cpu").model
     # Of weights in 4 bits the rounded ones, which the adapters were trained on.
     merged = merged_weights(run.learner.policy.model)

@@ -169,14 +169,15 @@ def export(
 ) -> None:
     """Write the model of a run's checkpoint as a normal Hugging Face folder.
 
-    The best checkpoint is kept if the recipe sets checkpoint.best to the name of an evaluation set.
+    The best is that of the highest evaluation: of the task's own set, or of the one that checkpoint.best names.
 
     [dim]scalerl export runs/first --step best --out models/first[/dim]
     """
     with setting_up():
         from scalerl.run.resume import export
 
-        typer.echo(f"Written to {export(run, out, step, trust_remote_code=trust_remote_code)}")
+        exported = export(run, out, step, trust_remote_code=trust_remote_code)
+    typer.echo(f"The model after step {exported.step} is in {exported.folder}")
 
 
 # Shared ---------------------------------------------------------------------------------------------------------------

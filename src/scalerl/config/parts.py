@@ -668,7 +668,8 @@ class CheckpointSettings(Settings):
     keep: int = Field(default=2, ge=1)
     """How many of the latest checkpoints are kept."""
     best: str = ""
-    """Evaluation set whose best checkpoint is kept too, saved when it is evaluated; "main" is the task's own set."""
+    """Evaluation set whose best checkpoint is kept too, saved when it is evaluated; not set: that of the first task,
+    which is called "main" if there is only one. With "none" only the latest are kept."""
 
 
 SinkName = Literal["tensorboard", "trackio", "wandb"]

@@ -104,6 +104,12 @@ class Recipe(Settings):
         return self.rollout.max_prompt_tokens + sum(lengths)
 
     @property
+    def best_set(self) -> str | None:
+        """The evaluation set whose best checkpoint is kept; None if none is."""
+        best = self.checkpoint.best or next(iter(self.tasks), "main")
+        return None if best == "none" else best
+
+    @property
     def eval_tables(self) -> Mapping[str, parts.EvalSetSettings]:
         """The further evaluation sets, by the key of their table."""
         return {f"evaluation.sets.{name}": task for name, task in self.evaluation.sets.items()}
@@ -238,8 +244,9 @@ RULES: tuple[Rule[Recipe], ...] = (
          lambda r: r.evaluation.sets.keys() & (r.tasks.keys() or {"main"}),
          'each task has an evaluation set of its name, the only one "main": give the others different names'),
     Rule("checkpoint.best evaluation.sets tasks",
-         lambda r: r.checkpoint.best and r.checkpoint.best not in [*(r.tasks or ["main"]), *r.evaluation.sets],
-         'checkpoint.best is an evaluation set: that of a task (of the only one "main"), or one of evaluation.sets'),
+         lambda r: r.checkpoint.best not in ["", "none", *(r.tasks or ["main"]), *r.evaluation.sets],
+         'checkpoint.best is an evaluation set: that of a task (of the only one "main"), one of evaluation.sets, or '
+         '"none"'),
     Rule("reward.correct reward.wrong",
          lambda r: r.reward.correct <= r.reward.wrong,
          "a correct completion must be worth more"),

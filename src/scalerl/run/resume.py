@@ -1,11 +1,11 @@
 """Continue a run: what earlier attempts left in its folder, whether a recipe still fits it, and the model it made."""
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -123,41 +123,44 @@ def written_recipe(folder: Path, purpose: Literal["resume", "export"]) -> Recipe
         raise RecipeError(f"{error}: {purpose} with that version") from None
 
 
-def best_step(evals: Sequence[store.Row], set_name: str, among: Collection[int] | None = None) -> int | None:
+def best_step(evals: Sequence[store.Row], set_name: str | None) -> int | None:
     """Return the step with the highest reward on an evaluation set, the first of equals, after training began."""
     rows = [row for row in evals if row["set"] == set_name and row["step"] > 0 and row["reward"] is not None]
-    rows = [row for row in rows if among is None or row["step"] in among]
     return max(rows, key=lambda row: (row["reward"], -row["step"]), default={"step": None})["step"]
 
 
-def checkpoint_at(folder: Path, step: str, set_name: str) -> checkpoints.Checkpoint:
+def checkpoint_at(folder: Path, step: str, set_name: str | None) -> checkpoints.Checkpoint:
     """Return the checkpoint of a run at a step: a number, "last", or "best" for the best on an evaluation set."""
     there = checkpoints.steps(folder / store.CHECKPOINTS)
-    listed = ", ".join(map(str, there))
-    if step == "last" and (newest := checkpoints.latest(folder / store.CHECKPOINTS)) is not None:
-        return newest
     if not there:
         raise RecipeError(f"{folder} has no checkpoint yet, so there is no model to export")
+    if step == "last" and (newest := checkpoints.latest(folder / store.CHECKPOINTS)) is not None:
+        return newest
+    wanted, why = step, f"--step {step}"
     if step == "best":
-        best = best_step(store.read_evals(folder), set_name, among=there)
-        if best is None:
-            raise RecipeError(
-                f'{folder} has no checkpoint of a step at which "{set_name}" was evaluated; its checkpoints are of the '
-                f"steps {listed}: give one of them as --step, or train with checkpoint.best set"
-            )
-        step = str(best)
-    if not step.isdigit() or int(step) not in there:
+        best = best_step(store.read_evals(folder), set_name)
+        why = f'the best evaluation of "{set_name}" was after step {best}' if best else "no evaluation has a best step"
+        wanted = str(best)
+    if not wanted.isdigit() or int(wanted) not in there:
         raise RecipeError(
-            f'--step {step}: {folder} has checkpoints of the steps {listed}; give one of them, "best" or "last"'
+            f"{why}, and {folder} has no checkpoint of it: it has those of the steps {', '.join(map(str, there))}; "
+            f'give one of them, or "last"'
         )
-    return checkpoints.load(there[int(step)])
+    return checkpoints.load(there[int(wanted)])
 
 
-def export(folder: Path, out: Path, step: str = "last", *, trust_remote_code: bool = False) -> Path:
+class Exported(NamedTuple):
+    """A model that was written, and the step that it is of."""
+
+    folder: Path
+    step: int
+
+
+def export(folder: Path, out: Path, step: str = "last", *, trust_remote_code: bool = False) -> Exported:
     """Write the model of one of a run's checkpoints as a normal Hugging Face folder; see checkpoint_at."""
     recipe = written_recipe(folder, "export")
     settings = recipe.model
-    checkpoint = checkpoint_at(folder, step, recipe.checkpoint.best or next(iter(recipe.tasks), "main"))
+    checkpoint = checkpoint_at(folder, step, recipe.best_set or next(iter(recipe.tasks), "main"))
     assert settings.path is not None, "a run has a model"
     base = load_model(settings.path, dtype=torch.float32, device="cpu", trust_remote_code=trust_remote_code)
     frozen = base.model
@@ -172,4 +175,4 @@ def export(folder: Path, out: Path, step: str = "last", *, trust_remote_code: bo
                 parameter.copy_(weights[name])
         for name, weight in merged_weights(trained).items():
             base.model.get_parameter(name).copy_(weight)
-    return save_model(base.model, base.tokenizer, out)
+    return Exported(save_model(base.model, base.tokenizer, out), checkpoint.step)

@@ -196,13 +196,12 @@ class Run:
             with self.parts.paused(), self.clock.aside("checkpoint"):
                 yield
 
-        settings = self.recipe.checkpoint
         return Checkpoints(
             self.folder / store.CHECKPOINTS,
-            settings,
+            self.recipe.checkpoint,
             step=lambda: self.pipeline.version,
             content=content,
-            best=lambda: best_step(self.rows.evals, settings.best),
+            best=lambda: best_step(self.rows.evals, self.recipe.best_set),
             paused=paused,
             saved=self._saved,
         )
