@@ -10,6 +10,7 @@ from played import Echo, played_requests, playing, turns_engine
 from vllm_models import llama
 
 from scalerl.errors import EngineError, RecipeError
+from scalerl.remote.weights import InMemory, SharedMemory, Unmapped
 from scalerl.rl.logprobs import head_logits
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.types import LengthPlan
@@ -86,6 +87,24 @@ def test_a_group_shares_its_prompt_while_weights_are_the_same(engine_of, prefix_
         engine.submit([make_request(number, prompt=prompt) for number in range(8)])
         check_log_probs(model, drain(engine))
         assert (engine.work.prefilled, engine.work.decoded) == (once * (version + 1), 64 * (version + 1))
+
+
+class OutOfReach(InMemory):
+    """Weights that this process cannot map."""
+
+    def open(self):
+        raise Unmapped("mapping of buffer object failed")
+
+
+def test_weights_out_of_reach_leave_the_engine_as_it_was(engine_of):
+    engine, older, newer = engine_of(), llama(), llama(seed=1)
+    parcel = SharedMemory().publish(newer.state_dict().items())
+    with pytest.raises(Unmapped):
+        engine.push_weights(OutOfReach(parcel._path, parcel._mark, parcel._num_bytes, parcel._spans), 1)
+    for version, model in enumerate((older, newer)):
+        engine.push_weights(model.state_dict(), version)
+        engine.submit([make_request(number, plan=LengthPlan(answer_budget=20)) for number in range(4)])
+        check_log_probs(model, drain(engine))
 
 
 def test_non_finite_logits_name_the_request_and_are_fatal(engine_of):
