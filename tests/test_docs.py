@@ -126,3 +126,9 @@ def test_names_exist():
         if "_" in word or re.search("[a-z][A-Z]", word)
     ]
     assert not offenders
+
+
+def test_promises_name_tests_that_exist():
+    promised = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", (ROOT / "docs" / "security.md").read_text())
+    assert len(promised) > 30
+    assert [name for path, name in promised if f"def {name}(" not in (ROOT / path).read_text()] == []
