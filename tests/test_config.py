@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from scalerl.choose import choose, keyword_settings
 from scalerl.config import (
+    AXES,
     Recipe,
     code_outside,
     differences,
@@ -279,6 +280,14 @@ def test_page_of_settings_is_up_to_date(monkeypatch):
     assert (docs / "settings.md").read_text() == make_settings.page()
     # 6 of them are those of environments, 30 those of choices of an algorithm that ScaleRL leaves at "none".
     assert make_settings.count() < 222
+
+
+def test_every_choice_is_on_the_page_of_choices():
+    page = (Path(__file__).parents[1] / "docs" / "recipes.md").read_text()
+    table = page.partition("Without a name")[0]
+    for axis, choices in AXES.items():
+        for name in choices:
+            assert f'`{axis} = "{name}"`' in table, (axis, name)
 
 
 def test_code_of_others_that_a_recipe_runs_is_listed(tmp_path):

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from commands import scalerl
 
-from scalerl.config import list_recipes, load_recipe, settings_of
 from scalerl.config.peers import SCALERL, check_recipe, read_settings
+from scalerl.config.tree import known_keys
 from scalerl.errors import UsageError
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "peers"
 ALWAYS = {"weights.name", "advantage.normalisation.name", "model.fp32_head", "curriculum.name", "length.name"}
 EXPECTED = {
-    "verl.yaml": {"loss.cap", "floor", "refills", "pipeline.drain", "anchor", "kl.coefficient"},
-    "trl_grpo.py": {"loss.cap", "filter.zero_variance", "pipeline.drain", "clip_never_acts"},
+    "verl.yaml": {"loss.cap", "floor", "filter.refill", "pipeline.drain", "anchor", "kl.coefficient"},
+    "trl_grpo.py": {"loss.cap", "filter.zero_variance", "pipeline.drain", "clip_never_acts", "correction.name"},
     "prime_rl.toml": {"loss.name", "kl.coefficient", "filter.zero_variance", "discards", "lag_cannot_bind"},
 }
 
@@ -36,8 +36,7 @@ def test_shipped_recipes_are_recognised_and_translated(name: str):
     found = [row.kind for row in checked.differences]
     assert len(found) == len(set(found))
     assert set(found) == ALWAYS | EXPECTED[name]
-    known = {key for recipe in list_recipes() for key in settings_of(load_recipe(recipe))}
-    assert {row.ours for row in checked.translations} | SCALERL.keys() <= known
+    assert {row.ours for row in checked.translations} | SCALERL.keys() <= set(known_keys())
     printed = scalerl("recipe", "check", EXAMPLES / name).stdout
     assert all(row.statement in printed and row.change in printed for row in checked.differences)
     content = json.loads(scalerl("recipe", "check", EXAMPLES / name, "--json").stdout)
@@ -64,7 +63,12 @@ VERL = {
         ("verl.yaml", VERL, {"loss.cap", "floor", "advantage.normalisation.name", "anchor", "kl.coefficient"}),
         ("prime_rl.toml", {"oversampling_factor = 2.0": "max_inflight_rollouts = 2304"}, {"lag_cannot_bind"}),
         ("trl_grpo.py", {"epsilon_high=0.28": "epsilon_high=5.0"}, {"loss.cap"}),
-        ("trl_grpo.py", {"use_vllm=True": "use_vllm=False"}, {"model.fp32_head"}),
+        ("trl_grpo.py", {"use_vllm=True": "use_vllm=False"}, {"model.fp32_head", "correction.name"}),
+        (
+            "trl_grpo.py",
+            {"use_vllm=True": 'use_vllm=True, vllm_importance_sampling_mode="token_truncate"'},
+            {"correction.name"},
+        ),
     ],
 )
 def test_settings_that_are_changed_as_told_differ_no_more(tmp_path: Path, name: str, changes: dict, gone: set):
@@ -73,6 +77,41 @@ def test_settings_that_are_changed_as_told_differ_no_more(tmp_path: Path, name: 
         assert before in text
         text = text.replace(before, after)
     assert (ALWAYS | EXPECTED[name]) - kinds(written(tmp_path, name, text)) == gone
+
+
+TRL = "trl grpo --loss_type dapo --use_vllm --vllm_importance_sampling_cap 4.0 --vllm_importance_sampling_mode"
+RS, IS = "algorithm.rollout_correction.rollout_rs", "algorithm.rollout_correction.rollout_is"
+ACTOR = "actor_rollout_ref.actor"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"{TRL} sequence_mask", {"correction.name": "sequence_mask", "correction.high": 4.0}),
+        (f"{TRL} sequence_truncate", {"correction.name": "sequence_truncate", "correction.cap": 4.0}),
+        (f"{TRL} token_mask", {"correction.name": "band", "correction.high": 4.0}),
+        (f"{TRL} token_truncate", {"correction.name": "none"}),
+        (f"{IS}=token", {}),
+        (f"{IS}=sequence {IS}_threshold=3.0", {"correction.name": "sequence_truncate", "correction.cap": 3.0}),
+        (f"{RS}=token {RS}_threshold=2.0 {RS}_threshold_lower=0.5",
+         {"correction.name": "band", "correction.low": 0.5, "correction.high": 2.0}),
+        (f"{IS}=sequence {RS}=seq_sum_k1 {RS}_threshold=0.5_2.0",
+         {"correction.name": "sequence_mask", "correction.low": 0.5, "correction.high": 2.0}),
+        (f"{ACTOR}.policy_loss.loss_mode=clip_cov {ACTOR}.policy_loss.clip_cov_ub=4.0",
+         {"entropy.name": "clip_cov", "entropy.fraction": 0.0002, "entropy.low": 1.0, "entropy.high": 4.0}),
+        (f"{ACTOR}.entropy_coeff=0.001 algorithm.filter_groups.enable=True "
+         "algorithm.filter_groups.max_num_gen_batches=10", {"entropy.coefficient": 0.001, "filter.refill": 10}),
+    ],
+)  # fmt: skip
+def test_corrections_entropy_and_refill_are_translated(tmp_path: Path, text: str, expected: dict):
+    is_trl = text.startswith("trl")
+    path = written(tmp_path, "run.sh", text if is_trl else f"{text} algorithm.adv_estimator=grpo")
+    checked = check_recipe(path)
+    tables = ("correction.", "entropy.", "filter.refill")
+    ours = {row.ours: row.our_value for row in checked.translations if row.ours.startswith(tables)}
+    assert {**({} if is_trl or "filter.refill" in expected else {"filter.refill": 0}), **expected} == ours
+    differs = "correction.name" in {row.kind for row in checked.differences}
+    assert differs == (expected.get("correction.name", "none") != "none")
 
 
 def test_cap_of_a_clip_is_told_from_one_that_is_only_another(tmp_path: Path):

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -49,7 +50,7 @@ def some_contrast(completions: list[Completion]) -> Group:
     return dataclasses.replace(group, correct=(True, False), rewards=(1.0, -1.0), values=(1.0, 0.0))
 
 
-def run(*, refill: Refill | None, steps: int = 12, num_problems: int = 4000, **regime):
+def run(*, refill: Refill | None, steps: int = 12, num_problems: int = 4000, **regime: Any):
     engine = SimulatedEngine(slots=24, seed=0)
     curriculum = Curriculum([f"p{n}" for n in range(num_problems)], seed=0, is_solved=uniform)
     pipeline = Pipeline(
@@ -60,12 +61,13 @@ def run(*, refill: Refill | None, steps: int = 12, num_problems: int = 4000, **r
         grading=AtOnce(some_contrast),  # pyright: ignore[reportArgumentType]
         refill=refill,
         groups_per_batch=4,
-        **{"max_lag": 2} | regime,
+        max_lag=2,
+        **regime,
     )
     return engine, curriculum, pipeline, list(itertools.islice(pipeline.steps(), steps))
 
 
-@pytest.mark.parametrize("regime", [{}, {"waits_for": "groups"}, {"max_lag": 2, "push_every": 3, "drain": True}])
+@pytest.mark.parametrize("regime", [{}, {"waits_for": "groups"}, {"push_every": 3, "drain": True}])
 def test_batches_are_full_of_groups_that_teach(regime):
     plain_engine, _, _, plain = run(refill=None, **regime)
     assert any(not contrasting(group.key) for done in plain for group in done.batch.groups)

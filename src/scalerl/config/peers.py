@@ -63,10 +63,13 @@ class Checked:
 SCALERL = {
     "loss.name": "caps the ratio of a token at 5 and keeps its gradient (CISPO), where a clipped token loses it",
     "loss.cap": "has an absolute cap of 5, and 4 to 8 did alike",
+    "correction.name": "has no correction of the generator's log-probs but the cap of its loss",
+    "entropy.name": "has no entropy term",
     "weights.name": "averages over the tokens of each prompt, then over prompts",
     "advantage.normalisation.name": "divides advantages by the batch's standard deviation",
     "model.fp32_head": "computes the head in FP32 at generator and learner: one side alone can be worse than none",
     "filter.zero_variance": "drops groups whose rewards are all equal, which else stay in the loss's denominator",
+    "filter.refill": "trains on what is left of a batch, where a refill samples more, which costs compute",
     "curriculum.name": "leaves out problems that are solved nearly always (no-positive-resampling)",
     "length.name": "interrupts thinking and lets the model answer, where others cut it off",
     "filter.drop_truncated": "does not train on answers that were cut off",
@@ -159,6 +162,14 @@ def _trl(given: Reader) -> Iterator[Row]:
     steps = max(round(given.number("num_iterations", 1) * per_generation / accumulation), 1)
     yield Row("pipeline.push_every", "num_iterations", steps)
     yield Row("pipeline.drain", value=True)
+    if vllm and given.flag("vllm_importance_sampling_correction"):
+        mode, cap = str(given["vllm_importance_sampling_mode"]), given.number("vllm_importance_sampling_cap")
+        cap = given.number("vllm_importance_sampling_clip_max", cap)
+        name = {"token_mask": "band", "token_truncate": "none"}.get(mode, mode)
+        key, change = "vllm_importance_sampling_mode", 'vllm_importance_sampling_mode="token_truncate"'
+        yield Row("correction.name", key, name, change)
+        bound = {"band": "high", "sequence_mask": "high", "sequence_truncate": "cap"}.get(name, "")
+        yield Row(f"correction.{bound or 'high'}", "vllm_importance_sampling_cap", cap if bound else None)
     yield Row("kl.coefficient", "beta", given.number("beta"), "beta=0.0")
     change = "num_iterations=2 or more steps_per_generation, where off-policy steps are wanted"
     yield _anchor(change if steps == 1 else "", one_step=steps == 1)
@@ -190,9 +201,19 @@ def _verl(given: Reader) -> Iterator[Row]:
     yield Row("advantage.normalisation.name", _ESTIMATOR, norm, f"{_ESTIMATOR}=reinforce_plus_plus_baseline")
     yield Row("model.fp32_head", value="none")
     yield Row("filter.zero_variance", _REFILLS, given.flag(_REFILLS), f"{_REFILLS}=True")
-    if given.flag(_REFILLS):
-        words = "groups without variance are replaced by sampling more, which costs compute; ScaleRL drops them"
-        yield Row("filter.zero_variance", words=words, kind="refills")
+    key = "algorithm.filter_groups.max_num_gen_batches"
+    # 0 is without a limit.
+    most = int(given.number(key)) or 100 if given.flag(_REFILLS) else 0
+    yield Row("filter.refill", key, most)
+    yield from _verl_correction(given)
+    if name in ("clip_cov", "clip-cov"):
+        of = f"{_ACTOR}.policy_loss.clip_cov"
+        yield Row("entropy.name", _MODE, "clip_cov")
+        bounds = {"fraction": f"{of}_ratio", "low": f"{of}_lb", "high": f"{of}_ub"}
+        yield from (Row(f"entropy.{ours}", theirs, given.number(theirs)) for ours, theirs in bounds.items())
+    elif bonus := given.number(f"{_ACTOR}.entropy_coeff"):
+        yield Row("entropy.name", value="bonus", change=f"{_ACTOR}.entropy_coeff=0")
+        yield Row("entropy.coefficient", f"{_ACTOR}.entropy_coeff", bonus)
     batch, key = given.number("data.train_batch_size", 1), f"{_ACTOR}.ppo_mini_batch_size"
     steps = max(round(batch / (given.number(key, 1) or 1) * given.number(f"{_ACTOR}.ppo_epochs", 1)), 1)
     stale = given[_STALE]
@@ -209,7 +230,36 @@ def _verl(given: Reader) -> Iterator[Row]:
     yield Row("kl.coefficient", key, coefficient if uses_kl else 0.0, f"{_ACTOR}.use_kl_loss=False")
 
 
+_CORRECTION = "algorithm.rollout_correction"
+
+
+def _verl_correction(given: Reader) -> Iterator[Row]:
+    """Importance weights by sequence, else what is rejected; weights by token are those of our losses."""
+    weights, rejects = str(given[f"{_CORRECTION}.rollout_is"]), str(given[f"{_CORRECTION}.rollout_rs"])
+    change = f"{_CORRECTION}.rollout_is=token {_CORRECTION}.rollout_rs=null"
+    if rejects not in ("None", "none"):
+        key, lower = f"{_CORRECTION}.rollout_rs_threshold", f"{_CORRECTION}.rollout_rs_threshold_lower"
+        # One number, or the ends of a band: "0.5_2.0".
+        *first, last = str(given[key] or 2.0).split("_")
+        yield Row(
+            "correction.name",
+            f"{_CORRECTION}.rollout_rs",
+            "band" if rejects.startswith("token") else "sequence_mask",
+            change,
+        )
+        low = float(first[0]) if first else given.number(lower)
+        yield Row("correction.low", key if first else lower, low)
+        yield Row("correction.high", key, float(last))
+    elif weights == "sequence":
+        key = f"{_CORRECTION}.rollout_is_threshold"
+        yield Row("correction.name", f"{_CORRECTION}.rollout_is", "sequence_truncate", change)
+        yield Row("correction.cap", key, given.number(key))
+
+
 _MOST, _INFLIGHT = "orchestrator.max_off_policy_steps", "orchestrator.max_inflight_rollouts"
+
+
+_MASK_LOW, _MASK_HIGH = "trainer.loss.token_mask_low", "trainer.loss.token_mask_high"
 
 
 def _prime_rl(given: Reader) -> Iterator[Row]:
@@ -223,6 +273,10 @@ def _prime_rl(given: Reader) -> Iterator[Row]:
     change = 'trainer.loss.type = "custom" with a CISPO of your own'  # none of its losses is one of ours
     yield Row("loss.name", value=given["trainer.loss.type"], change=change)
     yield Row("weights.name", value="token")
+    if given[_MASK_HIGH] is not None:
+        yield Row("correction.name", value="band")
+        yield Row("correction.low", _MASK_LOW, given.number(_MASK_LOW))
+        yield Row("correction.high", _MASK_HIGH, given.number(_MASK_HIGH))
     yield Row("advantage.normalisation.name", value="none")
     change = "an FP32 head in both [trainer.model] and [inference.model]"
     head = _head(fp32_head("trainer"), fp32_head("inference"))
@@ -264,7 +318,9 @@ FRAMEWORKS: dict[str, Framework] = {
         "loss_type num_generations scale_rewards epsilon_high max_completion_length num_iterations",
         "loss_type=dapo epsilon=0.2 scale_rewards=group cast_lm_head_to_fp32=False use_vllm=False num_iterations=1 "
         "mask_truncated_completions=False max_completion_length=256 beta=0.0 num_generations=8 temperature=1.0 "
-        "learning_rate=1e-06 importance_sampling_level=token gradient_accumulation_steps=1",
+        "learning_rate=1e-06 importance_sampling_level=token gradient_accumulation_steps=1 "
+        "vllm_importance_sampling_correction=True vllm_importance_sampling_mode=sequence_mask "
+        "vllm_importance_sampling_cap=3.0",
         {
             "max_completion_length": "length.max_length",
             "num_generations": "pipeline.completions_per_group",
@@ -278,7 +334,9 @@ FRAMEWORKS: dict[str, Framework] = {
         f"{_MODE}=vanilla {_LOW}=0.2 {_HIGH}=0.2 {_ACTOR}.loss_agg_mode=token-mean {_ESTIMATOR}=gae {_REFILLS}=False "
         f"{_ACTOR}.ppo_mini_batch_size=256 data.max_response_length=512 {_ACTOR}.kl_loss_coef=0.001 {_ROLLOUT}.n=1 "
         f"{_ROLLOUT}.temperature=1.0 {_ACTOR}.optim.lr=1e-06 {_ACTOR}.ppo_epochs=1 {_ACTOR}.use_kl_loss=False "
-        f"algorithm.norm_adv_by_std_in_grpo=True {_BYPASS}=False data.train_batch_size=1024",
+        f"algorithm.norm_adv_by_std_in_grpo=True {_BYPASS}=False data.train_batch_size=1024 "
+        f"{_CORRECTION}.rollout_is_threshold=2.0 {_ACTOR}.policy_loss.clip_cov_ratio=0.0002 "
+        f"{_ACTOR}.policy_loss.clip_cov_lb=1.0 {_ACTOR}.policy_loss.clip_cov_ub=5.0",
         {
             "data.max_response_length": "length.max_length",
             f"{_ROLLOUT}.n": "pipeline.completions_per_group",
