@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import tempfile
 import threading
 import time
 from contextlib import ExitStack, nullcontext
@@ -134,17 +135,22 @@ def test_addresses_are_host_and_port(address):
 
 def test_token_that_others_can_read_is_refused(monkeypatch, tmp_path):
     pytest.importorskip("ray")
-    path = tmp_path / "token"
-    path.write_text("0123456789abcdef")
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
-    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
-    for mode in (0o604, 0o640):
-        path.chmod(mode)
-        with pytest.raises(ClusterError, match=f"chmod 600 {path}"):
+    with tempfile.TemporaryDirectory() as home:
+        path = Path(home, "token")
+        path.write_text("0123456789abcdef")
+        monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
+        monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+        for mode in (0o604, 0o640):
+            path.chmod(mode)
+            os.chmod(home, 0o755)
+            with pytest.raises(ClusterError, match=f"chmod 600 {path}"):
+                check_address("auto")
+            check_address("local")  # it has a token of its own
+            os.chmod(home, 0o700)
             check_address("auto")
-        check_address("local")  # it has a token of its own
-    path.chmod(0o600)
-    check_address("auto")
+        os.chmod(home, 0o755)
+        path.chmod(0o600)
+        check_address("auto")
 
 
 def test_refused_connection_is_one_sentence():

@@ -189,11 +189,20 @@ def _check_token_is_private() -> None:
     if mode != "token" or os.environ.get("RAY_AUTH_TOKEN"):
         return
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
-    if path.is_file() and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if path.is_file() and _others_can_read(path):
         raise ClusterError(
             f"other users may read Ray's token, {path}, and with it use the cluster: chmod 600 {path}, and replace the "
             f"token on all nodes if one of them may have read it"
         )
+
+
+def _others_can_read(path: Path) -> bool:
+    """Return whether a file's permissions, and those of the folders that it is in, let other users read it."""
+    real = path.resolve()
+    mode, folders = real.stat().st_mode, [folder.stat().st_mode for folder in real.parents]
+    # Whoever is not in the group of a folder may enter it as everybody else.
+    of_group = mode & stat.S_IRGRP and all(each & (stat.S_IXGRP | stat.S_IXOTH) for each in folders)
+    return bool(of_group or (mode & stat.S_IROTH and all(each & stat.S_IXOTH for each in folders)))
 
 
 def _check_answers(address: str) -> None:
