@@ -147,8 +147,22 @@ def test_counters_move_training_seconds_to_another_kind():
     assert (hours(clock), clock.row()["time/compilation_s"]) == (1.5, 910)
 
 
+def test_without_gpus_hours_are_cpu_time():
+    used, waited = [40.0], [0.0]
+    clock, now = started(devices=8, cpu_s=lambda: used[0], within={"tools": lambda: waited[0]})
+    for seconds in (7200.0, 0.0):
+        used[0] += 1800
+        waited[0] += seconds
+        now.seconds += seconds
+        clock.row()
+    with clock.aside("evaluation"):
+        used[0] += 900
+    # Time in which nothing was computed was no CPU time.
+    assert (hours(clock), clock.row()["time/training_s"], clock.row()["time/tools_s"]) == (1.0, 0.0, 7200.0)
+
+
 def test_steps_add_their_work_and_their_stalls():
-    clock, now = started(devices=2, work=lambda done: {"flops/learner": done, "tokens": 1})
+    clock, now = started(devices=2, pace=Pace(), work=lambda done: {"flops/learner": done, "tokens": 1})
     clock.after_step(None, None)
     assert clock.at_step == dict.fromkeys(clock.at_step, 0.0)
     for _ in range(6):

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from scalerl.report.alarms import Alarm, alarm_text
-from scalerl.run.clock import Clock
-from scalerl.run.health import Health, Outlooks
+from scalerl.run.clock import Clock, Pace
+from scalerl.run.health import Axis, Health, Outlooks
 from scalerl.run.rows import Rows
 
 END = {"gpu_hours": 10.0, "flops": 1e15, "tokens": 1e6, "step": 100}
@@ -34,15 +34,21 @@ BUSY = evaluations([0.1 * place for place in range(11)] + [1.0 + 0.8 * place for
 class Told:
     """The health of a run without a folder, and what it has reported."""
 
-    def __init__(self, errors: Mapping[tuple[str, str], str] | None = None, num_unrewarded: int = 0) -> None:
+    def __init__(
+        self,
+        errors: Mapping[tuple[str, str], str] | None = None,
+        num_unrewarded: int = 0,
+        axis: Axis | None = None,
+    ) -> None:
         self.now = 0.0
-        self.clock = Clock(now=lambda: self.now)
+        self.clock = Clock(now=lambda: self.now, pace=Pace())
         self.rows = Rows(Path("none"))
         self.reports: list[tuple[Outlooks, list[Alarm]]] = []
         self.health = Health(
             self.rows,
             self.clock,
             lambda rows, outlooks, alarms: self.reports.append((outlooks, list(alarms))),
+            axis=axis,
             at_end=END.get,
             errors=lambda: errors or {},
             num_unrewarded=lambda: num_unrewarded,
@@ -55,8 +61,8 @@ class Told:
         return self.reports[-1]
 
 
-def axis_of(rows: list[dict[str, Any]]) -> str | None:
-    outlook = Told().evaluated(*rows)[0]["main"]
+def axis_of(rows: list[dict[str, Any]], axis: Axis | None = None) -> str | None:
+    outlook = Told(axis=axis).evaluated(*rows)[0]["main"]
     assert outlook is not None
     return outlook.axis
 
@@ -64,6 +70,7 @@ def axis_of(rows: list[dict[str, Any]]) -> str | None:
 def test_forecast_is_over_flops_where_time_is_uneven():
     assert axis_of(EVEN) == "gpu_hours"
     assert axis_of(BUSY) == "flops"
+    assert axis_of(EVEN, "flops") == "flops"
 
 
 def test_nothing_is_reported_without_an_evaluation():
@@ -85,6 +92,9 @@ def test_uneven_time_and_stalls_are_reported_once():
     uneven, stalled = told.evaluated(EVEN[0])[1]
     assert (uneven.kind, stalled.kind, stalled.value) == ("uneven_time", "stalled", 68.5)
     assert told.evaluated(EVEN[1])[1] == []
+    on_cpu = Told(axis="flops")
+    on_cpu.rows.metrics.extend(BUSY)
+    assert on_cpu.evaluated(EVEN[0])[1] == []
 
 
 def test_each_exception_of_a_grader_is_reported_once():

@@ -2,12 +2,15 @@
 
 import gc
 import json
+import subprocess
+import sys
+import time
 from contextlib import suppress
 
 import pytest
 import torch
 
-from scalerl.run.host import environment, frozen_objects, limit_host_threads, machine_load
+from scalerl.run.host import CpuTime, environment, frozen_objects, limit_host_threads, machine_load
 
 
 @pytest.mark.parametrize("variable, expected", [(None, [1]), ("7", [])])
@@ -54,3 +57,18 @@ def test_environment_is_json_with_versions():
     written = json.loads(json.dumps(environment(torch.device("cpu"))))
     assert written["torch"] == torch.__version__
     assert written["device"] == "cpu"
+
+
+def test_cpu_time_is_counted_over_processes_and_kept_after_their_end():
+    code = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True); input()"
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    used, alone = CpuTime(lambda: [child.pid, None]), CpuTime()
+    child.stdout.readline()
+    assert used() - alone() > 0.2
+    child.communicate(b"\n")
+    assert used() - alone() > 0.2
+    before = alone()
+    time.sleep(0.3)
+    assert alone() - before < 0.2  # a process that waits uses none

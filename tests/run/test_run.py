@@ -1,6 +1,7 @@
 """Whole runs of the embedded base: equal seeds, kills, resumes, and what a user can get wrong."""
 
 import itertools
+import os
 import shutil
 import subprocess
 import sys
@@ -67,7 +68,8 @@ def test_the_run_folder_is_what_the_predictive_half_reads(done: Run):
 def test_clock_counts_training_and_share_the_first_limit(done: Run):
     assert done.budget.share == 1
     spent = done.clock.row()
-    assert spent["gpu_hours"] == pytest.approx(spent["time/training_s"] / 3600)
+    # CPU time, of one thread or several: not wall time.
+    assert 0 < spent["gpu_hours"] <= (os.cpu_count() or 1) * spent["time/training_s"] / 3600
     assert min(spent[f"time/{kind}_s"] for kind in ("training", "evaluation", "checkpoint", "start_up")) > 0
     # Between two steps nothing but evaluations and checkpoints is left out.
     for before, after in itertools.pairwise(store.read_metrics(done.folder)):

@@ -16,8 +16,8 @@ def conclude(out: Path, *, plots: bool) -> None:
     if not _print_gains(out):
         return
     try:
-        axis = (store.read_recipe(out) or {}).get("forecast", {}).get("compute", "auto")
-        selection = Selection(x=None if axis == "auto" else axis)
+        # Where there is no GPU, hours say more about the machine than about the run.
+        selection = Selection(x="flops" if (store.read_env(out) or {}).get("device") == "cpu" else None)
         analysis = analyse_forecast(series_from([read_table(str(out))], selection), FitOptions(), [], [])
     except InputError as error:
         why = (error.reason if isinstance(error, NoCurveError) else str(error)).rstrip(".")

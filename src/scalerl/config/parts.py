@@ -655,7 +655,7 @@ class BudgetSettings(Settings):
     steps: int | None = Field(default=None, ge=1)
     """Optimiser steps."""
     gpu_hours: float | None = Field(default=None, gt=0)
-    """Devices held x hours of training, generators and learners together."""
+    """Devices held x hours of training, generators and learners together; without GPUs, hours of CPU time."""
     flops: float | None = Field(default=None, gt=0)
     """Floating-point operations of generator and learner."""
 

@@ -52,14 +52,16 @@ class Pace:
 class Clock(Hook):
     """Counts what a run has spent so far. Values only grow, and `row` returns them for every row and checkpoint.
 
-    gpu_hours is devices x wall time of training, including idle time. It starts with `start_training`; time before that
-    is start-up. The seconds inside `aside(kind)` go into a field of their own instead.
+    gpu_hours is devices x wall time of training, including idle time. On CPUs it is the CPU time of the processes that
+    train, which does not depend on what else the machine does. It starts with `start_training`; time before that is
+    start-up. The seconds inside `aside(kind)` go into a field of their own instead.
     """
 
     def __init__(
         self,
         *,
         devices: int = 1,
+        cpu_s: Callable[[], float] | None = None,
         now: Callable[[], float] = time.monotonic,
         since: float | None = None,
         spent: Mapping[str, float] = MappingProxyType({}),
@@ -69,11 +71,15 @@ class Clock(Hook):
     ) -> None:
         """`since` is when start-up began, if before now; `spent` is what a resumed run starts from (see `larger`).
 
+        `cpu_s` counts seconds of CPU time, for a run without GPUs.
+
         `within` has counters of seconds that pass while training and are not training, such as compilation. `work`
         returns what a step added to FLOPs and tokens (see `add`).
         """
-        self._devices, self._now, self._within, self._work = devices, now, within, work
-        self._pace = pace or Pace()
+        self._now, self._within, self._work = now, within, work
+        self._devices, self._cpu_s = (0, cpu_s) if cpu_s else (devices, lambda: 0.0)
+        self._used_s = self._cpu_s()
+        self._pace = pace
         self._kind = START_UP
         self._spent = {key: float(spent.get(key, 0.0)) for key in _COUNTED}
         self._since = now() if since is None else since
@@ -88,7 +94,8 @@ class Clock(Hook):
             return
         self._update()
         training = _SECONDS[TRAINING]
-        self._reclassify("stalled", self._pace.stalled_s(self._spent[training] - self._trained_s))
+        if self._pace is not None:
+            self._reclassify("stalled", self._pace.stalled_s(self._spent[training] - self._trained_s))
         self._trained_s = self._spent[training]
         self.add(self._work(done))
         self.at_step = dict(self._spent)
@@ -135,8 +142,9 @@ class Clock(Hook):
         elapsed = max(now - self._since, 0.0)
         self._since = now
         self._spent[_SECONDS[self._kind]] += elapsed
+        before, self._used_s = self._used_s, self._cpu_s()
         if self._kind == TRAINING:
-            self._spent["gpu_hours"] += self._devices * elapsed / 3600
+            self._spent["gpu_hours"] += (self._devices * elapsed + self._used_s - before) / 3600
         for kind, read in self._within.items():
             before, self._counters[kind] = self._counters[kind], read()
             if self._kind == TRAINING:

@@ -11,7 +11,7 @@ from typing import Any
 
 from scalerl.report.alarms import Alarm, AlarmKind, AlarmNews, alarms
 from scalerl.report.columns import number_columns
-from scalerl.report.outlook import LiveForecast, preferred_axis
+from scalerl.report.outlook import Axis, LiveForecast, preferred_axis
 from scalerl.report.results import CurveResult
 from scalerl.run.clock import Clock
 from scalerl.run.hooks import Hook, RunEnd
@@ -35,17 +35,21 @@ class Health(Hook):
         clock: Clock,
         report: Callable[[Sequence[Row], Outlooks, Sequence[Alarm]], None],
         *,
+        axis: Axis | None = None,
         at_end: Callable[[str], float | None] = lambda axis: None,
         errors: Callable[[], Mapping[tuple[str, str], str]] = dict,
         num_unrewarded: Callable[[], int] = int,
         graders: str = "",
         remedies: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     ) -> None:
-        """`at_end` returns the compute at the end of the budget, `errors` and `num_unrewarded` are those of Parts.
+        """`axis` is what forecasts are made over; None for GPU-hours, or FLOPs where time per FLOP is uneven.
+
+        `at_end` returns the compute at the end of the budget, `errors` and `num_unrewarded` are those of Parts.
 
         `graders` are their names; `remedies` are the settings that help against each kind of alarm.
         """
         self._rows, self._clock, self._report = rows, clock, report
+        self._axis: Axis | None = axis
         self._at_end, self._errors, self._remedies = at_end, errors, remedies
         self._num_unrewarded, self._graders = num_unrewarded, graders
         self._news = AlarmNews()
@@ -66,7 +70,7 @@ class Health(Hook):
 
     def _outlook(self, name: str) -> CurveResult | None:
         rows = self._of_set(name)
-        axis = preferred_axis(rows)
+        axis = self._axis or preferred_axis(rows)
         return LiveForecast.from_rows(rows, self._at_end(axis), axis=axis).outlook()
 
     def _alarms(self, outlooks: Outlooks) -> list[Alarm]:
@@ -76,7 +80,8 @@ class Health(Hook):
             number_columns(metrics),
             curves=outlooks,
             evals={name: self._of_set(name) for name in outlooks},
-            spent=metrics,
+            # Uneven time is no news where time is not the axis.
+            spent=() if self._axis else metrics,
             remedies=self._remedies,
         )
         present = [self._with_grader(alarm) for alarm in raised if alarm.ended is None]

@@ -94,6 +94,11 @@ class Parts:
         return nullcontext() if self.meter is None else self.meter.fleet.paused()
 
     @property
+    def pids(self) -> list[int | None]:
+        """The processes that sample and learn beside this one."""
+        return [*([] if self.meter is None else self.meter.fleet.pids), *getattr(self.learner, "pids", ())]
+
+    @property
     def first_errors(self) -> dict[tuple[str, str], str]:
         """The first error of each grader and environment that had one, by ("grader" or "environment", name)."""
         of_turns = {} if self.turns is None else self.turns.first_errors

@@ -26,7 +26,7 @@ from scalerl.run.derive import derive
 from scalerl.run.evaluate import Evaluations, complete, outcome_columns
 from scalerl.run.health import Health
 from scalerl.run.hooks import Hook, RunEnd, state_of, train
-from scalerl.run.host import environment, frozen_objects, machine_load
+from scalerl.run.host import CpuTime, environment, frozen_objects, machine_load
 from scalerl.run.observer import RunObserver
 from scalerl.run.pack import pack_groups
 from scalerl.run.parts import Parts, build
@@ -126,6 +126,7 @@ class Run:
                 at_end=self.budget.at_end,
                 errors=lambda: self.parts.first_errors,
                 num_unrewarded=lambda: self.parts.num_unrewarded,
+                axis="flops" if self.device.type == "cpu" else None,
                 graders=", ".join(dict.fromkeys(each.judge.name for each in self.parts.inputs.eval_sets)),
                 remedies=remedies(self.recipe),
             )
@@ -235,12 +236,15 @@ def _clock(recipe: Recipe, parts: Parts, *, since: float, spent: Mapping[str, fl
             "tokens": before.decoded - earlier.decoded,
         }
 
+    on_cpu = parts.place.computes_on.type == "cpu"
     return Clock(
         devices=parts.place.num_devices,
+        cpu_s=CpuTime(lambda: parts.pids) if on_cpu else None,
         since=since,
         spent=spent,
         within={"compilation": compilation_s, **({} if turns is None else {"tools": lambda: turns.waited_s})},
-        pace=Pace(round_steps=recipe.pipeline.push_every if recipe.pipeline.drain else 1),
+        # CPU time does not stall.
+        pace=None if on_cpu else Pace(round_steps=recipe.pipeline.push_every if recipe.pipeline.drain else 1),
         work=work,
     )
 

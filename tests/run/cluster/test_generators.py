@@ -107,7 +107,7 @@ def test_generators_get_gpus_that_the_learner_does_not_use(monkeypatch, name, se
 
 def test_cpus_are_one_device_and_have_no_gpus(tmp_path):
     with ExitStack() as opened:
-        assert enter_cluster(small("rollout.generators=2"), opened, on_lost=print).num_devices == 1
+        assert enter_cluster(small("rollout.generators=2"), opened, on_lost=print).num_devices == 0
     settings = small("rollout.generators=2", "rollout.gpus_per_generator=1")
     with pytest.raises(RecipeError, match=r"gpus_per_generator is 1, and this machine has no GPU"):
         Run(settings, tmp_path / "run")

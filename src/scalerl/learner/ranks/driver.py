@@ -100,6 +100,11 @@ class RankedLearner:
             facts: list[tuple[int, ModelShape]] = self._collect()
         self.version, self.shape = facts[0]
 
+    @property
+    def pids(self) -> list[int | None]:
+        """The processes of the ranks; None for one on another machine."""
+        return [rank.link.pid for rank in self._ranks]
+
     def step(self, batch: Batch) -> dict[str, float]:
         """Train on a batch and return its metrics, which are the same on every rank."""
         metrics = self._call("step", batch)[0]

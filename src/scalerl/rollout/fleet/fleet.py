@@ -200,6 +200,11 @@ class Fleet(AnyEngine):
         return sum(seat.is_ready for seat in self._seats)
 
     @property
+    def pids(self) -> list[int | None]:
+        """The processes of the generators; None for one on another machine."""
+        return [seat.peer.link.pid for seat in self._seats]
+
+    @property
     def versions(self) -> tuple[int, ...]:
         """The version that each generator samples with, as far as is known; -1 before its first report."""
         return tuple(seat.report.version for seat in self._seats)

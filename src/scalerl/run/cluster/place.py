@@ -27,7 +27,7 @@ class Place:
     computes_on: torch.device
     """The kind of device that learner and generators compute on."""
     num_devices: int
-    """What the run pays for: every GPU that it holds, shared or not; without GPUs the nodes that it may be on."""
+    """What the run pays for: every GPU that it holds, shared or not; without GPUs 0, since CPU time is counted."""
     cpus_per_generator: float = 1.0
     """Cores that Ray reserves for each generator: one, a part where there are too few, none beside a GPU."""
     ranks: "PlacedRanks | None" = None
@@ -60,7 +60,7 @@ def enter_cluster(recipe: Recipe, opened: ExitStack, on_lost: Callable[[str], No
     return Place(
         device=torch.device("cpu") if has_ranks else here,
         computes_on=here,
-        num_devices=num_gpus(recipe) if on_gpu else 1,
+        num_devices=num_gpus(recipe) if on_gpu else 0,
         gpus=Gpus.here(recipe.learner.ranks) if has_ranks else None,
     )
 
@@ -85,7 +85,7 @@ def place_on(connection: "Connection", recipe: Recipe, opened: ExitStack) -> Pla
     return Place(
         device=torch.device("cpu"),
         computes_on=torch.device("cuda" if on_gpu else "cpu"),
-        num_devices=num_gpus(recipe) if on_gpu else min(ranks + generators, len(connection.nodes)),
+        num_devices=num_gpus(recipe) if on_gpu else 0,
         cpus_per_generator=cpus,
         ranks=placed,
         gpus=Gpus(num=ranks, bytes_each=placed.free_bytes) if on_gpu else None,
