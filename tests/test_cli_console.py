@@ -41,6 +41,28 @@ def test_what_kills_soon_leaves_no_time_for_the_step(terminal: RunTerminal, numb
     assert (terminal.stopped_by, terminal.stopping()) == (number, "now")
 
 
+def test_log_file_gets_a_line_of_progress_now_and_then(
+    terminal: RunTerminal, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    clock_s = 100.0
+    monkeypatch.setattr("scalerl.cli.console.time.monotonic", lambda: clock_s)
+    terminal.print("begun")
+    terminal.show_bar("step {task.fields[step]}", total=50, step=0)
+    for step in range(1, 51):
+        clock_s += 0.9
+        terminal.update(completed=step, step=step, description=f"train {step / 100:.2f}")
+        if step == 20:
+            terminal.print("evaluated")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "begun",
+        "  step 12, 24%  train 0.12",
+        "evaluated",
+        "  step 32, 64%  train 0.32",
+        "  step 44, 88%  train 0.44",
+    ]
+
+
 def test_run_started_with_nohup_outlives_its_terminal():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     terminal = RunTerminal()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from scalerl.logs.table import Table
 
 _PIPE_WIDTH = 160
+_LINE_S = 10.0  # in a log file, progress is a line at least this much after the line before
 _IMPATIENCE_S = 5.0  # further signals within this time of the one that stops at once belong to it
 
 
@@ -79,7 +80,8 @@ class RunTerminal(RunObserver):
         self.stopped_by: int | None = None
         """The signal that asked the run to stop."""
         self._bar: Any = None
-        self._task: Any = None
+        self._text = ""
+        self._printed_at = time.monotonic()
         self._handlers: dict[int, Any] = {}
         self._interrupted_at: float | None = None
 
@@ -109,6 +111,7 @@ class RunTerminal(RunObserver):
 
     def print(self, text: str, style: str | None = None) -> None:
         """Print one line; it is not wrapped, so that in a log file a line stays a line."""
+        self._printed_at = time.monotonic()
         try:
             self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
         except OSError:
@@ -119,9 +122,9 @@ class RunTerminal(RunObserver):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def show_bar(self, text: str, *, total: float, **fields: Any) -> None:
-        """Show a bar with the time left, on a screen only; `text` begins it and may have the fields.
+        """Show a bar with the time left; `text` begins it and may have the fields, which `update` changes.
 
-        `update` changes them.
+        Where the output is not a screen, a line is printed now and then instead.
         """
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -133,10 +136,14 @@ class RunTerminal(RunObserver):
             disable=not self.console.is_terminal,
         )
         self._bar.start()
-        self._task = self._bar.add_task("", total=total, **fields)
+        self._text = text
+        self._bar.add_task("", total=total, **fields)
 
     def update(self, **fields: Any) -> None:
-        self._bar.update(self._task, **fields)
+        (task,) = self._bar.tasks
+        self._bar.update(task.id, **fields)
+        if not self.console.is_terminal and time.monotonic() - self._printed_at > _LINE_S:
+            self.print(f"  {self._text.format(task=task)}, {task.percentage:.0f}%  {task.description}".rstrip())
 
     def close(self) -> None:
         if self._bar is not None:
