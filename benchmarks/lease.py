@@ -6,7 +6,8 @@ The seeds of the base come first, then every arm, seed by seed; or those that --
 fails is started once more, last. At the first evaluation past each share of its budget a run's forecast is sealed by
 `scalerl forecast RUN --x flops --fit-until C --seal FILE`. When the time is up, what still trains is killed and stays
 as far as it came. OUT has runs/, logs/ and sealed/, for benchmarks/study_table.py. With --keep-answers runs keep what
-was written at their evaluations (benchmarks/answers.py).
+was written at their evaluations (benchmarks/answers.py), with --generator they sample with rounded weights
+(benchmarks/rounded.py).
 """
 
 import argparse
@@ -29,6 +30,7 @@ SHARES = {"tenth": 0.1, "quarter": 0.25}
 """Shares of the budget at which a forecast is sealed."""
 SCALERL = (sys.executable, "-m", "scalerl")
 KEEPS_ANSWERS = (sys.executable, str(Path(__file__).with_name("answers.py")))
+ROUNDS = (sys.executable, str(Path(__file__).with_name("rounded.py")))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,11 +93,16 @@ def main() -> None:
     parser.add_argument("--runs", nargs="+", metavar="ARM-seedN", help="these alone, in this order")
     parser.add_argument("--no-seals", action="store_true")
     parser.add_argument("--keep-answers", action="store_true")
+    parser.add_argument(
+        "--generator", choices=("fp8", "int8", "int4", "int3"), help="round the weights that are sampled with"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
     of_study, of_recipes = divided(arguments.set)
     plan = make_plan(*load_study(arguments.study, of_study), of_recipes, gpu=True)
     train = KEEPS_ANSWERS if arguments.keep_answers else (*SCALERL, "train", "--no-plots")
+    if arguments.generator:
+        train = (*ROUNDS, arguments.generator)
     lease = Lease(out=arguments.out, train=train)
     waiting = sorted(plan.runs, key=lambda run: run.arm != plan.base.name)
     if arguments.runs:

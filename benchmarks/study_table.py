@@ -57,6 +57,9 @@ TRAINING = (
     "batch/effective",
     "loss/kl",
     "loss/entropy",
+    "loss/corrected_frac",
+    "loss/reference_kl",
+    "batch/replaced_groups",
 )
 LAG = "training/rollout/lag_mean"
 SPENT = ("completions_per_group", "groups_per_batch")

@@ -1,0 +1,66 @@
+"""Train as `scalerl train` does, with a generator that is made to differ: it samples with rounded weights.
+
+    python benchmarks/rounded.py int8 RECIPE --out RUN          fp8, int8, int4 or int3
+
+The matrices of the layers are rounded at every push, as an engine with quantised weights rounds them: fp8 (e4m3) with
+one scale per row, integers with one scale per row. The head, the embedding and the arithmetic stay as they are.
+Evaluations sample with the rounded weights, too. `benchmarks/lease.py --generator int8` trains a study with it.
+"""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LARGEST = {"fp8": 448.0, "int8": 127.0, "int4": 7.0, "int3": 3.0}
+"""The largest number of each kind; scales bring that of a row to it."""
+NOT_ROUNDED = ("embed", "lm_head", "norm", "bias")
+
+
+def rounded(weight: Tensor, kind: str) -> Tensor:
+    """Return a matrix as it is after rounding and back."""
+    wide = weight.detach().float()
+    scale = wide.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / LARGEST[kind]
+    scaled = wide / scale
+    narrow = scaled.to(torch.float8_e4m3fn).float() if kind == "fp8" else scaled.round()
+    return (narrow * scale).to(weight.dtype)
+
+
+def rounded_weights(weights: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
+    """Return all weights, the matrices of the layers rounded."""
+    return {
+        name: weight if weight.ndim != 2 or any(part in name for part in NOT_ROUNDED) else rounded(weight, kind)
+        for name, weight in weights.items()
+    }
+
+
+def round_pushes(kind: str) -> None:
+    """Make engines of this process round what they are given."""
+    from scalerl.rollout.torch.engine import TorchEngine
+
+    push = TorchEngine.push_weights
+
+    def push_rounded(self: TorchEngine, weights: Mapping[str, Any], version: int) -> None:
+        push(self, rounded_weights(weights, kind), version)
+
+    TorchEngine.push_weights = push_rounded
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=tuple(LARGEST))
+    parser.add_argument("recipe")
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    round_pushes(arguments.kind)
+    from scalerl import train
+
+    end = train(arguments.recipe, arguments.out)
+    print(f"{end.ended}: {end.reason}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""Weights of a generator that is made to differ (benchmarks/rounded.py)."""
+
+import importlib
+
+import pytest
+import torch
+
+rounding = importlib.import_module("rounded")
+
+
+@pytest.mark.parametrize(("kind", "levels"), [("int8", 255), ("int4", 15), ("int3", 7)])
+def test_rows_have_few_levels_and_keep_their_largest(kind: str, levels: int):
+    weight = torch.randn(8, 4000, generator=torch.Generator().manual_seed(0))
+    narrow = rounding.rounded(weight, kind)
+    assert max(len(row.unique()) for row in narrow) <= levels
+    torch.testing.assert_close(narrow.abs().amax(dim=1), weight.abs().amax(dim=1))
+    assert (narrow - weight).abs().max() <= 0.51 * (weight.abs().amax() / rounding.LARGEST[kind])
+
+
+def test_fp8_keeps_two_digits_of_small_weights_too():
+    weight = torch.tensor([[1.0, 0.1, 0.01, -0.3]])
+    torch.testing.assert_close(rounding.rounded(weight, "fp8"), weight, rtol=0.07, atol=0)
+
+
+def test_only_matrices_of_layers_are_rounded():
+    names = (
+        "model.embed_tokens.weight",
+        "lm_head.weight",
+        "model.norm.weight",
+        "model.layers.0.self_attn.q_proj.weight",
+    )
+    weights = {name: torch.randn(3, 5) for name in names}
+    made = rounding.rounded_weights(weights, "int4")
+    assert [name for name in names if not torch.equal(made[name], weights[name])] == [names[-1]]
