@@ -1,22 +1,24 @@
-"""The studies that need a GPU, each within one call of ten minutes. On a fresh machine first the base, then a study.
+"""Studies that need a GPU, several at a time on one, within one call of ten minutes.
 
-    python benchmarks/call.py base --seconds 560                  a base of 10M: runs/bases/10m-wide
-    python benchmarks/call.py teacher --seconds 560               a 20M model that ScaleRL trained: runs/teachers/wide
-    python benchmarks/call.py gpu-algorithms --out OUT --seconds 560 --jobs 14
-    python benchmarks/call.py gpu-mismatch --generator int8 --out OUT --seconds 290
-    python benchmarks/call.py gpu-algorithms --check              every arm takes two steps with the tiny base, on a CPU
+    python benchmarks/call.py gpu-algorithms gpu-interactions --out OUT --seconds 560 --jobs 14
+    python benchmarks/call.py gpu-mismatch:fp8 gpu-mismatch:int4 --out OUT --seconds 560 --jobs 11
+    python benchmarks/call.py gpu-algorithms --arms scalerl,band --out OUT
+    python benchmarks/call.py gpu-algorithms gpu-critic --check   every arm takes two steps with the tiny base, on a CPU
 
     gpu-algorithms    corrections, entropy control, imitation, KL to the start, refill      18 runs
-    gpu-distillation  a teacher, the reward, both, oneself; needs the teacher                8 runs
-    gpu-mismatch      a generator that differs: corrections at lags of 8 and 32              8 runs per generator
+    gpu-distillation  a teacher, the reward, both, oneself                                   8 runs
+    gpu-mismatch:fp8  a generator that differs: corrections at lags of 8 and 32              8 runs per generator
     gpu-interactions  loss x precision x averaging                                          16 runs
     gpu-reuse         500 and 2,000 problems again and again, against fresh ones             8 runs of twice the length
     gpu-batch-rate    half and double the batch, three learning rates each                  14 runs
     tiny-seeds        five seeds of ScaleRL and GRPO                                         10 short runs
+    gpu-smollm2-tools SmolLM2-135M with a calculator                                         2 runs
 
-A run of 1.2e15 FLOPs takes about 20 s of an H200 that fourteen runs share (docs/results/forward.md). OUT has lease.txt,
-runs.csv.gz for benchmarks/study_table.py, sealed/ with forecasts, and the logs of runs. Runs share the GPU under CUDA's
-MPS where that is installed. What is left when the time is up is cut, and its curve kept as far as it came.
+Runs are processes that share the GPU, under CUDA's MPS where that is installed. They start in the order of the studies,
+the base's first. A model that runs need (a base, a teacher) and that is not under runs/ is made beside them, and they
+wait for it. When the time is up, what still trains is cut and its curve kept as far as it came. OUT gets lease.txt,
+logs of what was made, and studies.tar.xz: a folder per study with its runs (no checkpoints) and their logs. With
+--keep-base OUT also gets the 10M base in pieces, for another machine.
 """
 
 import argparse
@@ -24,12 +26,18 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from lease import Lease, folders_missing, runs_of, train_all, trainer
+
+from scalerl.study.die_with_parent import dying_with_parent
+
 ROOT = Path(__file__).parents[1]
-BASE, TEACHER = Path("runs/bases/10m-wide"), Path("runs/teachers/wide")
+WIDE, TEACHER, TOOLS = Path("runs/bases/10m-wide"), Path("runs/teachers/wide"), Path("runs/smollm2-tools-base")
 TINY = (
     *("model.path=tiny-base", "rollout.slots=128", "rollout.context=64", "learner.micro_batch_tokens=4096"),
     *("task.num_problems=200", 'task.operations="+-"', "task.min_terms=3", "task.max_terms=5", "task.max_number=20"),
@@ -38,72 +46,136 @@ TINY = (
     *("evaluation.samples_per_prompt=2", "budget.steps=2", "checkpoint.every=1000"),
 )  # fmt: skip
 """What makes a run of any of these studies take seconds on a CPU; arms keep what they are about."""
-
-
-def called(*words: str, log: Path | None = None, seconds: float | None = None) -> int:
-    """Run a script of this folder or a command of scalerl; return its exit code, 124 if it was cut."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    with (log or Path(os.devnull)).open("ab") as file:
-        process = subprocess.Popen(
-            [sys.executable, *words], stdout=file if log else None, stderr=subprocess.STDOUT, env=environment
-        )
-        try:
-            return process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            return 124
-
-
-def start_mps() -> None:
-    """Let processes share the GPU, where the daemon is installed; a second one is harmless."""
-    if daemon := shutil.which("nvidia-cuda-mps-control"):
-        folder = tempfile.mkdtemp(prefix="mps-")
-        os.environ["CUDA_MPS_PIPE_DIRECTORY"] = os.environ["CUDA_MPS_LOG_DIRECTORY"] = folder
-        subprocess.run([daemon, "-d"], check=False)
+PIECE = 14 << 20
+"""Bytes of a piece of the base."""
+KEPT = (".json", ".jsonl", ".toml", ".txt", ".log", ".csv")
 
 
 def script(name: str) -> str:
     return str(ROOT / "benchmarks" / name)
 
 
-def make_base(seconds: float, *, size: str = "10m", out: Path = BASE, steps: int | None = None) -> None:
-    more = [] if steps is None else ["--steps", str(steps)]
-    words = ("--size", size, "--recipe", "wide-arithmetic", "--out", str(out), *more)
-    if not out.exists() and called(script("bases/make_base.py"), *words, seconds=seconds):
-        sys.exit(f"the base {out} was not made")
+def run_whole(*words: str) -> None:
+    subprocess.run(dying_with_parent([sys.executable, *words]), check=True)
 
 
-def make_teacher(seconds: float) -> None:
-    """Train a 20M model with ScaleRL for the time that is left, and export it."""
-    began, base, out = time.monotonic(), Path("runs/bases/20m-wide"), TEACHER.with_name("lease")
-    make_base(0.6 * seconds, size="20m", out=base, steps=2400)
-    left = seconds - (time.monotonic() - began) - 30
-    words = ("--out", str(out), "--runs", "20m-seed0", "--jobs", "1", "--seconds", f"{left:.0f}", "--no-seals")
-    called(script("lease.py"), "gpu-wide-size", *words, "--set", "checkpoint.every=20")
-    called("-m", "scalerl", "export", str(out / "runs" / "20m-seed0"), "--out", str(TEACHER))
-    if not TEACHER.exists():
-        sys.exit("the teacher was not made")
+def make_base(out: Path, size: str, *steps: str, finish: Callable[[Path], None] = lambda folder: None) -> None:
+    """Make a base under another name, and rename it when it is whole."""
+    if out.exists():
+        return
+    half = out.with_name(f"{out.name}.half")
+    for rest in (half, half.with_name(f"{half.name}.checkpoints")):
+        shutil.rmtree(rest, ignore_errors=True)  # of an earlier call that was cut
+    words = (script("bases/make_base.py"), "--size", size, "--recipe", "wide-arithmetic", "--out", str(half), *steps)
+    run_whole(*words)
+    finish(half)
+    half.rename(out)
 
 
-def run_study(study: str, out: Path, *, seconds: float, jobs: int, generator: str, changes: list[str]) -> None:
-    """Train a study for so many seconds, and write its evaluations as one table."""
+def make_wide() -> None:
+    make_base(WIDE, "10m", finish=halve)
+
+
+def halve(folder: Path) -> None:
+    """Round the weights to 16 bits, so that the base travels; on every machine it is the same."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    file = folder / "model.safetensors"
+    save_file({name: weight.to(torch.bfloat16) for name, weight in load_file(file).items()}, file, {"format": "pt"})
+
+
+def make_teacher() -> None:
+    """Train a 20M model with ScaleRL for two minutes, and export it."""
+    out = TEACHER.with_name("lease")
+    make_base(Path("runs/bases/20m-wide"), "20m", "--steps", "2400")
+    lease = Lease(out=out, train=trainer())
+    run = next(run for run in runs_of("gpu-wide-size", ["checkpoint.every=20"]) if run.name == "20m-seed0")
+    train_all([(lease, run)], jobs=1, seconds=150, seals=False)
+    words = ("-m", "scalerl", "export", str(out / "runs" / run.name), "--out", str(TEACHER.with_name("half")))
+    run_whole(*words)
+    TEACHER.with_name("half").rename(TEACHER)
+
+
+def make_tools() -> None:
+    half = TOOLS.with_name("half")
+    run_whole("-m", "scalerl", "sft", "smollm2-tools", "--out", str(half))
+    half.rename(TOOLS)
+
+
+MAKERS = {WIDE: make_wide, TEACHER: make_teacher, TOOLS: make_tools}
+
+
+def start_mps() -> None:
+    """Let processes share the GPU, where the daemon is installed."""
+    if daemon := shutil.which("nvidia-cuda-mps-control"):
+        folder = tempfile.mkdtemp(prefix="mps-")
+        os.environ["CUDA_MPS_PIPE_DIRECTORY"] = os.environ["CUDA_MPS_LOG_DIRECTORY"] = folder
+        subprocess.run([daemon, "-d"], check=False)
+
+
+def start_maker(path: Path, out: Path) -> subprocess.Popen[bytes]:
+    with (out / f"{path.name}.log").open("wb") as log:
+        command = dying_with_parent([sys.executable, __file__, "--make", str(path)])
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+
+def run_studies(studies: list[str], out: Path, *, seconds: float, jobs: int, arms: str, changes: list[str]) -> None:
+    """Train the studies for so many seconds, and pack what they wrote."""
     began = time.monotonic()
-    start_mps()
-    if not study.startswith("tiny") and not any(change.startswith("model.path=") for change in changes):
-        make_base(0.6 * seconds)
     out.mkdir(parents=True, exist_ok=True)
-    words = [study, "--out", str(out), "--jobs", str(jobs)]
-    words += ["--generator", generator] if generator else []
-    words += [word for change in changes for word in ("--set", change)]
-    left = seconds - (time.monotonic() - began) - 20
-    called(script("lease.py"), *words, "--seconds", f"{left:.0f}", log=out / "lease.txt")
-    runs = sorted(map(str, (out / "runs").iterdir()))
-    called(script("study_table.py"), "write", str(out / "runs.csv.gz"), *runs)
-    print((out / "lease.txt").read_text()[-4000:])
+    start_mps()
+    with tempfile.TemporaryDirectory() as folder:
+        waiting = []
+        for study in studies:
+            name, _, generator = study.partition(":")
+            lease = Lease(out=Path(folder) / study.replace(":", "-"), train=trainer(generator=generator))
+            waiting += [(lease, run) for run in runs_of(name, changes) if not arms or run.arm in arms.split(",")]
+        missing = {Path(path) for _, run in waiting for path in folders_missing(run)}
+        if unknown := missing - MAKERS.keys():
+            sys.exit(f"nobody makes {', '.join(map(str, unknown))}")
+        makers = [start_maker(path, out) for path in missing]
+        left = train_all(
+            waiting,
+            jobs=jobs,
+            seconds=seconds - (time.monotonic() - began),
+            seals=False,
+            being_made=lambda: any(maker.poll() is None for maker in makers),
+        )
+        for maker in makers:
+            maker.kill()
+            maker.wait()
+        print(f"{len(left)} runs not started: {', '.join(run.name for run in left)}", flush=True)
+        pack(Path(folder), out / "studies.tar.xz")
 
 
-def check(study: str, generator: str) -> None:
+def pack(folder: Path, target: Path) -> None:
+    """Pack the small files of run folders: metrics, evaluations, recipe, status, logs."""
+    with tarfile.open(target, "w:xz", preset=2) as packed:
+        for path in small_files(folder):
+            packed.add(path, path.relative_to(folder))
+
+
+def small_files(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.suffix in KEPT and "checkpoint" not in str(path.relative_to(folder)):
+            yield path
+
+
+def keep_base(out: Path) -> None:
+    """Write the 10M base in pieces; `cat base.tar.* | tar x` makes it anew."""
+    if not WIDE.exists():
+        print(f"{WIDE} was not made")
+        return
+    with tempfile.NamedTemporaryFile() as file:
+        with tarfile.open(file.name, "w:xz") as packed:
+            packed.add(WIDE)
+        content = Path(file.name).read_bytes()
+    for place, start in enumerate(range(0, len(content), PIECE)):
+        (out / f"base.tar.{place}").write_bytes(content[start : start + PIECE])
+
+
+def check(study: str) -> None:
     """Take two steps of every arm, with the tiny base on this machine, and print a few of its columns."""
     from rounded import round_pushes
 
@@ -113,6 +185,7 @@ def check(study: str, generator: str) -> None:
     from scalerl.study.plan import make_plan
     from scalerl.study.spec import load_study
 
+    study, _, generator = study.partition(":")
     if generator:
         round_pushes(generator)
     for arm in make_plan(*load_study(study), gpu=True).arms:
@@ -136,23 +209,27 @@ SHOWN = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", help="base, teacher, or a study")
+    parser.add_argument("studies", nargs="*", metavar="STUDY[:GENERATOR]")
     parser.add_argument("--out", type=Path, default=Path("runs/call"))
     parser.add_argument("--seconds", type=float, default=560.0)
     parser.add_argument("--jobs", type=int, default=14)
-    parser.add_argument("--generator", default="", help="round the generator's weights: fp8, int8, int4 or int3")
+    parser.add_argument("--arms", default="", help="these alone, divided by commas")
+    parser.add_argument("--keep-base", action="store_true")
+    parser.add_argument("--make", type=Path, help="make this model alone")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
-    if arguments.check:
-        check(arguments.stage, arguments.generator)
-    elif arguments.stage == "base":
-        make_base(arguments.seconds)
-    elif arguments.stage == "teacher":
-        make_teacher(arguments.seconds)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if arguments.make:
+        MAKERS[arguments.make]()
+    elif arguments.check:
+        for study in arguments.studies:
+            check(study)
     else:
-        given = {name: getattr(arguments, name) for name in ("seconds", "jobs", "generator")}
-        run_study(arguments.stage, arguments.out, changes=arguments.set, **given)
+        given = {name: getattr(arguments, name) for name in ("seconds", "jobs", "arms")}
+        run_studies(arguments.studies, arguments.out, changes=arguments.set, **given)
+        if arguments.keep_base:
+            keep_base(arguments.out)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ fails is started once more, last. At the first evaluation past each share of its
 `scalerl forecast RUN --x flops --fit-until C --seal FILE`. When the time is up, what still trains is killed and stays
 as far as it came. OUT has runs/, logs/ and sealed/, for benchmarks/study_table.py. With --keep-answers runs keep what
 was written at their evaluations (benchmarks/answers.py), with --generator they sample with rounded weights
-(benchmarks/rounded.py).
+(benchmarks/rounded.py). benchmarks/call.py runs several studies in one lease.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ class Lease:
         return time.monotonic() - self.began
 
     def say(self, text: str) -> None:
-        print(f"{self.spent:6.1f} s  {text}", flush=True)
+        print(f"{self.spent:6.1f} s  {self.out.name}: {text}", flush=True)
 
     def start(self, run: PlannedRun) -> subprocess.Popen[bytes]:
         recipe = self.out / "recipes" / f"{run.name}.json"
@@ -84,6 +85,70 @@ def evaluations(folder: Path) -> list[Any]:
         return []
 
 
+def folders_missing(run: PlannedRun) -> list[str]:
+    """Return the folders of models that a run names and that nobody has made yet."""
+    named = (run.recipe.model.path, getattr(run.recipe.kl.reference, "path", ""))
+    return [path for path in named if path and "/" in path and "://" not in path and not Path(path).exists()]
+
+
+def train_all(
+    waiting: list[tuple[Lease, PlannedRun]],
+    *,
+    jobs: int,
+    seconds: float,
+    seals: bool = True,
+    being_made: Callable[[], bool] = lambda: False,
+) -> list[PlannedRun]:
+    """Train these runs, `jobs` at a time, until all have ended or the time is up; return those that never began.
+
+    A run whose model is not there yet is passed over while `being_made` says that somebody makes one.
+    """
+    clock = waiting[0][0]
+    again: set[int] = set()
+    running: list[tuple[Lease, PlannedRun, subprocess.Popen[bytes]]] = []
+    while (waiting or running) and clock.spent < seconds:
+        ready = [item for item in waiting if not (being_made() and folders_missing(item[1]))]
+        for lease, run in ready[: jobs - len(running)]:
+            waiting.remove((lease, run))
+            running.append((lease, run, lease.start(run)))
+            lease.say(f"{run.name} started")
+        for lease, run, process in list(running):
+            if seals:
+                lease.seal(run)
+            if process.poll() is not None:
+                running.remove((lease, run, process))
+                if process.returncode and id(run) not in again:
+                    again.add(id(run))
+                    shutil.rmtree(lease.out / "runs" / run.name, ignore_errors=True)
+                    waiting.append((lease, run))
+                lease.say(f"{run.name} ended, exit code {process.returncode}: {last_evaluation(lease, run)}")
+        time.sleep(0.5)
+    for lease, run, process in running:
+        process.kill()
+        process.wait()
+        lease.say(f"{run.name} cut: {last_evaluation(lease, run)}")
+    return [run for _, run in waiting]
+
+
+def last_evaluation(lease: Lease, run: PlannedRun) -> str:
+    row = (evaluations(lease.out / "runs" / run.name) or [{}])[-1]
+    return f"{row.get('reward')} at step {row.get('step')}"
+
+
+def runs_of(study: str, changes: Sequence[str]) -> list[PlannedRun]:
+    """Return the runs of a study, those of its base first."""
+    of_study, of_recipes = divided(changes)
+    plan = make_plan(*load_study(study, of_study), of_recipes, gpu=True)
+    return sorted(plan.runs, key=lambda run: run.arm != plan.base.name)
+
+
+def trainer(*, keep_answers: bool = False, generator: str = "") -> tuple[str, ...]:
+    """Return the words of a command that trains a recipe."""
+    if generator:
+        return (*ROUNDS, generator)
+    return KEEPS_ANSWERS if keep_answers else (*SCALERL, "train", "--no-plots")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study")
@@ -93,50 +158,20 @@ def main() -> None:
     parser.add_argument("--runs", nargs="+", metavar="ARM-seedN", help="these alone, in this order")
     parser.add_argument("--no-seals", action="store_true")
     parser.add_argument("--keep-answers", action="store_true")
-    parser.add_argument(
-        "--generator", choices=("fp8", "int8", "int4", "int3"), help="round the weights that are sampled with"
-    )
+    parser.add_argument("--generator", default="", help="round the weights that are sampled with, as fp8, int8 ...")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
-    of_study, of_recipes = divided(arguments.set)
-    plan = make_plan(*load_study(arguments.study, of_study), of_recipes, gpu=True)
-    train = KEEPS_ANSWERS if arguments.keep_answers else (*SCALERL, "train", "--no-plots")
-    if arguments.generator:
-        train = (*ROUNDS, arguments.generator)
+    train = trainer(keep_answers=arguments.keep_answers, generator=arguments.generator)
     lease = Lease(out=arguments.out, train=train)
-    waiting = sorted(plan.runs, key=lambda run: run.arm != plan.base.name)
+    runs = runs_of(arguments.study, arguments.set)
     if arguments.runs:
-        named = {run.name: run for run in plan.runs}
-        waiting = [named[name] for name in arguments.runs]
-    again: set[str] = set()
-    running: dict[str, tuple[PlannedRun, subprocess.Popen[bytes]]] = {}
-    while (waiting or running) and lease.spent < arguments.seconds:
-        while waiting and len(running) < arguments.jobs:
-            run = waiting.pop(0)
-            running[run.name] = run, lease.start(run)
-            lease.say(f"{run.name} started")
-        for name, (run, process) in list(running.items()):
-            if not arguments.no_seals:
-                lease.seal(run)
-            if process.poll() is not None:
-                del running[name]
-                if process.returncode and name not in again:
-                    again.add(name)
-                    shutil.rmtree(arguments.out / "runs" / name, ignore_errors=True)
-                    waiting.append(run)
-                row = (evaluations(arguments.out / "runs" / name) or [{}])[-1]
-                lease.say(
-                    f"{name} ended, exit code {process.returncode}: {row.get('reward')} at step {row.get('step')}"
-                )
-        time.sleep(0.5)
-    for name, (_, process) in running.items():
-        process.kill()
-        process.wait()
-        row = (evaluations(arguments.out / "runs" / name) or [{}])[-1]
-        lease.say(f"{name} cut: {row.get('reward')} at step {row.get('step')}")
+        named = {run.name: run for run in runs}
+        runs = [named[name] for name in arguments.runs]
+    waiting = [(lease, run) for run in runs]
+    left = train_all(waiting, jobs=arguments.jobs, seconds=arguments.seconds, seals=not arguments.no_seals)
     for process in lease.sealing:
         process.wait()
-    lease.say(f"{len(lease.sealed)} forecasts sealed, {len(waiting)} runs not started")
+    lease.say(f"{len(lease.sealed)} forecasts sealed, {len(left)} runs not started")
 
 
 if __name__ == "__main__":
