@@ -38,15 +38,19 @@ def rounded_weights(weights: Mapping[str, Tensor], kind: str) -> dict[str, Tenso
 
 
 def round_pushes(kind: str) -> None:
-    """Make engines of this process round what they are given."""
+    """Make engines of this process round what they are given, and what they begin with."""
     from scalerl.rollout.torch.engine import TorchEngine
 
-    push = TorchEngine.push_weights
+    begin, load = TorchEngine.__init__, TorchEngine._load
 
-    def push_rounded(self: TorchEngine, weights: Mapping[str, Any], version: int) -> None:
-        push(self, rounded_weights(weights, kind), version)
+    def begin_rounded(self: TorchEngine, *given: Any, **settings: Any) -> None:
+        begin(self, *given, **settings)
+        self._load(dict(self._own), self.version)
 
-    TorchEngine.push_weights = push_rounded
+    def load_rounded(self: TorchEngine, weights: Mapping[str, Any], version: int) -> None:
+        load(self, rounded_weights(weights, kind), version)
+
+    TorchEngine.__init__, TorchEngine._load = begin_rounded, load_rounded
 
 
 def main() -> None:

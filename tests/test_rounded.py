@@ -4,6 +4,9 @@ import importlib
 
 import pytest
 import torch
+from tiny_models import SAMPLED, sampled_model
+
+from scalerl.rollout.torch.engine import TorchEngine
 
 rounding = importlib.import_module("rounded")
 
@@ -32,3 +35,18 @@ def test_only_matrices_of_layers_are_rounded():
     weights = {name: torch.randn(3, 5) for name in names}
     made = rounding.rounded_weights(weights, "int4")
     assert [name for name in names if not torch.equal(made[name], weights[name])] == [names[-1]]
+
+
+def test_engines_begin_and_go_on_with_rounded_weights(monkeypatch):
+    for name in ("__init__", "_load"):
+        monkeypatch.setattr(TorchEngine, name, getattr(TorchEngine, name))  # restored afterwards
+    rounding.round_pushes("int3")
+    model = sampled_model(SAMPLED["llama"])
+    engine = TorchEngine(model, slots=1, max_length=16, stop_tokens=[0])
+    projection = "model.layers.0.mlp.up_proj.weight"
+    given = dict(model.state_dict())
+    assert len(engine._own[projection][0].unique()) <= 7 < len(given[projection][0].unique())
+    given[projection] = 2 * given[projection]
+    engine.push_weights({name: given[name] for name in dict(model.named_parameters())}, 1)
+    torch.testing.assert_close(engine._own[projection], rounding.rounded(given[projection], "int3"))
+    engine.close()
