@@ -5,6 +5,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,3 +75,36 @@ def test_names_are_clean_where_they_enter(tmp_path: Path) -> None:
     assert len(curves) == 2
     assert all(text.isprintable() for text in texts)
     assert "no file matches" in fault(tmp_path / f"{evil}.csv")
+
+
+REPEATED = (
+    *(
+        "9",
+        "9,",
+        "9.",
+        "a",
+        "a ",
+        "  ",
+        "- ",
+        "{",
+        "{'",
+        "'a': 1, ",
+        "a=",
+        "a:",
+        "step ",
+        "1/",
+        "5%|#| 1/2 [",
+        "[",
+        "(",
+    ),
+    *("|", "\x1b[", "\x1b]", "a_", "1:", "9h ", "np.float64(", "Evaluat", "(pid=", "\t", ";", '","', "a - ", "1,000"),
+)
+
+
+@pytest.mark.parametrize("begin", ["", "step:1 - a:", "{'a': ", "step,reward\n1,"])
+def test_no_line_takes_long(tmp_path: Path, begin: str) -> None:
+    for part in REPEATED:
+        path = write(tmp_path / "a.log", begin + part * (60_000 // len(part)) + "/\n")
+        began = time.process_time()
+        fault(path)
+        assert time.process_time() - began < 1, part

@@ -1,14 +1,15 @@
 """Which column is which, by which rule; how compute is counted; and what tells curves apart."""
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 from log_texts import STEPS
-from read_logs import Content, fault, names, planned, read, write
+from read_logs import Content, fault, planned, read, write
 
-from scalerl.logs.plan import OUR_RULES, RULES
+from scalerl.logs.series import uneven_steps
 
 # Compute
 
@@ -113,7 +114,7 @@ def test_columns_are_recognised_in_the_order_documented(
 
 
 def test_what_else_could_be_the_reward_is_named(tmp_path: Path) -> None:
-    row = {"step": 1, "eval/aime/acc": 0.1, "eval/math/acc": 0.2, "eval/math/score": 0.3, "eval/empty/acc": None, "reward": 0.4}
+    row = {"step": 1, "eval/aime/acc": 0.1, "eval/math/acc": 0.2, "eval/math/score": 0.3, "eval/empty/acc": None}
     found = [planned(write(tmp_path / "a", given)).roles["y"] for given in ([row], _every(eval__acc=40, reward=1))]
     assert [(why.rule, why.others, why.too_few) for why in found] == [
         ("evaluation", ["eval/math/acc", "eval/math/score"], {}),
@@ -121,3 +122,101 @@ def test_what_else_could_be_the_reward_is_named(tmp_path: Path) -> None:
     ]
 
 
+# Which rule made a decision
+
+
+@pytest.mark.parametrize(
+    "header, row, options, role, expected",
+    [
+        ("global_step,reward", (1, 0.5), {}, "step", ("global_step", "named_step")),
+        ("step,reward", (1, 0.5), {"y": "reward"}, "y", ("reward", "option")),
+        ("step,eval/acc,reward", (1, 0.5, 0.4), {}, "y", ("eval/acc", "evaluation")),
+        ("step,quality", (1, 0.5), {}, "y", ("quality", "only_numbers")),
+        ("step,reward,timing_s_step", (1, 0.5, 36), {}, "hours", ("timing_s_step", "per_step")),
+        ("step,reward,t_rollout,t_train", (1, 0.5, 30, 6), {}, "hours", ("t_rollout", "per_step")),
+        ("step,reward,_runtime", (1, 0.5, 36), {}, "hours", ("_runtime", "elapsed")),
+        ("step,reward,timestamp", (1, 0.5, 1.7e9), {}, "hours", ("timestamp", "clock")),
+        ("step,reward,step_time", (1, 0.5, 36), {"gpus": 2}, "gpu_hours", ("hours", "times_gpus")),
+        ("step,reward,num_tokens", (1, 0.5, 100), {}, "tokens", ("num_tokens", "total")),
+        ("step,reward,perf/total_num_tokens", (1, 0.5, 100), {}, "tokens", ("perf/total_num_tokens", "per_step")),
+        ("step,reward", (1, 0.5), {}, "label", ("file", "labels_that_explain")),
+    ],
+)
+def test_rule_of_a_decision(
+    tmp_path: Path, header: str, row: tuple[Any, ...], options: dict[str, Any], role: str, expected: tuple[str, str]
+) -> None:
+    plan = planned(write(tmp_path / "log.csv", (header, [row])), **options)
+    assert (plan[role], plan.roles[role].rule) == expected
+
+
+# What tells curves apart
+
+BY_STEP = [(step, reward) for step, reward in STEPS[:8]]
+
+
+@pytest.mark.parametrize(
+    "columns, labels, apart, repeats",
+    [
+        ("arm,seed", [("a", 0), ("a", 1), ("b", 0)], ["file", "arm"], ["seed"]),
+        ("recipe,run", [("a", "r1"), ("a", "r2"), ("b", "r3")], ["file", "recipe"], ["run"]),
+        ("figure,curve", [("one", "x"), ("one", "y"), ("two", "z")], ["file", "curve"], []),
+        ("benchmark,model", [("x", "p"), ("x", "q"), ("y", "p"), ("y", "q")], ["file", "model", "benchmark"], []),
+        ("run,seed", [("r0", 0), ("r1", 1)], ["file"], ["seed"]),
+        ("run,host", [("r0", "m"), ("r1", "m")], ["file", "run"], []),
+    ],
+)
+@pytest.mark.parametrize("by_step", [False, True])
+def test_as_few_labels_as_explain_the_order(
+    tmp_path: Path, columns: str, labels: list[tuple[Any, ...]], apart: list[str], repeats: list[str], by_step: bool
+) -> None:
+    rows = [(*label, *row) for label in labels for row in BY_STEP]
+    rows = sorted(rows, key=lambda row: row[-2]) if by_step else rows
+    label = planned(write(tmp_path / "log.csv", (f"{columns},step,reward", rows))).roles["label"]
+    assert (label.columns, label.others) == (apart, repeats)
+
+
+def test_word_that_explains_nothing_separates_nothing(tmp_path: Path) -> None:
+    rows = [(step, reward, "ok" if step % 3 else "slow") for step, reward in STEPS]
+    [series] = read(write(tmp_path / "log.csv", ("step,reward,status", rows)))
+    assert len(series.compute) == 40
+
+
+# The same curve on every axis
+
+AXES = "step,num_tokens,timing_s/step,cost,reward"
+
+
+def _arm(path: Path, tokens: float, seconds: float) -> Path:
+    return write(path, (AXES, [(s, tokens * s, seconds, 0.1 * s, r) for s, r in STEPS]))
+
+
+def test_curve_is_known_on_every_axis_of_its_log(tmp_path: Path) -> None:
+    [series] = read(_arm(tmp_path / "a.csv", 100, 36))
+    assert (series.x_label, sorted(series.axes)) == ("num_tokens", ["cost", "hours", "step", "tokens"])
+    for axis, unit in (("tokens", 100), ("hours", 0.01), ("step", 1), ("cost", 0.1)):
+        moved = series.on(axis)
+        assert (moved.compute.tolist(), moved.reward.tolist()) == (
+            pytest.approx([unit * step for step, _ in STEPS]), [reward for _, reward in STEPS],
+        )  # fmt: skip
+    assert series.step_costs == pytest.approx({"tokens": 100, "hours": 0.01, "cost": 0.1})
+
+
+def test_uneven_steps_are_noticed(tmp_path: Path) -> None:
+    curves = read(_arm(tmp_path / "a.csv", 100, 36), _arm(tmp_path / "b.csv", 110, 72))
+    assert uneven_steps(curves) == {"hours": pytest.approx(2)}
+    assert uneven_steps(curves[:1]) == {}
+
+
+def test_logs_are_read_on_the_first_axis_that_all_have(tmp_path: Path) -> None:
+    paths = [
+        _arm(tmp_path / "a.csv", 100, 36),
+        write(tmp_path / "b.csv", ("step,step_time,reward", [(s, 9, r) for s, r in STEPS])),
+    ]
+    assert [series.x_label for series in read(*paths)] == ["hours", "hours"]
+    assert [series.x_label for series in read(paths[0])] == ["num_tokens"]
+
+
+def test_series_can_be_read_in_another_process(tmp_path: Path) -> None:
+    path = _arm(tmp_path / "a.csv", 100, 36)
+    [series] = pickle.loads(pickle.dumps(read(path)))
+    assert (series.name, series.plan["y"].rule, len(series.axes["hours"])) == ("a", "training", 40)

@@ -18,8 +18,8 @@ from scalerl import store
 from scalerl.errors import InputError
 from scalerl.logs.axes import disagreement, preferred_axis
 from scalerl.logs.names import curve_names, file_names
-from scalerl.logs.series import Series
 from scalerl.logs.selection import SCALES, YScale
+from scalerl.logs.series import Series
 
 ARMS = [("a", 1, 0.3), ("a", 2, 0.4), ("b", 1, 0.5), ("b", 2, 0.6)]
 
@@ -536,7 +536,7 @@ FAULTS: list[tuple[str, list[Any], dict[str, Any], str]] = [
     *[(AXES, FIRST, {"gpus": gpus}, "is not a number of GPUs") for gpus in (0, -1, float("nan"))],
     (CHOSEN, ARMS, {"where": (("arm", "c"),)}, "--where arm=c matches no row"),
     (CHOSEN, ARMS, {"where": (("arm", "c"),)}, "the values there are a, b."),
-    (PLAIN, [(1, ""), ("", 0.5)], {}, "1 have a number for 'gpu_hours' and 1 have a number for 'reward', but none for both"),
+    (PLAIN, [(1, ""), ("", 0.5)], {}, "1 have a number for 'gpu_hours' and 1 have a number for 'reward', but"),
     (CHOSEN, [("a", 1, "x"), ("b", 1, "inf")], {"by": ("arm",)}, "no usable curve among 2; the first, a:"),
     # of a curve
     (PLAIN, [(1, 39.9)], {"start": -1, "y_scale": "100"}, "--start -1 is outside [0, 100]"),

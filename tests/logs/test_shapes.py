@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from log_texts import R, STEPS, cells, lines, printed
+from log_texts import STEPS, R, cells, lines, printed
 from read_logs import fault, kinds, names, planned, read, write
 
 from scalerl.logs import Series
@@ -29,8 +29,12 @@ def test_one_sparse_column_per_run(tmp_path: Path) -> None:
 
 # 2 and 11: the bar of vLLM between the word and its values
 
-BAR = "Processed prompts: 100%|####| 512/512 [00:04<00:00, 118.2it/s, est. speed input: 9000 toks/s, output: 12 toks/s]\n"
-TALLY = "histogram:  {{'correct with both format and answer reward 1': {}, 'format reward 1 and answer reward 0': {}}}\n"
+BAR = (
+    "Processed prompts: 100%|####| 512/512 [00:04<00:00, 118.2it/s, est. speed input: 9000 toks/s, output: 12 toks/s]\n"
+)
+TALLY = (
+    "histogram:  {{'correct with both format and answer reward 1': {}, 'format reward 1 and answer reward 0': {}}}\n"
+)
 
 
 @pytest.mark.parametrize("bar", ["", BAR])
@@ -67,6 +71,32 @@ def test_step_of_trl_is_that_of_the_bar(tmp_path: Path) -> None:
     assert curves[2].reward[-1] == pytest.approx(0.75 * R[-1], abs=1e-4)
 
 
+def test_bar_of_a_notebook_comes_before_a_counter_of_some_prints(tmp_path: Path) -> None:
+    text = ""
+    for step, reward in STEPS:
+        text += f" {step}% {step}/40 [01:40<1:50:05, 33.53s/it][*] sync #{step}: 28 weights pushed\n"
+        text += f"[!] TAGS DETECTED (Step {step - 1})\n    tags: ['1']\n" if step % 3 else ""
+        text += f"{{'loss': 0.0, 'reward': {reward}, 'epoch': 0.0}}\n"
+    [series] = read(write(tmp_path / "train.log", text))
+    assert points(series) == STEPS
+
+
+def test_bar_with_a_named_counter_begins_a_block(tmp_path: Path) -> None:
+    bar = "Epoch {step}/40: 100%|####| 9375/9375 [2:15:32<00:00, 1.15it/s]\n"
+    bar += "  train/loss: 1.2\n  train/reward_mean: {reward}\n"
+    [series] = read(write(tmp_path / "train.log", printed(bar)))
+    assert points(series) == STEPS
+
+
+def test_step_in_brackets(tmp_path: Path) -> None:
+    line = "I0325 14:08:24.184369 130245504009792 writer.py:48] [{step}00] {name}"
+    text = "".join(
+        line.format(step=s, name=f"reward={r}, loss=0.1\n") + line.format(step=s, name="rate=2\n") for s, r in STEPS
+    )
+    [series] = read(write(tmp_path / "train.log", text))
+    assert points(series) == [(100 * step, reward) for step, reward in STEPS]
+
+
 # 4 and 11
 
 
@@ -75,9 +105,11 @@ def test_blocks_of_nemo_rl_outlive_boxes_and_bars(tmp_path: Path) -> None:
     for step, reward in [(at, round(0.2 + at / 200, 4)) for at in range(1, 51)]:
         text += f"(pid=7) ========== Step {step}/50 ==========\n{BAR}"
         if step % 10 == 0:
-            text += "Starting validation at step {0}...\n+----+\n| TRAINING STEP {0} |\n+----+\n".format(step) + BAR
+            text += f"Starting validation at step {step}...\n+----+\n| TRAINING STEP {step} |\n+----+\n" + BAR
             text += "  \u2022 Avg Reward: 0.9\nValidation Results:\n    \u2022 Accuracy: 0.9\n"
-        text += f"Training Results:\n  \u2022 Loss: 0.01\n  \u2022 Avg Reward: {reward}\n  \u2022 Total step time: 36.00s\n"
+        text += (
+            f"Training Results:\n  \u2022 Loss: 0.01\n  \u2022 Avg Reward: {reward}\n  \u2022 Total step time: 36.00s\n"
+        )
     plan = planned(write(tmp_path / "ray.log", text))
     assert (plan["y"], plan.roles["y"].too_few) == ("Avg Reward", {"eval/Accuracy": 5, "eval/Avg Reward": 5})
     [series] = read(tmp_path / "ray.log", x="step")
@@ -144,7 +176,8 @@ def test_steps_among_events(tmp_path: Path) -> None:
 
 
 def test_console_in_markdown(tmp_path: Path) -> None:
-    text = f"# A run\nAt step 3 the reward = 0.9.\n```\n{printed('step={step} reward={reward}')}```\nBy step 70 reward = 1.\n"
+    text = f"# A run\nAt step 3 the reward = 0.9.\n```\n{printed('step={step} reward={reward}')}```\n"
+    text += "By step 70 reward = 1.\n"
     [series] = read(write(tmp_path / "notes.md", text))
     assert points(series) == STEPS
 
@@ -152,7 +185,8 @@ def test_console_in_markdown(tmp_path: Path) -> None:
 def test_fence_inside_an_answer_swallows_nothing(tmp_path: Path) -> None:
     answers = "```python\nprint(1)\n", "answer ``` is\n", "\n```\n"
     text = "".join(
-        f"Epoch:[1/1]({step}/40), Reward: {reward}\n{answers[step % 3] if step % 4 == 0 else ''}" for step, reward in STEPS
+        f"Epoch:[1/1]({step}/40), Reward: {reward}\n{answers[step % 3] if step % 4 == 0 else ''}"
+        for step, reward in STEPS
     )
     [series] = read(write(tmp_path / "train.log", text))
     assert points(series) == STEPS
@@ -177,7 +211,9 @@ def test_answers_are_not_the_curve_beside_a_mean(tmp_path: Path) -> None:
     assert plan["y"] == "Mean reward"
     [series] = read(tmp_path / "a.log")
     assert points(series) == STEPS
-    rows = [{"step": s, "accuracy": float(n)} for s, _ in STEPS for n in (0, 1)] + [{"step": s, "reward": r} for s, r in STEPS]
+    rows = [{"step": s, "accuracy": float(n)} for s, _ in STEPS for n in (0, 1)] + [
+        {"step": s, "reward": r} for s, r in STEPS
+    ]
     assert planned(write(tmp_path / "a.jsonl", rows))["y"] == "reward"
 
 
@@ -236,7 +272,7 @@ def test_checkpoints_of_one_run_are_one_curve(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name, text, said",
     [
-        ("a.csv", ",".join(f"c{at}" for at in range(100_000)) + "\n" + ",".join(["1"] * 100_000), "more than 5,000 columns"),
+        ("a.csv", ",".join(f"c{at}" for at in range(100_000)) + "\n" + "1," * 99_999 + "1", "more than 5,000 columns"),
         ("a.tsv", "\t".join(f"c{at}" for at in range(100_000)) + "\n", "more than 5,000 columns"),
         ("a.jsonl", lines([{f"c{at}": 1 for at in range(100_000)}] * 2), "more than 5,000 columns"),
         ("a.log", "step:1 - a:" + "9" * 50_000 + "/\n", "of 50,003 characters, and 1,000 is the limit"),
@@ -253,7 +289,13 @@ def test_too_much_is_refused_soon(tmp_path: Path, name: str, text: str, said: st
 
 
 def test_cells_of_arms_at_one_step_are_curves(tmp_path: Path) -> None:
-    rows = [(b, m, s, 100 * r / k) for b in ("x", "y") for k, m in enumerate(("pro", "flash"), start=1) for s, r in STEPS]
+    rows = [
+        (b, m, s, 100 * r / k) for b in ("x", "y") for k, m in enumerate(("pro", "flash"), start=1) for s, r in STEPS
+    ]
     curves = read(write(tmp_path / "a.csv", cells("benchmark,model,step,score", rows)))
     assert names(curves) == ["pro/x", "flash/x", "pro/y", "flash/y"]
-    assert [(series.evaluation_set, series.y_scale) for series in curves[:3]] == [("x", "100"), ("x", "100"), ("y", "100")]
+    assert [(series.evaluation_set, series.y_scale) for series in curves[:3]] == [
+        ("x", "100"),
+        ("x", "100"),
+        ("y", "100"),
+    ]

@@ -16,7 +16,7 @@ from scalerl.logs.frame import Floats, Mask, Rows
 MIN_ROWS = 3
 """An attempt with fewer rows is left out, unless it is the last."""
 # Rows in no order at all fall at every second row.
-_MAX_FALLS = 0.4
+_MAX_FALLS = 1 / 3
 
 
 class Attempts(NamedTuple):

@@ -56,6 +56,8 @@ _CORRECT = re.compile(r"correct\b", re.IGNORECASE)
 _MAX_WORDS = 4  # in a name
 # The share of records at which a counter that they do not name themselves rises, if it is their step.
 _MIN_RISES = 0.2
+# A counter that rises less often than another by this is printed now and then, as in the title of a table.
+_MANY_RISES = 0.8
 # Longer lines are prompts and answers; a record of many metrics has some ten thousand characters.
 _MAX_RECORD = 60_000
 _MAX_PROSE = 2_000
@@ -139,7 +141,7 @@ def _steps(records: list[Record]) -> tuple[list[int], str]:
         if 2 * own[name] > len(training)
         or (rises[name] >= _MIN_RISES * len(training) and seen[name][0] > (name[0] != "/") - 1)
     ]
-    usable = [name for name in usable if 2 * rises[name] >= max(map(rises.__getitem__, usable))]
+    usable = [name for name in usable if rises[name] >= _MANY_RISES * max(map(rises.__getitem__, usable))]
     if not usable:
         return [*itertools.accumulate(int(main in record.values) for record in records)], "the number of the record"
     order = {name: _ORDER.index(plain(name)) if plain(name) in _ORDER else len(_ORDER) for name in usable}
@@ -179,17 +181,17 @@ def _records(lines: Lines, is_open: bool, source: Source) -> Iterator[Record]:
         counters, values, num_words = _read(line, is_cut)
         is_bare = not counters and num_words == 0 and len(values) == 1
         counting = {plain(name): int(value) for name, value in values.items() if _counts(name, value)}
-        speaks = _EVALUATING.search(line.partition(min(values))[0] if values else line) is not None
+        speaks = _EVALUATING.search(line.partition(next(iter(values)))[0] if values else line) is not None
         is_block = is_bare and (in_block or line.lstrip()[:1] in "|\u2502")
         if "{" not in line and not (counters or is_block or speaks or (counting and not is_bare) or _evaluates(values)):
             values = {}
         before, context = context, context | counters | counting
         if not values:
-            # A heading that repeats the step, as in the box of an evaluation, ends nothing.
-            evaluates = (
-                evaluates if is_bar else ((evaluates and context == before) or speaks) and not _TRAINING.search(line)
-            )
-            in_block = in_block or evaluates or (bool(counters) and not is_bar)
+            # A bar ends nothing, and neither does a heading that repeats the step, as in the box of an evaluation.
+            is_heading = not is_bar or any(name[0] != "/" for name in counters)
+            begins = ((evaluates and context == before) or speaks) and not _TRAINING.search(line)
+            evaluates = begins if is_heading else evaluates
+            in_block = in_block or evaluates or (is_heading and bool(counters))
             continue
         if speaks or (evaluates and not counters):
             values = {name if is_evaluation(name) else f"eval/{name}": value for name, value in values.items()}
@@ -258,6 +260,9 @@ def _tokens(text: str, is_cut: bool = False) -> tuple[Counters, Values, int]:
             is_marked = False
             continue
         name, count = words[-1] if words else "", _OF.fullmatch(word)
+        is_bracketed = text[token.start() - 1 : token.start()] == "[" and text[token.end() : token.end() + 1] == "]"
+        if not words and is_bracketed and word.isdecimal():
+            counters.setdefault("/[]", int(word[:12]))  # [2000] loss=0.1
         is_counter = _COUNTER.fullmatch(name) is not None
         value = (
             _value(word) if kind == "number" and not (is_cut and token.end() == len(text.rstrip())) else float("nan")
