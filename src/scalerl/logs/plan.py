@@ -15,7 +15,7 @@ import numpy as np
 from scalerl.errors import InputError
 from scalerl.logs.columns import AXES, BARE, REWARD_KINDS, has_role, is_measured, reward_rank, with_role
 from scalerl.logs.facts import Fact
-from scalerl.logs.frame import Floats, Frame, Names, Rows, Words, listed
+from scalerl.logs.frame import Floats, Frame, Names, Rows, listed
 from scalerl.logs.names import FILE
 from scalerl.logs.selection import Selection, check_columns
 from scalerl.logs.tidy import first, wall_times
@@ -80,20 +80,15 @@ class Plan:
     def checked(self) -> "Plan":
         """Return the plan; InputError where an option names nothing, or compute or reward were not recognised."""
         columns = listed([name for name in self.frame.columns if name != FILE])
-        check_columns([*self.frame.columns, *filter(None, map(self.axis, AXES))], self.asked, self.path)
+        axes = [axis for axis in map(self.axis, AXES) if axis]
+        check_columns([*self.frame.columns, *axes], self.asked, self.path)
         if self.asked.gpus and not self.asked.x and not self["gpu_hours"]:
             raise InputError(f"--gpus {self.asked.gpus:g} needs a clock, and {self.path} has none: it has {columns}.")
-        missing = (
-            {"y": "reward"}
-            if not self["y"]
-            else {}
-            if self["x"] or any(map(self.__getitem__, AXES))
-            else {"x": "compute"}
-        )
-        for option, what in missing.items():
-            raise InputError(
-                f"{self.path} has no column recognised as {what}: choose one with --{option} among {columns}."
-            )
+        for option, what, is_known in (("y", "reward", self["y"]), ("x", "compute", self["x"] or axes)):
+            if not is_known:
+                raise InputError(
+                    f"{self.path} has no column recognised as {what}: name it with --{option}; it has {columns}."
+                )
         return self
 
 
@@ -113,32 +108,27 @@ def asked_for(role: str) -> Rule:
     return option
 
 
-def named(role: str) -> Rule:
-    """The first column of numbers that has a role by its name."""
+def named(role: str, counted: str = "total") -> Rule:
+    """The first column that has a role by its name, and how its amounts are counted."""
+
+    def by_name(plan: Plan) -> Choice | None:
+        columns = plan.named(role) if counted == "total" else with_role(plan.frame.columns, role)
+        return Choice(columns[:1], counted, columns[1:]) if columns else None
+
+    return by_name
+
+
+def rollout_and_training(plan: Plan) -> Choice | None:
+    """The seconds of rollout and of training of each step."""
+    columns = [first(plan.frame, "rollout_seconds"), first(plan.frame, "train_seconds")]
+    return Choice(columns, "per_step") if all(columns) else None
+
+
+def present(column: str) -> Rule:
+    """The column of this very name."""
 
     def total(plan: Plan) -> Choice | None:
-        columns = plan.named(role)
-        return Choice(columns[:1], others=columns[1:]) if columns else None
-
-    return total
-
-
-def each_of(*roles: str) -> Rule:
-    """A column for each of these roles, with the amounts of each step."""
-
-    def per_step(plan: Plan) -> Choice | None:
-        columns = [with_role(plan.frame.columns, role)[:1] for role in roles]
-        return Choice([*columns[0], *columns[-1]][: len(roles)]) if all(columns) else None
-
-    return per_step
-
-
-def present(*columns: str) -> Rule:
-    """Columns of these very names."""
-
-    def total(plan: Plan) -> Choice | None:
-        there = [name for name in columns if name in plan.frame]
-        return Choice(there) if there else None
+        return Choice((column,)) if column in plan.frame else None
 
     return total
 
@@ -230,34 +220,28 @@ def labels_that_explain(plan: Plan) -> Choice | None:
     runs within an arm, are runs of one curve: the other columns of the choice.
     """
     frame, asked = plan.frame.take(plan.frame.known(plan["y"])), plan.asked
-    roles = with_role(frame.columns, "run", "set", "seed", "arm")
-    words = [
-        name for name in frame.columns if frame.is_words(name) and not has_role(name, "date", "wall_clock", "elapsed")
-    ]
-    free = [
-        name
-        for name in dict.fromkeys([*roles, *words])
-        if name not in asked.columns and (has_role(name, "seed") or not asked.by)
-    ]
-    columns = [name for name in free if _separates(frame.words(name))]
-    arms = [name for name in columns if has_role(name, "arm")]
-    base = [*asked.by, *arms, *filter(None, [asked.seed])]
-    chosen = [name for name in columns if name not in arms]
-    progress = frame.numbers((*filter(None, [plan["step"]]), *plan.named(*AXES), "")[0])
+    names = [*with_role(frame.columns, "run", "set", "seed", "arm"), *filter(frame.is_words, frame.columns)]
+    names = [name for name in dict.fromkeys(names) if name not in (*asked.columns, FILE) and _separates(frame, name)]
+    arms = [name for name in names if has_role(name, "arm") and not asked.by]
+    chosen = [name for name in names if name not in arms and (has_role(name, "seed") or not asked.by)]
+    base = [name for name in (*asked.by, *arms, asked.seed) if name in frame]
+    progress = frame.numbers(plan["step"] or (*plan.named(*AXES), "")[0])
     least, alone = (_num_falls(frame.groups(each), progress) for each in ([*base, *chosen], base))
     chosen = chosen if 2 * least <= alone > 0 else []
     for name in tuple(chosen):
         fewer = [other for other in chosen if other != name]
         chosen = fewer if _num_falls(frame.groups([*base, *fewer]), progress) <= least else chosen
-    repeats = [name for name in chosen if has_role(name, *(("seed", "run") if arms else ("seed",)))]
-    apart = [name for name in (*arms, *frame.columns) if name in (*arms, *chosen) and name not in repeats]
-    return Choice([*(asked.by or (FILE,)), *dict.fromkeys(apart)], others=[asked.seed] if asked.seed else repeats)
+    repeats = [name for name in chosen if has_role(name, "seed") or (arms and has_role(name, "run"))]
+    apart = [*arms, *(name for name in frame.columns if name in chosen and name not in repeats)]
+    return Choice([*(asked.by or (FILE,)), *apart], others=[asked.seed] if asked.seed else repeats)
 
 
-def _separates(words: Words) -> bool:
-    """Return whether every row has a word, and there are several with several rows each, but not too many."""
+def _separates(frame: Frame, column: str) -> bool:
+    """Return whether every row has a word that is no time, and there are several with several rows each."""
+    words = frame.words(column)
     sizes = np.unique(words.astype(str), return_counts=True)[1]
-    return bool(1 < len(sizes) <= _MAX_RUNS and np.median(sizes) > 1 and (words != "").all())
+    is_label = (words != "").all() and not has_role(column, "date", "wall_clock", "elapsed")
+    return bool(is_label and 1 < len(sizes) <= _MAX_RUNS and np.median(sizes) > 1)
 
 
 def _num_falls(runs: Rows, progress: Floats) -> int:
@@ -268,12 +252,6 @@ def _num_falls(runs: Rows, progress: Floats) -> int:
 
 
 # Compute
-
-
-def seconds_elapsed(plan: Plan) -> Choice | None:
-    """Seconds since the beginning."""
-    columns = with_role(plan.frame.columns, "elapsed")
-    return Choice(columns[:1], "elapsed") if columns else None
 
 
 def time_of_day(plan: Plan) -> Choice | None:
@@ -299,14 +277,10 @@ def hours_times_gpus(plan: Plan) -> Choice | None:
 
 def arm_and_set(plan: Plan) -> Choice | None:
     """The arm of a study's run, or its file, and the evaluation set; seeds are runs of one curve."""
-    asked, there = (
-        plan.asked,
-        [name for name in ("arm", "set") if name in plan.frame and name not in plan.asked.columns],
-    )
-    seeds = [name for name in ("seed",) if name in plan.frame and "arm" in there]
-    return Choice(
-        [*(asked.by or ([] if "arm" in there else [FILE])), *there], others=[asked.seed] if asked.seed else seeds
-    )
+    asked = plan.asked
+    apart = [name for name in ("arm", "set") if name in plan.frame and name not in asked.columns]
+    files, seeds = ([], ["seed"]) if "arm" in apart and "seed" in plan.frame else ([FILE], [])
+    return Choice([*(asked.by or files), *apart], others=[asked.seed] if asked.seed else seeds)
 
 
 BUILT = ("per_step", "elapsed", "clock", "times_gpus")
@@ -317,14 +291,14 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "label": (labels_that_explain,),
     "hours": (
         named("hours"),
-        each_of("seconds_per_step"),
-        each_of("rollout_seconds", "train_seconds"),
-        seconds_elapsed,
+        named("seconds_per_step", "per_step"),
+        rollout_and_training,
+        named("elapsed", "elapsed"),
         time_of_day,
     ),
     "gpu_hours": (named("gpu_hours"), hours_times_gpus),
     "flops": (named("flops"),),
-    "tokens": (named("tokens"), each_of("tokens_per_step")),
+    "tokens": (named("tokens"), named("tokens_per_step", "per_step")),
     "cost": (named("cost"),),
     "num_samples": (named("num_samples"),),
     "x": (asked_compute,),

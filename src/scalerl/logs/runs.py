@@ -64,15 +64,13 @@ def runs_of(plans: list[Plan]) -> list[Run]:
 def _split(plan: Plan, is_one_of_many: bool) -> list[Run]:
     """Return the runs of a log."""
     label, asked, runs = plan.roles["label"], plan.asked, list[Run]()
-    columns = [FILE, *label.columns, *label.others, *(asked.holdout or ())[:1]]
-    told = [fact("runs_apart", columns=tuple(name for name in label.columns if name not in (FILE, *asked.by)))]
-    for rows in members(plan.frame.groups(dict.fromkeys(columns))):
+    columns = dict.fromkeys([FILE, *label.columns, *label.others, *(asked.holdout or ())[:1]])
+    named = [*([FILE] if is_one_of_many and not asked.seed else []), *label.others] or [FILE]
+    for rows in members(plan.frame.groups(columns)):
         words = {name: str(plan.frame.words(name)[rows[0]]) for name in columns}
-        named = [*([FILE] if is_one_of_many and not asked.seed else []), *label.others]
-        name = "/".join(words[column] for column in named) or words[FILE]
         key = {column: words[column] for column in label.columns}
-        facts = (*plan.facts, *(each for each in told if each.values["columns"]))
-        runs.append(Run(plan, words[FILE], key, name, plan.frame.take(rows), facts))
+        name = "/".join(words[column] for column in named)
+        runs.append(Run(plan, words[FILE], key, name, plan.frame.take(rows), plan.facts))
     return runs
 
 
@@ -89,12 +87,15 @@ def _joined(runs: list[Run]) -> list[Run]:
     for run in runs:
         folder = run.plan.path.absolute().parents[names.count(run.plan.path.name) > 1]
         labels = [each for each in run.key.items() if each[0] != FILE and not has_role(each[0], "run")]
-        repeats = (
-            ""
-            if any(has_role(name, "run") for name in run.plan.roles["label"].others)
-            else run.name.removeprefix(run.file)
+        is_repeat = not any(has_role(name, "run") for name in run.plan.roles["label"].others)
+        key = (
+            folder,
+            run.plan.kind,
+            run.plan["step"],
+            run.plan["y"],
+            *labels,
+            is_repeat and run.name.removeprefix(run.file),
         )
-        key = (folder, run.plan.kind, run.plan["step"], run.plan["y"], *labels, repeats)
         families.setdefault(key, []).append(run)
     return [run for family in families.values() for run in _chained(_longest(family))]
 

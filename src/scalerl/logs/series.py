@@ -152,14 +152,15 @@ def series_from(logs: Sequence[Log], selection: Selection) -> list[Series]:
 def _check_selected(plans: list[Plan], runs: list[Run]) -> None:
     """Raise InputError for a filter that keeps no row, and for held-out rows that are not there."""
     asked = plans[0].asked if plans else Selection()
-    kept = {f"--where {column}={value}": column for column, value in asked.where}
-    kept |= {f"--where {column}!={value}": column for column, value in asked.where_not}
-    held = asked.holdout and not any(matching(run.frame, asked.holdout).any() for run in runs)
-    missing = {f"--holdout {asked.holdout[0]}={asked.holdout[1]}": asked.holdout[0]} if held and asked.holdout else {}
-    for option, column in (kept if plans and not runs else missing).items():
+    held = (
+        [asked.holdout] if asked.holdout and not any(matching(run.frame, asked.holdout).any() for run in runs) else []
+    )
+    for column, value in [*held, *asked.where, *asked.where_not][: 1 if held or (plans and not runs) else 0]:
         words = {word for plan in plans for word in plan.frame.words(column) if word}
-        place = listed([str(plan.path) for plan in plans])
-        raise InputError(f"{option} matches no row of {place}: the values there are {listed(sorted(words))}.")
+        place, option = listed([str(plan.path) for plan in plans]), "--holdout" if held else "--where"
+        raise InputError(
+            f"{option} {column}={value} matches no row of {place}: the values there are {listed(sorted(words))}."
+        )
 
 
 def _in_one_unit(built: list[Series], selection: Selection) -> list[Series]:
@@ -219,13 +220,9 @@ def _series(runs: list[Run], axis: str, name: str, key: CurveKey) -> Series:
     late = late[np.lexsort((rewards[late], x[late]))]
     if axis == "flops" and plan.kind == "run" and not asked.x and plan["gpu_hours"]:
         told.append(fact("counted_in_flops"))
-    # What is apart must be told apart by the key.
-    read = [
-        each
-        for own in runs
-        for each in own.facts
-        if each.kind not in ("attempts", "runs_apart") or {*each.values.get("columns", [ATTEMPT])} & {*dict(key)}
-    ]
+    apart = tuple(column for column in dict(key) if column not in (FILE, ATTEMPT, *asked.by))
+    told += [fact("runs_apart", columns=apart)] if apart else []
+    read = [each for run in runs for each in run.facts if each.kind != "attempts" or ATTEMPT in dict(key)]
     return Series(
         name=name,
         key=key,
