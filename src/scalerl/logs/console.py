@@ -4,7 +4,7 @@ Three dialects:
 
     step:12 - actor/loss:0.1 - val-core/gsm8k/acc/mean@1:np.float64(0.5)          verl: where it is spoken, alone
     {'loss': 0.1, 'reward': '0.4'}     Global step 12: {'reward': 0.4}            dicts, as transformers prints them
-    Step 12 | Reward: 0.35     [12/50] acc=50.0%     iter 12 loss 0.1     • Avg Reward: 0.27
+    Step 12 | Reward: 0.35     [12/50] acc=50.0%     iter 12 loss 0.1     - Avg Reward: 0.27
 
 A line gives values, names counters (step, epoch, N/M of a progress bar) or speaks of evaluation. Values that follow
 each other belong to one record until a name comes again or a named counter moves; a progress bar ends nothing. Which

@@ -224,7 +224,7 @@ def labels_that_explain(plan: Plan) -> Choice | None:
     names = [name for name in dict.fromkeys(names) if name not in (*asked.columns, FILE) and _separates(frame, name)]
     arms = [name for name in names if has_role(name, "arm") and not asked.by]
     chosen = [name for name in names if name not in arms and (has_role(name, "seed") or not asked.by)]
-    base = [name for name in (*asked.by, *arms, asked.seed) if name in frame]
+    base = [name for name in (*asked.by, *arms, asked.seed or "") if name in frame]
     progress = frame.numbers(plan["step"] or (*plan.named(*AXES), "")[0])
     least, alone = (_num_falls(frame.groups(each), progress) for each in ([*base, *chosen], base))
     chosen = chosen if 2 * least <= alone > 0 else []
