@@ -12,8 +12,7 @@ import pytest
 
 from scalerl.config import Recipe, load_recipe
 from scalerl.errors import SinkError
-from scalerl.logs import read_log
-from scalerl.logs.frame import Frame
+from scalerl.logs import Selection, read
 from scalerl.run import sinks
 from scalerl.run.rows import Rows
 from scalerl.run.sinks import SINKS, Sinks, SinkWarning, check_sinks, scalars
@@ -38,10 +37,6 @@ def fill(name: str, folder: Path, attempt: int = 1, steps: range = range(1, 5), 
         if step % 3:
             opened.after_step(None, None)
     opened.close()
-
-
-def column(frame: Frame, name: str) -> list[float]:
-    return frame.numbers(name)[frame.has(name)].tolist()
 
 
 class Recorder:
@@ -110,12 +105,11 @@ def test_missing_sink_package_is_found_before_training(monkeypatch):
 def test_tensorboard_holds_the_numbers_of_the_latest_attempt(tmp_path):
     fill("tensorboard", tmp_path / "run", attempt=1, steps=range(1, 4))
     fill("tensorboard", tmp_path / "run", attempt=2, steps=range(3, 5), scale=2.0)
-    table = read_log(tmp_path / "run" / "tensorboard").frame
-    assert table.kind == "tensorboard"
-    assert column(table, "step") == [1, 2, 3, 4]
-    assert column(table, "train/reward/mean") == pytest.approx([1 / 7, 2 / 7, 6 / 7, 8 / 7])
-    for one in ("main", "hard"):
-        assert column(table, f"eval/{one}/reward") == pytest.approx([2 / 9, 8 / 9])
+    expected = {"train/reward/mean": {1: 1 / 7, 2: 2 / 7, 3: 6 / 7, 4: 8 / 7}}
+    expected |= {f"eval/{name}/reward": {2: 2 / 9, 4: 8 / 9} for name in ("main", "hard")}
+    for name, points in expected.items():
+        (curve,) = read([tmp_path / "run" / "tensorboard"], Selection(x="step", y=name))
+        assert dict(zip(curve.compute, curve.reward, strict=True)) == pytest.approx(points)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="the package wandb is not installed")

@@ -196,7 +196,8 @@ def jsonl_rows(source: Source) -> Placed | None:
             line, at, end = line + text.count("\n", begin, stop), stop, stop
             continue
         tries[line] = tries.get(line, 0) + 1
-        at = text.find("\n", at) if tries[line] > _MAX_TRIES and "\n" in text[at:] else at
+        if tries[line] > _MAX_TRIES:
+            at += len(text[at:].partition("\n")[0])
     is_open = "{" in text[end:]  # the last line may be one that is being written
     bad = sorted(tries)[: len(tries) - (is_open and bool(rows))]
     if len(bad) > len(rows) or not rows:
