@@ -7,7 +7,7 @@
 
     gpu-algorithms    corrections, entropy control, imitation, KL to the start, refill      18 runs
     gpu-distillation  a teacher, the reward, both, oneself                                   8 runs
-    gpu-mismatch:fp8  a generator that differs: corrections at lags of 8 and 32              8 runs per generator
+    gpu-mismatch:fp8  a generator that differs: corrections at lags of 8 and 32             16 runs per generator
     gpu-interactions  loss x precision x averaging                                          16 runs
     gpu-reuse         500 and 2,000 problems again and again, against fresh ones             8 runs of twice the length
     gpu-batch-rate    half and double the batch, three learning rates each                  14 runs
@@ -32,7 +32,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from lease import Lease, folders_missing, runs_of, train_all, trainer
+from lease import SCALERL, Lease, folders_missing, runs_of, train_all
 
 from scalerl.study.die_with_parent import dying_with_parent
 
@@ -89,7 +89,7 @@ def make_teacher() -> None:
     """Train a 20M model with ScaleRL for two minutes, and export it."""
     out = TEACHER.with_name("lease")
     make_base(Path("runs/bases/20m-wide"), "20m", "--steps", "2400")
-    lease = Lease(out=out, train=trainer())
+    lease = Lease(out=out, train=(*SCALERL, "train", "--no-plots"))
     run = next(run for run in runs_of("gpu-wide-size", ["checkpoint.every=20"]) if run.name == "20m-seed0")
     train_all([(lease, run)], jobs=1, seconds=150, seals=False)
     words = ("-m", "scalerl", "export", str(out / "runs" / run.name), "--out", str(TEACHER.with_name("half")))
@@ -104,6 +104,12 @@ def make_tools() -> None:
 
 
 MAKERS = {WIDE: make_wide, TEACHER: make_teacher, TOOLS: make_tools}
+
+
+def trainer(generator: str = "") -> tuple[str, ...]:
+    """Return the words of a command that trains a recipe, in the order of lease.py: the recipe comes after them."""
+    given = ("--generator", generator) if generator else ()
+    return (sys.executable, script("leased_run.py"), *given)
 
 
 def start_mps() -> None:
@@ -129,7 +135,7 @@ def run_studies(studies: list[str], out: Path, *, seconds: float, jobs: int, arm
         waiting = []
         for study in studies:
             name, _, generator = study.partition(":")
-            lease = Lease(out=Path(folder) / study.replace(":", "-"), train=trainer(generator=generator))
+            lease = Lease(out=Path(folder) / study.replace(":", "-"), train=trainer(generator))
             waiting += [(lease, run) for run in runs_of(name, changes) if not arms or run.arm in arms.split(",")]
         missing = {Path(path) for _, run in waiting for path in folders_missing(run)}
         if unknown := missing - MAKERS.keys():
@@ -177,7 +183,7 @@ def keep_base(out: Path) -> None:
 
 def check(study: str) -> None:
     """Take two steps of every arm, with the tiny base on this machine, and print a few of its columns."""
-    from rounded import round_pushes
+    from leased_run import round_pushes
 
     from scalerl import store
     from scalerl.config import changed_recipe

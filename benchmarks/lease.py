@@ -6,8 +6,7 @@ The seeds of the base come first, then every arm, seed by seed; or those that --
 fails is started once more, last. At the first evaluation past each share of its budget a run's forecast is sealed by
 `scalerl forecast RUN --x flops --fit-until C --seal FILE`. When the time is up, what still trains is killed and stays
 as far as it came. OUT has runs/, logs/ and sealed/, for benchmarks/study_table.py. With --keep-answers runs keep what
-was written at their evaluations (benchmarks/answers.py), with --generator they sample with rounded weights
-(benchmarks/rounded.py). benchmarks/call.py runs several studies in one lease.
+was written at their evaluations (benchmarks/answers.py). benchmarks/call.py runs several studies in one lease.
 """
 
 import argparse
@@ -31,7 +30,6 @@ SHARES = {"tenth": 0.1, "quarter": 0.25}
 """Shares of the budget at which a forecast is sealed."""
 SCALERL = (sys.executable, "-m", "scalerl")
 KEEPS_ANSWERS = (sys.executable, str(Path(__file__).with_name("answers.py")))
-ROUNDS = (sys.executable, str(Path(__file__).with_name("rounded.py")))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -142,13 +140,6 @@ def runs_of(study: str, changes: Sequence[str]) -> list[PlannedRun]:
     return sorted(plan.runs, key=lambda run: run.arm != plan.base.name)
 
 
-def trainer(*, keep_answers: bool = False, generator: str = "") -> tuple[str, ...]:
-    """Return the words of a command that trains a recipe."""
-    if generator:
-        return (*ROUNDS, generator)
-    return KEEPS_ANSWERS if keep_answers else (*SCALERL, "train", "--no-plots")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study")
@@ -158,10 +149,9 @@ def main() -> None:
     parser.add_argument("--runs", nargs="+", metavar="ARM-seedN", help="these alone, in this order")
     parser.add_argument("--no-seals", action="store_true")
     parser.add_argument("--keep-answers", action="store_true")
-    parser.add_argument("--generator", default="", help="round the weights that are sampled with, as fp8, int8 ...")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
-    train = trainer(keep_answers=arguments.keep_answers, generator=arguments.generator)
+    train = KEEPS_ANSWERS if arguments.keep_answers else (*SCALERL, "train", "--no-plots")
     lease = Lease(out=arguments.out, train=train)
     runs = runs_of(arguments.study, arguments.set)
     if arguments.runs:

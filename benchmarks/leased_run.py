@@ -1,10 +1,14 @@
-"""Train as `scalerl train` does, with a generator that is made to differ: it samples with rounded weights.
+"""Train a run of a lease: as `scalerl train` does, with nothing beside it that takes time from others.
 
-    python benchmarks/rounded.py int8 RECIPE --out RUN          fp8, int8, int4 or int3
+    python benchmarks/leased_run.py RECIPE --out RUN
+    python benchmarks/leased_run.py RECIPE --out RUN --generator int8          fp8, int8, int4 or int3
 
-The matrices of the layers are rounded at every push, as an engine with quantised weights rounds them: fp8 (e4m3) with
-one scale per row, integers with one scale per row. The head, the embedding and the arithmetic stay as they are.
-Evaluations sample with the rounded weights, too. `benchmarks/lease.py --generator int8` trains a study with it.
+No forecast is made at evaluations, which takes a core for a second, and no checkpoint is written before the last.
+
+With --generator the generator is made to differ: it samples with rounded weights. The matrices of the layers are
+rounded at the start and at every push, as an engine with quantised weights rounds them: fp8 (e4m3) with one scale per
+row, integers with one scale per row. The head, the embedding and the arithmetic stay as they are. Evaluations sample
+with the rounded weights, too.
 """
 
 import argparse
@@ -53,16 +57,25 @@ def round_pushes(kind: str) -> None:
     TorchEngine.__init__, TorchEngine._load = begin_rounded, load_rounded
 
 
+def no_forecasts() -> None:
+    from scalerl.run.health import Health
+
+    Health.after_step = lambda self, done, end: None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=tuple(LARGEST))
     parser.add_argument("recipe")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--generator", choices=tuple(LARGEST))
     arguments = parser.parse_args()
-    round_pushes(arguments.kind)
+    if arguments.generator:
+        round_pushes(arguments.generator)
+    no_forecasts()
     from scalerl import train
 
-    end = train(arguments.recipe, arguments.out)
+    rare = {"checkpoint.every": 1_000_000, "checkpoint.every_minutes": 1000.0, "checkpoint.best": "none"}
+    end = train(arguments.recipe, arguments.out, settings=rare)
     print(f"{end.ended}: {end.reason}")
 
 

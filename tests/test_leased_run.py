@@ -1,4 +1,4 @@
-"""Weights of a generator that is made to differ (benchmarks/rounded.py)."""
+"""Runs of a lease: weights of a generator that is made to differ (benchmarks/leased_run.py)."""
 
 import importlib
 
@@ -8,7 +8,7 @@ from tiny_models import SAMPLED, sampled_model
 
 from scalerl.rollout.torch.engine import TorchEngine
 
-rounding = importlib.import_module("rounded")
+rounding = importlib.import_module("leased_run")
 
 
 @pytest.mark.parametrize(("kind", "levels"), [("int8", 255), ("int4", 15), ("int3", 7)])
