@@ -1,6 +1,7 @@
 """`scalerl study` as a user meets it: a real run, and everything it says."""
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from commands import checked_json
 from typer.testing import CliRunner
+from webhook import webhook
 
 from scalerl import store
 from scalerl.cli import app
@@ -88,8 +90,16 @@ def test_code_of_others_is_announced_on_the_terminal(tmp_path, monkeypatch):
 def test_a_failing_arm_is_named_and_left_out_of_the_report(tmp_path, monkeypatch):
     fake_training(tmp_path, monkeypatch, {"dapo-seed3": "fail"})
     changed = ("--set", "seeds=[3]", "--set", "budget.steps=2", "--jobs", "2")
-    result = study("small.toml", *changed, "--json", exit_code=1)
+    with webhook() as chat:
+        monkeypatch.setenv("SCALERL_NOTIFY", chat.url)
+        result = study("small.toml", *changed, "--json", exit_code=1)
+    assert "SCALERL_NOTIFY" not in os.environ
     reason = "NanError: the loss is not a number"
+    assert chat.texts == [
+        f"small: 1 of 2 runs are done.\ndapo-seed3 failed: {reason}; its log is runs/small/logs/dapo-seed3.log"
+    ]
+    starts = [path.read_text() for path in Path("runs/small/runs").glob("*/starts.jsonl")]
+    assert [json.loads(text)["webhook"] for text in starts] == [chat.url] * 2
     assert f"dapo-seed3 failed: {reason}; its log is runs/small/logs/dapo-seed3.log" in result.stderr
     assert "To go on: the same command with --resume" in result.stderr
     told = [(run["state"], run["reason"], run["step"]) for run in checked_json(result.stdout)["runs"]]

@@ -18,6 +18,7 @@ import pytest
 from commands import answer, scalerl
 from safetensors import SafetensorError
 from small_runs import SHORT, USUAL
+from webhook import webhook
 
 from scalerl import store
 from scalerl.cli.train import Terminal
@@ -105,8 +106,13 @@ def test_a_run_is_checked_trained_resumed_and_exported(tmp_path: Path):
     assert lines[3].startswith("main: exact gives 0 on average to 2 answers of the model as it is; check that it can ")
     assert [line.split("|")[0].strip() for line in lines[4:]] == ["0", "0"]
     assert not out.parent.exists()
-    trained = train(out, steps=10)
+    with webhook() as chat:
+        trained = train(out, "--notify", chat.url, steps=10)
     assert (trained.returncode, trained.stderr) == (0, "")
+    first, *evaluation = chat.texts[-1].splitlines()
+    assert first == "a: Done at step 10: budget of 10 steps spent"
+    assert evaluation[0] in trained.stdout.splitlines()
+    assert not [path for path, content in contents(out).items() if b"very-secret" in content]
     assert "Done: budget of 10 steps spent" in trained.stdout
     lines = trained.stdout.splitlines()
     evaluations = [line for line in lines if line.startswith("step ")]
@@ -374,11 +380,13 @@ def test_hung_engine_ends_the_process_with_the_reason(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr("scalerl.run.run.os._exit", leave)
     when_stepped(monkeypatch, 1, lambda: monkeypatch.setattr(TorchEngine, "poll", hang))
-    left = train(out, "--hung-after", "1")
+    with webhook() as chat:
+        left = train(out, "--hung-after", "1", "--notify", chat.url)
     ((code, state, reason),) = at_exit
     assert (code, state) == (1, "failed")
     assert reason.startswith("the engine did not return for 1 s (it was at ")
     assert f"error: {reason}\n" in left.stderr
+    assert f"run: failed: {reason}" in chat.texts
 
 
 def test_damaged_checkpoint_error_says_how_to_continue(tmp_path: Path, finished: Path):

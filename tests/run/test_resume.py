@@ -115,6 +115,9 @@ def test_the_best_checkpoint_is_kept_and_exported(tmp_path: Path, monkeypatch: p
     shutil.rmtree(checkpoints.steps(folder / store.CHECKPOINTS)[2])
     with pytest.raises(RecipeError, match=r'best evaluation of "main" was after step 2, and .* of the steps 3; give'):
         export(folder, tmp_path / "none", "best")
+    (folder / store.EVALS).unlink()
+    with pytest.raises(RecipeError, match=r'no evaluation of "main" after a step'):
+        export(folder, tmp_path / "none", "best")
     assert not (tmp_path / "none").exists()
 
 

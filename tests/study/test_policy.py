@@ -26,8 +26,10 @@ def run_policy(tmp_path: Path, policy: str, *, num: int = 4, **settings):
     """No run measures tokens, so the table of a study shows no forecasts, which would be fitted beside the policy's."""
     text = "\n".join([STUDY.format(policy=policy, stages=2 * num), *ARMS[:num]])
     behaviour = CURVES | settings.pop("behaviour", {})
-    runner, _ = run(tmp_path, behaviour, text=text, axis="tokens", is_controlled=True, **settings)
-    return runner, store.read_decisions(tmp_path / "out")
+    runner, log = run(tmp_path, behaviour, text=text, axis="tokens", is_controlled=True, **settings)
+    decisions = store.read_decisions(tmp_path / "out")
+    assert log.decisions == decisions[len(decisions) - len(log.decisions) :], "each new one is announced"
+    return runner, decisions
 
 
 def spent(runner: Runner) -> dict[str, int]:

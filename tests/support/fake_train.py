@@ -34,6 +34,7 @@ def main() -> None:
         sys.exit("error: it cannot be")
     store.write_json(folder / store.RECIPE, recipe)
     here = {"pid": os.getpid(), "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"), "at": time.time()}
+    here |= {"webhook": os.environ.get("SCALERL_NOTIFY")}
     store.append_row(folder / "starts.jsonl", here)
     store.write_json(folder / store.STATUS, {"status": "running", "reason": ""})
     attempt = len((folder / "starts.jsonl").read_text().splitlines())

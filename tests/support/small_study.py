@@ -30,6 +30,7 @@ class Log:
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str]] = []
+        self.decisions: list[store.Row] = []
 
     def started(self, status: RunStatus) -> None:
         self.events.append(("started", status.run.name))
@@ -65,7 +66,7 @@ def run_plan(
     """Run a plan by a command; a controlled one by its policy."""
     log, jobs, axis = Log(), settings.get("jobs", 1), settings.pop("axis", "gpu_hours")
     with opened(plan, out, jobs=jobs, shares_device=jobs > 1, resume=resume) as lock:
-        controller = Controller(plan, out) if is_controlled else None
+        controller = Controller(plan, out, log.decisions.append) if is_controlled else None
         runner = Runner(
             plan, out, command=command, lock=lock, observer=log, axis=axis, controller=controller, **settings
         )

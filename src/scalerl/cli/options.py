@@ -1,6 +1,7 @@
 """How commands declare options: each with its help and what its value must be; and those that several share."""
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -67,7 +68,27 @@ OVERRIDES: Any = option(
     "text as it stands: for escapes with a backslash, write the quotes too, 'KEY=\"a\\nb\"'.",
     "--set",
 )
+NOTIFY_VARIABLE = "SCALERL_NOTIFY"
 TRUST: bool = flag("--trust-remote-code", "Let Python code that comes with the model run; without this it never does.")
+
+
+def _webhook(url: str, option: str) -> str:
+    from scalerl.notify import check_url
+
+    # Processes that this command starts neither post nor know it.
+    os.environ.pop(NOTIFY_VARIABLE, None)
+    return check_url(url, option)
+
+
+NOTIFY: str | None = option(
+    "URL",
+    "Post alarms, decisions and the end to a webhook of Slack, Discord or another chat. The variable "
+    f"{NOTIFY_VARIABLE} does the same, and other users of the machine cannot see it.",
+    "--notify",
+    check=_webhook,
+    envvar=NOTIFY_VARIABLE,
+    show_envvar=False,
+)
 
 
 # What values must be --------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from scalerl.cli.watch import board_beside
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from scalerl.notify import Notifier
     from scalerl.study.plan import Plan
     from scalerl.study.probe import Cost, Pace
     from scalerl.study.progress import RunStatus
@@ -42,6 +43,7 @@ def study(
     dry_run: bool = flag("--dry-run", "Print the arms and what they will cost; run nothing."),
     as_json: bool = opt.JSON,
     board: bool = opt.BOARD,
+    notify: str | None = opt.NOTIFY,
     trust_remote_code: bool = opt.TRUST,
 ) -> None:
     """Run every arm and seed of a study as a run of its own, then write a report that compares them.
@@ -64,6 +66,7 @@ def study(
         return
     from scalerl.config import code_outside
     from scalerl.import_path import announce
+    from scalerl.notify import Notifier
     from scalerl.study.folder import check_asked
     from scalerl.study.plan import check_runnable, make_plan
     from scalerl.study.spec import divided, load_study
@@ -78,6 +81,8 @@ def study(
         jobs=jobs,
         gpus=visible_gpus(),
         resume=resume,
+        # Each run posts its own alarms and its end.
+        variables={opt.NOTIFY_VARIABLE: notify} if notify else {},
         console=new_console(stderr=as_json),
     )
     check_asked(out, resume)
@@ -87,8 +92,8 @@ def study(
         content, code = _show_plan(asked)
     else:
         check_runnable(plan)
-        with board_beside(out, wanted=board):
-            content, code = _run(asked)
+        with board_beside(out, wanted=board), Notifier(notify, plan.name, warn=asked.say) as notifier:
+            content, code = _run(asked, notifier)
     if as_json:
         print_json("study", **content)
     raise typer.Exit(code)
@@ -125,6 +130,8 @@ class _Asked:
     jobs: int
     gpus: Sequence[str]
     resume: bool
+    variables: Mapping[str, str]
+    """Environment variables of each run."""
     console: "Console"
 
     @property
@@ -158,7 +165,7 @@ class _Asked:
 # Running --------------------------------------------------------------------------------------------------------------
 
 
-def _run(asked: _Asked) -> tuple[dict[str, Any], int]:
+def _run(asked: _Asked, notifier: "Notifier") -> tuple[dict[str, Any], int]:
     """Run what is left of a study; return what became of it, for --json, and the exit code."""
     from scalerl.report.content import choice_json, choice_text, last_choice
     from scalerl.study.controller import Controller
@@ -174,6 +181,12 @@ def _run(asked: _Asked) -> tuple[dict[str, Any], int]:
             say(f"The base, {plan.base.name}, is added as an arm: no arm of the study file is the base itself.")
         asked.say_skipped()
         screen = Screen(asked.console, len(plan.runs))
+
+        def on_decision(row: Mapping[str, Any]) -> None:
+            # Every arm has a first stage: that is no news.
+            if row["kind"] != "first_stage":
+                notifier.send(decision_text(row))
+
         try:
             runner = Runner(
                 plan,
@@ -183,8 +196,9 @@ def _run(asked: _Asked) -> tuple[dict[str, Any], int]:
                 observer=screen,
                 axis=fair_axis(out, plan.study.compute),
                 jobs=asked.jobs,
+                variables=asked.variables,
                 devices=asked.gpus if asked.jobs > 1 else (),
-                controller=Controller(plan, out) if has_policy else None,
+                controller=Controller(plan, out, on_decision) if has_policy else None,
             )
             screen.already_done(sum(status.state == "done" for status in runner.statuses))
             runner.run()
@@ -195,10 +209,13 @@ def _run(asked: _Asked) -> tuple[dict[str, Any], int]:
     if choice is not None:
         say(choice_text(choice))
     num_done = sum(status.state == "done" for status in statuses)
-    say(f"{num_done} of {len(statuses)} runs are done.")
+    lines = [f"{num_done} of {len(statuses)} runs are done."]
     for status in statuses:
         if status.state == "failed":
-            say(f"{status.run.name} failed: {status.reason}; its log is {log_file(out, status.run)}")
+            lines.append(f"{status.run.name} failed: {status.reason}; its log is {log_file(out, status.run)}")
+    for line in lines:
+        say(line)
+    notifier.send("\n".join(lines))
     if report is not None:
         say(f"The report is {report}")
     if num_done < len(statuses) and choice is None:
@@ -210,6 +227,15 @@ def _run(asked: _Asked) -> tuple[dict[str, Any], int]:
     failed = any(status.state not in ended for status in statuses)
     content = summary(plan, out, statuses, report) | {"choice": choice_json(choice)}
     return content, INTERRUPTED if runner.interrupted else int(failed)
+
+
+def decision_text(row: Mapping[str, Any]) -> str:
+    """Return a decision of a policy, a row of decisions.jsonl, as one sentence."""
+    from scalerl.report.content import choice_text
+
+    if row["arm"] is None:
+        return choice_text(dict(row))
+    return f"{row['arm']} gets compute until {row['until']:.0%} of its budget ({row['policy']}, {row['kind']})."
 
 
 def _report(asked: _Asked) -> Path | None:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from scalerl.report.alarms import Alarm
     from scalerl.report.results import CurveResult
     from scalerl.run.health import Outlooks
+    from scalerl.run.hooks import RunEnd
     from scalerl.run.run import Run
 
 
@@ -41,6 +43,7 @@ def train(
     ),
     plots: bool = flag("--plots/--no-plots", "Draw the curve at the end.", default=True),
     board: bool = opt.BOARD,
+    notify: str | None = opt.NOTIFY,
     pause_at: float | None = option(
         "SHARE", "Stop with a checkpoint at this share of the budget, such as 0.5; --resume continues."
     ),
@@ -60,7 +63,8 @@ def train(
         raise UsageError(f"--pause-at takes a share of the budget between 0 and 1, not {pause_at:g}")
     if gpus is not None and not check:
         raise UsageError("--gpus counts memory without training: give it with --check")
-    settings, terminal = load(recipe, overrides, trust_remote_code=trust_remote_code), Terminal()
+    settings = load(recipe, overrides, trust_remote_code=trust_remote_code)
+    terminal = Terminal(notify, out.resolve().name, settings.model_dump(mode="json"))
     (store.check_resumable if resume else store.check_new)(out)
     if settings.cluster.address and gpus is None:
         from scalerl.run.cluster.connect import check_address
@@ -85,18 +89,30 @@ def train(
         _try(recipe, run)
         return
     try:
-        with terminal.running(lambda: f"Stopped at once{resumes_from(out)}"), board_beside(out, wanted=board):
+        with (
+            terminal.running(lambda: f"Stopped at once{resumes_from(out)}"),
+            board_beside(out, wanted=board),
+            terminal.notifier,
+        ):
             end = run.train()
+            # A study that pauses its runs posts its decisions itself.
+            if end.kind != "paused":
+                terminal.notifier.send("\n".join([f"{_ended(run, end)}: {end.reason}", *terminal.last_lines]))
     except StoreError as error:
         raise StoreError(f"{error}{resumes_from(out)}") from error
-    text = f"{end.kind.capitalize()} at step {run.pipeline.version}, with a checkpoint: the same command with --resume"
+    text = f"{_ended(run, end)}, with a checkpoint: the same command with --resume goes on"
     if end.kind == "stopped":
-        terminal.leave(f"{text} goes on")
+        terminal.leave(text)
     if end.kind == "paused":
-        typer.echo(f"{text} goes on")
+        typer.echo(text)
         return
     typer.echo(f"\nDone: {end.reason}. The run is in {out}")
     conclude(out, plots=plots)
+
+
+def _ended(run: "Run", end: "RunEnd") -> str:
+    word = end.kind.capitalize() if end.kind in ("stopped", "paused") else "Done"
+    return f"{word} at step {run.pipeline.version}"
 
 
 def _try(recipe: str, run: "Run") -> None:
@@ -237,6 +253,16 @@ class Terminal(RunTerminal):
 
     _reward: float | None = None
 
+    def __init__(self, webhook: str | None = None, name: str = "", recipe: Mapping[str, Any] = MappingProxyType({})):
+        """News of the run are posted under its name to `webhook` too, without the recipe's secrets."""
+        from scalerl.config.secrets import secrets_in
+        from scalerl.notify import Notifier
+
+        super().__init__()
+        self.notifier = Notifier(webhook, name, warn=self.print, secrets=[value for _, value in secrets_in(recipe)])
+        self.last_lines: list[str] = []
+        """What the last evaluation says, a line for each set."""
+
     def started(self, run: "Run") -> None:
         self._run = run
         for line in (f"{summary(run)} (train --check says more)", *run.parts.notices):
@@ -263,22 +289,27 @@ class Terminal(RunTerminal):
     def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: "Outlooks", alarms: "Sequence[Alarm]") -> None:
         from scalerl.report.alarms import alarm_text
 
-        self._reward = rows[0]["reward"]
+        self._reward, self.last_lines = rows[0]["reward"], []
         for row in rows:
             name = f"{row['set']} " if len(rows) > 1 else ""
             hours = f"{row['gpu_hours']:.4g} {'GPU-h' if self._run.device.type == 'cuda' else 'CPU-h'}"
             words = f"step {row['step']}  {hours}  {name}{_number(row['reward'])}"
-            self.print(words + forecast_words(outlooks[row["set"]]))
+            self.last_lines.append(words + forecast_words(outlooks[row["set"]]))
+            self.print(self.last_lines[-1])
             if outcomes := outcome_words(row):
                 self.print(f"  {name}{outcomes}")
         for alarm in alarms:
             label, style = ("Warning ", None) if alarm.state == "over" else ("Warning: ", "red")
-            self.print(f"{label}{alarm_text(alarm)}.", style=style)
+            text = f"{label}{alarm_text(alarm)}."
+            self.print(text, style=style)
+            self.notifier.send(text)
 
     def hung(self, reason: str) -> None:
         self.close()
         sys.stderr.write(f"error: {reason}\n")
         sys.stderr.flush()
+        self.notifier.send(f"failed: {reason}")
+        self.notifier.close()
 
 
 def outcome_words(row: Mapping[str, Any]) -> str:

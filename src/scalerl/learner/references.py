@@ -9,6 +9,7 @@ A reference is built by a function of REFERENCES; its keyword-only arguments are
 """
 
 import copy
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,13 +22,13 @@ from torch import Tensor
 
 from scalerl.config.secrets import from_environment
 from scalerl.errors import LearnerError, RecipeError
-from scalerl.graders.ask import ask
 from scalerl.learner.batch import MicroBatch, Prepared, forward_inputs
 from scalerl.learner.policy import LocalPolicy, Policy
 from scalerl.learner.share import Sizes
 from scalerl.models.load import load_model
 from scalerl.models.shape import ModelShape, forward_flops
 from scalerl.types import Completion
+from scalerl.web_client import post
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -133,11 +134,15 @@ class Server(Reference):
         # One token is sampled and thrown away: not every server takes 0.
         body = {"model": self._model, "prompt": prompts, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 1}
 
-        def read(reply: Any) -> list[np.ndarray]:
+        def read(content: bytes) -> list[np.ndarray]:
+            try:
+                reply = json.loads(content)
+            except ValueError:
+                reply = None
             return [_token_log_probs(reply, number, each) for number, each in enumerate(completions)]
 
         options = {"api_key": self._api_key, "most_bytes": _MOST_BYTES}
-        return ask(self._url, body, read, server="the teacher's server", error=LearnerError, **options)
+        return post(self._url, body, read, server="the teacher's server", error=LearnerError, **options)
 
 
 def _token_log_probs(reply: Any, number: int, completion: Completion) -> np.ndarray:

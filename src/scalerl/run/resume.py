@@ -139,8 +139,9 @@ def checkpoint_at(folder: Path, step: str, set_name: str | None) -> checkpoints.
     wanted, why = step, f"--step {step}"
     if step == "best":
         best = best_step(store.read_evals(folder), set_name)
-        why = f'the best evaluation of "{set_name}" was after step {best}' if best else "no evaluation has a best step"
-        wanted = str(best)
+        if best is None:
+            raise RecipeError(f'{folder} has no evaluation of "{set_name}" after a step: give --step last or a number')
+        wanted, why = str(best), f'the best evaluation of "{set_name}" was after step {best}'
     if not wanted.isdigit() or int(wanted) not in there:
         raise RecipeError(
             f"{why}, and {folder} has no checkpoint of it: it has those of the steps {', '.join(map(str, there))}; "

@@ -4,7 +4,7 @@ A decision is written before its runs are started, and is open until they have c
 open decisions are carried out first, so a study needs no other memory than this file.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,11 +20,12 @@ from scalerl.study.spec import StudyBudgetSettings
 class Controller:
     """Gives out stages by the study's policy."""
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
+    def __init__(self, plan: Plan, folder: Path, on_decision: Callable[[store.Row], None] = lambda row: None) -> None:
+        """`on_decision` is called with the row of each new decision."""
         budget = plan.study.budget
         assert budget is not None
         self._budget: StudyBudgetSettings = budget
-        self._plan, self._folder = plan, folder
+        self._plan, self._folder, self._on_decision = plan, folder, on_decision
         self._decide = POLICIES[budget.policy]
         self._file = folder / store.DECISIONS
         self.rows = store.read_decisions(folder)
@@ -67,6 +68,7 @@ class Controller:
         }
         store.append_row(self._file, row)
         self.rows.append(row)
+        self._on_decision(row)
 
     def _measured(self, statuses: Sequence[RunStatus]) -> list[Measured]:
         arms = [arm.name for arm in self._plan.arms if arm.skipped is None]

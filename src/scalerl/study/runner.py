@@ -11,10 +11,10 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Protocol
 
 from scalerl import store
@@ -57,15 +57,17 @@ class Runner:
         axis: Axis,
         jobs: int = 1,
         devices: Sequence[str] = (),
+        variables: Mapping[str, str] = MappingProxyType({}),
         controller: Controller | None = None,
     ) -> None:
         """`command` trains, with RECIPE --out DIR [--resume] appended. `axis` is the compute of the forecasts.
 
-        `devices` are GPUs, assigned in turn. Without a `controller` every run goes to its end.
+        `devices` are GPUs, assigned in turn; `variables` are set in the environment of each run. Without a
+        `controller` every run goes to its end.
         """
         self._controller = controller
         self._folder, self._command, self._lock = folder, command, lock
-        self._observer, self._jobs, self._devices = observer, jobs, devices
+        self._observer, self._jobs, self._devices, self._variables = observer, jobs, devices, variables
         self.statuses = [self._initial_status(run) for run in plan.runs]
         self._axis: Axis = axis
         self._asked_to_stop = 0
@@ -184,7 +186,7 @@ class Runner:
         return False
 
     def _environment(self, slot: int) -> dict[str, str]:
-        environment = dict(os.environ)
+        environment = {**os.environ, **self._variables}
         if self._devices:
             environment["CUDA_VISIBLE_DEVICES"] = self._devices[slot % len(self._devices)]
         elif self._jobs > 1:

@@ -1,4 +1,4 @@
-"""Ask a server over HTTP, again where it says that it is busy. Standard library only, for child processes too."""
+"""Post JSON to a server, again where it says that it is busy. Standard library only, for child processes too."""
 
 import json
 import time
@@ -9,32 +9,32 @@ from typing import Any, TypeVar
 _TRY_AGAIN = (408, 409, 429, 500, 502, 503, 504)
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 30.0
-_PATIENCE_S = 600.0
-"""For one reply."""
 
 Reply = TypeVar("Reply")
 
 
-def ask(
+def post(
     url: str,
     body: dict[str, Any],
-    read: Callable[[Any], Reply],
+    read: Callable[[bytes], Reply],
     *,
     api_key: str = "",
     most_tries: int = 5,
     most_bytes: int = 4 * 2**20,
+    timeout_s: float = 600.0,
     server: str,
     error: type[Exception],
 ) -> Reply:
-    """Return what `read` makes of a server's JSON reply; `error` says what is wrong with `server`.
+    """Return what `read` makes of a server's reply; `error` says what is wrong with `server`.
 
-    Where the server is busy or does not answer, ask again, later and later.
+    Where the server is busy or does not answer within `timeout_s`, post again, later and later.
     """
     from urllib.error import HTTPError
+    from urllib.parse import urlsplit
     from urllib.request import HTTPRedirectHandler, Request, build_opener
 
     class Refuse(HTTPRedirectHandler):
-        """Follow no redirect: the key is for this server."""
+        """Follow no redirect: the key, which may be part of the URL, is for this server."""
 
         def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: Any) -> None: ...
 
@@ -43,14 +43,13 @@ def ask(
     request = Request(url, json.dumps(body).encode(), headers)
     for attempt in range(1, most_tries + 1):
         try:
-            with opener.open(request, timeout=_PATIENCE_S) as reply:
-                return read(json.loads(reply.read(most_bytes)))
+            with opener.open(request, timeout=timeout_s) as reply:
+                return read(reply.read(most_bytes))
         except HTTPError as fault:
             if 300 <= fault.code < 400:
-                raise error(
-                    f"{server} sends questions on to {fault.headers['Location']!a}, and the key is not for others: set "
-                    f"url to where it is"
-                ) from None
+                # Without its path, which may be a secret.
+                host = urlsplit(fault.headers["Location"] or "").netloc.rpartition("@")[2]
+                raise error(f"{server} redirects to {host!a}, and the key is not for others: give that URL") from None
             if fault.code not in _TRY_AGAIN or attempt == most_tries:
                 raise error(f"{server} answered {fault.code} {fault.reason}") from None
             with suppress(TypeError, ValueError):
