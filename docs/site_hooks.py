@@ -32,7 +32,7 @@ DOCTEST = re.compile(r"(?:^[ \t]*>>> .*\n?(?:^[ \t]*\S.*\n?)*)+", flags=re.MULTI
 def on_config(config: Any) -> Any:
     reference = next(part["Reference"] for part in config.nav if isinstance(part, dict) and "Reference" in part)
     reference += [{"Commands": "commands.md"}, {"Glossary": "glossary.md"}]
-    config.nav.append({"Python API": [{name: f"api/{name}.md"} for name in PUBLIC]})
+    reference.append({"Python API": [{name: f"api/{name}.md"} for name in PUBLIC]})
     return config
 
 
