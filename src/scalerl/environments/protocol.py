@@ -7,7 +7,9 @@ class Guess:
     def step(self, text):                                 # one turn of the model
         if text == str(self._number):
             return 1.0                                    # a number from 0 to 1 ends the conversation with this value
-        return "higher" if int(text) < self._number else "lower"       # a text is an observation: the model goes on
+        if not text.isdecimal():
+            return "a number, please"                     # a text is an observation: the model goes on
+        return "higher" if int(text) < self._number else "lower"
 
 None ends a conversation without a verdict; a Step says everything that can be said. A class with `reset` is used in the
 manner of gymnasium: it is made with its settings alone, `reset(seed=...)` returns the opening observation, and `step`
