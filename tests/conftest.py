@@ -1,5 +1,6 @@
 import gc
 import os
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -39,6 +40,20 @@ def terminal_signals() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+# Not for the session: while it is open, other tests of this process cannot run an event loop.
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A real browser for the tests of pages; they are skipped where there is none."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        pytest.skip("no Chromium is installed")
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield running
+        running.close()
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

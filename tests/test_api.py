@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from own_code import sums
 import scalerl
 from scalerl import store
 from scalerl.config import load_recipe
-from scalerl.errors import GraderError, InputError, RecipeError
+from scalerl.errors import ExtraError, GraderError, InputError, RecipeError
 from scalerl.import_path import import_function, is_local, path_of
 
 FUNCTIONS = ("read", "train", "evaluate", "sft", "export", "fit_run", "load_recipe")
@@ -43,6 +44,25 @@ def test_import_is_light_and_modules_are_loaded_when_they_are_used():
     subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(AttributeError, match="no attribute 'curve'"):
         scalerl.curve  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: scalerl.train("tiny-cpu", "out"),
+        lambda: scalerl.evaluate("tiny-base"),
+        lambda: scalerl.sft("tiny-cpu", "out"),
+        lambda: scalerl.export("runs/first", "out"),
+    ],
+    ids=["train", "evaluate", "sft", "export"],
+)
+@pytest.mark.parametrize("package", ["torch", "safetensors"])
+def test_training_without_its_packages_names_the_extra(
+    call: Callable[[], object], package: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ExtraError, match=rf"{package} is missing.*scalerl\[train\]"):
+        call()
 
 
 def test_every_function_is_typed_and_documented():

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -132,3 +133,21 @@ def test_promises_name_tests_that_exist():
     promised = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", (ROOT / "docs" / "security.md").read_text())
     assert len(promised) > 30
     assert [name for path, name in promised if f"def {name}(" not in (ROOT / path).read_text()] == []
+
+
+def test_search_of_the_site_works_from_disk(tmp_path: Path, browser: Any):
+    """The site's own worker loads more scripts, and answers what it is asked."""
+    (tmp_path / "answers.js").write_text("const answers = {question: 'answer'};")
+    (tmp_path / "worker.js").write_text(
+        "const ready = importScripts('answers.js');"
+        "addEventListener('message', async ({data}) => { await ready; postMessage(answers[data]); });"
+    )
+    (tmp_path / "iframe-worker.js").write_text((ROOT / "docs" / "assets" / "iframe-worker.js").read_text())
+    (tmp_path / "page.html").write_text('<head><script src="iframe-worker.js"></script></head><body></body>')
+    tab = browser.new_context(offline=True).new_page()
+    tab.goto((tmp_path / "page.html").as_uri())
+    asked = (
+        "new Promise((resolve) => { const worker = new Worker('worker.js');"
+        "worker.addEventListener('message', ({data}) => resolve(data)); worker.postMessage('question'); })"
+    )
+    assert tab.evaluate(asked) == "answer"

@@ -91,6 +91,7 @@ def train(
     if loss is not None:
         changes["loss"] = _path_of(loss, "loss")
     loaded = load_recipe(recipe, changes)
+    check_can_train()
     from scalerl import store
     from scalerl.run.run import Run
 
@@ -120,6 +121,7 @@ def evaluate(
     >>> (row,) = scalerl.evaluate("tiny-base", "tiny-cpu", sets=["main"])
     """
     loaded = load_recipe(recipe, {**(settings or {}), "model.path": str(model)})
+    check_can_train()
     from scalerl.run.evaluate import evaluate_model
 
     return evaluate_model(_trusting(loaded, trust_remote_code), sets)
@@ -139,6 +141,7 @@ def sft(
     >>> scalerl.sft("mine.toml", "models/base", settings={"sft.epochs": 2})
     """
     loaded = load_recipe(recipe, settings)
+    check_can_train()
     from scalerl.run.sft.make import sft as make
 
     return make(_trusting(loaded, trust_remote_code), Path(out), resume=resume, observer=observer)
@@ -148,6 +151,7 @@ def export(
     run: str | Path, out: str | Path, *, step: int | Literal["best", "last"] = "last", trust_remote_code: bool = False
 ) -> Path:
     """Write the model of one of a run's checkpoints as a normal Hugging Face folder; return the folder."""
+    check_can_train()
     from scalerl.run.resume import export as write
 
     return write(Path(run), Path(out), str(step), trust_remote_code=trust_remote_code).folder
@@ -196,6 +200,17 @@ def read(
     selection = Selection(x=x, y=y, by=columns, gpus=gpus, start=start, seed=seed, y_scale=y_scale)
     paths = [path] if isinstance(path, str | Path) else path
     return read_runs([str(each) for each in paths], selection)
+
+
+def check_can_train() -> None:
+    """Raise ExtraError if a package that training needs is not installed."""
+    from importlib.util import find_spec
+
+    from scalerl.errors import ExtraError
+
+    for package in ("torch", "transformers", "safetensors", "jaxtyping"):
+        if find_spec(package) is None:
+            raise ExtraError(f'training needs the train extra ({package} is missing): pip install "scalerl[train]"')
 
 
 def _trusting(recipe: "Recipe", trust_remote_code: bool) -> "Recipe":

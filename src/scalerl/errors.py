@@ -50,6 +50,10 @@ class UsageError(UserError):
     """A command-line option cannot be used as it was given."""
 
 
+class ExtraError(UserError):
+    """A package that an extra brings is not installed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeProblem:
     """One thing that is wrong with a recipe."""

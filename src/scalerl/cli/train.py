@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from scalerl import store
+from scalerl.api import check_can_train
 from scalerl.cli import options as opt
 from scalerl.cli.conclusion import conclude, resumes_from
 from scalerl.cli.console import RunTerminal, ended_by_ctrl_c, say, show, table
@@ -209,14 +210,10 @@ def load(recipe: str, overrides: Sequence[str] | None, *, trust_remote_code: boo
 @contextmanager
 def setting_up() -> Iterator[None]:
     """Import what is heavy without its log output; report any ValueError of a library as a user's mistake."""
-    try:
-        with ended_by_ctrl_c():
-            import torch  # noqa: F401
-            from transformers.utils import logging
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f'training needs the train extra ({error.name} is missing): pip install "scalerl[train]"'
-        ) from None
+    check_can_train()
+    with ended_by_ctrl_c():
+        import torch  # noqa: F401
+        from transformers.utils import logging
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
