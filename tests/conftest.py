@@ -112,3 +112,11 @@ def pytest_sessionfinish() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def trackio_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of trackio's databases, which its package looks up once, when it is imported."""
+    folder = tmp_path_factory.mktemp("trackio")
+    os.environ["TRACKIO_DIR"] = str(folder)
+    return folder

@@ -201,6 +201,18 @@ def test_curve_is_known_on_every_axis_of_its_log(tmp_path: Path) -> None:
     assert series.step_costs == pytest.approx({"tokens": 100, "hours": 0.01, "cost": 0.1})
 
 
+def test_held_out_points_stay_on_their_axis(tmp_path: Path) -> None:
+    rows = [(step, 9, reward, int(step > 30)) for step, reward in STEPS]
+    [series] = read(write(tmp_path / "a.csv", ("step,step_time,reward,late", rows)), holdout=("late", "1"))
+    moved = series.on("step")
+    assert (len(series.holdout_compute), len(moved.holdout_compute), moved.compute[-1]) == (10, 0, 30)
+
+
+def test_costs_of_steps_leave_out_step_zero(tmp_path: Path) -> None:
+    [series] = read(write(tmp_path / "a.csv", ("step,hours,reward", [(s - 1, 0.5 * s, r) for s, r in STEPS])))
+    assert series.step_costs["hours"] == pytest.approx(0.5, rel=0.1)
+
+
 def test_uneven_steps_are_noticed(tmp_path: Path) -> None:
     curves = read(_arm(tmp_path / "a.csv", 100, 36), _arm(tmp_path / "b.csv", 110, 72))
     assert uneven_steps(curves) == {"hours": pytest.approx(2)}

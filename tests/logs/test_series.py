@@ -85,6 +85,8 @@ CURVES: dict[str, tuple[str, list[Any], dict[str, Any], list[tuple[Any, ...]], l
     "seeds are no attempts": ("step,gpu_hours,reward,seed", [(s, 100 * s, 0.4, n) for n in (0, 1) for s in UP], {},
                               [("log", [100 * s for s in UP] * 2, 2)], []),
     "runs": ("run,step,reward", _labelled("new", "base"), {}, [("new", UP, 1), ("base", UP, 1)], ["runs_apart"]),
+    "a run without rewards": ("run,step,reward", [*_labelled("new", "base"), *(("c", step, "") for step in UP)], {},
+                              [("new", UP, 1), ("base", UP, 1)], ["no_reward", "runs_apart"]),
     "runs, named": ("run,step,reward", _labelled("new", "base"), {"seed": "run"}, [("log", 2 * UP, 2)], []),
     "an id per attempt": ("run_id,step,reward", [("x1" if step < 5 else "x2", step, r) for step, r in STEPS], {},
                           [("log", UP, 1)], []),

@@ -127,10 +127,9 @@ def test_wandb_works_without_a_network(monkeypatch, tmp_path):
 
 @pytest.mark.skipif(importlib.util.find_spec("trackio") is None, reason="the package trackio is not installed")
 @pytest.mark.slow
-def test_trackio_holds_the_numbers_of_the_rows(monkeypatch, tmp_path):
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+def test_trackio_holds_the_numbers_of_the_rows(trackio_folder, tmp_path):
     fill("trackio", tmp_path / "run")
-    with closing(sqlite3.connect(tmp_path / "trackio" / "scalerl.db")) as data:
+    with closing(sqlite3.connect(trackio_folder / "scalerl.db")) as data:
         rows = data.execute("SELECT step, CAST(metrics AS TEXT) FROM metrics").fetchall()
     assert [step for step, metrics in rows if "train/reward/mean" in metrics] == [1, 2, 3, 4]
     assert [step for step, metrics in rows if "eval/hard/reward" in metrics] == [2, 4]

@@ -1,4 +1,4 @@
-"""Mutate one whole log of each format and read it: python log_fuzz.py FOLDER NUM prints the faults as JSON."""
+"""Mutate one whole log of each format and read it: python log_fuzz.py FOLDER NUM [SEED] prints the faults as JSON."""
 
 import gzip
 import json
@@ -96,25 +96,28 @@ class HangError(BaseException):
     """Not an Exception, so that no reader can turn it into a sentence."""
 
 
-def fuzz(folder: Path, num: int) -> dict[str, Any]:
-    """Read mutated logs; return the faults and the most memory that was used, in MB."""
+def fuzz(folder: Path, num: int, seed: int = 7) -> dict[str, Any]:
+    """Read mutated logs; return the faults, the longest time in seconds and the most memory that was used, in MB."""
 
     def ring(*_: object) -> None:
         raise HangError("hangs")
 
     signal.signal(signal.SIGALRM, ring)
-    dice, whole, faults = random.Random(7), seeds(folder), []
+    dice, whole, faults, longest = random.Random(seed), seeds(folder), [], 0.0
     for number in range(num):
         name, data = whole[number % len(whole)]
         path = folder / name
         path.write_bytes(mutated(data, dice))
         signal.alarm(2 * MAX_SECONDS)
-        if fault := check(path):
+        began = time.process_time()
+        fault = check(path)
+        longest = max(longest, time.process_time() - began)
+        if fault:
             (folder / f"fault-{number}-{name}").write_bytes(path.read_bytes())
             faults.append(f"{number} {name}: {fault}")
         signal.alarm(0)
-    return {"faults": faults, "megabytes": peak_megabytes()}
+    return {"faults": faults, "seconds": longest, "megabytes": peak_megabytes()}
 
 
 if __name__ == "__main__":
-    print(json.dumps(fuzz(Path(sys.argv[1]), int(sys.argv[2]))))
+    print(json.dumps(fuzz(Path(sys.argv[1]), *map(int, sys.argv[2:]))))

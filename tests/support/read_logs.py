@@ -28,11 +28,11 @@ def write(path: Path, content: Content) -> Path:
     return path
 
 
-def read(*paths: Path, **options: Any) -> list[Series]:
+def read(*paths: str | Path, **options: Any) -> list[Series]:
     return logs.read(paths, Selection(**options))
 
 
-def fault(*paths: Path, **options: Any) -> str:
+def fault(*paths: str | Path, **options: Any) -> str:
     """Return the sentence of what cannot be read."""
     with pytest.raises(InputError) as caught:
         read(*paths, **options)

@@ -157,6 +157,7 @@ def forecast(
     seal: Path | None = rare(
         "FILE", "Write the forecast and a hash of its data, for 'scalerl more score' to check later."
     ),
+    publish: str | None = rare("PROJECT", "Log the forecast to wandb:ENTITY/PROJECT or trackio:PROJECT, as new runs."),
 ) -> None:
     """Forecast the reward at a compute, or the compute that a reward needs.
 
@@ -166,6 +167,10 @@ def forecast(
     """
     from scalerl.report.results import analyse_forecast
 
+    if publish is not None:
+        from scalerl.callbacks.publish import tracker_of
+
+        tracker_of(publish)
     if seal is not None:
         from scalerl.report.joint.seals import check_new_seal
 
@@ -188,6 +193,11 @@ def forecast(
         from scalerl.report.joint.seals import write_seal
 
         write_seal(seal, analysis.curves, common.files, *chosen(common), at or [])
+    if publish is not None:
+        from scalerl.callbacks.publish import publish as log_to
+
+        names = log_to(analysis.curves, publish)
+        typer.echo(f"Logged to {publish}: {', '.join(names) or 'nothing, since no curve has an interval'}", err=True)
 
 
 @shares_options()

@@ -57,6 +57,7 @@ SENTENCES = {
     "seeds_by_name": "{names} are runs of one curve by their names (--by {column} keeps them apart).",
     "steps_per_epoch": "{step} begins anew in each of {num} values of {coarse}: the steps are counted through.",
     "runs_joined": "{names} of column {column} are one run: each begins at a later step of the one before it.",
+    "no_reward": "{names} have no {y} and are left out.",
     "runs_apart": "Each value of {columns} is a curve of its own (--seed COLUMN makes them runs of one).",
     # which rows count
     "held_values": "{num} of {num_rows} rows repeat the value of the row before: a value counts once.",

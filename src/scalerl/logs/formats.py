@@ -19,6 +19,7 @@ from scalerl.logs.names import FILE
 from scalerl.logs.objects import flatten, json_rows, jsonl_rows, loaded
 from scalerl.logs.places import Group, files_of, find, no_such_file, nothing_to_read, step_files, whole_kinds
 from scalerl.logs.plan import Plan
+from scalerl.logs.projects import Project, project_at, project_rows
 from scalerl.logs.selection import Selection
 from scalerl.logs.source import Source
 from scalerl.logs.tidy import tidied
@@ -116,6 +117,8 @@ def _of_one_run(logs: list[Log], folder: Path) -> list[Log]:
 def read_place(path: Path) -> Log:
     """Read one log. This is the one place that turns whatever a reader raises into a sentence."""
     try:
+        if project := project_at(path):
+            return _project_log(path, project)
         if not path.exists():
             raise InputError(no_such_file(path))
         is_ours = path.name in (store.EVALS, store.METRICS) and store.is_run_folder(path.parent)
@@ -138,6 +141,11 @@ def read_place(path: Path) -> Log:
             "exports it), JSON lines, or console output with lines such as 'step:12 - reward:0.5' or {'reward': 0.5}."
         )
     return log
+
+
+def _project_log(path: Path, project: Project) -> Log:
+    source = Source(path)
+    return Log(path=path, kind=project.tracker, frame=source.framed(project_rows(project, source)))
 
 
 def _file_log(path: Path) -> Log | None:

@@ -133,7 +133,9 @@ def no_such_file(path: Path) -> str:
     there = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else []
     near = [str(folder / name) for name in difflib.get_close_matches(path.name, there, n=3, cutoff=0.5)]
     advice = f"did you mean {' or '.join(near)}?" if near else "check the path."
-    return f"there is no file {path}: {advice if folder.is_dir() else f'its folder {folder} does not exist either.'}"
+    if not folder.is_dir():
+        advice = f"its folder {folder} does not exist either (a project of wandb is wandb:ENTITY/PROJECT)."
+    return f"there is no file {path}: {advice}"
 
 
 def nothing_to_read(path: Path, logs: Sequence[Path]) -> str:

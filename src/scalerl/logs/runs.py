@@ -71,7 +71,9 @@ def _split(plan: Plan, is_one_of_many: bool) -> list[Run]:
         key = {column: words[column] for column in label.columns}
         name = "/".join(words[column] for column in named)
         runs.append(Run(plan, words[FILE], key, name, plan.frame.take(rows), plan.facts))
-    return runs
+    logged = [run for run in runs if (run.frame.words(plan["y"]) != "").any()]
+    silent = tuple("/".join([*run.key.values()][1:]) for run in runs if run not in logged)
+    return [run.noting(fact("no_reward", names=silent, y=plan["y"])) for run in logged] if logged and silent else runs
 
 
 # What runs are to each other

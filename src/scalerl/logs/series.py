@@ -87,21 +87,19 @@ class Series:
         return replace(self, compute=self.compute[which], reward=self.reward[which], axes=axes, **picked)
 
     def on(self, axis: str) -> "Series":
-        """Return the curve on another of its axes, without the points that it does not have there."""
-        compute = self.axes[axis]
-        run = np.zeros(len(compute)) if self.run is None else self.run
-        order = np.lexsort((compute, run))
-        return replace(self, compute=compute, x_label=axis).take(order[compute[order] > 0])
+        """Return the curve on another of its axes, without held-out points and points that it does not have there."""
+        compute, nothing = self.axes[axis], np.empty(0)
+        order = np.lexsort((compute, np.zeros(len(compute)) if self.run is None else self.run))
+        moved = replace(self, compute=compute, x_label=axis, holdout_compute=nothing, holdout_reward=nothing)
+        return moved.take(order[compute[order] > 0])
 
     @property
     def step_costs(self) -> dict[str, float]:
         """What a step takes on each other axis: hours, tokens, FLOPs or cost per step, the median over the run."""
-        spent = {
-            axis: compute / self.axes["step"]
-            for axis, compute in self.axes.items()
-            if "step" in self.axes and axis != "step"
-        }
-        return {axis: float(np.nanmedian(each)) for axis, each in spent.items() if np.isfinite(each).any()}
+        steps = self.axes.get("step", _NO_POINTS)
+        spent = {axis: compute[steps > 0] / steps[steps > 0] for axis, compute in self.axes.items() if len(steps)}
+        known = {axis: each[np.isfinite(each)] for axis, each in spent.items() if axis != "step"}
+        return {axis: float(np.median(each)) for axis, each in known.items() if len(each)}
 
 
 def uneven_steps(series: Iterable[Series], ratio: float = 1.2) -> dict[str, float]:

@@ -9,7 +9,7 @@ which a few fields are read. Every loop moves forward in the file or spends the 
 import functools
 import sqlite3
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -179,15 +179,20 @@ def wandb_rows(source: Source, files: Sequence[Path] = ()) -> Placed:
 
 
 def _history_row(message: bytes) -> dict[str, Any]:
-    """Return the numbers of one row of a history; pictures, tables and histograms are left out."""
+    """Return the numbers of one row of a history."""
     history = parse(message)
     steps = [parse(step).get(1, [0])[-1] for step in history.get(_HISTORY_STEP, [])]
     row: dict[str, Any] = {"_step": steps[-1]} if steps else {}
     for item in map(parse, history.get(_HISTORY_ITEM, [])):
         key = "/".join(_text([key]) for key in (*item.get(_ITEM_KEY, []), *item.get(_ITEM_NESTED_KEY, [])))
-        value = loaded(_text(item.get(_ITEM_JSON, [])))
-        row[key] = _NOT_FINITE.get(value, value) if isinstance(value, str) else value
-    return {key: value for key, value in row.items() if type(value) in (int, float)}
+        row[key] = loaded(_text(item.get(_ITEM_JSON, [])))
+    return numbers_of(row)
+
+
+def numbers_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a row, also those that JSON cannot write; pictures, tables and words are left out."""
+    values = {key: _NOT_FINITE.get(value) if isinstance(value, str) else value for key, value in row.items()}
+    return {key: value for key, value in values.items() if type(value) in (int, float)}
 
 
 def _wandb_records(data: bytes) -> Iterator[bytes]:
