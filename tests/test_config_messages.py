@@ -120,7 +120,7 @@ def test_a_malformed_override_shows_the_form(text):
         ("zzzz=3", "is not a setting of a recipe, which has description, seed"),
         (
             "advantage=batch",
-            'advantage is "batch" but must be a table with baseline, normalisation; did you mean '
+            'advantage is "batch" but must be a table with baseline, normalisation, credit; did you mean '
             'advantage.normalisation = "batch"?',
         ),
         ("loss=PPO", '; PPO\'s clip is loss = "dapo" with'),
@@ -167,6 +167,8 @@ BROKEN = [
     ["learner.context_ranks=2"],
     ["learner.ranks=8", "learner.sharding=full", "learner.context_ranks=3"],
     ["learner.ranks=8", "learner.sharding=full", "kl.coefficient=0.1"],
+    ["learner.ranks=8", "learner.sharding=full", "advantage.credit=gae"],
+    ["pipeline.completions_per_group=1"],
     ["learner.ranks=8", "learner.sharding=full", "optimizer.bits=8"],
     ["model.lora.rank=4", "optimizer.on_host=true"],
     ["model.lora.bits=4"],

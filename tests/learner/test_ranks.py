@@ -32,7 +32,7 @@ from scalerl.run.learners import learner_settings
 @pytest.mark.parametrize(
     ("device", "size", "num_checks"),
     [
-        pytest.param("cpu", 2, 26 + 20, marks=pytest.mark.slow),
+        pytest.param("cpu", 2, 27 + 20, marks=pytest.mark.slow),
         pytest.param("cpu", 4, 29, marks=pytest.mark.slow),
         pytest.param("cuda", 2, 5, marks=pytest.mark.gpu),
     ],

@@ -29,6 +29,15 @@ def make_learner(*overrides, family="smollm", dtype=torch.float32, seed=0):
         return build_learner(model, recipe.model_copy(update={"model": named}), version=VERSION)
 
 
+def foreseeing(learner):
+    """Give the head of its critic numbers, so that values differ and the layers below have a gradient."""
+    row = learner._critic.policy.model.get_output_embeddings()
+    with torch.no_grad():
+        row.weight.copy_(torch.linspace(-0.5, 0.5, row.weight.numel()).view_as(row.weight))
+        row.bias.fill_(0.1)
+    return learner
+
+
 def gpu_model(**changes):
     """A Llama on a GPU, with heads of 16, which the attention kernel takes."""
     return random_model(LlamaConfig(**SIZES | {"hidden_size": 64} | changes)).to("cuda")  # pyright: ignore[reportArgumentType]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from batches import VERSION, make_completion, make_group, random_batch
-from learners import gradients_of, recipe_of
+from learners import foreseeing, gradients_of, recipe_of
 from tiny_models import tiny_model
 
 from scalerl.learner import torch_learner
@@ -113,6 +113,21 @@ def check_equal(make, family, dtype, overrides, folder, batch, tolerance):
         torch.testing.assert_close(weights[name], weight, rtol=0, atol=max(tolerance, 1e-5), check_dtype=False)
 
 
+def check_critic(batch):
+    """Ranks with a critic have its values of the whole batch, and go on as one process."""
+    overrides = ("advantage.credit=gae", "filter.zero_variance=false", "learner.micro_batch_tokens=24")
+    ours, theirs = (
+        foreseeing(make("smollm", torch.float32, overrides))
+        for make in (functools.partial(replicated, folder=None), alone)
+    )
+    for version in (VERSION, VERSION + 1):
+        rows = [each.step(replace(batch, version=version)) for each in (ours, theirs)]
+        for key in rows[1].keys() - {"batch/micro_batches", "time/step_s"}:
+            assert abs(rows[0][key] - rows[1][key]) <= 1e-4 * max(abs(rows[1][key]), 1), (key, *rows)
+    for name, weight in theirs._critic.policy.parameters.items():
+        torch.testing.assert_close(ours._critic.policy.parameters[name], weight, rtol=0, atol=1e-5)
+
+
 def check_compiled(folder, context=1):
     """Compiled layers give the gradients of one process, and the warm-up compiles all that passes need."""
     from torch._dynamo.utils import counters
@@ -181,6 +196,7 @@ def all_checks(folder):
     # A mesh of two replicas, each of one rank.
     hybrid = functools.partial(sharded, shard_size=1)
     yield "compiled", lambda: check_compiled(folder)
+    yield "critic", lambda: check_critic(many)
     yield "hybrid", lambda: check_equal(hybrid, "smollm", torch.float64, (), folder, many, 1e-12)
     for make in (replicated, sharded):
         name = make.__name__

@@ -427,11 +427,48 @@ class NoNormalisationSettings(Settings):
 Normalisation = Axis[BatchNormalisationSettings | PromptNormalisationSettings | NoNormalisationSettings]
 
 
+class CompletionCreditSettings(Settings):
+    name: Literal["completion"] = "completion"
+
+
+class GaeSettings(Settings):
+    name: Literal["gae"] = "gae"
+    gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """By which the reward is worth less with every token, or turn, before it."""
+    lam: Fraction = 0.95
+    """1 compares what came with the critic's value; 0 compares each value with the next one."""
+    level: Literal["token", "turn"] = "token"
+    """Whether each token has an advantage of its own, or each turn of a conversation."""
+
+
+class StatesSettings(Settings):
+    name: Literal["states"] = "states"
+    gamma: Annotated[float, Field(gt=0, le=1)] = 0.95
+    """By which the value of a conversation is worth less with every turn before its end."""
+    weight: float = Field(default=1.0, ge=0)
+    """What the comparison of turns counts beside that of conversations."""
+
+
+Credit = Axis[CompletionCreditSettings | GaeSettings | StatesSettings]
+
+
+class CriticSettings(Settings):
+    """Settings of the critic of advantage.credit = "gae": a second model of the policy's size, which begins as it."""
+
+    lr: float | None = Field(default=None, gt=0)
+    """Its learning rate; not set: ten times the policy's. Its other settings are those of optimizer."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps at the start in which only the critic learns."""
+
+
 class AdvantageSettings(Settings):
     baseline: Baseline = MeanBaselineSettings()
     """What is subtracted from a reward: the mean of its group, or of the others in it."""
     normalisation: Normalisation = BatchNormalisationSettings()
     """Whose standard deviation advantages are divided by: the batch's, the prompt's, or none."""
+    credit: Credit = CompletionCreditSettings()
+    """What each token gets: the advantage of its completion, that of gae by a critic, as in PPO, or beside the first
+    that of its turn against others of the group which began at the same state of an environment (states)."""
 
 
 class RewardSettings(Settings):
@@ -481,7 +518,7 @@ class PipelineSettings(Settings):
     training."""
     groups_per_batch: int = Field(default=48, ge=1)
     """Problems that a step trains on, before any filter."""
-    completions_per_group: int = Field(default=16, ge=2)
+    completions_per_group: int = Field(default=16, ge=1)
     """Completions sampled per problem; advantages compare them, so at least two."""
 
 

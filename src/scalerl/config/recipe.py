@@ -49,6 +49,8 @@ class Recipe(Settings):
     """A KL term beside the loss, or instead of it: it holds the policy near its start, or distils a teacher."""
     advantage: parts.AdvantageSettings = parts.AdvantageSettings()
     """How rewards become advantages."""
+    critic: parts.CriticSettings = parts.CriticSettings()
+    """A model of what completions will be worth, for advantage.credit = "gae"."""
     reward: parts.RewardSettings = parts.RewardSettings()
     """The reward of a correct and of a wrong completion."""
     grading: parts.GradingSettings = parts.GradingSettings()
@@ -91,6 +93,10 @@ class Recipe(Settings):
         """The tasks that are trained on, by the key of their table."""
         several = {f"tasks.{name}": task for name, task in self.tasks.items()}
         return several or {"task": self.task}
+
+    @property
+    def has_critic(self) -> bool:
+        return isinstance(self.advantage.credit, parts.GaeSettings)
 
     @property
     def length_settings(self) -> tuple[str, ...]:
@@ -187,6 +193,12 @@ RULES: tuple[Rule[Recipe], ...] = (
          lambda r: r.learner.sharding in ("full", "hybrid") and r.kl.coefficient and r.kl.reference.name != "server",
          'a second sharded model would be needed, so put the reference at a server, or set learner.sharding = '
          '"replicate"'),
+    Rule("advantage.credit.name learner.sharding",
+         lambda r: r.has_critic and r.learner.sharding in ("full", "hybrid"),
+         'a critic is not divided among ranks, so set learner.sharding = "replicate"'),
+    Rule("pipeline.completions_per_group advantage.credit.name",
+         lambda r: r.pipeline.completions_per_group == 1 and not r.has_critic,
+         'there is nothing to compare an answer with: set at least 2, or advantage.credit = "gae"'),
     Rule("kl.reference.temperature_frac kl.reference.hint",
          lambda r: isinstance(r.kl.reference, parts.SelfReferenceSettings)
          and r.kl.reference.temperature_frac == 1 and not r.kl.reference.hint,

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from scalerl.learner.critic import Critic
     from scalerl.learner.references import Reference
     from scalerl.learner.step import TorchLearner
     from scalerl.learner.team import Team
@@ -19,15 +20,18 @@ def torch_learner(
     router_replay: bool = False,
     merges: bool = True,
     reference: "Callable[..., Reference] | None" = None,
+    critic: "Callable[..., Critic] | None" = None,
     team: "Team | None" = None,
     optimizer: Any,
+    version: int = 0,
     **settings: Any,
 ) -> "TorchLearner":
     """Return a learner in this process, on the model's device; `model` holds the master weights, trained in place.
 
-    `dtype` is that of the body, `reference` a function of learner.references with its settings bound. With
-    optimizer.on_host the model moves to host memory.
+    `dtype` is that of the body, `reference` a function of learner.references and `critic` the class of learner.critic,
+    with their settings bound. With optimizer.on_host the model moves to host memory.
     """
+    from scalerl.learner.critic import ValueModel, value_model
     from scalerl.learner.policy import LocalPolicy
     from scalerl.learner.references import Trained
     from scalerl.learner.step import TorchLearner
@@ -35,13 +39,19 @@ def torch_learner(
     common: dict[str, Any] = {"dtype": dtype, "fp32_head": fp32_head}
     # Before the policy, which may move the model.
     made = None if reference is None else reference(Trained(model=model, **common))
-    policy = LocalPolicy(
-        model,
-        learner,
-        compiled=compiled,
-        router_replay=router_replay,
-        on_host=optimizer.on_host,
-        merges=merges,
-        **common,
+    common |= {"compiled": compiled, "router_replay": router_replay, "on_host": optimizer.on_host}
+    judge = None
+    if critic is not None:
+        values = ValueModel(value_model(model), learner, **common)
+        judge = critic(values, learner=learner, team=team, version=version)
+    policy = LocalPolicy(model, learner, merges=merges, **common)
+    return TorchLearner(
+        policy,
+        learner=learner,
+        optimizer=optimizer,
+        reference=made,
+        critic=judge,
+        team=team,
+        version=version,
+        **settings,
     )
-    return TorchLearner(policy, learner=learner, optimizer=optimizer, reference=made, team=team, **settings)

@@ -19,6 +19,7 @@ from scalerl.learner.late import moved
 from scalerl.learner.packed_attention import Packing, pack
 from scalerl.learner.share import Rows, Sizes
 from scalerl.rl.algorithm import Algorithm, Rollout, TokenWeights, WeightedRollout
+from scalerl.rl.credit import Turns
 from scalerl.rl.filters import EffectiveBatch, num_nonfinite, trainable_tokens
 from scalerl.types import Batch, Completion, Group
 
@@ -62,6 +63,8 @@ class MicroBatch:
     """Those of the row, in its order."""
     trained: NDArray[np.bool_]
     """Which of all their tokens are trained: the targets of the row."""
+    token: NDArray[np.int64]
+    """Index of each of these among all tokens of the batch."""
 
     def to(self, device: torch.device) -> "MicroBatch":
         """Return it with its vectors on a device; the inputs stay on the host."""
@@ -98,17 +101,18 @@ def prepare(
     share_from: int | None = 0,
     rank: int = 0,
     num_ranks: int = 1,
+    critic: Tensor | None = None,
 ) -> Prepared:
     """Let the algorithm weigh a batch as a whole, then split it, or one rank's share of it, into micro-batches.
 
     In passes of more than `share_from` tokens, a prompt is computed once for its completions, if that pays; None means
-    never.
+    never. `critic` has a critic's value of every token of the batch.
     """
     completions = [completion for group in batch.groups for completion in group.completions]
     group = np.array([number for number, g in enumerate(batch.groups) for _ in g.completions], dtype=np.int64)
     sizes = Sizes.of(completions)
     sampled = torch.from_numpy(~_joined(completions, "forced", np.bool_))
-    rollout = _rollout(completions, batch, group, sampled, sizes)
+    rollout = replace(_rollout(completions, batch, group, sampled, sizes), critic=critic)
     made = algorithm(rollout)
     rows = np.flatnonzero(made.effective.kept.numpy())
     sizes = sizes.sharing(completions, rows, num_ranks, budget=micro_batch_tokens, share_from=share_from)
@@ -150,7 +154,29 @@ def _rollout(
         generator_log_probs=log_probs,
         trainable=trainable_tokens(sampled, log_probs),
         version=batch.version,
+        turns=_turns(completions, group, sizes),
     )
+
+
+def _turns(completions: Sequence[Completion], group: NDArray[np.int64], sizes: Sizes) -> Turns | None:
+    """Return the turns of conversations; None where there are none.
+
+    A state is what the environment said just before, or the prompt: what it is beyond that, nobody but it knows.
+    """
+    if all(len(completion.turns) <= 1 for completion in completions):
+        return None
+    of_token, states = np.full(int(sizes.tokens.sum()), -1), list[int]()
+    numbers: dict[tuple[int, object], int] = {}
+    first = 0
+    for number, completion in zip(group.tolist(), completions, strict=True):
+        end: int | None = None
+        for start, stop in completion.turns or ((0, len(completion)),):
+            read = completion.request.prompt_tokens if end is None else completion.tokens[end:start].tobytes()
+            of_token[first + start : first + stop] = len(states)
+            states.append(numbers.setdefault((number, read), len(numbers)))
+            end = stop
+        first += len(completion)
+    return Turns(of_token=torch.from_numpy(of_token), state=torch.tensor(states))
 
 
 def _packed(
@@ -162,14 +188,16 @@ def _packed(
     within = np.arange(num_tokens.sum()) - np.repeat(np.cumsum(num_tokens) - num_tokens, num_tokens)
     token = np.repeat((np.cumsum(sizes.tokens) - sizes.tokens)[rows], num_tokens) + within
     trained = made.trained.numpy()[token]
-    token = torch.from_numpy(token[trained])
+    token = token[trained]
+    index = torch.from_numpy(token)
     return MicroBatch(
         inputs=forward_inputs(chosen, sizes, rows, trained),
         completions=chosen,
         trained=trained,
-        generator_log_probs=rollout.generator_log_probs.index_select(0, token),
-        completion_of_token=rollout.completion_of_token.index_select(0, token),
-        weights=made.weights.map(lambda vector: vector.index_select(0, token)),
+        token=token,
+        generator_log_probs=rollout.generator_log_probs.index_select(0, index),
+        completion_of_token=rollout.completion_of_token.index_select(0, index),
+        weights=made.weights.map(lambda vector: vector.index_select(0, index)),
     )
 
 

@@ -140,6 +140,9 @@ class LocalPolicy(Policy):
         inputs = inputs.to(self.device)
         self.replay.use(inputs.experts)
         hidden = DistinctRows.apply(packed_hidden_states(self.body, inputs.ids, inputs.packing), inputs.place)
+        return self._from_hidden(hidden, inputs)
+
+    def _from_hidden(self, hidden: Any, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
         # The head is the master's: unrounded in FP32, otherwise rounded as the generator's copy is.
         return head_log_probs(head(self.model), hidden, inputs.targets, inputs.temperature, self.fp32_head)
 

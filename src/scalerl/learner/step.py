@@ -15,6 +15,7 @@ import functools
 import math
 import sys
 from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -38,6 +39,20 @@ from scalerl.rl.objective import Objective, ObjectiveValue
 from scalerl.types import Batch
 
 
+class Judge(Protocol):
+    """What foresees the rewards of a batch: learner/critic.py."""
+
+    warmup_steps: int
+    """Steps in which the policy waits until it has learned something."""
+
+    def learn(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """Train on a batch; return the value of every token of it as it was before, and metrics."""
+        ...
+
+    def state_dict(self) -> dict[str, dict[str, Tensor]]: ...
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None: ...
+
+
 class TorchLearner:
     """A policy and its optimiser. Its version is the number of steps taken, including steps without an update."""
 
@@ -50,13 +65,15 @@ class TorchLearner:
         optimizer: OptimizerSettings,
         learner: LearnerSettings,
         reference: Reference | None = None,
+        critic: Judge | None = None,
         team: Team | None = None,
         version: int = 0,
     ) -> None:
-        """`reference` is what the KL part of the objective compares with; None without one."""
+        """`reference` is what the KL part of the objective compares with, `critic` what advantages are made with; None
+        without one."""
         self.policy = policy
         self._team = team or Team()
-        self._algorithm, self.objective, self._reference = algorithm, objective, reference
+        self._algorithm, self.objective, self._reference, self._critic = algorithm, objective, reference, critic
         self._settings, self._learner = optimizer, learner
         self._shape, self._num_adapter_params = (
             ModelShape.from_config(policy.model.config),
@@ -92,7 +109,10 @@ class TorchLearner:
         On a GPU the first look at the metrics waits for the device.
         """
         assert batch.version == self._version, f"a batch for version {batch.version} came at {self._version}"
-        prepared = self._prepare(batch)
+        values, judged = None, {}
+        if self._critic is not None:
+            values, judged = self._critic.learn(batch)
+        prepared = self._prepare(batch, values)
         if self._reference is not None:
             self._reference.begin(prepared.micro_batches)
         timer = StepTimer(self.policy.device)
@@ -108,7 +128,8 @@ class TorchLearner:
             log_probs.sum().backward()
         routed = self.policy.replay.take_counts()
         sums = torch.cat([sums, routed])
-        known = prepared.facts | {"optim/lr": self.lr, "batch/flops": self._flops(prepared)}
+        critic_s, critic_flops = judged.pop("time/step_s", 0.0), judged.pop("batch/flops", 0.0)
+        known = prepared.facts | judged | {"optim/lr": self.lr, "batch/flops": self._flops(prepared) + critic_flops}
         norm = torch.zeros_like(ratio_max)
         if prepared.num_passes:
             self.policy.collect_gradients(self._team)
@@ -118,9 +139,9 @@ class TorchLearner:
             norm = self._update(loss=sums[-1 - len(routed)])
         self.policy.clear_gradients()
         timer.stop()
-        values = HostCopy(torch.cat([sums, torch.stack([ratio_max, norm.double()])]))
+        host = HostCopy(torch.cat([sums, torch.stack([ratio_max, norm.double()])]))
         self._version += 1
-        read = functools.partial(self._metrics, prepared, known, values, timer)
+        read = functools.partial(self._metrics, prepared, known, host, timer, critic_s)
         metrics = LateMetrics({name: value for name, value in known.items() if math.isfinite(value)}, read)
         if not self.reads_late:
             return metrics.read()
@@ -128,7 +149,7 @@ class TorchLearner:
         return metrics
 
     def _metrics(
-        self, prepared: Prepared, known: Mapping[str, float], values: HostCopy, timer: StepTimer
+        self, prepared: Prepared, known: Mapping[str, float], values: HostCopy, timer: StepTimer, critic_s: float
     ) -> dict[str, float]:
         """Wait for the values of a step and return its metrics; counts the update if it was not skipped.
 
@@ -144,7 +165,7 @@ class TorchLearner:
         metrics["optim/skipped"] = float(skipped)
         if num_routed:
             metrics["loss/router_disagreement"] = num_replaced / num_routed
-        metrics |= timer.metrics()
+        metrics |= {name: seconds + critic_s for name, seconds in timer.metrics().items()}
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
     def settle(self) -> None:
@@ -162,6 +183,8 @@ class TorchLearner:
     def lr(self) -> float:
         """Learning rate of the next update."""
         self._settle()
+        if self._critic is not None and self._version < self._critic.warmup_steps:
+            return 0.0
         return rate(self._settings, step=self._version, updates=self._updates)
 
     def weights(self) -> dict[str, Tensor]:
@@ -172,8 +195,10 @@ class TorchLearner:
         """Return everything a checkpoint needs, as tensors: weights, optimiser moments, random state, counters."""
         self.settle()
         counters = {"version": torch.tensor(self._version), "updates": torch.tensor(self._updates)}
-        state = state_of(self.policy.parameters, self._optimizer.state, self.policy.device)
-        return state | {"counters": counters}
+        state = state_of(self.policy.parameters, self._optimizer.state, self.policy.device) | {"counters": counters}
+        if self._critic is not None:
+            state |= {f"critic_{kind}": tensors for kind, tensors in self._critic.state_dict().items() if kind != "rng"}
+        return state
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -184,8 +209,11 @@ class TorchLearner:
         self._version = int(state["counters"]["version"])
         self._updates = int(state["counters"]["updates"])
         self.policy.refresh()
+        if self._critic is not None:
+            own = {kind: state[f"critic_{kind}"] for kind in ("weights", "optimizer", "counters")}
+            self._critic.load_state_dict(own | {"rng": state["rng"]})
 
-    def _prepare(self, batch: Batch) -> Prepared:
+    def _prepare(self, batch: Batch, critic: Tensor | None = None) -> Prepared:
         return prepare(
             batch,
             algorithm=self._algorithm,
@@ -193,6 +221,7 @@ class TorchLearner:
             share_from=self.policy.share_from if self._learner.share_prompts else None,
             rank=self._team.rank // self._team.context,
             num_ranks=self._team.size // self._team.context,
+            critic=critic,
         )
 
     def _backward(self, micro: MicroBatch) -> tuple[Tensor, Tensor]:

@@ -15,8 +15,11 @@ import torch
 from jaxtyping import Bool, Float, Int, Real
 from torch import Tensor
 
+from scalerl.rl import advantages
+from scalerl.rl import credit as crediting
 from scalerl.rl import entropy as controls
 from scalerl.rl import imitation as imitations
+from scalerl.rl.credit import CreditInputs, Turns
 from scalerl.rl.entropy import Controlled, PolicyTokens
 from scalerl.rl.filters import EffectiveBatch, trained_tokens
 from scalerl.rl.weights import token
@@ -40,6 +43,10 @@ class Rollout:
     """Tokens that were sampled and have a finite generator log-prob."""
     version: int = 0
     """The version of the policy that is trained: the seed of what is drawn at random."""
+    turns: Turns | None = None
+    """None where every completion is one turn."""
+    critic: Float[Tensor, " tokens"] | None = None
+    """A critic's value before each trainable token; None without a critic."""
 
     @property
     def num_trainable(self) -> Int[Tensor, " completions"]:
@@ -85,31 +92,27 @@ def reinforce(
     *,
     effective: Callable[..., EffectiveBatch],
     average: Average,
+    normalise: Callable[[Tensor, Tensor], Tensor] = advantages.batch,
+    credit: Callable[[CreditInputs], Tensor] = crediting.completion,
     entropy: Callable[[PolicyTokens], Controlled] = controls.none,
     imitation: Callable[..., Tensor | None] = imitations.none,
     kl: float = 0.0,
 ) -> WeightedRollout:
-    """Reinforcement learning: group advantages on the kept completions, averaged over their tokens.
+    """Reinforcement learning: advantages of the kept completions, given to their tokens and averaged over them.
 
-    `effective` is rl.filters.effective_batch, `entropy` a function of rl/entropy.py and `imitation` one of
-    rl/imitation.py, with their settings bound; `kl` is the coefficient of the KL part.
+    `effective` is rl.filters.effective_batch, `normalise` a function of rl/advantages.py, `credit` one of rl/credit.py,
+    `entropy` of rl/entropy.py and `imitation` of rl/imitation.py, with their settings bound; `kl` is the coefficient of
+    the KL part.
     """
     owner = rollout.completion_of_token
-    batch = effective(
-        rollout.group,
-        rollout.value,
-        rollout.has_verdict,
-        rollout.rewards,
-        rollout.truncated,
-        rollout.num_trainable,
-    )
+    batch = filtered(rollout, functools.partial(effective, normalise=normalise))
     trained = trained_tokens(rollout.trainable, owner, batch.kept)
     weigh = functools.partial(average, rollout.group.index_select(0, owner), owner)
     weights = weigh(trained)
     controlled = entropy(
         PolicyTokens(
             policy=weights,
-            advantages=batch.advantages.index_select(0, owner),
+            advantages=credit(credit_inputs(rollout, batch, trained, normalise)),
             generator_log_probs=rollout.generator_log_probs,
             trained=trained,
             seed=rollout.version,
@@ -126,6 +129,51 @@ def reinforce(
         ),
         metrics=controlled.metrics,
     )
+
+
+def filtered(rollout: Rollout, effective: Callable[..., EffectiveBatch]) -> EffectiveBatch:
+    return effective(
+        rollout.group,
+        rollout.value,
+        rollout.has_verdict,
+        rollout.rewards,
+        rollout.truncated,
+        rollout.num_trainable,
+    )
+
+
+def credit_inputs(
+    rollout: Rollout,
+    batch: EffectiveBatch,
+    trained: Tensor,
+    normalise: Callable[[Tensor, Tensor], Tensor] = advantages.none,
+) -> CreditInputs:
+    return CreditInputs(
+        value=rollout.value,
+        rewards=rollout.rewards,
+        advantages=batch.advantages,
+        group=rollout.group,
+        completion_of_token=rollout.completion_of_token,
+        trained=trained,
+        turns=rollout.turns,
+        critic=rollout.critic,
+        normalise=normalise,
+    )
+
+
+def foresee(
+    rollout: Rollout, *, effective: Callable[..., EffectiveBatch], returns: Callable[[CreditInputs], Tensor]
+) -> WeightedRollout:
+    """A critic's regression: every trainable token of a graded completion counts the same; what it is to foresee is in
+    the place of its advantage. `returns` is rl.credit.returns with its settings bound."""
+    owner = rollout.completion_of_token
+    batch = filtered(rollout, effective)
+    trained = trained_tokens(rollout.trainable, owner, batch.kept)
+    weights = TokenWeights(
+        policy=token(rollout.group.index_select(0, owner), owner, trained),
+        advantages=returns(credit_inputs(rollout, batch, trained)),
+    )
+    return WeightedRollout(effective=batch, trained=trained, weights=weights)
 
 
 def imitate(rollout: Rollout) -> WeightedRollout:

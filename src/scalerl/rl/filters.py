@@ -30,7 +30,7 @@ class EffectiveBatch:
     """Truncated completions, dropped or not."""
     num_no_verdict: int
     num_groups: int
-    """Groups with at least two completions left to compare."""
+    """Groups with enough completions left to compare."""
     num_zero_variance: int
     """Groups among them whose verdicts are all equal; counted with the filter off too."""
     num_kept: int
@@ -47,6 +47,7 @@ def effective_batch(
     *,
     drop_truncated: bool,
     zero_variance: bool,
+    fewest: int = 2,
     baseline: Callable[[Tensor, Tensor], Tensor] = adv.mean,
     normalise: Callable[[Tensor, Tensor], Tensor] = adv.batch,
 ) -> EffectiveBatch:
@@ -56,14 +57,15 @@ def effective_batch(
     0 < mean(value) < 1 (ScaleRL paper, section 3; no refill). It compares values, not rewards, so that a length
     penalty cannot revive an all-correct group, and not a float std as NeMo-RL and OpenRLHF do. With the filter off,
     such groups are kept and counted in every denominator: the paper's leave-one-out arm. Truncated completions are
-    dropped as in its appendix A.16. `value` and `rewards` are not read where there is no verdict. If nothing is
-    kept, there is no update to make.
+    dropped as in its appendix A.16. A group needs `fewest` completions: two, or one where a critic is what it is
+    compared with. `value` and `rewards` are not read where there is no verdict. If nothing is kept, there is no update
+    to make.
     """
     index, num = dense_index(group)
     left = has_verdict & (num_trainable > 0)
     if drop_truncated:
         left = left & ~truncated
-    comparable = segment_count(left, index, num) >= 2
+    comparable = segment_count(left, index, num) >= fewest
     left = left & comparable[index]
 
     advantages = torch.zeros_like(rewards)

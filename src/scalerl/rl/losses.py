@@ -108,6 +108,16 @@ def gspo(
     return _clipped_surrogate(sequence_log_ratio[index], advantages, inputs.trained, clip_low, clip_high)
 
 
+def squared_error(inputs: LossInputs) -> TokenLoss:
+    """A critic's loss: its values are in the place of log-probs, what they foresee in that of advantages.
+
+    l_t = (V_t - R_t)^2 / 2
+    """
+    nothing = torch.zeros_like(inputs.advantages)
+    loss = (inputs.log_probs - inputs.advantages).square() / 2
+    return _token_loss(loss, nothing, nothing.bool(), inputs.trained)
+
+
 def none(inputs: LossInputs) -> TokenLoss:
     """No policy-gradient part: rewards are measured and not trained on, as in distillation.   l_t = 0"""
     log_ratio, _ = _log_ratio_and_advantages(inputs)

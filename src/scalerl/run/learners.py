@@ -14,8 +14,9 @@ from scalerl.learner.references import REFERENCES
 from scalerl.models.load import name_elsewhere
 from scalerl.models.lora import wrap
 from scalerl.rl.advantages import BASELINES, NORMALISATIONS
-from scalerl.rl.algorithm import reinforce
+from scalerl.rl.algorithm import foresee, reinforce
 from scalerl.rl.correction import CORRECTIONS
+from scalerl.rl.credit import CREDITS, returns
 from scalerl.rl.entropy import CONTROLS
 from scalerl.rl.filters import effective_batch
 from scalerl.rl.imitation import IMITATIONS
@@ -75,16 +76,18 @@ def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
     if ":" in recipe.loss.name:
         check_result(loss, recipe.loss.name)
     has_kl, corrects = recipe.kl.coefficient > 0, recipe.correction.name != "none"
+    fewest = 1 if recipe.has_critic else 2
+    effective = functools.partial(effective_batch, drop_truncated=recipe.filter.drop_truncated, fewest=fewest)
     return {
         "algorithm": functools.partial(
             reinforce,
             effective=functools.partial(
-                effective_batch,
-                drop_truncated=recipe.filter.drop_truncated,
+                effective,
                 zero_variance=recipe.filter.zero_variance,
                 baseline=choose(BASELINES, recipe.advantage.baseline),
-                normalise=choose(NORMALISATIONS, recipe.advantage.normalisation),
             ),
+            normalise=choose(NORMALISATIONS, recipe.advantage.normalisation),
+            credit=choose(CREDITS, recipe.advantage.credit),
             average=choose(WEIGHTS, recipe.weights),
             entropy=choose(CONTROLS, recipe.entropy),
             imitation=choose(IMITATIONS, recipe.imitation),
@@ -96,6 +99,7 @@ def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
             kl=choose(ESTIMATORS, recipe.kl.estimator) if has_kl else None,
         ),
         "reference": choose(REFERENCES, recipe.kl.reference) if has_kl else None,
+        "critic": _critic(recipe, effective) if recipe.has_critic else None,
         "optimizer": _resolved(recipe),
         "learner": recipe.learner,
         "fp32_head": recipe.model.fp32_head in ("both", "learner"),
@@ -104,6 +108,22 @@ def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
         "merges": not pushes_adapters(recipe.model, recipe.rollout),
         "router_replay": recipe.model.router_replay,
     }
+
+
+def _critic(recipe: Recipe, effective: Any) -> Any:
+    """Return the class of a critic with its settings bound; it learns from groups of equal rewards, too."""
+    from scalerl.learner.critic import Critic
+
+    credit: Any = recipe.advantage.credit
+    targets = functools.partial(returns, gamma=credit.gamma, level=credit.level)
+    return functools.partial(
+        Critic,
+        algorithm=functools.partial(
+            foresee, effective=functools.partial(effective, zero_variance=False), returns=targets
+        ),
+        optimizer=replaced(_resolved(recipe), {"lr": recipe.critic.lr or 10 * recipe.optimizer.lr}),
+        warmup_steps=recipe.critic.warmup_steps,
+    )
 
 
 def _resolved(recipe: Recipe) -> OptimizerSettings:

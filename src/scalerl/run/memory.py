@@ -8,6 +8,7 @@ if that is longer, divided by learner.context_ranks:
                               of an untied head, which is the master). With optimizer.on_host the masters are the head's
                               alone. With adapters f N, and b N if that is another dtype; 9/16 of a byte for those in 4
                               bits, and one layer decoded
+                critic        weights and optimiser once more, for advantage.credit = "gae"
                 optimiser     4 T / s (the gradient) + 8 T / s (two moments; 2 1/16 in 8 bits), or without the moments
                               two portions of what is on the host
                 activations   t x layers x (what a layer keeps per token) x b
@@ -172,6 +173,7 @@ def learner_bytes(recipe: Recipe, sizes: ModelSizes) -> dict[str, float]:
     return {
         "weights": _learner_weights(recipe, sizes, each, shards),
         "optimiser": _optimiser_bytes(recipe.optimizer, trained) / shards,
+        **({"critic": _critic_bytes(recipe, sizes, each)} if recipe.has_critic else {}),
         "activations": activations,
         "logits": logits,
         **({"update": max(update - activations - logits, 0.0)} if update else {}),
@@ -203,6 +205,17 @@ def _learner_weights(recipe: Recipe, sizes: ModelSizes, each: int, shards: int) 
     plain = shape.params - rounded
     body = each * (plain - untied) if each != sizes.file_bytes else 0
     return adapters + sizes.file_bytes * plain + body + _nf4_bytes(rounded, shape, each) + reference
+
+
+def _critic_bytes(recipe: Recipe, sizes: ModelSizes, each: int) -> float:
+    """Return the weights and the optimiser of a critic; its passes come before the policy's."""
+    trained = sizes.trained(recipe)
+    body = each if each < 4 or recipe.optimizer.on_host else 0
+    if recipe.model.lora.rank:
+        weights = (4 + (each if each < 4 else 0)) * trained  # beside the policy's frozen ones, which it shares
+    else:
+        weights = (4 * (not recipe.optimizer.on_host) + body) * sizes.shape.params
+    return weights + _optimiser_bytes(recipe.optimizer, trained)
 
 
 def _nf4_bytes(rounded: int, shape: ModelShape, each: int) -> float:

@@ -1,0 +1,102 @@
+"""A critic: a second model that learns what a completion will be worth, before each of its tokens (PPO).
+
+It begins as the policy does, with one row of zeros for its head, and is a learner of its own: the same batches, packing
+and optimiser, another algorithm (rl.algorithm.foresee) and loss (rl.losses.squared_error). Its values of a batch are
+those before it has learned from it.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from scalerl.config.parts import OptimizerSettings
+from scalerl.learner.batch import ForwardInputs, MicroBatch, Prepared
+from scalerl.learner.policy import LocalPolicy
+from scalerl.learner.step import TorchLearner
+from scalerl.models.load import head
+from scalerl.models.shape import training_flops
+from scalerl.rl.algorithm import Algorithm
+from scalerl.rl.losses import LossInputs, squared_error
+from scalerl.rl.objective import Objective, ObjectiveValue
+from scalerl.types import Batch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_SHOWN = {"loss/value": "critic/loss", "optim/grad_norm": "critic/grad_norm", "optim/skipped": "critic/skipped"}
+
+
+class ValueModel(LocalPolicy):
+    """A model whose head has one row: the value before each target is in the place of its log-prob."""
+
+    def _from_hidden(self, hidden: Any, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
+        row = head(self.model)
+        values = nn.functional.linear(hidden.to(row.weight.dtype), row.weight, row.bias).squeeze(-1)
+        return values, values.detach()
+
+
+def value_model(model: "PreTrainedModel") -> "PreTrainedModel":
+    """Return a copy of a model with a head of one row, zero at first. What is frozen is shared."""
+    made = copy.deepcopy(model, {id(weight): weight for weight in model.parameters() if not weight.requires_grad})
+    old = head(made).weight
+    row = nn.Linear(old.shape[1], 1, device=old.device, dtype=torch.promote_types(old.dtype, torch.float32))
+    nn.init.zeros_(row.weight)
+    nn.init.zeros_(row.bias)
+    made.set_output_embeddings(row)
+    return made
+
+
+class Critic(TorchLearner):
+    """A value model and its optimiser."""
+
+    def __init__(
+        self,
+        policy: ValueModel,
+        *,
+        algorithm: Algorithm,
+        optimizer: OptimizerSettings,
+        warmup_steps: int = 0,
+        **settings: Any,
+    ) -> None:
+        super().__init__(
+            policy, algorithm=algorithm, objective=Objective(loss=squared_error), optimizer=optimizer, **settings
+        )
+        self.warmup_steps = warmup_steps
+        """Steps in which the policy waits until the critic has learned something."""
+        self._seen: list[tuple[MicroBatch, Tensor]] = []
+
+    def learn(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """Train on a batch; return the value of every token of it as it was before, and metrics.
+
+        A token that is not trained has 0.
+        """
+        self._seen = []
+        row = self.step(batch)
+        foreseen = torch.zeros(3, sum(len(each) for group in batch.groups for each in group.completions))
+        for micro, values in self._seen:
+            told = torch.stack([values.cpu().float(), micro.weights.advantages.cpu(), torch.ones(len(micro.token))])
+            foreseen[:, torch.from_numpy(micro.token)] = told
+        device = self.policy.device
+        values, targets, seen = self._team.add(foreseen.to(device)).cpu()
+        metrics = {name: row[key] for key, name in _SHOWN.items() if key in row}
+        metrics |= {key: row[key] for key in ("batch/flops", "time/step_s") if key in row}
+        return values, metrics | _explained(values[seen > 0].numpy(), targets[seen > 0].numpy())
+
+    def _evaluate(self, micro: MicroBatch, log_probs: Tensor) -> tuple[LossInputs, ObjectiveValue]:
+        self._seen.append((micro, log_probs.detach()))
+        return super()._evaluate(micro, log_probs)
+
+    def _flops(self, prepared: Prepared) -> float:
+        shared: Mapping[str, Any] = {"shared": prepared.shared, "adapters": self._num_adapter_params}
+        return training_flops(self._shape, prepared.lengths, 0, **shared)
+
+
+def _explained(values: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+    """Return the share of the variance of what came that was foreseen; nothing where all came to the same."""
+    if not len(targets) or not (variance := float(targets.var())):
+        return {}
+    return {"critic/explained": 1 - float((targets - values).var()) / variance}
