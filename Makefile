@@ -11,7 +11,7 @@ VENV_VLLM ?= .venv-vllm
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bubblewrap chromium test-slow test-vllm tokenizers lint docs bench clean
+.PHONY: help demo test bubblewrap chromium test-slow test-vllm tokenizers lint docs bench release clean
 
 help:
 	@echo "make demo       train the embedded tiny model with ScaleRL, forecasting while it trains, into $(OUT)/"
@@ -22,6 +22,7 @@ help:
 	@echo "make lint       ruff and pyright"
 	@echo "make docs       the site of docs/ with an API reference, into site/; a broken link fails"
 	@echo "make bench      the benchmarks, each with its ratio against a peer or a limit"
+	@echo "make release    sdist and wheel, into dist/; each is installed away from the checkout and tried there"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -90,8 +91,13 @@ docs: $(VENV)/.dev
 bench: $(VENV)/.dev
 	@for script in $(filter-out benchmarks/answers.py benchmarks/lease.py benchmarks/study_table.py, $(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || echo "(below its target)"; done
 
+release: $(VENV)/.dev
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	for file in dist/*; do .ci/try-release "$$file" || exit 1; done
+
 clean:
-	rm -rf $(VENV) $(OUT) site .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OUT) site dist .pytest_cache .ruff_cache
 
 tokenizers:
 	@for name in qwen2_5 qwen3 llama3_2; do \

@@ -42,7 +42,7 @@ from scalerl.api import TrainedRun, evaluate, export, fit_run, load_recipe, read
 if TYPE_CHECKING:
     from scalerl import callbacks, config, curves, errors, joint
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "TrainedRun",
