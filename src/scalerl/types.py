@@ -37,6 +37,17 @@ def derive_seed(*parts: str | int) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
+def derive_seeds(*parts: str | int, num: int) -> list[int]:
+    """Return derive_seed(*parts, index) for index = 0 .. num - 1; what they have in common is hashed once."""
+    text = "\x1f".join([*(f"{type(part).__name__}:{part}" for part in parts), "int:"])
+    common, seeds = hashlib.blake2b(text.encode(), digest_size=8), []
+    for index in range(num):
+        own = common.copy()
+        own.update(b"%d" % index)
+        seeds.append(int.from_bytes(own.digest(), "big") >> 1)
+    return seeds
+
+
 def group_key(epoch: int, problem_id: str) -> str:
     """Return the name of a group within a run; unique because a problem is issued at most once per epoch."""
     return f"{epoch}/{problem_id}"
@@ -232,14 +243,14 @@ class Completion:
     where they are not recorded (model.router_replay)."""
 
     def __post_init__(self) -> None:
-        for name, dtype in _PER_TOKEN:
-            given = getattr(self, name)
+        given = self.tokens, self.log_probs, self.versions, self.forced
+        for (name, dtype), values in zip(_PER_TOKEN, given, strict=True):
             # A read-only array needs no copy. (Native dtypes are singletons, so `is` compares them.)
-            if type(given) is not np.ndarray or given.dtype is not dtype or given.flags.writeable:
-                array = np.array(given, dtype=dtype)
+            if type(values) is not np.ndarray or values.dtype is not dtype or values.flags.writeable:
+                array = np.array(values, dtype=dtype)
                 array.setflags(write=False)
                 object.__setattr__(self, name, array)
-        if not len(self.tokens) == len(self.log_probs) == len(self.versions) == len(self.forced) > 0:
+        if not len(given[0]) == len(given[1]) == len(given[2]) == len(given[3]) > 0:
             lengths = {name: len(getattr(self, name)) for name, _ in _PER_TOKEN}
             raise ValueError(
                 f"completion {self.request.key}: its arrays need equal lengths of at least 1, got {lengths}"
