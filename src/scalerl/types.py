@@ -2,7 +2,8 @@
 
     Problem -> Request (one completion wanted, with its LengthPlan) -> Completion -> Group (graded) -> Batch
 
-A conversation with an environment is one Completion: its turns are sampled, what the environment says is forced.
+A conversation with an environment is one Completion: its turns are sampled, what the environment says is forced. One
+that began again with another prompt has its earlier branches, too.
 
 Three numbers of a completion are kept apart. `value` is what its graders say, from 0 to 1, or None for "no verdict":
 the zero-variance filter compares values. `correct` is whether the value reaches the threshold: pass rates, curricula,
@@ -207,7 +208,7 @@ class Episode:
     num_errors: int = 0
     """Calls among them that failed."""
     num_branches: int = 0
-    """How often it began again with another prompt; only the last branch is in the completion."""
+    """How often it began again with another prompt."""
 
 
 # Created once: a step makes hundreds of completions.
@@ -238,6 +239,8 @@ class Completion:
     """Where the model's turns of a conversation begin and end; empty where the completion is one turn."""
     episode: Episode | None = None
     """How a conversation ended; None without an environment."""
+    branches: tuple["Completion", ...] = ()
+    """What was sampled before a conversation began again with another prompt, the earliest first."""
     experts: NDArray[np.int16] | None = None
     """The experts of every token that the engine computed, prompt included: [tokens, layers x experts per token]; None
     where they are not recorded (model.router_replay)."""
@@ -259,7 +262,7 @@ class Completion:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Completion):
             return NotImplemented
-        rest = ("request", "finish", "interrupted_at", "turns", "episode")
+        rest = ("request", "finish", "interrupted_at", "turns", "episode", "branches")
         return all(getattr(self, name) == getattr(other, name) for name in rest) and all(
             np.array_equal(getattr(self, name), getattr(other, name)) for name, _ in _PER_TOKEN
         )
@@ -268,17 +271,28 @@ class Completion:
         return len(self.tokens)
 
     @property
+    def sequences(self) -> "tuple[Completion, ...]":
+        """All that was sampled for its request, each after a prompt of its own: the branches, and itself."""
+        return (*self.branches, self)
+
+    @property
     def first_version(self) -> int:
-        return int(self.versions[0])
+        return int(self.sequences[0].versions[0])
 
     @property
     def num_trained_tokens(self) -> int:
-        return len(self.tokens) - int(self.forced.sum())
+        return sum(len(each.tokens) - int(each.forced.sum()) for each in self.sequences)
+
+    @property
+    def num_turns(self) -> int:
+        return sum(len(each.turns) for each in self.sequences)
 
     @property
     def num_written(self) -> int:
         """Tokens that the model wrote, markers included: all but what an environment said."""
-        return sum(end - start for start, end in self.turns) if self.episode is not None else len(self.tokens)
+        if self.episode is None:
+            return len(self.tokens)
+        return sum(end - start for each in self.sequences for start, end in each.turns)
 
     @property
     def truncated(self) -> bool:

@@ -30,6 +30,8 @@ WINDOW = 3  # evaluations whose mean is compared
 FEWEST_EVALUATIONS = 8  # from which a trend is looked for
 SURE_FALL = 3.0  # standard errors of a fall; it is measured from the highest window, which is high by chance too
 EMPTY = "batch/empty"  # derived from batch/effective: 1 for a step without anything to train on
+CALLS = "rollout/tool_calls_share"  # derived: a step's tool calls per conversation over the most they have been
+FEWEST_CALLS = 0.1  # calls per conversation of an agent that uses its tools
 SOLVED = "curriculum/solved_frac"  # the largest of all tasks; with several, each is in SOLVED/TASK
 # Derived from loss/kl and loss/ratio_max of steps whose tokens were all sampled with the weights that are trained: what
 # is left of the difference between generator and learner is that of their arithmetic.
@@ -48,6 +50,7 @@ class AlarmKind(StrEnum):
     EMPTY = "empty"
     SOLVED = "solved"
     ENTROPY = "entropy"
+    UNUSED_TOOLS = "unused_tools"
     LAG = "lag"
     FALL = "fall"
     OVERTRAINED = "overtrained"
@@ -85,6 +88,8 @@ SIGNALS: tuple[Signal, ...] = (
     Signal(key="loss/corrected_frac", label="Tokens that the correction masks or bounds"),
     Signal(key="rollout/lag_mean", label="Lag, mean"),
     Signal(key="rollout/lag_max", label="Lag, largest"),
+    # An agent that has lost its tools does not find them again: what it no longer tries is not rewarded.
+    Signal(key=CALLS, label="Tool calls, of their most", limit=0.25, below=True, alarm=AlarmKind.UNUSED_TOOLS),
     Signal(key="outcome/stopped_frac", label="Programs stopped by the sandbox"),
     # A grader without a verdict on this many answers is at fault, not the answers.
     Signal(key="batch/no_verdict_frac", label="Answers without a verdict", limit=0.05, alarm=AlarmKind.NO_VERDICT),
@@ -142,6 +147,10 @@ def with_derived(columns: Columns) -> dict[str, Array]:
     derived = dict(columns)
     if (effective := columns.get("batch/effective")) is not None:
         derived[EMPTY] = np.where(np.isfinite(effective), (effective == 0).astype(float), np.nan)
+    if (calls := columns.get("rollout/tool_calls_mean")) is not None and len(calls):
+        most = np.fmax.accumulate(rolling_means(calls))
+        with np.errstate(invalid="ignore"):
+            derived[CALLS] = np.where(most >= FEWEST_CALLS, calls / most, np.nan)
     if {"rollout/lag_max", "loss/kl", "loss/ratio_max"} <= columns.keys():
         equal = columns["rollout/lag_max"] == 0
         derived[BACKEND_KL] = np.where(equal, columns["loss/kl"], np.nan)
@@ -383,6 +392,7 @@ FACTS = {
     AlarmKind.EMPTY: "{value:.0%} of the last batches had nothing to train on",
     AlarmKind.SOLVED: "{value:.0%} of {whose} are solved and no longer asked",
     AlarmKind.ENTROPY: "the entropy of the policy is {value:.2g}, so that all answers to a problem are nearly the same",
+    AlarmKind.UNUSED_TOOLS: "the agent stops calling its tools: {value:.0%} of the calls that it once made",
     AlarmKind.LAG: "answers are trained on up to {value:.3g} steps after they were begun, more than {limit:g}",
     AlarmKind.FALL: "the reward on {subject} has fallen by {value:.2g} since its peak",
     AlarmKind.OVERTRAINED: (
@@ -412,6 +422,9 @@ REMEDIES = {
     AlarmKind.ENTROPY: (
         ": lower optimizer.lr, raise rollout.temperature, keep the entropy up{names}, or stop here if the reward is as "
         "high as it can be"
+    ),
+    AlarmKind.UNUSED_TOOLS: (
+        "; if the reward falls with them, look at what calls return, lower optimizer.lr, or keep the entropy up{names}"
     ),
     AlarmKind.LAG: ": generate with fewer slots, or push weights more often",
     AlarmKind.FALL: ": its best checkpoint is the one at the peak",
