@@ -120,7 +120,7 @@ def series_from(logs: Sequence[Log], selection: Selection) -> list[Series]:
         raise InputError("no file was given: name at least one log file or run folder.")
     curves: dict[CurveKey, list[Run]] = {}
     plans, problems = _plans(logs, selection)
-    runs = runs_of(plans) if plans else []
+    runs = runs_of(plans)
     _check_selected(plans, runs)
     labels = [name for name in dict.fromkeys(name for run in runs for name in run.key)
               if name in (FILE, *selection.by) or len({run.key.get(name) for run in runs}) > 1]  # fmt: skip
