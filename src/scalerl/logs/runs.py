@@ -59,18 +59,18 @@ class Run:
 def runs_of(plans: list[Plan]) -> list[Run]:
     """Return the runs of logs, with their amounts of compute and the rows that the options keep."""
     runs = [run for plan in plans for run in _split(plan, len(plans) > 1)]
-    is_free = bool(plans) and not plans[0].asked.by and not plans[0].asked.seed
+    is_free = bool(plans) and not plans[0].options.by and not plans[0].options.seed
     runs = [attempt for run in (_joined(runs) if is_free else runs) for attempt in _attempts(run)]
     runs = [_with_amounts(run) for run in (_seeds_in_names(runs) if is_free else runs)]
-    kept = [replace(run, frame=run.frame.take(run.plan.asked.selected(run.frame))) for run in runs]
+    kept = [replace(run, frame=run.frame.take(run.plan.options.selected(run.frame))) for run in runs]
     return [run for run in kept if len(run.frame)]
 
 
 def _split(plan: Plan, is_one_of_many: bool) -> list[Run]:
     """Return the runs of a log; those that never logged the reward are left out, if others did."""
-    label, asked, runs = plan.roles["label"], plan.asked, list[Run]()
-    repeat = [FILE, *label.others] if is_one_of_many and not asked.seed else label.others or [FILE]
-    columns = dict.fromkeys([FILE, *label.columns, *repeat, *(asked.holdout or ())[:1]])
+    label, options, runs = plan.roles["label"], plan.options, list[Run]()
+    repeat = [FILE, *label.others] if is_one_of_many and not options.seed else label.others or [FILE]
+    columns = dict.fromkeys([FILE, *label.columns, *repeat, *(options.holdout or ())[:1]])
     for rows in members(plan.frame.groups(columns)):
         words = {name: str(plan.frame.words(name)[rows[0]]) for name in columns}
         key, names = ({name: words[name] for name in each} for each in (label.columns, repeat))
@@ -92,7 +92,9 @@ def _joined(runs: list[Run]) -> list[Run]:
     names = [path.name for path in {run.plan.path for run in runs}]
     for run in runs:
         folder = run.plan.path.absolute().parents[names.count(run.plan.path.name) > 1]
-        labels = [each for each in (run.key | run.repeat).items() if each[0] != FILE and not has_role(each[0], "run")]
+        labels = [
+            each for each in {**run.key, **run.repeat}.items() if each[0] != FILE and not has_role(each[0], "run")
+        ]
         key = (folder, run.plan.kind, run.plan["step"], run.plan["y"], *labels)
         families.setdefault(key, []).append(run)
     return [run for family in families.values() for run in _chained(_longest(family))]
@@ -189,7 +191,7 @@ def _attempts(run: Run) -> list[Run]:
 
 def _attempt(run: Run, number: str, frame: Frame) -> Run:
     frame, label = frame.having({ATTEMPT: objects([number] * len(frame))}), {ATTEMPT: number}
-    is_repeat = run.plan.asked.seed == ATTEMPT
+    is_repeat = run.plan.options.seed == ATTEMPT
     return replace(run, frame=frame, **({"repeat": label} if is_repeat else {"key": {**run.key, **label}}))
 
 
@@ -227,7 +229,7 @@ def _clock(run: Run, axis: str) -> Floats:
 
 
 def _times_gpus(run: Run, axis: str) -> Floats:
-    return run.frame.numbers(run.plan.axis("hours")) * (run.plan.asked.gpus or 1.0)
+    return run.frame.numbers(run.plan.axis("hours")) * (run.plan.options.gpus or 1.0)
 
 
 def _seconds(run: Run, column: str) -> Floats:
@@ -249,8 +251,10 @@ def main_axis(runs: list[Run]) -> str:
 
     For one of our runs alone these are FLOPs where the time per FLOP changed. "" if there is none.
     """
+    if not runs:
+        return ""
     plan = runs[0].plan
-    if plan.asked.x:
+    if plan.options.x:
         return "x"
     axes = [axis for axis in AXES if all(_is_usable(run, axis) for run in runs)]
     is_ours_alone = plan.kind == "run" and all(run.plan is plan and "arm" not in run.key for run in runs)
