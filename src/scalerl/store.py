@@ -42,6 +42,9 @@ JSON_FORMAT = 2
 BUDGET_COLUMNS = {"steps": "step", "gpu_hours": "gpu_hours", "flops": "flops"}
 """The column of metrics.jsonl that each limit of a recipe's budget is counted in."""
 
+KEYS = {METRICS: ("step",), EVALS: ("step", "set")}
+"""Columns that identify a row: of those that agree in them the latest attempt's counts."""
+
 KILLED = "its process was killed: --resume continues from the last checkpoint"
 
 Row = dict[str, Any]
@@ -250,12 +253,12 @@ def check_format(folder: str | Path) -> None:
 
 def read_evals(folder: str | Path) -> list[Row]:
     """Return one row per evaluation and set, sorted by step; an empty list before the first."""
-    return [row for _, row in latest_rows(Path(folder) / EVALS, ("step", "set"))]
+    return [row for _, row in latest_rows(Path(folder) / EVALS)]
 
 
 def read_metrics(folder: str | Path) -> list[Row]:
     """Return one row per training step, sorted by step; an empty list before the first."""
-    return [row for _, row in latest_rows(Path(folder) / METRICS, ("step",))]
+    return [row for _, row in latest_rows(Path(folder) / METRICS)]
 
 
 def read_recipe(folder: str | Path) -> Row | None:
@@ -297,8 +300,8 @@ def read_decisions(folder: str | Path) -> list[Row]:
     return [row for _, row in parse_lines(_read_text(path), path)] if path.is_file() else []
 
 
-def latest_rows(path: Path, keys: Sequence[str]) -> list[tuple[int, Row]]:
-    """Return (line number, row) of the rows that count, one for each value of `keys`, sorted by step."""
+def latest_rows(path: Path) -> list[tuple[int, Row]]:
+    """Return (line number, row) of the rows of metrics or evaluations that count, sorted by step."""
     check_format(path.parent)
     if not path.is_file():
         return []
@@ -307,7 +310,7 @@ def latest_rows(path: Path, keys: Sequence[str]) -> list[tuple[int, Row]]:
         if not isinstance(row.get("step"), int | float):
             raise RunFolderError(f"{path}, line {line}: the row has no numeric 'step'")
         placed.append((line, row))
-    return counting_rows(placed, keys, _origins(path.parent))
+    return counting_rows(placed, KEYS[path.name], _origins(path.parent))
 
 
 def counting_rows(

@@ -11,7 +11,7 @@ import pytest
 
 from scalerl.callbacks import follow
 from scalerl.errors import InputError
-from scalerl.logs.formats import read_table
+from scalerl.logs import read_log
 
 
 def reward_at(step: int) -> float:
@@ -31,10 +31,11 @@ def test_trackio_database_is_a_log_and_others_are_refused(tmp_path: Path):
         project.executemany("INSERT INTO metrics (run_id, run_name, step, metrics) VALUES (?, ?, ?, ?)", rows)
         project.commit()
         other.execute("CREATE TABLE things (name TEXT)")
-    table = read_table(tmp_path / "project.db")
-    assert (table.kind, set(table["run"]), len(table.rows), table.y) == ("sqlite", {"a", "b"}, 12, "eval/main/reward")
+    log = read_log(tmp_path / "project.db")
+    assert (log.kind, set(log.frame.words("run")), len(log.frame)) == ("sqlite", {"a", "b"}, 12)
+    assert log.plan().column("y") == "eval/main/reward"
     with pytest.raises(InputError, match="without a table 'metrics'"):
-        read_table(tmp_path / "o.db")
+        read_log(tmp_path / "o.db")
 
 
 def test_log_is_followed_while_it_is_written(tmp_path: Path):

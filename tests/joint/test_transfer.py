@@ -7,8 +7,7 @@ import pytest
 
 from scalerl.errors import InputError
 from scalerl.joint.transfer import Sibling, expit, logit, transfer
-from scalerl.logs.formats import read_table
-from scalerl.logs.series import Selection, series_from
+from scalerl.logs import Selection, read_log, series_from
 from scalerl.report.joint.transfers import find_siblings, parse_size
 from scalerl.report.results import FitOptions, analyse_forecast
 
@@ -59,7 +58,7 @@ def test_midpoints_grow_with_size():
 
 def test_starts_are_those_measured_before_training():
     path = Path(__file__).parents[2] / "docs/results/principles/sealed/transfer/transfer-40m-ended.csv"
-    series = series_from([read_table(str(path))], Selection(x="flops", y="reward", by=("size",)))
+    series = series_from([read_log(str(path))], Selection(x="flops", y="reward", by=("size",)))
     curves = analyse_forecast(series, FitOptions(), [], []).curves
     members, left_out = find_siblings(curves, "size", 1.377e8)
     assert [round(own.start, 3) for own in members] == [0.245, 0.327, 0.346]

@@ -10,14 +10,11 @@ from typing import Any
 import pytest
 import tensorboardX
 from log_texts import STEPS, rising, verl
-from read_logs import fault, names, read
+from read_logs import column, fault, names, planned, read, rows
 from tensorboardX.record_writer import RecordWriter
 from wandb_files import write_wandb
 
-from scalerl.logs.formats import read_table
-from scalerl.logs.runs import arranged
-from scalerl.logs.series import Selection
-from scalerl.logs.table import Table
+from scalerl.logs import read_log
 
 # Generated modules, whose names no type checker sees.
 EVENT: Any = importlib.import_module("tensorboardX.proto.event_pb2")
@@ -26,10 +23,6 @@ TENSOR: Any = importlib.import_module("tensorboardX.proto.tensor_pb2")
 
 
 Scalar = tuple[str, int, float]
-
-
-def _column(table: Table, name: str) -> list[Any]:
-    return [row.get(name) for row in table.rows]
 
 
 def _write(folder: Path, scalars: list[Scalar], start: float = 1.5e9, pace: float = 1.0, suffix: str = "") -> Path:
@@ -46,13 +39,13 @@ def test_tensorboard_scalars_are_rows_by_step(tmp_path: Path) -> None:
     scalars = [
         (tag, step, value) for step in range(3) for tag, value in (("val/reward", 0.25 + step / 4), ("loss", 1.0))
     ]
-    table = read_table(_write(tmp_path, scalars, 1e9, 3600.0))
-    assert (table.kind, table.y) == ("tensorboard", "val/reward")
-    assert (_column(table, "step"), _column(table, "val/reward")) == ([0, 1, 2], [0.25, 0.5, 0.75])
-    assert _column(table, "wall_time") == [1e9, 1e9 + 3600, 1e9 + 7200]
-    assert not {"weights", "note"} & set(table.columns)
-    assert table.places.tolist() == ["step 0", "step 1", "step 2"]
-    assert _column(arranged(read_table(tmp_path), Selection(gpus=8)), "gpu_hours") == [0.0, 8.0, 16.0]
+    plan = planned(_write(tmp_path, scalars, 1e9, 3600.0))
+    assert (plan.kind, plan.column("y")) == ("tensorboard", "val/reward")
+    assert (column(plan.frame, "step"), column(plan.frame, "val/reward")) == ([0, 1, 2], [0.25, 0.5, 0.75])
+    assert column(plan.frame, "wall_time") == [1e9, 1e9 + 3600, 1e9 + 7200]
+    assert not {"weights", "note"} & set(plan.frame.columns)
+    assert plan.frame.origin.tolist() == ["step 0", "step 1", "step 2"]
+    assert column(planned(tmp_path, gpus=8).frame, "gpu_hours") == [0.0, 8.0, 16.0]
 
 
 def test_truncated_event_file_loses_only_its_last_record(tmp_path: Path) -> None:
@@ -60,9 +53,9 @@ def test_truncated_event_file_loses_only_its_last_record(tmp_path: Path) -> None
     whole = path.read_bytes()
     for cut in (1, 5, 20):
         path.write_bytes(whole[:-cut])
-        assert _column(read_table(path), "val/reward") == [0.0, 0.125, 0.25, 0.375]
+        assert column(read_log(path).frame, "val/reward") == [0.0, 0.125, 0.25, 0.375]
     path.write_bytes(whole + bytes(40))
-    assert len(read_table(path).rows) == 5
+    assert len(read_log(path).frame) == 5
 
 
 def test_damaged_event_file_is_an_error(tmp_path: Path) -> None:
@@ -103,17 +96,17 @@ def test_scalars_come_as_floats_or_tensors(tmp_path: Path, kind: str) -> None:
     if kind == "several":
         assert "holds no rows yet" in fault(path)
     else:
-        assert [(row["step"], row["eval/acc"]) for row in read_table(path).rows] == [(-1, 0.5), (3, 0.25)]
+        assert [(row["step"], row["eval/acc"]) for row in rows(planned(path).frame)] == [(-1, 0.5), (3, 0.25)]
 
 
 def test_waiting_for_a_restart_costs_no_compute(tmp_path: Path) -> None:
     first = [("val/reward", 0, 0.0), ("val/reward", 3600, 0.25), ("val/reward", 4000, 0.3)]
     _write_raw(tmp_path / "events.out.tfevents.1", first)
     _write_raw(tmp_path / "events.out.tfevents.2", [("val/reward", 90000, 0.5), ("val/reward", 93600, 0.75)])
-    table = arranged(read_table(tmp_path), Selection(gpus=1))
-    assert _column(table, "val/reward") == pytest.approx([0.0, 0.25, 0.3, 0.5, 0.75])
-    assert _column(table, "hours") == pytest.approx([0.0, 1.0, 1 + 1 / 9, 2 + 1 / 9, 3 + 1 / 9])
-    [fact] = table.facts
+    plan = planned(tmp_path, gpus=1)
+    assert column(plan.frame, "val/reward") == pytest.approx([0.0, 0.25, 0.3, 0.5, 0.75])
+    assert column(plan.frame, "hours") == pytest.approx([0.0, 1.0, 1 + 1 / 9, 2 + 1 / 9, 3 + 1 / 9])
+    [fact] = plan.facts
     assert (fact.kind, fact.values["num"]) == ("clock_gaps", 1)
 
 
@@ -162,15 +155,15 @@ def test_history_is_read_across_blocks(tmp_path: Path) -> None:
     rewards = rising(10)
     path = write_wandb(tmp_path / "offline-run-1-abc123", rewards)
     for given in (path, path.parent):
-        table = read_table(given)
-        assert (table.kind, table.y, table.x) == ("wandb", "val/acc", "hours")
-        assert [(row["_step"], row["val/acc"]) for row in table.rows] == list(enumerate(rewards, start=1))
+        plan = planned(given)
+        assert (plan.kind, plan.column("y"), plan.column("x")) == ("wandb", "val/acc", "hours")
+        assert [(row["_step"], row["val/acc"]) for row in rows(plan.frame)] == list(enumerate(rewards, start=1))
 
 
 def test_cut_wandb_file_loses_its_last_row_only(tmp_path: Path) -> None:
     path = write_wandb(tmp_path / "run", rising(10))
     path.write_bytes(path.read_bytes()[:-50])
-    assert len(read_table(path).rows) == 9
+    assert len(read_log(path).frame) == 9
 
 
 def test_runs_of_a_wandb_folder_are_separate_curves(tmp_path: Path) -> None:
@@ -185,18 +178,9 @@ def test_console_output_stands_in_for_an_empty_history(tmp_path: Path) -> None:
     assert "holds no rows yet" in fault(path.parent)
     (path.parent / "files").mkdir()
     (path.parent / "files/output.log").write_text(verl(rising(8)))
-    assert (read_table(path.parent).kind, len(read_table(path.parent).rows)) == ("console", 8)
+    assert (read_log(path.parent).kind, len(read_log(path.parent).frame)) == ("console", 8)
     path.unlink()
-    assert len(read_table(path.parent).rows) == 8
-
-
-def mlflow_folder(folder: Path) -> Path:
-    for run in ("a", "b"):
-        (folder / "mlruns/0" / run / "metrics/eval").mkdir(parents=True)
-        (folder / "mlruns/0" / run / "meta.yaml").write_text("artifact_uri: x\n")
-        text = "".join(f"{1_700_000_000_000 + 60_000 * step} {reward} {step}\n" for step, reward in STEPS)
-        (folder / "mlruns/0" / run / "metrics/eval/acc").write_text(text)
-    return folder
+    assert len(read_log(path.parent).frame) == 8
 
 
 def mlflow_database(folder: Path) -> Path:
@@ -209,7 +193,6 @@ def mlflow_database(folder: Path) -> Path:
     return folder / "mlflow.db"
 
 
-@pytest.mark.parametrize("make", [mlflow_folder, mlflow_database])
-def test_mlflow_is_read(tmp_path: Path, make: Callable[[Path], Path]) -> None:
-    found = [(series.y_label, series.x_label, series.reward.tolist()) for series in read(make(tmp_path))]
+def test_mlflow_database_is_read(tmp_path: Path) -> None:
+    found = [(series.y_label, series.x_label, series.reward.tolist()) for series in read(mlflow_database(tmp_path))]
     assert found == [("eval/acc", "hours", rising(40))] * 2

@@ -11,19 +11,22 @@ from typing import Any
 
 import pytest
 from log_texts import rising, verl
-from read_logs import Content, fault, kinds, names, read, write
+from read_logs import Content, column, fault, kinds, names, planned, read, rows, write
 from run_folders import write_study
 
 from scalerl import store
 from scalerl.errors import InputError
-from scalerl.logs import source
+from scalerl.logs import read_log, read_logs, source
 from scalerl.logs.columns import ROLES
-from scalerl.logs.formats import FILES, FOLDERS, expand, read_table, read_tables
-from scalerl.logs.table import Table
+from scalerl.logs.formats import FILES, FOLDERS, expand
+from scalerl.logs.frame import Frame
+from scalerl.logs.selection import Selection
+from scalerl.logs.tidy import tidied
 
 
-def _column(table: Table, name: str) -> list[Any]:
-    return [row.get(name) for row in table.rows]
+def tidy(path: Path) -> Frame:
+    """Return the frame of a log with one row per run and step."""
+    return tidied(read_log(path).frame, Selection())[0]
 
 
 def _run_folder(folder: Path, **recipe: Any) -> Path:
@@ -56,7 +59,7 @@ TABLES: dict[str, tuple[Content, dict[str, list[Any]]]] = {
     "quoted": ('name,step,reward\n"a, b",1,0.5\n', {"name": ["a, b"], "step": [1], "reward": [0.5]}),
     "dicts in cells": ("step,reward,note\n1,0.5,\"{'a': 1}\"\n2,0.6,\"{'a': 2}\"\n", {"reward": [0.5, 0.6]}),
     "labels": ("sha,reward,step\n3e7,0.5,1\nabc,0.5,2\n1_2,0.5,3\n", {"sha": ["3e7", "abc", "1_2"]}),
-    "a bad cell": ("step,reward\n1,0.5\n2,oops\n3,0.6\n", {"reward": [0.5, "oops", 0.6]}),
+    "a bad cell": ("step,reward\n1,0.5\n2,oops\n3,0.6\n", {"reward": ["0.5", "oops", "0.6"]}),
     "repeated column": ("step,reward,reward,\n1,0.5,0.7,x\n", {"reward": [0.5], "reward.3": [0.7], "column 4": ["x"]}),
     "gzipped": (gzip.compress(b"step,reward\n1,0.5\n"), {"step": [1], "reward": [0.5]}),
     # Numbers as people and spreadsheets write them
@@ -93,10 +96,10 @@ TABLES: dict[str, tuple[Content, dict[str, list[Any]]]] = {
 @pytest.mark.parametrize("name", TABLES)
 def test_columns_are_read_as_written(tmp_path: Path, name: str) -> None:
     content, expected = TABLES[name]
-    table = read_table(write(tmp_path / "log", content))
-    assert {column: _column(table, column) for column in expected} == {
-        column: [pytest.approx(cell) if isinstance(cell, float) else cell for cell in cells]
-        for column, cells in expected.items()
+    frame = tidy(write(tmp_path / "log", content))
+    assert {name: column(frame, name) for name in expected} == {
+        name: [pytest.approx(cell) if isinstance(cell, float) else cell for cell in cells]
+        for name, cells in expected.items()
     }
 
 
@@ -107,11 +110,11 @@ def test_columns_are_read_as_written(tmp_path: Path, name: str) -> None:
 )
 def test_encodings_and_line_ends(tmp_path: Path, encoding: str, end: str, lines: list[str]) -> None:
     path = write(tmp_path / "log", (end.join(lines) + end).encode(encoding))
-    assert read_table(path).rows == [{"step": 1, "reward": 0.5}, {"step": 2, "reward": 0.75}]
+    assert rows(read_log(path).frame) == [{"step": 1, "reward": 0.5}, {"step": 2, "reward": 0.75}]
 
 
 def test_rows_know_their_places(tmp_path: Path) -> None:
-    found = [read_table(write(tmp_path / "a", text)).places.tolist() for text in ("a,b\n1,2\n\n3,4\n", '[{"step": 1}]')]
+    found = [read_log(write(tmp_path / "a", text)).frame.origin.tolist() for text in ("a,b\n1,2\n\n3,4\n", '[{"step": 1}]')]
     assert found == [["line 2", "line 4"], ["row 1"]]
 
 
@@ -120,14 +123,13 @@ def test_rows_know_their_places(tmp_path: Path) -> None:
 
 def test_run_folder_is_its_evaluations(tmp_path: Path) -> None:
     folder = _run_folder(tmp_path / "run", train={"seed": 7, "data": {"seed": 9}})
-    table = read_table(folder)
-    assert (table.kind, table.x, table.y, table.seed, table.places[2]) == (
-        *("run", "gpu_hours", "reward", "seed", "evals.jsonl line 3"),
-    )
-    assert (_column(table, "seed"), table.rows[1]["num_correct"]) == ([7, 7, 7], [1, 0])
-    assert read_table(folder / "evals.jsonl").rows == table.rows
-    rows = [{"step": 1, "attempt": n, "gpu_hours": float(n), "reward/mean": 0.5} for n in (1, 2)]
-    assert _column(read_table(write(folder / "metrics.jsonl", rows)), "gpu_hours") == [2.0]
+    plan = planned(folder)
+    chosen = [plan.column(role) for role in ("x", "y", "run")]
+    assert (plan.kind, *chosen, plan.frame.origin[2]) == ("run", "gpu_hours", "reward", "seed", "evals.jsonl line 3")
+    assert column(plan.frame, "seed") == [7, 7, 7]
+    assert rows(read_log(folder / "evals.jsonl").frame) == rows(read_log(folder).frame)
+    attempts = [{"step": 1, "attempt": n, "gpu_hours": float(n), "reward/mean": 0.5} for n in (1, 2)]
+    assert column(read_log(write(folder / "metrics.jsonl", attempts)).frame, "gpu_hours") == [2.0]
 
 
 def test_study_is_the_evaluations_of_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,9 +137,9 @@ def test_study_is_the_evaluations_of_its_runs(tmp_path: Path, monkeypatch: pytes
     (folder / "runs" / "lower-seed1" / "evals.jsonl").unlink()  # not evaluated yet
     parsed, parse = [], store.parse_lines
     monkeypatch.setattr(store, "parse_lines", lambda text, path: parsed.append(path) or parse(text, path))
-    table = read_table(folder)
+    frame = read_log(folder).frame
     assert sorted(path for path in parsed if path.name == store.EVALS) == sorted(folder.glob(f"runs/*/{store.EVALS}"))
-    assert {(row["arm"], row["seed"]) for row in table.rows} == {("base", 0), ("base", 1), ("lower", 0)}
+    assert {(row["arm"], row["seed"]) for row in rows(frame)} == {("base", 0), ("base", 1), ("lower", 0)}
     series = read(folder)
     assert names(series) == ["base", "lower"]
     alone = [one for seed in (0, 1) for one in read(folder / f"runs/base-seed{seed}")]
@@ -241,16 +243,19 @@ def test_columns_are_recognised_in_the_order_documented(
 ) -> None:
     is_header = isinstance(columns, list) and isinstance(columns[0], str)
     content = (",".join(columns), [["0.5"] * len(columns)]) if is_header else columns
-    table = read_table(write(tmp_path / "log", content))
-    assert (table.x, table.y) == (x, y)
+    try:
+        plan = planned(write(tmp_path / "log", content))
+    except InputError:
+        plan = None
+    assert (plan and plan.column("x"), plan and plan.column("y")) == (x, y)
 
 
 def test_what_else_could_be_the_reward_is_named(tmp_path: Path) -> None:
-    row = {"eval/aime/acc": 0.1, "eval/math/acc": 0.2, "eval/math/score": 0.3, "eval/empty/acc": None, "reward": 0.4}
-    tables = [read_table(write(tmp_path / "a", rows)) for rows in ([row], _every(eval__acc=40, reward=1))]
-    assert [(table.reward.kind, table.reward.rivals, table.reward.too_few) for table in tables if table.reward] == [
-        ("evaluation", ("eval/math/acc", "eval/math/score"), ()),
-        ("training", (), (("eval/acc", 1),)),
+    row = {"step": 1, "eval/aime/acc": 0.1, "eval/math/acc": 0.2, "eval/math/score": 0.3, "eval/empty/acc": None, "reward": 0.4}
+    found = [planned(write(tmp_path / "a", given)).roles["y"] for given in ([row], _every(eval__acc=40, reward=1))]
+    assert [(why.rule, why.others, why.too_few) for why in found] == [
+        ("evaluation", ("eval/math/acc", "eval/math/score"), {}),
+        ("training", (), {"eval/acc": 1}),
     ]
 
 
@@ -309,9 +314,9 @@ def test_files_of_a_step_with_the_same_columns_are_told_apart(tmp_path: Path, na
     steps = range(10, 60, 10)
     for step, (task, rate) in itertools.product(steps, (("gsm8k", 0.4), ("math", 0.1))):
         write(tmp_path / name.format(step=step, task=task), json.dumps({"acc": rate + step / 1000, "seed": 0}))
-    table = read_table(tmp_path)
-    assert sorted(column for column in table.columns if column.endswith("acc")) == columns
-    rates = [row[column] for column in columns for row in table.rows]
+    frame = read_log(tmp_path).frame
+    assert sorted(name for name in frame.columns if name.endswith("acc")) == columns
+    rates = [rate for name in columns for rate in column(frame, name)]
     assert rates == pytest.approx([rate + step / 1000 for rate in (0.4, 0.1)[: len(columns)] for step in steps])
 
 
@@ -319,14 +324,14 @@ def test_folder_with_one_log_is_that_log(tmp_path: Path) -> None:
     write(tmp_path / "train.log", verl(rising(8)))
     write(tmp_path / "config.yaml", "a: 1\n")
     write(tmp_path / "notes.txt", "It went well.\n")
-    assert read_table(tmp_path).path == tmp_path / "train.log"
+    assert read_log(tmp_path).path == tmp_path / "train.log"
 
 
 def test_folder_of_several_logs_stands_for_them(tmp_path: Path) -> None:
     paths = [_steps(tmp_path / f"{name}.jsonl") for name in "ab"]
     with pytest.raises(InputError, match=r"holds several logs \(a\.jsonl, b\.jsonl\): give them by name"):
-        read_table(tmp_path)
-    assert [table.path for table in read_tables([tmp_path])] == paths
+        read_log(tmp_path)
+    assert [log.path for log in read_logs([tmp_path])] == paths
     folders = [_steps(tmp_path / f"runs/{name}/metrics.jsonl").parent for name in "cd"]
     assert expand([tmp_path / "runs"]) == folders
     hydra = [_steps(tmp_path / f"outputs/2026-05-01/12-0{at}-00/train.jsonl") for at in (0, 1)]
@@ -380,13 +385,13 @@ def test_folder_without_one_log_says_what_it_holds(tmp_path: Path) -> None:
     assert "20.txt, 21.txt and 3 more: give" in fault(tmp_path)
     folders = [_run_folder(tmp_path / "runs" / name) for name in "ab"]
     with pytest.raises(InputError, match=rf"is a folder of runs \(a, b\): give them by name, such as {folders[0]}"):
-        read_table(tmp_path / "runs")
+        read_log(tmp_path / "runs")
 
 
 def test_values_are_counted_once_whatever_the_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [(step, *cells) for step in range(100) for cells in (("reward", 0.5), ("loss", 1.5))]
     monkeypatch.setattr(source, "_MAX_VALUES", 4 * 200)
-    assert read_table(write(tmp_path / "a.csv", ("step,metric,value", rows))).columns == ["step", "reward", "loss"]
+    assert list(tidy(write(tmp_path / "a.csv", ("step,metric,value", rows))).columns) == ["step", "reward", "loss"]
     words = [(step, f"m{step // 2}", 0.5) for step in range(200)]  # as a table it is nearly empty
     assert "holds more than 800 values" in fault(write(tmp_path / "b.csv", ("step,metric,value", words)))
 
@@ -436,7 +441,7 @@ def test_pipe_is_read_and_one_without_a_writer_is_not_waited_for(tmp_path: Path)
     reading, writing = os.pipe()
     os.write(writing, b"step,reward\n1,0.5\n")
     os.close(writing)
-    assert read_table(f"/dev/fd/{reading}").rows == [{"step": 1.0, "reward": 0.5}]
+    assert rows(read_log(f"/dev/fd/{reading}").frame) == [{"step": 1.0, "reward": 0.5}]
     os.close(reading)
     assert "too much or nothing came from it" in fault(Path("/dev/zero"))
 

@@ -11,8 +11,7 @@ from read_logs import names, read, write
 from typer.testing import CliRunner
 
 from scalerl.cli import app
-from scalerl.logs.formats import read_tables
-from scalerl.logs.series import Selection, Series, series_from
+from scalerl.logs import Selection, Series, read_logs, series_from
 
 PRINTED = [log for log in LOGS if log.name.endswith(".log")]
 
@@ -141,7 +140,7 @@ REAL = {
 @pytest.mark.parametrize("name", REAL)
 def test_real_log_is_read(name: str) -> None:
     kind, y, x, points = REAL[name]
-    tables = read_tables([SHARED_DATA / name])
+    tables = read_logs([SHARED_DATA / name])
     assert {table.kind for table in tables} == {kind}
     found = [(series.y_label, series.x_label, len(series.compute)) for series in series_from(tables, Selection())]
     assert found == [(y, x, num) for num in points]

@@ -19,7 +19,7 @@ from scalerl.errors import InputError
 from scalerl.logs.axes import disagreement, preferred_axis
 from scalerl.logs.names import curve_names, file_names
 from scalerl.logs.series import Series
-from scalerl.logs.units import SCALES, YScale
+from scalerl.logs.selection import SCALES, YScale
 
 ARMS = [("a", 1, 0.3), ("a", 2, 0.4), ("b", 1, 0.5), ("b", 2, 0.6)]
 

@@ -7,8 +7,7 @@ import pytest
 from scalerl.choose import choose
 from scalerl.config import load_recipe
 from scalerl.curves import fit, score
-from scalerl.logs.formats import read_table
-from scalerl.logs.series import Selection, series_from
+from scalerl.logs import Selection, read_log, series_from
 from scalerl.report.results import FitOptions
 from scalerl.report.standing import LeadKind
 from scalerl.report.write import build_report, report_json
@@ -50,7 +49,7 @@ def test_thinking_to_the_point_is_never_interrupted():
 
 @pytest.mark.parametrize("folder", RUNS, ids=lambda folder: folder.name)
 def test_first_half_forecasts_the_second(folder: Path):
-    (one,) = series_from([read_table(folder)], Selection(x="flops"))
+    (one,) = series_from([read_log(folder)], Selection(x="flops"))
     later = one.compute > 0.5 * one.compute.max()
     half = fit(one.compute, one.reward, **FitOptions(fit_until=0.5 * one.compute.max()).of(one))
     result = score(half, one.compute[later], one.reward[later])

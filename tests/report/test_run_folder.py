@@ -8,8 +8,7 @@ import pytest
 from boards import GrowingRun
 from run_folders import write_run
 
-from scalerl.logs.formats import read_table
-from scalerl.logs.series import Selection, series_from
+from scalerl.logs import Selection, read_log, series_from
 from scalerl.report.charts import lines_json
 from scalerl.report.columns import thinned
 from scalerl.report.conclusions import compute_caveats, sentence
@@ -29,7 +28,7 @@ def write_rows(path: Path, rows: list[dict[str, float | None]]) -> None:
 def test_curve_is_that_of_the_log_reader(tmp_path: Path):
     folder = write_run(tmp_path / "run", num=12, sets=("main", "hard"))
     ours = series_from([opened(folder).table()], Selection(x="gpu_hours"))
-    expected = series_from([read_table(folder)], Selection(x="gpu_hours"))
+    expected = series_from([read_log(folder)], Selection(x="gpu_hours"))
     assert [data.evaluation_set for data in ours] == [data.evaluation_set for data in expected]
     for mine, theirs in zip(ours, expected, strict=True):
         np.testing.assert_array_equal(mine.compute, theirs.compute)

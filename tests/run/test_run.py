@@ -15,8 +15,7 @@ from small_runs import USUAL, check_lineage, small, without_time
 
 from scalerl import store
 from scalerl.errors import RunFolderError
-from scalerl.logs.formats import read_table
-from scalerl.logs.series import Selection, series_from
+from scalerl.logs import Selection, read_log, series_from
 from scalerl.models.load import load_model
 from scalerl.models.lora import merged_weights
 from scalerl.run import checkpoint as checkpoints
@@ -50,7 +49,7 @@ def test_the_run_folder_is_what_the_predictive_half_reads(done: Run):
     for row in evals:
         assert row["reward"] == pytest.approx(sum(row["num_correct"]) / row["num_samples"])
         assert len(row["num_correct"]) == 6
-    (series,) = series_from([read_table(str(done.folder))], Selection())
+    (series,) = series_from([read_log(str(done.folder))], Selection())
     assert series.start == evals[0]["reward"]
     assert len(series.compute) == 2
     metrics = store.read_metrics(done.folder)

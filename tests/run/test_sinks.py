@@ -12,8 +12,8 @@ import pytest
 
 from scalerl.config import Recipe, load_recipe
 from scalerl.errors import SinkError
-from scalerl.logs.formats import read_table
-from scalerl.logs.table import Table
+from scalerl.logs import read_log
+from scalerl.logs.frame import Frame
 from scalerl.run import sinks
 from scalerl.run.rows import Rows
 from scalerl.run.sinks import SINKS, Sinks, SinkWarning, check_sinks, scalars
@@ -40,8 +40,8 @@ def fill(name: str, folder: Path, attempt: int = 1, steps: range = range(1, 5), 
     opened.close()
 
 
-def column(table: Table, name: str) -> list[float]:
-    return [row[name] for row in table.rows if row.get(name) is not None]
+def column(frame: Frame, name: str) -> list[float]:
+    return frame.numbers(name)[frame.has(name)].tolist()
 
 
 class Recorder:
@@ -110,7 +110,7 @@ def test_missing_sink_package_is_found_before_training(monkeypatch):
 def test_tensorboard_holds_the_numbers_of_the_latest_attempt(tmp_path):
     fill("tensorboard", tmp_path / "run", attempt=1, steps=range(1, 4))
     fill("tensorboard", tmp_path / "run", attempt=2, steps=range(3, 5), scale=2.0)
-    table = read_table(str(tmp_path / "run" / "tensorboard"))
+    table = read_log(tmp_path / "run" / "tensorboard").frame
     assert table.kind == "tensorboard"
     assert column(table, "step") == [1, 2, 3, 4]
     assert column(table, "train/reward/mean") == pytest.approx([1 / 7, 2 / 7, 6 / 7, 8 / 7])

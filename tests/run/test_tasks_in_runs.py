@@ -19,8 +19,7 @@ from scalerl import store
 from scalerl.config import Recipe, load_recipe
 from scalerl.errors import GraderPoolError, RecipeError
 from scalerl.graders.sandbox.job import Reference
-from scalerl.logs.formats import read_table
-from scalerl.logs.series import Selection, series_from
+from scalerl.logs import Selection, read_log, series_from
 from scalerl.loop.grading import GraderRunner
 from scalerl.report.alarms import Alarm, AlarmKind
 from scalerl.run.evaluate import evaluate_model
@@ -209,7 +208,7 @@ def test_each_task_has_its_own_rows_curve_and_forecast(mixed: tuple[Path, list[L
     assert [(row["step"], row["set"]) for row in evals] == list(itertools.product(range(7), ["short", "long"]))
     assert len({row["prompts_hash"] for row in evals}) == 2
     # Named, because FLOPs are chosen if the time per step is uneven by chance, and those of two steps may be equal.
-    series = series_from([read_table(str(folder))], Selection(x="gpu_hours"))
+    series = series_from([read_log(str(folder))], Selection(x="gpu_hours"))
     assert len(series) == 2
     for one in series:
         (name,) = [name for name in ("short", "long") if name in one.name]
@@ -236,7 +235,7 @@ def test_changed_problems_are_refused_on_resume(tmp_path: Path):
 
 
 def test_rows_of_all_attempts_go_to_sinks(mixed: tuple[Path, Any]):
-    shown = {row["step"]: row for row in read_table(str(mixed[0] / "tensorboard")).rows}
+    shown = {row["step"]: row for row in rows(read_log(mixed[0] / "tensorboard").frame)}
     assert sorted(shown) == list(range(7))
     for row in store.read_metrics(mixed[0]):
         # Of step 3 the second attempt's values count, which has only evaluated it.

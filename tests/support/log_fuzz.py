@@ -15,8 +15,7 @@ from log_texts import LOGS, rising
 from wandb_files import write_wandb
 
 from scalerl.errors import UserError
-from scalerl.logs.formats import read_table
-from scalerl.logs.series import Selection, series_from
+from scalerl.logs import Selection, read_log, series_from
 
 MAX_SECONDS = 20
 
@@ -84,7 +83,7 @@ def check(path: Path) -> str:
     """Read a log and make its series; return what went wrong, empty where it was read or refused in one sentence."""
     began = time.monotonic()
     try:
-        series_from([read_table(path)], Selection(gpus=2 if path.stat().st_size % 2 else None))
+        series_from([read_log(path)], Selection(gpus=2 if path.stat().st_size % 2 else None))
     except UserError as fault:
         if "\n" in str(fault) or not str(fault).isprintable():
             return f"not one clean sentence: {fault!r}"

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from scalerl.errors import InputError
-from scalerl.logs.formats import read_tables
-from scalerl.logs.series import Selection, Series, series_from
+from scalerl import logs
+from scalerl.logs import Selection, Series
+from scalerl.logs.frame import Frame
+from scalerl.logs.plan import Plan
 
 Content = str | bytes | list[dict[str, Any]] | tuple[str, Sequence[Sequence[Any]]]
 """A text, bytes, rows for JSON lines, or a header and rows for CSV."""
@@ -27,7 +29,7 @@ def write(path: Path, content: Content) -> Path:
 
 
 def read(*paths: Path, **options: Any) -> list[Series]:
-    return series_from(read_tables(paths), Selection(**options))
+    return logs.read(paths, Selection(**options))
 
 
 def fault(*paths: Path, **options: Any) -> str:
@@ -49,3 +51,18 @@ def names(curves: Sequence[Series]) -> list[str]:
 def runs(series: Series) -> list[str]:
     """Return the names of its runs; none where it is one."""
     return [] if series.run is None else sorted(set(series.run.tolist()))
+
+
+def rows(frame: Frame) -> list[dict[str, Any]]:
+    """Return the rows of a frame, each with what it holds."""
+    columns = {name: (cells.tolist(), frame.has(name).tolist()) for name, cells in frame.columns.items()}
+    return [{name: cells[at] for name, (cells, there) in columns.items() if there[at]} for at in range(len(frame))]
+
+
+def column(frame: Frame, name: str) -> list[Any]:
+    """Return a column, None where a row has nothing."""
+    return [row.get(name) for row in rows(frame)]
+
+
+def planned(path: Path, **options: Any) -> Plan:
+    return logs.read_log(path).plan(Selection(**options), name="log")

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from scalerl.callbacks.forecast import Forecast, describe
 from scalerl.errors import InputError
-from scalerl.logs.formats import read_table
-from scalerl.logs.series import Selection, Series, series_from
+from scalerl.logs import Selection, Series, read
 from scalerl.report.outlook import FIRST_FIT, with_end
 from scalerl.report.results import FitOptions, fitted_curve
 
@@ -45,6 +44,6 @@ def follow(
 def _read(path: Path, selection: Selection) -> Series | None:
     """Return the first curve of the log that can be used; None while there is none."""
     try:
-        return next((data for data in series_from([read_table(path)], selection) if not data.problem), None)
+        return next((data for data in read([path], selection) if not data.problem), None)
     except InputError:
         return None

@@ -9,8 +9,7 @@ def conclude(out: Path, *, plots: bool) -> None:
     """Print what was learned, how sure that is and what to try next; draw the curve if that is possible."""
     from scalerl import store
     from scalerl.errors import InputError, NoCurveError
-    from scalerl.logs.formats import read_table
-    from scalerl.logs.series import Selection, series_from
+    from scalerl.logs import Selection, read
     from scalerl.report.results import FitOptions, analyse_forecast, curve_text
 
     if not _print_gains(out):
@@ -18,7 +17,7 @@ def conclude(out: Path, *, plots: bool) -> None:
     try:
         axis = (store.read_recipe(out) or {}).get("forecast", {}).get("compute", "auto")
         selection = Selection(x=None if axis == "auto" else axis)
-        analysis = analyse_forecast(series_from([read_table(str(out))], selection), FitOptions(), [], [])
+        analysis = analyse_forecast(read([out], selection), FitOptions(), [], [])
     except InputError as error:
         why = (error.reason if isinstance(error, NoCurveError) else str(error)).rstrip(".")
         typer.echo(f"No curve yet: {why}. A smaller evaluation.every, or a longer run, gives one.")

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as RichTable
 
+    from scalerl.logs.plan import Decision
     from scalerl.logs.series import Series
-    from scalerl.logs.table import Table
 
 _PIPE_WIDTH = 160
 _IMPATIENCE_S = 5.0  # further signals within this time of the one that stops at once belong to it
@@ -191,26 +191,26 @@ def ended_by_ctrl_c() -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def column_origins(
-    x: str | None, y: str | None, tables: "Sequence[Table]", series: "Sequence[Series]"
-) -> dict[str, str]:
-    """Return the origin of columns of compute and reward that the user did not name or the logs do not hold."""
-    logged = {column for table in tables for column in table.columns if column not in table.built}
-    used = {(x, curve.x_label) for curve in series} | {(y, curve.y_label) for curve in series}
-    origins = {column: _recognised(column, tables) for named, column in used if named is None}
-    return origins | {column: "built from the log's times" for _, column in used if column not in logged}
+def column_origins(series: "Sequence[Series]") -> dict[str, str]:
+    """Return why a column of compute or reward was taken that the user did not name, or that the logs do not hold."""
+    origins: dict[str, str] = {}
+    for curve in series:
+        for role, column in (("x", curve.x_label), ("y", curve.y_label)):
+            why = curve.plan.get(role)
+            if why is not None and why.rule != "option":
+                is_built = any(each.built and column in each.columns for each in curve.plan.values())
+                origins[column] = "built from the log's times" if is_built else _recognised(why)
+    return origins
 
 
-def _recognised(column: str, tables: "Sequence[Table]") -> str:
+def _recognised(why: "Decision") -> str:
     """Say why a column was chosen: what else could be, and what has too few rows to be."""
-    from scalerl.logs.names import listed
+    from scalerl.logs.frame import listed
 
-    rewards = [table.reward for table in tables if table.reward is not None and table.reward.column == column]
-    others = dict.fromkeys(other for reward in rewards for other in reward.rivals)
-    few = dict(pair for reward in rewards for pair in reward.too_few)
+    few = [f"{name} ({rows})" for name, rows in why.too_few.items()]
     parts = ["recognised"]
-    parts += [f"also there: {listed(list(others))}"] if others else []
-    parts += [f"too few rows in {listed([f'{name} ({rows})' for name, rows in few.items()])}"] if few else []
+    parts += [f"also there: {listed(list(why.others))}"] if why.others else []
+    parts += [f"too few rows in {listed(few)}"] if few else []
     return "; ".join(parts)
 
 

@@ -16,7 +16,6 @@ from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
     from scalerl.logs.series import Selection, Series
-    from scalerl.logs.table import Table
     from scalerl.report.results import Analysis, FitOptions
 
 KINDS = (
@@ -313,20 +312,18 @@ def _run(
     from scalerl.report.picture import draw
     from scalerl.report.text import render
 
-    tables, series, options = read(common, holdout=holdout)
+    series, options = read(common, holdout=holdout)
     analysis = analyse(series, options)
-    origins = column_origins(common.x, common.y, tables, series)
+    origins = column_origins(series)
     drawn = common.drawn(lambda path: draw(analysis, path))
     text = lambda: [render(analysis, origins, explain=common.explain), *drawn]  # noqa: E731
     show(analysis.command, common.as_json, lambda: to_json(analysis), text)
     return analysis
 
 
-def read(common: Common, *, holdout: tuple[str, str] | None = None) -> "tuple[list[Table], list[Series], FitOptions]":
-    """Return the tables of the files, the curves that the options select from them, and the options of their fits."""
-    from scalerl.logs.formats import read_tables
-    from scalerl.logs.series import series_from
+def read(common: Common, *, holdout: tuple[str, str] | None = None) -> "tuple[list[Series], FitOptions]":
+    """Return the curves that the options select from the files, and the options of their fits."""
+    from scalerl import logs
 
     selection, options = chosen(common, holdout=holdout)
-    tables = read_tables(common.files)
-    return tables, series_from(tables, selection), options
+    return logs.read(common.files, selection), options

@@ -18,7 +18,7 @@ def _curves(common: Common) -> "list[CurveResult]":
     """Fit the curves that the shared options select: each alone, or with `--prior` and `--pool`."""
     from scalerl.report.results import fitted_curves
 
-    _, series, options = read(common)
+    series, options = read(common)
     return fitted_curves(series, options)
 
 
@@ -108,7 +108,7 @@ def transfer(
     target = transfers.parse_size(to, "--to")
     # The size last, so that it ends each curve's name.
     common = replace(common, by=(*(name for name in common.by or () if name != size), size))
-    _, series, options = read(common)
+    series, options = read(common)
     start, series = transfers.in_one_scale(start, series)
     curves = fitted_curves(series, options)
     done, notes = transfers.make_transfer(curves, size, target, start, at or [], common.level)

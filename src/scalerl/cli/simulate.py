@@ -75,9 +75,8 @@ def simulate(
 def _steps_to(path: Path, reward: float) -> "Value | None":
     """Return the steps at which the curve of a run has this reward, with an interval; None if probably never."""
     from scalerl.curves import compute_for
-    from scalerl.logs.formats import read_table
-    from scalerl.logs.series import Selection, series_from
+    from scalerl.logs import Selection, read
     from scalerl.report.results import FitOptions, analyse_fit
 
-    result = analyse_fit(series_from([read_table(str(path))], Selection(x="step"))[:1], FitOptions()).curves[0]
+    result = analyse_fit(read([path], Selection(x="step"))[:1], FitOptions()).curves[0]
     return compute_for(result.fit, [reward])[0].compute

@@ -1,15 +1,15 @@
 """Console output of trainers: the records in it, picked out of everything else that is printed.
 
-    step:12 - actor/loss:0.1 - val-core/gsm8k/acc/mean@1:np.float64(0.5)
-    {'loss': 0.1, 'reward': '0.4', 'epoch': 0.31}     Global step 12: {'reward': 0.4}     eval 12: {...}
-    Step 12 | Reward: 0.35     [run] 12/50 | loss=-0.9 | acc=50.0%     Episode 12: mean reward 0.35
-    50%|#####     | 12/24 [00:10<00:10, 2.0s/it, reward=0.35]
-    Step 12 on a line of its own, or a box, then 'name: value' or '| name | value |' on each line
+Three dialects:
+
+    step:12 - actor/loss:0.1 - val-core/gsm8k/acc/mean@1:np.float64(0.5)          verl: where it is spoken, alone
+    {'loss': 0.1, 'reward': '0.4'}     Global step 12: {'reward': 0.4}            dicts, as transformers prints them
+    Step 12 | Reward: 0.35     [12/50] acc=50.0%     iter 12 loss 0.1     • Avg Reward: 0.27
 
 A line gives values, names counters (step, epoch, N/M of a progress bar) or speaks of evaluation. Values that follow
-each other belong to one record until a name comes again or a counter moves. Which counter is the step of the log is
-decided once, by what it does: it rises from record to record. Without one the records are counted. In Markdown the
-fenced lines are read, if they record anything. Colours, NUL bytes and the prefixes of Ray and of loggers are ignored.
+each other belong to one record until a name comes again or a named counter moves; a progress bar ends nothing. Which
+counter is the step of the log is decided once, by what it does: it rises from record to record. Without one the records
+are counted. Lines whose words come only once are prose. Colours, NUL bytes and the prefixes of Ray are ignored.
 """
 
 import itertools
@@ -18,68 +18,52 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from scalerl.logs import units
-from scalerl.logs.columns import ROLES, is_evaluation, plain, rank_of
-from scalerl.logs.source import Source
-from scalerl.logs.table import Placed, flatten
+from scalerl.errors import InputError
+from scalerl.logs.columns import ROLES, is_evaluation, plain, reward_rank
+from scalerl.logs.frame import Placed, number
+from scalerl.logs.objects import metrics_of
+from scalerl.logs.source import MAX_WORD, Source
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
-_RAY = re.compile(r"\s*\((?:\S+ )?pid=\d+[^)]{0,80}\)\s?")
-_FENCE = re.compile(r"\s*(```|~~~)")
+_ESCAPES = re.compile(r"\x1b\[[0-9;:?]*+[ -/]*+[@-~]|\x1b\][^\x07\x1b]*+(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
+_RAY = re.compile(r"\s*+\((?:\S+ )?pid=\d+[^)]{0,80}\)\s?")
 _NO_RUN = r"debug|info|warn(?:ing)?|error|critical|rank\S*|train|eval|val|test"
-_TAG = re.compile(rf"\s*\[(?!(?:{_NO_RUN})\])([A-Za-z_][\w.-]*)\]", re.IGNORECASE)
-
-# 0.1, 1,234.5, nan, 'np.float64(0.1)', tensor(0.1, device='cuda'), 30 %, 12ms
-_NUMBER = r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?nan\b|[-+]?inf(?:inity)?\b"
-_VALUE = rf"""['"]?(?:(?:np|numpy|torch|jnp)\.\w{{1,16}}\(|tensor\()?\s*({_NUMBER})\s?(%|ms\b|s\b)?(?![\w/:]|\.\d)"""
-_NAME = r"[A-Za-z_][\w./@()#+-]*"
-_NAMES = rf"(?:{_NAME} ){{0,3}}{_NAME}"
-_ITEM = re.compile(rf"""['"]([^'"]{{1,200}})['"]\s*:\s*{_VALUE}""", re.IGNORECASE)
-_PAIR = re.compile(
-    rf"(?<![\w/.@-])(?:({_NAME})=\s?|({_NAMES})(?:\s*[:|\u2502]|\s+=)\s*"
-    rf"|((?:{_NAME} )?[\w/]*(?:reward|accuracy|acc|score|return|loss)s?(?:[_/]\w+)?)\s+"
-    rf"|^\W*({_NAMES})\s+(?=\S*[\w%)]\s*$)){_VALUE}",
-    re.IGNORECASE | re.MULTILINE,
+_TAG = re.compile(rf"\s*+\[(?!(?:{_NO_RUN})\])([A-Za-z_][\w.-]*+)\]", re.IGNORECASE)
+_WRAPPER = re.compile(r"\b(?:(?:np|numpy|torch|jnp)\.\w{1,16}|tensor)\(")
+_VERL = re.compile(r"(?<![\w/])step:(\d{1,12}) - ")
+_ITEM = re.compile(r"""['"]([^'"]{1,200})['"]\s*+:\s*+['"]?([-+\w.]{1,64})""")
+# 50%|###   | 12/24 [00:10<00:10, 2.0s/it, reward=0.35]: after a bar only 'name=value' is a value.
+_BAR = re.compile(r"\d{1,3}%\|[^|]*+\|\s*+(\d{1,12})/(\d{1,12})")
+_ASSIGNED = re.compile(r"[\w./@-]{1,200}=\s?[^\s,\]=]{1,64}")
+_TOKEN = re.compile(
+    r"(?P<number>[-+]?(?:\.?\d(?:[\w.:/+-]|,(?=\d))*+(?:\s?%)?|(?:nan|inf)(?!\w)))"
+    r"|(?P<word>[^\W\d][\w./@#+'-]*+)|(?P<mark>[:=])|(?P<end>[|\u2502;,\]]|\s-\s|\s\s(?!\s*+[-+.\d]))",
+    re.IGNORECASE,
 )
-# A line that says nothing but one name and one value; the name of a group of them in a box.
-_BARE = re.compile(rf"(?:[^\w+-]*({_NAMES})\s*[:=|\u2502]\s*|\s*[|\u2502]\s*({_NAME})\s+){_VALUE}\W*", re.IGNORECASE)
-_GROUP = re.compile(r"\s*[|\u2502]\s*([\w.-]+/)\s*[|\u2502]\s*[|\u2502]\s*")
-_RULE = re.compile(r"\W*")
-_SEPARATOR = re.compile(r"\s*[|;\t\u2502]\s*|,\s+|\s{2,}|\s-\s")
-
-# 1,000 is a thousand.
-_COUNT = r"(\d{1,3}(?:,\d{3})+|\d+)"
-_WORDS = r"(?:global|train|training)?[ _]?(step|iteration|iter|update|batch|rollout|episode|ep|epoch)|(timestep)"
-_ALIASES = {"ep": "episode"}
-_NAMED = re.compile(
-    rf"(?<![\w/.])(?:{_WORDS})s?\b\s*[:=#]?\s*\[?\s*{_COUNT}(?:\s*/\s*[\d,]+)?(?![\w%]|\.\d)", re.IGNORECASE
-)
-# Counters without a name: N/M, alone or in a progress bar, whose pace in brackets is not a value.
-_BAR = re.compile(r":?\s*\d+%\|[^|]*\|\s*(\d+)/(\d+)(?:\s*\[[^\],]*(?:,[^\],=]*(?=[\],]|$))?)?")
-_OF = re.compile(r"(?:^|(?<=[\s\]\[|)(]))(\d+)/(\d+)(?=\s*(?:[|,;:\])-]|$)|\s+[^\w\s])")
-# 128/512 (25.0%) is a share.
-_SHARE = re.compile(r"\d+/\d+\s*\(\s*([\d.]+\s?%)\s*\)")
+_NUMBER = re.compile(r"([-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d*)(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf))\s?(%|ms|s|)", re.IGNORECASE)
+_OF = re.compile(r"(\d{1,12})/(\d{1,12})")
+_UNITS = {"%": 100.0, "ms": 1000.0}
+_COUNTED = "(?:step|iteration|iter|update|batch|rollout|episode|ep|epoch|timestep)s?"
+_COUNTER = re.compile(_COUNTED, re.IGNORECASE)
+# total_timesteps: a value that counts.
+_COUNTING = re.compile(rf"(?:.*[/_. ])?{_COUNTED}(?:_total|/max_steps)?", re.IGNORECASE)
+_METRIC = re.compile(r"(?:^|.*[/_])(?:reward|rew|accuracy|acc|score|return|loss|time)s?(?:[/_].*)?", re.IGNORECASE)
 # eval 12: {...} has the number of whatever the log counts.
-_ANY = re.compile(r"\b(?:eval|evaluation|perf|train|training)\s*[:#=]?\s*(\d+)\s*[:|=>,-]*\s*$", re.IGNORECASE)
-_COUNTER = r"(?:step|iteration|iter|update|timestep|episode|epoch)s?(?:_total|/max_steps)?"
-_COUNTER_NAME = re.compile(rf"(.*[/_. ])?{_COUNTER}", re.IGNORECASE)
-# What a line without a counter of its own must hold to be looked at.
-_MAY_RECORD = re.compile(rf"_{_COUNTER}['\"]?\s*[=:|]\s*\d|val|test", re.IGNORECASE)
-_LONG_RECORD = re.compile(r"(?<![\w/])step:\d+ - ")
-_EVALUATING = re.compile(r"\b(evaluat\w+|validat\w+|testing)\b|\[eval\]", re.IGNORECASE)
-_TRAINING = re.compile(r"\btraining (results|metrics)\b", re.IGNORECASE)
-_EVALUATED = re.compile(r"\bevaluated (\S+) in\b", re.IGNORECASE)
+_NUMBERED = re.compile(r"\b(?:eval|evaluation|perf|train|training)\s*+[:#=]?\s*+(\d{1,12})\s*+[:|=>,-]*+\s*+$", re.IGNORECASE)
+_EVALUATING = re.compile(r"\b(?:evaluat|validat|testing)|\[eval\]", re.IGNORECASE)
+_TRAINING = re.compile(r"\btraining (?:results|metrics)\b", re.IGNORECASE)
+_EVALUATED = re.compile(r"\bevaluated (\S{1,200}) in\b", re.IGNORECASE)
+_CORRECT = re.compile(r"correct\b", re.IGNORECASE)
+
+_MAX_WORDS = 4  # in a name
 _MIN_RECORDS_PER_TAG = 3
 # The share of records at which a counter that they do not name themselves rises, if it is their step.
 _MIN_RISES = 0.2
 # Longer lines are prompts and answers; a record of many metrics has some ten thousand characters.
 _MAX_RECORD = 60_000
 _MAX_PROSE = 2_000
-
-_STEP, _COARSE = ROLES["trainer_step"], ROLES["coarse"]
+_STEPS = {name: place for place, name in enumerate((*ROLES["step"], *ROLES["coarse"]))}
 
 Line = tuple[int, str]
 Values = dict[str, float]
@@ -93,57 +77,74 @@ class Record:
     line: int
     values: Values
     counters: Counters
-    """The numbers of all counters that were named so far."""
+    """The numbers of all counters that were named so far; those of bars are named by their end, as '/250'."""
     own: set[str]
     """Counters that its own lines name; "" is whatever the log counts."""
-    style: str
-    """dict | bar | line | block"""
-    tag: str
+    words: str
+    """The words of its first line, which tell prose from records."""
+    tag: str = ""
 
 
-def console_rows(source: Source, files: Sequence[Path]) -> list[Placed] | None:
-    """Return one row per record, with its step; there must be a dict or two other records."""
-    lines = list(_lines(source.text, source))
+def console_rows(source: Source) -> list[Placed] | None:
+    """Return one row per record, with its step; None if the text holds no dict and not two other records."""
+    lines = list(_lines(source))
     is_open = not source.text.rstrip("\0").endswith(("\n", "\r"))
-    for part in (_fenced(lines), lines):
-        records = _of_the_run(list(_records(part, is_open and part is lines, source)))
-        if len(records) > 1 or any(record.style == "dict" for record in records):
-            return _as_rows(records, source, num_lines=lines[-1][0])
+    records = list(_verl_records(lines, is_open)) or _of_the_run(list(_records(lines, is_open, source)))
+    if len(records) > 1 or any(record.words == "" for record in records):
+        return _as_rows(records, source, num_lines=lines[-1][0])
+    longest = max((len(word) for _, line in lines for word in line.split()), default=0)
+    if longest > MAX_WORD:
+        raise InputError(f"{source.path} holds a word of {longest:,} characters, and {MAX_WORD:,} is the limit.")
     return None
+
+
+def _lines(source: Source) -> Iterator[Line]:
+    """Yield (line number, text) of each line, and of each part that a carriage return overwrites."""
+    for at, line in enumerate(source.text.replace("\0", "").split("\n"), start=1):
+        source.spend(0)
+        for part in (_ESCAPES.sub("", line) if "\x1b" in line else line).split("\r"):
+            if part.strip():
+                yield at, _RAY.sub("", part, count=1) if "pid=" in part[:200] else part
 
 
 # Which records are taken, and their steps
 
 
 def _of_the_run(records: Sequence[Record]) -> list[Record]:
-    """Keep evaluations and what shares a name with the records of the most frequent reward: not prose, not titles."""
-    rewards = Counter(name for record in records for name in record.values if rank_of(name))
+    """Return the records without prose: without lines of which there is only one, if most lines have others like them.
+
+    Of the rest, evaluations and what shares a name with the records of the most frequent reward are kept.
+    """
+    like = Counter(record.words for record in records)
+    common = [record for record in records if like[record.words] > 1 or not record.words]
+    kept = common if 2 * len(common) > len(records) else records
+    rewards = Counter(name for record in kept for name in record.values if reward_rank(name))
     main = max(rewards, key=lambda name: rewards[name], default="")
-    shared = {name for record in records if main in record.values for name in record.values} - set(_COARSE)
+    shared = {name for record in kept if main in record.values for name in record.values} - set(ROLES["coarse"])
     return [
         record
-        for record in records
+        for record in kept
         if not main or "" in record.own or not shared.isdisjoint(record.values) or _evaluates(record.values)
     ]
 
 
 def _evaluates(names: Iterable[str]) -> bool:
-    return any(is_evaluation(name) and rank_of(name) for name in names)
+    return any(is_evaluation(name) and reward_rank(name) for name in names)
 
 
 def _as_rows(records: Sequence[Record], source: Source, num_lines: int) -> list[Placed]:
     steps, origin = _steps(records)
     tags = Counter(record.tag for record in records)
     has_runs = len(tags) > 1 and min(tags.values()) >= _MIN_RECORDS_PER_TAG
-    rows: list[dict[str, Any]] = []
-    for record, step in zip(records, steps, strict=True):
-        coarse = {name: float(record.counters[name]) for name in _COARSE if name in record.counters}
-        rows.append({**({"run": record.tag} if has_runs else {}), **coarse, **record.values, "step": step})
-    _name_times(rows)
     source.note("lines_taken", num=len(records), num_lines=num_lines, origin=origin)
     if origin == "counted":
         source.note("rows_counted", num=max(steps))
-    return [(f"line {record.line}", row) for record, row in zip(records, rows, strict=True)]
+    rows: list[Placed] = []
+    for record, step in zip(records, steps, strict=True):
+        run = {"run": record.tag} if has_runs else {}
+        coarse = {name: float(record.counters[name]) for name in ROLES["coarse"] if name in record.counters}
+        rows.append((f"line {record.line}", {**run, **coarse, **record.values, "step": step}))
+    return rows
 
 
 def _steps(records: Sequence[Record]) -> tuple[list[int], str]:
@@ -152,9 +153,9 @@ def _steps(records: Sequence[Record]) -> tuple[list[int], str]:
     Only records of training are asked: those with the value that most of them have, such as 'loss'.
     """
     names = Counter(name for record in records for name in record.values if not is_evaluation(name))
-    main = max((name for name in names if name not in _COARSE), key=lambda name: names[name], default="")
+    main = max((name for name in names if not _COUNTING.fullmatch(name)), key=lambda name: names[name], default="")
     is_training = [not main or main in record.values for record in records]
-    training = [record for record, flag in zip(records, is_training, strict=True) if flag]
+    training = list(itertools.compress(records, is_training))
     own = Counter(name for record in training for name in record.own)
     rises = Counter[str]()
     for name in {name for record in training for name in record.counters if name}:
@@ -167,83 +168,62 @@ def _steps(records: Sequence[Record]) -> tuple[list[int], str]:
     usable = [name for name in usable if 2 * rises[name] >= max(rises[other] for other in usable)]
     if not usable:
         return list(itertools.accumulate(map(int, is_training))), "counted"
-    order = {name: place for place, name in enumerate((*_STEP, *_COARSE))}
-    last = len(_STEP)
 
     def preference(name: str) -> tuple[bool, int, bool]:
-        return 2 * own[name] > len(training), -order.get(plain(name), last), not name.startswith("/")
+        return 2 * own[name] > len(training), -_STEPS.get(plain(name), len(_STEPS)), not name.startswith("/")
 
     step = max(usable, key=preference)
     given = [record.counters.get("" if "" in record.own and step not in record.own else step) for record in records]
-    steps = itertools.accumulate(given, lambda before, number: before if number is None else number, initial=0)
+    steps = itertools.accumulate(given, lambda before, at: before if at is None else at, initial=0)
     context = "that of the progress bar" if step.startswith("/") else "that of the line before"
     return list(map(int, steps))[1:], "in the line" if 2 * own[step] > len(training) else context
 
 
-def _name_times(rows: Sequence[dict[str, Any]]) -> None:
-    """Name a column 'time' for what it is: seconds since the beginning if it only rises, else seconds per step."""
-    for name in {name for row in rows for name in row if name.lower() in ("time", "elapsed")}:
-        seconds = [row[name] for row in rows if name in row]
-        rises = len(seconds) > 2 and all(a < b for a, b in itertools.pairwise(seconds))
-        new = "elapsed_s" if rises or name.lower() == "elapsed" else "step_time"
-        for row in rows:
-            if name in row and new not in row:
-                row[new] = row.pop(name)
+# Records
 
 
-# Lines
+def _verl_records(lines: Sequence[Line], is_open: bool) -> Iterator[Record]:
+    """Yield the records of verl's dialect. Where the last line may be cut, its last value is left out."""
+    for at, (line_number, line) in enumerate(lines):
+        head = _VERL.search(line)
+        if head and len(line) <= _MAX_RECORD:
+            is_cut = is_open and at == len(lines) - 1
+            parts = [part.rpartition(":") for part in line[head.end() :].split(" - ")][: -1 if is_cut else None]
+            values = {name.strip(): _unwrapped(text) for name, _, text in parts if 0 < len(name) <= MAX_WORD}
+            known = {name: value for name, value in values.items() if value == value}
+            if known:
+                step = {"step": int(head[1])}
+                yield Record(line_number, known, step, {"step"}, "")
 
 
-def _lines(text: str, source: Source) -> Iterator[Line]:
-    """Yield (line number, text) of each line, and of each part that a carriage return overwrites."""
-    for number, line in enumerate(text.replace("\0", "").split("\n"), start=1):
-        if number % 1000 == 0:
-            source.spend()
-        for part in (_ESCAPES.sub("", line) if "\x1b" in line else line).split("\r"):
-            if part.strip():
-                yield number, _RAY.sub("", part, count=1) if "pid=" in part[:200] else part
-
-
-def _fenced(lines: Sequence[Line]) -> list[Line]:
-    """Return the lines between fences of Markdown."""
-    is_inside, inside = False, []
-    for line in lines:
-        if _FENCE.match(line[1]):
-            is_inside = not is_inside
-        elif is_inside:
-            inside.append(line)
-    return inside
+def _unwrapped(text: str) -> float:
+    return number(_WRAPPER.sub("", text).rstrip(") \t"))
 
 
 def _records(lines: Sequence[Line], is_open: bool, source: Source) -> Iterator[Record]:
     """Yield what the lines record. Where the last line may be cut, its last value and its block are left out."""
-    record, context, group = None, Counters(), ""
-    evaluates = in_block = False
-    for at, (number, line) in enumerate(lines):
-        source.spend(0) if number % 100 == 0 else None
-        if len(line) > (_MAX_RECORD if "{" in line or _LONG_RECORD.search(line) else _MAX_PROSE):
+    record, context, in_block, evaluates, is_bare = None, Counters(), False, False, False
+    for at, (line_number, line) in enumerate(lines):
+        source.spend(0)
+        if len(line) > (_MAX_RECORD if "{" in line else _MAX_PROSE):
             continue
-        style, counters, values = _read(line, in_block, is_cut=is_open and at == len(lines) - 1)
+        is_bar = _BAR.search(line) is not None
+        is_cut = is_open and at == len(lines) - 1
+        counters, values, is_bare = _read(line, in_block, is_cut)
         before, context = context, context | {name: value for name, value in counters.items() if name}
-        if heading := _GROUP.fullmatch(line):
-            group = heading[1]
         if not values:
-            if style != "bar":
+            if not is_bar:
                 # A heading that repeats the step, as in the box of an evaluation, ends nothing.
                 evaluates = (evaluates and context == before) or bool(_EVALUATING.search(line))
                 evaluates = evaluates and not _TRAINING.search(line)
                 in_block = in_block or bool(counters) or evaluates
             continue
-        if evaluates and not counters:
-            values = _as_evaluation(values)
-        elif style == "block":
-            values = {f"{group}{name}": value for name, value in values.items()}
-        own = {**counters, **{name: int(value) for name, value in values.items() if _is_counter(name, value)}}
+        values = _as_evaluation(values) if evaluates and not counters else values
+        own = counters | {name: int(value) for name, value in values.items() if _counts(name, value)}
         context |= {name: value for name, value in own.items() if name}
-        repeats = record is not None and not record.values.keys().isdisjoint(values)
-        if record and style == "bar" == record.style and record.own == own.keys() and record.counters == context:
+        if record and is_bar and record.own == own.keys() and record.counters == context:
             record.values |= values  # a bar is drawn again and again while its step stays
-        elif record and not repeats and _agree(record.counters, context, values):
+        elif record and record.values.keys().isdisjoint(values) and _agree(record.counters, context, values):
             record.values |= values
             record.own |= own.keys()
             record.counters |= context
@@ -251,20 +231,27 @@ def _records(lines: Sequence[Line], is_open: bool, source: Source) -> Iterator[R
             if record:
                 yield record
             tag = _TAG.match(line)
-            record = Record(number, values, context | own, set(own), style, tag[1] if tag else "")
-        if style != "block":
-            evaluates, in_block, group = False, False, ""
-    if record and not (is_open and record.style == "block"):
+            words = "" if "{" in line and not is_bar else _words_of(line)
+            record = Record(line_number, values, context | own, set(own), words, tag[1] if tag else "")
+        if not is_bare:
+            evaluates = in_block = False
+    if record and not (is_open and is_bare):
         yield record
 
 
+def _words_of(line: str) -> str:
+    return " ".join(token[0] for token in _TOKEN.finditer(line) if token.lastgroup == "word")
+
+
 def _agree(then: Counters, now: Counters, values: Values) -> bool:
-    """Return whether no counter has moved, except those that are values themselves."""
-    return all(now.get(name, number) == number for name, number in then.items() if name not in values)
+    """Return whether no named counter has moved, except those that are values themselves."""
+    return all(
+        now.get(name, count) == count for name, count in then.items() if name not in values and name[:1] != "/"
+    )
 
 
-def _is_counter(name: str, value: float) -> bool:
-    return float(value).is_integer() and _COUNTER_NAME.fullmatch(name) is not None
+def _counts(name: str, value: float) -> bool:
+    return float(value).is_integer() and _COUNTING.fullmatch(name) is not None
 
 
 def _as_evaluation(values: Mapping[str, float]) -> Values:
@@ -274,76 +261,103 @@ def _as_evaluation(values: Mapping[str, float]) -> Values:
 # One line
 
 
-def _read(line: str, in_block: bool, *, is_cut: bool) -> tuple[str, Counters, Values]:
-    """Return the style of a line, the counters that it names and its values; no values for what records nothing."""
+def _read(line: str, in_block: bool, is_cut: bool) -> tuple[Counters, Values, bool]:
+    """Return the counters that a line names, the values that it records, and whether it holds nothing else."""
     begin = line.find("{")
     if begin >= 0 and (values := _dict_values(line[begin:])):
-        counters, prefix = _named(line[max(begin - 200, 0) : begin])
-        if (match := _ANY.search(prefix)) and not counters:
-            counters[""] = int(match[1][:12])
-        return "dict", counters, _share_correct(values) if "histogram" in prefix.lower() else values
-    counters, text = _named(line)
-    style = "bar" if _BAR.search(line) else "line"
-    if not counters and (in_block or "|" in line or "\u2502" in line) and (bare := _BARE.fullmatch(line)):
-        return "block", {}, {} if is_cut else _values([bare])
-    is_said = _EVALUATING.search(text)
-    if not counters and not is_said and not _MAY_RECORD.search(line):
-        return style, counters, {}
-    text = _SEPARATOR.sub("\n", text)
-    pairs = [pair for pair in _PAIR.finditer(text) if not is_cut or pair.end() < len(text.rstrip())]
-    values = _values(pairs)
-    if values and is_said and (not counters or _EVALUATING.search(text, 0, pairs[0].start())):
+        prefix = line[max(begin - 200, 0) : begin]
+        counters, _, _ = _tokens(prefix)
+        if (match := _NUMBERED.search(prefix)) and not counters:
+            counters[""] = int(match[1])
+        return counters, values, False
+    *before, last = _BAR.split(line)[::3]
+    bars = {f"/{end}": int(at) for at, end in _BAR.findall(line)}
+    text = " | ".join([*before, *_ASSIGNED.findall(last)]) if bars else _unboxed(line)
+    counters, values, num_words = _tokens(text, is_cut)
+    is_boxed = not bars and text != line
+    if is_boxed and not values and num_words == 0:
+        counters, values = {}, {name: float(count) for name, count in counters.items()}
+    counters = bars | counters
+    is_bare = not counters and num_words == 0 and len(values) == 1
+    if values and _EVALUATING.search(line) and (not counters or _EVALUATING.search(line.partition(min(values))[0])):
         of_set = _EVALUATED.search(line)
         values = _as_evaluation({f"{of_set[1]}/{name.lower()}" if of_set else name: v for name, v in values.items()})
-    is_record = bool(counters) or _evaluates(values) or any(_is_counter(name, v) for name, v in values.items())
-    return style, counters, values if is_record else {}
+    has_counter = bool(counters) or (not is_bare and any(_counts(name, value) for name, value in values.items()))
+    is_record = has_counter or (is_bare and (in_block or is_boxed)) or _evaluates(values)
+    return counters, values if is_record and not (is_bare and is_cut) else {}, is_bare
 
 
-def _named(line: str) -> tuple[Counters, str]:
-    """Return the counters that a line names, the first of a name, and the line without them."""
-    counters: Counters = {}
-
-    def take(match: re.Match[str]) -> str:
-        *words, number = (group for group in match.groups() if group)
-        name = f"/{number}" if match.re is not _NAMED else _ALIASES.get(words[0].lower(), words[0].lower())
-        counters.setdefault(name, _count(words[0] if match.re is not _NAMED else number))
-        return " | "
-
-    for pattern in (_BAR, _NAMED, _OF):
-        line = pattern.sub(take, _SHARE.sub(r"\1", line) if pattern is _OF else line)
-    return counters, line
+def _unboxed(line: str) -> str:
+    """Return a line of a box, `| name | value |`, as `name : value`; any other as it is."""
+    cells = [cell.strip() for cell in re.split(r"[|\u2502]", line.strip(" \t|\u2502"))]
+    return " : ".join(cells) if line.lstrip()[:1] in ("|", "\u2502") and len(cells) <= 2 else line
 
 
-def _values(pairs: Iterable[re.Match[str]]) -> Values:
-    """Return names and numbers; the first of a name counts. Units become 1 and seconds."""
-    values: Values = {}
-    for match in pairs:
-        *names, number, unit = match.groups("")
-        value = float(number.replace(",", "")) / {"%": 100, "ms": 1000}.get(unit.lower(), 1)
-        # 'Avg. Reward' is 'Avg Reward'.
-        values.setdefault(re.sub(r"\.(?=\s|$)", "", max(names)).strip(), value)
-    return values
+def _tokens(text: str, is_cut: bool = False) -> tuple[Counters, Values, int]:
+    """Return counters and values in a text, the first of a name, and the number of words that name neither."""
+    counters, values, num_words = Counters(), Values(), 0
+    words: list[str] = []
+    is_marked = False
+    for token in _TOKEN.finditer(_WRAPPER.sub("", text)):
+        kind, word = token.lastgroup, token[0].strip(" .,:")
+        if kind == "mark":
+            is_marked = bool(words)
+            continue
+        if kind == "word":
+            num_words += len(words) * is_marked
+            words = [word] if is_marked else [*words, word]
+            is_marked = False
+            continue
+        name, count = (words[-1] if words else ""), _OF.fullmatch(word)
+        value = None if is_cut and token.end() == len(text.rstrip()) else _value(word)
+        if kind == "number" and count and name and not _COUNTER.fullmatch(name):
+            continue  # 128/512 (25.0%): the share follows
+        if count and kind == "number":
+            counters.setdefault(_counter_name(name) or f"/{count[2]}", int(count[1]))
+        elif kind == "number" and value is not None and _COUNTER.fullmatch(name) and value.is_integer():
+            counters.setdefault(_counter_name(name), int(value))
+        elif kind == "number" and value is not None and (is_marked or _is_metric(words, value)):
+            values.setdefault(" ".join(words[-_MAX_WORDS:])[:MAX_WORD], value)
+            num_words += len(words[:-_MAX_WORDS])
+        else:
+            num_words += len(words)
+        words, is_marked = [], False
+    return counters, values, num_words + len(words)
+
+
+def _is_metric(words: Sequence[str], value: float) -> bool:
+    """Return whether words name a value without a mark between them: 'loss 0.12', 'num_env_steps 4000'."""
+    return any(map(_METRIC.fullmatch, words)) or (bool(words) and _counts(words[-1], value))
+
+
+def _counter_name(word: str) -> str:
+    return {"ep": "episode", "iter": "iteration"}.get(word.lower(), word.lower())
+
+
+def _value(word: str) -> float | None:
+    """Return a number with its unit as 1 and seconds; None for a time of day, a date or a version."""
+    match = _NUMBER.fullmatch(word) if len(word) <= 64 else None
+    value = number(match[1].replace(",", "")) if match else float("nan")
+    is_named = match is not None and "n" in match[1].lower()
+    return value / _UNITS.get(match[2].lower(), 1.0) if match and (is_named or value == value) else None
 
 
 def _dict_values(text: str) -> Values:
     """Return the numbers of a Python or JSON dict that begins here, also those written as strings."""
     text = text[: text.rfind("}") + 1]
-    if not re.match(r"\{\s*['\"]", text):
+    if not re.match(r"\{\s*+['\"]", text):
         return {}
     try:
-        loaded = flatten(json.loads(text))
+        items: Iterable[tuple[str, Any]] = metrics_of(json.loads(text)).items()
     except (ValueError, RecursionError):
-        return _values(_ITEM.finditer(text))
-    values = {name: units.number(value) for name, value in loaded.items() if not isinstance(value, bool)}
-    return {name: value for name, value in values.items() if value is not None}
+        items = _ITEM.findall(_WRAPPER.sub("", text))
+    values = {name: number(value) for name, value in items if not isinstance(value, bool)}
+    return _share_correct({name: value for name, value in values.items() if value == value})
 
 
-def _share_correct(counts: Mapping[str, float]) -> Values:
-    """Return the share of correct answers in a dict of counts; empty where none is said to be correct."""
-    correct = [count for name, count in counts.items() if re.match(r"correct\b", name, re.IGNORECASE)]
-    total = sum(counts.values())
-    return {"accuracy": sum(correct) / total, "num_samples": total} if correct and total > 0 else {}
-
-
-def _count(digits: str) -> int:
-    return int(digits.replace(",", "")[:12])
+def _share_correct(values: Values) -> Values:
+    """Return a tally of answers, such as {'correct': 3, 'wrong': 5}, as the share of correct ones; else the values."""
+    correct = [value for name, value in values.items() if _CORRECT.match(name)]
+    total = sum(values.values())
+    is_tally = correct and len(values) > 1 and all(value >= 0 and value.is_integer() for value in values.values())
+    return {"accuracy": sum(correct) / total, "num_samples": total} if is_tally and total > 1 else values

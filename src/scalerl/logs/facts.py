@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from scalerl.logs.names import listed
+from scalerl.logs.frame import listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,55 +22,51 @@ class Fact:
         return {"kind": self.kind, **self.values}
 
 
+def fact(kind: str, **values: Any) -> Fact:
+    return Fact(kind=kind, values=values)
+
+
 def sentence(fact: Fact) -> str:
     """Return a fact in one or two sentences."""
     shown = {key: listed(list(map(str, own))) if isinstance(own, tuple) else own for key, own in fact.values.items()}
-    return _SENTENCES[fact.kind].format(**shown)
+    return SENTENCES[fact.kind].format(**shown)
 
 
-_SENTENCES = {
+SENTENCES = {
     # which lines and files were taken
     "lines_taken": "{num} of {num_lines} lines record a step; the step is {origin}.",
-    "cut_lines": "Lines that are cut or are no rows are left out: {num}, the first is line {line}.",
+    "cut_lines": "Lines that are cut or hold no row are left out: {num}, the first is line {line}.",
     "rows_counted": "The log does not name its steps: compute is the number of the record, 1 to {num}.",
     "longest_history": "{file} is read: the longest of {num_files} histories.",
     "other_logs": "The folder holds one run in several logs: {file} is read, with {num} values of {y}; not {others}.",
+    "contained": "{files} hold the first part of {file} and are left out.",
     "evaluations_apart": "Rows are marked as training or evaluation: the evaluations are read as {columns}.",
     "one_column_per_run": "The table has one column per run: {columns}.",
+    "one_column": "{others} and {column} are one column: no row has both.",
     # what is a run
     "attempts": (
         "{place} holds {num} attempts that each begin anew: they are separate curves (keep one with --where "
         "attempt=N, or pool with --seed attempt)."
     ),
-    "attempts_differ": (
-        "{place} holds {num} attempts that each begin anew: they are separate curves (name them with --by {differ})."
-    ),
     "short_attempts": "{num} short attempts ({num_rows} rows) of {place} are left out: the run began anew after them.",
     "superseded": (
-        "The step falls from {from_step:g} to {to_step:g} at {place}, as where a run is resumed (restarts: {times}): "
-        "{num} rows are left out. If they are of another run, name the column of runs with --seed or --by."
+        "The step goes from {from_step:g} to {to_step:g} at {place}, as where a run is resumed (restarts: {times}): "
+        "{num} rows are left out. If they belong to another run, name the column of runs with --seed or --by."
     ),
-    "files_joined": "{files} are one run: each goes on from a step of the one before (--by file keeps them apart).",
+    "files_joined": "{files} are one run: each continues the one before (--by file keeps them apart).",
     "seeds_by_name": "{names} are runs of one curve by their names (--by {column} keeps them apart).",
     "steps_per_epoch": "{step} begins anew in each of {num} values of {coarse}: the steps are counted through.",
     "runs_joined": "{names} of column {column} are one run: each begins at a later step of the one before it.",
     "runs_apart": "Column {column} has {num} values, and each is a curve of its own (--seed {column} makes them one).",
     "runs_by_column": "Column {columns} names the runs of the curve.",
     "seed_has_too_many_values": "Column {columns} has too many values to name runs: all rows count as one run.",
-    "mixed": (
-        "Rows over the same compute differ in {columns} but are taken as one curve: name what separates curves with "
-        "--by, or keep one of them with --where."
-    ),
     # which rows count
-    "nan_rows": (
-        "{columns} is NaN in {num} of {num_rows} rows ({place}): they count as not measured. If training itself gave "
-        "NaN there, the run has diverged and the rest says little."
-    ),
+    "not_numbers": "{columns} is not a finite number in {num} rows ({place}): they count as not measured.",
     "repeated_rows": "{num} of {num_rows} rows repeat another one, compute and reward: each counts once.",
     "held_values": "{num} of {num_rows} rows only repeat the value of the row before: a value counts once.",
     "several_per_compute": (
-        "Most values of {x} have {num:g} rows or more, taken as evaluations of one run: if they are of several runs, "
-        "name the column of runs with --seed or --by."
+        "Most values of {x} have {num:g} rows or more, taken as evaluations of one run: if they belong to several "
+        "runs, name the column of runs with --seed or --by."
     ),
     "start_at_zero": (
         "The start is {start:g}, the mean at {x} {compute:g} (rows: {num}), taken as the model before training; "
@@ -82,8 +78,10 @@ _SENTENCES = {
     "start_from_evaluation": "The start, {start:g}, is {column} before training (--start fit leaves it out).",
     # in which unit
     "percent": "{y} runs from {low:g} to {high:g} and is read as per cent.",
-    "own_scale": "{y} runs from {low:g} to {high:g}: it is not a pass rate, and is fitted as it is.",
+    "own_scale": "{y} runs from {low:g} to {high:g}: it is fitted as it is, without limits (--y-scale 100: per cent).",
     "clock_gaps": "{num} pauses of the clock ({hours:.3g} hours, the first before {place}) are left out of the hours.",
+    "counter_restarted": "{column} begins anew at {place}: what was spent before is added (restarts: {num}).",
+    "summed": "{column} is the amount of each step: the amounts are added up.",
     "uneven_time": (
         "Time per FLOP changed during the run: hours and FLOPs differ by up to {share:.0%} of it. Its own curve is "
         "better fitted over FLOPs (--x flops)."

@@ -3,156 +3,133 @@
 Content decides, not the name of a file; the first format that recognises it reads it. docs/logs.md lists what is read.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from scalerl import store
 from scalerl.errors import InputError, RunFolderError, UserError
-from scalerl.logs import binary, text
+from scalerl.logs import trackers
 from scalerl.logs.console import console_rows
-from scalerl.logs.facts import Fact
-from scalerl.logs.runs import make_table
-from scalerl.logs.source import LOG_SUFFIXES, Source, matches, no_such_file, nothing_to_read
-from scalerl.logs.table import Placed, Table, flatten
-from scalerl.logs.units import logged
+from scalerl.logs.delimited import csv_rows
+from scalerl.logs.facts import Fact, fact
+from scalerl.logs.frame import Frame, Placed
+from scalerl.logs.objects import flatten, json_rows, jsonl_rows, loaded
+from scalerl.logs.places import Place, files_of, find, no_such_file, nothing_to_read, step_files, whole_kinds
+from scalerl.logs.plan import Plan, decide
+from scalerl.logs.selection import Selection
+from scalerl.logs.source import Source
 
-_MAX_LOGS = 64
-# Folders below the one that is given, as in outputs/DATE/TIME/train.log.
-_MAX_DEPTH = 3
 _BATCH = ("completions_per_group", "groups_per_batch")  # what `scalerl plan --allocate` asks about
 
+Reader = Callable[[Source], list[Placed] | None]
+"""Returns the rows of a source; None if it has another format."""
 
-Found = Iterable[Placed] | Callable[[], Table] | None
-"""Rows, which may be read lazily, or what reads another path in their place; None for another format."""
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """What was read from a path: rows, and facts about the reading."""
 
-class Format(NamedTuple):
-    """How a format is recognised, how its rows are found, and what is known of its columns."""
-
-    mark: str | tuple[str, ...] | Callable[[Source], bool]
-    """A pattern of the beginning of a file, or a question to it; for a folder, patterns of the names of files in it."""
-    rows: Callable[[Source, Sequence[Path]], Found]
-    """Takes the files that match: the file itself, or those in the folder."""
+    path: Path
     kind: str
-    is_whole: bool = True
-    """Whether a folder of this format is a log as a whole, whatever else lies in it."""
+    """The name of the format; `run` for what our own runs wrote."""
+    frame: Frame
+    facts: tuple[Fact, ...] = ()
+
+    def noting(self, told: Fact) -> "Log":
+        return replace(self, facts=(*self.facts, told))
+
+    def plan(self, selection: Selection | None = None, *, name: str = "", num_logs: int = 1) -> Plan:
+        """Take every decision about the log."""
+        given = selection or Selection()
+        return decide(self.path, self.kind, self.frame, given, facts=self.facts, name=name, num_logs=num_logs)
+
+    def planned(self) -> Plan | None:
+        """Return the plan without options; None where something is not recognised."""
+        try:
+            return self.plan()
+        except InputError:
+            return None
 
 
-class Reader(NamedTuple):
-    """What reads a path: the format, the files that it takes, and the reading itself."""
-
-    form: Format
-    source: Source
-    files: list[Path]
-    read: Callable[[], Table]
-
-
-def read_table(path: str | Path) -> Table:
-    """Return the rows of a log of any known format, with its columns recognised."""
-    tables = read_tables([path])
-    if len(tables) != 1:
-        raise InputError(nothing_to_read(Path(path), [table.path for table in tables]))
-    return tables[0]
+def read_log(path: str | Path) -> Log:
+    """Return the rows of a log of any known format."""
+    logs = read_logs([path])
+    if len(logs) != 1:
+        raise InputError(nothing_to_read(Path(path), [log.path for log in logs]))
+    return logs[0]
 
 
-def read_tables(paths: Sequence[str | Path]) -> list[Table]:
-    """Read several logs, in the order given; patterns such as runs/*.jsonl and folders of logs stand for the logs.
-
-    If no two logs of a folder have the same format, they are one run that was logged several times.
-    """
-    tables: list[Table] = []
-    for folder, logs in _groups(paths):
-        own = [_read(log) for log in logs]
-        is_one_run = len({table.kind for table in own}) == len(own) > 1
-        tables += [_best_of(own, folder)] if is_one_run else own
-    return tables
+def read_logs(paths: Sequence[str | Path]) -> list[Log]:
+    """Read several logs, in the order given; patterns such as runs/*.jsonl and folders of logs stand for the logs."""
+    return [log for path in paths for log in _read_all(Path(path), find(path))]
 
 
 def expand(paths: Sequence[str | Path]) -> list[Path]:
     """Return the logs that paths stand for: matches of a pattern, logs of a folder."""
-    return [log for _, logs in _groups(paths) for log in logs]
+    return [log.path for log in read_logs(paths)]
 
 
-# The logs of a folder
+def _read_all(path: Path, groups: Sequence[Sequence[Place]]) -> list[Log]:
+    """Read what lies at a path. Of files that the user did not name, those that make no curve are left out."""
+    read: list[list[Log]] = []
+    for group in groups:
+        read.append([])
+        for place in group:
+            try:
+                read[-1].append(read_place(place.path))
+            except InputError:
+                if place.is_named:
+                    raise
+    named = {place.path for group in groups for place in group if place.is_named}
+    curves = [[log for log in logs if log.path in named or _num_rewards(log) > 1] for logs in read]
+    kept = curves if any(curves) else read
+    if not any(kept):
+        raise InputError(nothing_to_read(path, ()))
+    return [log for logs in kept for log in _of_one_run(logs, path)]
 
-Group = tuple[Path, list[Path]]
-"""A folder, and logs in it that may be one run."""
+
+def _of_one_run(logs: Sequence[Log], folder: Path) -> Sequence[Log]:
+    """Return logs of a folder; if no two of them have one format, they are one run, and the best of them is returned."""
+    is_one_run = len({log.kind for log in logs}) == len(logs) > 1
+    return [_best_of(logs, folder)] if is_one_run else logs
 
 
-def _groups(paths: Sequence[str | Path]) -> list[Group]:
-    return [group for given in paths for path in matches(Path(given)) for group in _groups_of(path)]
+def _num_rewards(log: Log) -> int:
+    plan = log.planned()
+    return 0 if plan is None else int(plan.measured.sum())
 
 
-def _groups_of(path: Path, depth: int = 0) -> list[Group]:
-    """Return the logs that a path stands for: of a folder that is no log the run folders in it, else all logs.
+def _best_of(logs: Sequence[Log], folder: Path) -> Log:
+    """Return the log with an evaluation, or with most values of its reward, and name the others.
 
-    Of the files beside folders only those that make a curve count: a folder of runs holds results and notes, too.
+    A folder that is a log, as one with a file for each step, comes before what lies beside it.
     """
-    if not path.is_dir():
-        return [(path, [path])]
-    if reader := _tried(path):
-        return [(path, [path, *([] if reader.form.is_whole else _log_files(path, besides=reader.files))])]
-    folders = _folders_in(path) if depth < _MAX_DEPTH else []
-    runs = [folder for folder in folders if store.is_run_folder(folder)]
-    groups = [group for folder in runs or folders for group in _groups_of(folder, depth + 1)]
-    groups = [group for group in groups if not any(map(_is_one_object, group[1]))] or groups
-    files = [] if runs else _log_files(path)
-    if groups:
-        files = [file for file in files if _makes_a_curve(file)]
-    elif not depth:
-        return [(path, files or [path])]
-    if len(groups) == 1 and files:  # a folder of evaluations, perhaps, beside what training printed
-        together = [*groups[0][1], *files]
-        kinds = {reader.form.kind for log in together if (reader := _tried(log))}
-        if len(kinds) == len(together):
-            return [(path, together)]
-    return [*groups, *([(path, files)] if files else [])]
 
+    def rank(log: Log) -> tuple[bool, int]:
+        plan = log.planned()
+        return plan is not None and (plan.roles["y"].rule == "evaluation" or log.path.is_dir()), _num_rewards(log)
 
-def _makes_a_curve(file: Path) -> bool:
-    try:
-        return int(_read(file).is_measured.sum()) > 1
-    except InputError:
-        return False
-
-
-def _folders_in(folder: Path) -> list[Path]:
-    return sorted(item for item in folder.iterdir() if item.is_dir() and not item.name.startswith("."))
-
-
-def _log_files(folder: Path, besides: Sequence[Path] = ()) -> list[Path]:
-    """Return the files of a folder that are logs, without those that its format reads."""
-    files = [item for item in folder.iterdir() if item.suffix in LOG_SUFFIXES and not item.name.startswith(".")]
-    return [file for file in sorted({*files} - {*besides})[:_MAX_LOGS] if file.is_file() and _tried(file)]
-
-
-def _is_one_object(log: Path) -> bool:
-    """Return whether a file is one object on one line: settings or a vocabulary, more likely than a run."""
-    reader = _tried(log) if log.suffix == ".json" else None
-    return reader is not None and reader.form.kind == "jsonl" and "\n" not in reader.source.text.strip()
-
-
-def _tried(path: Path) -> Reader | None:
-    """Return what reads a path; None for what cannot be read."""
-    try:
-        return _reader(path)
-    except (InputError, OSError):
-        return None
+    best = max(logs, key=rank)
+    plan, others = best.planned(), tuple(log.path.name for log in logs if log is not best)
+    y = plan and plan.column("y")
+    told = fact("other_logs", file=best.path.name, num=_num_rewards(best), y=y, others=others)
+    return replace(best, path=folder, facts=(told, *best.facts))
 
 
 # One log
 
 
-def _read(path: Path) -> Table:
+def read_place(path: Path) -> Log:
     """Read one log. This is the one place that turns whatever a reader raises into a sentence."""
     try:
         if not path.exists():
             raise InputError(no_such_file(path))
-        if (reader := _reader(path)) is not None:
-            return reader.read()
+        log = _folder_log(path) if path.is_dir() else _file_log(path)
+        if log is not None:
+            return log
     except InputError:
         raise
     except OSError as fault:
@@ -160,128 +137,172 @@ def _read(path: Path) -> Table:
     except UserError as fault:  # from the run folder, whose readers know nothing of logs
         raise InputError(f"{fault}; repair it or give another file.") from None
     except Exception as fault:
-        reason = str(fault) or type(fault).__name__
+        reason = str(fault) if isinstance(fault, ValueError) else f"{type(fault).__name__}: {fault}"
         where = "" if str(path) in reason else f"{path} "
         raise InputError(f"{where}cannot be read ({reason}): it is damaged, or not a log.") from None
     if path.is_dir():
         raise InputError(nothing_to_read(path, ()))
     raise InputError(
-        f"{path} is text in which no line records a training step: give CSV, JSON lines, or console output with "
-        "lines such as 'step:12 - reward:0.5' or {'reward': 0.5, 'epoch': 0.1}."
+        f"{path} is text in which no line records a training step: give CSV (trackers export it, and so does a data "
+        "frame or a notebook), JSON lines, or console output with lines such as 'step:12 - reward:0.5' or "
+        "{'reward': 0.5, 'epoch': 0.1}."
     )
 
 
-def _reader(path: Path) -> Reader | None:
-    """Return what reads a path, None for what no format recognises."""
+def _file_log(path: Path) -> Log | None:
+    if path.name in (store.EVALS, store.METRICS) and store.is_run_folder(path.parent):
+        return _run_log(path.parent, path, path.name)
     source = Source(path)
-    for form in (FOLDERS if source.is_folder else FILES).values():
-        files = source.matching(form.mark)
-        rows = form.rows(source, files) if files else None
+    for name, reader in FILES.items():
+        rows = reader(source)
         if rows is not None:
-            read = rows if callable(rows) else partial(make_table, source, form.kind, rows)
-            return Reader(form, source, files, read)
+            return Log(path=path, kind=name, frame=source.framed(rows), facts=tuple(source.facts))
     return None
 
 
-def _best_of(tables: Sequence[Table], folder: Path) -> Table:
-    """Return the table with an evaluation, or with most values of its reward, and name the others.
+def _folder_log(folder: Path) -> Log | None:
+    for kind in whole_kinds(folder):
+        log = FOLDERS[kind](folder, files_of(folder, kind))
+        if log is not None:
+            return log
+    return None
 
-    A folder that is a log, as one with a file for each step, comes before what lies beside it.
-    """
 
-    def rank(table: Table) -> tuple[bool, int]:
-        is_evaluation = table.reward is not None and (table.reward.kind == "evaluation" or table.path.is_dir())
-        return is_evaluation and table.x is not None, int(logged(table[table.y]).sum())
+def starting_with(mark: bytes, reader: Callable[[Source], list[Placed]]) -> Reader:
+    """Return a reader of files that begin with a mark."""
+    return lambda source: reader(source) if source.data.startswith(mark) else None
 
-    best = max(tables, key=rank)
-    others = tuple(table.path.name for table in tables if table is not best)
-    values = {"file": best.path.name, "num": rank(best)[1], "y": best.y, "others": others}
-    return replace(best, path=folder, facts=(Fact(kind="other_logs", values=values), *best.facts))
+
+def _events(source: Source) -> list[Placed] | None:
+    return trackers.event_rows(source) if trackers.holds_events(source) else None
 
 
 # Our own folders
 
 
-def _run_rows(source: Source, files: Sequence[Path]) -> Found:
-    """Return the rows of a run folder's evaluations, or of the file of it that is asked for."""
-    folder, name = (source.path, store.EVALS) if source.is_folder else (source.path.parent, source.path.name)
-    return _rows_of_run(folder, name)
+def _run_log(folder: Path, path: Path, name: str = store.EVALS) -> Log:
+    rows = run_rows(folder, name)
+    if not rows:
+        raise InputError(f"{path} has no rows in {name} yet: wait for its first evaluation.")
+    return log_of_rows(path, rows)
 
 
-def _is_of_run(source: Source) -> bool:
-    return source.path.name in _KEYS and store.is_run_folder(source.path.parent)
+def log_of_rows(path: Path, rows: Sequence[Placed]) -> Log:
+    """Return rows of one of our runs as a log."""
+    return Log(path=path, kind="run", frame=Source(path).framed(rows))
 
 
-def _rows_of_run(folder: Path, name: str) -> Iterator[Placed]:
-    """Yield the rows that count, of several with equal keys the latest, each with the run's seed and batch."""
+def run_rows(folder: Path, name: str = store.EVALS) -> list[Placed]:
+    """Return the rows of a run folder that count, each with the run's seed and batch."""
     try:
         recipe = flatten(store.read_recipe(folder) or {})
     except RunFolderError:
         recipe = {}  # only labels are taken from it
     seeds = sorted((key for key in recipe if key.split("/")[-1] == "seed"), key=lambda key: key.count("/"))
-    labels = {"seed": recipe[seeds[0]]} if seeds else {}
+    labels = {"seed": recipe[seed] for seed in seeds[:1]}
     labels |= {key: recipe[f"pipeline/{key}"] for key in _BATCH if f"pipeline/{key}" in recipe}
-    for line, row in store.latest_rows(folder / name, _KEYS[name]):
-        yield f"{name} line {line}", {**labels, **flatten(row)}
+    rows = store.latest_rows(folder / name)
+    return [(f"{name} line {line}", {**labels, **flatten(row)}) for line, row in rows]
 
 
-def _study_rows(source: Source, files: Sequence[Path]) -> Iterator[Placed]:
-    """Yield the evaluations of all runs of a study so far: arms are separate curves, seeds are runs of one curve."""
-    for run in (store.read_study(source.path) or {}).get("runs", []):
-        labels = {key: run.get(key) for key in ("arm", "seed", "folder")} if isinstance(run, Mapping) else {}
-        folder = source.path / store.portable(str(labels.pop("folder", None)))
-        for place, row in _rows_of_run(folder, store.EVALS) if store.is_run_folder(folder) else ():
-            yield f"{folder.name}, {place}", {**row, **labels}
+def _study_log(folder: Path, files: Sequence[Path]) -> Log:
+    """Return the evaluations of all runs of a study so far: arms are separate curves, seeds are runs of one curve."""
+    placed: list[Placed] = []
+    for run in (store.read_study(folder) or {}).get("runs", []):
+        labels = {key: run.get(key) for key in ("arm", "seed")} if isinstance(run, Mapping) else {}
+        place = folder / store.portable(str(run.get("folder"))) if labels else folder
+        rows = run_rows(place) if labels and store.is_run_folder(place) else []
+        placed += [(f"{place.name}, {origin}", {**row, **labels}) for origin, row in rows]
+    return log_of_rows(folder, placed)
 
 
 # Folders of others
 
 
-def _file_inside(source: Source, files: Sequence[Path]) -> Found:
-    """Return what reads the first file that can be read: the largest, since each checkpoint repeats those before it."""
+def _longest(folder: Path, files: Sequence[Path]) -> Log:
+    """Read the largest file that can be read: each checkpoint repeats those before it."""
     ordered = sorted(files, key=lambda file: (file.name != store.METRICS, -file.stat().st_size))
-    logs = [file for file in ordered if file.name in (store.METRICS, _STATE) or _tried(file)]
-    return partial(_read_first, source.path, logs) if logs else None
-
-
-def _read_first(folder: Path, files: Sequence[Path]) -> Table:
-    for file in files:
+    for at, file in enumerate(ordered, start=1):
         try:
-            table = _read(file)
+            log = read_place(file)
         except InputError:  # still being written, or damaged
-            if file == files[-1]:
+            if at == len(ordered):
                 raise
             continue
-        values = {"file": file.relative_to(folder).as_posix(), "num_rows": len(table), "num_files": len(files)}
-        are_states = len({file.name for file in files}) == 1 < len(files)
-        facts = [Fact(kind="longest_history", values=values)] if are_states else []
-        return replace(table, path=folder, facts=(*facts, *table.facts))
+        told = fact("longest_history", file=file.relative_to(folder).as_posix(), num_files=len(files))
+        is_told = len({file.name for file in files}) == 1 < len(files)
+        return replace(log, path=folder, facts=(told, *log.facts) if is_told else log.facts)
     raise AssertionError("a folder is read for the files in it")
 
 
-_STATE = "trainer_state.json"
-_KEYS = {store.EVALS: ("step", "set"), store.METRICS: ("step",)}
-_ANY = ""
-_STEP_FILES = ("*[0-9].json", "*[0-9]/*.json", "*[0-9]/*/*.json")
-FOLDERS: dict[str, Format] = {
-    "run": Format((store.RECIPE, store.EVALS), _run_rows, "run"),
-    "study": Format((store.STUDY,), _study_rows, "run"),
-    "trainer folder": Format((_STATE, f"checkpoint-*/{_STATE}"), _file_inside, ""),
-    "wandb": Format(("*.wandb", "*run-*/*.wandb", "wandb/*run-*/*.wandb"), binary.wandb_rows, "wandb"),
-    "mlflow": Format(binary.MLFLOW_FILES, binary.mlflow_rows, "mlflow"),
-    "file inside": Format((store.METRICS, "files/output.log", "output.log"), _file_inside, ""),
-    "tensorboard": Format(("**/*tfevents*",), binary.event_rows, "tensorboard"),
-    "a file each step": Format(_STEP_FILES, text.rows_of_step_files, "json", is_whole=False),
+def _file_inside(folder: Path, files: Sequence[Path]) -> Log | None:
+    """Read the file that a trainer keeps its metrics in; None if what it printed records nothing."""
+    try:
+        return _longest(folder, files)
+    except InputError:
+        if any(file.name == store.METRICS for file in files):
+            raise
+        return None
+
+
+def _wandb_log(folder: Path, files: Sequence[Path]) -> Log | None:
+    """Return the history of wandb's runs; None for a run of which only what it printed is there."""
+    source = Source(folder, files)
+    rows = trackers.wandb_rows(source)
+    is_printed = any((file.parent / "files/output.log").is_file() for file in files)
+    return None if is_printed and not rows else Log(path=folder, kind="wandb", frame=source.framed(rows))
+
+
+def _event_log(folder: Path, files: Sequence[Path]) -> Log:
+    source = Source(folder, files)
+    return Log(path=folder, kind="tensorboard", frame=source.framed(trackers.event_rows(source)))
+
+
+def _step_file_log(folder: Path, files: Sequence[Path]) -> Log | None:
+    """Return a row for each step whose evaluation is a file.
+
+    Files of a step with other values of the same columns, as of two benchmarks, put their name before each column. A
+    name of one step only, such as one with a date, tells nothing: of those the last one counts.
+    """
+    source, contents = Source(folder, files), dict[tuple[str, int], dict[str, dict[str, Any]]]()
+    for file, step in step_files(folder).items():
+        value = loaded(Source(file).data)
+        if isinstance(value, dict):  # else it is still being written
+            name = "/".join(file.relative_to(folder).with_suffix("").parts[1:])
+            contents.setdefault(step, {})[name.replace(str(step[1]), "").strip("-_ ")] = flatten(value)
+    times = Counter(name for parts in contents.values() for name in parts)
+    is_told = any(map(_differ, [[cells for name, cells in parts.items() if times[name] > 1] for parts in contents.values()]))
+    rows: list[Placed] = []
+    for (run, step), parts in contents.items():
+        row: dict[str, Any] = {**({"run": run} if run else {}), "step": step}
+        for name, cells in parts.items():
+            row |= flatten({name: cells}) if is_told and times[name] > 1 else cells
+        rows.append((f"step {step}", row))
+    return Log(path=folder, kind="json", frame=source.framed(rows)) if rows else None
+
+
+def _differ(parts: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether files have other values of the same columns."""
+    pairs = {(column, repr(value)) for cells in parts for column, value in cells.items()}
+    return len(pairs) > len({column for column, _ in pairs})
+
+
+FOLDERS: dict[str, Callable[[Path, Sequence[Path]], Log | None]] = {
+    "study": _study_log,
+    "run": lambda folder, files: _run_log(folder, folder),
+    "trainer folder": _longest,
+    "wandb": _wandb_log,
+    "file inside": _file_inside,
+    "tensorboard": _event_log,
+    "a file each step": _step_file_log,
 }
-FILES: dict[str, Format] = {
-    "run": Format(_is_of_run, _run_rows, "run"),
-    "wandb": Format(":W&B", binary.wandb_rows, "wandb"),
-    "tensorboard": Format(binary.holds_events, binary.event_rows, "tensorboard"),
-    "sqlite": Format("SQLite format 3", binary.sqlite_rows, "sqlite"),
-    "json": Format(r"\s*(\[\s*([{\[\]]|[-\d.]+\s*,)|\{)", text.json_rows, "json"),
-    "jsonl": Format(r'\s*\{\s*("|\}|$)', text.jsonl_rows, "jsonl"),
-    "csv": Format(text.is_table, text.csv_rows, "csv"),
-    "console": Format(_ANY, console_rows, "console"),
-    "drawn table": Format(_ANY, text.drawn_rows, "csv"),
-    "csv, by its suffix": Format(text.is_named_as_table, text.csv_rows, "csv"),
+FILES: dict[str, Reader] = {
+    "wandb": starting_with(b":W&B", trackers.wandb_rows),
+    "tensorboard": _events,
+    "sqlite": starting_with(b"SQLite format 3", trackers.sqlite_rows),
+    "parquet": starting_with(b"PAR1", trackers.parquet_rows),
+    "json": json_rows,
+    "jsonl": jsonl_rows,
+    "csv": csv_rows,
+    "console": console_rows,
 }

@@ -1,4 +1,4 @@
-"""Names of curves, made safe where they enter and as short as keeps them distinct."""
+"""Names of curves, as short as keeps them distinct."""
 
 import itertools
 import re
@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from scalerl.errors import InputError, printable
+from scalerl.errors import InputError
+from scalerl.logs.frame import clean, listed
 
 FILE = "file"
 ATTEMPT = "attempt"
@@ -15,31 +16,16 @@ ATTEMPT = "attempt"
 CurveKey = tuple[tuple[str, str], ...]
 """(column, value) of each column that sets a curve apart."""
 
-# Names that say what a file is and not of which run it is: the folder tells.
+# Names that say what a file is and not which run it belongs to: the folder says that.
 _GENERIC = re.compile(
     r"metrics|trainer_state|output|stdout|evals|history|progress|console|wandb-history|train_?log|events\.out.*|run",
     re.IGNORECASE,
 )
-_GENERIC_FOLDER = re.compile(r"checkpoint-\d+|files|logs?|tensorboard|tb|runs?|output|outputs|wandb", re.IGNORECASE)
-_SEED = re.compile(r"[-_./ ]?(?<![A-Za-z])seed[-_= ]?\d+(?![A-Za-z\d])", re.IGNORECASE)
+_GENERIC_FOLDER = re.compile(r"checkpoint-\d+|files|logs?|tensorboard|tb|runs?|outputs?|wandb", re.IGNORECASE)
+_SEED = re.compile(r"[-_./ ]?(?<![A-Za-z])seed[-_= ]?\d+(?![A-Za-z\d])|[-_.]s\d{1,4}$", re.IGNORECASE)
 _LONG = 32
-_MAX_NAMES = 12
-_MAX_LENGTH = 200
 # Separators between the parts of a run's name; a dot between digits is a decimal point.
 _WORDS = re.compile(r"([-_/\s]+|(?<!\d)\.|\.(?!\d))")
-
-
-def clean(text: str) -> str:
-    """Return a name or word of a log without what a terminal or browser would obey."""
-    if text.isprintable() and len(text) <= _MAX_LENGTH:
-        return text
-    return printable(text[:_MAX_LENGTH]).strip()
-
-
-def listed(items: Sequence[str], most: int = _MAX_NAMES) -> str:
-    """Join names for a message: 'a, b, c', at most so many of them."""
-    shown = ", ".join(items[:most])
-    return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
 
 
 def without_seed(name: str) -> str:
@@ -55,30 +41,29 @@ def file_names(paths: Sequence[Path]) -> list[str]:
     absolute = [path.absolute() for path in paths]
     choices = {path: _choices(path) for path in absolute}
     taken = Counter(name for names in choices.values() for name in set(names))
-    found = {path: next((name for name in own if taken[name] == 1), own[-1]) for path, own in choices.items()}
+    short = {path: next((name for name in names if taken[name] == 1), names[-1]) for path, names in choices.items()}
     repeats = [absolute[:at].count(path) for at, path in enumerate(absolute)]
-    return [clean(found[path] + f" ({nth + 1})" * bool(nth)) for path, nth in zip(absolute, repeats, strict=True)]
+    return [clean(short[path] + f" ({nth + 1})" * bool(nth)) for path, nth in zip(absolute, repeats, strict=True)]
 
 
 def _choices(path: Path) -> list[str]:
-    """Return names for a path: of the folder that tells its run, of its stem, of the file, each from short to whole.
+    """Return names for a path, from short to whole: of the folder that names its run, of its stem, of the file.
 
-    A seed alone is no name, if there is another.
+    A seed alone is not a name if there is another.
     """
     telling = _telling_path(path)
-    ends = (telling.with_name(telling.name if telling.is_dir() else _stem(telling.name)),
-            path.with_name(_stem(path.name)), path)  # fmt: skip
+    stem = telling if telling.is_dir() else telling.with_name(_stem(telling.name))
+    ends = (stem, path.with_name(_stem(path.name)), path)
     names = ["/".join(end.parts[-depth:]) for end in ends for depth in range(1, len(end.parts) + 1)]
     return [name for name in names if without_seed(name)] or names
 
 
 def _telling_path(path: Path) -> Path:
-    """Return the path, or the folder around it that says of which run it is."""
-    is_generic = bool(_GENERIC.fullmatch(_stem(path.name))) and not path.is_dir()
-    place = path.parent if is_generic and path.parent.name else path
-    while place != path and _GENERIC_FOLDER.fullmatch(place.name) and place.parent.name:
-        place = place.parent
-    return place
+    """Return the path, or the folder around it that names its run."""
+    if path.is_dir() or not _GENERIC.fullmatch(_stem(path.name)):
+        return path
+    named = (place for place in path.parents if place.name and not _GENERIC_FOLDER.fullmatch(place.name))
+    return next(named, path)
 
 
 def _stem(name: str) -> str:
@@ -100,28 +85,27 @@ def curve_names(keys: Sequence[CurveKey], labels: Sequence[str] = ()) -> list[st
         )
     renamed = dict(zip(files, labels or files, strict=True))
     # The file says nothing where there is one, unless it is all there is to say beside an evaluation set.
-    is_said = len(files) > 1 or not all(dict(key).keys() - {FILE, "set"} for key in keys)
-    parts = [[part for part in key if part[0] != FILE or is_said] for key in keys]
-    names = ["/".join(_part(column, value, renamed) for column, value in own) for own in parts]
+    is_shown = len(files) > 1 or not all(dict(key).keys() - {FILE, "set"} for key in keys)
+    parts = [[part for part in key if part[0] != FILE or is_shown] for key in keys]
+    names = ["/".join(_part(column, value, renamed) for column, value in part) for part in parts]
     is_long = len(set(names)) > 1 and max(map(len, names)) > _LONG
     return _shortened(names) if is_long and not labels else names
 
 
 def _part(column: str, value: str, files: Mapping[str, str]) -> str:
-    if column == FILE:
-        return files[value]
+    if column in (FILE, ATTEMPT):
+        return files[value] if column == FILE else f"attempt {value}"
     # A bare number says nothing: 0.7 of what?
-    is_word = re.search(r"[A-Za-z]{2}|^[A-Za-z]", value)
-    return f"attempt {value}" if column == ATTEMPT else value if is_word else f"{column}={value}"
+    return value if re.search(r"[A-Za-z]{2}|^[A-Za-z]", value) else f"{column}={value}"
 
 
 def _shortened(names: Sequence[str]) -> list[str]:
     """Cut what all names begin and end with, in whole words; at least one word stays."""
     parts = [_WORDS.split(name) for name in names]  # words and the separators between them, in turn
     lower = [_WORDS.split(name.lower()) for name in names]
-    from_ends = (zip(*(own[::turn] for own in lower), strict=False) for turn in (1, -1))
+    from_ends = (zip(*(words[::turn] for words in lower), strict=False) for turn in (1, -1))
     shared = [list(itertools.takewhile(lambda words: len(set(words)) == 1, ranks)) for ranks in from_ends]
-    begin, end = (len(own) // 2 * 2 for own in shared)
-    short = ["".join(own[begin : len(own) - end]) for own in parts]
+    begin, end = (len(words) // 2 * 2 for words in shared)
+    short = ["".join(words[begin : len(words) - end]) for words in parts]
     is_clear = len(set(short)) == len(set(names)) and all(re.search(r"[A-Za-z]", name) for name in short)
     return short if is_clear else list(names)

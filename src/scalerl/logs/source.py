@@ -1,49 +1,48 @@
-"""`Source`: a log that is being read, within limits; and the logs that paths, patterns and folders stand for."""
+"""`Source`: a file that is being read, within limits on its size, its values and the time it takes."""
 
 import codecs
-import difflib
-import glob
 import gzip
 import io
 import os
-import re
 import select
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from scalerl import store
 from scalerl.errors import InputError
-from scalerl.logs.facts import Fact
-from scalerl.logs.names import clean, listed
+from scalerl.logs.facts import Fact, fact
+from scalerl.logs.frame import Frame, Placed, frame_of
 
-LOG_SUFFIXES = (
-    *(".jsonl", ".csv", ".tsv", ".log", ".out", ".err", ".txt", ".json", ".gz", ".wandb", ".ndjson", ".db"),
-)
+MAX_COLUMNS = 5_000
+"""Columns of one log; a run with many metrics has some hundred."""
+MAX_WORD = 1_000
+"""Longest name or number that is read from text."""
 _MAX_BYTES = 256 << 20
 # A small file may unpack into anything.
 _MAX_UNPACKED = 64 << 20
+_MAX_VALUES = 3_000_000
+_MAX_CELLS = 20_000_000
+_MAX_SECONDS = 60.0
 _HEAD = 400
 _BEFORE_TEXT = b"\0" + codecs.BOM_UTF8 + codecs.BOM_UTF16
-_MAX_VALUES = 3_000_000
-_MAX_SECONDS = 60.0
 # Control characters that text does not hold; NUL is apart, since console output of several processes may hold some.
 _BINARY = bytes(set(range(32)) - {0, 7, 8, 9, 10, 11, 12, 13, 27})
 
 
 class Source:
-    """A file or folder that is being read: its content, loaded when first asked for, and what was decided about it.
+    """A file or folder that is being read: its content, loaded when first asked for, and facts about it.
 
     A damaged or hostile file ends in a sentence, not in a full memory or a hang.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: Sequence[Path] = ()) -> None:
         self.path = path
-        self.is_folder = path.is_dir()
+        self.files = files or (path,)
+        """The files of a folder that its format takes; of a file, itself."""
         self.facts: list[Fact] = []
         self.decimal_comma = False
         """Whether 0,25 is a quarter."""
@@ -59,29 +58,45 @@ class Source:
             raise InputError(f"{self.path} takes longer than {_MAX_SECONDS:g} s to read: give a shorter file.")
 
     def note(self, kind: str, **values: Any) -> None:
-        self.facts.append(Fact(kind=kind, values=values))
+        self.facts.append(fact(kind, **values))
+
+    def framed(self, rows: Sequence[Placed]) -> Frame:
+        """Return rows as a frame; InputError for none, or for too many columns."""
+        if not rows:
+            raise InputError(f"{self.path} holds no rows yet: wait until the run has logged something.")
+        names: set[str] = set()
+        for _, row in rows:
+            self.spend(len(row) + 1)
+            names.update(row)
+            self.check_columns(len(names))
+        if len(names) * len(rows) > _MAX_CELLS:
+            raise InputError(
+                f"{self.path} has {len(rows):,} rows and {len(names):,} columns, and {_MAX_CELLS:,} cells are the "
+                "limit: keep the columns you need."
+            )
+        return frame_of(rows, decimal_comma=self.decimal_comma)
+
+    def check_columns(self, num: int) -> None:
+        if num > MAX_COLUMNS:
+            raise InputError(
+                f"{self.path} has more than {MAX_COLUMNS:,} columns, which is the limit: keep the ones you need."
+            )
 
     @cached_property
     def data(self) -> bytes:
         """The content of a file, unpacked."""
-        data = b"" if self.is_folder else bounded_bytes(self.path)
+        data = bounded_bytes(self.path)
         return _unpacked(self.path, data) if data[:2] == b"\x1f\x8b" else data
+
+    @cached_property
+    def head(self) -> str:
+        """The beginning of the content, as far as it is text."""
+        return self.data.lstrip(_BEFORE_TEXT)[:_HEAD].replace(b"\0", b"").decode("latin-1")
 
     @cached_property
     def text(self) -> str:
         """The content as text; InputError for what is none."""
         return _decoded(self.path, self.data)
-
-    def matching(self, mark: "str | tuple[str, ...] | Callable[[Source], bool]") -> list[Path]:
-        """Return the files of a folder that match patterns, each once, sorted; the file itself, if it is as asked."""
-        if isinstance(mark, tuple):
-            found = {file for pattern in mark for file in self.path.glob(pattern) if file.is_file()}
-            return sorted(found, key=lambda path: (len(str(path)), path))
-        return [self.path] if (mark(self) if callable(mark) else re.match(mark, self._head)) else []
-
-    @cached_property
-    def _head(self) -> str:
-        return self.data.lstrip(_BEFORE_TEXT)[:_HEAD].replace(b"\0", b"").decode("latin-1")
 
 
 def bounded_bytes(path: Path) -> bytes:
@@ -137,37 +152,3 @@ def _decoded(path: Path, data: bytes) -> str:
             "tensorboard event files or a run folder (text must be UTF-8)."
         )
     return content.decode("utf-8-sig", errors="replace")
-
-
-# What paths stand for
-
-
-def matches(given: Path) -> list[Path]:
-    """Return the paths that a pattern such as runs/*.jsonl stands for; some shells leave it to us."""
-    if given.exists() or not glob.has_magic(str(given)):
-        return [given]
-    found = [Path(match) for match in sorted(glob.glob(str(given), recursive=True))]
-    if not found:
-        raise InputError(f"no file matches {given}: check the path.")
-    return found
-
-
-def no_such_file(path: Path) -> str:
-    folder = path.parent
-    if not folder.is_dir():
-        return f"there is no file {path}: its folder {folder} does not exist either."
-    near = difflib.get_close_matches(path.name, sorted(item.name for item in folder.iterdir()), n=3, cutoff=0.5)
-    advice = f"did you mean {' or '.join(str(folder / name) for name in near)}?" if near else "check the path."
-    return f"there is no file {path}: {advice}"
-
-
-def nothing_to_read(path: Path, logs: Sequence[Path]) -> str:
-    if logs:
-        what = "is a folder of runs" if all(map(store.is_run_folder, logs)) else "holds several logs"
-        return f"{path} {what} ({listed([log.name for log in logs])}): give them by name, such as {logs[0]}."
-    entries = sorted(clean(item.name) for item in path.iterdir())
-    content = f"holds {listed(entries)}" if entries else "is empty"
-    return (
-        f"the folder {path} {content}: give a log file, a run folder (with {store.EVALS}) or a folder of tensorboard "
-        "event files."
-    )

@@ -96,7 +96,7 @@ def _by_verdict(report: Report, view: View) -> list[Fact]:
     for curve in curves:
         if curve.verdict in GROUPS and (len(curves) > 1 or not curve.usable):
             groups[GROUPS[curve.verdict]].append(curve.name)
-    with_rows = {table[ARM][0] for table in report.material.tables}
+    with_rows = {log.frame.words(ARM)[0] for log in report.material.tables if ARM in log.frame}
     started = dict.fromkeys(run.arm for run in report.material.runs if run.status != WAITING)
     groups["without_curve"] += [arm for arm in started if arm not in with_rows]
     return [said(kind, names=tuple(names)) for kind, names in groups.items() if names]
@@ -125,7 +125,6 @@ def warnings(report: Report) -> list[Fact]:
     facts = [said("fault", problem=fault) for fault in material.faults]
     facts += _equal_curves(report)
     first_axis = report.series[report.axes[0].column]
-    facts += [said("mixed", name=data.name, problem=data.mixed) for data in first_axis if data.mixed]
     # An unreadable status.json is among the faults already.
     cut = [run for run in material.runs if run.is_cut and (run.status != "unknown" or not run.faults())]
     facts += [said("not_finished", run=run.name, status=run.status, reason=run.reason) for run in cut]
@@ -286,7 +285,6 @@ SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "forecast_score": _score_words,
     # warnings
     "fault": "{problem}",
-    "mixed": "{name}: {problem}",
     "not_finished": lambda values: (
         f"{values['run']} did not finish ({': '.join(filter(None, (values['status'], values['reason'])))}): its curve "
         "stands as far as it goes, and windows are shares of that."

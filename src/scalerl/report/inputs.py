@@ -4,7 +4,6 @@ A run that cannot be read becomes a fault of the report; the rest of the report 
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,15 +12,14 @@ from typing import Any
 from scalerl import store
 from scalerl.errors import InputError
 from scalerl.logs.facts import Fact
-from scalerl.logs.formats import expand
-from scalerl.logs.names import file_names
-from scalerl.logs.table import Table
+from scalerl.logs.formats import Log, expand
+from scalerl.logs.frame import objects
+from scalerl.logs.names import file_names, without_seed
 from scalerl.report.files import Root
 from scalerl.report.runs import PER_RUN, WAITING, Run, read_source
 from scalerl.report.sources import Source, planned
 
 ARM = "arm"
-_SEED = re.compile(r"[-_.]?(seed|s)[-_]?\d+$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +27,7 @@ class Material:
     """Tables of evaluations, the run folders they come from, and what went wrong on the way."""
 
     title: str
-    tables: tuple[Table, ...]
+    tables: tuple[Log, ...]
     runs: tuple[Run, ...]
     """Our own run folders, the unreadable ones too."""
     has_arms: bool
@@ -89,9 +87,10 @@ def material_of(
     )
 
 
-def _with_arm(run: Run) -> Table:
-    table = run.table()
-    return replace(table.with_column(ARM, [run.arm] * len(table)), built=table.built) if run.is_folder else table
+def _with_arm(run: Run) -> Log:
+    log = run.table()
+    arm = {ARM: objects([run.arm] * len(log.frame))}
+    return replace(log, frame=log.frame.having(arm)) if run.is_folder else log
 
 
 def _expanded(paths: Sequence[Path]) -> list[Source]:
@@ -122,7 +121,7 @@ def _pooled(runs: Sequence[Run]) -> list[Fact]:
     notes: list[Fact] = []
     taken: set[str] = set()
     for members in same.values():
-        short = {_SEED.sub("", run.name) for run in members}
+        short = {without_seed(run.name) for run in members}
         arm = short.pop() if len(members) > 1 and len(short) == 1 else members[0].name
         arm = members[0].name if arm in taken else arm
         taken.add(arm)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scalerl.errors import InputError
-from scalerl.logs.formats import read_tables
-from scalerl.logs.series import Selection, Series, series_from
+from scalerl.logs import Selection, Series, read
 from scalerl.report.json import to_json
 from scalerl.report.results import (
     Analysis,
@@ -152,7 +151,7 @@ class Runs:
 def read_runs(paths: Sequence[str], selection: Selection) -> Runs:
     """Read logs into curves; InputError if nothing can be used."""
     with _python_words():
-        series = series_from(read_tables(paths), selection)
+        series = read(paths, selection)
     return Runs(tuple(series), FitOptions())
 
 

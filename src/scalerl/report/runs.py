@@ -12,10 +12,9 @@ import numpy as np
 from scalerl import store
 from scalerl.errors import InputError, RunFolderError, UserError
 from scalerl.logs.axes import preferred_axis
-from scalerl.logs.formats import read_table
-from scalerl.logs.runs import make_table
-from scalerl.logs.source import Source as LogSource
-from scalerl.logs.table import Table, flatten
+from scalerl.logs.columns import with_role
+from scalerl.logs.formats import Log, log_of_rows, read_log
+from scalerl.logs.objects import flatten
 from scalerl.report.alarms import Alarm, alarms
 from scalerl.report.columns import (
     COLUMNS,
@@ -54,7 +53,7 @@ class Run:
     """The numbers over the steps, of the rows that count."""
     evals: Sequence[tuple[int, store.Row]] = ()
     """The evaluations that count, with their line numbers."""
-    log: Table | None = None
+    log: Log | None = None
     problem: str = ""
     """Why it has no curve; empty where it has."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
@@ -162,7 +161,7 @@ class Run:
 
     # Its evaluations
 
-    def table(self) -> Table:
+    def table(self) -> Log:
         """Return the evaluations that count, or the log; InputError where there are none or they cannot be read."""
         if self.problem:
             raise InputError(self.problem)
@@ -171,9 +170,8 @@ class Run:
         seed = {} if self.seed is None else {"seed": self.seed}
         rows = []
         for line, row in self.evals:
-            shown = {key: each for key, each in row.items() if key != "num_correct"}
-            rows.append((f"{store.EVALS} line {line}", {**seed, **flatten(shown)}))
-        return make_table(LogSource(self.source.path), "run", rows=rows)
+            rows.append((f"{store.EVALS} line {line}", {**seed, **flatten(row)}))
+        return log_of_rows(self.source.path, rows)
 
     def _counted(self) -> dict[str, list[store.Row]]:
         """Return the evaluations with right answers per problem, by set."""
@@ -333,32 +331,34 @@ def read_source(source: Source, rows: Rows | None = None) -> Run:
     if source.kind == "run":
         return read_folder(source, rows)
     try:
-        table = read_table(source.path)
+        log = read_log(source.path)
     except InputError as fault:
         return Run(source=source, kind="log", problem=str(fault))
-    return Run(source=source, kind=table.kind, log=table)
+    return Run(source=source, kind=log.kind, log=log)
 
 
-def step_column(table: Table) -> str | None:
-    return renamed(table.columns).get("step", table.step)
+def step_column(log: Log) -> str | None:
+    columns = list(log.frame.columns)
+    return renamed(columns).get("step", next(iter(with_role(columns, "step")), None))
 
 
-def log_columns(table: Table) -> dict[str, Array]:
+def log_columns(log: Log) -> dict[str, Array]:
     """Return the numbers of a log, the usual ones under our names, one entry per training step, in order of steps.
 
     The number of the row is the step in a log without a column of steps; rows whose step is missing are skipped.
     """
-    names, steps = renamed(table.columns), step_column(table)
+    frame = log.frame
+    names, steps = renamed(list(frame.columns)), step_column(log)
     names.pop("step", None)
     taken = {*names.values(), steps, *COLUMNS}
-    shown = {**names, **{name: name for name in [each for each in table.columns if each not in taken][:MOST_COLUMNS]}}
+    shown = {**names, **{name: name for name in [each for each in frame.columns if each not in taken][:MOST_COLUMNS]}}
     shown.pop("attempt", None)
     by_step: dict[float, dict[str, float]] = {}
-    for place, row in enumerate(table.rows):
-        step = float(place + 1) if steps is None else number(row.get(steps))
-        values = {key: number(row.get(name)) for key, name in shown.items()}
-        known = {key: value for key, value in values.items() if not math.isnan(value)}
-        if known and not math.isnan(step):
+    columns = {key: frame.numbers(name).tolist() for key, name in shown.items()}
+    counted = np.arange(1.0, len(frame) + 1) if steps is None else frame.numbers(steps)
+    for place, step in enumerate(counted.tolist()):
+        known = {key: values[place] for key, values in columns.items() if math.isfinite(values[place])}
+        if known and math.isfinite(step):
             # A trainer may write several rows for one step, such as one of the losses and one of the times.
             by_step.setdefault(step, {}).update(known)
     return number_columns({"step": step, **by_step[step]} for step in sorted(by_step))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from scalerl import store
 from scalerl.logs.names import file_names
-from scalerl.logs.source import LOG_SUFFIXES
+from scalerl.logs.places import LOG_SUFFIXES
 from scalerl.report.files import Root, read_object
 
 MOST_SOURCES = 300

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from scalerl.curves import Comparison, Note, NoteKind, Pair, PairKind, find_note, note_text
-from scalerl.logs.names import listed
+from scalerl.logs.frame import listed
 from scalerl.report.numbers import compute_text, fixed, probability_text
 
 BEATEN = (PairKind.HIGHER_CEILING, PairKind.AHEAD)

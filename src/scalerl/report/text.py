@@ -20,7 +20,7 @@ from scalerl.curves import (
     tails,
 )
 from scalerl.logs.facts import Fact, sentence
-from scalerl.logs.names import listed
+from scalerl.logs.frame import listed
 from scalerl.report.numbers import (
     compute_text,
     decimals,

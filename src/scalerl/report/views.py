@@ -14,10 +14,10 @@ import numpy as np
 from scalerl.curves import Comparison, Fit, NoteKind, Pair, PairKind, note, reward_at
 from scalerl.errors import InputError
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
-from scalerl.logs.columns import find, has_role
+from scalerl.logs.columns import has_role
+from scalerl.logs.formats import Log
 from scalerl.logs.facts import Fact
 from scalerl.logs.series import Selection, Series, series_from
-from scalerl.logs.table import Table
 from scalerl.report.figures import DIFFERENT_UNITS, Line, line_of
 from scalerl.report.inputs import ARM, Material, gather
 from scalerl.report.numbers import compute_text
@@ -211,13 +211,14 @@ def _main_axis(material: Material, selection: Selection) -> tuple[str | None, li
     """Return the column of compute to show first, and why it was chosen if the user did not choose it."""
     if selection.x is not None:
         return selection.x, []
-    known = [set(table.columns) for table in material.tables]
+    known = [set(log.frame.columns) for log in material.tables]
     axis, distorted = material.plan.get("compute"), _distorted(material)
     if distorted and axis in (None, "gpu_hours") and all("flops" in columns for columns in known):
         return "flops", [Fact(kind="time_distorted", values={**distorted, "hours": hours_name(material.runs)})]
     if axis and all(axis in columns for columns in known):
         return axis, []
-    choices = {table.x for table in material.tables}
+    plans = [log.planned() for log in material.tables]
+    choices = {plan.column("x") for plan in plans if plan is not None}
     return (choices.pop() if len(choices) == 1 else None), []
 
 
@@ -228,7 +229,9 @@ def _distorted(material: Material) -> dict[str, Any]:
     if (uneven := uneven_pace(material.runs)) > UNEVEN:
         return {"cause": "uneven_pace", "size": uneven}
     is_alone = len(material.tables) == len(material.runs) == 1
-    share = disagreement(material.tables[0].rows) if is_alone else 0.0
+    frame = material.tables[0].frame
+    spent = zip(frame.numbers("gpu_hours"), frame.numbers("flops"), strict=True)
+    share = disagreement({"gpu_hours": hours, "flops": flops} for hours, flops in spent) if is_alone else 0.0
     return {"cause": "uneven_time", "size": share} if share > UNEVEN_TIME else {}
 
 
@@ -272,9 +275,10 @@ def _named(series: Sequence[Series]) -> list[Series]:
     ]
 
 
-def _candidates(tables: Sequence[Table]) -> Iterator[str]:
-    for role in ("gpu_hours", "flops", "step", "tokens"):
-        columns = {find(table.columns, role) for table in tables}
+def _candidates(logs: Sequence[Log]) -> Iterator[str]:
+    plans = [plan for log in logs if (plan := log.planned()) is not None]
+    for axis in ("gpu_hours", "flops", "step", "tokens"):
+        columns = {plan.column(axis) for plan in plans}
         if len(columns) == 1 and (column := columns.pop()) is not None:
             yield column
 

@@ -146,7 +146,7 @@ def _report(source: Source, runs: list[Run], fitted: Callable[[Series, FitOption
         raise InputError(runs[0].problem)
     material = material_of(runs, source.name)
     axis = runs[0].axis() if runs[0].is_folder else None
-    selection = Selection(x=axis if axis in material.tables[0].columns else None)
+    selection = Selection(x=axis if axis in material.tables[0].frame else None)
     return report_on(material, selection, FitOptions(), quick=True, fitted=fitted, compare=False)
 
 

@@ -14,7 +14,7 @@ from scalerl.errors import InputError
 from scalerl.joint.allocate import Allocation, allocate
 from scalerl.joint.plan import Candidate, Planned
 from scalerl.joint.pool import pool
-from scalerl.logs.names import listed
+from scalerl.logs.frame import listed
 from scalerl.report.figures import figure_data
 from scalerl.report.joint.transfers import parse_size
 from scalerl.report.json import plain

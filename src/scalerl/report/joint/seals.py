@@ -17,8 +17,8 @@ from scalerl import __version__
 from scalerl.curves import Value
 from scalerl.errors import InputError, StoreError, UsageError
 from scalerl.joint.seal import LEVELS, SealScore, opened, score_sealed, seal, sealed_curve
-from scalerl.logs.formats import read_tables
-from scalerl.logs.series import Selection, Series, in_shares, series_from
+from scalerl.logs import Selection, Series, read
+from scalerl.logs.series import in_shares
 from scalerl.report.json import picked, plain
 from scalerl.report.numbers import compute_text, error_text, interval_text, number_text
 from scalerl.report.page import asset
@@ -94,7 +94,7 @@ def score_file(path: Path, logs: Sequence[str]) -> FileScore:
     except UnicodeDecodeError:
         raise InputError(f"{path} is not a sealed forecast: make one with scalerl forecast LOG --seal FILE") from None
     content = opened(text, str(path))
-    series = series_from(read_tables(_matching_logs(content["logs"], logs)), _selection(content["selection"]))
+    series = read(_matching_logs(content["logs"], logs), _selection(content["selection"]))
     by_name = {data.name: data for data in series}
     if len(series) == len(content["curves"]) == 1:
         by_name = {content["curves"][0]["name"]: series[0]}  # a file may have been renamed since

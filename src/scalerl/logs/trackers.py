@@ -1,4 +1,4 @@
-"""Logs of trackers without their packages: tensorboard, wandb, and the databases and folders of trackio and MLflow.
+"""Files of trackers, read without their packages: tensorboard's events, wandb, and databases of trackio and MLflow.
 
 A TFRecord is length (uint64), crc of the length, data, crc of the data. The crc of the length is checked (it recognises
 an event file and finds damage); that of the data is not: in pure Python it would take most of the time. A .wandb file
@@ -7,7 +7,6 @@ which a few fields are read. Every loop moves forward in the file or spends the 
 """
 
 import functools
-import itertools
 import json
 import sqlite3
 import struct
@@ -18,8 +17,10 @@ from typing import Any
 from urllib.parse import quote
 
 from scalerl.errors import InputError
+from scalerl.logs.columns import are_splits
+from scalerl.logs.frame import Placed
+from scalerl.logs.objects import loaded, metrics_of
 from scalerl.logs.source import Source, bounded_bytes
-from scalerl.logs.table import Placed, are_splits, flatten
 
 Message = dict[int, list[Any]]
 """Values of a protobuf message by the number of their field: integers for varints, else bytes."""
@@ -35,12 +36,9 @@ def parse(message: bytes | memoryview) -> Message:
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
-        wire = key & 7
-        value, end = _varint(message, at) if wire in (_VARINT, _BYTES) else (0, at)
-        if wire != _VARINT:
-            if wire != _BYTES and wire not in _WIDTHS:
-                raise ValueError(f"unknown wire type {wire}")
-            begin, end = end, end + _WIDTHS.get(wire, value)
+        value, end = _varint(message, at) if key & 7 in (_VARINT, _BYTES) else (0, at)
+        if key & 7 != _VARINT:
+            begin, end = end, end + (value if key & 7 == _BYTES else _WIDTHS[key & 7])
             if end > len(message):
                 raise ValueError("a field runs past the end of its message")
             value = bytes(message[begin:end])
@@ -52,8 +50,6 @@ def parse(message: bytes | memoryview) -> Message:
 def _varint(message: bytes | memoryview, at: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, _MAX_VARINT_BITS, 7):
-        if at >= len(message):
-            raise ValueError("a number runs past the end of its message")
         byte = message[at]
         at += 1
         value |= (byte & 0x7F) << shift
@@ -80,37 +76,33 @@ def holds_events(source: Source) -> bool:
     return b"\0" in data and len(data) == _RECORD.size and _RECORD.unpack(data)[1] == _masked_crc32c(data[:8])
 
 
-def event_rows(source: Source, files: Sequence[Path]) -> Iterator[Placed]:
-    """Yield one row per file and step. Files of one folder follow each other in time.
-
-    Sub-folders are runs, unless they are named as training and its evaluations.
-    """
-    folders: dict[Path, list[dict[int, dict[str, Any]]]] = {}
-    for file in files:
-        if rows := _event_rows_of(file, source):
-            folders.setdefault(file.parent, []).append(rows)
+def event_rows(source: Source) -> list[Placed]:
+    """Return one row per file and step. Sub-folders are runs, or training and its evaluations where named so."""
+    rows_of = {file: _events_by_step(file, source) for file in source.files}
+    folders = list(dict.fromkeys(file.parent for file, rows in rows_of.items() if rows))
     label = "split" if len(folders) > 1 and are_splits(folder.name for folder in folders) else "run"
-    for folder, parts in folders.items():
-        name = folder.relative_to(source.path if source.is_folder else folder).as_posix()
-        parts.sort(key=lambda rows: min(row["wall_time"] for row in rows.values()))
-        for earlier, later in itertools.pairwise(parts):
-            last = max(earlier)
-            if len(earlier) > 1 and next(iter(later)) == last and len(earlier[last].keys() & later[last].keys()) > 2:
-                del earlier[last]  # a tag has one value per step: the last
-        for step, row in ((step, row) for rows in parts for step, row in rows.items()):
-            yield f"step {step}", {label: name, **row}
+    root = source.path if source.path.is_dir() else source.path.parent
+    named = {folder: {label: folder.relative_to(root).as_posix()} for folder in folders}
+    # Files of one folder follow each other in time.
+    ordered = sorted(
+        (file for file in rows_of if rows_of[file]),
+        key=lambda file: (folders.index(file.parent), min(row["wall_time"] for row in rows_of[file].values())),
+    )
+    return [
+        (f"step {step}", {**named[file.parent], **row}) for file in ordered for step, row in rows_of[file].items()
+    ]
 
 
-def _event_rows_of(file: Path, source: Source) -> dict[int, dict[str, Any]]:
+def _events_by_step(file: Path, source: Source) -> dict[int, dict[str, Any]]:
     """Return the scalars of one file by step, in the order in which they were written."""
     rows: dict[int, dict[str, Any]] = {}
     for record in _records(bounded_bytes(file), file):
-        source.spend()
+        source.spend(0)
         event = parse(record)
         wall_time = struct.unpack("<d", event.get(1, [bytes(8)])[-1])[0]
         step = event.get(2, [0])[-1]
         step -= (step >= 1 << 63) << 64
-        for value in map(parse, [item for summary in event.get(5, []) for item in parse(summary).get(1, [])]):
+        for value in [parse(item) for summary in event.get(5, []) for item in parse(summary).get(1, [])]:
             scalar = struct.unpack("<f", value[2][-1])[0] if 2 in value else _tensor_scalar(value.get(8, [b""])[-1])
             if scalar is not None:
                 row = rows.setdefault(step, {"step": step})
@@ -171,42 +163,32 @@ _RECORD_HISTORY, _RECORD_RUN = 2, 17
 _HISTORY_ITEM, _HISTORY_STEP = 1, 2
 _ITEM_KEY, _ITEM_NESTED_KEY, _ITEM_JSON = 1, 2, 16
 _RUN_ID, _RUN_NAME = 1, 8
+_NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
-def wandb_rows(source: Source, files: Sequence[Path]) -> list[Placed] | None:
-    """Return the history of each run, with the run's name; None for a run of which only what it printed is there."""
+def wandb_rows(source: Source) -> list[Placed]:
+    """Return the history of each run, with the run's name."""
     placed: list[Placed] = []
-    for file in sorted({file.resolve() for file in files}) if source.is_folder else files:
+    for file in dict.fromkeys(file.resolve() for file in source.files):
         run, rows = file.parent.name, []
         for record in map(parse, _wandb_records(bounded_bytes(file))):
             for message in map(parse, record.get(_RECORD_RUN, [])):
                 run = _text(message.get(_RUN_NAME, [])) or _text(message.get(_RUN_ID, [])) or run
-            for message in map(parse, record.get(_RECORD_HISTORY, [])):
-                steps = [parse(step).get(1, [0])[-1] for step in message.get(_HISTORY_STEP, [])]
-                row: dict[str, Any] = {"_step": steps[-1]} if steps else {}
-                for item in map(parse, message.get(_HISTORY_ITEM, [])):
-                    keys = (*item.get(_ITEM_KEY, []), *item.get(_ITEM_NESTED_KEY, []))
-                    row |= _logged_number("/".join(_text([key]) for key in keys), _text(item.get(_ITEM_JSON, [])))
-                rows.append(row)
-                source.spend(len(row) + 1)
-        placed += [(f"row {number}", {"run": run, **row}) for number, row in enumerate(rows, start=1) if row]
-    is_printed = source.is_folder and (files[0].parent / "files" / "output.log").is_file()
-    return placed or (None if is_printed else [])
+            rows += map(_history_row, record.get(_RECORD_HISTORY, []))
+            source.spend(0)
+        placed += [(f"row {at}", {"run": run, **row}) for at, row in enumerate(rows, start=1) if row]
+    return placed
 
 
-def _logged_number(key: str, text: str) -> dict[str, Any]:
-    """Return the number under a key; pictures, tables and histograms are left out."""
-    value = _loaded(text)
-    value = float(value) if isinstance(value, str) and value in ("NaN", "Infinity", "-Infinity") else value
-    return {key: value} if isinstance(value, int | float) and not isinstance(value, bool) else {}
-
-
-def _loaded(text: Any) -> Any:
-    """Return what JSON says; None for what is none."""
-    try:
-        return json.loads(text)
-    except (TypeError, ValueError, RecursionError):
-        return None
+def _history_row(message: bytes) -> dict[str, Any]:
+    """Return the numbers of one row of a history; pictures, tables and histograms are left out."""
+    history = parse(message)
+    row = {"_step": parse(step).get(1, [0])[-1] for step in history.get(_HISTORY_STEP, [])}
+    for item in map(parse, history.get(_HISTORY_ITEM, [])):
+        key = "/".join(_text([key]) for key in (*item.get(_ITEM_KEY, []), *item.get(_ITEM_NESTED_KEY, [])))
+        value = loaded(_text(item.get(_ITEM_JSON, [])))
+        row[key] = _NOT_FINITE.get(value, value) if isinstance(value, str) else value
+    return {key: value for key, value in row.items() if type(value) in (int, float)}
 
 
 def _wandb_records(data: bytes) -> Iterator[bytes]:
@@ -215,14 +197,13 @@ def _wandb_records(data: bytes) -> Iterator[bytes]:
     while at + _PART.size <= len(data):
         left = _BLOCK_BYTES - at % _BLOCK_BYTES
         _, length, kind = _PART.unpack_from(data, at)
-        if left < _PART.size or (kind == 0 and length == 0):  # the rest of the block is padding
+        if left < _PART.size or kind == length == 0:  # the rest of the block is padding
             at += left
             continue
         begin, at = at + _PART.size, at + _PART.size + length
         if at > len(data):
             return
-        if kind in (_WHOLE, _FIRST):
-            parts = []
+        parts = [] if kind in (_WHOLE, _FIRST) else parts
         parts.append(data[begin:at])
         if kind in (_WHOLE, _LAST):
             yield b"".join(parts)
@@ -235,32 +216,38 @@ _SQLITE_NAMES = {"run_name": "run", "run_uuid": "run", "run_id": "", "id": "", "
 _METRICS = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'metrics'"
 
 
-def sqlite_rows(source: Source, files: Sequence[Path]) -> Iterator[Placed]:
-    """Yield the rows of the table `metrics`, in the order in which they were logged. A view may compute for ever."""
-    path, refused = source.path, list[InputError]()
+def sqlite_rows(source: Source) -> list[Placed]:
+    """Return the rows of the table `metrics`, in the order in which they were logged. A view may compute for ever."""
+    refused: list[InputError] = []
 
     def within_budget() -> int:
         try:
-            source.spend()
+            source.spend(0)
         except InputError as fault:
             refused.append(fault)
         return len(refused)
 
     try:
-        with closing(_opened(path, source.data)) as connection:
+        with closing(_opened(source.path, source.data)) as connection:
             connection.row_factory = sqlite3.Row
             connection.set_progress_handler(within_budget, _OPCODES_PER_CHECK)
             if not connection.execute(_METRICS).fetchall():
-                raise InputError(f"{path} is an SQLite database without a table 'metrics', as trackio and MLflow have.")
-            for at, logged in enumerate(connection.execute("SELECT * FROM metrics ORDER BY rowid"), start=1):
-                row: dict[str, Any] = dict(logged)
-                values = _loaded(row.pop("metrics", None))
-                row |= flatten(values) if isinstance(values, dict) else {}
-                source.spend(len(row))
-                named = {_SQLITE_NAMES.get(name, name): value for name, value in row.items()}
-                yield f"row {at}", {name: value for name, value in named.items() if name}
+                raise InputError(
+                    f"{source.path} is an SQLite database without a table 'metrics', as trackio and MLflow have."
+                )
+            logged = connection.execute("SELECT * FROM metrics ORDER BY rowid")
+            return [(f"row {at}", _sqlite_row(dict(row))) for at, row in enumerate(logged, start=1)]
     except sqlite3.Error as fault:
-        raise refused[0] if refused else InputError(f"{path} is a damaged SQLite database ({fault}).") from None
+        raise refused[0] if refused else InputError(
+            f"{source.path} is a damaged SQLite database ({fault})."
+        ) from None
+
+
+def _sqlite_row(row: dict[str, Any]) -> dict[str, Any]:
+    metrics = loaded(row.pop("metrics", None))
+    named = {_SQLITE_NAMES.get(name, name): value for name, value in row.items()}
+    named.pop("", None)
+    return named | (metrics_of(metrics) if isinstance(metrics, dict) else {})
 
 
 def _opened(path: Path, data: bytes) -> sqlite3.Connection:
@@ -279,22 +266,16 @@ def _opened(path: Path, data: bytes) -> sqlite3.Connection:
     return connection
 
 
-# MLflow's folders: one file per metric, with lines of 'milliseconds value step'
+# Parquet, as wandb's exports of a history
 
 
-MLFLOW_FILES = tuple(f"{above}meta.yaml" for above in ("", "*/", "*/*/", "mlruns/*/*/"))
-
-
-def mlflow_rows(source: Source, files: Sequence[Path]) -> list[Placed] | None:
-    """Return one row per value of a run, of an experiment's runs, or of all experiments below a folder."""
-    rows: list[Placed] = []
-    for folder in (file.parent for file in files):
-        named = folder / "tags" / "mlflow.runName"
-        run = named.read_text(encoding="utf-8", errors="replace")[:200].strip() if named.is_file() else folder.name
-        for file in sorted(file for file in folder.glob("metrics/**/*") if file.is_file()):
-            key = file.relative_to(folder / "metrics").as_posix()
-            for line in bounded_bytes(file).decode("utf-8", errors="replace").splitlines():
-                source.spend(3)
-                values = dict(zip(("timestamp", "value", "step"), line.split(), strict=False))
-                rows.append((f"step {values.get('step')}", {"run": run, "key": key, **values}))
-    return rows or None
+def parquet_rows(source: Source) -> list[Placed]:
+    """Return the rows of a Parquet file, if pyarrow is installed."""
+    try:
+        from pyarrow import BufferReader, parquet
+    except ModuleNotFoundError:
+        raise InputError(f"{source.path} is Parquet, which needs pyarrow: pip install pyarrow, or give CSV.") from None
+    file = parquet.ParquetFile(BufferReader(source.data))
+    source.check_columns(len(file.schema_arrow))
+    source.spend(file.metadata.num_rows * len(file.schema_arrow))
+    return [(f"row {at}", metrics_of(row)) for at, row in enumerate(file.read().to_pylist(), start=1)]

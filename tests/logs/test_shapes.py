@@ -1,0 +1,259 @@
+"""Shapes of real logs that were once refused or read wrongly, with made-up numbers; none has a rule of its own."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from log_texts import R, STEPS, cells, lines, printed
+from read_logs import fault, kinds, names, planned, read, write
+
+from scalerl.logs import Series
+
+
+def points(series: Series) -> list[tuple[float, float]]:
+    return list(zip(series.compute.tolist(), series.reward.tolist(), strict=True))
+
+
+# 1
+
+
+def test_one_sparse_column_per_run(tmp_path: Path) -> None:
+    rows = [(0, 0.04, 0.78, 0.64, 0.11, 0.5), *((step, "", 0.78 + step / 1000, "", "", "") for step in range(1, 9))]
+    rows += [(9, 0.06, 0.79, 0.66, 0.13, 0.52)]
+    curves = read(write(tmp_path / "log.csv", ("Step,0.6b,14b,8b,1.7b,4b", rows)))
+    assert names(curves) == ["run=0.6b", "run=14b", "run=8b", "run=1.7b", "run=4b"]
+    assert [len(series.compute) for series in curves] == [1, 9, 1, 1, 1]
+    assert (points(curves[0]), curves[0].start) == ([(9, 0.06)], 0.04)
+
+
+# 2 and 11: the bar of vLLM between the word and its values
+
+BAR = "Processed prompts: 100%|####| 512/512 [00:04<00:00, 118.2it/s, est. speed input: 9000 toks/s, output: 12 toks/s]\n"
+TALLY = "histogram:  {{'correct with both format and answer reward 1': {}, 'format reward 1 and answer reward 0': {}}}\n"
+
+
+@pytest.mark.parametrize("bar", ["", BAR])
+def test_evaluations_are_told_by_the_line_before(tmp_path: Path, bar: str) -> None:
+    text = ""
+    for step, reward in STEPS:
+        right = round(1319 * reward)
+        text += f"GRPO Iteration {step}, Epoch 0, Evaluating...\n{bar}{TALLY.format(right, 1319 - right)}"
+        text += "Metrics:  {'format_reward': 1.0, 'answer_reward': 1.0, 'reward': 1.0}\n"
+        text += f"GRPO Iteration {step}, Epoch 0\n{bar}" + 2 * TALLY.format(20, 236)
+        text += "Metrics:  {'format_reward': 1.0, 'answer_reward': 0.0, 'reward': 0.0}\n"
+    [series] = read(write(tmp_path / "train.log", text))
+    assert (series.y_label, len(series.compute)) == ("eval/accuracy", 40)
+    assert series.reward.tolist() == pytest.approx(R, abs=1e-3)
+
+
+def test_text_without_steps_is_refused(tmp_path: Path) -> None:
+    assert "no line records a training step" in fault(write(tmp_path / "a.log", "reward was fine\nand rose\n" * 30))
+
+
+# 3
+
+
+def test_step_of_trl_is_that_of_the_bar(tmp_path: Path) -> None:
+    text = ""
+    for run in (1, 2, 3):
+        for step, reward in STEPS:
+            text += f"  4%|#   | {step}/40 [00:11<03:57]\n"
+            text += f"{{'loss': '0.0012', 'reward': '{reward * run / 4:.4f}', 'epoch': '0.04'}}\n"
+            text += f"+------ Step {step} ------+\n| Prompt | reward |\n| a: 1 | 0.50 |\n" if step % 10 == 0 else ""
+    curves = read(write(tmp_path / "train.log", text))
+    assert names(curves) == ["attempt 1", "attempt 2", "attempt 3"]
+    assert all(series.compute.tolist() == list(range(1, 41)) for series in curves)
+    assert curves[2].reward[-1] == pytest.approx(0.75 * R[-1], abs=1e-4)
+
+
+# 4 and 11
+
+
+def test_blocks_of_nemo_rl_outlive_boxes_and_bars(tmp_path: Path) -> None:
+    text = ""
+    for step, reward in [(at, round(0.2 + at / 200, 4)) for at in range(1, 51)]:
+        text += f"(pid=7) ========== Step {step}/50 ==========\n{BAR}"
+        if step % 10 == 0:
+            text += "Starting validation at step {0}...\n+----+\n| TRAINING STEP {0} |\n+----+\n".format(step) + BAR
+            text += "  \u2022 Avg Reward: 0.9\nValidation Results:\n    \u2022 Accuracy: 0.9\n"
+        text += f"Training Results:\n  \u2022 Loss: 0.01\n  \u2022 Avg Reward: {reward}\n  \u2022 Total step time: 36.00s\n"
+    plan = planned(write(tmp_path / "ray.log", text))
+    assert (plan.column("y"), plan.roles["y"].too_few) == ("Avg Reward", {"eval/Accuracy": 5, "eval/Avg Reward": 5})
+    [series] = read(tmp_path / "ray.log", x="step")
+    assert (series.compute.tolist(), series.reward[-1]) == (list(range(1, 51)), 0.45)
+
+
+# 5
+
+
+def test_flat_negative_rewards_of_minimind(tmp_path: Path) -> None:
+    text = "".join(f"Epoch:[1/1]({at}/9751), Reward: -1.8{at % 10}, KL_ref: 0.01\n" for at in range(1, 301))
+    [series] = read(write(tmp_path / "a.log", text))
+    assert (len(series.compute), series.compute[-1], series.y_scale) == (300, 300, "none")
+
+
+# 6: which column, and a restart at an equal step
+
+
+def test_rate_comes_before_a_reward_given_a_win(tmp_path: Path) -> None:
+    rows = [(step, 100 * reward, 146 + step / 100) for step, reward in STEPS]
+    [series] = read(write(tmp_path / "a.csv", ("step,eval_win_rate_percent,eval_avg_win_reward", rows)))
+    assert (series.y_label, series.y_scale) == ("eval_win_rate_percent", "100")
+
+
+# 7 and 13
+
+VERL = "step:{step} - actor/loss:0.1 - critic/score/mean:np.float64({reward})"
+SETTINGS = "VAL_BEFORE_TRAIN=1.0\n{'trainer.val_before_train': 1.0, 'test_freq': 5}\neval accuracy: 0.9\n"
+
+
+@pytest.mark.parametrize("prefix", ["val/test_score/gsm8k", "test_score/gsm8k"])
+def test_old_verl_has_its_start_at_step_0(tmp_path: Path, prefix: str) -> None:
+    text = f"{SETTINGS}\x1b[36m(main_task pid=1)\x1b[0m step:0 - {prefix}:0.521\n" + printed(VERL)
+    [series] = read(write(tmp_path / "output.log", text))
+    assert (series.y_label, series.start, len(series.compute)) == ("critic/score/mean", 0.521, 40)
+
+
+def test_setting_is_not_a_start(tmp_path: Path) -> None:
+    [series] = read(write(tmp_path / "output.log", SETTINGS + printed(VERL)))
+    assert (series.start, len(series.compute)) == (None, 40)
+    [series] = read(write(tmp_path / "own.log", "VAL_BEFORE_TRAIN=1.0\n" + printed("step {step}: reward {reward}")))
+    assert (series.start, series.y_label) == (None, "reward")
+
+
+def test_column_with_two_prefixes_is_one(tmp_path: Path) -> None:
+    text = "step:0 - test_score/openai/gsm8k:0.121\n"
+    text += printed("step:{step} - critic/score/mean:{half}", "step:{step} - val/test_score/openai/gsm8k:{reward}")
+    [series] = read(write(tmp_path / "output.log", text))
+    assert (series.y_label, series.start, len(series.compute)) == ("val/test_score/openai/gsm8k", 0.121, 10)
+    assert "one_column" in kinds(series)
+
+
+# 8
+
+
+def test_steps_among_events(tmp_path: Path) -> None:
+    other = [{"event": "sample_done", "payload": {"id": at, "ok": True}} for at in range(20)]
+    done = [{"event": "train_step_done", "metrics": {"optimizer_step": s, "reward": r}} for s, r in STEPS]
+    [series] = read(write(tmp_path / "events.jsonl", "".join(lines([*other, row]) for row in done)))
+    assert (series.x_label, series.reward.tolist()) == ("optimizer_step", R)
+
+
+# 9 and 12
+
+
+def test_console_in_markdown(tmp_path: Path) -> None:
+    text = f"# A run\nAt step 3 the reward = 0.9.\n```\n{printed('step={step} reward={reward}')}```\nBy step 70 reward = 1.\n"
+    [series] = read(write(tmp_path / "notes.md", text))
+    assert points(series) == STEPS
+
+
+def test_fence_inside_an_answer_swallows_nothing(tmp_path: Path) -> None:
+    answers = "```python\nprint(1)\n", "answer ``` is\n", "\n```\n"
+    text = "".join(
+        f"Epoch:[1/1]({step}/40), Reward: {reward}\n{answers[step % 3] if step % 4 == 0 else ''}" for step, reward in STEPS
+    )
+    [series] = read(write(tmp_path / "train.log", text))
+    assert points(series) == STEPS
+
+
+# 10
+
+
+@pytest.mark.parametrize("rewards", [(-0.9, 0.2, 0.6), (0.0, 2.5, 4.0), (0.7, 5.0, 11.0), (-150.0, 3.0, 150.0)])
+def test_rewards_without_limits(tmp_path: Path, rewards: tuple[float, ...]) -> None:
+    [series] = read(write(tmp_path / "a.csv", ("step,reward", list(enumerate(rewards, start=1)))))
+    assert (series.reward.tolist(), series.y_scale) == (list(rewards), "none")
+
+
+# 14
+
+
+def test_answers_are_not_the_curve_beside_a_mean(tmp_path: Path) -> None:
+    answer = "Format score: 1\nAnswer score: {}\n"
+    text = printed(f"Step {{step}}\n{answer.format(0)}{answer.format(1)}{answer.format(0)}Mean reward: {{reward}}")
+    plan = planned(write(tmp_path / "a.log", text))
+    assert plan.column("y") == "Mean reward"
+    [series] = read(tmp_path / "a.log")
+    assert points(series) == STEPS
+    rows = [{"step": s, "accuracy": float(n)} for s, _ in STEPS for n in (0, 1)] + [{"step": s, "reward": r} for s, r in STEPS]
+    assert planned(write(tmp_path / "a.jsonl", rows)).column("y") == "reward"
+
+
+# 15
+
+
+def test_restart_at_an_equal_step_is_a_new_attempt(tmp_path: Path) -> None:
+    again = [*STEPS[:20], *((step, reward + 0.1) for step, reward in STEPS[19:])]
+    [series] = read(write(tmp_path / "a.csv", ("step,reward", again)))
+    assert (series.compute.tolist(), series.reward[19]) == (list(range(1, 41)), R[19] + 0.1)
+    assert kinds(series) == ["superseded"]
+    [series] = read(write(tmp_path / "b.csv", ("step,reward", [(1, 0.9), *STEPS])))
+    assert (points(series), kinds(series)) == (STEPS, ["short_attempts"])
+
+
+# 16
+
+
+def test_json_by_benchmark_run_and_step(tmp_path: Path) -> None:
+    results = {"pro": {str(s): 100 * r for s, r in STEPS}, "flash": {"1": 48.7, "2": 50.1}}
+    content = {"benchmarks": [{"key": key, "results": results} for key in ("a", "b")], "updated": "today"}
+    curves = read(write(tmp_path / "a.json", json.dumps(content)))
+    assert names(curves) == ["a/pro", "a/flash", "b/pro", "b/flash"]
+    assert [len(series.compute) for series in curves] == [40, 2, 40, 2]
+
+
+# 17
+
+
+@pytest.mark.parametrize("num", [40, 20])
+def test_lists_without_steps_are_curves(tmp_path: Path, num: int) -> None:
+    curves = read(write(tmp_path / "a.json", json.dumps({"train": R, "validation": R[:num]})))
+    assert names(curves) == ["train", "validation"]
+    assert [series.compute.tolist() for series in curves] == [list(range(1, 41)), list(range(1, num + 1))]
+    assert "rows_counted" in kinds(curves[0])
+
+
+# 18
+
+
+def test_checkpoints_of_one_run_are_one_curve(tmp_path: Path) -> None:
+    paths = []
+    for num in (10, 20, 30, 40):
+        history = [{"step": step, "reward": reward, "epoch": step / 40} for step, reward in STEPS[:num]]
+        state = json.dumps({"global_step": num, "best_metric": None, "log_history": history})
+        paths.append(write(tmp_path / f"out/checkpoint-{num}/trainer_state.json", state))
+    for given in (paths, [tmp_path / "out"], paths[::-1]):
+        [series] = read(*given)
+        assert points(series) == STEPS
+    assert kinds(read(*paths)[0]) == ["contained"]
+
+
+# 19
+
+
+@pytest.mark.parametrize(
+    "name, text, said",
+    [
+        ("a.csv", ",".join(f"c{at}" for at in range(100_000)) + "\n" + ",".join(["1"] * 100_000), "more than 5,000 columns"),
+        ("a.tsv", "\t".join(f"c{at}" for at in range(100_000)) + "\n", "more than 5,000 columns"),
+        ("a.jsonl", lines([{f"c{at}": 1 for at in range(100_000)}] * 2), "more than 5,000 columns"),
+        ("a.log", "step:1 - a:" + "9" * 50_000 + "/\n", "of 50,003 characters, and 1,000 is the limit"),
+        ("b.log", "9" * 50_000 + "\n", "characters, and 1,000 is the limit"),
+        ("c.log", "step 1 reward " + "1,2" * 20_000 + "%\n", "is the limit"),
+        ("d.log", "a" * 50_000 + ": 1\n" + "step=" * 10_000, "is the limit"),
+    ],
+    ids=["csv", "tsv", "jsonl", "verl", "digits", "groups", "words"],
+)  # fmt: skip
+def test_too_much_is_refused_soon(tmp_path: Path, name: str, text: str, said: str) -> None:
+    began = time.process_time()
+    assert said in fault(write(tmp_path / name, text))
+    assert time.process_time() - began < 1
+
+
+def test_cells_of_arms_at_one_step_are_curves(tmp_path: Path) -> None:
+    rows = [(b, m, s, 100 * r / k) for b in ("x", "y") for k, m in enumerate(("pro", "flash"), start=1) for s, r in STEPS]
+    curves = read(write(tmp_path / "a.csv", cells("benchmark,model,step,score", rows)))
+    assert names(curves) == ["pro/x", "flash/x", "pro/y", "flash/y"]
+    assert [(series.evaluation_set, series.y_scale) for series in curves[:3]] == [("x", "100"), ("x", "100"), ("y", "100")]
