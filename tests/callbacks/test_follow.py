@@ -33,7 +33,7 @@ def test_trackio_database_is_a_log_and_others_are_refused(tmp_path: Path):
         other.execute("CREATE TABLE things (name TEXT)")
     log = read_log(tmp_path / "project.db")
     assert (log.kind, set(log.frame.words("run")), len(log.frame)) == ("sqlite", {"a", "b"}, 12)
-    assert log.plan().column("y") == "eval/main/reward"
+    assert log.plan()["y"] == "eval/main/reward"
     with pytest.raises(InputError, match="without a table 'metrics'"):
         read_log(tmp_path / "o.db")
 

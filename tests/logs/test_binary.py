@@ -40,7 +40,7 @@ def test_tensorboard_scalars_are_rows_by_step(tmp_path: Path) -> None:
         (tag, step, value) for step in range(3) for tag, value in (("val/reward", 0.25 + step / 4), ("loss", 1.0))
     ]
     plan = planned(_write(tmp_path, scalars, 1e9, 3600.0))
-    assert (plan.kind, plan.column("y")) == ("tensorboard", "val/reward")
+    assert (plan.kind, plan["y"]) == ("tensorboard", "val/reward")
     assert (column(plan.frame, "step"), column(plan.frame, "val/reward")) == ([0, 1, 2], [0.25, 0.5, 0.75])
     assert column(plan.frame, "wall_time") == [1e9, 1e9 + 3600, 1e9 + 7200]
     assert not {"weights", "note"} & set(plan.frame.columns)
@@ -106,7 +106,7 @@ def test_waiting_for_a_restart_costs_no_compute(tmp_path: Path) -> None:
     plan = planned(tmp_path, gpus=1)
     assert column(plan.frame, "val/reward") == pytest.approx([0.0, 0.25, 0.3, 0.5, 0.75])
     assert column(plan.frame, "hours") == pytest.approx([0.0, 1.0, 1 + 1 / 9, 2 + 1 / 9, 3 + 1 / 9])
-    [fact] = plan.facts
+    [(fact, _)] = plan.facts
     assert (fact.kind, fact.values["num"]) == ("clock_gaps", 1)
 
 
@@ -156,7 +156,7 @@ def test_history_is_read_across_blocks(tmp_path: Path) -> None:
     path = write_wandb(tmp_path / "offline-run-1-abc123", rewards)
     for given in (path, path.parent):
         plan = planned(given)
-        assert (plan.kind, plan.column("y"), plan.column("x")) == ("wandb", "val/acc", "hours")
+        assert (plan.kind, plan["y"], plan["x"]) == ("wandb", "val/acc", "hours")
         assert [(row["_step"], row["val/acc"]) for row in rows(plan.frame)] == list(enumerate(rewards, start=1))
 
 

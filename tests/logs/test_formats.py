@@ -124,7 +124,7 @@ def test_rows_know_their_places(tmp_path: Path) -> None:
 def test_run_folder_is_its_evaluations(tmp_path: Path) -> None:
     folder = _run_folder(tmp_path / "run", train={"seed": 7, "data": {"seed": 9}})
     plan = planned(folder)
-    chosen = [plan.column(role) for role in ("x", "y", "run")]
+    chosen = [plan[role] for role in ("x", "y", "run")]
     assert (plan.kind, *chosen, plan.frame.origin[2]) == ("run", "gpu_hours", "reward", "seed", "evals.jsonl line 3")
     assert column(plan.frame, "seed") == [7, 7, 7]
     assert rows(read_log(folder / "evals.jsonl").frame) == rows(read_log(folder).frame)
@@ -247,7 +247,7 @@ def test_columns_are_recognised_in_the_order_documented(
         plan = planned(write(tmp_path / "log", content))
     except InputError:
         plan = None
-    assert (plan and plan.column("x"), plan and plan.column("y")) == (x, y)
+    assert (plan and plan["x"], plan and plan["y"]) == (x, y)
 
 
 def test_what_else_could_be_the_reward_is_named(tmp_path: Path) -> None:

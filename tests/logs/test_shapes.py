@@ -79,7 +79,7 @@ def test_blocks_of_nemo_rl_outlive_boxes_and_bars(tmp_path: Path) -> None:
             text += "  \u2022 Avg Reward: 0.9\nValidation Results:\n    \u2022 Accuracy: 0.9\n"
         text += f"Training Results:\n  \u2022 Loss: 0.01\n  \u2022 Avg Reward: {reward}\n  \u2022 Total step time: 36.00s\n"
     plan = planned(write(tmp_path / "ray.log", text))
-    assert (plan.column("y"), plan.roles["y"].too_few) == ("Avg Reward", {"eval/Accuracy": 5, "eval/Avg Reward": 5})
+    assert (plan["y"], plan.roles["y"].too_few) == ("Avg Reward", {"eval/Accuracy": 5, "eval/Avg Reward": 5})
     [series] = read(tmp_path / "ray.log", x="step")
     assert (series.compute.tolist(), series.reward[-1]) == (list(range(1, 51)), 0.45)
 
@@ -174,11 +174,11 @@ def test_answers_are_not_the_curve_beside_a_mean(tmp_path: Path) -> None:
     answer = "Format score: 1\nAnswer score: {}\n"
     text = printed(f"Step {{step}}\n{answer.format(0)}{answer.format(1)}{answer.format(0)}Mean reward: {{reward}}")
     plan = planned(write(tmp_path / "a.log", text))
-    assert plan.column("y") == "Mean reward"
+    assert plan["y"] == "Mean reward"
     [series] = read(tmp_path / "a.log")
     assert points(series) == STEPS
     rows = [{"step": s, "accuracy": float(n)} for s, _ in STEPS for n in (0, 1)] + [{"step": s, "reward": r} for s, r in STEPS]
-    assert planned(write(tmp_path / "a.jsonl", rows)).column("y") == "reward"
+    assert planned(write(tmp_path / "a.jsonl", rows))["y"] == "reward"
 
 
 # 15

@@ -55,8 +55,9 @@ def runs(series: Series) -> list[str]:
 
 def rows(frame: Frame) -> list[dict[str, Any]]:
     """Return the rows of a frame, each with what it holds."""
-    columns = {name: (cells.tolist(), frame.has(name).tolist()) for name, cells in frame.columns.items()}
-    return [{name: cells[at] for name, (cells, there) in columns.items() if there[at]} for at in range(len(frame))]
+    columns = {name: cells.tolist() for name, cells in frame.columns.items() if name != "file"}
+    there = {name: (frame.words(name) != "").tolist() for name in columns}
+    return [{name: cells[at] for name, cells in columns.items() if there[name][at]} for at in range(len(frame))]
 
 
 def column(frame: Frame, name: str) -> list[Any]:
@@ -65,4 +66,4 @@ def column(frame: Frame, name: str) -> list[Any]:
 
 
 def planned(path: Path, **options: Any) -> Plan:
-    return logs.read_log(path).plan(Selection(**options), name="log")
+    return logs.read_log(path).plan(Selection(**options))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as RichTable
 
-    from scalerl.logs.plan import Decision
+    from scalerl.logs.plan import Choice
     from scalerl.logs.series import Series
 
 _PIPE_WIDTH = 160
@@ -198,12 +198,12 @@ def column_origins(series: "Sequence[Series]") -> dict[str, str]:
         for role, column in (("x", curve.x_label), ("y", curve.y_label)):
             why = curve.plan.get(role)
             if why is not None and why.rule != "option":
-                is_built = any(each.built and column in each.columns for each in curve.plan.values())
+                is_built = column in ("hours", "gpu_hours") and any(column in each.built for each in curve.plan.values())
                 origins[column] = "built from the log's times" if is_built else _recognised(why)
     return origins
 
 
-def _recognised(why: "Decision") -> str:
+def _recognised(why: "Choice") -> str:
     """Say why a column was chosen: what else could be, and what has too few rows to be."""
     from scalerl.logs.frame import listed
 

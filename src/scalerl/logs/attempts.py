@@ -6,7 +6,7 @@ there on belong to a model that is gone. Files and values of a run column follow
 the later half of another and goes beyond it continues that one.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -14,89 +14,79 @@ import numpy as np
 from scalerl.logs.frame import Floats, Mask, Rows
 
 MIN_ROWS = 3
-"""Rows in no order at all fall at every second row. An attempt with fewer rows is left out, unless it is the last."""
+"""An attempt with fewer rows is left out, unless it is the last."""
+# Rows in no order at all fall at every second row.
+_MAX_FALLS = 0.4
 
 
-class Restart(NamedTuple):
-    """A row at which a run begins anew, or is resumed."""
+class Attempts(NamedTuple):
+    """What the order of a run's steps says."""
 
-    at: int
-    step: float
-    """The step from which earlier rows are superseded; NaN where another attempt begins."""
+    number: Rows
+    """The attempt of each row, from 0."""
+    gone: Mask
+    """Rows that a resumed attempt superseded."""
+    resumed: list[int]
+    """Rows at which the run was resumed."""
 
     @property
-    def is_anew(self) -> bool:
-        return bool(np.isnan(self.step))
+    def short(self) -> Mask:
+        """The rows of attempts that are too short to count."""
+        sizes = np.bincount(self.number)
+        return (sizes[self.number] < MIN_ROWS) & (self.number < self.number.max(initial=0))
 
 
-def restarts(steps: Floats) -> list[Restart]:
-    """Return the restarts of a run whose rows have these steps; none for rows in no order.
+def attempts(steps: Floats) -> Attempts:
+    """Return the attempts of a run whose rows have these steps; one for rows in no order.
 
     A step that repeats is a restart, too, unless most steps have several rows.
     """
     rises = np.diff(steps)
-    has_several = 2 * (rises == 0).sum() >= len(rises)
+    is_repeat = (rises == 0) & (2 * (rises == 0).sum() < len(rises))
     gap = float(np.median(rises[rises > 0])) if (rises > 0).any() else 0.0
-    parts = np.split(np.arange(len(steps)), np.flatnonzero((rises < 0) | ((rises == 0) & (not has_several))) + 1)
-    found: list[Restart] = []
-    run = parts[0]
-    num_inside = 0
-    for part in parts[1:]:
-        restart = _restart(steps[run], steps[part], gap)
-        num_inside += int(steps[part].min() > steps[run].min())
-        found += [] if restart is None else [Restart(int(part[0]), restart)]
-        run = part if restart is not None and np.isnan(restart) else np.concatenate([run, part])
-    return found if MIN_ROWS * (num_inside + 1) <= len(steps) else []
+    first, *parts = np.split(np.arange(len(steps)), np.flatnonzero((rises < 0) | is_repeat) + 1)
+    number, gone = np.zeros(len(steps), dtype=np.intp), np.zeros(len(steps), dtype=bool)
+    run, resumed, num_inside = first, list[int](), 0
+    for part in parts:
+        least = steps[run].min()
+        begin = _begin(steps[run], steps[part], gap)
+        num_inside += int(steps[part].min() > least)
+        if np.isnan(begin):
+            number[part[0] :] += 1
+            run = part
+            continue
+        gone[run] |= steps[run] >= begin
+        # A resumed run may evaluate its first step again.
+        gone[part] |= (steps[part] == least) & (begin < np.inf)
+        resumed += [int(part[0])] if begin < np.inf else []
+        run = np.concatenate([run, part])
+    if num_inside > _MAX_FALLS * len(rises):
+        return Attempts(np.zeros_like(number), np.zeros_like(gone), [])
+    return Attempts(number, gone, resumed)
 
 
-def _restart(run: Floats, part: Floats, gap: float) -> float | None:
-    """Return the step from which a part supersedes a run; NaN where it begins anew, None where it does neither."""
+def _begin(run: Floats, part: Floats, gap: float) -> float:
+    """Return the step from which a part supersedes a run; NaN where it begins anew, infinity where it does neither."""
     (first, second, *_), reached = (*np.unique(run), np.inf), run.max()
     begin, then, *_ = (*np.unique(part), np.nan)
     if begin <= first and (then <= second or then > reached + gap):
         return np.nan
     # One step alone was evaluated again, and one row that was written late does not change how the run goes on.
     if np.isnan(then) or (first < begin < reached and then - reached == gap):
-        return None
+        return np.inf
     return begin if begin > first else then
 
 
-def superseded(steps: Floats, found: Sequence[Restart], measured: Mask) -> Mask:
-    """Return which rows a later attempt superseded. At the step of a restart a row stays if nothing replaces it."""
-    places = np.arange(len(steps))
-    gone = np.zeros(len(steps), dtype=bool)
-    ends = [0, *(restart.at for restart in found if restart.is_anew), len(steps)]
-    for restart in (restart for restart in found if not restart.is_anew):
-        attempt = np.searchsorted(ends, restart.at, side="right")
-        earlier = (places >= ends[attempt - 1]) & (places < restart.at)
-        later = (places >= restart.at) & (places < ends[attempt])
-        is_replaced = (steps[later & measured] == restart.step).any()
-        gone |= earlier & ((steps > restart.step) | ((steps == restart.step) & is_replaced))
-        # A resumed run may evaluate its first step again.
-        gone |= later & (steps < restart.step) & (steps == np.nanmin(steps[earlier]))
-    return gone
-
-
-def numbered_attempts(num_rows: int, found: Sequence[Restart]) -> tuple[Rows, Mask]:
-    """Return the number of the attempt of each row, and which rows are of an attempt that is too short to count."""
-    begins = [restart.at for restart in found if restart.is_anew]
-    attempt = np.searchsorted(begins, np.arange(num_rows), side="right")
-    sizes = np.bincount(attempt, minlength=1)
-    is_short = (sizes < MIN_ROWS) & (np.arange(len(sizes)) < len(sizes) - 1)
-    numbers = np.cumsum(~is_short)
-    return numbers[attempt], is_short[attempt]
-
-
-def chains(steps: Mapping[Hashable, Floats]) -> list[list[Hashable]]:
+def chains(spans: Mapping[int, tuple[float, float]]) -> list[list[int]]:
     """Group parts into runs: each part but the first begins in the later half of the one before and goes beyond it."""
-    spans = {key: (np.nanmin(part), np.nanmax(part)) for key, part in steps.items() if not np.isnan(part).all()}
-    runs: list[list[Hashable]] = []
+    runs: list[list[int]] = []
     for key, (first, last) in sorted(spans.items(), key=lambda item: item[1]):
-        ending = []
-        for run in runs:
-            begin, end = spans[run[-1]]
-            if (begin + end) / 2 < first <= end + max(1.0, 0.1 * (end - begin)) and last > end:
-                ending.append(run)
+        ends = [(run, *spans[run[-1]]) for run in runs]
+        ending = [
+            run
+            for run, begin, end in ends
+            if (begin + end) / 2 < first <= end + max(1.0, 0.1 * (end - begin)) and last > end
+        ]
         # A part that continues several others belongs to none of them for certain.
         if len(ending) == 1:
             ending[0].append(key)

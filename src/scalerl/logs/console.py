@@ -85,7 +85,7 @@ class Record:
     tag: str = ""
 
 
-def console_rows(source: Source) -> list[Placed] | None:
+def console_rows(source: Source) -> Placed | None:
     """Return one row per record, with its step; None if the text holds no dict and not two other records."""
     lines = list(_lines(source))
     is_open = not source.text.rstrip("\0").endswith(("\n", "\r"))
@@ -101,7 +101,7 @@ def console_rows(source: Source) -> list[Placed] | None:
 def _lines(source: Source) -> Iterator[Line]:
     """Yield (line number, text) of each line, and of each part that a carriage return overwrites."""
     for at, line in enumerate(source.text.replace("\0", "").split("\n"), start=1):
-        source.spend(0)
+        source.spend()
         for part in (_ESCAPES.sub("", line) if "\x1b" in line else line).split("\r"):
             if part.strip():
                 yield at, _RAY.sub("", part, count=1) if "pid=" in part[:200] else part
@@ -132,14 +132,14 @@ def _evaluates(names: Iterable[str]) -> bool:
     return any(is_evaluation(name) and reward_rank(name) for name in names)
 
 
-def _as_rows(records: Sequence[Record], source: Source, num_lines: int) -> list[Placed]:
+def _as_rows(records: Sequence[Record], source: Source, num_lines: int) -> Placed:
     steps, origin = _steps(records)
     tags = Counter(record.tag for record in records)
     has_runs = len(tags) > 1 and min(tags.values()) >= _MIN_RECORDS_PER_TAG
     source.note("lines_taken", num=len(records), num_lines=num_lines, origin=origin)
     if origin == "counted":
         source.note("rows_counted", num=max(steps))
-    rows: list[Placed] = []
+    rows: Placed = []
     for record, step in zip(records, steps, strict=True):
         run = {"run": record.tag} if has_runs else {}
         coarse = {name: float(record.counters[name]) for name in ROLES["coarse"] if name in record.counters}
@@ -204,7 +204,7 @@ def _records(lines: Sequence[Line], is_open: bool, source: Source) -> Iterator[R
     """Yield what the lines record. Where the last line may be cut, its last value and its block are left out."""
     record, context, in_block, evaluates, is_bare = None, Counters(), False, False, False
     for at, (line_number, line) in enumerate(lines):
-        source.spend(0)
+        source.spend()
         if len(line) > (_MAX_RECORD if "{" in line else _MAX_PROSE):
             continue
         is_bar = _BAR.search(line) is not None

@@ -39,7 +39,7 @@ SENTENCES = {
     "rows_counted": "The log does not name its steps: compute is the number of the record, 1 to {num}.",
     "longest_history": "{file} is read: the longest of {num_files} histories.",
     "other_logs": "The folder holds one run in several logs: {file} is read, with {num} values of {y}; not {others}.",
-    "contained": "{files} hold the first part of {file} and are left out.",
+    "contained": "{file} holds the first part of {other} and is left out.",
     "evaluations_apart": "Rows are marked as training or evaluation: the evaluations are read as {columns}.",
     "one_column_per_run": "The table has one column per run: {columns}.",
     "one_column": "{others} and {column} are one column: no row has both.",
@@ -48,16 +48,16 @@ SENTENCES = {
         "{place} holds {num} attempts that each begin anew: they are separate curves (keep one with --where "
         "attempt=N, or pool with --seed attempt)."
     ),
-    "short_attempts": "{num} short attempts ({num_rows} rows) of {place} are left out: the run began anew after them.",
+    "short_attempts": "Short attempts ({num_rows} rows) of {place} are left out: the run began anew after them.",
     "superseded": (
         "The step goes from {from_step:g} to {to_step:g} at {place}, as where a run is resumed (restarts: {times}): "
         "{num} rows are left out. If they belong to another run, name the column of runs with --seed or --by."
     ),
-    "files_joined": "{files} are one run: each continues the one before (--by file keeps them apart).",
+    "files_joined": "{names} are one run: each continues the one before (--by file keeps them apart).",
     "seeds_by_name": "{names} are runs of one curve by their names (--by {column} keeps them apart).",
     "steps_per_epoch": "{step} begins anew in each of {num} values of {coarse}: the steps are counted through.",
     "runs_joined": "{names} of column {column} are one run: each begins at a later step of the one before it.",
-    "runs_apart": "Column {column} has {num} values, and each is a curve of its own (--seed {column} makes them one).",
+    "runs_apart": "Each value of {columns} is a curve of its own (--seed COLUMN makes them runs of one).",
     "runs_by_column": "Column {columns} names the runs of the curve.",
     "seed_has_too_many_values": "Column {columns} has too many values to name runs: all rows count as one run.",
     # which rows count
@@ -79,7 +79,7 @@ SENTENCES = {
     # in which unit
     "percent": "{y} runs from {low:g} to {high:g} and is read as per cent.",
     "own_scale": "{y} runs from {low:g} to {high:g}: it is fitted as it is, without limits (--y-scale 100: per cent).",
-    "clock_gaps": "{num} pauses of the clock ({hours:.3g} hours, the first before {place}) are left out of the hours.",
+    "clock_gaps": "{num} pauses of the clock ({hours:.3g} hours) are left out of the hours.",
     "counter_restarted": "{column} begins anew at {place}: what was spent before is added (restarts: {num}).",
     "summed": "{column} is the amount of each step: the amounts are added up.",
     "uneven_time": (

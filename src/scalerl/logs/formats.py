@@ -15,16 +15,18 @@ from scalerl.logs import trackers
 from scalerl.logs.console import console_rows
 from scalerl.logs.delimited import csv_rows
 from scalerl.logs.facts import Fact, fact
-from scalerl.logs.frame import Frame, Placed
+from scalerl.logs.frame import Frame, Placed, objects
+from scalerl.logs.names import FILE
 from scalerl.logs.objects import flatten, json_rows, jsonl_rows, loaded
 from scalerl.logs.places import Place, files_of, find, no_such_file, nothing_to_read, step_files, whole_kinds
-from scalerl.logs.plan import Plan, decide
+from scalerl.logs.plan import Plan
 from scalerl.logs.selection import Selection
 from scalerl.logs.source import Source
+from scalerl.logs.tidy import tidied
 
 _BATCH = ("completions_per_group", "groups_per_batch")  # what `scalerl plan --allocate` asks about
 
-Reader = Callable[[Source], list[Placed] | None]
+Reader = Callable[[Source], Placed | None]
 """Returns the rows of a source; None if it has another format."""
 
 
@@ -41,10 +43,14 @@ class Log:
     def noting(self, told: Fact) -> "Log":
         return replace(self, facts=(*self.facts, told))
 
-    def plan(self, selection: Selection | None = None, *, name: str = "", num_logs: int = 1) -> Plan:
-        """Take every decision about the log."""
-        given = selection or Selection()
-        return decide(self.path, self.kind, self.frame, given, facts=self.facts, name=name, num_logs=num_logs)
+    def plan(self, selection: Selection | None = None, name: str = "") -> Plan:
+        """Take every decision about the columns; InputError where one cannot be taken."""
+        asked = selection or Selection()
+        frame, facts = (self.frame, []) if self.kind == "run" else tidied(self.frame, asked)
+        file = {FILE: objects([name] * len(frame))}
+        frame = frame if FILE in frame else frame.having(file)
+        plan = Plan(path=self.path, kind=self.kind, frame=frame, asked=asked, facts=(*self.facts, *facts))
+        return plan.decided().checked()
 
     def planned(self) -> Plan | None:
         """Return the plan without options; None where something is not recognised."""
@@ -99,7 +105,7 @@ def _of_one_run(logs: Sequence[Log], folder: Path) -> Sequence[Log]:
 
 def _num_rewards(log: Log) -> int:
     plan = log.planned()
-    return 0 if plan is None else int(plan.measured.sum())
+    return 0 if plan is None else int(plan.frame.known(plan["y"]).sum())
 
 
 def _best_of(logs: Sequence[Log], folder: Path) -> Log:
@@ -114,7 +120,7 @@ def _best_of(logs: Sequence[Log], folder: Path) -> Log:
 
     best = max(logs, key=rank)
     plan, others = best.planned(), tuple(log.path.name for log in logs if log is not best)
-    y = plan and plan.column("y")
+    y = plan and plan["y"]
     told = fact("other_logs", file=best.path.name, num=_num_rewards(best), y=y, others=others)
     return replace(best, path=folder, facts=(told, *best.facts))
 
@@ -168,12 +174,12 @@ def _folder_log(folder: Path) -> Log | None:
     return None
 
 
-def starting_with(mark: bytes, reader: Callable[[Source], list[Placed]]) -> Reader:
+def starting_with(mark: bytes, reader: Callable[[Source], Placed]) -> Reader:
     """Return a reader of files that begin with a mark."""
     return lambda source: reader(source) if source.data.startswith(mark) else None
 
 
-def _events(source: Source) -> list[Placed] | None:
+def _events(source: Source) -> Placed | None:
     return trackers.event_rows(source) if trackers.holds_events(source) else None
 
 
@@ -192,7 +198,7 @@ def log_of_rows(path: Path, rows: Sequence[Placed]) -> Log:
     return Log(path=path, kind="run", frame=Source(path).framed(rows))
 
 
-def run_rows(folder: Path, name: str = store.EVALS) -> list[Placed]:
+def run_rows(folder: Path, name: str = store.EVALS) -> Placed:
     """Return the rows of a run folder that count, each with the run's seed and batch."""
     try:
         recipe = flatten(store.read_recipe(folder) or {})
@@ -207,7 +213,7 @@ def run_rows(folder: Path, name: str = store.EVALS) -> list[Placed]:
 
 def _study_log(folder: Path, files: Sequence[Path]) -> Log:
     """Return the evaluations of all runs of a study so far: arms are separate curves, seeds are runs of one curve."""
-    placed: list[Placed] = []
+    placed: Placed = []
     for run in (store.read_study(folder) or {}).get("runs", []):
         labels = {key: run.get(key) for key in ("arm", "seed")} if isinstance(run, Mapping) else {}
         place = folder / store.portable(str(run.get("folder"))) if labels else folder
@@ -247,15 +253,15 @@ def _file_inside(folder: Path, files: Sequence[Path]) -> Log | None:
 
 def _wandb_log(folder: Path, files: Sequence[Path]) -> Log | None:
     """Return the history of wandb's runs; None for a run of which only what it printed is there."""
-    source = Source(folder, files)
-    rows = trackers.wandb_rows(source)
+    source = Source(folder)
+    rows = trackers.wandb_rows(source, files)
     is_printed = any((file.parent / "files/output.log").is_file() for file in files)
     return None if is_printed and not rows else Log(path=folder, kind="wandb", frame=source.framed(rows))
 
 
 def _event_log(folder: Path, files: Sequence[Path]) -> Log:
-    source = Source(folder, files)
-    return Log(path=folder, kind="tensorboard", frame=source.framed(trackers.event_rows(source)))
+    source = Source(folder)
+    return Log(path=folder, kind="tensorboard", frame=source.framed(trackers.event_rows(source, files)))
 
 
 def _step_file_log(folder: Path, files: Sequence[Path]) -> Log | None:
@@ -264,7 +270,7 @@ def _step_file_log(folder: Path, files: Sequence[Path]) -> Log | None:
     Files of a step with other values of the same columns, as of two benchmarks, put their name before each column. A
     name of one step only, such as one with a date, tells nothing: of those the last one counts.
     """
-    source, contents = Source(folder, files), dict[tuple[str, int], dict[str, dict[str, Any]]]()
+    source, contents = Source(folder), dict[tuple[str, int], dict[str, dict[str, Any]]]()
     for file, step in step_files(folder).items():
         value = loaded(Source(file).data)
         if isinstance(value, dict):  # else it is still being written
@@ -272,7 +278,7 @@ def _step_file_log(folder: Path, files: Sequence[Path]) -> Log | None:
             contents.setdefault(step, {})[name.replace(str(step[1]), "").strip("-_ ")] = flatten(value)
     times = Counter(name for parts in contents.values() for name in parts)
     is_told = any(map(_differ, [[cells for name, cells in parts.items() if times[name] > 1] for parts in contents.values()]))
-    rows: list[Placed] = []
+    rows: Placed = []
     for (run, step), parts in contents.items():
         row: dict[str, Any] = {**({"run": run} if run else {}), "step": step}
         for name, cells in parts.items():

@@ -1,7 +1,7 @@
 """`Frame`: the rows of a log as columns, with the place in the log that each row comes from.
 
 A column is an array of floats (NaN: not measured) or of words ("": none). Numbers may be written as people and
-spreadsheets write them: 0.25, 0,25, 1.234,5, 1,234.5, 25 %.
+spreadsheets write them: 0.25, 1,234.5, 25 %.
 """
 
 import math
@@ -17,30 +17,29 @@ from scalerl.errors import printable
 
 Cells = NDArray[Any]
 """Floats, or objects that are all str."""
+Words = NDArray[np.object_]
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.intp]
-Placed = tuple[str, Mapping[str, Any]]
-"""A row and its place in the log, such as 'line 12'."""
+Columns = Mapping[str, Cells]
+Names = Sequence[str]
+Row = Mapping[str, Any]
+Placed = list[tuple[str, Row]]
+"""Rows, each with its place in the log, such as 'line 12'."""
 
 MAX_NAME = 200
 _MAX_NUMBER = 64
-_MAX_PLACES = 5
 _ABSENT = frozenset({"", "none", "null", "na", "n/a", "#n/a", "-", "nan"})
-# 1,234.5 and 0,25 and 1.234,5: a group of thousands does not begin with 0, so that 0.250 is a quarter.
-_COMMA_GROUPS = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
-_DOT_GROUPS = re.compile(r"[-+]?[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?")
-_DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+(?:[eE][-+]?\d+)?")
-# A step as ms-swift writes it, '5/400', and as folders are named, 'checkpoint-5'.
-_STEP = re.compile(r"(?:[A-Za-z][A-Za-z_ -]*+)?(\d{1,15})(?:\s*/\s*\d+)?")
+# A group of thousands does not begin with 0.
+_GROUPS = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
     """Columns of equal length, and the origin of each row."""
 
-    columns: Mapping[str, Cells]
-    origin: NDArray[np.object_]
+    columns: Columns
+    origin: Words
 
     def __len__(self) -> int:
         return len(self.origin)
@@ -48,27 +47,25 @@ class Frame:
     def __contains__(self, column: str) -> bool:
         return column in self.columns
 
-    def numbers(self, column: str | None) -> Floats:
-        """Return a column as floats, NaN for what is no number; all NaN if it is missing or mostly words."""
-        cells = self.columns.get(column or "", np.full(len(self), np.nan))
-        if cells.dtype == np.float64:
-            return cells
-        values = as_numbers(cells.tolist())
-        is_numeric = 2 * np.isfinite(values).sum() > (cells != "").sum()
-        return values if is_numeric else np.full(len(self), np.nan)
-
-    def words(self, column: str | None) -> NDArray[np.object_]:
-        """Return a column as labels, "" for what was not logged: 7.0 is '7'."""
-        cells = self.columns.get(column or "", np.full(len(self), "", dtype=object))
-        return objects(map(label, cells.tolist())) if cells.dtype == np.float64 else cells
-
-    def has(self, column: str | None) -> Mask:
-        """Return which rows have anything in a column."""
-        cells = self.columns.get(column or "", np.full(len(self), np.nan))
-        return ~np.isnan(cells) if cells.dtype == np.float64 else cells != ""
-
     def is_words(self, column: str) -> bool:
-        return self.columns[column].dtype != np.float64
+        return column in self.columns and self.columns[column].dtype != np.float64
+
+    def numbers(self, column: str) -> Floats:
+        """Return a column as floats, NaN for what is no number; all NaN if it is missing or mostly words."""
+        nothing = np.full(len(self), np.nan)
+        cells = self.columns.get(column, nothing)
+        if not self.is_words(column):
+            return cells
+        values = np.array([number(cell) for cell in cells])
+        return values if 2 * np.isfinite(values).sum() > (cells != "").sum() else nothing
+
+    def words(self, column: str) -> Words:
+        """Return a column as labels, "" for what was not logged: 7.0 is '7'."""
+        return self.columns[column] if self.is_words(column) else objects(map(label, self.numbers(column).tolist()))
+
+    def known(self, column: str) -> Mask:
+        """Return which rows have a finite number in a column."""
+        return np.isfinite(self.numbers(column))
 
     def groups(self, columns: Iterable[str]) -> Rows:
         """Return a number for each row, equal for rows that agree in these columns."""
@@ -79,20 +76,16 @@ class Frame:
         """Return some of the rows, by mask or index."""
         return Frame({name: cells[which] for name, cells in self.columns.items()}, self.origin[which])
 
-    def having(self, columns: Mapping[str, Cells]) -> "Frame":
+    def having(self, columns: Columns) -> "Frame":
         """Return the frame with more columns."""
         return replace(self, columns={**self.columns, **columns})
 
-    def without(self, columns: Iterable[str]) -> "Frame":
-        gone = set(columns)
-        return replace(self, columns={name: cells for name, cells in self.columns.items() if name not in gone})
-
-    def where(self, which: Any) -> str:
-        """Return the places of rows for a message: 'line 3, line 5 and 2 more'."""
-        return listed(list(dict.fromkeys(self.origin[which])), _MAX_PLACES)
+    def without(self, gone: Iterable[str]) -> "Frame":
+        kept = dict.fromkeys(self.columns.keys() - set(gone))
+        return replace(self, columns={name: self.columns[name] for name in self.columns if name in kept})
 
 
-def frame_of(rows: Sequence[Placed], *, decimal_comma: bool = False) -> Frame:
+def frame_of(rows: Placed) -> Frame:
     """Return rows as a frame; numbers that are written as text become numbers where the whole column is."""
     filled: dict[str, tuple[list[int], list[Any]]] = {}
     for at, (_, row) in enumerate(rows):
@@ -102,87 +95,47 @@ def frame_of(rows: Sequence[Placed], *, decimal_comma: bool = False) -> Frame:
             values.append(value)
     columns: dict[str, Cells] = {}
     for at, (name, (places, values)) in enumerate(filled.items(), start=1):
-        cells = _cells(values, decimal_comma=decimal_comma)
-        column = np.full(len(rows), np.nan if cells.dtype == np.float64 else "", dtype=cells.dtype)
+        cells = _cells(values)
+        column = np.full(len(rows), "" if cells.dtype == object else np.nan, dtype=cells.dtype)
         column[places] = cells
         columns.setdefault(clean(str(name)) or f"column {at}", column)
     return Frame(columns, objects(place for place, _ in rows))
 
 
+def _cells(values: list[Any]) -> Cells:
+    """Return a column: floats if everything in it is a number, else words."""
+    words = ["" if value is None else value if type(value) in (int, float) else clean(label(value)) for value in values]
+    words = ["" if str(word).strip().lower() in _ABSENT else word for word in words]
+    numbers = np.array([number(word) for word in words])
+    is_number = np.array([word == "" for word in words]) | (numbers == numbers)
+    return numbers if is_number.all() else objects(map(label, words))
+
+
 def concatenated(frames: Sequence[Frame]) -> Frame:
     """Return the rows of several frames, one after the other."""
-    names = dict.fromkeys(name for frame in frames for name in frame.columns)
     columns: dict[str, Cells] = {}
-    for name in names:
-        parts = [frame.numbers(name) for frame in frames]
-        is_words = any(name in frame and frame.is_words(name) for frame in frames)
-        columns[name] = np.concatenate([frame.words(name) for frame in frames] if is_words else parts)
+    for name in dict.fromkeys(name for frame in frames for name in frame.columns):
+        is_words = any(frame.is_words(name) for frame in frames)
+        columns[name] = np.concatenate([frame.words(name) if is_words else frame.numbers(name) for frame in frames])
     return Frame(columns, np.concatenate([frame.origin for frame in frames]))
 
 
-def _cells(values: list[Any], *, decimal_comma: bool) -> Cells:
-    """Return a column: floats if everything in it is a number, else words."""
-    kinds = set(map(type, values))
-    if kinds <= {int, float, type(None)}:
-        return np.array([math.nan if value is None else number(value) for value in values], dtype=np.float64)
-    texts = ["" if value is None or isinstance(value, list | dict) else clean(label(value)) for value in values]
-    texts = ["" if text.strip().lower() in _ABSENT else text for text in texts]
-    numbers = as_numbers(texts, decimal_comma=decimal_comma)
-    is_read = ~np.isnan(numbers) == np.array([text != "" for text in texts])
-    return numbers if is_read.all() else objects(texts)
-
-
-# Numbers
-
-
 def number(value: Any) -> float:
-    """Return a number, also one that is written as text; NaN for anything else."""
-    if isinstance(value, str) and (len(value) > _MAX_NUMBER or "_" in value):
-        return math.nan
+    """Return a number, also one that is written as text, as 1,234.5 or 25 %; NaN for anything else."""
+    if not isinstance(value, str):
+        return _as_float(value)
+    text = value.strip() if len(value) <= _MAX_NUMBER and "_" not in value else ""
+    bare = text.rstrip("% ")
+    return _as_float(bare.replace(",", "") if _GROUPS.fullmatch(bare) else bare) / (100 if bare != text else 1)
+
+
+def _as_float(value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
         return math.nan
     except OverflowError:  # an integer beyond floats
         return math.inf
-
-
-def as_numbers(texts: Sequence[str], *, decimal_comma: bool = False) -> Floats:
-    """Return the numbers of a column of texts, NaN for a text that is not one.
-
-    In a table whose decimals are commas a dot groups thousands: 1.000 is a thousand there.
-    """
-    written = [text.strip() for text in texts]
-    is_percent = all(text.endswith("%") for text in written if text) and any(written)
-    written = [text.rstrip("% ") for text in written] if is_percent else written
-    dots = [text for text in written if "." in text]
-    if decimal_comma and (any("," in text for text in written) or all(map(_DOT_GROUPS.fullmatch, dots))):
-        written = list(map(_with_point, written))
-    plain = [text.replace(",", "") if _COMMA_GROUPS.fullmatch(text[:_MAX_NUMBER]) else text for text in written]
-    return np.array(list(map(number, plain)), dtype=np.float64) / (100 if is_percent else 1)
-
-
-def _with_point(text: str) -> str:
-    """Return 1.234,5 as 1234.5; as it is where commas group."""
-    plain = text.replace(".", "") if _DOT_GROUPS.fullmatch(text[:_MAX_NUMBER]) else text
-    return plain.replace(",", ".") if plain.count(",") <= 1 else text
-
-
-def has_decimal_commas(cells: Iterable[str]) -> bool:
-    """Return whether decimals are commas: 0,25 is proof, 1,200 only in a table without decimal points such as 0.25."""
-    texts = [cell.strip().removesuffix("%").rstrip() for cell in cells if len(cell) <= _MAX_NUMBER]
-    commas = [text for text in texts if _DECIMAL_COMMA.fullmatch(text)]
-    has_points = any("." in text and not _DOT_GROUPS.fullmatch(text) and number(text) == number(text) for text in texts)
-    return any(not has_points or not _COMMA_GROUPS.fullmatch(text) for text in commas)
-
-
-def steps_of(words: Sequence[str]) -> Floats:
-    """Return the steps in words such as 'checkpoint-5' and '5/400', NaN for words without one."""
-    matches = [_STEP.fullmatch(word[:MAX_NAME]) for word in words]
-    return np.array([float(match[1]) if match else math.nan for match in matches])
-
-
-# Labels
 
 
 def label(value: Any) -> str:
@@ -194,18 +147,16 @@ def label(value: Any) -> str:
 
 def clean(text: str) -> str:
     """Return a name or word of a log without what a terminal or browser would obey."""
-    if text.isprintable() and len(text) <= MAX_NAME:
-        return text
-    return printable(text[:MAX_NAME]).strip()
+    return text if text.isprintable() and len(text) <= MAX_NAME else printable(text[:MAX_NAME]).strip()
 
 
-def listed(items: Sequence[str], most: int = 12) -> str:
+def listed(items: Names, most: int = 12) -> str:
     """Join names for a message: 'a, b, c', at most so many of them."""
-    shown = ", ".join(items[:most])
-    return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(items[:most]) + more
 
 
-def objects(values: Iterable[Any]) -> NDArray[np.object_]:
+def objects(values: Iterable[Any]) -> Words:
     return np.fromiter(values, dtype=object)
 
 

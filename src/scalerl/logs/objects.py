@@ -8,17 +8,16 @@ a step and the most rows is read, together with those that lie at the same depth
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from scalerl.errors import InputError
 from scalerl.logs.columns import are_splits, has_role, is_measured, reward_rank, with_role
-from scalerl.logs.frame import Placed
+from scalerl.logs.frame import Placed, Row
 from scalerl.logs.source import Source
 
-Row = Mapping[str, Any]
+Labels = dict[str, str]
 
 _MAX_DEPTH = 8
 # Objects that some loggers put the metrics of a row into: verl's {"step": 1, "data": {...}}, events with "metrics".
@@ -26,8 +25,7 @@ _WRAPPERS = frozenset({"data", "metrics", "payload", "values"})
 # Points as lists of numbers; those with three are what tensorboard's page saves.
 _POINTS = {2: ("step", "value"), 3: ("wall_time", "step", "value")}
 _STEP_KEY = re.compile(r"(?:[A-Za-z][A-Za-z_ -]*+)?(\d{1,12})")
-_MIN_NUMBERS = 3
-_SCALARS = {int, float, str, bool, type(None)}
+_MIN_VALUES = 3
 _NUMBERS = {int, float, type(None)}
 
 
@@ -62,140 +60,101 @@ def loaded(text: Any) -> Any:
 # One document
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows somewhere in a document."""
+class Table(NamedTuple):
+    """Rows somewhere in a document, and what stands above them."""
 
-    rows: Sequence[Row]
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """What stands above the rows: column and word."""
-    are_lists: bool = False
-    """Whether they were lists of values, whose places are the steps where no others are given."""
-
-    def placed(self, counted: bool) -> list[Row]:
-        """Return the rows with their labels; their number is the step where they are counted."""
-        return [
-            {**self.labels, **({"step": at} if counted else {}), **row} for at, row in enumerate(self.rows, start=1)
-        ]
+    rows: list[Row]
+    labels: Labels
+    are_values: bool = False
+    """Whether they were a list of values, whose places are the steps where no others are given."""
 
 
-def json_rows(source: Source) -> list[Placed] | None:
+def json_rows(source: Source) -> Placed | None:
     """Return the rows of one JSON document; None if it is not one."""
     body = source.text.strip()
-    if body[:1] not in ("{", "["):
-        return None
-    try:
-        document = json.loads(body)
-    except ValueError as fault:
-        if body[0] == "{" or not re.match(r"\[\s*[{\[\]]", body):
-            return None
-        where = f", line {fault.lineno}" if isinstance(fault, json.JSONDecodeError) else ""
-        reason = getattr(fault, "msg", fault)
-        raise InputError(f"{source.path}{where}: not JSON ({reason}); repair or remove it.") from None
-    found = list(_tables(document, ()))
-    if not found:
-        return _without_table(source, document)
+    document = loaded(body) if body[:1] in ("{", "[") else None
+    if document is None and re.match(r"\[\s*[{\[\]]", body):
+        raise InputError(f"{source.path} begins as a JSON list, but is not JSON: repair it.")
+    if document is None or (isinstance(document, dict) and "\n" not in body and not list(_tables(document))):
+        return None  # lines of objects, perhaps
     depths: dict[tuple[str, ...], list[Table]] = {}
-    for table in found:
+    for table in _tables(document):
         source.spend(len(table.rows))
         depths.setdefault(tuple(table.labels), []).append(table)
-    best = max(depths.values(), key=_fitness)
+    if not depths and not _is_empty(document):
+        raise InputError(f"{source.path} is JSON, but holds no list of rows, lists of equal length or values by step.")
+    tables = max(depths.values(), key=_fitness, default=[])
     # A label that all tables share tells nothing.
-    constant = {name for name in best[0].labels if len({table.labels[name] for table in best}) == 1}
-    best = [replace(table, labels=_without(table.labels, constant)) for table in best]
-    counted = not _has_step(best) and (best[0].are_lists or _has_reward(best))
-    if counted:
-        source.note("rows_counted", num=max(len(table.rows) for table in best))
-    rows = [row for table in best for row in table.placed(counted)]
+    told = [name for name in (tables[0].labels if tables else ()) if len({table.labels[name] for table in tables}) > 1]
+    is_counted = _fitness(tables)[0] == 2 or any(table.are_values for table in tables if not _fitness(tables)[0] % 2)
+    rows: list[Row] = []
+    for table in tables:
+        labels = {name: table.labels[name] for name in told}
+        rows += [labels | ({"step": at} if is_counted else {}) | row for at, row in enumerate(table.rows, start=1)]
+    if is_counted:
+        source.note("rows_counted", num=max(len(table.rows) for table in tables))
     return [(f"row {at}", row) for at, row in enumerate(rows, start=1)]
 
 
-def _without_table(source: Source, document: Any) -> list[Placed] | None:
-    if document == [] or (isinstance(document, dict) and document.get("log_history") == []):
-        return []
-    if isinstance(document, dict) and "\n" not in source.text.strip():
-        return None  # the first of many lines, perhaps
-    raise InputError(
-        f"{source.path} is JSON, but holds neither a list of rows, nor lists of equal length, nor values by step."
-    )
+def _is_empty(document: Any) -> bool:
+    return document == [] or (isinstance(document, dict) and [] in document.values())
 
 
-def _without(labels: Mapping[str, str], gone: set[str]) -> dict[str, str]:
-    return {name: word for name, word in labels.items() if name not in gone}
+def _fitness(tables: list[Table]) -> tuple[int, int]:
+    """Return 3 for tables with a reward and a step, 2 for a reward and 1 for a step alone, and the number of rows."""
+    names = {name for table in tables for row in table.rows for name in row}
+    values = {name: {str(row.get(name)) for table in tables for row in table.rows} for name in names if reward_rank(name)}
+    # A reward that has hardly two values is a right or wrong answer.
+    is_reward = any(len(each) >= _MIN_VALUES for each in values.values())
+    return 2 * is_reward + bool(with_role(names, "step", "coarse")), sum(len(table.rows) for table in tables)
 
 
-def _has_step(tables: Sequence[Table]) -> bool:
-    return bool(with_role({name for table in tables for row in table.rows for name in row}, "step", "coarse"))
-
-
-def _has_reward(tables: Sequence[Table]) -> bool:
-    """Return whether a column of reward is there that is more than right or wrong answers."""
-    values: dict[str, set[Any]] = {}
-    for row in (row for table in tables for row in table.rows):
-        for name in row:
-            if reward_rank(name):
-                values.setdefault(name, set()).add(str(row[name]))
-    return any(len(words) >= _MIN_NUMBERS for words in values.values())
-
-
-def _fitness(tables: Sequence[Table]) -> tuple[int, int]:
-    is_reward, is_step = _has_reward(tables), _has_step(tables)
-    return 2 * is_reward + (is_reward and is_step), sum(len(table.rows) for table in tables)
-
-
-def _tables(value: Any, path: tuple[str, ...], labels: Mapping[str, str] | None = None) -> Iterator[Table]:
+def _tables(value: Any, path: tuple[str, ...] = (), labels: Labels = {}) -> Iterator[Table]:  # noqa: B006
     """Yield the tables in a value, under the keys of `path`."""
-    labels = labels or {}
-    if len(path) > _MAX_DEPTH:
-        return
-    kinds = set(map(type, value)) if isinstance(value, list) else set()
+    kinds = set(map(type, value)) if isinstance(value, list) and len(path) <= _MAX_DEPTH else set()
     if kinds == {dict}:
         yield Table([metrics_of(row) for row in value], labels)
         for row in value:
             words = {name: cell for name, cell in row.items() if isinstance(cell, str)}
-            yield from _tables_inside(row, path, {**labels, **words})
+            yield from _tables_in(row, path, {**labels, **words})
     elif kinds == {list} and all(len(row) in _POINTS and set(map(type, row)) <= _NUMBERS for row in value):
-        points = [dict(zip(_POINTS[len(row)], row, strict=True)) for row in value]
-        yield _series(points, path, labels)
-    elif kinds <= _NUMBERS and len(kinds - {type(None)}) > 0 and len(value) >= _MIN_NUMBERS:
-        yield replace(_series([{"value": cell} for cell in value], path, labels), are_lists=True)
-    elif isinstance(value, dict):
-        yield from _tables_inside(value, path, labels)
+        yield _series([dict(zip(_POINTS[len(row)], row, strict=True)) for row in value], path, labels)
+    elif kinds and kinds <= _NUMBERS and len(value) >= _MIN_VALUES:
+        yield _series([{"value": cell} for cell in value], path, labels)._replace(are_values=True)
+    elif isinstance(value, dict) and len(path) <= _MAX_DEPTH:
+        yield from _tables_in(value, path, labels)
 
 
-def _tables_inside(value: Row, path: tuple[str, ...], labels: Mapping[str, str]) -> Iterator[Table]:
+def _tables_in(value: Row, path: tuple[str, ...], labels: Labels) -> Iterator[Table]:
     """Yield the tables in an object: a map from step to value, columns, and what lies under its keys."""
     steps = [_STEP_KEY.fullmatch(key) for key in value]
     if steps and all(steps):
-        cells = list(value.values())
-        rows = [metrics_of(cell) if isinstance(cell, dict) else {"value": cell} for cell in cells]
-        if set(map(type, cells)) <= {dict, *_NUMBERS}:
-            yield _series([{"step": int(step[1]), **row} for step, row in zip(steps, rows, strict=True) if step], path, labels)
+        rows = [metrics_of(cell) if isinstance(cell, dict) else {"value": cell} for cell in value.values()]
+        yield _series([{"step": int(step[1]), **row} for step, row in zip(steps, rows, strict=True) if step], path, labels)
         return
-    lists = {key: cells for key, cells in _lists(value).items() if set(map(type, cells)) <= _SCALARS}
+    lists = _lists(value)
     for length in dict.fromkeys(map(len, lists.values())):
         columns = {key: cells for key, cells in lists.items() if len(cells) == length > 0}
         if len(columns) > 1 or any(map(is_measured, columns)):
-            rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-            yield Table(rows, labels, are_lists=True)
+            yield Table([dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], labels, True)
         elif columns:
             yield from _tables(next(iter(columns.values())), (*path, *columns), labels)
     inner = {key: part for key, part in value.items() if isinstance(part, dict | list) and key not in lists}
+    column = "split" if are_splits(inner) else path[-1] if path else "run"
     for key, part in inner.items():
-        column = "split" if are_splits(inner) else path[-1] if path else "run"
-        above = {} if is_measured(key) else {column: key}
-        yield from _tables(part, (*path, key), {**labels, **above})
+        yield from _tables(part, (*path, key), labels if is_measured(key) else {**labels, column: key})
 
 
 def _lists(value: Row) -> dict[str, list[Any]]:
-    """Return the lists of an object; objects by row, as pandas writes columns, are lists too."""
-    by_row = [part for part in value.values() if isinstance(part, dict) and all(map(str.isdecimal, part))]
+    """Return the lists of plain values in an object; objects by row, as pandas writes columns, are lists too."""
+    by_row = {key: [*part.values()] for key, part in value.items() if isinstance(part, dict) and all(map(str.isdecimal, part))}
     if len(by_row) == len(value) and any(has_role(key, "step", "coarse") for key in value):
-        return {key: list(part.values()) for key, part in value.items()}
-    return {key: part for key, part in value.items() if isinstance(part, list)}
+        return by_row
+    lists = {key: part for key, part in value.items() if isinstance(part, list)}
+    return {key: part for key, part in lists.items() if set(map(type, part)) <= {*_NUMBERS, str, bool}}
 
 
-def _series(rows: Sequence[Row], path: tuple[str, ...], labels: Mapping[str, str]) -> Table:
+def _series(rows: list[Row], path: tuple[str, ...], labels: Labels) -> Table:
     """Return values under a key: it is the name of what was measured, or of a run."""
     name = path[-1] if path else ""
     if is_measured(name):
@@ -211,12 +170,12 @@ _MAX_LINE = 131_072
 _MAX_TRIES = 50
 
 
-def jsonl_rows(source: Source) -> list[Placed] | None:
+def jsonl_rows(source: Source) -> Placed | None:
     """Return one row per object, on one line or on several; what was cut while it was written is left out."""
-    if not re.match(r'\s*\{\s*(?:"|\}|$)', source.head):
-        return None
     text, decode = source.text, json.JSONDecoder().raw_decode
-    rows: list[Placed] = []
+    if not re.match(r'\s*\{\s*(?:"|\}|$)', text):
+        return None
+    rows: Placed = []
     bad: list[int] = []
     after = end = last = 0
     for at, line in enumerate(text.split("\n"), start=1):
@@ -224,7 +183,7 @@ def jsonl_rows(source: Source) -> list[Placed] | None:
         if begin < end or not line.strip():
             continue  # within the object before
         for match in islice(_OBJECT.finditer(line[:_MAX_LINE]), _MAX_TRIES):
-            source.spend(0)
+            source.spend()
             try:
                 row, stop = decode(text, begin + match.start())
             except (ValueError, RecursionError):

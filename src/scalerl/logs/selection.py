@@ -4,6 +4,8 @@ import difflib
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from scalerl.errors import InputError
 from scalerl.logs.frame import Frame, Mask, label, listed, number
 
@@ -36,46 +38,53 @@ class Selection:
 
     def __post_init__(self) -> None:
         if self.gpus is not None and not 0 < self.gpus < float("inf"):
-            raise InputError(
-                f"--gpus {self.gpus:g} is not a number of GPUs: give how many the run used, such as --gpus 8."
-            )
+            raise InputError(f"--gpus {self.gpus:g} is not a number of GPUs: give how many the run used.")
 
     @property
-    def named(self) -> dict[str, str]:
-        """The columns that options name, and the option."""
-        conditions = {column: "--where" for column, _ in (*self.where_not, *self.where)}
-        held = {self.holdout[0]: "--holdout"} if self.holdout else {}
-        single = {self.seed: "--seed", self.y: "--y", self.x: "--x"}
-        everything = conditions | held | dict.fromkeys(self.by, "--by") | single
-        return {column: option for column, option in everything.items() if column is not None}
+    def conditions(self) -> dict[Condition, str]:
+        """The conditions, and the option of each."""
+        held = {self.holdout: "--holdout"} if self.holdout else {}
+        return {**dict.fromkeys(self.where, "--where"), **dict.fromkeys(self.where_not, "--where"), **held}
 
     @property
-    def separating(self) -> set[str]:
-        """The columns that options name as what tells rows apart."""
-        held = [self.holdout[0]] if self.holdout else []
-        return {*self.by, *held, *(column for column, _ in self.where), *([self.seed] if self.seed else [])}
+    def columns(self) -> dict[str, str]:
+        """The columns that options name, and the option of each."""
+        named = {column: option for (column, _), option in self.conditions.items()} | dict.fromkeys(self.by, "--by")
+        named |= {name: option for name, option in ((self.seed, "--seed"), (self.y, "--y"), (self.x, "--x")) if name}
+        return named
+
+    def selected(self, frame: Frame) -> Mask:
+        """Return the rows that the filters keep."""
+        kept = [matching(frame, condition) for condition in self.where]
+        return np.logical_and.reduce([np.ones(len(frame), dtype=bool), *kept, *(~matching(frame, each) for each in self.where_not)])
 
 
 def matching(frame: Frame, condition: Condition) -> Mask:
     """Return which rows hold a value as it is written on the command line: 1 is "1.0", true is "True"."""
     column, wanted = condition
-    value = number(wanted)
-    accepted = {wanted, label(value) or wanted, *({"true", "false"} & {wanted.lower()})}
-    return frame.has(column) & [word in accepted for word in frame.words(column)]
+    accepted = {wanted, label(number(wanted)) or wanted, *({"true", "false"} & {wanted.lower()})}
+    return np.array([word in accepted for word in frame.words(column)], dtype=bool)
 
 
-def check_columns(frame: Frame, selection: Selection, place: str) -> None:
-    """Raise InputError where an option names a column that is not there."""
-    for column, option in selection.named.items():
+def check(frame: Frame, selection: Selection, place: str) -> None:
+    """Raise InputError where an option names a column that is not there, or a value that no row has."""
+    for column, option in selection.columns.items():
         if column not in frame:
             raise InputError(f"{place} has no column {column!r} ({option}): {_hint(frame, column)}.")
+    for column, value in selection.conditions:
+        if (column, value) not in selection.where_not and not matching(frame, (column, value)).any():
+            values = listed([word for word in dict.fromkeys(frame.words(column)) if word])
+            raise InputError(
+                f"{selection.conditions[column, value]} {column}={value} matches no row of {place}: the values there "
+                f"are {values}."
+            )
 
 
 def _hint(frame: Frame, column: str) -> str:
     """Return which columns there are, the similar ones first."""
     names = list(frame.columns)
     close = difflib.get_close_matches(column, names, n=3, cutoff=0.6)
-    close += [name for name in names if column.lower() in name.lower() and name not in close]
+    close += [name for name in names if column.lower() in name.lower()]
     hint = f"did you mean {close[0]!r}? It" if close else "it"
     hint = "--gpus N builds it from the log's clock; it" if column == "gpu_hours" and "hours" in frame else hint
     return f"{hint} has {listed(list(dict.fromkeys([*close, *names])))}"

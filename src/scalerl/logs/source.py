@@ -7,7 +7,6 @@ import os
 import select
 import time
 import zlib
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -27,40 +26,38 @@ _MAX_UNPACKED = 64 << 20
 _MAX_VALUES = 3_000_000
 _MAX_CELLS = 20_000_000
 _MAX_SECONDS = 60.0
-_HEAD = 400
-_BEFORE_TEXT = b"\0" + codecs.BOM_UTF8 + codecs.BOM_UTF16
 # Control characters that text does not hold; NUL is apart, since console output of several processes may hold some.
 _BINARY = bytes(set(range(32)) - {0, 7, 8, 9, 10, 11, 12, 13, 27})
 
 
 class Source:
-    """A file or folder that is being read: its content, loaded when first asked for, and facts about it.
+    """A file that is being read: its content, loaded when first asked for, and facts about it.
 
     A damaged or hostile file ends in a sentence, not in a full memory or a hang.
     """
 
-    def __init__(self, path: Path, files: Sequence[Path] = ()) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.files = files or (path,)
-        """The files of a folder that its format takes; of a file, itself."""
         self.facts: list[Fact] = []
-        self.decimal_comma = False
-        """Whether 0,25 is a quarter."""
-        self._values = 0.0
+        self._values = 0
         self._until = time.process_time() + _MAX_SECONDS
 
-    def spend(self, values: float = 1) -> None:
+    def limit(self, num: float, most: float, what: str) -> None:
+        """Raise InputError for more than a limit."""
+        if num > most:
+            raise InputError(f"{self.path} has more than {most:,} {what}, which is the limit: keep what you need.")
+
+    def spend(self, values: int = 0) -> None:
         """Count what was read; raise InputError beyond the limits."""
         self._values += values
-        if self._values > _MAX_VALUES:
-            raise InputError(f"{self.path} holds more than {_MAX_VALUES:,} values: keep the columns and rows you need.")
+        self.limit(self._values, _MAX_VALUES, "values")
         if time.process_time() > self._until:
             raise InputError(f"{self.path} takes longer than {_MAX_SECONDS:g} s to read: give a shorter file.")
 
     def note(self, kind: str, **values: Any) -> None:
         self.facts.append(fact(kind, **values))
 
-    def framed(self, rows: Sequence[Placed]) -> Frame:
+    def framed(self, rows: Placed) -> Frame:
         """Return rows as a frame; InputError for none, or for too many columns."""
         if not rows:
             raise InputError(f"{self.path} holds no rows yet: wait until the run has logged something.")
@@ -68,30 +65,15 @@ class Source:
         for _, row in rows:
             self.spend(len(row) + 1)
             names.update(row)
-            self.check_columns(len(names))
-        if len(names) * len(rows) > _MAX_CELLS:
-            raise InputError(
-                f"{self.path} has {len(rows):,} rows and {len(names):,} columns, and {_MAX_CELLS:,} cells are the "
-                "limit: keep the columns you need."
-            )
-        return frame_of(rows, decimal_comma=self.decimal_comma)
-
-    def check_columns(self, num: int) -> None:
-        if num > MAX_COLUMNS:
-            raise InputError(
-                f"{self.path} has more than {MAX_COLUMNS:,} columns, which is the limit: keep the ones you need."
-            )
+            self.limit(len(names), MAX_COLUMNS, "columns")
+        self.limit(len(names) * len(rows), _MAX_CELLS, "cells")
+        return frame_of(rows)
 
     @cached_property
     def data(self) -> bytes:
         """The content of a file, unpacked."""
         data = bounded_bytes(self.path)
         return _unpacked(self.path, data) if data[:2] == b"\x1f\x8b" else data
-
-    @cached_property
-    def head(self) -> str:
-        """The beginning of the content, as far as it is text."""
-        return self.data.lstrip(_BEFORE_TEXT)[:_HEAD].replace(b"\0", b"").decode("latin-1")
 
     @cached_property
     def text(self) -> str:
@@ -101,9 +83,9 @@ class Source:
 
 def bounded_bytes(path: Path) -> bytes:
     """Return the content of a file that is not too large to hold."""
-    size = path.stat().st_size
-    if size > _MAX_BYTES:
-        raise InputError(f"{path} has {size / 2**20:.0f} MiB, and {_MAX_BYTES >> 20} is the limit: cut it into parts.")
+    size = path.stat().st_size >> 20
+    if size > _MAX_BYTES >> 20:
+        raise InputError(f"{path} has {size} MiB, and {_MAX_BYTES >> 20} is the limit: cut it into parts.")
     return path.read_bytes() if path.is_file() else _piped(path)
 
 
@@ -140,7 +122,7 @@ def _decoded(path: Path, data: bytes) -> str:
         raise InputError(f"{path} is empty: give a file with at least a header and a few rows.")
     if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return data.decode("utf-16", errors="replace")
-    even, odd = (data[begin:4000:2].count(0) / max(len(data[begin:4000:2]), 1) for begin in (0, 1))
+    even, odd = (data[begin:4000:2].count(0) / (1 + len(data[:4000]) // 2) for begin in (0, 1))
     if abs(even - odd) > 0.8 and len(data) > 16:
         return data.decode("utf-16-be" if even > odd else "utf-16-le", errors="replace")
     # Output of several processes may hold NUL bytes, and a file that was cut while it was written begins with many.

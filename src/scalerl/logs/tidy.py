@@ -4,6 +4,7 @@ Each function takes a frame and the options, and returns another frame with the 
 frame does not have that shape. A column that an option names stays as it is.
 """
 
+import re
 from collections import Counter
 
 import numpy as np
@@ -17,56 +18,47 @@ from scalerl.logs.source import MAX_COLUMNS
 
 Reshaped = tuple[Frame, Fact | None] | None
 
+VALUE = "value"
 _SEPARATOR = " - "
 _COMPANIONS = ("__MIN", "__MAX")
 # Columns of one metric have peaks within this factor.
 _ALIKE = 10.0
-VALUE = "value"
+# A step as ms-swift writes it, '5/400', and as folders are named, 'checkpoint-5'.
+_STEP = re.compile(r"(?:[A-Za-z][A-Za-z_ -]*+)?(\d{1,15})(?:\s*/\s*\d+)?")
 
 
 def tidied(frame: Frame, asked: Selection) -> tuple[Frame, list[Fact]]:
     """Return a frame with one row per run and step, in the order in which the rows were logged."""
-    facts: list[Fact] = []
-    for reshape in (one_metric_per_row, one_column_per_run, evaluations_apart, two_prefixes, in_order):
-        if reshaped := reshape(frame, asked):
-            frame = reshaped[0]
-            facts += [reshaped[1]] if reshaped[1] else []
-    return frame, facts
+    facts: list[Fact | None] = []
+    for reshape in (one_metric_per_row, one_column_per_run, evaluations_apart, two_prefixes, steps_in_words, in_order, epochs):
+        frame, told = reshape(frame, asked) or (frame, None)
+        facts.append(told)
+    return frame, [told for told in facts if told]
+
+
+def first(frame: Frame, *roles: str) -> str:
+    """Return the first column that has one of these roles by its name; "" if there is none."""
+    return next(iter(with_role(frame.columns, *roles)), "")
 
 
 def one_metric_per_row(frame: Frame, asked: Selection) -> Reshaped:
     """A table with a column of names and a column of values gets a column for each name."""
-    roles = [next(iter(with_role(frame.columns, role)), "") for role in ("step", "metric", "value")]
-    step, metric, value = roles
+    step, metric, value = roles = [first(frame, role) for role in ("step", "metric", "value")]
     words = frame.words(metric)
     names = Counter(words.tolist())
-    is_long = all(roles) and 2 * len(names) <= len(frame) and len(names) <= MAX_COLUMNS and not asked.named.keys() & roles
+    is_long = all(roles) and 2 * len(names) <= len(frame) and len(names) <= MAX_COLUMNS and not {*roles} & {*asked.columns}
     if not is_long or "" in names or not any(map(is_measured, names)):
         return None
-    labels = [name for name in frame.columns if name not in roles and _names_runs(frame, name)]
+    labels = [name for name in frame.columns if name not in roles and (frame.is_words(name) or with_role([name], "run", "seed"))]
+    places = [*zip(frame.groups([step, *labels]).tolist(), words.tolist(), strict=True)]
     # A metric that a step already has was logged again, by a resumed run: its row comes later.
-    at = frame.groups([step, *labels])
-    row = numbered(zip(at, _nth(zip(at, words, strict=True)), strict=True))
-    _, first = np.unique(row, return_index=True)
+    times: Counter[object] = Counter()
+    row = numbered((place, times.update([(place, word)]) or times[place, word]) for place, word in places)
     wide: dict[str, Cells] = {}
     for name in names:
-        wide[name] = np.full(len(first), np.nan)
+        wide[name] = np.full(row.max() + 1, np.nan)
         wide[name][row[words == name]] = frame.numbers(value)[words == name]
-    return frame.take(first).without([metric, value]).having(wide), None
-
-
-def _nth(keys: "zip[tuple[object, ...]]") -> list[int]:
-    """Return how often each key came before."""
-    seen: Counter[object] = Counter()
-    counts = []
-    for key in keys:
-        counts.append(seen[key])
-        seen[key] += 1
-    return counts
-
-
-def _names_runs(frame: Frame, column: str) -> bool:
-    return frame.is_words(column) or bool(with_role([column], "run", "arm", "seed"))
+    return frame.take(np.unique(row, return_index=True)[1]).without([metric, value]).having(wide), None
 
 
 def one_column_per_run(frame: Frame, asked: Selection) -> Reshaped:
@@ -75,34 +67,31 @@ def one_column_per_run(frame: Frame, asked: Selection) -> Reshaped:
     wandb exports 'run - metric' beside its __MIN and __MAX. Other tables have a step and columns of numbers, none of
     which is named as anything that trainers measure.
     """
-    companions = [name for name in frame.columns if name.endswith(_COMPANIONS)]
-    columns = [name for name in frame.columns if name not in companions]
-    parts = {name: name.rpartition(_SEPARATOR) for name in columns}
-    runs = {name: (run, metric) for name, (run, separator, metric) in parts.items() if separator}
+    columns = [name for name in frame.columns if not name.endswith(_COMPANIONS)]
+    runs = {name: tuple(name.rsplit(_SEPARATOR, 1)) for name in columns if _SEPARATOR in name}
     is_export = any(f"{name}__MIN" in frame for name in runs) or len(runs) == len(columns) - 1 > 0
     runs = runs if is_export else {name: (name, VALUE) for name in _alike(frame)}
-    if not runs or asked.named.keys() & runs.keys():
+    if not runs or {*asked.columns} & {*runs}:
         return None
-    base, frames = frame.without([*runs, *companions]), []
+    base = frame.without({*frame.columns} - {*columns} | {*runs})
+    frames = []
     for run in dict.fromkeys(run for run, _ in runs.values()):
-        measured = {metric: frame.columns[name] for name, (owner, metric) in runs.items() if owner == run}
-        rows = np.any([frame.has(name) for name, (owner, _) in runs.items() if owner == run], axis=0)
-        frames.append(base.having({"run": objects([run] * len(frame)), **measured}).take(rows))
-    metrics = tuple(dict.fromkeys(metric for _, metric in runs.values()))
-    names = tuple(dict.fromkeys(run for run, _ in runs.values()))
-    return concatenated(frames), fact("one_column_per_run", columns=names, metrics=metrics)
+        measured = {metric: frame.numbers(name) for name, (owner, metric) in runs.items() if owner == run}
+        is_known = np.isfinite([*measured.values()]).any(axis=0)
+        frames.append(base.having({"run": objects([run] * len(frame)), **measured}).take(is_known))
+    told, metrics = (tuple(dict.fromkeys(part)) for part in zip(*runs.values(), strict=True))
+    return concatenated(frames), fact("one_column_per_run", columns=told, metrics=metrics)
 
 
 def _alike(frame: Frame) -> list[str]:
     """Return the columns beside the step, if all of them may be one metric of different runs; else none."""
-    steps = with_role(frame.columns, "step", "coarse")[:1]
-    others = [name for name in frame.columns if name not in steps]
-    if not steps or len(others) < 2 or any(map(is_measured, others)) or any(map(frame.is_words, others)):
+    step = first(frame, "step", "coarse")
+    others = [name for name in frame.columns if name != step]
+    if not step or len(others) < 2 or any(map(is_measured, others)) or any(map(frame.is_words, others)):
         return []
-    values = [np.abs(frame.columns[name][frame.has(name)]) for name in others]
-    peaks = [own.max(initial=0.0) for own in values]
-    lows = [frame.columns[name][frame.has(name)].min(initial=0.0) for name in others]
-    is_rate = min(lows) >= -1 and max(peaks) <= 100
+    values = [frame.numbers(name)[frame.known(name)] for name in others]
+    peaks = [np.abs(each).max(initial=0.0) for each in values]
+    is_rate = min(each.min(initial=0.0) for each in values) >= -1 and max(peaks) <= 100
     return others if all(map(len, values)) and (is_rate or max(peaks) <= _ALIKE * min(peaks)) else []
 
 
@@ -110,53 +99,69 @@ def evaluations_apart(frame: Frame, asked: Selection) -> Reshaped:
     """Evaluations that share columns with training get their own, as eval/acc, where a word such as split=eval tells."""
     for column in with_role(frame.columns, "split"):
         split = frame.words(column)
-        words = set(split.tolist()) - {""}
-        tests = sorted(word for word in words if not is_training_word(word))
-        if len(words) < 2 or not tests or not are_splits(words) or column in asked.separating:
-            continue
-        apart: dict[str, Cells] = {}
-        emptied: dict[str, Cells] = {}
-        for name in frame.columns:
-            values, seen = frame.numbers(name), set(split[frame.has(name)].tolist())
-            if reward_rank(name) and not is_evaluation(name) and not seen.isdisjoint(tests):
-                apart |= {f"{word}/{name}": np.where(split == word, values, np.nan) for word in tests if word in seen}
-                emptied[name] = np.where(np.isin(split, tests), np.nan, values)
-        if apart:
-            empty = [name for name, cells in emptied.items() if np.isnan(cells).all()]
-            made = frame.having({**emptied, **apart}).without([column, *empty])
+        words = {*split.tolist()} - {""}
+        tests = [word for word in sorted(words) if not is_training_word(word)]
+        rewards = [name for name in frame.columns if reward_rank(name) and not is_evaluation(name)]
+        apart = {
+            f"{word}/{name}": np.where(split == word, frame.numbers(name), np.nan)
+            for name in rewards
+            for word in tests
+            if frame.known(name)[split == word].any()
+        }
+        if apart and len(words) > 1 and are_splits(words) and column not in asked.columns:
+            trained = {name: np.where(np.isin(split, tests), np.nan, frame.numbers(name)) for name in rewards}
+            empty = [name for name, cells in trained.items() if np.isnan(cells).all()]
+            made = frame.having({**trained, **apart}).without([column, *empty])
             return made, fact("evaluations_apart", columns=tuple(apart))
     return None
 
 
 def two_prefixes(frame: Frame, asked: Selection) -> Reshaped:
     """A column of evaluations whose first rows have another prefix is one: test_score/a and val/test_score/a."""
-    rewards = [name for name in frame.columns if reward_rank(name) and is_evaluation(name)]
-    for short in rewards:
-        long = [name for name in rewards if name.endswith(f"/{short}") and not (frame.has(name) & frame.has(short)).any()]
-        if len(long) == 1 and not asked.named.keys() & {short, *long}:
-            values = np.where(frame.has(short), frame.numbers(short), frame.numbers(long[0]))
-            return frame.having({long[0]: values}).without([short]), fact("one_column", column=long[0], others=(short,))
+    rewards = [name for name in frame.columns if reward_rank(name) and is_evaluation(name) and name not in asked.columns]
+    for short, long in [(short, long) for short in rewards for long in rewards if long.endswith(f"/{short}")]:
+        if not (frame.known(long) & frame.known(short)).any():
+            values = np.where(frame.known(short), frame.numbers(short), frame.numbers(long))
+            return frame.having({long: values}).without([short]), fact("one_column", column=long, others=(short,))
     return None
+
+
+def steps_in_words(frame: Frame, asked: Selection) -> Reshaped:
+    """Steps may be words such as 'checkpoint-5' and '5/400'."""
+    step = first(frame, "step")
+    matches = [_STEP.fullmatch(word) for word in frame.words(step)] if frame.is_words(step) else []
+    values = np.array([float(match[1]) if match else np.nan for match in matches])
+    return (frame.having({step: values}), None) if np.isfinite(values).any() else None
 
 
 def in_order(frame: Frame, asked: Selection) -> Reshaped:
     """Rows are put in the order of their time of day, if every row has one; rows with the newest first are turned."""
     times = wall_times(frame)
-    if len(frame) and not np.isnan(times).any():
-        return (frame.take(np.argsort(times, kind="stable")), None) if (np.diff(times) < 0).any() else None
-    steps = frame.numbers(next(iter(with_role(frame.columns, "step")), None))
-    steps = steps[~np.isnan(steps)]
-    is_turned = len(np.unique(steps)) > 3 and (np.diff(steps) <= 0).all()
-    return (frame.take(slice(None, None, -1)), None) if is_turned else None
+    if not np.isnan(times).any():
+        return frame.take(np.argsort(times, kind="stable")), None
+    rises = np.diff(frame.numbers(first(frame, "step"))[frame.known(first(frame, "step"))])
+    return (frame.take(slice(None, None, -1)), None) if (rises < 0).sum() > 2 and (rises <= 0).all() else None
+
+
+def epochs(frame: Frame, asked: Selection) -> Reshaped:
+    """Steps that begin anew in each epoch are counted through."""
+    step, coarse = first(frame, "step"), first(frame, "coarse")
+    steps = frame.numbers(step)
+    known = np.flatnonzero(frame.known(step) & frame.known(coarse))
+    rises, turns = np.diff(steps[known]), np.diff(frame.numbers(coarse)[known])
+    falls = rises < 0
+    if not falls.any() or (turns < 0).any() or (falls != (turns > 0)).any():
+        return None
+    counted = steps.copy()
+    counted[known[1:]] += np.cumsum(np.where(falls, np.median([1.0, *rises[~falls]]) - rises, 0.0))
+    return frame.having({step: counted}), fact("steps_per_epoch", step=step, coarse=coarse, num=int(falls.sum()) + 1)
 
 
 def wall_times(frame: Frame) -> Floats:
     """Return the time of day of each row, NaN where it has none; a date and a time may stand in two columns."""
-    clock, date = (next(iter(with_role(frame.columns, role)), None) for role in ("wall_clock", "date"))
-    if clock is None:
-        return np.full(len(frame), np.nan)
-    seconds = seconds_since_1970(frame.columns[clock])
-    if date is None or not np.isnan(seconds).all():
+    clock, date = first(frame, "wall_clock"), first(frame, "date")
+    seconds = seconds_since_1970(frame.columns.get(clock, frame.numbers("")))
+    if not date or np.isfinite(seconds).any():
         return seconds
     pairs = zip(frame.words(date), frame.words(clock), strict=True)
     return seconds_since_1970(objects(f"{day} {time}" for day, time in pairs))

@@ -20,7 +20,7 @@ from scalerl.errors import InputError
 from scalerl.logs.columns import are_splits
 from scalerl.logs.frame import Placed
 from scalerl.logs.objects import loaded, metrics_of
-from scalerl.logs.source import Source, bounded_bytes
+from scalerl.logs.source import MAX_COLUMNS, Source, bounded_bytes
 
 Message = dict[int, list[Any]]
 """Values of a protobuf message by the number of their field: integers for varints, else bytes."""
@@ -76,9 +76,9 @@ def holds_events(source: Source) -> bool:
     return b"\0" in data and len(data) == _RECORD.size and _RECORD.unpack(data)[1] == _masked_crc32c(data[:8])
 
 
-def event_rows(source: Source) -> list[Placed]:
+def event_rows(source: Source, files: Sequence[Path] = ()) -> Placed:
     """Return one row per file and step. Sub-folders are runs, or training and its evaluations where named so."""
-    rows_of = {file: _events_by_step(file, source) for file in source.files}
+    rows_of = {file: _events_by_step(file, source) for file in files or (source.path,)}
     folders = list(dict.fromkeys(file.parent for file, rows in rows_of.items() if rows))
     label = "split" if len(folders) > 1 and are_splits(folder.name for folder in folders) else "run"
     root = source.path if source.path.is_dir() else source.path.parent
@@ -97,7 +97,7 @@ def _events_by_step(file: Path, source: Source) -> dict[int, dict[str, Any]]:
     """Return the scalars of one file by step, in the order in which they were written."""
     rows: dict[int, dict[str, Any]] = {}
     for record in _records(bounded_bytes(file), file):
-        source.spend(0)
+        source.spend()
         event = parse(record)
         wall_time = struct.unpack("<d", event.get(1, [bytes(8)])[-1])[0]
         step = event.get(2, [0])[-1]
@@ -166,16 +166,16 @@ _RUN_ID, _RUN_NAME = 1, 8
 _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
-def wandb_rows(source: Source) -> list[Placed]:
+def wandb_rows(source: Source, files: Sequence[Path] = ()) -> Placed:
     """Return the history of each run, with the run's name."""
-    placed: list[Placed] = []
-    for file in dict.fromkeys(file.resolve() for file in source.files):
+    placed: Placed = []
+    for file in dict.fromkeys(file.resolve() for file in files or (source.path,)):
         run, rows = file.parent.name, []
         for record in map(parse, _wandb_records(bounded_bytes(file))):
             for message in map(parse, record.get(_RECORD_RUN, [])):
                 run = _text(message.get(_RUN_NAME, [])) or _text(message.get(_RUN_ID, [])) or run
             rows += map(_history_row, record.get(_RECORD_HISTORY, []))
-            source.spend(0)
+            source.spend()
         placed += [(f"row {at}", {"run": run, **row}) for at, row in enumerate(rows, start=1) if row]
     return placed
 
@@ -216,13 +216,13 @@ _SQLITE_NAMES = {"run_name": "run", "run_uuid": "run", "run_id": "", "id": "", "
 _METRICS = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'metrics'"
 
 
-def sqlite_rows(source: Source) -> list[Placed]:
+def sqlite_rows(source: Source) -> Placed:
     """Return the rows of the table `metrics`, in the order in which they were logged. A view may compute for ever."""
     refused: list[InputError] = []
 
     def within_budget() -> int:
         try:
-            source.spend(0)
+            source.spend()
         except InputError as fault:
             refused.append(fault)
         return len(refused)
@@ -269,13 +269,13 @@ def _opened(path: Path, data: bytes) -> sqlite3.Connection:
 # Parquet, as wandb's exports of a history
 
 
-def parquet_rows(source: Source) -> list[Placed]:
+def parquet_rows(source: Source) -> Placed:
     """Return the rows of a Parquet file, if pyarrow is installed."""
     try:
         from pyarrow import BufferReader, parquet
     except ModuleNotFoundError:
         raise InputError(f"{source.path} is Parquet, which needs pyarrow: pip install pyarrow, or give CSV.") from None
     file = parquet.ParquetFile(BufferReader(source.data))
-    source.check_columns(len(file.schema_arrow))
+    source.limit(len(file.schema_arrow), MAX_COLUMNS, "columns")
     source.spend(file.metadata.num_rows * len(file.schema_arrow))
     return [(f"row {at}", metrics_of(row)) for at, row in enumerate(file.read().to_pylist(), start=1)]

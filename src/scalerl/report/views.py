@@ -218,7 +218,7 @@ def _main_axis(material: Material, selection: Selection) -> tuple[str | None, li
     if axis and all(axis in columns for columns in known):
         return axis, []
     plans = [log.planned() for log in material.tables]
-    choices = {plan.column("x") for plan in plans if plan is not None}
+    choices = {plan["x"] for plan in plans if plan is not None}
     return (choices.pop() if len(choices) == 1 else None), []
 
 
@@ -278,8 +278,8 @@ def _named(series: Sequence[Series]) -> list[Series]:
 def _candidates(logs: Sequence[Log]) -> Iterator[str]:
     plans = [plan for log in logs if (plan := log.planned()) is not None]
     for axis in ("gpu_hours", "flops", "step", "tokens"):
-        columns = {plan.column(axis) for plan in plans}
-        if len(columns) == 1 and (column := columns.pop()) is not None:
+        columns = {plan[axis] for plan in plans}
+        if len(columns) == 1 and (column := columns.pop()):
             yield column
 
 
