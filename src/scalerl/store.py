@@ -45,6 +45,9 @@ BUDGET_COLUMNS = {"steps": "step", "gpu_hours": "gpu_hours", "flops": "flops"}
 KEYS = {METRICS: ("step",), EVALS: ("step", "set")}
 """Columns that identify a row: of those that agree in them the latest attempt's counts."""
 
+BATCH = ("completions_per_group", "groups_per_batch")
+"""Settings of the pipeline that label the rows of a run: `scalerl plan --allocate` asks about them."""
+
 KILLED = "its process was killed: --resume continues from the last checkpoint"
 
 Row = dict[str, Any]
@@ -311,6 +314,33 @@ def latest_rows(path: Path) -> list[tuple[int, Row]]:
             raise RunFolderError(f"{path}, line {line}: the row has no numeric 'step'")
         placed.append((line, row))
     return counting_rows(placed, KEYS[path.name], _origins(path.parent))
+
+
+def labelled_rows(path: Path) -> list[tuple[str, Row]]:
+    """Return (place, row) of the rows of a run's file that count, each with the run's seed and batch."""
+    try:
+        recipe = read_recipe(path.parent) or {}
+    except RunFolderError:
+        recipe = {}  # only labels are taken from it
+    labels = {"seed": seed for seed in _values_of(recipe, "seed")[:1]}
+    labels |= {key: value for key, value in (recipe.get("pipeline") or {}).items() if key in BATCH}
+    return [(f"{path.name} line {line}", {**labels, **row}) for line, row in latest_rows(path)]
+
+
+def _values_of(section: Mapping[str, Any], key: str) -> list[Any]:
+    """Return the values of a key in sections within each other, the outer ones first."""
+    inner = [value for part in section.values() if isinstance(part, Mapping) for value in _values_of(part, key)]
+    return [section[key], *inner] if key in section else inner
+
+
+def study_rows(folder: Path) -> list[tuple[str, Row]]:
+    """Return (place, row) of the evaluations of all runs of a study so far, each with its arm and seed."""
+    placed: list[tuple[str, Row]] = []
+    for run in (read_study(folder) or {}).get("runs", []):
+        place = folder / portable(str(run.get("folder"))) if isinstance(run, Mapping) else folder
+        rows = labelled_rows(place / EVALS) if place != folder and is_run_folder(place) else []
+        placed += [(f"{place.name}, {at}", {**row, "arm": run.get("arm"), "seed": run.get("seed")}) for at, row in rows]
+    return placed
 
 
 def counting_rows(

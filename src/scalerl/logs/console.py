@@ -16,7 +16,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,44 +28,40 @@ from scalerl.logs.source import MAX_WORD, Source
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;:?]*+[ -/]*+[@-~]|\x1b\][^\x07\x1b]*+(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 _RAY = re.compile(r"\s*+\((?:\S+ )?pid=\d+[^)]{0,80}\)\s?")
-_NO_RUN = r"debug|info|warn(?:ing)?|error|critical|rank\S*|train|eval|val|test"
-_TAG = re.compile(rf"\s*+\[(?!(?:{_NO_RUN})\])([A-Za-z_][\w.-]*+)\]", re.IGNORECASE)
 _WRAPPER = re.compile(r"\b(?:(?:np|numpy|torch|jnp)\.\w{1,16}|tensor)\(")
 _VERL = re.compile(r"(?<![\w/])step:(\d{1,12}) - ")
 _ITEM = re.compile(r"""['"]([^'"]{1,200})['"]\s*+:\s*+['"]?([-+\w.]{1,64})""")
 # 50%|###   | 12/24 [00:10<00:10, 2.0s/it, reward=0.35]: after a bar only 'name=value' is a value.
 _BAR = re.compile(r"\d{1,3}%\|[^|]*+\|\s*+(\d{1,12})/(\d{1,12})")
 _ASSIGNED = re.compile(r"[\w./@-]{1,200}=\s?[^\s,\]=]{1,64}")
+# A name and its number may have '|' between them, in a box.
 _TOKEN = re.compile(
     r"(?P<number>[-+]?(?:\.?\d(?:[\w.:/+-]|,(?=\d))*+(?:\s?%)?|(?:nan|inf)(?!\w)))"
-    r"|(?P<word>[^\W\d][\w./@#+'-]*+)|(?P<mark>[:=])|(?P<end>[|\u2502;,\]]|\s-\s|\s\s(?!\s*+[-+.\d]))",
+    r"|(?P<word>[^\W\d][\w./@#+'-]*+)|(?P<mark>[:=]|[|\u2502](?=\s*+[-+.\d]))"
+    r"|(?P<end>[|\u2502;,\]]|\s-\s|\s\s(?!\s*+[-+.\d|\u2502]))",
     re.IGNORECASE,
 )
-_NUMBER = re.compile(r"([-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d*)(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf))\s?(%|ms|s|)", re.IGNORECASE)
+_UNIT = re.compile(r"(.*?)(ms|s|)", re.IGNORECASE)
 _OF = re.compile(r"(\d{1,12})/(\d{1,12})")
-_UNITS = {"%": 100.0, "ms": 1000.0}
 _COUNTED = "(?:step|iteration|iter|update|batch|rollout|episode|ep|epoch|timestep)s?"
 _COUNTER = re.compile(_COUNTED, re.IGNORECASE)
 # total_timesteps: a value that counts.
 _COUNTING = re.compile(rf"(?:.*[/_. ])?{_COUNTED}(?:_total|/max_steps)?", re.IGNORECASE)
 _METRIC = re.compile(r"(?:^|.*[/_])(?:reward|rew|accuracy|acc|score|return|loss|time)s?(?:[/_].*)?", re.IGNORECASE)
-# eval 12: {...} has the number of whatever the log counts.
-_NUMBERED = re.compile(r"\b(?:eval|evaluation|perf|train|training)\s*+[:#=]?\s*+(\d{1,12})\s*+[:|=>,-]*+\s*+$", re.IGNORECASE)
 _EVALUATING = re.compile(r"\b(?:evaluat|validat|testing)|\[eval\]", re.IGNORECASE)
 _TRAINING = re.compile(r"\btraining (?:results|metrics)\b", re.IGNORECASE)
 _EVALUATED = re.compile(r"\bevaluated (\S{1,200}) in\b", re.IGNORECASE)
 _CORRECT = re.compile(r"correct\b", re.IGNORECASE)
 
 _MAX_WORDS = 4  # in a name
-_MIN_RECORDS_PER_TAG = 3
 # The share of records at which a counter that they do not name themselves rises, if it is their step.
 _MIN_RISES = 0.2
 # Longer lines are prompts and answers; a record of many metrics has some ten thousand characters.
 _MAX_RECORD = 60_000
 _MAX_PROSE = 2_000
-_STEPS = {name: place for place, name in enumerate((*ROLES["step"], *ROLES["coarse"]))}
+_ORDER = (*ROLES["step"], *ROLES["coarse"])
 
-Line = tuple[int, str]
+Lines = list[tuple[int, str]]
 Values = dict[str, float]
 Counters = dict[str, int]
 
@@ -79,218 +75,152 @@ class Record:
     counters: Counters
     """The numbers of all counters that were named so far; those of bars are named by their end, as '/250'."""
     own: set[str]
-    """Counters that its own lines name; "" is whatever the log counts."""
-    words: str
-    """The words of its first line, which tell prose from records."""
-    tag: str = ""
+    """Counters that its own lines name."""
+    words: str = ""
+    """The words of its first line, which tell prose from records; a dict has none."""
 
 
 def console_rows(source: Source) -> Placed | None:
     """Return one row per record, with its step; None if the text holds no dict and not two other records."""
     lines = list(_lines(source))
     is_open = not source.text.rstrip("\0").endswith(("\n", "\r"))
-    records = list(_verl_records(lines, is_open)) or _of_the_run(list(_records(lines, is_open, source)))
-    if len(records) > 1 or any(record.words == "" for record in records):
-        return _as_rows(records, source, num_lines=lines[-1][0])
+    records = [*_verl_records(lines, is_open)] or _without_prose([*_records(lines, is_open, source)])
+    if len(records) > 1 or (records and not records[0].words):
+        steps, origin = _steps(records)
+        source.note("lines_taken", num=len(records), num_lines=lines[-1][0], origin=origin)
+        return [(f"line {record.line}", _row(record, step)) for record, step in zip(records, steps, strict=True)]
     longest = max((len(word) for _, line in lines for word in line.split()), default=0)
     if longest > MAX_WORD:
         raise InputError(f"{source.path} holds a word of {longest:,} characters, and {MAX_WORD:,} is the limit.")
     return None
 
 
-def _lines(source: Source) -> Iterator[Line]:
+def _row(record: Record, step: int) -> dict[str, float]:
+    coarse = {name: float(record.counters[name]) for name in ROLES["coarse"] if name in record.counters}
+    return {**coarse, **record.values, "step": step}
+
+
+def _lines(source: Source) -> Iterator[tuple[int, str]]:
     """Yield (line number, text) of each line, and of each part that a carriage return overwrites."""
     for at, line in enumerate(source.text.replace("\0", "").split("\n"), start=1):
         source.spend()
-        for part in (_ESCAPES.sub("", line) if "\x1b" in line else line).split("\r"):
+        for part in _ESCAPES.sub("", line).split("\r"):
             if part.strip():
-                yield at, _RAY.sub("", part, count=1) if "pid=" in part[:200] else part
+                yield at, _RAY.sub("", part, count=1)
 
 
-# Which records are taken, and their steps
-
-
-def _of_the_run(records: Sequence[Record]) -> list[Record]:
-    """Return the records without prose: without lines of which there is only one, if most lines have others like them.
-
-    Of the rest, evaluations and what shares a name with the records of the most frequent reward are kept.
-    """
+def _without_prose(records: list[Record]) -> list[Record]:
+    """Return the records without lines that have no other like them, if most lines have."""
     like = Counter(record.words for record in records)
     common = [record for record in records if like[record.words] > 1 or not record.words]
-    kept = common if 2 * len(common) > len(records) else records
-    rewards = Counter(name for record in kept for name in record.values if reward_rank(name))
-    main = max(rewards, key=lambda name: rewards[name], default="")
-    shared = {name for record in kept if main in record.values for name in record.values} - set(ROLES["coarse"])
-    return [
-        record
-        for record in kept
-        if not main or "" in record.own or not shared.isdisjoint(record.values) or _evaluates(record.values)
-    ]
+    return common if 2 * len(common) > len(records) else records
 
 
-def _evaluates(names: Iterable[str]) -> bool:
-    return any(is_evaluation(name) and reward_rank(name) for name in names)
-
-
-def _as_rows(records: Sequence[Record], source: Source, num_lines: int) -> Placed:
-    steps, origin = _steps(records)
-    tags = Counter(record.tag for record in records)
-    has_runs = len(tags) > 1 and min(tags.values()) >= _MIN_RECORDS_PER_TAG
-    source.note("lines_taken", num=len(records), num_lines=num_lines, origin=origin)
-    if origin == "counted":
-        source.note("rows_counted", num=max(steps))
-    rows: Placed = []
-    for record, step in zip(records, steps, strict=True):
-        run = {"run": record.tag} if has_runs else {}
-        coarse = {name: float(record.counters[name]) for name in ROLES["coarse"] if name in record.counters}
-        rows.append((f"line {record.line}", {**run, **coarse, **record.values, "step": step}))
-    return rows
-
-
-def _steps(records: Sequence[Record]) -> tuple[list[int], str]:
+def _steps(records: list[Record]) -> tuple[list[int], str]:
     """Return the step of each record and where it comes from: the counter that rises from record to record.
 
-    Only records of training are asked: those with the value that most of them have, such as 'loss'.
+    Only records of training are asked: those with the reward, or else the value, that most of them have.
     """
-    names = Counter(name for record in records for name in record.values if not is_evaluation(name))
-    main = max((name for name in names if not _COUNTING.fullmatch(name)), key=lambda name: names[name], default="")
-    is_training = [not main or main in record.values for record in records]
-    training = list(itertools.compress(records, is_training))
+    names = Counter(name for record in records for name in record.values if not is_evaluation(name) and not _COUNTING.fullmatch(name))
+    main = max(names, key=lambda name: (reward_rank(name) is not None, names[name]), default="")
+    training = [record for record in records if main in record.values] or records
     own = Counter(name for record in training for name in record.own)
-    rises = Counter[str]()
-    for name in {name for record in training for name in record.counters if name}:
-        seen = [record.counters[name] for record in training if name in record.counters]
-        rises[name] = sum(before < after for before, after in itertools.pairwise(seen))
+    seen = {name: [record.counters.get(name, 0) for record in training] for name in training[-1].counters}
+    rises = {name: sum(map(int.__lt__, each, each[1:])) for name, each in seen.items()}
     # A bar that is drawn after the first record lags behind.
-    known = {name for record in training[:1] for name, at in record.counters.items() if at > 0 or name[:1] != "/"}
-    often = {name for name in known if rises[name] >= _MIN_RISES * len(training)}
-    usable = [name for name in sorted(rises) if name in often or 2 * own[name] > len(training)]
-    usable = [name for name in usable if 2 * rises[name] >= max(rises[other] for other in usable)]
+    usable = [name for name in rises if 2 * own[name] > len(training) or (rises[name] >= _MIN_RISES * len(training) and seen[name][0] > (name[0] != "/") - 1)]
+    usable = [name for name in usable if 2 * rises[name] >= max(map(rises.__getitem__, usable))]
     if not usable:
-        return list(itertools.accumulate(map(int, is_training))), "counted"
-
-    def preference(name: str) -> tuple[bool, int, bool]:
-        return 2 * own[name] > len(training), -_STEPS.get(plain(name), len(_STEPS)), not name.startswith("/")
-
-    step = max(usable, key=preference)
-    given = [record.counters.get("" if "" in record.own and step not in record.own else step) for record in records]
-    steps = itertools.accumulate(given, lambda before, at: before if at is None else at, initial=0)
-    context = "that of the progress bar" if step.startswith("/") else "that of the line before"
-    return list(map(int, steps))[1:], "in the line" if 2 * own[step] > len(training) else context
+        return [*itertools.accumulate(int(main in record.values) for record in records)], "the number of the record"
+    order = {name: _ORDER.index(plain(name)) if plain(name) in _ORDER else len(_ORDER) for name in usable}
+    step = min(usable, key=lambda name: (2 * own[name] <= len(training), order[name], name))
+    given = [record.counters.get(step, 0) for record in records]
+    context = "that of the progress bar" if step[0] == "/" else "that of the line before"
+    return given, "in the line" if 2 * own[step] > len(training) else context
 
 
 # Records
 
 
-def _verl_records(lines: Sequence[Line], is_open: bool) -> Iterator[Record]:
+def _verl_records(lines: Lines, is_open: bool) -> Iterator[Record]:
     """Yield the records of verl's dialect. Where the last line may be cut, its last value is left out."""
     for at, (line_number, line) in enumerate(lines):
-        head = _VERL.search(line)
-        if head and len(line) <= _MAX_RECORD:
-            is_cut = is_open and at == len(lines) - 1
-            parts = [part.rpartition(":") for part in line[head.end() :].split(" - ")][: -1 if is_cut else None]
-            values = {name.strip(): _unwrapped(text) for name, _, text in parts if 0 < len(name) <= MAX_WORD}
-            known = {name: value for name, value in values.items() if value == value}
-            if known:
-                step = {"step": int(head[1])}
-                yield Record(line_number, known, step, {"step"}, "")
+        head = _VERL.search(line[:_MAX_RECORD])
+        parts = line[head.end() : _MAX_RECORD].split(" - ") if head else []
+        pairs = [part.rpartition(":") for part in parts[: -1 if is_open and at == len(lines) - 1 else None]]
+        values = {name.strip(): number(_WRAPPER.sub("", text).rstrip(") \t")) for name, _, text in pairs if 0 < len(name) <= MAX_WORD}
+        known = {name: value for name, value in values.items() if value == value}
+        if head and known:
+            yield Record(line_number, known, {"step": int(head[1])}, {"step"})
 
 
-def _unwrapped(text: str) -> float:
-    return number(_WRAPPER.sub("", text).rstrip(") \t"))
-
-
-def _records(lines: Sequence[Line], is_open: bool, source: Source) -> Iterator[Record]:
+def _records(lines: Lines, is_open: bool, source: Source) -> Iterator[Record]:
     """Yield what the lines record. Where the last line may be cut, its last value and its block are left out."""
     record, context, in_block, evaluates, is_bare = None, Counters(), False, False, False
     for at, (line_number, line) in enumerate(lines):
         source.spend()
         if len(line) > (_MAX_RECORD if "{" in line else _MAX_PROSE):
             continue
-        is_bar = _BAR.search(line) is not None
-        is_cut = is_open and at == len(lines) - 1
-        counters, values, is_bare = _read(line, in_block, is_cut)
-        before, context = context, context | {name: value for name, value in counters.items() if name}
+        is_bar, is_cut = "%|" in line, is_open and at == len(lines) - 1
+        counters, values, num_words = _read(line, is_cut)
+        is_bare = not counters and num_words == 0 and len(values) == 1
+        counting = {plain(name): int(value) for name, value in values.items() if _counts(name, value)}
+        speaks = _EVALUATING.search(line.partition(min(values))[0] if values else line) is not None
+        is_block = is_bare and (in_block or line.lstrip()[:1] in "|\u2502")
+        if "{" not in line and not (counters or is_block or speaks or (counting and not is_bare) or _evaluates(values)):
+            values = {}
+        before, context = context, context | counters | counting
         if not values:
-            if not is_bar:
-                # A heading that repeats the step, as in the box of an evaluation, ends nothing.
-                evaluates = (evaluates and context == before) or bool(_EVALUATING.search(line))
-                evaluates = evaluates and not _TRAINING.search(line)
-                in_block = in_block or bool(counters) or evaluates
+            # A heading that repeats the step, as in the box of an evaluation, ends nothing.
+            evaluates = evaluates if is_bar else ((evaluates and context == before) or speaks) and not _TRAINING.search(line)
+            in_block = in_block or evaluates or (bool(counters) and not is_bar)
             continue
-        values = _as_evaluation(values) if evaluates and not counters else values
-        own = counters | {name: int(value) for name, value in values.items() if _counts(name, value)}
-        context |= {name: value for name, value in own.items() if name}
-        if record and is_bar and record.own == own.keys() and record.counters == context:
+        if speaks or (evaluates and not counters):
+            values = {name if is_evaluation(name) else f"eval/{name}": value for name, value in values.items()}
+        own = {*counters, *counting}
+        if record and is_bar and record.own == own and record.counters == context:
             record.values |= values  # a bar is drawn again and again while its step stays
-        elif record and record.values.keys().isdisjoint(values) and _agree(record.counters, context, values):
+        elif record and record.values.keys().isdisjoint(values) and _agree(record, context, counting):
             record.values |= values
-            record.own |= own.keys()
+            record.own |= own
             record.counters |= context
         else:
-            if record:
-                yield record
-            tag = _TAG.match(line)
-            words = "" if "{" in line and not is_bar else _words_of(line)
-            record = Record(line_number, values, context | own, set(own), words, tag[1] if tag else "")
-        if not is_bare:
-            evaluates = in_block = False
+            yield from [record] if record else []
+            words = [token[0] for token in _TOKEN.finditer(line) if token.lastgroup == "word"]
+            record = Record(line_number, values, context, own, " ".join(words) if "{" not in line else "")
+        in_block, evaluates = in_block and is_bare, evaluates and is_bare
     if record and not (is_open and is_bare):
         yield record
 
 
-def _words_of(line: str) -> str:
-    return " ".join(token[0] for token in _TOKEN.finditer(line) if token.lastgroup == "word")
-
-
-def _agree(then: Counters, now: Counters, values: Values) -> bool:
-    """Return whether no named counter has moved, except those that are values themselves."""
-    return all(
-        now.get(name, count) == count for name, count in then.items() if name not in values and name[:1] != "/"
-    )
+def _agree(record: Record, now: Counters, counting: Counters) -> bool:
+    """Return whether no named counter has moved since a record began, except those that it has not named itself."""
+    moved = [name for name, count in record.counters.items() if now[name] != count and name[0] != "/"]
+    return all(name in counting and name not in record.own for name in moved)
 
 
 def _counts(name: str, value: float) -> bool:
-    return float(value).is_integer() and _COUNTING.fullmatch(name) is not None
+    return value.is_integer() and _COUNTING.fullmatch(name) is not None
 
 
-def _as_evaluation(values: Mapping[str, float]) -> Values:
-    return {name if is_evaluation(name) else f"eval/{name}": value for name, value in values.items()}
+def _evaluates(names: Iterable[str]) -> bool:
+    return any(is_evaluation(name) and reward_rank(name) for name in names)
 
 
 # One line
 
 
-def _read(line: str, in_block: bool, is_cut: bool) -> tuple[Counters, Values, bool]:
-    """Return the counters that a line names, the values that it records, and whether it holds nothing else."""
+def _read(line: str, is_cut: bool) -> tuple[Counters, Values, int]:
+    """Return the counters that a line names, its values, and the number of words that name neither."""
     begin = line.find("{")
     if begin >= 0 and (values := _dict_values(line[begin:])):
-        prefix = line[max(begin - 200, 0) : begin]
-        counters, _, _ = _tokens(prefix)
-        if (match := _NUMBERED.search(prefix)) and not counters:
-            counters[""] = int(match[1])
-        return counters, values, False
-    *before, last = _BAR.split(line)[::3]
+        return _tokens(line[max(begin - 200, 0) : begin])[0], values, 1
+    *before, after = _BAR.split(line)[::3]
     bars = {f"/{end}": int(at) for at, end in _BAR.findall(line)}
-    text = " | ".join([*before, *_ASSIGNED.findall(last)]) if bars else _unboxed(line)
-    counters, values, num_words = _tokens(text, is_cut)
-    is_boxed = not bars and text != line
-    if is_boxed and not values and num_words == 0:
-        counters, values = {}, {name: float(count) for name, count in counters.items()}
-    counters = bars | counters
-    is_bare = not counters and num_words == 0 and len(values) == 1
-    if values and _EVALUATING.search(line) and (not counters or _EVALUATING.search(line.partition(min(values))[0])):
-        of_set = _EVALUATED.search(line)
-        values = _as_evaluation({f"{of_set[1]}/{name.lower()}" if of_set else name: v for name, v in values.items()})
-    has_counter = bool(counters) or (not is_bare and any(_counts(name, value) for name, value in values.items()))
-    is_record = has_counter or (is_bare and (in_block or is_boxed)) or _evaluates(values)
-    return counters, values if is_record and not (is_bare and is_cut) else {}, is_bare
-
-
-def _unboxed(line: str) -> str:
-    """Return a line of a box, `| name | value |`, as `name : value`; any other as it is."""
-    cells = [cell.strip() for cell in re.split(r"[|\u2502]", line.strip(" \t|\u2502"))]
-    return " : ".join(cells) if line.lstrip()[:1] in ("|", "\u2502") and len(cells) <= 2 else line
+    counters, values, num_words = _tokens(" | ".join([*before, *_ASSIGNED.findall(after)]) if bars else line, is_cut)
+    if of_set := _EVALUATED.search(line):
+        values = {f"{of_set[1]}/{name.lower()}": value for name, value in values.items()}
+    return bars | counters, values, num_words
 
 
 def _tokens(text: str, is_cut: bool = False) -> tuple[Counters, Values, int]:
@@ -298,7 +228,8 @@ def _tokens(text: str, is_cut: bool = False) -> tuple[Counters, Values, int]:
     counters, values, num_words = Counters(), Values(), 0
     words: list[str] = []
     is_marked = False
-    for token in _TOKEN.finditer(_WRAPPER.sub("", text)):
+    text = _WRAPPER.sub("", text)
+    for token in _TOKEN.finditer(text):
         kind, word = token.lastgroup, token[0].strip(" .,:")
         if kind == "mark":
             is_marked = bool(words)
@@ -308,42 +239,35 @@ def _tokens(text: str, is_cut: bool = False) -> tuple[Counters, Values, int]:
             words = [word] if is_marked else [*words, word]
             is_marked = False
             continue
-        name, count = (words[-1] if words else ""), _OF.fullmatch(word)
-        value = None if is_cut and token.end() == len(text.rstrip()) else _value(word)
-        if kind == "number" and count and name and not _COUNTER.fullmatch(name):
+        name, count = words[-1] if words else "", _OF.fullmatch(word)
+        is_counter = _COUNTER.fullmatch(name) is not None
+        value = _value(word) if kind == "number" and not (is_cut and token.end() == len(text.rstrip())) else float("nan")
+        if count and name and not is_counter:
             continue  # 128/512 (25.0%): the share follows
-        if count and kind == "number":
-            counters.setdefault(_counter_name(name) or f"/{count[2]}", int(count[1]))
-        elif kind == "number" and value is not None and _COUNTER.fullmatch(name) and value.is_integer():
-            counters.setdefault(_counter_name(name), int(value))
-        elif kind == "number" and value is not None and (is_marked or _is_metric(words, value)):
-            values.setdefault(" ".join(words[-_MAX_WORDS:])[:MAX_WORD], value)
-            num_words += len(words[:-_MAX_WORDS])
-        else:
+        if count:
+            counters.setdefault(_counter(name) or f"/{count[2]}", int(count[1]))
+        elif value != value or not words:
             num_words += len(words)
+        elif is_counter and value.is_integer() and not is_marked:
+            counters.setdefault(_counter(name), int(value))
+        elif is_marked or any(map(_METRIC.fullmatch, words)) or _counts(name, value):
+            values.setdefault(" ".join(words[-_MAX_WORDS:])[:MAX_WORD], value)
         words, is_marked = [], False
     return counters, values, num_words + len(words)
 
 
-def _is_metric(words: Sequence[str], value: float) -> bool:
-    """Return whether words name a value without a mark between them: 'loss 0.12', 'num_env_steps 4000'."""
-    return any(map(_METRIC.fullmatch, words)) or (bool(words) and _counts(words[-1], value))
-
-
-def _counter_name(word: str) -> str:
+def _counter(word: str) -> str:
     return {"ep": "episode", "iter": "iteration"}.get(word.lower(), word.lower())
 
 
-def _value(word: str) -> float | None:
-    """Return a number with its unit as 1 and seconds; None for a time of day, a date or a version."""
-    match = _NUMBER.fullmatch(word) if len(word) <= 64 else None
-    value = number(match[1].replace(",", "")) if match else float("nan")
-    is_named = match is not None and "n" in match[1].lower()
-    return value / _UNITS.get(match[2].lower(), 1.0) if match and (is_named or value == value) else None
+def _value(word: str) -> float:
+    """Return a number, milliseconds as seconds; NaN for a time of day, a date or a version."""
+    match = _UNIT.fullmatch(word[:MAX_WORD])
+    return number(match[1]) / (1000 if match[2].lower() == "ms" else 1) if match else float("nan")
 
 
 def _dict_values(text: str) -> Values:
-    """Return the numbers of a Python or JSON dict that begins here, also those written as strings."""
+    """Return the numbers of a Python or JSON dict that begins here; a tally of answers is the share of correct ones."""
     text = text[: text.rfind("}") + 1]
     if not re.match(r"\{\s*+['\"]", text):
         return {}
@@ -352,12 +276,8 @@ def _dict_values(text: str) -> Values:
     except (ValueError, RecursionError):
         items = _ITEM.findall(_WRAPPER.sub("", text))
     values = {name: number(value) for name, value in items if not isinstance(value, bool)}
-    return _share_correct({name: value for name, value in values.items() if value == value})
-
-
-def _share_correct(values: Values) -> Values:
-    """Return a tally of answers, such as {'correct': 3, 'wrong': 5}, as the share of correct ones; else the values."""
+    values = {name: value for name, value in values.items() if value == value}
     correct = [value for name, value in values.items() if _CORRECT.match(name)]
     total = sum(values.values())
-    is_tally = correct and len(values) > 1 and all(value >= 0 and value.is_integer() for value in values.values())
-    return {"accuracy": sum(correct) / total, "num_samples": total} if is_tally and total > 1 else values
+    is_tally = correct and len(values) > 1 and total > 1 and all(value.is_integer() and value >= 0 for value in values.values())
+    return {"accuracy": sum(correct) / total, "num_samples": total} if is_tally else values

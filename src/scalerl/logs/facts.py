@@ -69,7 +69,7 @@ SENTENCES = {
         "runs, name the column of runs with --seed or --by."
     ),
     "start_at_zero": (
-        "The start is {start:g}, the mean at {x} {compute:g} (rows: {num}), taken as the model before training; "
+        "The start is {start:g}, the mean at compute {compute:g} (rows: {num}), taken as the model before training; "
         "--start gives another."
     ),
     "start_is_late": (

@@ -3,14 +3,13 @@
 Content decides, not the name of a file; the first format that recognises it reads it. docs/logs.md lists what is read.
 """
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from scalerl import store
-from scalerl.errors import InputError, RunFolderError, UserError
+from scalerl.errors import InputError, UserError
 from scalerl.logs import trackers
 from scalerl.logs.console import console_rows
 from scalerl.logs.delimited import csv_rows
@@ -18,19 +17,16 @@ from scalerl.logs.facts import Fact, fact
 from scalerl.logs.frame import Frame, Placed, objects
 from scalerl.logs.names import FILE
 from scalerl.logs.objects import flatten, json_rows, jsonl_rows, loaded
-from scalerl.logs.places import Place, files_of, find, no_such_file, nothing_to_read, step_files, whole_kinds
+from scalerl.logs.places import Group, files_of, find, no_such_file, nothing_to_read, step_files, whole_kinds
 from scalerl.logs.plan import Plan
 from scalerl.logs.selection import Selection
 from scalerl.logs.source import Source
 from scalerl.logs.tidy import tidied
 
-_BATCH = ("completions_per_group", "groups_per_batch")  # what `scalerl plan --allocate` asks about
-
-Reader = Callable[[Source], Placed | None]
-"""Returns the rows of a source; None if it has another format."""
+Files = Sequence[Path]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Log:
     """What was read from a path: rows, and facts about the reading."""
 
@@ -40,17 +36,13 @@ class Log:
     frame: Frame
     facts: tuple[Fact, ...] = ()
 
-    def noting(self, told: Fact) -> "Log":
-        return replace(self, facts=(*self.facts, told))
-
     def plan(self, selection: Selection | None = None, name: str = "") -> Plan:
         """Take every decision about the columns; InputError where one cannot be taken."""
         asked = selection or Selection()
         frame, facts = (self.frame, []) if self.kind == "run" else tidied(self.frame, asked)
-        file = {FILE: objects([name] * len(frame))}
-        frame = frame if FILE in frame else frame.having(file)
-        plan = Plan(path=self.path, kind=self.kind, frame=frame, asked=asked, facts=(*self.facts, *facts))
-        return plan.decided().checked()
+        file = {} if FILE in frame else {FILE: objects([name] * len(frame))}
+        facts = (*self.facts, *facts)
+        return Plan(path=self.path, kind=self.kind, frame=frame.having(file), asked=asked, facts=facts).decided().checked()
 
     def planned(self) -> Plan | None:
         """Return the plan without options; None where something is not recognised."""
@@ -58,6 +50,11 @@ class Log:
             return self.plan()
         except InputError:
             return None
+
+    @property
+    def num_rewards(self) -> int:
+        plan = self.planned()
+        return int(plan.frame.known(plan["y"]).sum()) if plan else 0
 
 
 def read_log(path: str | Path) -> Log:
@@ -78,7 +75,7 @@ def expand(paths: Sequence[str | Path]) -> list[Path]:
     return [log.path for log in read_logs(paths)]
 
 
-def _read_all(path: Path, groups: Sequence[Sequence[Place]]) -> list[Log]:
+def _read_all(path: Path, groups: list[Group]) -> list[Log]:
     """Read what lies at a path. Of files that the user did not name, those that make no curve are left out."""
     read: list[list[Log]] = []
     for group in groups:
@@ -90,39 +87,25 @@ def _read_all(path: Path, groups: Sequence[Sequence[Place]]) -> list[Log]:
                 if place.is_named:
                     raise
     named = {place.path for group in groups for place in group if place.is_named}
-    curves = [[log for log in logs if log.path in named or _num_rewards(log) > 1] for logs in read]
+    curves = [[log for log in logs if log.path in named or log.num_rewards > 1] for logs in read]
     kept = curves if any(curves) else read
     if not any(kept):
         raise InputError(nothing_to_read(path, ()))
     return [log for logs in kept for log in _of_one_run(logs, path)]
 
 
-def _of_one_run(logs: Sequence[Log], folder: Path) -> Sequence[Log]:
-    """Return logs of a folder; if no two of them have one format, they are one run, and the best of them is returned."""
-    is_one_run = len({log.kind for log in logs}) == len(logs) > 1
-    return [_best_of(logs, folder)] if is_one_run else logs
+def _of_one_run(logs: list[Log], folder: Path) -> list[Log]:
+    """Return the logs of a folder; if no two of them have one format, they are one run, and the best one is returned.
 
-
-def _num_rewards(log: Log) -> int:
-    plan = log.planned()
-    return 0 if plan is None else int(plan.frame.known(plan["y"]).sum())
-
-
-def _best_of(logs: Sequence[Log], folder: Path) -> Log:
-    """Return the log with an evaluation, or with most values of its reward, and name the others.
-
-    A folder that is a log, as one with a file for each step, comes before what lies beside it.
+    The best has evaluations, or is a folder with a file for each step, or has the most values of its reward.
     """
-
-    def rank(log: Log) -> tuple[bool, int]:
-        plan = log.planned()
-        return plan is not None and (plan.roles["y"].rule == "evaluation" or log.path.is_dir()), _num_rewards(log)
-
-    best = max(logs, key=rank)
-    plan, others = best.planned(), tuple(log.path.name for log in logs if log is not best)
-    y = plan and plan["y"]
-    told = fact("other_logs", file=best.path.name, num=_num_rewards(best), y=y, others=others)
-    return replace(best, path=folder, facts=(told, *best.facts))
+    if not len({log.kind for log in logs}) == len(logs) > 1:
+        return logs
+    evaluations = {log.path for log in logs if log.path.is_dir() or log.plan().roles["y"].rule == "evaluation"}
+    best = max(logs, key=lambda log: (log.path in evaluations, log.num_rewards))
+    others = tuple(log.path.name for log in logs if log is not best)
+    told = fact("other_logs", file=best.path.name, num=best.num_rewards, y=best.plan()["y"], others=others)
+    return [replace(best, path=folder, facts=(told, *best.facts))]
 
 
 # One log
@@ -133,9 +116,8 @@ def read_place(path: Path) -> Log:
     try:
         if not path.exists():
             raise InputError(no_such_file(path))
-        log = _folder_log(path) if path.is_dir() else _file_log(path)
-        if log is not None:
-            return log
+        is_ours = path.name in (store.EVALS, store.METRICS) and store.is_run_folder(path.parent)
+        log = _run_log(path.parent, path) if is_ours else _folder_log(path) if path.is_dir() else _file_log(path)
     except InputError:
         raise
     except OSError as fault:
@@ -146,165 +128,109 @@ def read_place(path: Path) -> Log:
         reason = str(fault) if isinstance(fault, ValueError) else f"{type(fault).__name__}: {fault}"
         where = "" if str(path) in reason else f"{path} "
         raise InputError(f"{where}cannot be read ({reason}): it is damaged, or not a log.") from None
-    if path.is_dir():
+    if log is None and path.is_dir():
         raise InputError(nothing_to_read(path, ()))
-    raise InputError(
-        f"{path} is text in which no line records a training step: give CSV (trackers export it, and so does a data "
-        "frame or a notebook), JSON lines, or console output with lines such as 'step:12 - reward:0.5' or "
-        "{'reward': 0.5, 'epoch': 0.1}."
-    )
+    if log is None:
+        raise InputError(
+            f"{path} is text in which no line records a training step: give CSV (a tracker, a notebook or a data frame "
+            "exports it), JSON lines, or console output with lines such as 'step:12 - reward:0.5' or {'reward': 0.5}."
+        )
+    return log
 
 
 def _file_log(path: Path) -> Log | None:
-    if path.name in (store.EVALS, store.METRICS) and store.is_run_folder(path.parent):
-        return _run_log(path.parent, path, path.name)
     source = Source(path)
-    for name, reader in FILES.items():
-        rows = reader(source)
-        if rows is not None:
-            return Log(path=path, kind=name, frame=source.framed(rows), facts=tuple(source.facts))
+    found = ((name, rows) for name, reader in FILES.items() if (rows := reader(source)) is not None)
+    for name, rows in found:
+        return Log(path=path, kind=name, frame=source.framed(rows), facts=tuple(source.facts))
     return None
 
 
 def _folder_log(folder: Path) -> Log | None:
-    for kind in whole_kinds(folder):
-        log = FOLDERS[kind](folder, files_of(folder, kind))
-        if log is not None:
-            return log
-    return None
+    found = (FOLDERS[kind](folder, files_of(folder, kind)) for kind in whole_kinds(folder))
+    return next(filter(None, found), None)
 
 
-def starting_with(mark: bytes, reader: Callable[[Source], Placed]) -> Reader:
+def starting_with(mark: bytes, reader: Callable[[Source], Placed]) -> Callable[[Source], Placed | None]:
     """Return a reader of files that begin with a mark."""
     return lambda source: reader(source) if source.data.startswith(mark) else None
 
 
-def _events(source: Source) -> Placed | None:
-    return trackers.event_rows(source) if trackers.holds_events(source) else None
-
-
-# Our own folders
-
-
-def _run_log(folder: Path, path: Path, name: str = store.EVALS) -> Log:
-    rows = run_rows(folder, name)
+def _run_log(folder: Path, path: Path | Files = ()) -> Log:
+    """Return the evaluations of one of our runs, or of the file of it that is asked for."""
+    file = path if isinstance(path, Path) else folder / store.EVALS
+    rows = [(place, flatten(row)) for place, row in store.labelled_rows(file)]
     if not rows:
-        raise InputError(f"{path} has no rows in {name} yet: wait for its first evaluation.")
-    return log_of_rows(path, rows)
+        raise InputError(f"{folder} has no rows in {file.name} yet: wait for its first evaluation.")
+    return log_of_rows(path if isinstance(path, Path) else folder, rows)
 
 
-def log_of_rows(path: Path, rows: Sequence[Placed]) -> Log:
-    """Return rows of one of our runs as a log."""
+def log_of_rows(path: Path, rows: Placed) -> Log:
+    """Return rows of our runs as a log."""
     return Log(path=path, kind="run", frame=Source(path).framed(rows))
 
 
-def run_rows(folder: Path, name: str = store.EVALS) -> Placed:
-    """Return the rows of a run folder that count, each with the run's seed and batch."""
-    try:
-        recipe = flatten(store.read_recipe(folder) or {})
-    except RunFolderError:
-        recipe = {}  # only labels are taken from it
-    seeds = sorted((key for key in recipe if key.split("/")[-1] == "seed"), key=lambda key: key.count("/"))
-    labels = {"seed": recipe[seed] for seed in seeds[:1]}
-    labels |= {key: recipe[f"pipeline/{key}"] for key in _BATCH if f"pipeline/{key}" in recipe}
-    rows = store.latest_rows(folder / name)
-    return [(f"{name} line {line}", {**labels, **flatten(row)}) for line, row in rows]
+def _study_log(folder: Path, files: Files) -> Log:
+    return log_of_rows(folder, [(place, flatten(row)) for place, row in store.study_rows(folder)])
 
 
-def _study_log(folder: Path, files: Sequence[Path]) -> Log:
-    """Return the evaluations of all runs of a study so far: arms are separate curves, seeds are runs of one curve."""
-    placed: Placed = []
-    for run in (store.read_study(folder) or {}).get("runs", []):
-        labels = {key: run.get(key) for key in ("arm", "seed")} if isinstance(run, Mapping) else {}
-        place = folder / store.portable(str(run.get("folder"))) if labels else folder
-        rows = run_rows(place) if labels and store.is_run_folder(place) else []
-        placed += [(f"{place.name}, {origin}", {**row, **labels}) for origin, row in rows]
-    return log_of_rows(folder, placed)
-
-
-# Folders of others
-
-
-def _longest(folder: Path, files: Sequence[Path]) -> Log:
-    """Read the largest file that can be read: each checkpoint repeats those before it."""
-    ordered = sorted(files, key=lambda file: (file.name != store.METRICS, -file.stat().st_size))
-    for at, file in enumerate(ordered, start=1):
+def _longest(folder: Path, files: Files) -> Log | None:
+    """Read the largest file that can be read, since each checkpoint repeats those before it."""
+    logs: list[Log] = []
+    faults: list[InputError] = []
+    for file in sorted(files, key=lambda file: (file.name != store.METRICS, -file.stat().st_size)):
         try:
-            log = read_place(file)
-        except InputError:  # still being written, or damaged
-            if at == len(ordered):
-                raise
-            continue
-        told = fact("longest_history", file=file.relative_to(folder).as_posix(), num_files=len(files))
-        is_told = len({file.name for file in files}) == 1 < len(files)
-        return replace(log, path=folder, facts=(told, *log.facts) if is_told else log.facts)
-    raise AssertionError("a folder is read for the files in it")
+            logs = logs or [read_place(file)]
+        except InputError as fault:  # still being written, or damaged
+            faults.append(fault)
+    if not logs and "output.log" not in {file.name for file in files}:
+        raise faults[0]
+    is_told = len({file.name for file in files}) == 1 < len(files)
+    told = [fact("longest_history", file=log.path.parent.name, num_files=len(files)) for log in logs[:is_told]]
+    return replace(logs[0], path=folder, facts=(*told, *logs[0].facts)) if logs else None
 
 
-def _file_inside(folder: Path, files: Sequence[Path]) -> Log | None:
-    """Read the file that a trainer keeps its metrics in; None if what it printed records nothing."""
-    try:
-        return _longest(folder, files)
-    except InputError:
-        if any(file.name == store.METRICS for file in files):
-            raise
-        return None
-
-
-def _wandb_log(folder: Path, files: Sequence[Path]) -> Log | None:
+def _wandb_log(folder: Path, files: Files) -> Log | None:
     """Return the history of wandb's runs; None for a run of which only what it printed is there."""
     source = Source(folder)
     rows = trackers.wandb_rows(source, files)
     is_printed = any((file.parent / "files/output.log").is_file() for file in files)
-    return None if is_printed and not rows else Log(path=folder, kind="wandb", frame=source.framed(rows))
+    return Log(path=folder, kind="wandb", frame=source.framed(rows)) if rows or not is_printed else None
 
 
-def _event_log(folder: Path, files: Sequence[Path]) -> Log:
+def _event_log(folder: Path, files: Files) -> Log:
     source = Source(folder)
     return Log(path=folder, kind="tensorboard", frame=source.framed(trackers.event_rows(source, files)))
 
 
-def _step_file_log(folder: Path, files: Sequence[Path]) -> Log | None:
-    """Return a row for each step whose evaluation is a file.
-
-    Files of a step with other values of the same columns, as of two benchmarks, put their name before each column. A
-    name of one step only, such as one with a date, tells nothing: of those the last one counts.
-    """
-    source, contents = Source(folder), dict[tuple[str, int], dict[str, dict[str, Any]]]()
+def _step_log(folder: Path, files: Files) -> Log | None:
+    """Return a row for each step whose evaluation is a file; several files of a step put their names before columns."""
+    contents: dict[tuple[str, int], dict[str, Any]] = {}
     for file, step in step_files(folder).items():
         value = loaded(Source(file).data)
         if isinstance(value, dict):  # else it is still being written
-            name = "/".join(file.relative_to(folder).with_suffix("").parts[1:])
-            contents.setdefault(step, {})[name.replace(str(step[1]), "").strip("-_ ")] = flatten(value)
-    times = Counter(name for parts in contents.values() for name in parts)
-    is_told = any(map(_differ, [[cells for name, cells in parts.items() if times[name] > 1] for parts in contents.values()]))
-    rows: Placed = []
-    for (run, step), parts in contents.items():
-        row: dict[str, Any] = {**({"run": run} if run else {}), "step": step}
-        for name, cells in parts.items():
-            row |= flatten({name: cells}) if is_told and times[name] > 1 else cells
-        rows.append((f"step {step}", row))
-    return Log(path=folder, kind="json", frame=source.framed(rows)) if rows else None
+            name = "/".join(file.relative_to(folder).with_suffix("").parts[1:]).replace(str(step[1]), "").strip("-_ ")
+            contents.setdefault(step, {})[name] = value
+    is_told = any(len(parts) > 1 for parts in contents.values())
+    rows = [
+        (f"step {step}", {**({"run": run} if run else {}), "step": step, **flatten(parts if is_told else [*parts.values()][0])})
+        for (run, step), parts in contents.items()
+    ]
+    return Log(path=folder, kind="json", frame=Source(folder).framed(rows)) if rows else None
 
 
-def _differ(parts: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether files have other values of the same columns."""
-    pairs = {(column, repr(value)) for cells in parts for column, value in cells.items()}
-    return len(pairs) > len({column for column, _ in pairs})
-
-
-FOLDERS: dict[str, Callable[[Path, Sequence[Path]], Log | None]] = {
+FOLDERS: dict[str, Callable[[Path, Files], Log | None]] = {
     "study": _study_log,
-    "run": lambda folder, files: _run_log(folder, folder),
+    "run": _run_log,
     "trainer folder": _longest,
     "wandb": _wandb_log,
-    "file inside": _file_inside,
+    "file inside": _longest,
     "tensorboard": _event_log,
-    "a file each step": _step_file_log,
+    "a file each step": _step_log,
 }
-FILES: dict[str, Reader] = {
+FILES: dict[str, Callable[[Source], Placed | None]] = {
     "wandb": starting_with(b":W&B", trackers.wandb_rows),
-    "tensorboard": _events,
+    "tensorboard": trackers.event_file_rows,
     "sqlite": starting_with(b"SQLite format 3", trackers.sqlite_rows),
     "parquet": starting_with(b"PAR1", trackers.parquet_rows),
     "json": json_rows,

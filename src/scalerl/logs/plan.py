@@ -215,39 +215,41 @@ def only_numbers(plan: Plan) -> Choice | None:
 
 
 def labels_that_explain(plan: Plan) -> Choice | None:
-    """Columns within whose values compute rises from row to row, where it falls or repeats without them.
+    """The file, and columns within whose values compute rises from row to row, where it falls or repeats without them.
 
-    Arms are always apart. Of the other labels as few are taken as explain all that they explain together.
+    Arms are always apart. Of the other labels as few are taken as explain all that they explain together. Seeds, and
+    runs within an arm, are runs of one curve: the other columns of the choice.
     """
-    frame = plan.frame.take(plan.frame.known(plan["y"]))
-    named_so = with_role(frame.columns, "run", "set", "seed", "arm")
+    frame, asked = plan.frame.take(plan.frame.known(plan["y"])), plan.asked
+    roles = with_role(frame.columns, "run", "set", "seed", "arm")
     words = [name for name in frame.columns if frame.is_words(name) and not has_role(name, "date", "wall_clock", "elapsed")]
-    columns = [name for name in dict.fromkeys([*named_so, *words]) if _separates(plan, frame.words(name), name)]
+    free = [name for name in dict.fromkeys([*roles, *words]) if name not in asked.columns and (has_role(name, "seed") or not asked.by)]
+    columns = [name for name in free if _separates(frame.words(name))]
     arms = [name for name in columns if has_role(name, "arm")]
+    base = [*asked.by, *arms, *filter(None, [asked.seed])]
     chosen = [name for name in columns if name not in arms]
-    base = [*plan.asked.by, *arms, *filter(None, [plan.asked.seed])]
     progress = frame.numbers((*filter(None, [plan["step"]]), *plan.named(*AXES), "")[0])
     least, alone = (_num_falls(frame.groups(each), progress) for each in ([*base, *chosen], base))
     chosen = chosen if 2 * least <= alone > 0 else []
     for name in tuple(chosen):
         fewer = [other for other in chosen if other != name]
         chosen = fewer if _num_falls(frame.groups([*base, *fewer]), progress) <= least else chosen
-    return Choice([*arms, *(name for name in frame.columns if name in chosen)]) if arms or chosen else None
+    repeats = [name for name in chosen if has_role(name, *(("seed", "run") if arms else ("seed",)))]
+    apart = [name for name in (*arms, *frame.columns) if name in (*arms, *chosen) and name not in repeats]
+    return Choice([*(asked.by or (FILE,)), *dict.fromkeys(apart)], others=[asked.seed] if asked.seed else repeats)
 
 
-def _separates(plan: Plan, words: Words, column: str) -> bool:
-    """Return whether every reward has a word, and there are several with several rows each, but not too many."""
+def _separates(words: Words) -> bool:
+    """Return whether every row has a word, and there are several with several rows each, but not too many."""
     sizes = np.unique(words.astype(str), return_counts=True)[1]
-    is_free = column not in (*plan.asked.columns, FILE) and (has_role(column, "seed") or not plan.asked.by)
-    return bool(is_free and 1 < len(sizes) <= _MAX_RUNS and np.median(sizes) > 1 and (words != "").all())
+    return bool(1 < len(sizes) <= _MAX_RUNS and np.median(sizes) > 1 and (words != "").all())
 
 
 def _num_falls(runs: Rows, progress: Floats) -> int:
-    """Return the number of rows at which compute does not move on within its run: it rises, or falls, throughout."""
+    """Return the number of rows at which compute does not move on within its run, up or down throughout."""
     order = np.argsort(runs, kind="stable")
-    moves = np.diff(progress[order]) * (np.diff(runs[order]) == 0)
-    inside = np.diff(runs[order]) == 0
-    return int(min((inside & (moves <= 0)).sum(), (inside & (moves >= 0)).sum()))
+    moves = np.diff(progress[order])[np.diff(runs[order]) == 0]
+    return int(min((moves <= 0).sum(), (moves >= 0).sum()))
 
 
 # Compute
@@ -274,6 +276,13 @@ def hours_times_gpus(plan: Plan) -> Choice | None:
     return Choice(("hours",), "times_gpus") if plan.asked.gpus and "hours" in plan.roles else None
 
 
+def arm_and_set(plan: Plan) -> Choice | None:
+    """The arm of a study's run, or its file, and the evaluation set; seeds are runs of one curve."""
+    asked, there = plan.asked, [name for name in ("arm", "set") if name in plan.frame and name not in plan.asked.columns]
+    seeds = [name for name in ("seed",) if name in plan.frame and "arm" in there]
+    return Choice([*(asked.by or ([] if "arm" in there else [FILE])), *there], others=[asked.seed] if asked.seed else seeds)
+
+
 BUILT = ("per_step", "elapsed", "clock", "times_gpus")
 """Rules by which an amount of compute is counted from a column, which is not the amount itself."""
 RULES: dict[str, tuple[Rule, ...]] = {
@@ -296,7 +305,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
 }
 OUR_RULES: dict[str, tuple[Rule, ...]] = {
     "y": (asked_for("y"), present("reward"), like_a_reward),
-    "label": (present("arm", "set", "seed"),),
+    "label": (arm_and_set,),
     **{name: (present(name),) for name in ("step", "gpu_hours", "flops", "tokens", "num_samples")},
     "x": (asked_for("x"),),
 }

@@ -4,7 +4,7 @@ A run is one file and one value of each label. Its rows are split where it was b
 other are joined. Then every amount of compute is counted within the run.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +16,7 @@ from scalerl.logs.columns import AXES, has_role
 from scalerl.logs.facts import Fact, fact
 from scalerl.logs.frame import Floats, Frame, concatenated, members, objects
 from scalerl.logs.names import ATTEMPT, FILE, without_seed
-from scalerl.logs.plan import Choice, Plan
+from scalerl.logs.plan import Plan
 from scalerl.logs.tidy import wall_times
 
 # A counter that is corrected falls by a little, one that begins anew by far more.
@@ -28,8 +28,11 @@ class Run:
     """The rows of one run, in the order of the log."""
 
     plan: Plan
+    file: str
     key: Mapping[str, str]
-    """The file, and the value of each label."""
+    """What sets its curve apart: columns and their values."""
+    name: str
+    """Its name among the runs of the curve."""
     frame: Frame
     facts: tuple[Fact, ...] = ()
 
@@ -39,32 +42,35 @@ class Run:
         step = self.plan["step"]
         return self.frame.numbers(step) if step else np.arange(1.0, len(self.frame) + 1)
 
+    @property
+    def measured(self) -> Frame:
+        """The rows that have a reward and a step."""
+        return self.frame.take(self.frame.known(self.plan["y"]) & np.isfinite(self.steps))
+
     def noting(self, *facts: Fact) -> "Run":
         return replace(self, facts=(*self.facts, *facts))
 
-    def measured(self) -> Frame:
-        """Return the rows that have a step and a reward."""
-        return self.frame.take(self.frame.known(self.plan["y"]) & np.isfinite(self.steps))
 
-
-def runs_of(plans: Sequence[Plan]) -> list[Run]:
+def runs_of(plans: list[Plan]) -> list[Run]:
     """Return the runs of logs, joined, split into attempts and with their amounts of compute."""
-    runs = [run for plan in plans for run in _split(plan)]
-    asked = plans[0].asked
-    joined = runs if asked.by or asked.seed else _joined(runs)
-    tried = [attempt for run in joined for attempt in _attempts(run)]
-    return [_with_amounts(run) for run in tried]
+    runs = [run for plan in plans for run in _split(plan, len(plans) > 1)]
+    is_free = not plans[0].asked.by and not plans[0].asked.seed
+    tried = [attempt for run in (_joined(runs) if is_free else runs) for attempt in _attempts(run)]
+    return [_with_amounts(run) for run in (_seeds_in_names(tried) if is_free else tried)]
 
 
-def _split(plan: Plan) -> list[Run]:
+def _split(plan: Plan, is_one_of_many: bool) -> list[Run]:
     """Return the runs of a log."""
-    asked, labels = plan.asked, plan.roles["label"].columns if "label" in plan.roles else ()
-    named = (FILE, *labels, *asked.by, *filter(None, [asked.seed]), *(asked.holdout or ())[:1])
-    columns = [name for name in dict.fromkeys(named) if name in plan.frame]
-    runs = []
-    for rows in members(plan.frame.groups(columns)):
-        key = {name: str(plan.frame.words(name)[rows[0]]) for name in columns}
-        runs.append(Run(plan, key, plan.frame.take(rows), plan.facts))
+    label, asked, runs = plan.roles["label"], plan.asked, list[Run]()
+    columns = [FILE, *label.columns, *label.others, *(asked.holdout or ())[:1]]
+    told = [fact("runs_apart", columns=tuple(name for name in label.columns if name not in (FILE, *asked.by)))]
+    for rows in members(plan.frame.groups(dict.fromkeys(columns))):
+        words = {name: str(plan.frame.words(name)[rows[0]]) for name in columns}
+        named = [*([FILE] if is_one_of_many and not asked.seed else []), *label.others]
+        name = "/".join(words[column] for column in named) or words[FILE]
+        key = {column: words[column] for column in label.columns}
+        facts = (*plan.facts, *(each for each in told if each.values["columns"]))
+        runs.append(Run(plan, words[FILE], key, name, plan.frame.take(rows), facts))
     return runs
 
 
@@ -77,48 +83,61 @@ def _joined(runs: list[Run]) -> list[Run]:
     Files lie in one folder then, or files of one name in folders of one folder.
     """
     families: dict[object, list[Run]] = {}
-    paths = [path.name for path in {run.plan.path for run in runs}]
+    names = [path.name for path in {run.plan.path for run in runs}]
     for run in runs:
-        folder = run.plan.path.absolute().parents[paths.count(run.plan.path.name) > 1]
-        labels = tuple((name, word) for name, word in run.key.items() if name != FILE and not has_role(name, "run"))
-        families.setdefault((folder, run.plan.kind, run.plan["step"], run.plan["y"], labels), []).append(run)
-    return [run for family in families.values() for run in _one_family(family)]
+        folder = run.plan.path.absolute().parents[names.count(run.plan.path.name) > 1]
+        labels = [each for each in run.key.items() if each[0] != FILE and not has_role(each[0], "run")]
+        repeats = "" if any(has_role(name, "run") for name in run.plan.roles["label"].others) else run.name.removeprefix(run.file)
+        key = (folder, run.plan.kind, run.plan["step"], run.plan["y"], *labels, repeats)
+        families.setdefault(key, []).append(run)
+    return [run for family in families.values() for run in _chained(_longest(family))]
 
 
-def _one_family(runs: list[Run]) -> list[Run]:
-    points = [{*zip(run.measured().numbers(run.plan["step"]), run.measured().numbers(run.plan["y"]), strict=True)} for run in runs]
-    files = [run.key[FILE] for run in runs]
+def _longest(runs: list[Run]) -> list[Run]:
+    """Return the runs without those of files that hold the first part of another."""
+    frames = [run.measured for run in runs]
+    points = [{*zip(each.numbers(run.plan["step"]), each.numbers(run.plan["y"]), strict=True)} for run, each in zip(runs, frames, strict=True)]
     whole: list[Run] = []
     for run, own in zip(runs, points, strict=True):
-        others = [(file, each) for file, each in zip(files, points, strict=True) if file != run.key[FILE] and each and own]
+        others = [(other.file, each) for other, each in zip(runs, points, strict=True) if other.file != run.file and own and each]
         parts = tuple(file for file, each in others if each < own)
-        told = [fact("contained", files=parts, file=run.key[FILE])] if parts else []
-        whole += [run.noting(*told)] if not any(own < each for _, each in others) else []
-    steps = {at: run.measured().numbers(run.plan["step"]) for at, run in enumerate(whole)}
+        told = [fact("contained", files=parts, file=run.file)] if parts else []
+        whole += [] if any(own < each for _, each in others) else [run.noting(*told)]
+    return whole
+
+
+def _chained(runs: list[Run]) -> list[Run]:
+    """Return the runs, those that continue each other as one."""
+    steps = {at: run.measured.numbers(run.plan["step"]) for at, run in enumerate(runs)}
+    whole = dict(enumerate(runs))
     for parts in chains({at: (each.min(), each.max()) for at, each in steps.items() if len(each)}):
-        joined = [whole[at] for at in parts]
-        column = next(name for name in joined[0].key if joined[0].key[name] != joined[1].key[name])
+        first, *others = (whole.pop(at) for at in parts)
+        frame = concatenated([first.frame, *(run.frame for run in others)])
+        column = next((name for name, word in first.key.items() if others[0].key[name] != word), "")
         kind = "files_joined" if column == FILE else "runs_joined"
-        told = [fact(kind, column=column, names=tuple(each.key[column] for each in joined))]
-        frame = concatenated([each.frame for each in joined])
-        whole[parts[0]] = replace(joined[0], frame=frame).noting(*told)
-        for at in parts[1:]:
-            whole[at] = whole[parts[0]]
-    return [*dict.fromkeys(whole)]
+        told = fact(kind, column=column, names=tuple(run.key.get(column, run.name) for run in (first, *others)))
+        whole[parts[0]] = replace(first, frame=frame).noting(told)
+    return [whole[at] for at in sorted(whole)]
 
 
-def seeds_in_names(runs: list[Run], column: str) -> dict[int, str]:
-    """Return the names without a seed of runs whose files, or names, differ in the seed alone, by the run's place.
+def _seeds_in_names(runs: list[Run]) -> list[Run]:
+    """Return the runs; those whose files or names differ in the seed alone are runs of one curve.
 
     Where one has the very name without a seed, or they count different things, the names say too little.
     """
     families: dict[object, list[int]] = {}
+    taken = {word for run in runs for word in run.key.values()}
     for at, run in enumerate(runs):
-        others = tuple((name, word) for name, word in run.key.items() if name != column)
-        families.setdefault((others, run.plan["y"], without_seed(run.key.get(column, ""))), []).append(at)
-    words = {run.key.get(column, "") for run in runs}
-    alike = [(name, places) for (_, _, name), places in families.items() if name not in words]  # type: ignore[misc]
-    return {at: name for name, places in alike if len({runs[at].key[column] for at in places}) > 1 for at in places}
+        column = next((name for name in reversed([*run.key]) if name == FILE or has_role(name, "run")), "")
+        short = without_seed(run.key.get(column, ""))
+        key = (column, short, run.plan["y"], *((name, word) for name, word in run.key.items() if name != column))
+        families.setdefault(key if short not in taken else at, []).append(at)
+    for key, places in families.items():
+        names = [runs[at].key[key[0]] for at in places] if len(places) > 1 else []  # type: ignore[index]
+        for at, name in zip(places, names, strict=False):
+            told = fact("seeds_by_name", column=key[0], names=tuple(names))  # type: ignore[index]
+            runs[at] = replace(runs[at], name=name, key={**runs[at].key, key[0]: key[1]}).noting(told)  # type: ignore[index]
+    return runs
 
 
 # Attempts
@@ -130,26 +149,25 @@ def _attempts(run: Run) -> list[Run]:
     logged = np.flatnonzero(frame.known(run.plan["y"]) & np.isfinite(steps))
     if not len(logged) or run.plan.kind == "run" or not has_role(run.plan["step"], "step") or ATTEMPT in frame:
         return [run]
-    found, place = attempts(steps[logged]), run.key[FILE]
-    number, gone = np.zeros(len(frame), dtype=np.intp), np.zeros(len(frame), dtype=bool)
+    found, gone = attempts(steps[logged]), np.zeros(len(frame), dtype=bool)
     number = found.number[np.maximum(np.searchsorted(logged, np.arange(len(frame)), side="right") - 1, 0)]
     gone[logged] = found.gone
-    facts = list[Fact]()
+    kept = [*dict.fromkeys(found.number[~found.short].tolist())]
     if found.gone.any():
         at = found.resumed[0]
-        told = {"from_step": float(steps[logged[at - 1]]), "to_step": float(steps[logged[at]]), "times": len(found.resumed)}
-        facts.append(fact("superseded", **told, place=f"{frame.origin[logged[at]]} of {place}", num=int(found.gone.sum())))
+        spans = {"from_step": float(steps[logged[at - 1]]), "to_step": float(steps[logged[at]])}
+        place = f"{frame.origin[logged[at]]} of {run.file}"
+        run = run.noting(fact("superseded", **spans, place=place, times=len(found.resumed), num=int(found.gone.sum())))
     if found.short.any():
-        facts.append(fact("short_attempts", num_rows=int(found.short.sum()), place=place))
-    kept = [*dict.fromkeys(found.number[~found.short].tolist())]
-    facts += [fact("attempts", num=len(kept), place=place)] if len(kept) > 1 else []
-    whole = []
-    for at, attempt in enumerate(kept, start=1):
-        rows = frame.take((number == attempt) & ~gone)
-        rows = rows.having({ATTEMPT: objects([str(at)] * len(rows))}) if len(kept) > 1 else rows
-        key = {**run.key, **({ATTEMPT: str(at)} if len(kept) > 1 else {})}
-        whole.append(replace(run, key=key, frame=rows).noting(*facts))
-    return whole
+        run = run.noting(fact("short_attempts", num_rows=int(found.short.sum()), place=run.file))
+    if len(kept) == 1:
+        return [replace(run, frame=frame.take((number == kept[0]) & ~gone))]
+    run = run.noting(fact("attempts", num=len(kept), place=run.file))
+    parts = [frame.take((number == attempt) & ~gone) for attempt in kept]
+    return [
+        replace(run, key={**run.key, ATTEMPT: str(at)}, frame=part.having({ATTEMPT: objects([str(at)] * len(part))}))
+        for at, part in enumerate(parts, start=1)
+    ]
 
 
 # Compute
@@ -157,11 +175,11 @@ def _attempts(run: Run) -> list[Run]:
 
 def _with_amounts(run: Run) -> Run:
     """Return a run with its amounts of compute; one that is missing is that of another row of the step, and 0 at step 0."""
-    plan, steps = run.plan, run.steps
+    plan, steps = run.plan, run.steps.tolist()
     for axis in [axis for axis in ("hours", *AXES, "cost", "x") if axis in plan.roles]:
-        values = COUNTED.get(plan.roles[axis].rule, _total)(run, axis)
-        known = {step: value for step, value in zip(steps, values, strict=True) if value == value} | {np.nan: np.nan}
-        filled = [known.get(step, 0.0 if step == 0 else np.nan) if value != value else value for step, value in zip(steps, values, strict=True)]
+        values = COUNTED.get(plan.roles[axis].rule, _total)(run, axis).tolist()
+        known = {0.0: 0.0} | {step: value for step, value in zip(steps, values, strict=True) if value == value}
+        filled = [known.get(step, value) if value != value else value for step, value in zip(steps, values, strict=True)]
         run = replace(run, frame=run.frame.having({plan.axis(axis): np.array(filled)}))
     return run
 
@@ -189,7 +207,8 @@ def _times_gpus(run: Run, axis: str) -> Floats:
 
 
 def _seconds(run: Run, column: str) -> Floats:
-    return run.frame.numbers(column) if run.frame.known(column).any() else np.array([*map(amounts.duration, run.frame.words(column))])
+    is_text = run.frame.is_words(column) and not run.frame.known(column).any()
+    return np.array([*map(amounts.duration, run.frame.words(column))]) if is_text else run.frame.numbers(column)
 
 
 COUNTED: dict[str, Callable[[Run, str], Floats]] = {
@@ -201,28 +220,25 @@ COUNTED: dict[str, Callable[[Run, str], Floats]] = {
 """How an amount of compute is counted, by the rule that chose its column; else it is the column."""
 
 
-def main_axis(runs: Sequence[Run]) -> str:
-    """Return the axis to show: the first that most rewards of all runs have, and that grows with the step."""
+def main_axis(runs: list[Run]) -> str:
+    """Return the axis to show: the first that most rewards of all runs have, and that grows with the step.
+
+    Of one of our runs alone these are FLOPs where the time per FLOP changed. "" if there is none.
+    """
     if runs[0].plan.asked.x:
         return "x"
     axes = [axis for axis in AXES if all(_is_usable(run, axis) for run in runs)]
-    is_alone = len({run.plan.path for run in runs}) == 1 and runs[0].plan.kind == "run"
-    is_uneven = is_alone and max(map(_unevenness, runs)) > UNEVEN_TIME
-    return (*(["flops"] if is_uneven and "flops" in axes else []), *axes, "")[0]
+    spent = [(run.frame.numbers(column).tolist() for column in ("gpu_hours", "flops")) for run in runs if run.plan.kind == "run"]
+    uneven = [disagreement({"gpu_hours": own, "flops": done} for own, done in zip(*each, strict=True)) for each in spent]
+    is_alone = len({run.plan.path for run in runs}) == 1 and "arm" not in runs[0].key
+    return (*(["flops"] if is_alone and "flops" in axes and max(uneven, default=0) > UNEVEN_TIME else []), *axes, "")[0]
 
 
 def _is_usable(run: Run, axis: str) -> bool:
-    values = run.measured().numbers(run.plan.axis(axis))
-    steps = run.measured().numbers(run.plan["step"])
+    frame, is_sum = run.measured, axis == "tokens" and run.plan.axis(axis) == "tokens" and "tokens" not in run.plan.frame
+    steps, values = frame.numbers(run.plan["step"]), frame.numbers(run.plan.axis(axis))
     order = np.argsort(steps, kind="stable")
     falls = values[order[1:]] < (1 - _MIN_FALL) * values[order[:-1]]
-    is_total = not (np.diff(steps[order]) > 0).all() or not falls.any()
-    is_sum = axis == "tokens" and run.plan.roles.get(axis, Choice(())).rule == "per_step"
     known = values[np.isfinite(values)]
-    is_known = 2 * len(known) >= len(values) and len({*known}) >= min(len(known), 2)
-    return axis in run.plan.roles and not is_sum and is_total and is_known
-
-
-def _unevenness(run: Run) -> float:
-    spent = zip(run.frame.numbers("gpu_hours"), run.frame.numbers("flops"), strict=True)
-    return disagreement({"gpu_hours": hours, "flops": flops} for hours, flops in spent) if "arm" not in run.key else 0.0
+    is_total = not (np.diff(steps[order]) > 0).all() or not falls.any()
+    return not is_sum and is_total and 2 * len(known) >= len(values) and len({*known}) >= min(len(values), 2) > 0

@@ -18,7 +18,7 @@ from scalerl.logs.formats import Log
 from scalerl.logs.frame import Floats, Frame, Mask, concatenated, listed, members, number, objects
 from scalerl.logs.names import ATTEMPT, FILE, CurveKey, curve_names, file_names
 from scalerl.logs.plan import Choice, Plan
-from scalerl.logs.runs import Run, main_axis, runs_of, seeds_in_names
+from scalerl.logs.runs import Run, main_axis, runs_of
 from scalerl.logs.selection import SCALES, Bounds, Selection, YScale, matching
 
 # A first row within this share of the largest compute is as good as the model before training.
@@ -34,6 +34,7 @@ _MIN_PERCENT = 2.0
 # A mean of floats may leave [0, 1] by rounding; float32 logs round at 6e-8.
 _ROUNDING = 1e-6
 _NO_POINTS = np.empty(0)
+ALL_AXES = (*AXES, "cost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,52 +118,35 @@ def shared_axes(series: Iterable[Series]) -> list[str]:
     """Return the axes that all curves have, in the order in which they are preferred."""
     there = [set(data.axes) for data in series if not data.problem]
     common = set.intersection(*there) if there else set()
-    return [axis for axis in (*AXES, "cost") if axis in common]
+    return [axis for axis in ALL_AXES if axis in common]
 
 
 def series_from(logs: Sequence[Log], selection: Selection) -> list[Series]:
     """Return one series for each value of `by`; without it for each file, and in it each arm, run, label or attempt."""
     if not logs:
         raise InputError("no file was given: name at least one log file or run folder.")
+    curves: dict[CurveKey, list[Run]] = {}
     plans, problems = _plans(logs, selection)
     runs = runs_of(plans) if plans else []
-    curves = _curves(runs, selection)
+    labels = [name for name in dict.fromkeys(name for run in runs for name in run.key)
+              if name in (FILE, *selection.by) or len({run.key.get(name) for run in runs}) > 1]  # fmt: skip
+    for run in runs:
+        curves.setdefault(tuple((name, run.key[name]) for name in labels if run.key.get(name)), []).append(run)
     shared = main_axis(runs) if runs else ""
-    built: list[Series] = []
-    keys = [*curves, *problems]
+    keys, built = [*curves, *problems], list[Series]()
     for name, key in zip(curve_names(keys, selection.labels), keys, strict=True):
-        own = curves.get(key) or next(iter(curves.values()), [])
         try:
             if key in problems:
                 raise InputError(problems[key])
-            axis = shared or main_axis([run for _, run in own])
-            points = _points(own, axis, selection)
-            named = {"name": name, "key": key, "x_label": own[0][1].plan.axis(axis), "y_label": own[0][1].plan["y"]}
-            _check_points(own, axis, points)
-            built.append(_series(own, axis, points, named))
+            built.append(_series(curves[key], shared or main_axis(curves[key]), name, key))
         except InputError as problem:
             if len(keys) == 1:
                 raise
-            built.append(Series(name=name, key=key, compute=_NO_POINTS, reward=_NO_POINTS, x_label="", y_label="", problem=str(problem)))
+            nothing = {"compute": _NO_POINTS, "reward": _NO_POINTS, "x_label": "", "y_label": ""}
+            built.append(Series(name=name, key=key, problem=str(problem), **nothing))
     if all(series.problem for series in built):
         raise InputError(f"no usable curve among {len(built)}; the first, {built[0].name}: {built[0].problem}")
     return _in_one_unit(built, selection)
-
-
-def _check_points(runs: Sequence[tuple[str, Run]], axis: str, points: Frame) -> None:
-    """Raise InputError if the runs of a curve count different things, or hold no points."""
-    for columns in ({run.plan.axis(axis) for _, run in runs}, {run.plan["y"] for _, run in runs}):
-        if len(columns) > 1:
-            raise InputError(f"the files of a curve use different columns ({listed(sorted(columns))}): choose with --x and --y.")
-    if not len(points):
-        run = runs[0][1]
-        x, y = run.plan.axis(axis), run.plan["y"]
-        words = [(at, word) for column in (x, y) for at, word in enumerate(run.frame.words(column)) if word]
-        odd = [f" ({word[:40]!r} at {run.frame.origin[at]})" for at, word in words if not math.isfinite(number(word))]
-        raise InputError(
-            f"no usable curve: of {len(run.frame)} rows of {run.plan.path}, {run.frame.known(x).sum()} have a number for "
-            f"{x!r}, {run.frame.known(y).sum()} for {y!r} and none for both{''.join(odd[:1])}: choose with --x and --y."
-        )
 
 
 def _in_one_unit(built: list[Series], selection: Selection) -> list[Series]:
@@ -189,9 +173,6 @@ def in_shares(series: Series) -> Series:
     )
 
 
-# Which runs make which curve
-
-
 def _plans(logs: Sequence[Log], selection: Selection) -> tuple[list[Plan], dict[CurveKey, str]]:
     """Return the plan of each log, and why the others have none."""
     plans: list[Plan] = []
@@ -204,71 +185,33 @@ def _plans(logs: Sequence[Log], selection: Selection) -> tuple[list[Plan], dict[
     return plans, problems
 
 
-def _curves(runs: list[Run], selection: Selection) -> dict[CurveKey, list[tuple[str, Run]]]:
-    """Return the runs of each curve, with their names."""
-    labels = dict.fromkeys(name for run in runs for name in run.key)
-    words = {name: {run.key.get(name) for run in runs} for name in labels}
-    repeats = {name for name in labels if has_role(name, "seed") or name in (selection.seed, *(selection.holdout or ())[:1])}
-    repeats |= {name for name in labels if has_role(name, "run") and any(has_role(other, "arm") for other in labels)}
-    apart = [name for name in labels if name not in repeats - {*selection.by} and (len(words[name]) > 1 or name in (FILE, *selection.by))]
-    apart = [name for name in apart if name != FILE or not selection.by]
-    seedless = {column: seeds_in_names(runs, column) for column in apart if column == FILE or has_role(column, "run")}
-    curves: dict[CurveKey, list[tuple[str, Run]]] = {}
-    labels = tuple(name for name in apart if name not in (FILE, ATTEMPT, *selection.by, *seedless))
-    split = [fact("runs_apart", columns=labels)] if labels else []
-    for at, run in enumerate(runs):
-        short = {column: names[at] for column, names in seedless.items() if at in names and not selection.by and not selection.seed}
-        told = [fact("seeds_by_name", column=column, names=tuple(runs[other].key[column] for other, own in seedless[column].items() if own == name)) for column, name in short.items()]
-        key = tuple((name, word) for name in apart if (word := {**run.key, **short}.get(name, "")))
-        own = [selection.seed] if selection.seed else [FILE, *(name for name in repeats if len(words[name]) > 1), *(name for name in short if name != FILE)]
-        curves.setdefault(key, []).append(("/".join(run.key.get(name, "") for name in own), run.noting(*split, *told)))
-    return curves
-
-
-def _points(runs: Sequence[tuple[str, Run]], axis: str, asked: Selection) -> Frame:
-    """Return the points of a curve: compute and reward as x and y, and what else is known of them."""
-    parts: list[Frame] = []
-    for name, run in runs:
-        plan, frame = run.plan, run.frame
-        held = matching(frame, asked.holdout) if asked.holdout else np.zeros(len(frame), dtype=bool)
-        hashes = zip(frame.words("prompts_hash"), frame.words(plan["step"]), strict=True)
-        made = Frame({
-            "x": frame.numbers(plan.axis(axis)),
-            "y": frame.numbers(plan["y"]),
-            "held": held.astype(float),
-            "run": objects([name] * len(frame)),
-            "steps": run.steps,
-            "samples": frame.numbers(plan["num_samples"]),
-            "evaluation": objects("@".join(pair) if all(pair) else "" for pair in hashes),
-            **{each: frame.numbers(plan.axis(each)) for each in (*AXES, "cost") if plan.axis(each)},
-        }, frame.origin)  # fmt: skip
-        parts.append(made.take(asked.selected(frame) & made.known("x") & made.known("y")))
-    return concatenated(parts)
-
-
 # One curve
 
 
-def _series(runs: Sequence[tuple[str, Run]], axis: str, points: Frame, named: dict[str, Any]) -> Series:
-    plan, asked = runs[0][1].plan, runs[0][1].plan.asked
-    points, facts = _once_each(points)
-    x, y_scale, rewards, told = points.numbers("x"), *_scaled([run.plan for _, run in runs], points)
+def _series(runs: list[Run], axis: str, name: str, key: CurveKey) -> Series:
+    plan, asked = runs[0].plan, runs[0].plan.asked
+    points, facts = _once_each(_points(runs, axis))
+    x, y_scale, rewards, told = points.numbers("x"), *_scaled([run.plan for run in runs], points)
     held, run = points.numbers("held") > 0, points.words("run").astype(str)
-    is_start = _before_training(plan, points, named["x_label"])
+    is_start = _before_training(asked, points, plan.axis(axis))
     if (held | is_start).all():
-        raise InputError(f"{named['name']} has no row left to fit besides its start and what is held out.")
+        raise InputError(f"{name} has no row left to fit besides its start and what is held out.")
     samples = points.numbers("samples")
     is_mean = y_scale != "none" and not is_part(plan["y"])
     samples = np.where((samples >= 1) & (samples < 2**63) & is_mean, samples, np.nan)
-    start, start_sd, begun = _start(plan, points.take(is_start), rewards[is_start], samples[is_start], y_scale, points)
+    start, start_sd, begun = _start(plan, points, is_start, (rewards[is_start], samples[is_start], SCALES[y_scale]))
     evaluation = points.words("evaluation").astype(str)
     order = np.lexsort((evaluation, rewards, x, run))
     fitted, late = order[~(held | is_start)[order]], order[held[order]]
     late = late[np.lexsort((rewards[late], x[late]))]
-    read = [each for _, run in runs for each in run.facts if _still_holds(each, named["key"])]
+    read = [each for own in runs for each in own.facts if each.kind != "attempts" or ATTEMPT in dict(key)]
     return Series(
+        name=name,
+        key=key,
         compute=x[fitted],
         reward=rewards[fitted],
+        x_label=plan.axis(axis),
+        y_label=plan["y"],
         run=run[fitted] if len({*run[fitted]}) > 1 else None,
         num_samples=None if np.isnan(samples[fitted]).any() else samples[fitted].astype(np.int64),
         start=start,
@@ -276,18 +219,45 @@ def _series(runs: Sequence[tuple[str, Run]], axis: str, points: Frame, named: di
         holdout_compute=x[late],
         holdout_reward=rewards[late],
         evaluation=evaluation[fitted] if all(evaluation[fitted]) else None,
-        evaluation_set=next((word for name, word in named["key"] if has_role(name, "set") or name == "set"), None),
+        evaluation_set=next((word for column, word in key if has_role(column, "set") or column == "set"), None),
         y_scale=y_scale,
         facts=tuple({repr(each): each for each in (*read, *facts, *told, *begun)}.values()),
         plan=plan.roles,
-        axes={each: points.numbers(each)[fitted] for each in (*AXES, "cost") if each in points},
-        **named,
+        axes={each: points.numbers(each)[fitted] for each in ALL_AXES if each in points},
     )
 
 
-def _still_holds(told: Fact, key: CurveKey) -> bool:
-    """Return whether a fact holds for a curve: attempts are told where several were selected."""
-    return told.kind != "attempts" or ATTEMPT in dict(key)
+def _points(runs: list[Run], axis: str) -> Frame:
+    """Return the points of a curve: compute and reward as x and y, and what else is known of them."""
+    asked, parts, columns = runs[0].plan.asked, list[Frame](), {(run.plan.axis(axis), run.plan["y"]) for run in runs}
+    if len(columns) > 1:
+        shown = listed(sorted({name for pair in columns for name in pair}))
+        raise InputError(f"the files of a curve use different columns ({shown}): choose with --x and --y.")
+    for run in runs:
+        plan, frame = run.plan, run.frame
+        held = matching(frame, asked.holdout) if asked.holdout else np.zeros(len(frame), dtype=bool)
+        hashes = zip(frame.words("prompts_hash"), frame.words(plan["step"]), strict=True)
+        known = {each: frame.numbers(plan.axis(each)) for each in ALL_AXES if plan.axis(each)}
+        known |= {"x": frame.numbers(plan.axis(axis)), "y": frame.numbers(plan["y"]), "held": held.astype(float)}
+        known |= {"steps": run.steps, "samples": frame.numbers(plan["num_samples"]), "run": objects([run.name] * len(frame))}
+        known["evaluation"] = objects("@".join(pair) if all(pair) else "" for pair in hashes)
+        made = Frame(known, frame.origin)
+        parts.append(made.take(asked.selected(frame) & made.known("x") & made.known("y")))
+    if not any(map(len, parts)):
+        raise InputError(_nothing_measured(runs[0], axis))
+    return concatenated(parts)
+
+
+def _nothing_measured(run: Run, axis: str) -> str:
+    """Say why a run makes no curve, with the first word that stands where a number is needed."""
+    columns = [run.plan.axis(axis), run.plan["y"]]
+    known = [f"{run.frame.known(column).sum()} have a number for {column!r}" for column in columns]
+    words = [(at, word) for column in columns for at, word in zip(run.frame.origin, run.frame.words(column), strict=True) if word]
+    odd = [f" ({word[:40]!r} at {at})" for at, word in words if not math.isfinite(number(word))]
+    return (
+        f"no usable curve: of {len(run.frame)} rows of {run.plan.path}, {' and '.join(known)}, but none for both"
+        f"{''.join(odd[:1])}: choose other columns with --x and --y."
+    )
 
 
 def _once_each(points: Frame) -> tuple[Frame, list[Fact]]:
@@ -309,7 +279,7 @@ def _once_each(points: Frame) -> tuple[Frame, list[Fact]]:
     return points.take(np.sort(once)), [fact("repeated_rows", num=len(points) - len(once), **num)]
 
 
-def _scaled(plans: Sequence[Plan], points: Frame) -> tuple[YScale, Floats, list[Fact]]:
+def _scaled(plans: list[Plan], points: Frame) -> tuple[YScale, Floats, list[Fact]]:
     """Return the scale, the rewards and what to say: per cent for what is named as a rate or is a benchmark's score."""
     column, scale, rewards, facts = plans[0]["y"], plans[0].asked.y_scale, points.numbers("y"), list[Fact]()
     # A column has one unit for all its curves.
@@ -334,19 +304,18 @@ def _scaled(plans: Sequence[Plan], points: Frame) -> tuple[YScale, Floats, list[
 # The start
 
 
-def _before_training(plan: Plan, points: Frame, column: str) -> Mask:
+def _before_training(asked: Selection, points: Frame, column: str) -> Mask:
     """Return which rows are of the model before training: at compute 0, or at a step below 0 as some loggers write it.
 
     With 'first' they are each run's first row, if it is early. InputError for any other row at or below 0.
     """
-    held = points.numbers("held") > 0
-    x = np.where(held, np.inf, points.numbers("x"))
+    x = np.where(points.numbers("held") > 0, np.inf, points.numbers("x"))
     is_start = (x == 0) | ((x < 0) & has_role(column, "step"))
-    if plan.asked.start == "first":
+    if asked.start == "first":
         is_first = np.zeros(len(points), dtype=bool)
         for rows in members(points.groups(["run"])):
             is_first[rows] = x[rows] == x[rows].min()
-        is_start = is_first & (x >= 0) & (x <= _BEFORE_TRAINING * x[~held].max(initial=0.0))
+        is_start = is_first & (x >= 0) & (x <= _BEFORE_TRAINING * points.numbers("x").max())
     wrong = (x <= 0) & ~is_start
     if wrong.any():
         raise InputError(
@@ -357,22 +326,24 @@ def _before_training(plan: Plan, points: Frame, column: str) -> Mask:
 
 
 def _start(
-    plan: Plan, starts: Frame, rewards: Floats, samples: Floats, y_scale: YScale, points: Frame
+    plan: Plan, points: Frame, is_start: Mask, starts: tuple[Floats, Floats, Bounds]
 ) -> tuple[float | None, float | None, list[Fact]]:
     """Return the start, its noise and what to say of it: given, at compute 0, or an evaluation before training."""
-    given, (low, high) = plan.asked.start, SCALES[y_scale] or (-math.inf, math.inf)
+    given, (rewards, _, bounds) = plan.asked.start, starts
+    low, high = bounds or (-math.inf, math.inf)
+    compute, runs = float(points.numbers("x").min()), points.words("run")[is_start]
     if isinstance(given, float | int):
         if not (math.isfinite(given) and low <= given <= high):
             raise InputError(f"--start {given:g} is outside [{low:g}, {high:g}], the scale of the rewards.")
         return float(given), 0.0, []
     if len(rewards) and given != "fit":
-        start, num = math.fsum(rewards) / len(rewards), len(rewards)
-        is_told = given is None and plan.kind != "run" or (given == "first" and len({*starts.words("run")}) < num)
-        told = fact("start_at_zero", start=start, num=num, compute=float(starts.numbers("x").min()))
-        return start, start_noise(rewards, samples, SCALES[y_scale]), [told] * is_told
+        start = math.fsum(rewards) / len(rewards)
+        is_told = len({*runs}) < len(runs) if given == "first" else plan.kind != "run"
+        told = fact("start_at_zero", start=start, num=len(rewards), compute=compute)
+        return start, start_noise(*starts), [told] * is_told
     if given == "first":
-        return None, 0.0, [fact("start_is_late", compute=float(points.numbers("x").min()))]
-    told = _evaluated_before(plan, points.numbers("steps")) if given is None and y_scale == "1" else []
+        return None, 0.0, [fact("start_is_late", compute=compute)]
+    told = _evaluated_before(plan, points.numbers("steps")) if given is None and bounds == (0, 1) else []
     return (told[0].values["start"], None, told) if told else (None, 0.0, [])
 
 

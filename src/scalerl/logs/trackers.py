@@ -70,27 +70,26 @@ _CRC_BYTES = 4
 _TENSOR_FLOATS = {1: ("f", 4, 5), 2: ("d", 8, 6)}
 
 
-def holds_events(source: Source) -> bool:
-    """Return whether a file begins with a record whose length has its checksum."""
+def event_file_rows(source: Source) -> Placed | None:
+    """Return the rows of an event file: it begins with a record whose length has its checksum."""
     data = source.data[: _RECORD.size]
-    return b"\0" in data and len(data) == _RECORD.size and _RECORD.unpack(data)[1] == _masked_crc32c(data[:8])
+    is_record = b"\0" in data and len(data) == _RECORD.size and _RECORD.unpack(data)[1] == _masked_crc32c(data[:8])
+    return event_rows(source) if is_record else None
 
 
 def event_rows(source: Source, files: Sequence[Path] = ()) -> Placed:
     """Return one row per file and step. Sub-folders are runs, or training and its evaluations where named so."""
-    rows_of = {file: _events_by_step(file, source) for file in files or (source.path,)}
-    folders = list(dict.fromkeys(file.parent for file, rows in rows_of.items() if rows))
+    rows_of = {file: rows for file in files or (source.path,) if (rows := _events_by_step(file, source))}
+    folders = [*dict.fromkeys(file.parent for file in rows_of)]
     label = "split" if len(folders) > 1 and are_splits(folder.name for folder in folders) else "run"
     root = source.path if source.path.is_dir() else source.path.parent
-    named = {folder: {label: folder.relative_to(root).as_posix()} for folder in folders}
     # Files of one folder follow each other in time.
-    ordered = sorted(
-        (file for file in rows_of if rows_of[file]),
-        key=lambda file: (folders.index(file.parent), min(row["wall_time"] for row in rows_of[file].values())),
-    )
-    return [
-        (f"step {step}", {**named[file.parent], **row}) for file in ordered for step, row in rows_of[file].items()
-    ]
+    begins = {file: min(row["wall_time"] for row in rows.values()) for file, rows in rows_of.items()}
+    placed: Placed = []
+    for file in sorted(rows_of, key=lambda file: (folders.index(file.parent), begins[file])):
+        run = {label: file.parent.relative_to(root).as_posix()}
+        placed += [(f"step {step}", {**run, **row}) for step, row in rows_of[file].items()]
+    return placed
 
 
 def _events_by_step(file: Path, source: Source) -> dict[int, dict[str, Any]]:
