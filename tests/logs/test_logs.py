@@ -109,13 +109,12 @@ def test_clock_gives_gpu_hours_without_pauses(tmp_path: Path, column: str, momen
     [series] = read(write(tmp_path / "log.csv", (f"step,reward,{column}", rows)), gpus=8)
     assert series.x_label == "gpu_hours"
     assert series.compute.tolist() == pytest.approx([8.0 * hour for hour in range(1, 13)])
-    [fact] = [fact for fact in series.facts if fact.kind == "clock_gaps"]
-    assert fact.values["hours"] == pytest.approx(48)
 
 
 # Real logs: file -> (format, reward, compute, points of each curve)
 
 DEEP = "val-core/GSM8K/reward/mean@1"
+PUBLISHED = [34, 19, 24, 28, 20, 21, 22, 25, 17, 20, 20, 16, 19, 20, 25, 19, 20, 18, 22]
 REAL = {
     "foreign_logs/fair_rlvr_step_logs.json": ("json", "reward_mean", "step", [98]),
     "foreign_logs/tinker_arithmetic_metrics.jsonl": ("jsonl", "env/all/reward/total", "hours", [100]),
@@ -128,11 +127,13 @@ REAL = {
     "foreign_logs/trl_text2sql_trainer_state.json": ("json", "reward", "num_tokens", [200]),
     "foreign_logs/trl_unsloth_trainer_state.json": ("json", "reward", "step", [250]),
     "foreign_logs/verl_attempts": ("csv", "critic/score/mean", "hours", [397]),
-    "foreign_logs/wandb_deep_grpo_collapse.csv": ("wandb", "val-core/openai/gsm8k/acc/mean@1", "Step", [185]),
-    "foreign_logs/wandb_deep_grpo_dynamics.csv": ("wandb", DEEP, "Step", [591, 919]),
-    "foreign_logs/wandb_deep_grpo_loss_weight.csv": ("wandb", DEEP, "Step", [590, 588, 504, 591]),
-    "scalerl_published_curves.csv": ("csv", "pass_rate", "gpu_hours", [409]),
-    "tan2025_qwen_base.csv": ("csv", "pass_at_1", "compute_flops", [732]),
+    "foreign_logs/wandb_deep_grpo_collapse.csv": ("csv", "val-core/openai/gsm8k/acc/mean@1", "Step", [185]),
+    "foreign_logs/wandb_deep_grpo_dynamics.csv": ("csv", DEEP, "Step", [591, 919]),
+    "foreign_logs/wandb_deep_grpo_loss_weight.csv": ("csv", DEEP, "Step", [590, 588, 504, 591]),
+    "agentgym/textcraft__main-fixed-gp1-cons.csv": ("csv", "critic_score_mean", "hours", [1675]),
+    "mimo_first_half.csv": ("csv", "score", "step", [13, 14, 13, 15, 15, 15]),
+    "scalerl_published_curves.csv": ("csv", "pass_rate", "gpu_hours", PUBLISHED),
+    "tan2025_qwen_base.csv": ("csv", "pass_at_1", "compute_flops", [105, 105, 105, 105, 105, 104, 103]),
 }
 
 

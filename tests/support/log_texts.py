@@ -108,13 +108,6 @@ def events() -> str:
     return "".join(lines([*started, row]) for row in done)
 
 
-def drawn(separator: str) -> str:
-    rows = [("", "Step", "Training Loss", "reward", ""), *(("", str(at), "0.1", str(r), "") for at, r in STEPS)]
-    table = [separator.join(row) for row in rows]
-    rule = ["|---|---|---|"] if separator == "|" else []
-    return "\n".join(["Some words  here.", "", table[0], *rule, *table[1:], "", "The end."])
-
-
 def trl_history() -> str:
     rows = [{"step": s, "loss": 0.1, "reward": 2 * r, "reward_std": 0.2} for s, r in STEPS]
     rows += [{"step": s, "eval_reward": r, "eval_loss": 0.1} for s, r in EVERY_4]
@@ -144,7 +137,7 @@ LOGS = (
     # trainers
     Log("trl/trainer_state.json", trl_history(), "eval_reward", EVALS),
     Log("trl_quoted.log", printed("{{'loss': '0.0', 'reward': '{reward}', 'epoch': '0.{step:02}'}}"), "reward",
-        facts="rows_counted"),
+        facts="lines_taken"),
     Log("trl_tables.log", trl_with_tables(), "reward", (40, 40, 40), facts="attempts"),
     Log(
         "trl_evals.log",
@@ -171,7 +164,7 @@ LOGS = (
         "eval/Accuracy", EVALS,
     ),
     Log("nemo_boxes.log", nemo_rl_with_boxes(), "Avg Reward"),
-    Log("sb3.log", stable_baselines(), "rollout/ep_rew_mean", unit=200),
+    Log("sb3.log", stable_baselines(), "ep_rew_mean", unit=200),
     Log("spinning_up/progress.txt", cells("Epoch,AverageEpRet,StdEpRet,TotalEnvInteracts,Time",
                                           [(s - 1, 200 * r, 5, 4000 * s, 30 * s) for s, r in STEPS], "\t"),
         "AverageEpRet", unit=200),
@@ -247,7 +240,7 @@ LOGS = (
         "".join(f"Epoch {(s - 1) // 10}, step {(s - 1) % 10 + 1}/10: reward = {r}\n" for s, r in STEPS), "reward"),
     Log("thousands.log", printed("Step {step},000 | reward: {reward}"), "reward"),
     Log("epochs.log", printed("Epoch {step} - loss: 0.12 - val_acc: {percent:.2f}%"), "val_acc"),
-    Log("json.log", printed('INFO:trainer:{{"step": {step}, "metrics": {{"reward": {reward}}}}}'), "metrics/reward"),
+    Log("json.log", printed('INFO:trainer:{{"step": {step}, "metrics": {{"reward": {reward}}}}}'), "reward"),
     Log("evaluating.log", printed("step {step} reward={half}", "Evaluation at step {step}: accuracy={reward}"),
         "eval/accuracy", EVALS),
     Log("iter.log", printed("[Iter {step:03d}] loss 0.1 | mean_reward {half:.3f}",
@@ -255,7 +248,6 @@ LOGS = (
         "eval/accuracy", EVALS),
     Log("bar.log", printed("\rTrain: 7%|#  | {step}/40 [00:09<01:00, 2.0s/it, pg=-0.01, reward={reward}]" * 3),
         "reward"),
-    Log("frame.txt", "      step    reward\n" + printed("{before:<5} {step:>5}  {reward:>8}"), "reward"),
     Log("keras.log", printed("Epoch {step}/40\n100/100 ━━━━━ 3s 2ms/step - loss: 0.3 - val_accuracy: {reward}"),
         "val_accuracy"),
     Log("tune.log", printed("Trial a finished iteration {step} at 10:00:00.\n╭─────╮\n│ Trial a result │\n├─────┤\n"
@@ -304,8 +296,6 @@ LOGS = (
         facts="steps_per_epoch"),
     Log("resumed.csv", cells("step,reward", [*STEPS[:20], *((s, 0.1) for s, _ in STEPS[20:30]), *STEPS[20:]]), "reward",
         facts="superseded"),
-    Log("table.md", drawn("|"), "reward"),
-    Log("printed.txt", drawn("   "), "reward"),
     Log("blanks.txt", "step reward loss\n" + printed("{step} {reward} 0.1"), "reward"),
     Log("checkpoints.csv", cells("checkpoint,acc@8,acc@1", [(f"checkpoint-{s}0", 0.9, r) for s, r in STEPS]), "acc@1"),
     # JSON

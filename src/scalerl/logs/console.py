@@ -121,14 +121,24 @@ def _steps(records: list[Record]) -> tuple[list[int], str]:
 
     Only records of training are asked: those with the reward, or else the value, that most of them have.
     """
-    names = Counter(name for record in records for name in record.values if not is_evaluation(name) and not _COUNTING.fullmatch(name))
+    names = Counter(
+        name
+        for record in records
+        for name in record.values
+        if not is_evaluation(name) and not _COUNTING.fullmatch(name)
+    )
     main = max(names, key=lambda name: (reward_rank(name) is not None, names[name]), default="")
     training = [record for record in records if main in record.values] or records
     own = Counter(name for record in training for name in record.own)
     seen = {name: [record.counters.get(name, 0) for record in training] for name in training[-1].counters}
     rises = {name: sum(map(int.__lt__, each, each[1:])) for name, each in seen.items()}
     # A bar that is drawn after the first record lags behind.
-    usable = [name for name in rises if 2 * own[name] > len(training) or (rises[name] >= _MIN_RISES * len(training) and seen[name][0] > (name[0] != "/") - 1)]
+    usable = [
+        name
+        for name in rises
+        if 2 * own[name] > len(training)
+        or (rises[name] >= _MIN_RISES * len(training) and seen[name][0] > (name[0] != "/") - 1)
+    ]
     usable = [name for name in usable if 2 * rises[name] >= max(map(rises.__getitem__, usable))]
     if not usable:
         return [*itertools.accumulate(int(main in record.values) for record in records)], "the number of the record"
@@ -148,7 +158,11 @@ def _verl_records(lines: Lines, is_open: bool) -> Iterator[Record]:
         head = _VERL.search(line[:_MAX_RECORD])
         parts = line[head.end() : _MAX_RECORD].split(" - ") if head else []
         pairs = [part.rpartition(":") for part in parts[: -1 if is_open and at == len(lines) - 1 else None]]
-        values = {name.strip(): number(_WRAPPER.sub("", text).rstrip(") \t")) for name, _, text in pairs if 0 < len(name) <= MAX_WORD}
+        values = {
+            name.strip(): number(_WRAPPER.sub("", text).rstrip(") \t"))
+            for name, _, text in pairs
+            if 0 < len(name) <= MAX_WORD
+        }
         known = {name: value for name, value in values.items() if value == value}
         if head and known:
             yield Record(line_number, known, {"step": int(head[1])}, {"step"})
@@ -172,7 +186,9 @@ def _records(lines: Lines, is_open: bool, source: Source) -> Iterator[Record]:
         before, context = context, context | counters | counting
         if not values:
             # A heading that repeats the step, as in the box of an evaluation, ends nothing.
-            evaluates = evaluates if is_bar else ((evaluates and context == before) or speaks) and not _TRAINING.search(line)
+            evaluates = (
+                evaluates if is_bar else ((evaluates and context == before) or speaks) and not _TRAINING.search(line)
+            )
             in_block = in_block or evaluates or (bool(counters) and not is_bar)
             continue
         if speaks or (evaluates and not counters):
@@ -241,7 +257,9 @@ def _tokens(text: str, is_cut: bool = False) -> tuple[Counters, Values, int]:
             continue
         name, count = words[-1] if words else "", _OF.fullmatch(word)
         is_counter = _COUNTER.fullmatch(name) is not None
-        value = _value(word) if kind == "number" and not (is_cut and token.end() == len(text.rstrip())) else float("nan")
+        value = (
+            _value(word) if kind == "number" and not (is_cut and token.end() == len(text.rstrip())) else float("nan")
+        )
         if count and name and not is_counter:
             continue  # 128/512 (25.0%): the share follows
         if count:
@@ -279,5 +297,10 @@ def _dict_values(text: str) -> Values:
     values = {name: value for name, value in values.items() if value == value}
     correct = [value for name, value in values.items() if _CORRECT.match(name)]
     total = sum(values.values())
-    is_tally = correct and len(values) > 1 and total > 1 and all(value.is_integer() and value >= 0 for value in values.values())
+    is_tally = (
+        correct
+        and len(values) > 1
+        and total > 1
+        and all(value.is_integer() and value >= 0 for value in values.values())
+    )
     return {"accuracy": sum(correct) / total, "num_samples": total} if is_tally else values

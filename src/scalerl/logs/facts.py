@@ -39,7 +39,7 @@ SENTENCES = {
     "rows_counted": "The log does not name its steps: compute is the number of the record, 1 to {num}.",
     "longest_history": "{file} is read: the longest of {num_files} histories.",
     "other_logs": "The folder holds one run in several logs: {file} is read, with {num} values of {y}; not {others}.",
-    "contained": "{file} holds the first part of {other} and is left out.",
+    "contained": "{files} hold the first part of {file} and are left out.",
     "evaluations_apart": "Rows are marked as training or evaluation: the evaluations are read as {columns}.",
     "one_column_per_run": "The table has one column per run: {columns}.",
     "one_column": "{others} and {column} are one column: no row has both.",
@@ -58,16 +58,8 @@ SENTENCES = {
     "steps_per_epoch": "{step} begins anew in each of {num} values of {coarse}: the steps are counted through.",
     "runs_joined": "{names} of column {column} are one run: each begins at a later step of the one before it.",
     "runs_apart": "Each value of {columns} is a curve of its own (--seed COLUMN makes them runs of one).",
-    "runs_by_column": "Column {columns} names the runs of the curve.",
-    "seed_has_too_many_values": "Column {columns} has too many values to name runs: all rows count as one run.",
     # which rows count
-    "not_numbers": "{columns} is not a finite number in {num} rows ({place}): they count as not measured.",
-    "repeated_rows": "{num} of {num_rows} rows repeat another one, compute and reward: each counts once.",
-    "held_values": "{num} of {num_rows} rows only repeat the value of the row before: a value counts once.",
-    "several_per_compute": (
-        "Most values of {x} have {num:g} rows or more, taken as evaluations of one run: if they belong to several "
-        "runs, name the column of runs with --seed or --by."
-    ),
+    "held_values": "{num} of {num_rows} rows repeat the value of the row before: a value counts once.",
     "start_at_zero": (
         "The start is {start:g}, the mean at compute {compute:g} (rows: {num}), taken as the model before training; "
         "--start gives another."
@@ -79,15 +71,5 @@ SENTENCES = {
     # in which unit
     "percent": "{y} runs from {low:g} to {high:g} and is read as per cent.",
     "own_scale": "{y} runs from {low:g} to {high:g}: it is fitted as it is, without limits (--y-scale 100: per cent).",
-    "clock_gaps": "{num} pauses of the clock ({hours:.3g} hours) are left out of the hours.",
-    "counter_restarted": "{column} begins anew at {place}: what was spent before is added (restarts: {num}).",
-    "summed": "{column} is the amount of each step: the amounts are added up.",
-    "uneven_time": (
-        "Time per FLOP changed during the run: hours and FLOPs differ by up to {share:.0%} of it. Its own curve is "
-        "better fitted over FLOPs (--x flops)."
-    ),
-    "counted_in_flops": (
-        "Time per FLOP changed during the run: hours and FLOPs differ by up to {share:.0%} of it. Compute is therefore "
-        "counted in FLOPs (give --x gpu_hours for time)."
-    ),
+    "counted_in_flops": "Time per FLOP changed during the run: compute is counted in FLOPs (--x gpu_hours: in time).",
 }

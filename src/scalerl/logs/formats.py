@@ -42,7 +42,9 @@ class Log:
         frame, facts = (self.frame, []) if self.kind == "run" else tidied(self.frame, asked)
         file = {} if FILE in frame else {FILE: objects([name] * len(frame))}
         facts = (*self.facts, *facts)
-        return Plan(path=self.path, kind=self.kind, frame=frame.having(file), asked=asked, facts=facts).decided().checked()
+        return (
+            Plan(path=self.path, kind=self.kind, frame=frame.having(file), asked=asked, facts=facts).decided().checked()
+        )
 
     def planned(self) -> Plan | None:
         """Return the plan without options; None where something is not recognised."""
@@ -212,10 +214,10 @@ def _step_log(folder: Path, files: Files) -> Log | None:
             name = "/".join(file.relative_to(folder).with_suffix("").parts[1:]).replace(str(step[1]), "").strip("-_ ")
             contents.setdefault(step, {})[name] = value
     is_told = any(len(parts) > 1 for parts in contents.values())
-    rows = [
-        (f"step {step}", {**({"run": run} if run else {}), "step": step, **flatten(parts if is_told else [*parts.values()][0])})
-        for (run, step), parts in contents.items()
-    ]
+    rows: Placed = []
+    for (run, step), parts in contents.items():
+        values = flatten(parts if is_told else next(iter(parts.values())))
+        rows.append((f"step {step}", {**({"run": run} if run else {}), "step": step, **values}))
     return Log(path=folder, kind="json", frame=Source(folder).framed(rows)) if rows else None
 
 

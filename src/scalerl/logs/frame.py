@@ -23,7 +23,7 @@ Mask = NDArray[np.bool_]
 Rows = NDArray[np.intp]
 Columns = Mapping[str, Cells]
 Names = Sequence[str]
-Row = Mapping[str, Any]
+Row = dict[str, Any]
 Placed = list[tuple[str, Row]]
 """Rows, each with its place in the log, such as 'line 12'."""
 

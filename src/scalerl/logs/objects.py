@@ -9,7 +9,6 @@ a step and the most rows is read, together with those that lie at the same depth
 import json
 import re
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any, NamedTuple
 
 from scalerl.errors import InputError
@@ -73,6 +72,8 @@ def json_rows(source: Source) -> Placed | None:
     """Return the rows of one JSON document; None if it is not one."""
     body = source.text.strip()
     document = loaded(body) if body[:1] in ("{", "[") else None
+    if document == [] or (isinstance(document, dict) and [] in document.values()):
+        return []
     if document is None and re.match(r"\[\s*[{\[\]]", body):
         raise InputError(f"{source.path} begins as a JSON list, but is not JSON: repair it.")
     if document is None or (isinstance(document, dict) and "\n" not in body and not list(_tables(document))):
@@ -81,11 +82,11 @@ def json_rows(source: Source) -> Placed | None:
     for table in _tables(document):
         source.spend(len(table.rows))
         depths.setdefault(tuple(table.labels), []).append(table)
-    if not depths and not _is_empty(document):
+    if not depths:
         raise InputError(f"{source.path} is JSON, but holds no list of rows, lists of equal length or values by step.")
-    tables = max(depths.values(), key=_fitness, default=[])
+    tables = max(depths.values(), key=_fitness)
     # A label that all tables share tells nothing.
-    told = [name for name in (tables[0].labels if tables else ()) if len({table.labels[name] for table in tables}) > 1]
+    told = [name for name in tables[0].labels if len({table.labels[name] for table in tables}) > 1]
     is_counted = _fitness(tables)[0] == 2 or any(table.are_values for table in tables if not _fitness(tables)[0] % 2)
     rows: list[Row] = []
     for table in tables:
@@ -96,14 +97,12 @@ def json_rows(source: Source) -> Placed | None:
     return [(f"row {at}", row) for at, row in enumerate(rows, start=1)]
 
 
-def _is_empty(document: Any) -> bool:
-    return document == [] or (isinstance(document, dict) and [] in document.values())
-
-
 def _fitness(tables: list[Table]) -> tuple[int, int]:
     """Return 3 for tables with a reward and a step, 2 for a reward and 1 for a step alone, and the number of rows."""
     names = {name for table in tables for row in table.rows for name in row}
-    values = {name: {str(row.get(name)) for table in tables for row in table.rows} for name in names if reward_rank(name)}
+    values = {
+        name: {str(row.get(name)) for table in tables for row in table.rows} for name in names if reward_rank(name)
+    }
     # A reward that has hardly two values is a right or wrong answer.
     is_reward = any(len(each) >= _MIN_VALUES for each in values.values())
     return 2 * is_reward + bool(with_role(names, "step", "coarse")), sum(len(table.rows) for table in tables)
@@ -130,13 +129,17 @@ def _tables_in(value: Row, path: tuple[str, ...], labels: Labels) -> Iterator[Ta
     steps = [_STEP_KEY.fullmatch(key) for key in value]
     if steps and all(steps):
         rows = [metrics_of(cell) if isinstance(cell, dict) else {"value": cell} for cell in value.values()]
-        yield _series([{"step": int(step[1]), **row} for step, row in zip(steps, rows, strict=True) if step], path, labels)
+        yield _series(
+            [{"step": int(step[1]), **row} for step, row in zip(steps, rows, strict=True) if step], path, labels
+        )
         return
     lists = _lists(value)
     for length in dict.fromkeys(map(len, lists.values())):
         columns = {key: cells for key, cells in lists.items() if len(cells) == length > 0}
         if len(columns) > 1 or any(map(is_measured, columns)):
-            yield Table([dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], labels, True)
+            yield Table(
+                [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], labels, True
+            )
         elif columns:
             yield from _tables(next(iter(columns.values())), (*path, *columns), labels)
     inner = {key: part for key, part in value.items() if isinstance(part, dict | list) and key not in lists}
@@ -147,7 +150,9 @@ def _tables_in(value: Row, path: tuple[str, ...], labels: Labels) -> Iterator[Ta
 
 def _lists(value: Row) -> dict[str, list[Any]]:
     """Return the lists of plain values in an object; objects by row, as pandas writes columns, are lists too."""
-    by_row = {key: [*part.values()] for key, part in value.items() if isinstance(part, dict) and all(map(str.isdecimal, part))}
+    by_row = {
+        key: [*part.values()] for key, part in value.items() if isinstance(part, dict) and all(map(str.isdecimal, part))
+    }
     if len(by_row) == len(value) and any(has_role(key, "step", "coarse") for key in value):
         return by_row
     lists = {key: part for key, part in value.items() if isinstance(part, list)}
@@ -164,42 +169,40 @@ def _series(rows: list[Row], path: tuple[str, ...], labels: Labels) -> Table:
 
 # One object after the other
 
-_OBJECT = re.compile(r'\{(?=\s*(?:["}]|$))')
-_LINE_END = re.compile(r"[ \t\r]*(?:\n|$)")
-_MAX_LINE = 131_072
-_MAX_TRIES = 50
+_LINE_END = re.compile(r"[ \t\r]*+(?:\n|$)")
+_MAX_TRIES = 50  # objects in a line that was cut
 
 
 def jsonl_rows(source: Source) -> Placed | None:
-    """Return one row per object, on one line or on several; what was cut while it was written is left out."""
+    """Return one row per object, on one line or on several; what was cut while it was written is left out.
+
+    An object within a line that was cut is none; a row that a successor wrote behind such a line is.
+    """
     text, decode = source.text, json.JSONDecoder().raw_decode
-    if not re.match(r'\s*\{\s*(?:"|\}|$)', text):
+    if not re.match(r'\s*+\{\s*+(?:"|\}|$)', text):
         return None
     rows: Placed = []
-    bad: list[int] = []
-    after = end = last = 0
-    for at, line in enumerate(text.split("\n"), start=1):
-        begin, after = after, after + len(line) + 1
-        if begin < end or not line.strip():
-            continue  # within the object before
-        for match in islice(_OBJECT.finditer(line[:_MAX_LINE]), _MAX_TRIES):
-            source.spend()
-            try:
-                row, stop = decode(text, begin + match.start())
-            except (ValueError, RecursionError):
-                continue
-            # An object within a line that was cut is none; a row that a successor wrote behind such a line is.
-            if _LINE_END.match(text, stop):
-                bad += [at] if line[: match.start()].strip() else []
-                end, last = stop, at
-                rows.append((f"line {at}", metrics_of(row)))
-                break
-        else:
-            bad.append(at)
-    if rows and text[end:].lstrip().startswith("{"):
-        bad = [at for at in bad if at <= last]  # the last line may be one that is being written
-    if len(bad) > len(rows):
-        raise InputError(f"{source.path}, line {bad[0]}: not JSON lines; repair or remove what is none.")
+    tries: dict[int, int] = {}
+    at = end = line = 0
+    while (begin := text.find("{", at)) >= 0:
+        source.spend()
+        line, at = line + text.count("\n", at, begin), begin + 1
+        try:
+            row, stop = decode(text, begin)
+        except (ValueError, RecursionError):
+            row, stop = {}, at
+        if stop > at and _LINE_END.match(text, stop):
+            rows.append((f"line {line + 1}", metrics_of(row)))
+            line, at, end = line + text.count("\n", begin, stop), stop, stop
+            continue
+        tries[line] = tries.get(line, 0) + 1
+        at = text.find("\n", at) if tries[line] > _MAX_TRIES and "\n" in text[at:] else at
+    is_open = "{" in text[end:]  # the last line may be one that is being written
+    bad = sorted(tries)[: len(tries) - (is_open and bool(rows))]
+    if len(bad) > len(rows) or not rows:
+        raise InputError(
+            f"{source.path}, line {min(tries, default=0) + 1}: not JSON lines; repair or remove what is none."
+        )
     if bad:
-        source.note("cut_lines", num=len(bad), line=bad[0])
+        source.note("cut_lines", num=len(bad), line=bad[0] + 1)
     return rows

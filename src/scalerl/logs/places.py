@@ -71,7 +71,9 @@ def groups(path: Path, depth: int = 0, holds: Callable[[Path], bool] = Path.exis
     if place.kind != "log" or not path.is_dir() or (kinds and kinds != ["a file each step"]):
         return [[place]]
     entries = [entry for entry in sorted(path.iterdir()) if entry.name[0] != "." and holds(entry)][:_MAX_ENTRIES]
-    files = [entry for entry in entries if entry.suffix in LOG_SUFFIXES and entry.is_file() and entry not in step_files(path)]
+    files = [
+        entry for entry in entries if entry.suffix in LOG_SUFFIXES and entry.is_file() and entry not in step_files(path)
+    ]
     logs = [Place(file, "log", False) for file in files[:_MAX_LOGS]]
     if kinds:
         return [[place, *logs]]
@@ -125,7 +127,9 @@ def nothing_to_read(path: Path, logs: Sequence[Path]) -> str:
         what = "is a folder of runs" if all(map(store.is_run_folder, logs)) else "holds several logs"
         return f"{path} {what} ({listed([log.name for log in logs])}): give them by name, such as {logs[0]}."
     content = _content(item.name for item in path.iterdir())
-    return f"the folder {path} {content}: give a log file, a run folder (with {store.EVALS}) or tensorboard event files."
+    return (
+        f"the folder {path} {content}: give a log file, a run folder (with {store.EVALS}) or tensorboard event files."
+    )
 
 
 def _content(names: Iterable[str]) -> str:

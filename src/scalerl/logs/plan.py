@@ -4,6 +4,7 @@ A role, such as the column of rewards, has an ordered table of rules. A rule see
 choice or None; the first choice counts, and an option of the user is the first rule of its role.
 """
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,8 +16,8 @@ from scalerl.errors import InputError
 from scalerl.logs.columns import AXES, BARE, REWARD_KINDS, has_role, is_measured, reward_rank, with_role
 from scalerl.logs.facts import Fact
 from scalerl.logs.frame import Floats, Frame, Names, Rows, Words, listed
-from scalerl.logs.names import FILE
-from scalerl.logs.selection import Selection, check
+from scalerl.logs.names import ATTEMPT, FILE
+from scalerl.logs.selection import Selection, check_columns
 from scalerl.logs.tidy import first, wall_times
 
 # A sigmoid has four parameters and needs two points more.
@@ -71,20 +72,28 @@ class Plan:
         """Return the plan with a choice for every role that a rule finds one for."""
         plan, rules = self, OUR_RULES if self.kind == "run" else RULES
         for role, table in rules.items():
-            choices = [(rule.__name__, choice) for rule in table if (choice := rule(plan))][:1]
-            made = {role: choice._replace(rule=choice.rule or name) for name, choice in choices}
-            plan = replace(plan, roles={**plan.roles, **made})
+            found = ((rule.__name__, choice) for rule in table if (choice := rule(plan)))
+            for name, choice in [*itertools.islice(found, 1)]:
+                plan = replace(plan, roles={**plan.roles, role: choice._replace(rule=choice.rule or name)})
         return plan
 
     def checked(self) -> "Plan":
         """Return the plan; InputError where an option names nothing, or compute or reward were not recognised."""
         columns = listed([name for name in self.frame.columns if name != FILE])
-        check(self.frame, self.asked, str(self.path))
+        check_columns([*self.frame.columns, ATTEMPT, *filter(None, map(self.axis, AXES))], self.asked, self.path)
         if self.asked.gpus and not self.asked.x and not self["gpu_hours"]:
             raise InputError(f"--gpus {self.asked.gpus:g} needs a clock, and {self.path} has none: it has {columns}.")
-        missing = {"y": "reward"} if not self["y"] else {} if self["x"] or any(map(self.__getitem__, AXES)) else {"x": "compute"}
+        missing = (
+            {"y": "reward"}
+            if not self["y"]
+            else {}
+            if self["x"] or any(map(self.__getitem__, AXES))
+            else {"x": "compute"}
+        )
         for option, what in missing.items():
-            raise InputError(f"{self.path} has no column recognised as {what}: choose one with --{option} among {columns}.")
+            raise InputError(
+                f"{self.path} has no column recognised as {what}: choose one with --{option} among {columns}."
+            )
         return self
 
 
@@ -183,7 +192,7 @@ def like_a_reward(plan: Plan) -> Choice | None:
     steps = frame.numbers(plan["step"]) if plan["step"] else np.arange(1.0, len(frame) + 1)
     places = frame.groups([*labels, plan["step"]]) if plan["step"] else steps
     # The model before training aside.
-    num = {name: max(len({*steps[frame.known(name)]} - {0.0}), frame.known(name).any()) for name in ranks}
+    num = {name: max(len({*steps[frame.known(name)]} - {0.0}), int(frame.known(name).any())) for name in ranks}
     most = {kind: max(num[name] for name in ranks if ranks[name][0] == kind) for kind, _, _ in ranks.values()}
     few = {name: num[name] < max(_ENOUGH_STEPS, most[ranks[name][0]] / _FEWER) for name in ranks}
     repeats = {name: frame.known(name).sum() / len({*places[frame.known(name)]}) for name in ranks if num[name]}
@@ -222,8 +231,14 @@ def labels_that_explain(plan: Plan) -> Choice | None:
     """
     frame, asked = plan.frame.take(plan.frame.known(plan["y"])), plan.asked
     roles = with_role(frame.columns, "run", "set", "seed", "arm")
-    words = [name for name in frame.columns if frame.is_words(name) and not has_role(name, "date", "wall_clock", "elapsed")]
-    free = [name for name in dict.fromkeys([*roles, *words]) if name not in asked.columns and (has_role(name, "seed") or not asked.by)]
+    words = [
+        name for name in frame.columns if frame.is_words(name) and not has_role(name, "date", "wall_clock", "elapsed")
+    ]
+    free = [
+        name
+        for name in dict.fromkeys([*roles, *words])
+        if name not in asked.columns and (has_role(name, "seed") or not asked.by)
+    ]
     columns = [name for name in free if _separates(frame.words(name))]
     arms = [name for name in columns if has_role(name, "arm")]
     base = [*asked.by, *arms, *filter(None, [asked.seed])]
@@ -262,13 +277,19 @@ def seconds_elapsed(plan: Plan) -> Choice | None:
 
 
 def time_of_day(plan: Plan) -> Choice | None:
-    """The time of day. What a console calls 'time' are seconds: since the beginning if they only grow, or of each step."""
+    """The time of day. What a console calls 'time' are seconds, since the beginning if they only grow, or per step."""
     column = first(plan.frame, "wall_clock")
     if np.isfinite(wall_times(plan.frame)).any():
         return Choice((column,), "clock")
     seconds = plan.frame.numbers(column)[plan.frame.known(column)]
     rule = "elapsed" if (np.diff(seconds) > 0).all() and len(seconds) > 2 else "per_step"
     return Choice((column,), rule) if seconds.size and plan.kind == "console" else None
+
+
+def asked_compute(plan: Plan) -> Choice | None:
+    """The column of --x; of a time of day the hours."""
+    is_clock = has_role(plan.asked.x or "", "wall_clock") and "hours" in plan.roles
+    return Choice(("hours",) if is_clock else (plan.asked.x,), "option") if plan.asked.x else None
 
 
 def hours_times_gpus(plan: Plan) -> Choice | None:
@@ -278,9 +299,14 @@ def hours_times_gpus(plan: Plan) -> Choice | None:
 
 def arm_and_set(plan: Plan) -> Choice | None:
     """The arm of a study's run, or its file, and the evaluation set; seeds are runs of one curve."""
-    asked, there = plan.asked, [name for name in ("arm", "set") if name in plan.frame and name not in plan.asked.columns]
+    asked, there = (
+        plan.asked,
+        [name for name in ("arm", "set") if name in plan.frame and name not in plan.asked.columns],
+    )
     seeds = [name for name in ("seed",) if name in plan.frame and "arm" in there]
-    return Choice([*(asked.by or ([] if "arm" in there else [FILE])), *there], others=[asked.seed] if asked.seed else seeds)
+    return Choice(
+        [*(asked.by or ([] if "arm" in there else [FILE])), *there], others=[asked.seed] if asked.seed else seeds
+    )
 
 
 BUILT = ("per_step", "elapsed", "clock", "times_gpus")
@@ -301,12 +327,12 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "tokens": (named("tokens"), each_of("tokens_per_step")),
     "cost": (named("cost"),),
     "num_samples": (named("num_samples"),),
-    "x": (asked_for("x"),),
+    "x": (asked_compute,),
 }
 OUR_RULES: dict[str, tuple[Rule, ...]] = {
     "y": (asked_for("y"), present("reward"), like_a_reward),
     "label": (arm_and_set,),
     **{name: (present(name),) for name in ("step", "gpu_hours", "flops", "tokens", "num_samples")},
-    "x": (asked_for("x"),),
+    "x": (asked_compute,),
 }
 """Rules of our own run folders: the store knows what a row is, and nothing is guessed."""

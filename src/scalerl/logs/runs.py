@@ -56,7 +56,9 @@ def runs_of(plans: list[Plan]) -> list[Run]:
     runs = [run for plan in plans for run in _split(plan, len(plans) > 1)]
     is_free = not plans[0].asked.by and not plans[0].asked.seed
     tried = [attempt for run in (_joined(runs) if is_free else runs) for attempt in _attempts(run)]
-    return [_with_amounts(run) for run in (_seeds_in_names(tried) if is_free else tried)]
+    whole = [_with_amounts(run) for run in (_seeds_in_names(tried) if is_free else tried)]
+    kept = [replace(run, frame=run.frame.take(run.plan.asked.selected(run.frame))) for run in whole]
+    return [run for run in kept if len(run.frame)]
 
 
 def _split(plan: Plan, is_one_of_many: bool) -> list[Run]:
@@ -87,7 +89,11 @@ def _joined(runs: list[Run]) -> list[Run]:
     for run in runs:
         folder = run.plan.path.absolute().parents[names.count(run.plan.path.name) > 1]
         labels = [each for each in run.key.items() if each[0] != FILE and not has_role(each[0], "run")]
-        repeats = "" if any(has_role(name, "run") for name in run.plan.roles["label"].others) else run.name.removeprefix(run.file)
+        repeats = (
+            ""
+            if any(has_role(name, "run") for name in run.plan.roles["label"].others)
+            else run.name.removeprefix(run.file)
+        )
         key = (folder, run.plan.kind, run.plan["step"], run.plan["y"], *labels, repeats)
         families.setdefault(key, []).append(run)
     return [run for family in families.values() for run in _chained(_longest(family))]
@@ -96,10 +102,17 @@ def _joined(runs: list[Run]) -> list[Run]:
 def _longest(runs: list[Run]) -> list[Run]:
     """Return the runs without those of files that hold the first part of another."""
     frames = [run.measured for run in runs]
-    points = [{*zip(each.numbers(run.plan["step"]), each.numbers(run.plan["y"]), strict=True)} for run, each in zip(runs, frames, strict=True)]
+    points = [
+        {*zip(each.numbers(run.plan["step"]), each.numbers(run.plan["y"]), strict=True)}
+        for run, each in zip(runs, frames, strict=True)
+    ]
     whole: list[Run] = []
     for run, own in zip(runs, points, strict=True):
-        others = [(other.file, each) for other, each in zip(runs, points, strict=True) if other.file != run.file and own and each]
+        others = [
+            (other.file, each)
+            for other, each in zip(runs, points, strict=True)
+            if other.file != run.file and own and each
+        ]
         parts = tuple(file for file, each in others if each < own)
         told = [fact("contained", files=parts, file=run.file)] if parts else []
         whole += [] if any(own < each for _, each in others) else [run.noting(*told)]
@@ -125,18 +138,17 @@ def _seeds_in_names(runs: list[Run]) -> list[Run]:
 
     Where one has the very name without a seed, or they count different things, the names say too little.
     """
-    families: dict[object, list[int]] = {}
     taken = {word for run in runs for word in run.key.values()}
+    families: dict[tuple[str, ...], list[int]] = {}
     for at, run in enumerate(runs):
-        column = next((name for name in reversed([*run.key]) if name == FILE or has_role(name, "run")), "")
-        short = without_seed(run.key.get(column, ""))
-        key = (column, short, run.plan["y"], *((name, word) for name, word in run.key.items() if name != column))
-        families.setdefault(key if short not in taken else at, []).append(at)
-    for key, places in families.items():
-        names = [runs[at].key[key[0]] for at in places] if len(places) > 1 else []  # type: ignore[index]
-        for at, name in zip(places, names, strict=False):
-            told = fact("seeds_by_name", column=key[0], names=tuple(names))  # type: ignore[index]
-            runs[at] = replace(runs[at], name=name, key={**runs[at].key, key[0]: key[1]}).noting(told)  # type: ignore[index]
+        for column in [name for name in run.key if name == FILE or has_role(name, "run")][-1:]:
+            short, others = without_seed(run.key[column]), [f"{each}" for each in run.key.items() if each[0] != column]
+            families.setdefault((column, short, run.plan["y"], *others), []).append(at)
+    for (column, short, *_), places in families.items():
+        names = tuple(runs[at].key[column] for at in places)
+        for at, name in zip(places, names, strict=True) if len(places) > 1 and short not in taken else ():
+            told = fact("seeds_by_name", column=column, names=names)
+            runs[at] = replace(runs[at], name=name, key={**runs[at].key, column: short}).noting(told)
     return runs
 
 
@@ -162,24 +174,28 @@ def _attempts(run: Run) -> list[Run]:
         run = run.noting(fact("short_attempts", num_rows=int(found.short.sum()), place=run.file))
     if len(kept) == 1:
         return [replace(run, frame=frame.take((number == kept[0]) & ~gone))]
-    run = run.noting(fact("attempts", num=len(kept), place=run.file))
-    parts = [frame.take((number == attempt) & ~gone) for attempt in kept]
-    return [
-        replace(run, key={**run.key, ATTEMPT: str(at)}, frame=part.having({ATTEMPT: objects([str(at)] * len(part))}))
-        for at, part in enumerate(parts, start=1)
-    ]
+    run, tried = run.noting(fact("attempts", num=len(kept), place=run.file)), list[Run]()
+    for at, attempt in enumerate(map(str, range(1, len(kept) + 1))):
+        part = frame.take((number == kept[at]) & ~gone)
+        part = part.having({ATTEMPT: objects([attempt] * len(part))})
+        is_repeat = run.plan.asked.seed == ATTEMPT
+        named = {"name": attempt} if is_repeat else {"key": {**run.key, ATTEMPT: attempt}}
+        tried.append(replace(run, frame=part, **named))
+    return tried
 
 
 # Compute
 
 
 def _with_amounts(run: Run) -> Run:
-    """Return a run with its amounts of compute; one that is missing is that of another row of the step, and 0 at step 0."""
+    """Return a run with its amounts of compute; what a row lacks is taken from its step, and is 0 at step 0."""
     plan, steps = run.plan, run.steps.tolist()
     for axis in [axis for axis in ("hours", *AXES, "cost", "x") if axis in plan.roles]:
         values = COUNTED.get(plan.roles[axis].rule, _total)(run, axis).tolist()
         known = {0.0: 0.0} | {step: value for step, value in zip(steps, values, strict=True) if value == value}
-        filled = [known.get(step, value) if value != value else value for step, value in zip(steps, values, strict=True)]
+        filled = [
+            known.get(step, value) if value != value else value for step, value in zip(steps, values, strict=True)
+        ]
         run = replace(run, frame=run.frame.having({plan.axis(axis): np.array(filled)}))
     return run
 
@@ -228,14 +244,23 @@ def main_axis(runs: list[Run]) -> str:
     if runs[0].plan.asked.x:
         return "x"
     axes = [axis for axis in AXES if all(_is_usable(run, axis) for run in runs)]
-    spent = [(run.frame.numbers(column).tolist() for column in ("gpu_hours", "flops")) for run in runs if run.plan.kind == "run"]
-    uneven = [disagreement({"gpu_hours": own, "flops": done} for own, done in zip(*each, strict=True)) for each in spent]
+    spent = [
+        (run.frame.numbers(column).tolist() for column in ("gpu_hours", "flops"))
+        for run in runs
+        if run.plan.kind == "run"
+    ]
+    uneven = [
+        disagreement({"gpu_hours": own, "flops": done} for own, done in zip(*each, strict=True)) for each in spent
+    ]
     is_alone = len({run.plan.path for run in runs}) == 1 and "arm" not in runs[0].key
     return (*(["flops"] if is_alone and "flops" in axes and max(uneven, default=0) > UNEVEN_TIME else []), *axes, "")[0]
 
 
 def _is_usable(run: Run, axis: str) -> bool:
-    frame, is_sum = run.measured, axis == "tokens" and run.plan.axis(axis) == "tokens" and "tokens" not in run.plan.frame
+    frame, is_sum = (
+        run.measured,
+        axis == "tokens" and run.plan.axis(axis) == "tokens" and "tokens" not in run.plan.frame,
+    )
     steps, values = frame.numbers(run.plan["step"]), frame.numbers(run.plan.axis(axis))
     order = np.argsort(steps, kind="stable")
     falls = values[order[1:]] < (1 - _MIN_FALL) * values[order[:-1]]

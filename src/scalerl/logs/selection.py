@@ -1,13 +1,15 @@
 """`Selection`: what the commands' shared options say about columns and rows."""
 
 import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from scalerl.errors import InputError
-from scalerl.logs.frame import Frame, Mask, label, listed, number
+from scalerl.logs.frame import Frame, Mask, Names, label, listed, number
 
 YScale = Literal["auto", "1", "100", "pm1", "none"]
 Bounds = tuple[float, float] | None
@@ -41,22 +43,17 @@ class Selection:
             raise InputError(f"--gpus {self.gpus:g} is not a number of GPUs: give how many the run used.")
 
     @property
-    def conditions(self) -> dict[Condition, str]:
-        """The conditions, and the option of each."""
-        held = {self.holdout: "--holdout"} if self.holdout else {}
-        return {**dict.fromkeys(self.where, "--where"), **dict.fromkeys(self.where_not, "--where"), **held}
-
-    @property
     def columns(self) -> dict[str, str]:
         """The columns that options name, and the option of each."""
-        named = {column: option for (column, _), option in self.conditions.items()} | dict.fromkeys(self.by, "--by")
-        named |= {name: option for name, option in ((self.seed, "--seed"), (self.y, "--y"), (self.x, "--x")) if name}
-        return named
+        named = [(column, "--where") for column, _ in (*self.where, *self.where_not)]
+        named += [(self.holdout[0], "--holdout")] if self.holdout else []
+        named += [*((column, "--by") for column in self.by), (self.seed, "--seed"), (self.y, "--y"), (self.x, "--x")]
+        return {column: option for column, option in named if column}
 
     def selected(self, frame: Frame) -> Mask:
         """Return the rows that the filters keep."""
-        kept = [matching(frame, condition) for condition in self.where]
-        return np.logical_and.reduce([np.ones(len(frame), dtype=bool), *kept, *(~matching(frame, each) for each in self.where_not)])
+        kept, dropped = ([matching(frame, each) for each in part] for part in (self.where, self.where_not))
+        return np.logical_and.reduce([np.ones(len(frame), dtype=bool), *kept, *np.logical_not(dropped)])
 
 
 def matching(frame: Frame, condition: Condition) -> Mask:
@@ -66,25 +63,18 @@ def matching(frame: Frame, condition: Condition) -> Mask:
     return np.array([word in accepted for word in frame.words(column)], dtype=bool)
 
 
-def check(frame: Frame, selection: Selection, place: str) -> None:
-    """Raise InputError where an option names a column that is not there, or a value that no row has."""
+def check_columns(known: Iterable[str], selection: Selection, place: Path) -> None:
+    """Raise InputError where an option names a column that is not there."""
+    names = [*known]
     for column, option in selection.columns.items():
-        if column not in frame:
-            raise InputError(f"{place} has no column {column!r} ({option}): {_hint(frame, column)}.")
-    for column, value in selection.conditions:
-        if (column, value) not in selection.where_not and not matching(frame, (column, value)).any():
-            values = listed([word for word in dict.fromkeys(frame.words(column)) if word])
-            raise InputError(
-                f"{selection.conditions[column, value]} {column}={value} matches no row of {place}: the values there "
-                f"are {values}."
-            )
+        if column not in names:
+            raise InputError(f"{place} has no column {column!r} ({option}): {_hint(names, column)}.")
 
 
-def _hint(frame: Frame, column: str) -> str:
+def _hint(names: Names, column: str) -> str:
     """Return which columns there are, the similar ones first."""
-    names = list(frame.columns)
     close = difflib.get_close_matches(column, names, n=3, cutoff=0.6)
     close += [name for name in names if column.lower() in name.lower()]
     hint = f"did you mean {close[0]!r}? It" if close else "it"
-    hint = "--gpus N builds it from the log's clock; it" if column == "gpu_hours" and "hours" in frame else hint
-    return f"{hint} has {listed(list(dict.fromkeys([*close, *names])))}"
+    hint = "--gpus N builds it from the log's clock; it" if column == "gpu_hours" and "hours" in names else hint
+    return f"{hint} has {listed([*dict.fromkeys([*close, *names])])}"

@@ -27,8 +27,6 @@ _BEFORE_TRAINING = 0.01
 _FIRST_STEPS = 0.02
 # Fewer starts than these say little of their own spread.
 _ENOUGH_STARTS = 4
-# Share of the rows that repeat another one, from which it is taken for more than chance.
-_MANY = 1 / 3
 # The least maximum of a rate in per cent; a share may exceed 1 a little, by a bonus.
 _MIN_PERCENT = 2.0
 # A mean of floats may leave [0, 1] by rounding; float32 logs round at 6e-8.
@@ -98,7 +96,11 @@ class Series:
     @property
     def step_costs(self) -> dict[str, float]:
         """What a step takes on each other axis: hours, tokens, FLOPs or cost per step, the median over the run."""
-        spent = {axis: compute / self.axes["step"] for axis, compute in self.axes.items() if "step" in self.axes and axis != "step"}
+        spent = {
+            axis: compute / self.axes["step"]
+            for axis, compute in self.axes.items()
+            if "step" in self.axes and axis != "step"
+        }
         return {axis: float(np.nanmedian(each)) for axis, each in spent.items() if np.isfinite(each).any()}
 
 
@@ -114,13 +116,6 @@ def uneven_steps(series: Iterable[Series], ratio: float = 1.2) -> dict[str, floa
     return {axis: found for axis, found in ratios.items() if found > ratio}
 
 
-def shared_axes(series: Iterable[Series]) -> list[str]:
-    """Return the axes that all curves have, in the order in which they are preferred."""
-    there = [set(data.axes) for data in series if not data.problem]
-    common = set.intersection(*there) if there else set()
-    return [axis for axis in ALL_AXES if axis in common]
-
-
 def series_from(logs: Sequence[Log], selection: Selection) -> list[Series]:
     """Return one series for each value of `by`; without it for each file, and in it each arm, run, label or attempt."""
     if not logs:
@@ -128,6 +123,8 @@ def series_from(logs: Sequence[Log], selection: Selection) -> list[Series]:
     curves: dict[CurveKey, list[Run]] = {}
     plans, problems = _plans(logs, selection)
     runs = runs_of(plans) if plans else []
+    if plans and not runs:
+        raise InputError(_nothing_selected(plans))
     labels = [name for name in dict.fromkeys(name for run in runs for name in run.key)
               if name in (FILE, *selection.by) or len({run.key.get(name) for run in runs}) > 1]  # fmt: skip
     for run in runs:
@@ -138,15 +135,34 @@ def series_from(logs: Sequence[Log], selection: Selection) -> list[Series]:
         try:
             if key in problems:
                 raise InputError(problems[key])
-            built.append(_series(curves[key], shared or main_axis(curves[key]), name, key))
+            named = [axis for axis in AXES if curves[key][0].plan.axis(axis)]
+            built.append(_series(curves[key], shared or main_axis(curves[key]) or named[0], name, key))
         except InputError as problem:
             if len(keys) == 1:
                 raise
             nothing = {"compute": _NO_POINTS, "reward": _NO_POINTS, "x_label": "", "y_label": ""}
             built.append(Series(name=name, key=key, problem=str(problem), **nothing))
-    if all(series.problem for series in built):
+    usable = [series for series in built if not series.problem]
+    if not usable:
         raise InputError(f"no usable curve among {len(built)}; the first, {built[0].name}: {built[0].problem}")
-    return _in_one_unit(built, selection)
+    # What makes no curve is shown beside the others, on their axes.
+    axes = {"x_label": usable[0].x_label, "y_label": usable[0].y_label}
+    return _in_one_unit([replace(each, **axes) if each.problem else each for each in built], selection)
+
+
+def _nothing_selected(plans: list[Plan]) -> str:
+    asked, paths = plans[0].asked, listed([str(plan.path) for plan in plans])
+    told = [f"{column}={value}" for column, value in asked.where] + [
+        f"{column}!={value}" for column, value in asked.where_not
+    ]
+    words = {
+        word
+        for plan in plans
+        for column, _ in (*asked.where, *asked.where_not)
+        for word in plan.frame.words(column)
+        if word
+    }
+    return f"--where {' '.join(told)} matches no row of {paths}: the values there are {listed(sorted(words))}."
 
 
 def _in_one_unit(built: list[Series], selection: Selection) -> list[Series]:
@@ -204,7 +220,15 @@ def _series(runs: list[Run], axis: str, name: str, key: CurveKey) -> Series:
     order = np.lexsort((evaluation, rewards, x, run))
     fitted, late = order[~(held | is_start)[order]], order[held[order]]
     late = late[np.lexsort((rewards[late], x[late]))]
-    read = [each for own in runs for each in own.facts if each.kind != "attempts" or ATTEMPT in dict(key)]
+    if axis == "flops" and plan.kind == "run" and not asked.x and plan["gpu_hours"]:
+        told.append(fact("counted_in_flops"))
+    # What is apart must be told apart by the key.
+    read = [
+        each
+        for own in runs
+        for each in own.facts
+        if each.kind not in ("attempts", "runs_apart") or {*each.values.get("columns", [ATTEMPT])} & {*dict(key)}
+    ]
     return Series(
         name=name,
         key=key,
@@ -231,18 +255,21 @@ def _points(runs: list[Run], axis: str) -> Frame:
     """Return the points of a curve: compute and reward as x and y, and what else is known of them."""
     asked, parts, columns = runs[0].plan.asked, list[Frame](), {(run.plan.axis(axis), run.plan["y"]) for run in runs}
     if len(columns) > 1:
-        shown = listed(sorted({name for pair in columns for name in pair}))
-        raise InputError(f"the files of a curve use different columns ({shown}): choose with --x and --y.")
+        raise InputError("the files of a curve use different columns: choose them with --x and --y.")
     for run in runs:
         plan, frame = run.plan, run.frame
         held = matching(frame, asked.holdout) if asked.holdout else np.zeros(len(frame), dtype=bool)
         hashes = zip(frame.words("prompts_hash"), frame.words(plan["step"]), strict=True)
         known = {each: frame.numbers(plan.axis(each)) for each in ALL_AXES if plan.axis(each)}
         known |= {"x": frame.numbers(plan.axis(axis)), "y": frame.numbers(plan["y"]), "held": held.astype(float)}
-        known |= {"steps": run.steps, "samples": frame.numbers(plan["num_samples"]), "run": objects([run.name] * len(frame))}
+        known |= {
+            "steps": run.steps,
+            "samples": frame.numbers(plan["num_samples"]),
+            "run": objects([run.name] * len(frame)),
+        }
         known["evaluation"] = objects("@".join(pair) if all(pair) else "" for pair in hashes)
         made = Frame(known, frame.origin)
-        parts.append(made.take(asked.selected(frame) & made.known("x") & made.known("y")))
+        parts.append(made.take(made.known("x") & made.known("y")))
     if not any(map(len, parts)):
         raise InputError(_nothing_measured(runs[0], axis))
     return concatenated(parts)
@@ -250,33 +277,33 @@ def _points(runs: list[Run], axis: str) -> Frame:
 
 def _nothing_measured(run: Run, axis: str) -> str:
     """Say why a run makes no curve, with the first word that stands where a number is needed."""
-    columns = [run.plan.axis(axis), run.plan["y"]]
-    known = [f"{run.frame.known(column).sum()} have a number for {column!r}" for column in columns]
-    words = [(at, word) for column in columns for at, word in zip(run.frame.origin, run.frame.words(column), strict=True) if word]
-    odd = [f" ({word[:40]!r} at {at})" for at, word in words if not math.isfinite(number(word))]
+    frame, columns = run.frame, (run.plan.axis(axis), run.plan["y"])
+    known = " and ".join(f"{frame.known(column).sum()} have a number for {column!r}" for column in columns)
+    odd = [
+        f" ({word[:40]!r} at {place})"
+        for column in columns
+        for place, word in zip(frame.origin, frame.words(column), strict=True)
+        if word and not math.isfinite(number(word))
+    ]
     return (
-        f"no usable curve: of {len(run.frame)} rows of {run.plan.path}, {' and '.join(known)}, but none for both"
-        f"{''.join(odd[:1])}: choose other columns with --x and --y."
+        f"no usable curve: of {len(frame)} rows of {run.plan.path}, {known}, but none for both{''.join(odd[:1])}: "
+        "choose other columns with --x and --y."
     )
 
 
 def _once_each(points: Frame) -> tuple[Frame, list[Fact]]:
-    """Count a value once: drop rows that a log holds twice, and rows that hold a value until there is a new one.
+    """Count a value once: leave out rows that are written twice, or hold a value until there is a new one.
 
     A value is held where most values stand several times in a row, and hardly one comes again later, as counts of right
-    answers do. Few different values, such as 0 and 1 of single answers, are equal without being the same.
+    answers do.
     """
-    points = points.take(np.lexsort((points.numbers("x"), points.groups(["run", "held"]))))
-    place, value, both = (points.groups(["run", "held", *names]) for names in (["x"], ["y"], ["x", "y", "samples"]))
+    points = points.take(np.lexsort((points.numbers("y"), points.numbers("x"), points.groups(["run", "held"]))))
+    value = points.groups(["run", "held", "y"])
     begins = np.flatnonzero(np.diff(value, prepend=-1))
-    is_held = len(begins) >= 6 and np.median(np.diff(begins, append=len(value))) >= 2 and len({*value}) >= 0.8 * len(begins)
-    num = {"num_rows": len(points)}
-    if is_held and len({*place}) == len(points):
-        return points.take(begins), [fact("held_values", num=len(points) - len(begins), **num)]
-    once = np.unique(both, return_index=True)[1]
-    if 2 * len({*value}) < len({*place}) or len(once) >= (1 - _MANY) * len(points):
+    is_held = len(begins) >= 6 and np.median(np.diff(begins, append=len(value))) >= 2
+    if not is_held or len({*value.tolist()}) < 0.8 * len(begins):
         return points, []
-    return points.take(np.sort(once)), [fact("repeated_rows", num=len(points) - len(once), **num)]
+    return points.take(begins), [fact("held_values", num=len(points) - len(begins), num_rows=len(points))]
 
 
 def _scaled(plans: list[Plan], points: Frame) -> tuple[YScale, Floats, list[Fact]]:

@@ -30,7 +30,15 @@ _STEP = re.compile(r"(?:[A-Za-z][A-Za-z_ -]*+)?(\d{1,15})(?:\s*/\s*\d+)?")
 def tidied(frame: Frame, asked: Selection) -> tuple[Frame, list[Fact]]:
     """Return a frame with one row per run and step, in the order in which the rows were logged."""
     facts: list[Fact | None] = []
-    for reshape in (one_metric_per_row, one_column_per_run, evaluations_apart, two_prefixes, steps_in_words, in_order, epochs):
+    for reshape in (
+        one_metric_per_row,
+        one_column_per_run,
+        evaluations_apart,
+        two_prefixes,
+        steps_in_words,
+        in_order,
+        epochs,
+    ):
         frame, told = reshape(frame, asked) or (frame, None)
         facts.append(told)
     return frame, [told for told in facts if told]
@@ -46,10 +54,16 @@ def one_metric_per_row(frame: Frame, asked: Selection) -> Reshaped:
     step, metric, value = roles = [first(frame, role) for role in ("step", "metric", "value")]
     words = frame.words(metric)
     names = Counter(words.tolist())
-    is_long = all(roles) and 2 * len(names) <= len(frame) and len(names) <= MAX_COLUMNS and not {*roles} & {*asked.columns}
+    is_long = (
+        all(roles) and 2 * len(names) <= len(frame) and len(names) <= MAX_COLUMNS and not {*roles} & {*asked.columns}
+    )
     if not is_long or "" in names or not any(map(is_measured, names)):
         return None
-    labels = [name for name in frame.columns if name not in roles and (frame.is_words(name) or with_role([name], "run", "seed"))]
+    labels = [
+        name
+        for name in frame.columns
+        if name not in roles and (frame.is_words(name) or with_role([name], "run", "seed"))
+    ]
     places = [*zip(frame.groups([step, *labels]).tolist(), words.tolist(), strict=True)]
     # A metric that a step already has was logged again, by a resumed run: its row comes later.
     times: Counter[object] = Counter()
@@ -96,7 +110,7 @@ def _alike(frame: Frame) -> list[str]:
 
 
 def evaluations_apart(frame: Frame, asked: Selection) -> Reshaped:
-    """Evaluations that share columns with training get their own, as eval/acc, where a word such as split=eval tells."""
+    """Evaluations that share columns with training get their own, as eval/acc, where a word says split=eval."""
     for column in with_role(frame.columns, "split"):
         split = frame.words(column)
         words = {*split.tolist()} - {""}
@@ -118,7 +132,9 @@ def evaluations_apart(frame: Frame, asked: Selection) -> Reshaped:
 
 def two_prefixes(frame: Frame, asked: Selection) -> Reshaped:
     """A column of evaluations whose first rows have another prefix is one: test_score/a and val/test_score/a."""
-    rewards = [name for name in frame.columns if reward_rank(name) and is_evaluation(name) and name not in asked.columns]
+    rewards = [
+        name for name in frame.columns if reward_rank(name) and is_evaluation(name) and name not in asked.columns
+    ]
     for short, long in [(short, long) for short in rewards for long in rewards if long.endswith(f"/{short}")]:
         if not (frame.known(long) & frame.known(short)).any():
             values = np.where(frame.known(short), frame.numbers(short), frame.numbers(long))

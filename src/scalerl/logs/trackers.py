@@ -7,7 +7,6 @@ which a few fields are read. Every loop moves forward in the file or spends the 
 """
 
 import functools
-import json
 import sqlite3
 import struct
 from collections.abc import Iterator, Sequence
@@ -182,7 +181,8 @@ def wandb_rows(source: Source, files: Sequence[Path] = ()) -> Placed:
 def _history_row(message: bytes) -> dict[str, Any]:
     """Return the numbers of one row of a history; pictures, tables and histograms are left out."""
     history = parse(message)
-    row = {"_step": parse(step).get(1, [0])[-1] for step in history.get(_HISTORY_STEP, [])}
+    steps = [parse(step).get(1, [0])[-1] for step in history.get(_HISTORY_STEP, [])]
+    row: dict[str, Any] = {"_step": steps[-1]} if steps else {}
     for item in map(parse, history.get(_HISTORY_ITEM, [])):
         key = "/".join(_text([key]) for key in (*item.get(_ITEM_KEY, []), *item.get(_ITEM_NESTED_KEY, [])))
         value = loaded(_text(item.get(_ITEM_JSON, [])))
@@ -237,9 +237,7 @@ def sqlite_rows(source: Source) -> Placed:
             logged = connection.execute("SELECT * FROM metrics ORDER BY rowid")
             return [(f"row {at}", _sqlite_row(dict(row))) for at, row in enumerate(logged, start=1)]
     except sqlite3.Error as fault:
-        raise refused[0] if refused else InputError(
-            f"{source.path} is a damaged SQLite database ({fault})."
-        ) from None
+        raise refused[0] if refused else InputError(f"{source.path} is a damaged SQLite database ({fault}).") from None
 
 
 def _sqlite_row(row: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Files of trackers, read without their packages: tensorboard's events, wandb, MLflow and trackio."""
+"""Files of trackers: tensorboard's events, wandb, MLflow's database and Parquet."""
 
 import importlib
 import sqlite3
@@ -45,7 +45,8 @@ def test_tensorboard_scalars_are_rows_by_step(tmp_path: Path) -> None:
     assert column(plan.frame, "wall_time") == [1e9, 1e9 + 3600, 1e9 + 7200]
     assert not {"weights", "note"} & set(plan.frame.columns)
     assert plan.frame.origin.tolist() == ["step 0", "step 1", "step 2"]
-    assert column(planned(tmp_path, gpus=8).frame, "gpu_hours") == [0.0, 8.0, 16.0]
+    [series] = read(tmp_path, gpus=8)
+    assert (series.start, series.compute.tolist()) == (0.25, [8.0, 16.0])
 
 
 def test_truncated_event_file_loses_only_its_last_record(tmp_path: Path) -> None:
@@ -103,11 +104,9 @@ def test_waiting_for_a_restart_costs_no_compute(tmp_path: Path) -> None:
     first = [("val/reward", 0, 0.0), ("val/reward", 3600, 0.25), ("val/reward", 4000, 0.3)]
     _write_raw(tmp_path / "events.out.tfevents.1", first)
     _write_raw(tmp_path / "events.out.tfevents.2", [("val/reward", 90000, 0.5), ("val/reward", 93600, 0.75)])
-    plan = planned(tmp_path, gpus=1)
-    assert column(plan.frame, "val/reward") == pytest.approx([0.0, 0.25, 0.3, 0.5, 0.75])
-    assert column(plan.frame, "hours") == pytest.approx([0.0, 1.0, 1 + 1 / 9, 2 + 1 / 9, 3 + 1 / 9])
-    [(fact, _)] = plan.facts
-    assert (fact.kind, fact.values["num"]) == ("clock_gaps", 1)
+    [series] = read(tmp_path, gpus=1)
+    assert [series.start, *series.reward] == pytest.approx([0.0, 0.25, 0.3, 0.5, 0.75])
+    assert series.compute == pytest.approx([1.0, 1 + 1 / 9, 2 + 1 / 9, 3 + 1 / 9])
 
 
 # Attempts
@@ -138,7 +137,7 @@ def test_event_files_of_different_tags_are_one_run(tmp_path: Path) -> None:
 def test_folders_with_and_without_attempts_together(tmp_path: Path) -> None:
     for name, number in (("a", 0), ("a", 1), ("b", 2)):
         _write(tmp_path / name, _scalars(range(1, 9), 0.5), 1e9 + 1000 * number, suffix=f".{number}")
-    assert names(read(tmp_path)) == ["a/attempt 1", "a/attempt 2", "b/attempt 1"]
+    assert names(read(tmp_path)) == ["a/attempt 1", "a/attempt 2", "b"]
 
 
 def test_folders_of_training_and_evaluation_are_one_run(tmp_path: Path) -> None:
@@ -156,7 +155,7 @@ def test_history_is_read_across_blocks(tmp_path: Path) -> None:
     path = write_wandb(tmp_path / "offline-run-1-abc123", rewards)
     for given in (path, path.parent):
         plan = planned(given)
-        assert (plan.kind, plan["y"], plan["x"]) == ("wandb", "val/acc", "hours")
+        assert (plan.kind, plan["y"], plan.roles["hours"].rule) == ("wandb", "val/acc", "elapsed")
         assert [(row["_step"], row["val/acc"]) for row in rows(plan.frame)] == list(enumerate(rewards, start=1))
 
 
