@@ -311,12 +311,11 @@ def test_arms_that_never_differ_are_pointed_out(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("quick")
-def test_curves_that_were_taken_as_one_are_warned_of(tmp_path: Path):
+def test_labels_over_the_same_compute_are_separate_curves(tmp_path: Path):
     lines = [f"{size},{step},{0.3 + 0.01 * step:.3f}" for size in ("0.5B", "7B") for step in range(1, 13)]
     (tmp_path / "log.csv").write_text("\n".join(["size,gpu_hours,pass_rate", *lines]))
-    (fact,) = content_of(tmp_path / "log.csv")["warnings"]
-    assert (fact["kind"], fact["name"]) == ("mixed", "log")
-    assert fact["problem"].startswith("Rows over the same compute differ in size but are taken as one curve: name")
+    (view, *_) = content_of(tmp_path / "log.csv")["views"]
+    assert [curve["name"] for curve in view["curves"]] == ["size=0.5B", "size=7B"]
 
 
 @pytest.mark.usefixtures("quick")
@@ -384,7 +383,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_arm(tmp_path: Path):
     material = gather([tmp_path])
     assert [run.arm for run in material.runs] == ["a", "a", "b"]
     assert material.notes == (Fact(kind="seeds_pooled", values={"runs": ("a-seed0", "a-seed1"), "arm": "a"}),)
-    assert [table.rows[0]["arm"] for table in material.tables] == ["a", "a", "b"]
+    assert [log.frame.words("arm")[0] for log in material.tables] == ["a", "a", "b"]
 
 
 def test_a_planned_run_that_never_started_is_reported(tmp_path: Path):

@@ -26,7 +26,7 @@ from scalerl.report.results import (
 from scalerl.report.standing import LeadKind, lead, lead_text
 from scalerl.report.text import render
 
-BY_SEED = Fact(kind="runs_by_column", values={"columns": ("seed",)})
+BY_SEED = Fact(kind="runs_apart", values={"columns": ("seed",)})
 
 
 def held_out(name: str) -> Series:
@@ -117,7 +117,7 @@ def test_conclusions_say_where_it_levels_off_and_when_to_stop():
     compute = np.linspace(300.0, 15_000.0, 24)
     reward = 0.3 + 0.3 / (1 + (1000 / compute) ** 1.9) + 0.002 * np.random.default_rng(0).normal(size=24)
     [curve] = analyse_fit([series(compute=compute, reward=reward, facts=(BY_SEED,))], FitOptions()).curves
-    assert "names the runs of the curve" in curve_text(curve)
+    assert curve.series.notes[0] in curve_text(curve)
     kinds = [each.kind for each in curve.conclusions]
     assert kinds[0] == NoteKind.LEVELS_OFF
     assert kinds[-3:] == [NoteKind.MOST_OF_GAIN, NoteKind.DOUBLING, NoteKind.BEST_EVALUATION]

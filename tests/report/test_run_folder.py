@@ -72,7 +72,7 @@ def test_damaged_lines_are_named_and_the_rest_is_kept(tmp_path: Path):
     (folder / "evals.jsonl").write_text("\n".join([*lines[:3], "{damaged", *lines[3:]]))
     run = opened(folder)
     assert run.faults() == [f"{folder / 'evals.jsonl'}, line 4: not a JSON object, and left out."]
-    assert len(run.table().rows) == len(lines)
+    assert len(run.table().frame) == len(lines)
 
 
 def test_largest_lag_is_drawn_by_its_largest_and_the_mean_by_its_mean(tmp_path: Path):

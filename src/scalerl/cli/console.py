@@ -193,13 +193,14 @@ def ended_by_ctrl_c() -> Iterator[None]:
 
 def column_origins(series: "Sequence[Series]") -> dict[str, str]:
     """Return why a column of compute or reward was taken that the user did not name, or that the logs do not hold."""
+    from scalerl.logs.plan import BUILT
+
     origins: dict[str, str] = {}
     for curve in series:
         for role, column in (("x", curve.x_label), ("y", curve.y_label)):
             why = curve.plan.get(role)
             if why is not None and why.rule != "option":
-                is_built = column in ("hours", "gpu_hours") and any(column in each.built for each in curve.plan.values())
-                origins[column] = "built from the log's times" if is_built else _recognised(why)
+                origins[column] = "built from the log's times" if why.rule in BUILT else _recognised(why)
     return origins
 
 

@@ -16,7 +16,7 @@ from scalerl.errors import InputError
 from scalerl.logs.columns import AXES, BARE, REWARD_KINDS, has_role, is_measured, reward_rank, with_role
 from scalerl.logs.facts import Fact
 from scalerl.logs.frame import Floats, Frame, Names, Rows, Words, listed
-from scalerl.logs.names import ATTEMPT, FILE
+from scalerl.logs.names import FILE
 from scalerl.logs.selection import Selection, check_columns
 from scalerl.logs.tidy import first, wall_times
 
@@ -80,7 +80,7 @@ class Plan:
     def checked(self) -> "Plan":
         """Return the plan; InputError where an option names nothing, or compute or reward were not recognised."""
         columns = listed([name for name in self.frame.columns if name != FILE])
-        check_columns([*self.frame.columns, ATTEMPT, *filter(None, map(self.axis, AXES))], self.asked, self.path)
+        check_columns([*self.frame.columns, *filter(None, map(self.axis, AXES))], self.asked, self.path)
         if self.asked.gpus and not self.asked.x and not self["gpu_hours"]:
             raise InputError(f"--gpus {self.asked.gpus:g} needs a clock, and {self.path} has none: it has {columns}.")
         missing = (

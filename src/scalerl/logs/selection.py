@@ -10,6 +10,7 @@ import numpy as np
 
 from scalerl.errors import InputError
 from scalerl.logs.frame import Frame, Mask, Names, label, listed, number
+from scalerl.logs.names import ATTEMPT
 
 YScale = Literal["auto", "1", "100", "pm1", "none"]
 Bounds = tuple[float, float] | None
@@ -45,9 +46,9 @@ class Selection:
     @property
     def columns(self) -> dict[str, str]:
         """The columns that options name, and the option of each."""
-        named = [(column, "--where") for column, _ in (*self.where, *self.where_not)]
+        named = [(self.x, "--x"), (self.y, "--y"), (self.seed, "--seed"), *((column, "--by") for column in self.by)]
+        named += [(column, "--where") for column, _ in (*self.where, *self.where_not)]
         named += [(self.holdout[0], "--holdout")] if self.holdout else []
-        named += [*((column, "--by") for column in self.by), (self.seed, "--seed"), (self.y, "--y"), (self.x, "--x")]
         return {column: option for column, option in named if column}
 
     def selected(self, frame: Frame) -> Mask:
@@ -67,7 +68,7 @@ def check_columns(known: Iterable[str], selection: Selection, place: Path) -> No
     """Raise InputError where an option names a column that is not there."""
     names = [*known]
     for column, option in selection.columns.items():
-        if column not in names:
+        if column not in (*names, ATTEMPT):
             raise InputError(f"{place} has no column {column!r} ({option}): {_hint(names, column)}.")
 
 

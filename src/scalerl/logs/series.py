@@ -123,8 +123,7 @@ def series_from(logs: Sequence[Log], selection: Selection) -> list[Series]:
     curves: dict[CurveKey, list[Run]] = {}
     plans, problems = _plans(logs, selection)
     runs = runs_of(plans) if plans else []
-    if plans and not runs:
-        raise InputError(_nothing_selected(plans))
+    _check_selected(plans, runs)
     labels = [name for name in dict.fromkeys(name for run in runs for name in run.key)
               if name in (FILE, *selection.by) or len({run.key.get(name) for run in runs}) > 1]  # fmt: skip
     for run in runs:
@@ -150,19 +149,17 @@ def series_from(logs: Sequence[Log], selection: Selection) -> list[Series]:
     return _in_one_unit([replace(each, **axes) if each.problem else each for each in built], selection)
 
 
-def _nothing_selected(plans: list[Plan]) -> str:
-    asked, paths = plans[0].asked, listed([str(plan.path) for plan in plans])
-    told = [f"{column}={value}" for column, value in asked.where] + [
-        f"{column}!={value}" for column, value in asked.where_not
-    ]
-    words = {
-        word
-        for plan in plans
-        for column, _ in (*asked.where, *asked.where_not)
-        for word in plan.frame.words(column)
-        if word
-    }
-    return f"--where {' '.join(told)} matches no row of {paths}: the values there are {listed(sorted(words))}."
+def _check_selected(plans: list[Plan], runs: list[Run]) -> None:
+    """Raise InputError for a filter that keeps no row, and for held-out rows that are not there."""
+    asked = plans[0].asked if plans else Selection()
+    kept = {f"--where {column}={value}": column for column, value in asked.where}
+    kept |= {f"--where {column}!={value}": column for column, value in asked.where_not}
+    held = asked.holdout and not any(matching(run.frame, asked.holdout).any() for run in runs)
+    missing = {f"--holdout {asked.holdout[0]}={asked.holdout[1]}": asked.holdout[0]} if held and asked.holdout else {}
+    for option, column in (kept if plans and not runs else missing).items():
+        words = {word for plan in plans for word in plan.frame.words(column) if word}
+        place = listed([str(plan.path) for plan in plans])
+        raise InputError(f"{option} matches no row of {place}: the values there are {listed(sorted(words))}.")
 
 
 def _in_one_unit(built: list[Series], selection: Selection) -> list[Series]:
@@ -246,7 +243,7 @@ def _series(runs: list[Run], axis: str, name: str, key: CurveKey) -> Series:
         evaluation_set=next((word for column, word in key if has_role(column, "set") or column == "set"), None),
         y_scale=y_scale,
         facts=tuple({repr(each): each for each in (*read, *facts, *told, *begun)}.values()),
-        plan=plan.roles,
+        plan={**plan.roles, "x": plan.roles[axis]._replace(columns=(plan.axis(axis),))},
         axes={each: points.numbers(each)[fitted] for each in ALL_AXES if each in points},
     )
 

@@ -217,8 +217,7 @@ def _main_axis(material: Material, selection: Selection) -> tuple[str | None, li
         return "flops", [Fact(kind="time_distorted", values={**distorted, "hours": hours_name(material.runs)})]
     if axis and all(axis in columns for columns in known):
         return axis, []
-    plans = [log.planned() for log in material.tables]
-    choices = {plan["x"] for plan in plans if plan is not None}
+    choices = {data.x_label for data in series_from(material.tables, selection) if not data.problem}
     return (choices.pop() if len(choices) == 1 else None), []
 
 
@@ -278,7 +277,7 @@ def _named(series: Sequence[Series]) -> list[Series]:
 def _candidates(logs: Sequence[Log]) -> Iterator[str]:
     plans = [plan for log in logs if (plan := log.planned()) is not None]
     for axis in ("gpu_hours", "flops", "step", "tokens"):
-        columns = {plan[axis] for plan in plans}
+        columns = {plan.axis(axis) for plan in plans}
         if len(columns) == 1 and (column := columns.pop()):
             yield column
 
