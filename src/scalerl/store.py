@@ -13,10 +13,10 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from scalerl.atomic_files import UNFINISHED, descriptor_of, new_file, write_errors
 from scalerl.errors import RunFolderError, StoreError, not_utf8
@@ -51,6 +51,15 @@ BATCH = ("completions_per_group", "groups_per_batch")
 KILLED = "its process was killed: --resume continues from the last checkpoint"
 
 Row = dict[str, Any]
+
+
+class RowColumns(Protocol):
+    """Keeps rows by column."""
+
+    def add(self, row: Row) -> None: ...
+
+
+Columns = TypeVar("Columns", bound=RowColumns)
 
 # How append_row writes the beginning of a row of the trainer.
 _ROW_HEAD = re.compile(r'\{"step": (\d+), "attempt": (\d+)[,}]')
@@ -313,7 +322,7 @@ def latest_rows(path: Path) -> list[tuple[int, Row]]:
         if not isinstance(row.get("step"), int | float):
             raise RunFolderError(f"{path}, line {line}: the row has no numeric 'step'")
         placed.append((line, row))
-    return counting_rows(placed, KEYS[path.name], _origins(path.parent))
+    return counting_rows(placed, path.name, _origins(path.parent))
 
 
 def labelled_rows(path: Path) -> list[tuple[str, Row]]:
@@ -322,7 +331,8 @@ def labelled_rows(path: Path) -> list[tuple[str, Row]]:
         recipe = read_recipe(path.parent) or {}
     except RunFolderError:
         recipe = {}  # only labels are taken from it
-    labels = {"seed": seed for seed in _values_of(recipe, "seed")[:1]}
+    seeds = _values_of(recipe, "seed")
+    labels = {"seed": seeds[0]} if seeds else {}
     labels |= {key: value for key, value in (recipe.get("pipeline") or {}).items() if key in BATCH}
     return [(f"{path.name} line {line}", {**labels, **row}) for line, row in latest_rows(path)]
 
@@ -343,33 +353,109 @@ def study_rows(folder: Path) -> list[tuple[str, Row]]:
     return placed
 
 
-def counting_rows(
-    placed: Iterable[tuple[int, Row]], keys: Sequence[str], origins: Mapping[int, float]
-) -> list[tuple[int, Row]]:
-    """Return the rows that count, one for each value of `keys`; `origins` are the steps that attempts started from."""
-    latest: dict[tuple[Any, ...], tuple[int, Row]] = {}
-    for line, row in placed:
-        step, attempt = row["step"], row.get("attempt", 0)
-        if any(step > origin for newer, origin in origins.items() if newer > attempt > 0):
-            continue
-        key = tuple(row.get(name) for name in keys)
-        if key not in latest or attempt >= latest[key][1].get("attempt", 0):
-            latest[key] = (line, row)
-    return sorted(latest.values(), key=lambda item: item[1]["step"])
+def counting(rows: Iterable[tuple[float, float, Any]], origins: Mapping[int, float]) -> list[int]:
+    """Return the places of the rows that count, by step; a row is its step, its attempt and what identifies it.
+
+    Of rows with one identity the latest attempt's counts. `origins` are the steps that attempts started from: what an
+    older attempt logged after the origin of a newer one belongs to a model that is gone.
+    """
+    latest: dict[Any, tuple[float, float, int]] = {}
+    for place, (step, attempt, identity) in enumerate(rows):
+        is_gone = any(step > origin for newer, origin in origins.items() if newer > attempt > 0)
+        known = latest.get(identity)
+        if not is_gone and (known is None or attempt >= known[1]):
+            latest[identity] = (step, attempt, place)
+    return [place for _, _, place in sorted(latest.values(), key=lambda row: row[0])]
+
+
+def counting_rows(placed: Sequence[tuple[int, Row]], name: str, origins: Mapping[int, float]) -> list[tuple[int, Row]]:
+    """Return the rows of a run's file that count, with their line numbers."""
+    keys = [(row["step"], row.get("attempt", 0), tuple(map(row.get, KEYS[name]))) for _, row in placed]
+    return [placed[place] for place in counting(keys, origins)]
+
+
+def _note_origin(origins: dict[int, float], name: str, step: float, attempt: object) -> None:
+    """Note the step that a row says its attempt started from: a row of metrics is written after its step."""
+    if isinstance(attempt, int):
+        origins[attempt] = min(origins.get(attempt, math.inf), step - (name == METRICS))
 
 
 def _origins(folder: Path) -> dict[int, float]:
     """Return the step from which each attempt started, taken from its first rows."""
     origins: dict[int, float] = {}
     # Both files are needed: an attempt may train long before it evaluates, or evaluate before it trains.
-    for name, steps_before in ((METRICS, 1), (EVALS, 0)):
+    for name in KEYS:
         path = folder / name
         for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else ():
             # By the beginning of each line: parsing every row on every read would be slow.
             if head := _ROW_HEAD.match(line):
-                step, attempt = int(head[1]), int(head[2])
-                origins[attempt] = min(origins.get(attempt, math.inf), step - steps_before)
+                _note_origin(origins, name, int(head[1]), int(head[2]))
     return origins
+
+
+class GrowingLines(Protocol):
+    """The JSON objects of a file that grows, by line, numbered from 0."""
+
+    def __len__(self) -> int: ...
+
+    def refresh(self) -> bool:
+        """Find what was added; return whether what was known before is still there."""
+        ...
+
+    def rows(self, numbers: Iterable[int]) -> Iterator[tuple[int, Row | None]]:
+        """Yield lines with their numbers, without blank ones: None for one that is not an object."""
+        ...
+
+
+class RunReader(Generic[Columns]):
+    """The rows of a run folder that grows, as far as they were read; `read` adds what was written since.
+
+    Whoever shows a run says how its files are opened and how its metrics are kept; which rows count is known here.
+    """
+
+    def __init__(self, files: Mapping[str, GrowingLines], new_columns: Callable[[], Columns]) -> None:
+        """`files` are those of METRICS and EVALS; `new_columns` makes something with a method `add` for rows."""
+        self._files, self._new_columns = files, new_columns
+        self._forget()
+
+    def _forget(self) -> None:
+        self.metrics = self._new_columns()
+        self.evals: list[tuple[int, Row]] = []
+        """All evaluations, with their line numbers."""
+        self.skipped: dict[str, list[int]] = {name: [] for name in self._files}
+        """Lines that are not JSON objects."""
+        self._steps: list[tuple[float, float, float]] = []
+        self._origins: dict[int, float] = {}
+        self._num_read = dict.fromkeys(self._files, 0)
+
+    def read(self) -> None:
+        are_known = [lines.refresh() for lines in self._files.values()]
+        if not all(are_known):
+            self._forget()
+        for name, lines in self._files.items():
+            begin, self._num_read[name] = self._num_read[name], len(lines)
+            for place, row in lines.rows(range(begin, len(lines))):
+                if row is None:
+                    self.skipped[name].append(place + 1)
+                elif isinstance(step := row.get("step"), int | float):
+                    self._add(name, place + 1, step, row)
+
+    def _add(self, name: str, line: int, step: float, row: Row) -> None:
+        attempt = row.get("attempt")
+        _note_origin(self._origins, name, step, attempt)
+        if name == METRICS:
+            self.metrics.add(row)
+            self._steps.append((step, attempt if isinstance(attempt, int) else 0, step))
+        else:
+            self.evals.append((line, row))
+
+    def counting_metrics(self) -> list[int]:
+        """Return the places of the rows of metrics that count, by step."""
+        return counting(self._steps, self._origins)
+
+    def counting_evals(self) -> list[tuple[int, Row]]:
+        """Return the evaluations that count, with their line numbers."""
+        return counting_rows(self.evals, EVALS, self._origins)
 
 
 def parse_lines(text: str, path: Path) -> list[tuple[int, Row]]:

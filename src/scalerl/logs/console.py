@@ -27,7 +27,7 @@ from scalerl.logs.objects import metrics_of
 from scalerl.logs.source import MAX_WORD, Source
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;:?]*+[ -/]*+[@-~]|\x1b\][^\x07\x1b]*+(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
-_RAY = re.compile(r"\s*+\((?:\S+ )?pid=\d+[^)]{0,80}\)\s?")
+_RAY = re.compile(r"\s{0,20}\((?:\S{1,80} )?pid=\d{1,12}[^)]{0,80}\)\s?|")
 _WRAPPER = re.compile(r"\b(?:(?:np|numpy|torch|jnp)\.\w{1,16}|tensor)\(")
 _VERL = re.compile(r"(?<![\w/])step:(\d{1,12}) - ")
 _ITEM = re.compile(r"""['"]([^'"]{1,200})['"]\s*+:\s*+['"]?([-+\w.]{1,64})""")
@@ -106,7 +106,7 @@ def _lines(source: Source) -> Iterator[tuple[int, str]]:
         source.spend()
         for part in _ESCAPES.sub("", line).split("\r"):
             if part.strip():
-                yield at, _RAY.sub("", part, count=1)
+                yield at, _RAY.sub("", part[:200], count=1) + part[200:]
 
 
 def _without_prose(records: list[Record]) -> list[Record]:
@@ -231,6 +231,8 @@ def _read(line: str, is_cut: bool) -> tuple[Counters, Values, int]:
     begin = line.find("{")
     if begin >= 0 and (values := _dict_values(line[begin:])):
         return _tokens(line[max(begin - 200, 0) : begin])[0], values, 1
+    if len(line) > _MAX_PROSE:
+        return {}, {}, 1
     *before, after = _BAR.split(line)[::3]
     bars = {f"/{end}": int(at) for at, end in _BAR.findall(line)}
     counters, values, num_words = _tokens(" | ".join([*before, *_ASSIGNED.findall(after)]) if bars else line, is_cut)

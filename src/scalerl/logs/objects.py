@@ -8,7 +8,7 @@ a step and the most rows is read, together with those that lie at the same depth
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from scalerl.errors import InputError
@@ -28,7 +28,7 @@ _MIN_VALUES = 3
 _NUMBERS = {int, float, type(None)}
 
 
-def flatten(row: Row, wrappers: frozenset[str] = frozenset(), prefix: str = "", depth: int = 0) -> dict[str, Any]:
+def flatten(row: Mapping[str, Any], wrappers: frozenset[str] = frozenset(), prefix: str = "", depth: int = 0) -> Row:
     """Turn nested objects into one level: {'loss': {'kl': 1}} becomes {'loss/kl': 1}. Lists are left out.
 
     What is inside a wrapper stands as if it were beside it.
@@ -43,7 +43,7 @@ def flatten(row: Row, wrappers: frozenset[str] = frozenset(), prefix: str = "", 
     return flat
 
 
-def metrics_of(row: Row) -> dict[str, Any]:
+def metrics_of(row: Row) -> Row:
     """Return the values of a row that was logged, without the objects that loggers put them into."""
     return flatten(row, _WRAPPERS)
 

@@ -97,22 +97,6 @@ def number_columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, Array]:
     return columns.arrays()
 
 
-def counting(columns: Mapping[str, Array], origins: Mapping[int, float]) -> NDArray[np.intp]:
-    """Return the places of the rows that no later attempt has replaced, one for each step, sorted by step.
-
-    `origins` has the step from which each attempt of a run started.
-    """
-    steps, attempts = columns.get("step", np.empty(0)), columns.get("attempt")
-    keep = np.isfinite(steps)
-    if attempts is not None:
-        for attempt, origin in origins.items():
-            keep &= ~((attempts < attempt) & (attempts > 0) & (steps > origin))
-    places = np.flatnonzero(keep)
-    # Of rows with the same step the last one counts.
-    _, last = np.unique(steps[places][::-1], return_index=True)
-    return places[len(places) - 1 - last]
-
-
 def replaced(columns: Mapping[str, Array], kept: NDArray[np.intp]) -> dict[str, float]:
     """Return the number of steps that a later attempt took again, and what they cost; empty if there are none."""
     num_rows = len(columns.get("step", ()))

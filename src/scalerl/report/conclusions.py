@@ -124,7 +124,6 @@ def warnings(report: Report) -> list[Fact]:
     material = report.material
     facts = [said("fault", problem=fault) for fault in material.faults]
     facts += _equal_curves(report)
-    first_axis = report.series[report.axes[0].column]
     # An unreadable status.json is among the faults already.
     cut = [run for run in material.runs if run.is_cut and (run.status != "unknown" or not run.faults())]
     facts += [said("not_finished", run=run.name, status=run.status, reason=run.reason) for run in cut]

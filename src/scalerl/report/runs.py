@@ -21,7 +21,6 @@ from scalerl.report.columns import (
     MOST_COLUMNS,
     Array,
     NumberColumns,
-    counting,
     number,
     number_columns,
     renamed,
@@ -248,44 +247,18 @@ class Run:
 # Reading
 
 
-class Rows:
-    """The rows of a run folder, as far as they were read; `read` adds what was written since."""
+Rows = store.RunReader[NumberColumns]
 
-    def __init__(self, source: Source) -> None:
-        self._lines = {name: Lines(source.path / name, source.root) for name in (store.METRICS, store.EVALS)}
-        self._forget()
 
-    def _forget(self) -> None:
-        self.metrics = NumberColumns()
-        self.evals: list[tuple[int, store.Row]] = []
-        self.origins: dict[int, float] = {}
-        """The step from which each attempt started."""
-        self.skipped: dict[str, list[int]] = {name: [] for name in self._lines}
-        """Lines that could not be used."""
-        self._num_read = dict.fromkeys(self._lines, 0)
+def new_rows(source: Source) -> Rows:
+    """Return the reader of a run folder that has read nothing yet."""
+    files = {name: Lines(source.path / name, source.root) for name in (store.METRICS, store.EVALS)}
+    return store.RunReader(files, NumberColumns)
 
-    @property
-    def num_values(self) -> int:
-        return self.metrics.num_rows * len(self.metrics) + sum(len(row.get("num_correct", ())) for _, row in self.evals)
 
-    def read(self) -> None:
-        are_known = [lines.refresh() for lines in self._lines.values()]
-        if not all(are_known):
-            self._forget()
-        for (name, lines), steps_before in zip(self._lines.items(), (1, 0), strict=True):
-            begin, self._num_read[name] = self._num_read[name], len(lines)
-            for place, row in lines.rows(range(begin, len(lines))):
-                step = None if row is None else row.get("step")
-                if row is None:
-                    self.skipped[name].append(place + 1)
-                elif isinstance(step, int | float):
-                    if isinstance(attempt := row.get("attempt"), int):
-                        origin = float(step) - steps_before
-                        self.origins[attempt] = min(self.origins.get(attempt, origin), origin)
-                    if name == store.METRICS:
-                        self.metrics.add(row)
-                    else:
-                        self.evals.append((place + 1, _checked(row)))
+def num_values(rows: Rows) -> int:
+    """Return how many numbers a reader keeps."""
+    return rows.metrics.num_rows * len(rows.metrics) + sum(len(row.get("num_correct") or ()) for _, row in rows.evals)
 
 
 def _checked(row: store.Row) -> store.Row:
@@ -297,7 +270,7 @@ def _checked(row: store.Row) -> store.Row:
 
 def read_folder(source: Source, rows: Rows | None = None) -> Run:
     """Read a run folder; with the `rows` of an earlier time, only what was added."""
-    rows, folder = rows or Rows(source), source.path
+    rows, folder = rows or new_rows(source), source.path
     objects = {name: read_object(folder / name, source.root) for name in (store.RECIPE, store.STATUS, store.ENV)}
     (recipe, _), (status, _), (environment, _) = objects.values()
     damage = [fault for _, fault in objects.values() if fault]
@@ -306,8 +279,8 @@ def read_folder(source: Source, rows: Rows | None = None) -> Run:
         more = f" and {len(others)} more" if others else ""
         damage.append(f"{folder / name}, line {first}{more}: not a JSON object, and left out.")
     logged = rows.metrics.arrays()
-    kept = counting(logged, rows.origins)
-    evals = store.counting_rows(rows.evals, ("step", "set"), rows.origins)
+    kept = np.array(rows.counting_metrics(), dtype=np.intp)
+    evals = [(line, _checked(row)) for line, row in rows.counting_evals()]
     problem = f"the run folder {folder} has no rows in {store.EVALS} yet: wait for its first evaluation."
     try:
         store.check_format(folder)

@@ -15,8 +15,8 @@ from scalerl.curves import Comparison, Fit, NoteKind, Pair, PairKind, note, rewa
 from scalerl.errors import InputError
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
 from scalerl.logs.columns import has_role
-from scalerl.logs.formats import Log
 from scalerl.logs.facts import Fact
+from scalerl.logs.formats import Log
 from scalerl.logs.series import Selection, Series, series_from
 from scalerl.report.figures import DIFFERENT_UNITS, Line, line_of
 from scalerl.report.inputs import ARM, Material, gather

@@ -28,7 +28,7 @@ from scalerl.report.inputs import material_of
 from scalerl.report.json import picked, plain
 from scalerl.report.outlook import FIRST_FIT, with_end
 from scalerl.report.results import CurveResult, FitOptions, fitted_curve, not_fitted, param_value
-from scalerl.report.runs import WAITING, Rows, Run, log_columns, read_source
+from scalerl.report.runs import WAITING, Rows, Run, log_columns, new_rows, num_values, read_source
 from scalerl.report.samples import lines_of
 from scalerl.report.sources import Source, planned
 from scalerl.report.views import Report, report_on
@@ -146,7 +146,7 @@ def _report(source: Source, runs: list[Run], fitted: Callable[[Series, FitOption
         raise InputError(runs[0].problem)
     material = material_of(runs, source.name)
     axis = runs[0].axis() if runs[0].is_folder else None
-    selection = Selection(x=axis if axis in material.tables[0].frame else None)
+    selection = Selection(x=axis if axis and axis in material.tables[0].frame else None)
     return report_on(material, selection, FitOptions(), quick=True, fitted=fitted, compare=False)
 
 
@@ -157,10 +157,10 @@ def _read(source: Source) -> Run:
         run = Run(source=source, kind="log", problem=refusal) if refusal else read_source(source)
         run.columns = {} if run.log is None else log_columns(run.log)
         return run
-    rows = _ROWS.pop(source.path, None) or Rows(source)
+    rows = _ROWS.pop(source.path, None) or new_rows(source)
     run = read_source(source, rows)
     _ROWS[source.path] = rows
-    while sum(each.num_values for each in _ROWS.values()) > MOST_VALUES:
+    while sum(map(num_values, _ROWS.values())) > MOST_VALUES:
         del _ROWS[next(iter(_ROWS))]
     if run.problem and not run.evals:
         run.problem = "Not started yet." if run.status == WAITING else "No evaluation yet."
