@@ -5,7 +5,7 @@ import glob
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from scalerl import store
 from scalerl.errors import InputError
@@ -37,12 +37,14 @@ _STEP_NAME = re.compile(
 _EVALUATION = re.compile(r"result|eval|metric|score|summary", re.IGNORECASE)
 
 
+Kind = Literal["run", "study", "log"]
+
+
 class Place(NamedTuple):
     """Something that can be read as one."""
 
     path: Path
-    kind: str
-    """`run`, `study` or `log`."""
+    kind: Kind
     is_named: bool
     """Whether the user named it, and not only a folder around it: what cannot be read is a fault then."""
 
@@ -67,7 +69,8 @@ def groups(path: Path, depth: int = 0, holds: Callable[[Path], bool] = Path.exis
     A log beside what lies in the only other folder may be of the same run: they are one group.
     """
     kinds = whole_kinds(path)
-    place = Place(path, kinds[0] if kinds[:1] in (["run"], ["study"]) else "log", depth == 0)
+    kind: Kind = "run" if kinds[:1] == ["run"] else "study" if kinds[:1] == ["study"] else "log"
+    place = Place(path, kind, depth == 0)
     if place.kind != "log" or not path.is_dir() or (kinds and kinds != ["a file each step"]):
         return [[place]]
     entries = [entry for entry in sorted(path.iterdir()) if entry.name[0] != "." and holds(entry)][:_MAX_ENTRIES]
@@ -78,9 +81,11 @@ def groups(path: Path, depth: int = 0, holds: Callable[[Path], bool] = Path.exis
     if kinds:
         return [[place, *logs]]
     folders = [entry for entry in entries if entry.is_dir()] if depth < _MAX_DEPTH else []
-    runs = [folder for folder in folders if store.is_run_folder(folder)]
-    inner = [group for folder in runs or folders for group in groups(folder, depth + 1, holds)]
-    beside = [] if runs else logs
+    has_runs = any(map(store.is_run_folder, folders))
+    # Beside runs lie notes and results: only what is a log as a whole counts.
+    folders = [folder for folder in folders if whole_kinds(folder)] if has_runs else folders
+    inner = [group for folder in folders for group in groups(folder, depth + 1, holds)]
+    beside = [] if has_runs else logs
     return [[*inner[0], *beside]] if len(inner) == 1 == len(inner[0]) else [*inner, beside]
 
 

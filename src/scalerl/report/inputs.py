@@ -95,10 +95,7 @@ def _with_arm(run: Run) -> Log:
 
 def _expanded(paths: Sequence[Path]) -> list[Source]:
     """Return the runs and logs at these paths; a folder of runs is replaced by the runs in it."""
-    inside = [path / "runs" for path in paths]
-    given = [runs if runs.is_dir() and any(map(store.is_run_folder, runs.iterdir())) else path
-             for path, runs in zip(paths, inside, strict=True)]  # fmt: skip
-    expanded = expand(given)
+    expanded = expand(paths)
     return [
         Source(path=path, root=Root(), kind="run" if store.is_run_folder(path) else "log", name=name, arm=name)
         for path, name in zip(expanded, file_names(expanded), strict=True)

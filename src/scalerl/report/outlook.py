@@ -7,10 +7,9 @@ from typing import Any, Self
 import numpy as np
 
 from scalerl.curves import fit, reward_at
-from scalerl.curves.data import Bounds
 from scalerl.curves.fit import LEAST_POINTS
 from scalerl.logs.axes import Axis, preferred_axis
-from scalerl.logs.series import Series
+from scalerl.logs.series import Series, start_noise
 from scalerl.report.columns import number
 from scalerl.report.results import CurveResult
 
@@ -62,6 +61,7 @@ class LiveForecast:
     def outlook(self) -> CurveResult | None:
         """Fit the evaluations so far; None while there are too few."""
         start, num_at_start = next(((reward, num) for at, reward, num in self._evaluations if at == 0), (None, None))
+        samples_at_start = np.array([np.nan if num_at_start is None else num_at_start])
         later = [row for row in self._evaluations if row[0] > 0]
         if len(later) < FIRST_FIT:
             return None
@@ -74,7 +74,7 @@ class LiveForecast:
             y_label="reward",
             num_samples=None if None in num_samples else num_samples,
             start=start,
-            start_sd=0.0 if start is None else _binomial_sd(start, num_at_start, self._bounds),
+            start_sd=0.0 if start is None else start_noise(np.array([start]), samples_at_start, self._bounds),
         )
         given = {name: getattr(series, name) for name in ("compute", "reward", "num_samples", "start", "start_sd")}
         curve = CurveResult(series=series, fit=fit(**given, bounds=self._bounds, **self._options))
@@ -86,12 +86,3 @@ def with_end(curve: CurveResult, end_compute: float | None) -> CurveResult:
     if not curve.usable or end_compute is None or end_compute <= curve.fit.scale:
         return curve
     return replace(curve, at=tuple(reward_at(curve.fit, [end_compute])))
-
-
-def _binomial_sd(reward: float, num_samples: int | None, bounds: Bounds) -> float | None:
-    """Return the noise of the start's reward; None, meaning that of one evaluation, if its samples are not known."""
-    if num_samples is None or bounds is None:
-        return None
-    low, width = bounds[0], bounds[1] - bounds[0]
-    rate = min(max((reward - low) / width, 0.5 / num_samples), 1 - 0.5 / num_samples)
-    return width * float(np.sqrt(rate * (1 - rate) / num_samples))
