@@ -15,10 +15,11 @@ LOG_SUFFIXES = (
     *(".jsonl", ".csv", ".tsv", ".log", ".out", ".err", ".txt", ".json", ".gz", ".wandb", ".ndjson", ".db"),
     ".parquet",
 )
+STATE = "trainer_state.json"
 WHOLE: dict[str, tuple[str, ...]] = {
     "study": (store.STUDY,),
     "run": (store.RECIPE, store.EVALS),
-    "trainer folder": ("trainer_state.json", "checkpoint-*/trainer_state.json"),
+    "trainer folder": (STATE, f"checkpoint-*/{STATE}"),
     "wandb": ("*.wandb", "*run-*/*.wandb", "wandb/*run-*/*.wandb"),
     "file inside": (store.METRICS, "files/output.log", "output.log"),
     "tensorboard": ("*tfevents*", "*/*tfevents*", "*/*/*tfevents*", "*/*/*/*tfevents*"),
@@ -63,35 +64,43 @@ def find(given: str | Path) -> list[Group]:
     return [group for match in matches for group in groups(Path(match))]
 
 
-def groups(path: Path, depth: int = 0, holds: Callable[[Path], bool] = Path.exists) -> list[Group]:
+def groups(
+    path: Path, depth: int = 0, *, holds: Callable[[Path], bool] = Path.exists, everything: bool = False
+) -> list[Group]:
     """Return what lies at a path: the runs in a folder, or else its logs, those of sub-folders too.
 
-    A log beside what lies in the only other folder may be of the same run: they are one group.
+    With `everything` logs beside runs count as well, and a folder is one log only by the files directly in it. A log
+    beside what lies in the only other folder may be of the same run: they are one group.
     """
-    kinds = whole_kinds(path)
+    kinds = whole_kinds(path, direct=everything)
     kind: Kind = "run" if kinds[:1] == ["run"] else "study" if kinds[:1] == ["study"] else "log"
     place = Place(path, kind, depth == 0)
-    if place.kind != "log" or not path.is_dir() or (kinds and kinds != ["a file each step"]):
+    if kind != "log" or not path.is_dir() or (kinds and kinds != ["a file each step"]):
         return [[place]]
     entries = [entry for entry in sorted(path.iterdir()) if entry.name[0] != "." and holds(entry)][:_MAX_ENTRIES]
-    files = [
-        entry for entry in entries if entry.suffix in LOG_SUFFIXES and entry.is_file() and entry not in step_files(path)
-    ]
+    taken = step_files(path)
+    files = [entry for entry in entries if entry.suffix in LOG_SUFFIXES and entry not in taken and entry.is_file()]
     logs = [Place(file, "log", False) for file in files[:_MAX_LOGS]]
     if kinds:
         return [[place, *logs]]
     folders = [entry for entry in entries if entry.is_dir()] if depth < _MAX_DEPTH else []
-    has_runs = any(map(store.is_run_folder, folders))
     # Beside runs lie notes and results: only what is a log as a whole counts.
+    has_runs = not everything and any(map(store.is_run_folder, folders))
     folders = [folder for folder in folders if whole_kinds(folder)] if has_runs else folders
-    inner = [group for folder in folders for group in groups(folder, depth + 1, holds)]
+    inner = [each for folder in folders for each in groups(folder, depth + 1, holds=holds, everything=everything)]
     beside = [] if has_runs else logs
     return [[*inner[0], *beside]] if len(inner) == 1 == len(inner[0]) else [*inner, beside]
 
 
-def whole_kinds(folder: Path) -> list[str]:
+def whole_kinds(folder: Path, *, direct: bool = False) -> list[str]:
     """Return the kinds of log that a folder may be as a whole, in the order of trial; none for a file."""
-    return [kind for kind in WHOLE if files_of(folder, kind)] if folder.is_dir() else []
+    kinds = {kind: files_of(folder, kind) for kind in WHOLE if folder.is_dir()}
+    return [kind for kind, files in kinds.items() if any(_is_of(folder, file) or not direct for file in files)]
+
+
+def _is_of(folder: Path, file: Path) -> bool:
+    """Return whether a file lies in a folder itself, or belongs to a checkpoint or a run of wandb in it."""
+    return file.parent == folder or file.name in (STATE, "output.log")
 
 
 def files_of(folder: Path, kind: str) -> list[Path]:

@@ -56,12 +56,13 @@ def discover(roots: Sequence[Root]) -> tuple[list[Source], list[str]]:
 
 def _look(path: Path, root: Root) -> Iterator[Source]:
     """Yield what lies at a path, as `fit` would read it, and the runs of studies."""
-    for place in [place for group in groups(path, holds=root.holds) for place in group] if path.exists() else ():
+    found = groups(path, holds=root.holds, everything=True) if path.exists() else []
+    for place in (place for group in found for place in group):
         plan = read_object(place.path / store.STUDY, root)[0] if place.kind == "study" else {}
         if place.kind == "study":
             yield from _study(place.path, plan)
         else:
-            yield Source(path=place.path, root=root, kind=place.kind, quiet=not place.is_named)
+            yield Source(path=place.path, root=root, kind=place.kind, quiet=place.kind == "log" and not place.is_named)
 
 
 # Studies
