@@ -1,4 +1,4 @@
-"""What draws say: a median with its interval, which of several is the best, and what evaluations still to come tell."""
+"""What draws say: a median with its interval, and what evaluations still to come will tell."""
 
 from dataclasses import dataclass
 
@@ -27,11 +27,6 @@ def summary(draws: Array, level: float) -> Value:
     low, high = tails(level)
     low, middle, high = np.quantile(draws, [low, 0.5, high], method="nearest")
     return Value(value=float(middle), low=float(low), high=float(high))
-
-
-def who_is_best(table: Array) -> tuple[Array, Array]:
-    """Return in which share of the draws (columns) each row is the highest, and draws of what choosing it loses."""
-    return np.bincount(table.argmax(axis=0), minlength=len(table)) / table.shape[1], table.max(axis=0) - table
 
 
 def explained_share(wanted: Array, later: Array, noise_variance: float) -> float:

@@ -21,6 +21,6 @@ def pool(fits: Mapping[str, Fit], earlier: Sequence[Member] = ()) -> dict[str, F
     done = dict(fits)
     for name in own:
         others = [each for other, each in own.items() if other != name]
-        alone = fits[name].unpooled or fits[name]
+        alone = fits[name].alone or fits[name]
         done[name] = refit(alone, pool=learn_prior([*others, *earlier], alone))
     return done
