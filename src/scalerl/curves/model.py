@@ -421,14 +421,18 @@ class Weighed:
     """Cells that matter (last axis) with the components of the gain's prior (first axis), weighed exactly."""
 
     log_mass: Array
+    squares: Array
+    drop: Array
+    drop_precision: Array
     gain: Array
     gain_precision: Array
-    squares: Array
+    """Given the drop ..."""
+    trade: Array
+    """... and how much less the gain is for a drop that is larger by 1."""
     shape: Array
     covariance: np.ndarray
     course: np.ndarray
     on_level: Array
-    on_fall: Array
 
 
 NUM_WEIGHED = 1200
@@ -451,40 +455,46 @@ def weigh_exactly(
     which = np.searchsorted(mass, places * mass[-1] * (1.0 - 1e-12))
     j, r, q = np.unravel_index(which, log_cell.shape)
     log_mass = top + np.log(mass[-1] / NUM_WEIGHED) - rough[j, r, q] + cells.log_weight[j, 0, q]
-    precision = cells.precision[j, r, q] + gains.precision[:, None]
-    gain = (cells.pull[j, r, q] + (gains.precision * gains.mean)[:, None]) / precision
-    squares = cells.squares[j, 0, q] + (gains.precision * gains.mean**2)[:, None] - precision * gain**2
+    gain_precision = cells.precision[j, r, q] + gains.precision[:, None]
+    gain = (cells.pull[j, r, q] + (gains.precision * gains.mean)[:, None]) / gain_precision
+    squares = cells.squares[j, 0, q] + (gains.precision * gains.mean**2)[:, None] - gain_precision * gain**2
     squares = np.maximum(squares, 0.0) + problem.prior_squares
     error = np.sqrt(squares / problem.df)
-    gain_sd = error / np.sqrt(precision)
-    inside = np.maximum(ndtr((gains.room - gain) / gain_sd) - ndtr(-gain / gain_sd), 1e-300)
-    log_mass = log_mass + gains.log_weight[:, None] - 0.5 * np.log(precision) + np.log(inside)
-    log_mass = log_mass - 0.5 * problem.df * np.log(squares)
-    # The limits of drop and level, at the gain that is likely.
-    likely = np.where(gain > 0.0, np.minimum(gain, gains.room), 0.4 * gain_sd)
+    log_mass = log_mass + gains.log_weight[:, None] - 0.5 * np.log(gain_precision) - 0.5 * problem.df * np.log(squares)
+    # The drop first, then the gain given it: the limit of the drop is the one that often matters.
     covariance, course = cells.covariance[j], cells.course[q]
-    fall_precision = known.fall_precision[covariance, course]
-    drop = known.fall[covariance, course] / fall_precision - likely * cells.on_fall[j, r, q]
     has_fall = course != NO_FALL
-    log_mass += np.where(has_fall, log_ndtr(drop / error * np.sqrt(fall_precision)), 0.0)
+    fall_precision, on_fall = known.fall_precision[covariance, course], cells.on_fall[j, r, q]
+    given = gain_precision + fall_precision * on_fall**2
+    drop = np.where(has_fall, known.fall[covariance, course] / fall_precision - gain * on_fall, 0.0)
+    drop_precision = fall_precision * gain_precision / given
+    drop_sd, gain_sd = error / np.sqrt(drop_precision), error / np.sqrt(given)
+    log_mass += np.where(has_fall, log_ndtr(drop / drop_sd), 0.0)
+    likely_drop = np.where(has_fall, np.where(drop > 0.0, drop, 0.4 * drop_sd), 0.0)
+    trade = fall_precision * on_fall / given
+    mean = gain - trade * (likely_drop - drop)
+    log_mass += np.log(np.maximum(ndtr((gains.room - mean) / gain_sd) - ndtr(-mean / gain_sd), 1e-300))
+    likely = np.where(mean > 0.0, np.minimum(mean, gains.room), 0.4 * gain_sd)
     on_level = cells.on_level[j, r]
     if known.spread is not None:
         log_mass += log_spread_prior(known.spread[covariance], likely)
     if blocks.bounds is not None and problem.fixed_ceiling is None:
         # A level below what is possible; by one standard error, since noise may put it there.
         level = problem.centre + known.level[covariance] - likely * on_level - blocks.bounds[0]
-        level -= np.where(has_fall, np.maximum(drop, 0.0) * known.fall_on_level[covariance, course], 0.0)
+        level -= likely_drop * known.fall_on_level[covariance, course]
         log_mass += log_ndtr(level / error * np.sqrt(known.level_precision[covariance]) + 1.0)
     return Weighed(
         log_mass=log_mass,
-        gain=gain,
-        gain_precision=precision,
         squares=squares,
+        drop=drop,
+        drop_precision=drop_precision,
+        gain=gain,
+        gain_precision=given,
+        trade=trade,
         shape=shapes[:, r],
         covariance=covariance,
         course=course,
         on_level=on_level,
-        on_fall=cells.on_fall[j, r, q],
     )
 
 
@@ -655,13 +665,12 @@ def draw(problem: Problem, known: Known, weighed: Weighed, num: int, rng: np.ran
     k, i = np.unravel_index(_drawn(weighed.log_mass, num, rng), weighed.log_mass.shape)
     covariance, course = weighed.covariance[i], weighed.course[i]
     noise = np.sqrt(weighed.squares[k, i] / rng.chisquare(problem.df, num))
-    gain_sd = noise / np.sqrt(weighed.gain_precision[k, i])
-    gain = cut_normal(weighed.gain[k, i], gain_sd, problem.gains.room, rng)
-    fall_precision = known.fall_precision[covariance, course]
-    drop_sd = noise / np.sqrt(fall_precision)
-    drop = cut_normal(known.fall[covariance, course] / fall_precision - gain * weighed.on_fall[i], drop_sd, np.inf, rng)
+    drop_sd = noise / np.sqrt(weighed.drop_precision[k, i])
     has_fall = course != NO_FALL
-    drop = np.where(has_fall, drop, 0.0)
+    drop = np.where(has_fall, cut_normal(weighed.drop[k, i], drop_sd, np.inf, rng), 0.0)
+    gain_sd = noise / np.sqrt(weighed.gain_precision[k, i])
+    mean = weighed.gain[k, i] - weighed.trade[k, i] * (drop - weighed.drop[k, i])
+    gain = cut_normal(mean, gain_sd, problem.gains.room, rng)
     level = problem.centre + known.level[covariance] - gain * weighed.on_level[i]
     level -= drop * known.fall_on_level[covariance, course]
     level += noise / np.sqrt(known.level_precision[covariance]) * rng.standard_normal(num)
