@@ -6,11 +6,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from scalerl.curves import fit, reward_at
+from scalerl.curves import decide, fit, reward_at
 from scalerl.curves.fit import LEAST_POINTS
 from scalerl.logs.axes import Axis, preferred_axis
 from scalerl.logs.series import Series, start_noise
-from scalerl.report.columns import number
+from scalerl.report.metrics import number
 from scalerl.report.results import CurveResult
 
 __all__ = ["FIRST_FIT", "Axis", "LiveForecast", "preferred_axis", "with_end"]
@@ -23,7 +23,7 @@ class LiveForecast:
 
     forecast = LiveForecast(end_compute=1000)      compute in any unit: steps, GPU-hours, FLOPs
     forecast.add(0, 0.12); forecast.add(50, 0.18)  compute 0 is the model before training
-    outlook = forecast.outlook()                   None before the sixth evaluation; outlook.fit, outlook.at_end
+    outlook = forecast.outlook()                   None before the sixth evaluation; .fit, .decision, .at_end
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class LiveForecast:
             start_sd=0.0 if start is None else start_noise(np.array([start]), samples_at_start, self._bounds),
         )
         given = {name: getattr(series, name) for name in ("compute", "reward", "num_samples", "start", "start_sd")}
-        curve = CurveResult(series=series, fit=fit(**given, bounds=self._bounds, **self._options))
-        return with_end(curve, self.end_compute)
+        done = fit(**given, bounds=self._bounds, **self._options)
+        return with_end(CurveResult(series=series, fit=done, decision=decide(done)), self.end_compute)
 
 
 def with_end(curve: CurveResult, end_compute: float | None) -> CurveResult:
