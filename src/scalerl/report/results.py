@@ -1,8 +1,7 @@
-"""Analyse series: fits, and the forecasts, scores or comparisons asked for, as one value for all outputs."""
+"""Analyse series: fits, decisions, and the forecasts, scores or comparisons asked for, as one value for all outputs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Any, Literal
 
 import numpy as np
@@ -10,50 +9,35 @@ import numpy as np
 from scalerl.curves import (
     FORMS,
     PAPER_MARGIN,
+    Answer,
     At,
     Comparison,
+    Decision,
     Fit,
     Grid,
-    Note,
-    NoteKind,
-    Pair,
+    PaperComparison,
     Reach,
     Score,
     Value,
-    Verdict,
     compare,
     compare_by_paper,
     compute_for,
-    conclusions,
-    doubling,
+    decide,
+    default_worth,
     fit,
-    note,
-    note_text,
     reward_at,
     score,
 )
-from scalerl.errors import InputError, NoCurveError
-from scalerl.joint.pool import LEAST_MEMBERS, pool
+from scalerl.errors import InputError
+from scalerl.joint.pool import pool, siblings
 from scalerl.joint.prior_file import prior_content, read_prior
-from scalerl.logs.facts import sentence
-from scalerl.logs.series import Series
+from scalerl.logs.facts import Fact, fact, sentence
+from scalerl.logs.series import Series, uneven_steps
 
 Command = Literal["fit", "forecast", "backtest", "compare"]
 GRID_STEP = 0.005  # of the paper's grid of ceilings
-MATTERS = 0.03  # share of the whole gain that one more doubling must bring for more compute to pay
-
-
-class Advice(StrEnum):
-    """What to do with a run, from its curve."""
-
-    TOO_EARLY = "too_early"
-    FALLING = "falling"
-    """Take the checkpoint at the peak."""
-    FLAT = "flat"
-    LEVELLED_OFF = "levelled_off"
-    RISING = "rising"
-    UNCLEAR = "unclear"
-    """More compute may pay or not."""
+FAR = 30.0
+"""Times the largest compute: a forecast beyond it is an extrapolation that no data support."""
 
 
 def check_one_axis(series: Iterable[Series], need: str) -> None:
@@ -69,8 +53,9 @@ class FitOptions:
 
     form: str = "sigmoid"
     level: float = 0.9
-    margin: float | None = None
-    """Difference of ceilings that matters, in units of the reward. None: a share of the gain."""
+    """Of the intervals that are shown. No decision depends on it."""
+    worth: float | None = None
+    """The smallest difference of reward that matters. None: 1 % of a bounded scale, else 3 % of the range seen."""
     run_sd: float | None = None
     """Spread of the ceiling between runs of a recipe that was run once. None: a share of the gain."""
     ceiling: tuple[float, ...] = ()
@@ -79,14 +64,12 @@ class FitOptions:
     fit_until: float | None = None
     method: Literal["posterior", "paper"] = "posterior"
     """"paper": the grid procedure of arXiv 2510.13786, which has no intervals."""
-    pool: bool = False
-    """Whether curves inform each other."""
+    alone: bool = False
+    """Whether each curve is fitted alone, although others share its start and task."""
     prior: str | None = None
     """File of earlier runs that inform each curve, or `published`."""
-
-    @property
-    def is_pooled(self) -> bool:
-        return self.pool or self.prior is not None
+    price: float | None = None
+    """Of a GPU-hour, in any currency."""
 
     def of(self, series: Series) -> dict[str, Any]:
         """Return the keyword arguments of `fit` for one series."""
@@ -98,46 +81,53 @@ class FitOptions:
                 raise InputError(
                     f"--ceiling {ceiling:g} is not between {low:g} and {high:g}: give it in the unit of {series.name}"
                 )
-        given = {name: getattr(self, name) for name in ("form", "level", "margin", "skip_before", "fit_until")}
+        given = {name: getattr(self, name) for name in ("form", "level", "skip_before", "fit_until")}
         given |= {name: getattr(series, name) for name in ("bounds", "start", "start_sd", "run", "num_samples")}
+        given["evaluation"] = series.evaluation
         if self.method == "paper":
             if series.start is None:
                 raise InputError(
                     f"--method paper needs the reward before training, and {series.name} has no row of it: add --start "
                     "VALUE."
                 )
-            return given | {"method": "paper", "grid": self.grid(*(series.bounds or (0.0, 1.0)))}
+            return given | {"method": "paper", "grid": self.grid(series)}
         if len(self.ceiling) > 1:
             raise InputError("two ceilings are the ends of the paper's grid, and need --method paper")
         return given | {"fixed": {"ceiling": self.ceiling[0]} if self.ceiling else None}
 
-    def grid(self, least: float, most: float) -> Grid:
-        """Return the ceilings that the paper's procedure tries, for rewards from `least` to `most`."""
+    def grid(self, series: Series) -> Grid | None:
+        """Return the ceilings that the paper's procedure tries; None for its own, which follow the rewards."""
         if len(self.ceiling) < 2:
-            return Grid(ceilings=np.array(self.ceiling) if self.ceiling else least + (most - least) * Grid().ceilings)
-        low, high = min(self.ceiling), max(self.ceiling)
+            return Grid(ceilings=np.array(self.ceiling)) if self.ceiling else None
+        least, most = series.bounds or (0.0, 1.0)
+        low, high = self.ceiling
         return Grid(ceilings=np.linspace(low, high, round((high - low) / (GRID_STEP * (most - least))) + 1))
 
-    def compare(self, fits: Mapping[str, Fit], at: float | None = None) -> Comparison:
-        """Compare fits made with these options."""
+    def compare(self, fits: Mapping[str, Fit], at: float | None = None) -> Comparison | PaperComparison:
+        """Compare fits made with these options, at a budget."""
         if self.method == "paper":
             low, high = next((each.bounds for each in fits.values() if each.bounds), (0.0, 1.0))
-            return compare_by_paper(fits, margin=PAPER_MARGIN * (high - low) if self.margin is None else self.margin)
-        return compare(fits, at=at, margin=self.margin, run_sd=self.run_sd)
+            return compare_by_paper(fits, margin=PAPER_MARGIN * (high - low) if self.worth is None else self.worth)
+        return compare(fits, at=at, worth=self.worth, run_sd=self.run_sd)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveResult:
-    """One curve. The fit of a series without points, or with a problem of its own, has the verdict NO_CURVE."""
+    """One curve: its points, the fit, and what is decided about the run."""
 
     series: Series
     fit: Fit
+    """Without points, or with a problem of the series, one that has no curve."""
+    decision: Decision | None
+    """None for the paper's procedure, and where the series has a problem."""
     holdout: Score | None = None
     """How well it forecasts the points that were held out."""
     early: tuple[tuple[float, "CurveResult"], ...] = ()
     """The same curve up to shares of its compute, with the rest held out."""
     at: tuple[At, ...] = ()
     reach: tuple[Reach, ...] = ()
+    price: float | None = None
+    """Of one unit of compute; None where it is not known."""
 
     @property
     def name(self) -> str:
@@ -154,76 +144,54 @@ class CurveResult:
         return self.at[-1] if self.at else None
 
     @property
-    def verdict(self) -> Verdict:
-        return self.fit.verdict
-
-    @property
-    def is_fitted(self) -> bool:
-        return self.verdict != Verdict.NO_CURVE
-
-    @property
-    def notes(self) -> tuple[Note, ...]:
-        """Reasons of the verdict, and what else to know about the fit."""
-        return (*self._unused_start, *self.fit.notes)
-
-    @property
-    def conclusions(self) -> tuple[Note, ...]:
-        """What to take away: the same notes, with where the curve levels off and when to stop."""
-        return (*self._unused_start, *conclusions(self.fit))
-
-    @property
-    def _unused_start(self) -> tuple[Note, ...]:
-        start = self.series.start
-        if not self.is_fitted or start is None or self.fit.own_form.has_start:
-            return ()
-        return (note(NoteKind.UNUSED_START, start=start, form=self.fit.form),)
-
-    @property
     def usable(self) -> bool:
+        """Whether there is a curve."""
         return self.fit.usable
 
-    @property
-    def doubling(self) -> Value | None:
-        """Gain of twice the compute; None where there is no curve, no rise, or a fall."""
-        is_rising = self.usable and self.verdict not in (Verdict.FLAT, Verdict.FALLEN)
-        return doubling(self.fit) if is_rising else None
+    def param(self, name: str) -> Value | None:
+        """Return a parameter with its interval; None if there is no curve, or its form does not have it."""
+        if not self.usable or name not in self.fit.params:
+            return None
+        low, high = self.fit.interval(name)
+        return Value(value=self.fit.params[name], low=low, high=high)
+
+    def money(self, compute: float) -> float | None:
+        """Return what this much compute costs; None where no price is known."""
+        return None if self.price is None else self.price * compute
 
     @property
-    def advice(self) -> Advice:
-        """Return whether more compute pays, from the gain of one more doubling."""
-        if not self.usable:
-            return Advice.TOO_EARLY
-        if self.fit.fall is not None:
-            return Advice.FALLING
-        if self.fit.verdict in (Verdict.FLAT, Verdict.FALLEN):
-            return Advice.FLAT
-        pays = p_doubling_pays(self.fit)
-        return Advice.LEVELLED_OFF if pays < 0.25 else Advice.RISING if pays > 0.75 else Advice.UNCLEAR
-
-
-def p_doubling_pays(curve: Fit) -> float:
-    """Return the probability that one more doubling brings a share of the gain that matters."""
-    matters = MATTERS * max(curve.gain, 0.0)
-    if not curve.has_intervals:
-        return float(doubling(curve).value > matters)
-    now, later = curve.curve_draws(curve.scale * np.array([1.0, 2.0])).T
-    return float(np.mean(later - now > matters))
+    def far(self) -> tuple[float, ...]:
+        """The computes of forecasts so far beyond the data that nothing supports them."""
+        return tuple(each.compute for each in self.at if each.compute > FAR * self.fit.scale)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FormRanking:
-    """Forms by their error on points they had not seen, each on the same curves."""
+class AxisAnswer:
+    """What a comparison answers when compute is counted in another column."""
 
-    fraction: float | None
-    """Share of the compute after which points are scored; None where held-out rows are."""
-    num_curves: int
-    errors: tuple[tuple[str, float], ...]
-    """Form and the median RMSE over the curves, best first."""
+    axis: str
+    comparison: Comparison
 
     @property
-    def scored_on(self) -> str:
-        """The points that are scored, in words."""
-        return "held-out rows" if self.fraction is None else f"what lies after {self.fraction:.0%} of the compute"
+    def answer(self) -> Answer | None:
+        return None if self.comparison.pick is None else self.comparison.pick.answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Together:
+    """The curves of one evaluation set, compared."""
+
+    comparison: Comparison | PaperComparison
+    axes: tuple[AxisAnswer, ...] = ()
+    """The same on each axis that all of them have, the chosen one first; empty if there is only one."""
+    uneven: Mapping[str, float] = field(default_factory=dict)
+    """Axes on which a step of one curve costs more than one of another, and how many times more."""
+
+    @property
+    def disagree(self) -> bool:
+        """Whether another axis takes another recipe, or others of which any will do."""
+        sure = {answer.comparison.chosen for answer in self.axes if answer.answer in (Answer.TAKE, Answer.EITHER)}
+        return len(sure) > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,28 +200,23 @@ class Analysis:
 
     command: Command
     curves: tuple[CurveResult, ...]
-    comparisons: Mapping[str, Comparison] = field(default_factory=dict)
-    """By evaluation set; one without a name where there is but one."""
-    at: float | None = None
-    """The target compute of a comparison."""
-    form_ranking: FormRanking | None = None
-    notes: tuple[Note, ...] = ()
+    together: Mapping[str, Together] = field(default_factory=dict)
+    """Comparisons by evaluation set; one without a name where there is but one."""
+    notes: tuple[Fact, ...] = ()
     """On the curves together."""
 
     @property
-    def pairs(self) -> tuple[Pair, ...]:
-        return tuple(pair for comparison in self.comparisons.values() for pair in comparison.pairs)
+    def comparisons(self) -> dict[str, Comparison | PaperComparison]:
+        return {name: each.comparison for name, each in self.together.items()}
 
-    @property
-    def ranking(self) -> tuple[tuple[str, float], ...]:
-        """Names with the probability to be the best of their set."""
-        return tuple(row for comparison in self.comparisons.values() for row in comparison.ranking)
+
+# Commands -------------------------------------------------------------------------------------------------------------
 
 
 def analyse_fit(series: Sequence[Series], options: FitOptions, at: Sequence[float] = ()) -> Analysis:
-    """Fit every curve; with `at`, forecast the reward there too."""
-    curves = _some_usable([_forecast(curve, at, ()) for curve in fitted_curves(series, options)])
-    return Analysis(command="fit", curves=curves, notes=_pool_notes(curves, options))
+    """Fit every curve and decide about it; with `at`, forecast the reward there too."""
+    curves = tuple(_forecast(curve, at, ()) for curve in fitted_curves(series, options))
+    return Analysis(command="fit", curves=curves, notes=pool_notes(curves, options))
 
 
 def analyse_forecast(
@@ -264,7 +227,7 @@ def analyse_forecast(
     for done in fitted_curves(series, options):
         usual = () if reach else (2 * done.fit.scale, 4 * done.fit.scale)
         curves.append(_forecast(done, at or usual, reach))
-    return Analysis(command="forecast", curves=_some_usable(curves), notes=_pool_notes(curves, options))
+    return Analysis(command="forecast", curves=tuple(curves), notes=pool_notes(curves, options))
 
 
 def _forecast(curve: CurveResult, at: Sequence[float], reach: Sequence[float]) -> CurveResult:
@@ -274,144 +237,179 @@ def _forecast(curve: CurveResult, at: Sequence[float], reach: Sequence[float]) -
 
 
 def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: Sequence[float]) -> Analysis:
-    """Score each curve's forecast on its held-out points and on what lies after each fraction; rank the forms."""
+    """Score each curve's forecast on its held-out points and on what lies after each fraction."""
     for share in fractions:
         if not 0 < share < 1:
             raise ValueError(f"a fraction must lie between 0 and 1, not {share:g}")
     early = [(float(share), _scored([before(data, share) for data in series], options)) for share in fractions]
-    curves = [
-        replace(curve, early=tuple((share, own[place]) for share, own in early))
+    curves = tuple(
+        replace(curve, early=tuple((share, scored[place]) for share, scored in early))
         for place, curve in enumerate(_scored(series, options))
-    ]
-    ranking = None if options.method == "paper" else _rank_forms(curves, options)
-    return Analysis(command="backtest", curves=_some_usable(curves), form_ranking=ranking)
+    )
+    return Analysis(command="backtest", curves=curves, notes=pool_notes(curves, options))
 
 
 def _scored(series: Sequence[Series], options: FitOptions) -> list[CurveResult]:
     return [with_score(curve) for curve in fitted_curves(series, options)]
 
 
-def why_unscored(curve: CurveResult, share: float) -> Note | None:
-    """Return why the curve up to a share of the compute has no score; None where it has, or has a problem."""
-    if curve.holdout is not None or curve.series.problem:
-        return None
-    if curve.fit.notes and not curve.usable:
-        return curve.fit.notes[-1]
-    side = "after" if curve.is_fitted else "before"
-    return note(NoteKind.NOTHING_TO_SCORE, side=side, compute=share * _largest(curve.series))
+def analyse_compare(
+    series: Sequence[Series], options: FitOptions, at: float | None = None, *, each_axis: bool = True
+) -> Analysis:
+    """Compare all curves, those of several evaluation sets within each set; with `each_axis` on every axis they have.
 
-
-def _rank_forms(curves: Sequence[CurveResult], options: FitOptions) -> FormRanking | None:
-    """Rank the forms by their error on the curves for which every form has one.
-
-    The error is that on held-out rows if there are any, else on the points after the fraction nearest to a half.
+    `at` is the budget, four times the largest compute if None.
     """
-    share, chosen = None, list(curves)
-    if not any(curve.holdout is not None for curve in curves):
-        if not curves[0].early:
-            return None
-        share = min((share for share, _ in curves[0].early), key=lambda share: abs(share - 0.5))
-        chosen = [dict(curve.early)[share] for curve in curves]
-    series, is_bounded = [curve.series for curve in chosen], all(curve.series.bounds for curve in curves)
-    table = {options.form: chosen}
-    for name, form in FORMS.items():
-        if name != options.form and (is_bounded or form.ceiling is None):
-            table[name] = _scored(series, replace(options, form=name, pool=False, prior=None))
-    errors = np.array([[np.nan if curve.holdout is None else curve.holdout.rmse for curve in each]
-                       for each in table.values()])  # fmt: skip
-    errors = errors[:, np.isfinite(errors).all(axis=0)]
-    medians = zip(table, np.median(errors, axis=1).tolist(), strict=True) if errors.size else ()
-    ranked = tuple(sorted(medians, key=lambda row: row[1]))
-    return FormRanking(fraction=share, num_curves=errors.shape[1], errors=ranked)
-
-
-def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | None) -> Analysis:
-    """Compare all curves; those of run folders with several evaluation sets within each set."""
-    sets: dict[str | None, list[str]] = {}
+    sets: dict[str | None, list[Series]] = {}
     for data in series:
-        sets.setdefault(data.evaluation_set, []).append(data.name)
+        sets.setdefault(data.evaluation_set, []).append(data)
     if max(map(len, sets.values()), default=0) < 2:
         number = "only one curve" if len(sets) < 2 else "only one curve of each evaluation set"
-        facts = [fact for data in series for fact in data.facts if fact.kind in ("files_joined", "seeds_by_name")]
-        joined = "".join(f" {said}" for said in dict.fromkeys(map(sentence, facts)))
+        facts = [each for data in series for each in data.facts if each.kind in ("files_joined", "seeds_by_name")]
+        joined = "".join(f" {text}" for text in dict.fromkeys(map(sentence, facts)))
         raise InputError(
             f"{number} ({', '.join(data.name for data in series) or 'none'}) was found and two or more are needed to "
             f"compare: name more files, or split one with --by {'COLUMN' if len(sets) < 2 else 'set'}.{joined}"
         )
     check_one_axis(series, "curves must be on one axis of compute to be compared")
-    curves = _some_usable(fitted_curves(series, options))
+    curves = tuple(fitted_curves(series, options))
     fits = fits_of(curves)
-    comparisons, notes = {}, []
+    together, notes = {}, []
     for name, members in sets.items():
-        if len(members) > 1:
-            together = {member: fits[member] for member in members if member in fits}
-            comparisons["" if len(sets) == 1 else str(name)] = options.compare(together, at)
-        else:
-            notes.append(note(NoteKind.ALONE_IN_SET, name=members[0]))
-    notes += _pool_notes(curves, options)
-    return Analysis(command="compare", curves=curves, comparisons=comparisons, at=at, notes=tuple(notes))
+        if len(members) < 2:
+            notes.append(fact("alone_in_set", name=members[0].name))
+            continue
+        comparison = options.compare({data.name: fits[data.name] for data in members if data.name in fits}, at)
+        axes = _on_each_axis(members, comparison, options) if each_axis and isinstance(comparison, Comparison) else ()
+        uneven = uneven_steps(members) if is_step_axis(members[0]) else {}
+        together["" if len(sets) == 1 else str(name)] = Together(comparison=comparison, axes=axes, uneven=uneven)
+    return Analysis(
+        command="compare", curves=curves, together=together, notes=(*notes, *pool_notes(curves, options))
+    )
 
 
-def _some_usable(curves: Sequence[CurveResult]) -> tuple[CurveResult, ...]:
-    if not any(curve.usable for curve in curves):
-        first = curves[0]
-        among = f" among {len(curves)}; the first, {first.name}" if len(curves) > 1 else ""
-        why = first.series.problem or " ".join(first.fit.messages[-1:])
-        raise NoCurveError(f"no usable curve{among}: {why}", reason=why)
-    return tuple(curves)
+def is_step_axis(data: Series) -> bool:
+    return "step" in data.axes and np.array_equal(data.axes["step"], data.compute)
+
+
+def _on_each_axis(members: Sequence[Series], main: Comparison, options: FitOptions) -> tuple[AxisAnswer, ...]:
+    """Compare on the other axes that all curves have, at the same multiple of the largest compute."""
+    usable = [data for data in members if not data.problem and len(data.compute)]
+    largest = lambda series: max(data.compute.max() for data in series)  # noqa: E731
+    answers = [AxisAnswer(axis=usable[0].x_label, comparison=main)] if usable else []
+    seen = [[data.compute for data in usable]]
+    for axis in usable[0].axes if usable else ():
+        there = [data.on(axis) for data in usable if axis in data.axes]
+        if len(there) < len(usable) or any(len(on.compute) < len(data.compute) for on, data in zip(there, usable)):
+            continue
+        computes = [data.axes[axis] for data in usable]
+        if any(_proportional(computes, each) for each in seen):
+            continue
+        seen.append(computes)
+        at = None if main.is_default_budget else main.at / largest(usable) * largest(there)
+        comparison = options.compare(fits_of(fitted_curves(there, options)), at)
+        assert isinstance(comparison, Comparison)
+        answers.append(AxisAnswer(axis=axis, comparison=comparison))
+    return tuple(answers) if len(answers) > 1 else ()
+
+
+def _proportional(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
+    """Whether two axes are one in another unit, for all curves alike."""
+    ratio = np.concatenate(list(one)) / np.concatenate(list(other))
+    return bool(np.ptp(ratio) <= 1e-6 * abs(ratio[0]))
+
+
+# Fits -----------------------------------------------------------------------------------------------------------------
 
 
 def fitted_curves(series: Sequence[Series], options: FitOptions) -> list[CurveResult]:
-    """Fit every curve; with `--pool` or `--prior` then each again with what the others say of it."""
-    check_pool(series, options)
-    return pooled([fitted_curve(data, options) for data in series], options)
+    """Fit every curve, let those that share a start and a task inform each other, and decide about each."""
+    earlier = None if options.prior is None else read_prior(options.prior)
+    fits = {place: fitted(data, options) for place, data in enumerate(series)}
+    if options.method == "posterior":
+        groups: dict[tuple[Any, ...], dict[str, Fit]] = {}
+        for place, data in enumerate(series):
+            task = (data.x_label, data.y_label, data.evaluation_set, data.y_scale)
+            groups.setdefault(task, {})[str(place)] = fits[place]
+        for (axis, *_), own in groups.items():
+            known = () if earlier is None else earlier.on_axis(axis)
+            for names in [(name,) for name in own] if options.alone else siblings(own):
+                pooled = pool({name: own[name] for name in names}, known)
+                fits |= {int(name): each for name, each in pooled.items()}
+    worths = {
+        scale: default_worth([fits[place] for place, data in enumerate(series) if data.y_scale == scale])
+        for scale in {data.y_scale for data in series}
+    }
+    return [
+        CurveResult(
+            series=data,
+            fit=fits[place],
+            decision=None
+            if data.problem
+            else decide(fits[place], worths[data.y_scale] if options.worth is None else options.worth),
+            price=price_of_compute(data, options.price),
+        )
+        for place, data in enumerate(series)
+    ]
 
 
-def check_pool(series: Iterable[Series], options: FitOptions) -> None:
-    """Raise InputError, before any fit, if curves cannot be pooled."""
-    if options.pool:
-        check_one_axis(series, "--pool needs curves on one axis of compute")
-    if options.prior is not None:
-        read_prior(options.prior)
+def fitted(data: Series, options: FitOptions) -> Fit:
+    """Fit one series alone."""
+    if data.problem:
+        return fit([], [], level=options.level)
+    return fit(data.compute, data.reward, **options.of(data))
 
 
-def _pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[Note, ...]:
-    """Return which curves `--pool` or `--prior` left as they are."""
-    if not options.is_pooled:
+def fitted_curve(data: Series, options: FitOptions) -> CurveResult:
+    """Fit one series alone and decide about it."""
+    return fitted_curves([data], options)[0]
+
+
+def price_of_compute(data: Series, price: float | None) -> float | None:
+    """Return the price of one unit of compute: from GPU-hours and their price, or from the log's own cost."""
+    if data.problem or not len(data.compute):
+        return None
+    spent = data.axes.get("cost" if price is None else "gpu_hours")
+    if spent is None or not np.isfinite(spent[-1]):
+        return price if data.x_label == "gpu_hours" else None
+    return (1.0 if price is None else price) * float(spent[-1] / data.compute[-1])
+
+
+def pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[Fact, ...]:
+    """Return which curves inform each other, and which do not."""
+    pooled = tuple(curve.name for curve in curves if curve.fit.alone is not None)
+    if not pooled:
         return ()
-    alone = tuple(name for name, fit in fits_of(curves).items() if fit.unpooled is None)
-    if len(alone) == len(curves) and options.pool:
-        return (note(NoteKind.NOTHING_POOLED, needed=LEAST_MEMBERS),)
-    return (note(NoteKind.NOT_POOLED, names=alone),) if alone else ()
+    alone = tuple(curve.name for curve in curves if curve.usable and curve.fit.alone is None)
+    return (fact("pooled", names=pooled, alone=alone, prior=options.prior),)
 
 
-def pooled(curves: Sequence[CurveResult], options: FitOptions) -> list[CurveResult]:
-    """Return the curves pooled with those of their evaluation set (--pool) and with earlier runs (--prior)."""
-    if not options.is_pooled:
-        return list(curves)
-    axes = {curve.series.x_label for curve in curves}
-    earlier = () if options.prior is None else read_prior(options.prior).on_axis(axes.pop() if len(axes) == 1 else None)
-    groups: dict[str, dict[str, Fit]] = {}
-    for curve in curves:
-        group = str(curve.series.evaluation_set) if options.pool else curve.name
-        groups.setdefault(group, {})[curve.name] = curve.fit
-    together = {name: fit for fits in groups.values() for name, fit in pool(fits, earlier).items()}
-    return [replace(curve, fit=together[curve.name]) for curve in curves]
+def fits_of(curves: Iterable[CurveResult]) -> dict[str, Fit]:
+    """Return the fits by name, of series that could be fitted."""
+    return {curve.name: curve.fit for curve in curves if not curve.series.problem}
+
+
+def prior_of(curves: Sequence[CurveResult]) -> dict[str, Any]:
+    """Return the content of a prior file for these curves."""
+    check_one_axis([curve.series for curve in curves], "a prior needs runs on one axis of compute")
+    return prior_content(fits_of(curves), curves[0].series.x_label)
+
+
+# What was held out ----------------------------------------------------------------------------------------------------
 
 
 def with_score(curve: CurveResult) -> CurveResult:
     """Return a curve with the score of its fit on the held-out points, where it has both."""
-    held_out = score(curve.fit, curve.series.holdout_compute, curve.series.holdout_reward)
-    return replace(curve, holdout=held_out)
+    return replace(curve, holdout=score(curve.fit, curve.series.holdout_compute, curve.series.holdout_reward))
 
 
-def _largest(data: Series) -> float:
+def largest_compute(data: Series) -> float:
     return float(max(data.compute.max(initial=0.0), data.holdout_compute.max(initial=0.0)))
 
 
 def before(data: Series, share: float) -> Series:
     """Return the series up to a share of its largest compute, with the rest held out."""
-    return held_out_after(data, share * _largest(data))
+    return held_out_after(data, share * largest_compute(data))
 
 
 def held_out_after(data: Series, limit: float, test_from: float = 0.0) -> Series:
@@ -423,43 +421,3 @@ def held_out_after(data: Series, limit: float, test_from: float = 0.0) -> Series
         holdout_compute=np.concatenate([data.compute[later], data.holdout_compute[held]]),
         holdout_reward=np.concatenate([data.reward[later], data.holdout_reward[held]]),
     )
-
-
-def fitted_curve(data: Series, options: FitOptions) -> CurveResult:
-    """Fit one series."""
-    if data.problem or not len(data.compute):
-        return not_fitted(data, options)
-    done = fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
-    return CurveResult(series=data, fit=done)
-
-
-def not_fitted(data: Series, options: FitOptions) -> CurveResult:
-    """Return a series without a curve."""
-    empty = replace(fit([], [], level=options.level), verdict=Verdict.NO_CURVE, notes=())
-    return CurveResult(series=data, fit=empty)
-
-
-def fits_of(curves: Iterable[CurveResult]) -> dict[str, Fit]:
-    """Return the fits by name, of series that could be fitted."""
-    return {curve.name: curve.fit for curve in curves if curve.is_fitted}
-
-
-def param_value(fit: Fit | None, name: str) -> Value | None:
-    """Return a parameter with its interval; None if the form does not have it or there is no fit."""
-    if fit is None or fit.verdict == Verdict.NO_CURVE or name not in fit.params:
-        return None
-    low, high = fit.interval(name)
-    return Value(value=fit.params[name], low=low, high=high)
-
-
-def curve_text(curve: CurveResult, notes: Sequence[Note] | None = None) -> str:
-    """Return what to know about one curve in words: on its rows, then its conclusions, or these notes."""
-    problem = [curve.series.problem] if curve.series.problem else []
-    shown = [note_text(each) for each in (curve.conclusions if notes is None else notes)]
-    return " ".join([*problem, *curve.series.notes, *shown]) or curve.verdict
-
-
-def prior_of(curves: Sequence[CurveResult]) -> dict[str, Any]:
-    """Return the content of a prior file for these curves."""
-    check_one_axis([curve.series for curve in curves], "a prior needs runs on one axis of compute")
-    return prior_content(fits_of(curves), curves[0].series.x_label)
