@@ -57,7 +57,7 @@ def test_forecasts_are_logged_and_nothing_else_changes(tmp_path: Path, capsys: p
     trainer.train()
     for key in ("loss", "eval_reward", "eval_loss"):
         assert logged(trainer, key) == logged(plain, key)
-    assert logged(trainer, "forecast/verdict")
+    assert logged(trainer, "forecast/state")
     assert callback.forecast is not None
     assert callback.forecast.num_points == 10
     assert "forecast at step 40" in capsys.readouterr().out
@@ -89,7 +89,7 @@ def test_resumed_trainer_keeps_its_rewards(tmp_path: Path):
     second.train(resume_from_checkpoint=True)
     assert callback.forecast is not None
     assert callback.forecast.num_points == 6
-    assert logged(second, "forecast/verdict")
+    assert logged(second, "forecast/state")
 
 
 def test_only_what_can_happen_is_announced(capsys: pytest.CaptureFixture[str]):

@@ -139,6 +139,11 @@ class CurveResult:
         return self.series.x_label
 
     @property
+    def is_training(self) -> bool:
+        """Whether the rewards are those of training, and not of evaluations."""
+        return "y" in self.series.plan and self.series.plan["y"].rule == "training"
+
+    @property
     def at_end(self) -> At | None:
         """The forecast for the end of a budget; None where it is not known, or reached."""
         return self.at[-1] if self.at else None
