@@ -1,0 +1,356 @@
+"""Every sentence of the predictive half: WORDS has one entry for each kind of `Say`, and nothing else words anything.
+
+A template names the values that it needs. Besides the usual format specs it has these:
+
+    r, +r   a reward, with its interval where it has one; with the decimals that the values name
+    c       an amount of compute, with its interval
+    p, %    a probability; a share, with its interval
+    n, or   names in a sentence, joined by "and" or by "or"
+    $       an amount of money
+"""
+
+from collections.abc import Callable, Mapping
+from string import Formatter
+from typing import Any
+
+from scalerl.curves import Value
+from scalerl.logs.facts import SENTENCES
+from scalerl.report.numbers import (
+    compute_text,
+    fixed,
+    interval_text,
+    join_names,
+    money_text,
+    probability_text,
+    share_text,
+)
+
+Values = Mapping[str, Any]
+Words = str | Callable[[Values], str]
+USUAL_DECIMALS = 3
+
+
+class Sentence(Formatter):
+    """A formatter that knows rewards, computes, probabilities, names and money."""
+
+    def __init__(self, values: Values) -> None:
+        self._decimals = int(values.get("decimals", USUAL_DECIMALS))
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        shows = {
+            "r": fixed(self._decimals),
+            "+r": fixed(self._decimals, "+"),
+            "c": compute_text,
+            "%": share_text,
+        }
+        if format_spec in shows:
+            show = shows[format_spec]
+            return interval_text(value, show) if isinstance(value, Value) else show(value)
+        if format_spec == "p":
+            return probability_text(value)
+        if format_spec == "$":
+            return interval_text(value, money_text) if isinstance(value, Value) else money_text(value)
+        if isinstance(value, tuple | list):
+            return join_names([str(each) for each in value], "or" if format_spec == "or" else "and")
+        return super().format_field(value, format_spec)
+
+
+def text(kind: str, values: Values) -> str:
+    """Return one or two sentences."""
+    words = WORDS[kind]
+    return words(values) if callable(words) else filled(words, values)
+
+
+def filled(template: str, values: Values) -> str:
+    return Sentence(values).vformat(template, (), values)
+
+
+def _missing_points(values: Values) -> str:
+    start = ", the start included" if values["has_start"] else ""
+    left_out = " Others lie outside the range that is fitted: {num_left_out}." if values["num_left_out"] else ""
+    return filled(
+        "It is too early to judge {name}: {num:g} evaluations are there" + start + ", and {needed:g} are needed."
+        + left_out,
+        values,
+    )  # fmt: skip
+
+
+def _doubling(values: Values) -> str:
+    """Say what one more doubling brings, and what it costs where that is known."""
+    cost = " for {price:$}" if values.get("price") is not None else ""
+    more = "One more doubling brings {doubling:+r}{cost}: more than what matters ({worth:r}) with probability {p_worth:p}. "
+    return filled(more.replace("{cost}", cost) + DOUBLING[values["action"]], values)
+
+
+DOUBLING = {
+    "go on": "Go on.",
+    "stop": "Stop: more compute hardly pays.",
+    "open": "Whether to go on is open.",
+}
+
+
+def _settled(values: Values) -> str:
+    times, seeds = values["times"], values["seeds"]
+    ways = [f"about {times:g} times the compute of both"] if times is not None else []
+    ways += [f"{seeds} seeds of each"] if seeds is not None else []
+    if not ways:
+        return filled("Neither 16 times the compute nor 32 seeds should settle {a} against {b}.", values)
+    return filled(f"To settle {{a}} against {{b}} should take {', or '.join(ways)}.", values)
+
+
+def _either(values: Values) -> str:
+    rest = ": at {at:c} {unit} they differ by less than what matters ({worth:r}) with probability {probability:p}."
+    first = "Either of {names} will do" if len(values["names"]) == 2 else "Any of {names:or} will do"
+    return filled(first + rest, values)
+
+
+# Alarms ---------------------------------------------------------------------------------------------------------------
+
+ALARMS = {
+    "truncated": "{value:.0%} of completions reach their length limit and are cut off",
+    "mismatch": "generator and learner differ by a KL of {value:.2g}",
+    "backend": (
+        "generator and learner differ by a KL of {value:.2g} at equal weights (largest ratio {ratio:.3g}), so their "
+        "arithmetic differs"
+    ),
+    "no_verdict": "the grader has no verdict on {value:.0%} of completions",
+    "skipped": "{value:.0%} of the last steps changed no weight, because loss or gradient was not finite",
+    "empty": "{value:.0%} of the last batches had nothing to train on",
+    "solved": "{value:.0%} of {whose} are solved and no longer asked",
+    "entropy": "the entropy of the policy is {value:.2g}, so that all answers to a problem are nearly the same",
+    "lag": "answers are trained on up to {value:.3g} steps after they were begun, more than {limit:g}",
+    "fall": "the reward on {subject} has fallen by {value:.2g} since its peak",
+    "overtrained": (
+        "on {subject}, pass@{detail} has fallen by {value:.2g} since its peak while pass@1 rose by {before:.2g}"
+    ),
+    "overfitted": "the reward on {subject} has fallen by {value:.2g} since its peak while the training reward rose",
+    "forecast_moved": (
+        "the forecast of {subject} has left the interval that it gave itself: {value:.3f} now, and {detail}"
+    ),
+    "uneven_time": "time per FLOP changed during the run (GPU-hours and FLOPs differ by up to {value:.0%} of the run)",
+    "grader_error": "the grader {subject} raised: {detail}",
+    "stalled": "training stood still for {value:.0f} s, far beyond the usual time of a step",
+}
+REMEDIES = {
+    "truncated": "; above {limit:.0%}, runs tend to become unstable: leave more room{keeping}{names}",
+    "mismatch": "{set_names}; with another engine or rounded weights, compute the head in FP32 at both ends",
+    "backend": "{set_names}; the paper's remedy is an FP32 head at both ends (model.fp32_head)",
+    "no_verdict": ", which are not trained on: {why}",
+    "skipped": ": check the loss function if it is your own, lower optimizer.lr, or set model.dtype = float32",
+    "empty": ", so the model does not change: {why}",
+    "solved": "; with few of them left, the reward can fall: take more problems, or ask all of them{names}",
+    "entropy": (
+        ": lower optimizer.lr, raise rollout.temperature, keep the entropy up{names}, or stop here if the reward is as "
+        "high as it can be"
+    ),
+    "lag": ": generate with fewer slots, or push weights more often",
+    "fall": ": take a checkpoint from before the fall",
+    "overtrained": ": answers become alike; stop, or take a checkpoint from the peak if variety matters",
+    "overfitted": ": it learns its problems by heart; take a checkpoint from before the fall, or more problems",
+    "forecast_moved": "; trust its intervals less than they say",
+    "uneven_time": ": compute is counted in FLOPs",
+    "stalled": "; this time is not on the compute axis (time/stalled_s)",
+}
+NO_VERDICT = {
+    "no_answer": "the reference answers cannot be read by this grader",
+    "timeout": "grading takes too long (grading.timeout_s, grading.cpu_limit_s)",
+    "crash": "the grader's process dies",
+    "memory": "grading needs more memory (grading.memory_limit_mb)",
+    "error": "the grader raises an exception",
+}
+WHY_EMPTY = {
+    "all_wrong": "no answer was correct, so take easier problems or a stronger model, or begin with scalerl sft",
+    "all_right": "every answer was correct, so take harder problems",
+    "truncated": "most completions are cut off at their length limit",
+    "no_verdict": "the grader gave no verdict on any answer",
+    "mixed": "in every group the answers were all correct or all wrong, so raise pipeline.completions_per_group",
+}
+
+
+def _alarm(kind: str) -> Callable[[Values], str]:
+    """Return the words of an alarm: what is so, then what can help, or how it has changed."""
+
+    def words(values: Values) -> str:
+        subject = values["subject"]
+        whose = f"the training problems of {subject}" if subject else "a task's training problems"
+        fact = ALARMS[kind].format(**values, whose=whose)
+        if values["state"] == "over":
+            return f"Over: {fact}."
+        if values["state"] == "changed":
+            before = f"{values['before']:.0%}" if "{value:.0%}" in ALARMS[kind] else f"{values['before']:.2g}"
+            return f"{_capital(fact)} now, after {before}."
+        cause, names = values["cause"], " or ".join(values["remedies"])
+        why = WHY_EMPTY.get(cause or "mixed") if kind == "empty" else NO_VERDICT.get(cause or "")
+        remedy = REMEDIES.get(kind, "").format(
+            **values,
+            why=why or "see grader/ in metrics.jsonl",
+            names=f" ({names})" if names else "",
+            set_names=f": set {names}" if names else "",
+            keeping=", or train on cut answers" if "filter." in names else "",
+        )
+        return f"{_capital(fact)}{remedy}."
+
+    return words
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _when(values: Values) -> str:
+    """Say when an alarm began, and when it ended."""
+    if values["ended"] is not None:
+        return f"From step {values['began']:g} to step {values['ended']:g}."
+    if values["began"] is not None:
+        return f"Since step {values['began']:g}."
+    if values["began_compute"] is not None:
+        return filled("Since {began_compute:c} {unit}.", values)
+    return "Throughout the run."
+
+
+def _untrained(values: Values) -> str:
+    reasons = {"num_skipped": "a loss or gradient that was not finite", "num_empty": "an empty batch"}
+    why = join_names([f"{values[key]:,} had {reason}" for key, reason in reasons.items() if values[key]])
+    return filled(
+        f"Not trained: none of {{num_steps:,}} steps changed a weight ({why}). {GAIN}, which is noise.", values
+    )
+
+
+GAIN = "{name} went from {first:.3f} to {last:.3f} (mean of the last {num_last})"
+DIFFERENCE = "; 95% of the difference between {low:+.3f} and {high:+.3f}."
+
+WORDS: dict[str, Words] = {
+    # What was decided about a log
+    **SENTENCES,
+    "problem": "{name} has no curve: {problem}",
+    "columns": "Compute is {compute}, reward is {reward}.",
+    "column_origin": "{column}: {origin}.",
+    "name_columns": "Name other columns with --x and --y.",
+    "explain": "--explain says more.",
+    # Where a run stands
+    "too_early_points": _missing_points,
+    "too_early_computes": (
+        "It is too early to judge {name}: its evaluations are at {num:g} different computes, and {needed:g} are needed."
+    ),
+    "too_early_beginning": (
+        "It is too early to judge {name}: its log begins at {num:c} {unit}, in the middle of the run, so what it has "
+        "risen from is not known. Give the reward before training with --start."
+    ),
+    "flat": "{name} is flat: a rise of {noticed:r} would have been noticed.",
+    "rising": "{name} is rising: it has reached {share:%} of its whole gain.",
+    "levelling_off": "{name} is levelling off: it has reached {share:%} of its whole gain.",
+    "past_peak": (
+        "{name} is past its peak: it has fallen by {drop:r} from {peak:r}, and by more than what matters ({worth:r}) "
+        "with probability {probability:p}."
+    ),
+    "checkpoint_step": (
+        "Take the checkpoint of step {step:,.0f}, the last evaluation before the fall; {num_after} came after it."
+    ),
+    "checkpoint_compute": (
+        "Take the checkpoint at {compute:c} {unit}, the last evaluation before the fall; {num_after} came after it."
+    ),
+    "checkpoint_saved": "The last checkpoint on disk before the fall is that of step {step:,.0f}.",
+    "ceiling": "Its ceiling is {ceiling:r}.",
+    "dip": "A dip of {depth:r} at {compute:c} {unit} was regained later.",
+    "doubling": _doubling,
+    "flat_doubling": "Look into the recipe before you spend more: nothing has risen.",
+    "open_settled": "About {times:g} times the present compute should settle it.",
+    "open_unsettled": "Not even 16 times the present compute should settle it.",
+    "weak_backtest": (
+        "Do not lean on this forecast of {name}: made from {part}, it missed what followed. Of {num} later evaluations "
+        "{inside:%} fell inside the {level:%} interval."
+    ),
+    "unused_start": "The start of {name}, {start:r}, is not used: the form {form} has none.",
+    "smallest_change": (
+        "Ignore changes of {name} below {change:r}: noise makes a larger difference between two evaluations once in "
+        "twenty times."
+    ),
+    "worth": "Differences below {worth:r} do not matter here; --worth names another value.",
+    "price_needs_hours": "--price needs compute in GPU-hours, and here it is {unit}: no cost is given.",
+    "far": "{compute:c} {unit} is {times:,.0f} times the compute measured: nobody has tested forecasts that far.",
+    "no_curve_yet": "There is no curve yet.",
+    "without_curve": "Without a curve: {names}.",
+    # Which recipe
+    "take": (
+        "Take {name}: at {at:c} {unit} it is the best with probability {p_best:p}, and taking it loses {loss:r} on "
+        "average, less than what matters ({worth:r})."
+    ),
+    "either": _either,
+    "open": (
+        "Which to take is open: at {at:c} {unit} {name} leads, the best with probability {p_best:p}. Taking it loses "
+        "{loss:r} on average; what matters is {worth:r}."
+    ),
+    "settle": _settled,
+    "default_budget": "This is 4 times the largest compute measured; --at names another budget.",
+    "best_checkpoint": "{names} fell after a peak: the best checkpoint competes.",
+    "assumed_spread": (
+        "One run of {names} does not show how far runs of a recipe differ: a standard deviation of up to {sd:r} is "
+        "assumed; --run-spread names another."
+    ),
+    "same_run": "{a} and {b} hold the same evaluations: one is the other, or a part of it.",
+    "different_prompts": "{a} and {b} were evaluated on different prompts and are not compared.",
+    "different_units": "The curves count compute in different units ({units}) and are not compared.",
+    "alone_in_set": "{name} is the only curve of its evaluation set and is not compared.",
+    "axes_disagree": "The axes disagree: {answers}. Decide what you pay for.",
+    "axes_agree": "By each of {axes} the answer is the same.",
+    "uneven_steps": (
+        "A step takes up to {ratio:.1f} times as much ({axis}) in one curve as in another: do not compare them by step."
+    ),
+    "pooled": "{num} curves of one task inform each other; --alone keeps them apart.",
+    "pooled_prior": "Earlier runs ({num}) inform each curve.",
+    "not_pooled": "Not informed by others: {names}.",
+    "equal_curves": "{names} have the same reward at every evaluation: what differs between them has had no effect.",
+    # The paper's procedure
+    "paper": "By the paper's procedure {name} has A = {ceiling:r}, B = {exponent:.2f} and C_mid = {midpoint:c} {unit}.",
+    "paper_edge": "Of {name} {names} lies on the edge of its grid.",
+    "paper_ceiling": (
+        "By the paper's rule {winner} is the better of {a} and {b}: its ceiling is higher by {difference:r}, more than "
+        "{margin:r}."
+    ),
+    "paper_exponent": (
+        "By the paper's rule {winner} is the better of {a} and {b}: their ceilings differ by {difference:r}, no more "
+        "than {margin:r}, and at one ceiling its exponent is {larger:.2f}, the other {smaller:.2f}."
+    ),
+    "paper_equal": "By the paper's rule {a} and {b} are equal.",
+    # Back-tests
+    "not_scored": "{name}, {part}: not scored, because {num} evaluations before it are too few.",
+    "nothing_after": "{name}, {part}: not scored, because no evaluation lies after it.",
+    # What a reader must know about runs
+    "fault": "{problem}",
+    "not_finished": "{run} did not finish ({status}): its curve stands as far as it goes.",
+    "repeated": (
+        "{run} repeated {num_steps} steps after an interruption ({gpu_hours:.3g} {hours}, {share:.1%} of its FLOPs): "
+        "they are counted as compute."
+    ),
+    "stood_still": "{run} stood still for {seconds:.0f} s, which is not counted in its {hours}.",
+    "different_environments": "The environments of the runs differ in {keys}.",
+    "seeds_joined": "{runs} differ only in their seed: they are runs of {arm}.",
+    "axis_left_out": "There is no axis of {axis}: {problem}",
+    "shared_device": "Jobs shared a device, so {hours} are not to be trusted: compute is counted in FLOPs.",
+    "uneven_pace": (
+        "One run took {size:.1f} times as long as another of its arm for the same FLOPs, so {hours} are not to be "
+        "trusted: compute is counted in FLOPs."
+    ),
+    "uneven_time": (
+        "Time per FLOP changed by up to {size:.0%} during the run, so {hours} are not to be trusted: compute is counted "
+        "in FLOPs."
+    ),
+    "alarm_of": "{run}, {when}",
+    **{f"alarm_{kind}": _alarm(kind) for kind in ALARMS},
+    "alarm_when": _when,
+    # What training changed
+    "gain_rose": f"Learned: {GAIN}{DIFFERENCE}",
+    "gain_fell": f"Got worse: {GAIN}{DIFFERENCE}",
+    "gain_within_noise": f"Nothing learned beyond noise: {GAIN}{DIFFERENCE}",
+    "gain_no_update": _untrained,
+    # What a study decided
+    "choice_none": "The policy ends without a favourite: no arm has a curve.",
+    "choice_decided": (
+        "The policy takes {favourite} after {spent:.0%} of the compute that all arms would need to the end; this is "
+        "expected to lose {loss:.2g}."
+    ),
+    "choice_open": (
+        "The choice is open: {favourite} leads after {spent:.0%} of the compute that all arms would need to the end; "
+        "taking it is expected to lose {loss:.2g}."
+    ),
+}
