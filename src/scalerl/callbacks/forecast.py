@@ -9,7 +9,8 @@ import numpy as np
 from scalerl.curves import Decision, Value
 from scalerl.curves.decide import value_draws
 from scalerl.report.outlook import FIRST_FIT, LiveForecast
-from scalerl.report.results import CurveResult
+from scalerl.report.results import CurveResult, param_value
+from scalerl.report.words import text
 
 FEWEST_REWARDS = 16
 """Training rewards from which a curve is fitted to them: they are noisier than evaluations."""
@@ -61,15 +62,9 @@ class Forecast:
     @property
     def text(self) -> str:
         """The forecast on one line."""
-        decision = self.decision
-        parts = [f"{decision.state} ({decision.action})"]
-        parts += [] if self.ceiling is None else [f"ceiling {self.ceiling}"]
-        if decision.doubling is not None:
-            likely = f"worth it ({decision.worth:.2g}) with probability {decision.p_worth:.2f}"
-            parts.append(f"twice the compute brings {decision.doubling}, {likely}")
-        parts += [] if self.end is None else [f"at the end of the budget {self.end}"]
-        source = "training rewards" if self.is_training else "evaluations"
-        return f"{'; '.join(parts)}; from {self.num_points} {source}"
+        shown = {name: getattr(self, name) for name in ("ceiling", "end", "doubling", "is_training")}
+        decided = {name: getattr(self.decision, name) for name in ("state", "action", "worth", "p_worth")}
+        return text("forecast", {**shown, **decided, "num": self.num_points})
 
 
 def make_forecast(
@@ -112,7 +107,7 @@ def describe(
         num_points=curve.num_points,
         compute=curve.scale,
         decision=decision,
-        ceiling=outlook.param("ceiling"),
+        ceiling=param_value(outlook.fit, "ceiling") if curve.usable else None,
         end=None if outlook.at_end is None else outlook.at_end.reward,
         p_reach=reached,
         is_training=is_training or outlook.is_training,

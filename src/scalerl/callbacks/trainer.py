@@ -22,6 +22,7 @@ from scalerl.callbacks.replay import PATIENCE
 from scalerl.callbacks.rules import StopRule, Test
 from scalerl.errors import UsageError, WorkerDied
 from scalerl.report.outlook import FIRST_FIT
+from scalerl.report.words import text
 from scalerl.report.workers import Workers
 
 try:
@@ -167,7 +168,7 @@ class ForecastCallback(TrainerCallback, ExportableState):
             if self._rewards and not self._evaluations:
                 self._num_fitted = self._num_holding = 0
                 if state is not None and not self.quiet:
-                    print(f"step {step}: forecasts use evaluations from here on, not training rewards", flush=True)
+                    print(text("switched", {"step": step}), flush=True)
             self._evaluations.append((spent, evaluated))
         elif trained is not None:
             self._rewards.append((spent, trained))
@@ -253,7 +254,8 @@ class ForecastCallback(TrainerCallback, ExportableState):
         self._num_holding = 0 if reason is None else self._num_holding + 1
         if reason is None or self._num_holding < self.patience or self.stop_reason is not None:
             return
-        self.stop_reason = f"stop_when {self._rule.name!r} holds at step {state.global_step}: {reason}"
+        values = {"rule": self._rule.name, "step": state.global_step, "reason": reason}
+        self.stop_reason = text("rule_holds", values)
         self._log({"forecast/stop_reason": self.stop_reason}, state)
         # Saved with the next checkpoint anyway; here for a run that saves none.
         state.stateful_callbacks[type(self).__name__] = self.state()

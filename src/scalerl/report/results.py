@@ -153,12 +153,9 @@ class CurveResult:
         """Whether there is a curve."""
         return self.fit.usable
 
-    def param(self, name: str) -> Value | None:
-        """Return a parameter with its interval; None if there is no curve, or its form does not have it."""
-        if not self.usable or name not in self.fit.params:
-            return None
-        low, high = self.fit.interval(name)
-        return Value(value=self.fit.params[name], low=low, high=high)
+    @property
+    def ceiling(self) -> Value | None:
+        return param_value(self.fit, "ceiling")
 
     def money(self, compute: float) -> float | None:
         """Return what this much compute costs; None where no price is known."""
@@ -426,3 +423,11 @@ def held_out_after(data: Series, limit: float, test_from: float = 0.0) -> Series
         holdout_compute=np.concatenate([data.compute[later], data.holdout_compute[held]]),
         holdout_reward=np.concatenate([data.reward[later], data.holdout_reward[held]]),
     )
+
+
+def param_value(fit: Fit, name: str) -> Value | None:
+    """Return a parameter with its interval; None if there is no curve, or its form does not have it."""
+    if not fit.usable or name not in fit.params:
+        return None
+    low, high = fit.interval(name)
+    return Value(value=fit.params[name], low=low, high=high)
