@@ -239,8 +239,9 @@ def summary(plan: "Plan", out: Path, statuses: "Sequence[RunStatus]", report: Pa
             "seconds": round(status.seconds, 1),
             "step": status.progress.step,
             "reward": status.progress.reward,
-            "ceiling": status.progress.ceiling
-            and {**asdict(status.progress.ceiling), "verdict": status.progress.verdict},
+            "ceiling": status.progress.ceiling and asdict(status.progress.ceiling),
+            "state_of_curve": status.progress.decision and status.progress.decision.state,
+            "action": status.progress.decision and status.progress.decision.action,
         }
         for status in statuses
     ]

@@ -15,6 +15,14 @@ class Value:
     low: float
     high: float
 
+    def __str__(self) -> str:
+        """Show two digits of the interval's width: 0.611 [0.590, 0.630]."""
+        width = self.high - self.low
+        if not np.isfinite(width):
+            return f"{self.value:.4g}" if np.isnan(self.low) else f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
+        digits = 4 if width <= 0 else int(np.clip(1 - np.floor(np.log10(width)), 0, 6))
+        return f"{self.value:,.{digits}f} [{self.low:,.{digits}f}, {self.high:,.{digits}f}]"
+
 
 def tails(level: float) -> tuple[float, float]:
     if not 0 < level < 1:

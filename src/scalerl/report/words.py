@@ -222,6 +222,27 @@ def _untrained(values: Values) -> str:
     )
 
 
+def _forecast(values: Values) -> str:
+    """Say what a forecast is on one line."""
+    ceiling = "" if values["ceiling"] is None else "; ceiling {ceiling:r}"
+    doubling = "" if values["doubling"] is None else (
+        "; twice the compute brings {doubling:+r}, more than what matters ({worth:r}) with probability {p_worth:p}"
+    )  # fmt: skip
+    end = "" if values["end"] is None else "; at the end of the budget {end:r}"
+    source = "training rewards" if values["is_training"] else "evaluations"
+    return filled("{state} ({action})" + ceiling + doubling + end + "; from {num} " + source, values)
+
+
+def _replayed(values: Values) -> str:
+    if not values["num_stopped"]:
+        return filled("The rule {rule!r} would have ended none of {num} runs.", values)
+    return filled(
+        "The rule {rule!r} would have ended {num_stopped} of {num} runs, with {saved:%} of the compute of all saved and "
+        "up to {lost:r} of reward lost.",
+        values,
+    )
+
+
 GAIN = "{name} went from {first:.3f} to {last:.3f} (mean of the last {num_last})"
 DIFFERENCE = "; 95% of the difference between {low:+.3f} and {high:+.3f}."
 
@@ -378,4 +399,9 @@ WORDS: dict[str, Words] = {
         "The choice is open: {favourite} leads after {spent:.0%} of the compute that all arms would need to the end; "
         "taking it is expected to lose {loss:.2g}."
     ),
+    # Stop rules and callbacks
+    "forecast": _forecast,
+    "rule_holds": "stop_when {rule!r} holds at step {step}: {reason}",
+    "switched": "Step {step}: forecasts use evaluations from here on, not training rewards.",
+    "replayed": _replayed,
 }
