@@ -352,6 +352,8 @@ def compared(result: Result, at: float | None = None) -> Result:
             notes += [say("alone_in_set", name=members[0].name)] if len(result.sets) > 1 else []
         elif len(units) > 1:
             notes.append(say("different_units", Level.WARNING, units=tuple(units)))
+        elif result.command == "report" and len(rewards := sorted({curve.y for curve in members})) > 1:
+            notes.append(say("different_rewards", names=tuple(rewards)))
         elif sum(curve.usable for curve in members) > 1:
             comparison = comparisons[name] = result.options.compare(fits_of(members), at)
             if isinstance(comparison, Comparison):

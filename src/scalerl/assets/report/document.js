@@ -153,7 +153,9 @@ const numberText = (value) => (value < 0 ? `\u2212${computeText(-value)}` : comp
 
 // Samples -------------------------------------------------------------------------------------------------------------
 
-const samplesOf = ({ rows }) => element("div", {}, ...rows.map((sample) => element("details", { className: "sample" }, element("summary", {}, ...sampleHead(sample)), ...sampleTexts(sample))));
+function samplesOf({ rows }) {
+  return element("div", {}, ...rows.map((sample) => element("details", { className: "sample" }, element("summary", {}, ...sampleHead(sample)), ...sampleTexts(sample))));
+}
 
 function sampleHead(sample) {
   const part = (text, className = "") => (text === null || text === undefined || text === "" ? null : element("span", { className }, String(text)));
