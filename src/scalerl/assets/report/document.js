@@ -90,7 +90,8 @@ function drawCurves(host, block, view, again) {
   }
   const scale = element("div", { className: "segments", role: "group", "aria-label": "Scale of compute" });
   choices(scale, [["log", "log"], ["linear", "linear"]], isLog ? "log" : "linear", (value) => { view.isLinear = value === "linear"; again(); });
-  host.replaceChildren(element("div", { className: "controls" }, scale, several ? chipsOf(block.drawn, view, again) : null), figure, block.note ? element("p", { className: "caption" }, block.note.text) : null);
+  const note = block.note ? [element("p", { className: "caption" }, block.note.text)] : [];
+  host.replaceChildren(element("div", { className: "controls" }, scale, several ? chipsOf(block.drawn, view, again) : null), figure, ...note);
 }
 
 function drawDots(chart, dots, fill) {

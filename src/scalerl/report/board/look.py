@@ -31,7 +31,7 @@ from scalerl.report.places import Source, planned
 from scalerl.report.results import CurveResult, FitOptions, Result, fitted_curve
 from scalerl.report.runs import WAITING, Rows, Run, new_rows, num_values, read_source
 from scalerl.report.samples import lines_of
-from scalerl.report.sections import OF_ALL, alarm_says, do_text, document
+from scalerl.report.sections import OF_ALL, alarm_says, do_text, document, titled
 
 # Of files that anyone may have written.
 UNFORESEEN = (OSError, MemoryError, RecursionError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
@@ -204,9 +204,9 @@ def _look(
 ) -> Look:
     made: list[Section | None] = [section("problems", "", *source.faults, *problems)]
     if result is not None:
-        # What each run shows by itself is not shown again for all together.
-        kept = [each for each in document(result) if source.kind != "all" or each.key.split("/")[0] in TOGETHER]
-        made += kept
+        # What each run shows by itself is not shown again for all together; samples are searched instead.
+        made += [each for each in document(result) if each.key.split("/")[0] in TOGETHER
+                 or (source.kind != "all" and each.key != "samples")]  # fmt: skip
     elif runs and source.kind != "study":
         empty = Result(command="report", curves=(), options=FitOptions(), material=Material(title=source.name, tables=(), every=tuple(runs), has_arms=False))
         made += [make(empty) for make in OF_ALL]
@@ -294,7 +294,8 @@ def _history_section(curve: CurveResult, rows: list[tuple[int, float, Value]], h
     cells = [(str(num), compute_text(at), interval_text(told, show)) for num, at, told in reversed(rows)]
     table = grid("history", ("evaluations", curve.unit, subject), cells, left=0, level=Level.DETAIL)
     moved = [each for alarm in moved_alarms(rows, subject) for each in alarm_says(alarm, "", curve.unit)]
-    made = section(f"history/{curve.name}", "How the forecast moved", *moved, picture, table)
+    title = titled("How the forecast moved", curve.evaluation_set)
+    made = section(f"history/{curve.evaluation_set}/{curve.name}", title, *moved, picture, table)
     assert made is not None
     return made
 
