@@ -1,15 +1,14 @@
-"""Analyse series: fits, decisions, and the forecasts, scores or comparisons asked for, as one value for all outputs."""
+"""Analyse series: fits, decisions, and the forecasts, scores or comparisons asked for, as one value for all views."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from scalerl.curves import (
     FORMS,
     PAPER_MARGIN,
-    Answer,
     At,
     Comparison,
     Decision,
@@ -18,6 +17,7 @@ from scalerl.curves import (
     PaperComparison,
     Reach,
     Score,
+    State,
     Value,
     compare,
     compare_by_paper,
@@ -28,16 +28,40 @@ from scalerl.curves import (
     reward_at,
     score,
 )
-from scalerl.errors import InputError
-from scalerl.joint.pool import pool, siblings
+from scalerl.errors import InputError, NoCurveError
+from scalerl.joint.pool import LEAST_MEMBERS, pool
 from scalerl.joint.prior_file import prior_content, read_prior
-from scalerl.logs.facts import Fact, fact, sentence
-from scalerl.logs.series import Series, uneven_steps
+from scalerl.logs.columns import has_role
+from scalerl.logs.facts import sentence
+from scalerl.logs.series import Series
+from scalerl.report.document import Level, Say, say
+from scalerl.report.numbers import decimals
 
-Command = Literal["fit", "forecast", "backtest", "compare"]
-GRID_STEP = 0.005  # of the paper's grid of ceilings
-FAR = 30.0
-"""Times the largest compute: a forecast beyond it is an extrapolation that no data support."""
+if TYPE_CHECKING:
+    from scalerl.report.material import Material
+
+Command = Literal["fit", "forecast", "backtest", "compare", "report"]
+GRID_STEP = 0.005
+"""Of the paper's grid of ceilings, as a share of the scale."""
+HALF = 0.5
+"""Share of the compute from which a run's own back-test forecasts the rest."""
+WEAK = 0.5
+"""Share of later evaluations inside the interval below which a forecast is not to be leant on."""
+ALIKE = 0.05
+"""Curves whose axes differ by one factor, up to this share, are told apart by neither ..."""
+MOST_ON_AXES = 8
+"""... and more curves than these are compared on their first axis only."""
+SAME_START = 3.0
+"""Standard deviations of the noise within which starts are those of one model and task."""
+AXES = {
+    "gpu_hours": "GPU-hours", "flops": "FLOPs", "tokens": "tokens", "step": "steps", "hours": "hours", "cost": "cost",
+}  # fmt: skip
+
+
+def axis_label(column: str, hours: str = "GPU-hours") -> str:
+    """Return the name of an axis of compute for people."""
+    label = next((label for role, label in AXES.items() if column == role or has_role(column, role)), column)
+    return hours if label == AXES["gpu_hours"] else label
 
 
 def check_one_axis(series: Iterable[Series], need: str) -> None:
@@ -53,11 +77,10 @@ class FitOptions:
 
     form: str = "sigmoid"
     level: float = 0.9
-    """Of the intervals that are shown. No decision depends on it."""
     worth: float | None = None
-    """The smallest difference of reward that matters. None: 1 % of a bounded scale, else 3 % of the range seen."""
+    """The smallest difference of reward that matters. None: 1 % of a bounded scale, 3 % of the range seen."""
     run_sd: float | None = None
-    """Spread of the ceiling between runs of a recipe that was run once. None: a share of the gain."""
+    """Spread between runs of a recipe that was run once. None: a share of the gain."""
     ceiling: tuple[float, ...] = ()
     """One value holds the ceiling fixed; two are the ends of the paper's grid."""
     skip_before: float | str | None = None
@@ -65,11 +88,11 @@ class FitOptions:
     method: Literal["posterior", "paper"] = "posterior"
     """"paper": the grid procedure of arXiv 2510.13786, which has no intervals."""
     alone: bool = False
-    """Whether each curve is fitted alone, although others share its start and task."""
+    """Whether each curve is fitted by itself, also where others are of the same model and task."""
     prior: str | None = None
     """File of earlier runs that inform each curve, or `published`."""
     price: float | None = None
-    """Of a GPU-hour, in any currency."""
+    """Money for a GPU-hour."""
 
     def of(self, series: Series) -> dict[str, Any]:
         """Return the keyword arguments of `fit` for one series."""
@@ -83,7 +106,6 @@ class FitOptions:
                 )
         given = {name: getattr(self, name) for name in ("form", "level", "skip_before", "fit_until")}
         given |= {name: getattr(series, name) for name in ("bounds", "start", "start_sd", "run", "num_samples")}
-        given["evaluation"] = series.evaluation
         if self.method == "paper":
             if series.start is None:
                 raise InputError(
@@ -96,15 +118,16 @@ class FitOptions:
         return given | {"fixed": {"ceiling": self.ceiling[0]} if self.ceiling else None}
 
     def grid(self, series: Series) -> Grid | None:
-        """Return the ceilings that the paper's procedure tries; None for its own, which follow the rewards."""
-        if len(self.ceiling) < 2:
-            return Grid(ceilings=np.array(self.ceiling)) if self.ceiling else None
-        least, most = series.bounds or (0.0, 1.0)
-        low, high = self.ceiling
-        return Grid(ceilings=np.linspace(low, high, round((high - low) / (GRID_STEP * (most - least))) + 1))
+        """Return the ceilings that the paper's procedure tries; None for its own, scaled to the data."""
+        if not self.ceiling:
+            return None
+        low, high = min(self.ceiling), max(self.ceiling)
+        least, most = series.bounds or (low, high)
+        num = round((high - low) / (GRID_STEP * (most - least))) + 1 if high > low else 1
+        return Grid(ceilings=np.linspace(low, high, num))
 
-    def compare(self, fits: Mapping[str, Fit], at: float | None = None) -> Comparison | PaperComparison:
-        """Compare fits made with these options, at a budget."""
+    def compare(self, fits: Mapping[str, Fit], at: float | None = None) -> "Comparison | PaperComparison":
+        """Compare fits made with these options."""
         if self.method == "paper":
             low, high = next((each.bounds for each in fits.values() if each.bounds), (0.0, 1.0))
             return compare_by_paper(fits, margin=PAPER_MARGIN * (high - low) if self.worth is None else self.worth)
@@ -113,21 +136,18 @@ class FitOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveResult:
-    """One curve: its points, the fit, and what is decided about the run."""
+    """One curve, and what is decided about it."""
 
     series: Series
     fit: Fit
-    """Without points, or with a problem of the series, one that has no curve."""
-    decision: Decision | None
-    """None for the paper's procedure, and where the series has a problem."""
-    holdout: Score | None = None
-    """How well it forecasts the points that were held out."""
+    decision: Decision | None = None
+    """None for the paper's procedure."""
+    backtest: Score | None = None
+    """How well the curve without its held-out rows, or the first half of it, forecasts the others."""
     early: tuple[tuple[float, "CurveResult"], ...] = ()
     """The same curve up to shares of its compute, with the rest held out."""
     at: tuple[At, ...] = ()
     reach: tuple[Reach, ...] = ()
-    price: float | None = None
-    """Of one unit of compute; None where it is not known."""
 
     @property
     def name(self) -> str:
@@ -139,9 +159,22 @@ class CurveResult:
         return self.series.x_label
 
     @property
-    def is_training(self) -> bool:
-        """Whether the rewards are those of training, and not of evaluations."""
-        return "y" in self.series.plan and self.series.plan["y"].rule == "training"
+    def unit(self) -> str:
+        """What compute is counted in, for people."""
+        return axis_label(self.axis)
+
+    @property
+    def y(self) -> str:
+        """The column of reward."""
+        return self.series.y_label
+
+    @property
+    def evaluation_set(self) -> str:
+        return self.series.evaluation_set or ""
+
+    @property
+    def decimals(self) -> int:
+        return decimals(self.fit)
 
     @property
     def at_end(self) -> At | None:
@@ -150,86 +183,114 @@ class CurveResult:
 
     @property
     def usable(self) -> bool:
-        """Whether there is a curve."""
         return self.fit.usable
 
     @property
-    def ceiling(self) -> Value | None:
-        return param_value(self.fit, "ceiling")
-
-    def money(self, compute: float) -> float | None:
-        """Return what this much compute costs; None where no price is known."""
-        return None if self.price is None else self.price * compute
+    def state(self) -> State | None:
+        return None if self.decision is None else self.decision.state
 
     @property
-    def far(self) -> tuple[float, ...]:
-        """The computes of forecasts so far beyond the data that nothing supports them."""
-        return tuple(each.compute for each in self.at if each.compute > FAR * self.fit.scale)
+    def ceiling(self) -> Value | None:
+        """None where there is no curve, and where it has none: it is flat, or past its peak."""
+        has_none = self.state in (State.FLAT, State.TOO_EARLY, State.PAST_PEAK)
+        return None if has_none else param_value(self.fit, "ceiling")
+
+    @property
+    def doubling(self) -> Value | None:
+        """Gain of twice the compute; None where nothing has risen."""
+        has_risen = self.decision is not None and self.state not in (State.FLAT, State.TOO_EARLY)
+        return self.decision.doubling if has_risen and self.decision is not None else None
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether the run's own back-test held hardly any of what came later."""
+        inside = None if self.backtest is None else self.backtest.coverage
+        return inside is not None and inside < WEAK
+
+    @property
+    def checkpoint(self) -> float | None:
+        """The step of the last evaluation before a fall; None without a fall, or without steps."""
+        fall, steps = None if self.decision is None else self.decision.fall, self.series.axes.get("step")
+        if fall is None or (steps is None and axis_label(self.axis) != AXES["step"]):
+            return None
+        if steps is None:
+            return fall.last_good
+        return float(steps[np.argmin(np.abs(self.series.compute - fall.last_good))])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisAnswer:
-    """What a comparison answers when compute is counted in another column."""
+    """What a comparison says where compute is counted on another axis."""
 
     axis: str
+    at: float
     comparison: Comparison
 
-    @property
-    def answer(self) -> Answer | None:
-        return None if self.comparison.pick is None else self.comparison.pick.answer
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Together:
-    """The curves of one evaluation set, compared."""
-
-    comparison: Comparison | PaperComparison
-    axes: tuple[AxisAnswer, ...] = ()
-    """The same on each axis that all of them have, the chosen one first; empty if there is only one."""
-    uneven: Mapping[str, float] = field(default_factory=dict)
-    """Axes on which a step of one curve costs more than one of another, and how many times more."""
-
-    @property
-    def disagree(self) -> bool:
-        """Whether another axis takes another recipe, or others of which any will do."""
-        sure = {answer.comparison.chosen for answer in self.axes if answer.answer in (Answer.TAKE, Answer.EITHER)}
-        return len(sure) > 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Analysis:
-    """The results of a command: each curve, and the curves together."""
+class Result:
+    """What a command found: each curve, and the curves together."""
 
     command: Command
     curves: tuple[CurveResult, ...]
-    together: Mapping[str, Together] = field(default_factory=dict)
-    """Comparisons by evaluation set; one without a name where there is but one."""
-    notes: tuple[Fact, ...] = ()
+    options: FitOptions
+    left_out: tuple[Series, ...] = ()
+    """Series that make no curve; their problems say why."""
+    comparisons: Mapping[str, "Comparison | PaperComparison"] = field(default_factory=dict)
+    """By evaluation set; under "" where there is but one."""
+    by_axis: Mapping[str, tuple[AxisAnswer, ...]] = field(default_factory=dict)
+    """By evaluation set: the first axis first."""
+    notes: tuple[Say, ...] = ()
     """On the curves together."""
+    material: "Material | None" = None
+    """What a report was made from."""
 
     @property
-    def comparisons(self) -> dict[str, Comparison | PaperComparison]:
-        return {name: each.comparison for name, each in self.together.items()}
+    def sets(self) -> list[str]:
+        return list(dict.fromkeys(curve.evaluation_set for curve in self.curves))
+
+    def members(self, evaluation_set: str) -> list[CurveResult]:
+        return [curve for curve in self.curves if curve.evaluation_set == evaluation_set]
+
+    def comparison(self, evaluation_set: str) -> "Comparison | PaperComparison | None":
+        return self.comparisons.get(evaluation_set) or (self.comparisons.get("") if len(self.sets) == 1 else None)
+
+    @property
+    def pairs(self) -> tuple[Any, ...]:
+        return tuple(pair for comparison in self.comparisons.values() for pair in comparison.pairs)
+
+    @property
+    def worth(self) -> float:
+        return default_worth(list(fits_of(self.curves).values())) if self.options.worth is None else self.options.worth
+
+    @property
+    def title(self) -> str:
+        return "" if self.material is None else self.material.title
 
 
-# Commands -------------------------------------------------------------------------------------------------------------
+# The commands ---------------------------------------------------------------------------------------------------------
 
 
-def analyse_fit(series: Sequence[Series], options: FitOptions, at: Sequence[float] = ()) -> Analysis:
-    """Fit every curve and decide about it; with `at`, forecast the reward there too."""
-    curves = tuple(_forecast(curve, at, ()) for curve in fitted_curves(series, options))
-    return Analysis(command="fit", curves=curves, notes=pool_notes(curves, options))
+def analyse_fit(series: Sequence[Series], options: FitOptions, at: Sequence[float] = ()) -> Result:
+    """Fit every curve; with `at`, forecast the reward there too."""
+    return analyse_forecast(series, options, at, (), command="fit")
 
 
 def analyse_forecast(
-    series: Sequence[Series], options: FitOptions, at: Sequence[float], reach: Sequence[float]
-) -> Analysis:
+    series: Sequence[Series],
+    options: FitOptions,
+    at: Sequence[float],
+    reach: Sequence[float],
+    *,
+    command: Command = "forecast",
+) -> Result:
     """Forecast the reward at computes, or the compute for rewards; unasked, the reward at 2 and 4 times the data."""
-    curves = []
-    for done in fitted_curves(series, options):
-        usual = () if reach else (2 * done.fit.scale, 4 * done.fit.scale)
-        curves.append(_forecast(done, at or usual, reach))
-    return Analysis(command="forecast", curves=tuple(curves), notes=pool_notes(curves, options))
+    curves, left_out, notes = _analysed(series, options)
+    done = []
+    for curve in curves:
+        usual = () if reach or command == "fit" else (2 * curve.fit.scale, 4 * curve.fit.scale)
+        done.append(with_backtest(_forecast(curve, at or usual, reach), options))
+    return Result(command=command, curves=tuple(done), options=options, left_out=left_out, notes=notes)
 
 
 def _forecast(curve: CurveResult, at: Sequence[float], reach: Sequence[float]) -> CurveResult:
@@ -238,157 +299,186 @@ def _forecast(curve: CurveResult, at: Sequence[float], reach: Sequence[float]) -
     return replace(curve, at=tuple(reward_at(curve.fit, at)), reach=tuple(compute_for(curve.fit, reach)))
 
 
-def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: Sequence[float]) -> Analysis:
-    """Score each curve's forecast on its held-out points and on what lies after each fraction."""
+def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: Sequence[float]) -> Result:
+    """Score each curve's forecast on its held-out points, and on what lies after each fraction."""
     for share in fractions:
         if not 0 < share < 1:
             raise ValueError(f"a fraction must lie between 0 and 1, not {share:g}")
-    early = [(float(share), _scored([before(data, share) for data in series], options)) for share in fractions]
-    curves = tuple(
-        replace(curve, early=tuple((share, scored[place]) for share, scored in early))
-        for place, curve in enumerate(_scored(series, options))
-    )
-    return Analysis(command="backtest", curves=curves, notes=pool_notes(curves, options))
+    curves, left_out, notes = _analysed(series, options)
+    done = [
+        replace(scored(curve), early=tuple((share, part(curve.series, share, options)) for share in fractions))
+        for curve in curves
+    ]
+    return Result(command="backtest", curves=tuple(done), options=options, left_out=left_out, notes=notes)
 
 
-def _scored(series: Sequence[Series], options: FitOptions) -> list[CurveResult]:
-    return [with_score(curve) for curve in fitted_curves(series, options)]
-
-
-def analyse_compare(
-    series: Sequence[Series], options: FitOptions, at: float | None = None, *, each_axis: bool = True
-) -> Analysis:
-    """Compare all curves, those of several evaluation sets within each set; with `each_axis` on every axis they have.
-
-    `at` is the budget, four times the largest compute if None.
-    """
-    sets: dict[str | None, list[Series]] = {}
+def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | None) -> Result:
+    """Compare all curves; those of run folders with several evaluation sets within each set."""
+    sets: dict[str | None, list[str]] = {}
     for data in series:
-        sets.setdefault(data.evaluation_set, []).append(data)
+        sets.setdefault(data.evaluation_set, []).append(data.name)
     if max(map(len, sets.values()), default=0) < 2:
         number = "only one curve" if len(sets) < 2 else "only one curve of each evaluation set"
-        facts = [each for data in series for each in data.facts if each.kind in ("files_joined", "seeds_by_name")]
-        joined = "".join(f" {text}" for text in dict.fromkeys(map(sentence, facts)))
+        facts = [fact for data in series for fact in data.facts if fact.kind in ("files_joined", "seeds_by_name")]
+        joined = "".join(f" {each}" for each in dict.fromkeys(map(sentence, facts)))
         raise InputError(
             f"{number} ({', '.join(data.name for data in series) or 'none'}) was found and two or more are needed to "
             f"compare: name more files, or split one with --by {'COLUMN' if len(sets) < 2 else 'set'}.{joined}"
         )
     check_one_axis(series, "curves must be on one axis of compute to be compared")
-    curves = tuple(fitted_curves(series, options))
-    fits = fits_of(curves)
-    together, notes = {}, []
-    for name, members in sets.items():
+    curves, left_out, notes = _analysed(series, options)
+    result = Result(command="compare", curves=curves, options=options, left_out=left_out, notes=notes)
+    return compared(result, at)
+
+
+def compared(result: Result, at: float | None = None) -> Result:
+    """Compare the curves of each evaluation set, on every axis that tells them apart."""
+    comparisons, by_axis, notes = {}, {}, list(result.notes)
+    for name in result.sets:
+        members = result.members(name)
+        units = sorted({curve.unit for curve in members})
         if len(members) < 2:
-            notes.append(fact("alone_in_set", name=members[0].name))
+            notes += [say("alone_in_set", name=members[0].name)] if len(result.sets) > 1 else []
+        elif len(units) > 1:
+            notes.append(say("different_units", Level.WARNING, units=tuple(units)))
+        elif sum(curve.usable for curve in members) > 1:
+            comparison = comparisons[name] = result.options.compare(fits_of(members), at)
+            if isinstance(comparison, Comparison):
+                by_axis[name] = _on_axes(members, comparison, result.options)
+    return replace(result, comparisons=comparisons, by_axis=by_axis, notes=tuple(notes))
+
+
+def _on_axes(members: Sequence[CurveResult], first: Comparison, options: FitOptions) -> tuple[AxisAnswer, ...]:
+    """Return the answers on all axes that the curves share; where the axes differ by a factor they are the same."""
+    usable = [curve for curve in members if curve.usable]
+    own = usable[0].axis
+    shared = set.intersection(*(set(curve.series.axes) for curve in usable))
+    answers = [AxisAnswer(axis=own, at=first.at, comparison=first)]
+    largest = max(curve.fit.scale for curve in usable)
+    for axis in (axis for axis in AXES if axis in shared and axis_label(axis) != axis_label(own)):
+        moved = [curve.series.on(axis) for curve in usable]
+        if any(not len(data.compute) for data in moved):
             continue
-        comparison = options.compare({data.name: fits[data.name] for data in members if data.name in fits}, at)
-        axes = _on_each_axis(members, comparison, options) if each_axis and isinstance(comparison, Comparison) else ()
-        uneven = uneven_steps(members) if is_step_axis(members[0]) else {}
-        together["" if len(sets) == 1 else str(name)] = Together(comparison=comparison, axes=axes, uneven=uneven)
-    return Analysis(
-        command="compare", curves=curves, together=together, notes=(*notes, *pool_notes(curves, options))
-    )
-
-
-def is_step_axis(data: Series) -> bool:
-    return "step" in data.axes and np.array_equal(data.axes["step"], data.compute)
-
-
-def _on_each_axis(members: Sequence[Series], main: Comparison, options: FitOptions) -> tuple[AxisAnswer, ...]:
-    """Compare on the other axes that all curves have, at the same multiple of the largest compute."""
-    usable = [data for data in members if not data.problem and len(data.compute)]
-    largest = lambda series: max(data.compute.max() for data in series)  # noqa: E731
-    answers = [AxisAnswer(axis=usable[0].x_label, comparison=main)] if usable else []
-    seen = [[data.compute for data in usable]]
-    for axis in usable[0].axes if usable else ():
-        there = [data.on(axis) for data in usable if axis in data.axes]
-        if len(there) < len(usable) or any(len(on.compute) < len(data.compute) for on, data in zip(there, usable)):
-            continue
-        computes = [data.axes[axis] for data in usable]
-        if any(_proportional(computes, each) for each in seen):
-            continue
-        seen.append(computes)
-        at = None if main.is_default_budget else main.at / largest(usable) * largest(there)
-        comparison = options.compare(fits_of(fitted_curves(there, options)), at)
-        assert isinstance(comparison, Comparison)
-        answers.append(AxisAnswer(axis=axis, comparison=comparison))
-    return tuple(answers) if len(answers) > 1 else ()
-
-
-def _proportional(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
-    """Whether two axes are one in another unit, for all curves alike."""
-    ratio = np.concatenate(list(one)) / np.concatenate(list(other))
-    return bool(np.ptp(ratio) <= 1e-6 * abs(ratio[0]))
+        ends = np.array([data.compute.max() for data in moved])
+        at = first.at * float(ends.max()) / largest
+        factors = ends / np.array([curve.series.compute.max() for curve in usable])
+        if factors.max() <= (1.0 + ALIKE) * factors.min():
+            answers.append(AxisAnswer(axis=axis, at=at, comparison=first))
+        elif len(usable) <= MOST_ON_AXES:
+            fits = {data.name: fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
+                    for data in moved}  # fmt: skip
+            again = options.compare(fits, at)
+            assert isinstance(again, Comparison)
+            answers.append(AxisAnswer(axis=axis, at=at, comparison=again))
+    return tuple(answers)
 
 
 # Fits -----------------------------------------------------------------------------------------------------------------
 
 
-def fitted_curves(series: Sequence[Series], options: FitOptions) -> list[CurveResult]:
-    """Fit every curve, let those that share a start and a task inform each other, and decide about each."""
-    earlier = None if options.prior is None else read_prior(options.prior)
-    fits = {place: fitted(data, options) for place, data in enumerate(series)}
-    if options.method == "posterior":
-        groups: dict[tuple[Any, ...], dict[str, Fit]] = {}
-        for place, data in enumerate(series):
-            task = (data.x_label, data.y_label, data.evaluation_set, data.y_scale)
-            groups.setdefault(task, {})[str(place)] = fits[place]
-        for (axis, *_), own in groups.items():
-            known = () if earlier is None else earlier.on_axis(axis)
-            for names in [(name,) for name in own] if options.alone else siblings(own):
-                pooled = pool({name: own[name] for name in names}, known)
-                fits |= {int(name): each for name, each in pooled.items()}
-    worths = {
-        scale: default_worth([fits[place] for place, data in enumerate(series) if data.y_scale == scale])
-        for scale in {data.y_scale for data in series}
-    }
+def _analysed(
+    series: Sequence[Series], options: FitOptions
+) -> tuple[tuple[CurveResult, ...], tuple[Series, ...], tuple[Say, ...]]:
+    """Fit every series that can be; NoCurveError where no curve is usable."""
+    left_out = tuple(data for data in series if data.problem)
+    curves = fitted_curves([data for data in series if not data.problem], options)
+    if not any(curve.usable for curve in curves):
+        first = series[0]
+        among = f" among {len(series)}; the first, {first.name}" if len(series) > 1 else ""
+        why = first.problem or " ".join(each.text for each in missing_says(curves[0]))
+        raise NoCurveError(f"no usable curve{among}: {why}", reason=why)
+    return tuple(curves), left_out, pool_notes(curves, options)
+
+
+def missing_says(curve: CurveResult) -> list[Say]:
+    """Return what a run lacks that is too early to judge; empty where it lacks nothing."""
+    missing = None if curve.decision is None else curve.decision.missing
+    if missing is None:
+        return []
     return [
-        CurveResult(
-            series=data,
-            fit=fits[place],
-            decision=None
-            if data.problem
-            else decide(fits[place], worths[data.y_scale] if options.worth is None else options.worth),
-            price=price_of_compute(data, options.price),
+        say(
+            f"too_early_{missing.what}",
+            Level.ANSWER,
+            name=curve.name,
+            num=missing.num,
+            needed=missing.needed,
+            num_left_out=missing.num_left_out,
+            has_start=missing.what == "points" and curve.fit.lack is not None and curve.fit.start is not None,
+            unit=curve.unit,
         )
-        for place, data in enumerate(series)
     ]
 
 
-def fitted(data: Series, options: FitOptions) -> Fit:
-    """Fit one series alone."""
-    if data.problem:
-        return fit([], [], level=options.level)
-    return fit(data.compute, data.reward, **options.of(data))
+def fitted_curves(series: Sequence[Series], options: FitOptions) -> list[CurveResult]:
+    """Fit every curve; where several are of one model and task, then each again with what the others say of it."""
+    if options.prior is not None:
+        read_prior(options.prior)
+    return pooled([fitted_curve(data, options) for data in series], options)
 
 
 def fitted_curve(data: Series, options: FitOptions) -> CurveResult:
-    """Fit one series alone and decide about it."""
-    return fitted_curves([data], options)[0]
+    """Fit one series and decide about it."""
+    done = fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
+    return CurveResult(series=data, fit=done, decision=decide(done, options.worth))
 
 
-def price_of_compute(data: Series, price: float | None) -> float | None:
-    """Return the price of one unit of compute: from GPU-hours and their price, or from the log's own cost."""
-    if data.problem or not len(data.compute):
-        return None
-    spent = data.axes.get("cost" if price is None else "gpu_hours")
-    if spent is None or not np.isfinite(spent[-1]):
-        return price if data.x_label == "gpu_hours" else None
-    return (1.0 if price is None else price) * float(spent[-1] / data.compute[-1])
+def pooled(curves: Sequence[CurveResult], options: FitOptions) -> list[CurveResult]:
+    """Return curves that inform each other, where they are of one model and task, and that earlier runs inform."""
+    earlier = ()
+    axes = {curve.axis for curve in curves}
+    if options.prior is not None:
+        earlier = read_prior(options.prior).on_axis(axes.pop() if len(axes) == 1 else None)
+    together: dict[str, Fit] = {}
+    for members in _groups(curves, options):
+        if len(members) > 1 or earlier:
+            together |= pool({curve.name: curve.fit for curve in members}, earlier)
+    return [
+        curve
+        if together.get(curve.name, curve.fit) is curve.fit
+        else replace(curve, fit=together[curve.name], decision=decide(together[curve.name], options.worth))
+        for curve in curves
+    ]
 
 
-def pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[Fact, ...]:
-    """Return which curves inform each other, and which do not."""
-    pooled = tuple(curve.name for curve in curves if curve.fit.alone is not None)
-    if not pooled:
-        return ()
-    alone = tuple(curve.name for curve in curves if curve.usable and curve.fit.alone is None)
-    return (fact("pooled", names=pooled, alone=alone, prior=options.prior),)
+def _groups(curves: Sequence[CurveResult], options: FitOptions) -> list[list[CurveResult]]:
+    """Return the curves of one axis, evaluation set and start; each alone where that was asked for."""
+    groups: dict[tuple[Any, ...], list[CurveResult]] = {}
+    for curve in curves:
+        data = curve.series
+        is_alone = options.alone or options.method == "paper" or data.start is None or not curve.usable
+        key = (curve.name,) if is_alone else (data.x_label, data.y_label, data.evaluation_set, data.bounds)
+        groups.setdefault(key, []).append(curve)
+    found = []
+    for members in groups.values():
+        starts = [curve.fit.params.get("start", np.nan) for curve in members]
+        noise = max(curve.fit.noise_sd for curve in members) if len(members) > 1 else 0.0
+        is_one_task = len(members) >= LEAST_MEMBERS and np.ptp(starts) <= SAME_START * noise
+        found += [members] if is_one_task else [[curve] for curve in members]
+    return found
+
+
+def pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[Say, ...]:
+    """Return which curves inform each other."""
+    informed = [curve.name for curve in curves if curve.fit.alone is not None]
+    rest = tuple(curve.name for curve in curves if curve.usable and curve.fit.alone is None)
+    if options.prior is not None:
+        num = len(read_prior(options.prior).on_axis(None))
+        notes = [say("pooled_prior", num=num)] if informed else []
+        return (*notes, *([say("not_pooled", names=rest)] if rest else []))
+    return (say("pooled", num=len(informed)),) if informed else ()
 
 
 def fits_of(curves: Iterable[CurveResult]) -> dict[str, Fit]:
-    """Return the fits by name, of series that could be fitted."""
-    return {curve.name: curve.fit for curve in curves if not curve.series.problem}
+    """Return the fits by name."""
+    return {curve.name: curve.fit for curve in curves}
+
+
+def param_value(fit: Fit | None, name: str) -> Value | None:
+    """Return a parameter with its interval; None if the form does not have it or there is no curve."""
+    if fit is None or not fit.usable or name not in fit.params:
+        return None
+    low, high = fit.interval(name)
+    return Value(value=fit.params[name], low=low, high=high)
 
 
 def prior_of(curves: Sequence[CurveResult]) -> dict[str, Any]:
@@ -397,21 +487,30 @@ def prior_of(curves: Sequence[CurveResult]) -> dict[str, Any]:
     return prior_content(fits_of(curves), curves[0].series.x_label)
 
 
-# What was held out ----------------------------------------------------------------------------------------------------
+# Back-tests -----------------------------------------------------------------------------------------------------------
 
 
-def with_score(curve: CurveResult) -> CurveResult:
+def scored(curve: CurveResult) -> CurveResult:
     """Return a curve with the score of its fit on the held-out points, where it has both."""
-    return replace(curve, holdout=score(curve.fit, curve.series.holdout_compute, curve.series.holdout_reward))
+    data = curve.series
+    return replace(curve, backtest=score(curve.fit, data.holdout_compute, data.holdout_reward))
 
 
-def largest_compute(data: Series) -> float:
-    return float(max(data.compute.max(initial=0.0), data.holdout_compute.max(initial=0.0)))
+def part(
+    data: Series, share: float, options: FitOptions, fitted: Callable[[Series, FitOptions], CurveResult] = fitted_curve
+) -> CurveResult:
+    """Fit the series up to a share of its largest compute, and score it on the rest."""
+    largest = float(max(data.compute.max(initial=0.0), data.holdout_compute.max(initial=0.0)))
+    return scored(fitted(held_out_after(data, share * largest), options))
 
 
-def before(data: Series, share: float) -> Series:
-    """Return the series up to a share of its largest compute, with the rest held out."""
-    return held_out_after(data, share * largest_compute(data))
+def with_backtest(curve: CurveResult, options: FitOptions) -> CurveResult:
+    """Return a curve that knows how it forecasts its held-out rows; without any, how its first half did."""
+    if len(curve.series.holdout_compute):
+        return scored(curve)
+    if not curve.fit.has_intervals or options.fit_until is not None:
+        return curve
+    return replace(curve, backtest=part(curve.series, HALF, options).backtest)
 
 
 def held_out_after(data: Series, limit: float, test_from: float = 0.0) -> Series:
@@ -423,11 +522,3 @@ def held_out_after(data: Series, limit: float, test_from: float = 0.0) -> Series
         holdout_compute=np.concatenate([data.compute[later], data.holdout_compute[held]]),
         holdout_reward=np.concatenate([data.reward[later], data.holdout_reward[held]]),
     )
-
-
-def param_value(fit: Fit, name: str) -> Value | None:
-    """Return a parameter with its interval; None if there is no curve, or its form does not have it."""
-    if not fit.usable or name not in fit.params:
-        return None
-    low, high = fit.interval(name)
-    return Value(value=fit.params[name], low=low, high=high)

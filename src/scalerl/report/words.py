@@ -104,6 +104,11 @@ def _either(values: Values) -> str:
     return filled(first + rest, values)
 
 
+def _chart_note(values: Values) -> str:
+    bands = f" Bands hold {values['level']:.0%} of the curve." if values["has_bands"] else ""
+    return f"Filled points were fitted, hollow ones were not. Lines are dashed beyond what was fitted.{bands}"
+
+
 # Alarms ---------------------------------------------------------------------------------------------------------------
 
 ALARMS = {
@@ -198,14 +203,15 @@ def _capital(sentence: str) -> str:
 
 
 def _when(values: Values) -> str:
-    """Say when an alarm began, and when it ended."""
+    """Say of which run an alarm is, when it began, and when it ended."""
+    whose = f"{values['run']}, " if values["run"] else ""
     if values["ended"] is not None:
-        return f"From step {values['began']:g} to step {values['ended']:g}."
+        return f"({whose}from step {values['began']:g} to step {values['ended']:g})"
     if values["began"] is not None:
-        return f"Since step {values['began']:g}."
+        return f"({whose}since step {values['began']:g})"
     if values["began_compute"] is not None:
-        return filled("Since {began_compute:c} {unit}.", values)
-    return "Throughout the run."
+        return f"({whose}{filled('since {began_compute:c} {unit})', values)}"
+    return f"({whose}throughout the run)"
 
 
 def _untrained(values: Values) -> str:
@@ -244,10 +250,12 @@ WORDS: dict[str, Words] = {
     # What was decided about a log
     **SENTENCES,
     "problem": "{name} has no curve: {problem}",
+    "holds_for": "This holds for {names}.",
     "columns": "Compute is {compute}, reward is {reward}.",
-    "column_origin": "{column}: {origin}.",
-    "name_columns": "Name other columns with --x and --y.",
+    "columns_recognised": "Compute is {compute}, reward is {reward}; name others with --x and --y.",
     "explain": "--explain says more.",
+    "explain_python": ".explain() says more.",
+    "in_set": "On {set}:",
     # Where a run stands
     "too_early_points": _missing_points,
     "too_early_computes": (
@@ -277,9 +285,13 @@ WORDS: dict[str, Words] = {
     "flat_doubling": "Look into the recipe before you spend more: nothing has risen.",
     "open_settled": "About {times:g} times the present compute should settle it.",
     "open_unsettled": "Not even 16 times the present compute should settle it.",
-    "weak_backtest": (
-        "Do not lean on this forecast of {name}: made from {part}, it missed what followed. Of {num} later evaluations "
-        "{inside:%} fell inside the {level:%} interval."
+    "weak_backtest_half": (
+        "Do not lean on the forecast of {name}: one from the first half of the run missed what followed. Of {num} later "
+        "evaluations {inside:%} fell inside its {level:%} interval."
+    ),
+    "weak_backtest_held_out": (
+        "Do not lean on the forecast of {name}: of {num} evaluations that were held out {inside:%} fell inside its "
+        "{level:%} interval."
     ),
     "unused_start": "The start of {name}, {start:r}, is not used: the form {form} has none.",
     "smallest_change": (
@@ -289,6 +301,19 @@ WORDS: dict[str, Words] = {
     "worth": "Differences below {worth:r} do not matter here; --worth names another value.",
     "price_needs_hours": "--price needs compute in GPU-hours, and here it is {unit}: no cost is given.",
     "far": "{compute:c} {unit} is {times:,.0f} times the compute measured: nobody has tested forecasts that far.",
+    "do_wait": "wait: too early to judge",
+    "do_look": "look into the recipe",
+    "do_go_on": "go on",
+    "do_stop": "stop",
+    "do_open": "open",
+    "do_open_settled": "open: about {times:g} times the compute settles it",
+    "do_checkpoint_step": "take the checkpoint of step {step:,.0f}",
+    "do_checkpoint_compute": "take the checkpoint at {compute:c} {unit}",
+    "chart_note": _chart_note,
+    "straight_note": (
+        "Fitted again with one ceiling of {ceiling:r}: log F is a straight line whose slope is the exponent B, so the "
+        "steeper, the more efficient."
+    ),
     "no_curve_yet": "There is no curve yet.",
     "without_curve": "Without a curve: {names}.",
     # Which recipe
@@ -308,8 +333,9 @@ WORDS: dict[str, Words] = {
         "One run of {names} does not show how far runs of a recipe differ: a standard deviation of up to {sd:r} is "
         "assumed; --run-spread names another."
     ),
+    "shared_exponents": "Exponents at one ceiling of {ceiling:r}: {exponents}.",
     "same_run": "{a} and {b} hold the same evaluations: one is the other, or a part of it.",
-    "different_prompts": "{a} and {b} were evaluated on different prompts and are not compared.",
+    "different_prompts": "{names} were evaluated on other prompts{of_set} and are not compared.",
     "different_units": "The curves count compute in different units ({units}) and are not compared.",
     "alone_in_set": "{name} is the only curve of its evaluation set and is not compared.",
     "axes_disagree": "The axes disagree: {answers}. Decide what you pay for.",
@@ -356,7 +382,6 @@ WORDS: dict[str, Words] = {
         "Time per FLOP changed by up to {size:.0%} during the run, so {hours} are not to be trusted: compute is counted "
         "in FLOPs."
     ),
-    "alarm_of": "{run}, {when}",
     **{f"alarm_{kind}": _alarm(kind) for kind in ALARMS},
     "alarm_when": _when,
     # What training changed

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from scalerl.report.alarms import Alarm, AlarmKind, AlarmNews, alarms
-from scalerl.report.columns import number_columns
+from scalerl.report.metrics import number_columns
 from scalerl.report.outlook import outlooks_of, with_end
 from scalerl.report.results import CurveResult
 from scalerl.run.clock import Clock

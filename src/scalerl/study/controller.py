@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from scalerl import store
-from scalerl.report.columns import number
+from scalerl.report.metrics import number
 from scalerl.study.folder import first_set, last_row, run_folder
 from scalerl.study.plan import Plan, PlannedRun
 from scalerl.study.policy import EPSILON, POLICIES, Measured, Stage

@@ -1,4 +1,4 @@
-"""Numbers over the steps of a run: compact storage, the names of columns in other trainers, and blocks of steps."""
+"""Numbers over the steps of a run: compact storage, what other trainers call them, and the charts of a page."""
 
 import math
 from array import array
@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from scalerl.report.document import rounded
 
 Array = NDArray[np.float64]
 
@@ -133,13 +135,38 @@ def thinned(key: str, values: Array, num: int = MOST_POINTS, digits: int = 5) ->
     return rounded(np.where(count > 0, total / np.maximum(count, 1), np.nan), digits)
 
 
-def rounded(values: Any, digits: int = 5) -> list[float | None]:
-    """Return numbers rounded to `digits` significant digits; None where not finite."""
-    values = np.asarray(values, dtype=float)
-    known = np.isfinite(values)
-    size = np.abs(np.where(known & (values != 0), values, 1.0))
-    # Powers of ten that are exact: what is divided or multiplied by one is the float nearest to its decimals.
-    places = np.minimum(digits - 1 - np.floor(np.log10(size)), 300)
-    up, down = 10.0 ** np.maximum(places, 0), 10.0 ** np.maximum(-places, 0)
-    results = (np.rint(np.where(known, values, 0.0) * up / down) / up * down).tolist()
-    return [value if is_known else None for value, is_known in zip(results, known.tolist(), strict=True)]
+# What a page draws ----------------------------------------------------------------------------------------------------
+
+PACE = "tokens per second"
+CHARTS = {
+    "reward/mean": "Training reward",
+    "reward/correct_frac": "Correct answers in training",
+    "rollout/length_mean": "Answer length, mean",
+    "rollout/length_max": "Answer length, largest",
+    "loss/clip_frac": "Clipped tokens",
+    "optim/grad_norm": "Gradient norm",
+    "rollout/truncated_frac": "Truncated answers",
+    "loss/entropy": "Entropy",
+    "loss/kl": "Mismatch (KL of generator and learner)",
+    "loss/corrected_frac": "Tokens that the correction masks or bounds",
+    "rollout/lag_mean": "Lag, mean",
+    "rollout/lag_max": "Lag, largest",
+    "outcome/stopped_frac": "Programs stopped by the sandbox",
+    "batch/no_verdict_frac": "Answers without a verdict",
+    "optim/skipped": "Steps without an update",
+    "curriculum/solved_frac": "Solved problems",
+    PACE: "Tokens per second",
+}
+"""Columns that are drawn unasked: what is learned, then what shows whether the run is healthy."""
+
+
+def with_pace(columns: Mapping[str, Array]) -> dict[str, Array]:
+    """Add the tokens per second of each step, where tokens and time are logged."""
+    tokens, seconds = columns.get("tokens"), columns.get("time/training_s")
+    if seconds is None and "time/whole_step_s" in columns:
+        seconds = np.nancumsum(columns["time/whole_step_s"])
+    if tokens is None or seconds is None or len(tokens) < 3:
+        return dict(columns)
+    spent, made = np.diff(seconds, prepend=np.nan), np.diff(tokens, prepend=np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {**columns, PACE: np.where((spent > 0) & (made >= 0), made / spent, np.nan)}

@@ -1,6 +1,6 @@
 """What a report is made from: a study folder, run folders or any trainer's logs, in one shape.
 
-A run that cannot be read becomes a fault of the report; the rest of the report is made all the same.
+A run that cannot be read becomes a warning; the rest of the report is made all the same.
 """
 
 import json
@@ -11,13 +11,13 @@ from typing import Any
 
 from scalerl import store
 from scalerl.errors import InputError
-from scalerl.logs.facts import Fact
 from scalerl.logs.formats import Log, expand
 from scalerl.logs.frame import objects
 from scalerl.logs.names import file_names, without_seed
-from scalerl.report.files import Root
+from scalerl.report.document import Level, Say, say
+from scalerl.report.inside import Root
+from scalerl.report.places import Source, planned
 from scalerl.report.runs import PER_RUN, WAITING, Run, read_source
-from scalerl.report.sources import Source, planned
 
 ARM = "arm"
 
@@ -38,8 +38,8 @@ class Material:
     """The arm that the others change."""
     plan: Mapping[str, Any] = field(default_factory=dict)
     """The study's: its description, axis of compute, and what is fitted and held out."""
-    faults: tuple[str, ...] = ()
-    notes: tuple[Fact, ...] = ()
+    notes: tuple[Say, ...] = ()
+    """What went wrong, and what was decided on the way."""
 
 
 def gather(paths: Sequence[Path]) -> Material:
@@ -62,7 +62,7 @@ def material_of(
 ) -> Material:
     """Put runs together, those of a study with its folder and plan; InputError where none of them can be used."""
     plan = plan or {}
-    notes = _pooled(runs) if folder is None else []
+    notes = _joined_seeds(runs) if folder is None else []
     faults = [f"{run.name}: {fault}" if run.is_folder else fault for run in runs for fault in run.faults()]
     if waiting := [run.name for run in runs if run.status == WAITING]:
         faults.append(f"Not started yet: {', '.join(waiting)}.")
@@ -82,8 +82,7 @@ def material_of(
         folder=folder,
         base=base,
         plan=plan,
-        faults=tuple(faults),
-        notes=tuple(notes),
+        notes=(*(say("fault", Level.WARNING, problem=fault) for fault in faults), *notes),
     )
 
 
@@ -109,13 +108,13 @@ def _read_plan(folder: Path) -> store.Row:
         raise InputError(f"{fault}: run the study again with --resume, or repair it.") from None
 
 
-def _pooled(runs: Sequence[Run]) -> list[Fact]:
+def _joined_seeds(runs: Sequence[Run]) -> list[Say]:
     """Join runs whose recipes differ only in the seed into one arm; return a note on each."""
     same: dict[str, list[Run]] = {}
     for run in runs:
         key = {name: value for name, value in (run.settings or {"name": run.name}).items() if name not in PER_RUN}
         same.setdefault(json.dumps(key, sort_keys=True, default=str), []).append(run)
-    notes: list[Fact] = []
+    notes: list[Say] = []
     taken: set[str] = set()
     for members in same.values():
         short = {without_seed(run.name) for run in members}
@@ -125,5 +124,5 @@ def _pooled(runs: Sequence[Run]) -> list[Fact]:
         for run in members:
             run.source = replace(run.source, arm=arm)
         if len(members) > 1:
-            notes.append(Fact(kind="seeds_pooled", values={"runs": tuple(run.name for run in members), "arm": arm}))
+            notes.append(say("seeds_joined", runs=tuple(run.name for run in members), arm=arm))
     return notes

@@ -1,4 +1,4 @@
-"""Read files that others write: only regular ones inside what the user named, lines and objects of bounded size."""
+"""Read files that anyone may have written: only regular ones inside what the user named, and only so much of them."""
 
 import json
 import os

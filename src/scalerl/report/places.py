@@ -10,7 +10,7 @@ from typing import Any, Literal
 from scalerl import store
 from scalerl.logs.names import file_names
 from scalerl.logs.places import groups
-from scalerl.report.files import Root, read_object
+from scalerl.report.inside import Root, read_object
 
 MOST_SOURCES = 300
 """Runs and logs that are followed; what comes after them is named in a note."""
