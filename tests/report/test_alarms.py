@@ -23,7 +23,7 @@ from scalerl.report.alarms import (
     overtrained,
     signal_alarms,
 )
-from scalerl.report.columns import number_columns
+from scalerl.report.metrics import number_columns
 from scalerl.report.evaluations import pass_at, pass_curves
 from scalerl.report.outlook import LiveForecast
 

@@ -10,7 +10,7 @@ from run_folders import write_run
 
 from scalerl.logs import Selection, read_log, series_from
 from scalerl.report.charts import lines_json
-from scalerl.report.columns import thinned
+from scalerl.report.metrics import thinned
 from scalerl.report.conclusions import compute_caveats, sentence
 from scalerl.report.files import Root
 from scalerl.report.runs import Run, hours_name, read_source

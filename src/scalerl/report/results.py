@@ -29,7 +29,7 @@ from scalerl.curves import (
     score,
 )
 from scalerl.errors import InputError, NoCurveError
-from scalerl.joint.pool import LEAST_MEMBERS, pool
+from scalerl.joint.pool import pool, siblings
 from scalerl.joint.prior_file import prior_content, read_prior
 from scalerl.logs.columns import has_role
 from scalerl.logs.facts import sentence
@@ -51,8 +51,6 @@ ALIKE = 0.05
 """Curves whose axes differ by one factor, up to this share, are told apart by neither ..."""
 MOST_ON_AXES = 8
 """... and more curves than these are compared on their first axis only."""
-SAME_START = 3.0
-"""Standard deviations of the noise within which starts are those of one model and task."""
 AXES = {
     "gpu_hours": "GPU-hours", "flops": "FLOPs", "tokens": "tokens", "step": "steps", "hours": "hours", "cost": "cost",
 }  # fmt: skip
@@ -148,6 +146,8 @@ class CurveResult:
     """The same curve up to shares of its compute, with the rest held out."""
     at: tuple[At, ...] = ()
     reach: tuple[Reach, ...] = ()
+    price: float | None = None
+    """Of one unit of compute; None where it is not known."""
 
     @property
     def name(self) -> str:
@@ -167,6 +167,15 @@ class CurveResult:
     def y(self) -> str:
         """The column of reward."""
         return self.series.y_label
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the rewards are those of training, and not of evaluations."""
+        return "y" in self.series.plan and self.series.plan["y"].rule == "training"
+
+    def money(self, compute: float) -> float | None:
+        """Return what this much compute costs; None where no price is known."""
+        return None if self.price is None else self.price * compute
 
     @property
     def evaluation_set(self) -> str:
@@ -419,42 +428,40 @@ def fitted_curves(series: Sequence[Series], options: FitOptions) -> list[CurveRe
 def fitted_curve(data: Series, options: FitOptions) -> CurveResult:
     """Fit one series and decide about it."""
     done = fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
-    return CurveResult(series=data, fit=done, decision=decide(done, options.worth))
+    price = price_of_compute(data, options.price)
+    return CurveResult(series=data, fit=done, decision=decide(done, options.worth), price=price)
+
+
+def price_of_compute(data: Series, price: float | None) -> float | None:
+    """Return the price of one unit of compute: from GPU-hours and their price, or from the log's own cost."""
+    spent = data.axes.get("cost" if price is None else "gpu_hours")
+    if spent is None or not len(spent) or not np.isfinite(spent[-1]):
+        return price if axis_label(data.x_label) == AXES["gpu_hours"] else None
+    return (1.0 if price is None else price) * float(spent[-1] / data.compute[-1])
 
 
 def pooled(curves: Sequence[CurveResult], options: FitOptions) -> list[CurveResult]:
-    """Return curves that inform each other, where they are of one model and task, and that earlier runs inform."""
-    earlier = ()
-    axes = {curve.axis for curve in curves}
-    if options.prior is not None:
-        earlier = read_prior(options.prior).on_axis(axes.pop() if len(axes) == 1 else None)
-    together: dict[str, Fit] = {}
-    for members in _groups(curves, options):
-        if len(members) > 1 or earlier:
-            together |= pool({curve.name: curve.fit for curve in members}, earlier)
-    return [
-        curve
-        if together.get(curve.name, curve.fit) is curve.fit
-        else replace(curve, fit=together[curve.name], decision=decide(together[curve.name], options.worth))
-        for curve in curves
-    ]
-
-
-def _groups(curves: Sequence[CurveResult], options: FitOptions) -> list[list[CurveResult]]:
-    """Return the curves of one axis, evaluation set and start; each alone where that was asked for."""
-    groups: dict[tuple[Any, ...], list[CurveResult]] = {}
-    for curve in curves:
+    """Let curves that share a start and a task inform each other, and earlier runs all of them; decide again then."""
+    earlier = None if options.prior is None else read_prior(options.prior)
+    tasks: dict[tuple[Any, ...], dict[str, Fit]] = {}
+    for place, curve in enumerate(curves if options.method == "posterior" else ()):
         data = curve.series
-        is_alone = options.alone or options.method == "paper" or data.start is None or not curve.usable
-        key = (curve.name,) if is_alone else (data.x_label, data.y_label, data.evaluation_set, data.bounds)
-        groups.setdefault(key, []).append(curve)
-    found = []
-    for members in groups.values():
-        starts = [curve.fit.params.get("start", np.nan) for curve in members]
-        noise = max(curve.fit.noise_sd for curve in members) if len(members) > 1 else 0.0
-        is_one_task = len(members) >= LEAST_MEMBERS and np.ptp(starts) <= SAME_START * noise
-        found += [members] if is_one_task else [[curve] for curve in members]
-    return found
+        tasks.setdefault((data.x_label, data.y_label, data.evaluation_set, data.y_scale), {})[str(place)] = curve.fit
+    fits = {str(place): curve.fit for place, curve in enumerate(curves)}
+    for (axis, *_), own in tasks.items():
+        known = () if earlier is None else earlier.on_axis(axis)
+        for names in [(name,) for name in own] if options.alone else siblings(own):
+            fits |= pool({name: own[name] for name in names}, known)
+    worths = {curve.series.y_scale: options.worth for curve in curves}
+    for scale in [scale for scale, worth in worths.items() if worth is None]:
+        worths[scale] = default_worth([fits[str(place)] for place, curve in enumerate(curves)
+                                       if curve.series.y_scale == scale])  # fmt: skip
+    return [_decided(curve, fits[str(place)], worths[curve.series.y_scale]) for place, curve in enumerate(curves)]
+
+
+def _decided(curve: CurveResult, fit: Fit, worth: float | None) -> CurveResult:
+    is_known = fit is curve.fit and (curve.decision is None or curve.decision.worth == worth)
+    return curve if is_known else replace(curve, fit=fit, decision=decide(fit, worth))
 
 
 def pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[Say, ...]:
@@ -500,8 +507,16 @@ def part(
     data: Series, share: float, options: FitOptions, fitted: Callable[[Series, FitOptions], CurveResult] = fitted_curve
 ) -> CurveResult:
     """Fit the series up to a share of its largest compute, and score it on the rest."""
-    largest = float(max(data.compute.max(initial=0.0), data.holdout_compute.max(initial=0.0)))
-    return scored(fitted(held_out_after(data, share * largest), options))
+    return scored(fitted(before(data, share), options))
+
+
+def largest_compute(data: Series) -> float:
+    return float(max(data.compute.max(initial=0.0), data.holdout_compute.max(initial=0.0)))
+
+
+def before(data: Series, share: float) -> Series:
+    """Return the series up to a share of its largest compute, with the rest held out."""
+    return held_out_after(data, share * largest_compute(data))
 
 
 def with_backtest(curve: CurveResult, options: FitOptions) -> CurveResult:

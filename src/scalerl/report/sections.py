@@ -64,7 +64,7 @@ from scalerl.report.samples import Query, search
 ANSWER, WHY, WARNING, DETAIL = Level.ANSWER, Level.WHY, Level.WARNING, Level.DETAIL
 MOST_PAIRS = 15
 """Of more pairs only those with the leader are listed."""
-FAR = 100.0
+FAR = 30.0
 """Times the data from which a forecast is called far."""
 SAMPLES_OF_A_RUN = 6
 QUIET_FACTS = (
@@ -157,17 +157,13 @@ def _state_values(decision: Decision) -> dict[str, Any]:
 def doubling_says(curve: CurveResult, result: Result) -> list[Say]:
     decision = curve.decision
     assert decision is not None
-    price = None if not has_price(curve, result) else float(curve.fit.scale) * (result.options.price or 0.0)
+    price = curve.money(curve.fit.scale)
     values = {**picked_raw(decision, "doubling", "worth", "p_worth", "action"), "price": price}
     found = [Say("doubling", {**values, "decimals": curve.decimals, "name": curve.name}, ANSWER)]
     if decision.action == "open":
         times = decision.settled_at
         found.append(say("open_unsettled") if times is None else say("open_settled", times=times))
     return found
-
-
-def has_price(curve: CurveResult, result: Result) -> bool:
-    return result.options.price is not None and curve.unit == AXES["gpu_hours"]
 
 
 def checkpoint_says(curve: CurveResult, result: Result) -> list[Say]:
@@ -264,7 +260,7 @@ def curve_grid(members: Sequence[CurveResult], result: Result) -> Grid | None:
     """Return a line for each curve: where it stands, its ceiling, what doubling brings, and what to do."""
     level = members[0].fit.level
     at = [each.compute for each in next((curve.at for curve in members if curve.at), ())]
-    is_paper = result.options.method == "paper"
+    is_paper, has_price = result.options.method == "paper", any(curve.price is not None for curve in members)
     rows = []
     for curve in members:
         show, decision = fixed(curve.decimals), curve.decision
@@ -280,7 +276,7 @@ def curve_grid(members: Sequence[CurveResult], result: Result) -> Grid | None:
             interval_text(curve.doubling, fixed(curve.decimals, "+")),
             probability_text(decision.p_worth) if curve.doubling is not None else "-",
             *forecasts,
-            *([_price_cell(curve, result)] if result.options.price is not None else []),
+            *(["-" if curve.price is None else money_text(curve.price * curve.fit.scale)] if has_price else []),
             do_text(curve),
         )
         rows.append(cells)
@@ -288,7 +284,7 @@ def curve_grid(members: Sequence[CurveResult], result: Result) -> Grid | None:
     if is_paper:
         return grid("curves", ("curve", "A", "B", "C_mid", *forecast_heads), rows)
     heads = ("curve", "state", "share reached", f"ceiling [{level:.0%}]", "one doubling brings", "P(worth it)")
-    price = ("doubling costs",) if result.options.price is not None else ()
+    price = ("doubling costs",) if has_price else ()
     return grid("curves", (*heads, *forecast_heads, *price, "what to do"), rows, left=2, right=1,
                 colours=tuple(range(len(members))))  # fmt: skip
 
@@ -303,10 +299,6 @@ def paper_cells(curve: CurveResult) -> tuple[str, ...]:
 def _ceiling_cell(curve: CurveResult) -> str:
     fall, show = None if curve.decision is None else curve.decision.fall, fixed(curve.decimals)
     return interval_text(curve.ceiling, show) if fall is None else f"peak {show(fall.peak)}"
-
-
-def _price_cell(curve: CurveResult, result: Result) -> str:
-    return money_text(curve.fit.scale * (result.options.price or 0.0)) if has_price(curve, result) else "-"
 
 
 def do_text(curve: CurveResult) -> str:
@@ -359,7 +351,7 @@ def pairs(result: Result, name: str) -> Section | None:
     heads = ("curve", "P(best)", "expected loss", f"reward at {compute_text(comparison.at)} {unit}")
     blocks: list[Block | None] = [
         grid("standings", heads, standings, colours=tuple(colours[each.name] for each in comparison.standings)),
-        pair_grid(comparison, finest),
+        *pair_grids(comparison, finest),
     ]
     shared = comparison.shared_exponents
     if comparison.shared_ceiling is not None and len(shared) > 1:
@@ -371,37 +363,38 @@ def pairs(result: Result, name: str) -> Section | None:
     return section(f"pairs/{name}", titled("Which recipe", name), *blocks)
 
 
-def pair_grid(comparison: Comparison, finest: int) -> Grid | None:
-    """Return the paper's axes for each pair: ceilings, compute to a target, exponents at one ceiling."""
+def pair_grids(comparison: Comparison, finest: int) -> list[Grid | None]:
+    """Return each pair at the budget; and on the paper's axes: ceilings, compute to a target, B at one ceiling."""
     first = comparison.standings[0].name
     every = [pair for pair in comparison.pairs if pair.answer is not None]
-    listed_pairs = [pair for pair in every if len(every) <= MOST_PAIRS or first in (pair.a, pair.b)]
-    exponents = comparison.shared_exponents
-    rows = []
-    for pair in listed_pairs:
+    shown_pairs = [pair for pair in every if len(every) <= MOST_PAIRS or first in (pair.a, pair.b)]
+    exponents, signed = comparison.shared_exponents, fixed(finest, "+")
+    budget, paper = [], []
+    for pair in shown_pairs:
+        names = f"{pair.a} / {pair.b}"
+        crossing = "-" if pair.crossing is None else compute_text(pair.crossing)
+        budget.append((names, _pair_answer(pair), interval_text(pair.lead, signed), probability_text(pair.p_ahead),
+                       probability_text(pair.p_close), crossing))  # fmt: skip
         both = [two_decimals(exponents[each].value) for each in (pair.a, pair.b) if each in exponents]
         target = pair.target
-        rows.append(
+        paper.append(
             (
-                pair.a,
-                pair.b,
-                _pair_answer(pair),
-                interval_text(pair.lead, fixed(finest, "+")),
-                probability_text(pair.p_ahead),
-                interval_text(pair.ceiling_difference, fixed(finest, "+")),
+                names,
+                interval_text(pair.ceiling_difference, signed),
                 probability_text(pair.p_higher_ceiling),
                 "-" if target is None else interval_text(target.ratio, compute_text),
                 "-" if target is None else fixed(finest)(target.reward),
                 " / ".join(both) if len(both) == 2 else "-",
                 probability_text(pair.p_larger_exponent),
-                "-" if pair.crossing is None else compute_text(pair.crossing),
             )
         )
-    heads = (
-        "a", "b", "answer", "a less b at the budget", "P(a ahead)", "A of a less b", "P(a higher)", "compute a / b",
-        "for reward", "B at one A", "P(a larger B)", "curves cross at",
-    )  # fmt: skip
-    return grid("pairs", heads, rows, left=3)
+    heads = ("a / b", "answer", "a less b at the budget", "P(a ahead)", "P(no matter)", "curves cross at")
+    axes = ("a / b", "A of a less b", "P(a higher)", "compute a / b", "to reach", "B at one A", "P(a larger)")
+    level = WHY if len(every) > 1 else DETAIL
+    return [
+        grid("pairs", heads, budget, left=2, level=level),
+        grid("paper_axes", axes, paper, title="On the axes of the paper, which decide nothing by themselves"),
+    ]
 
 
 def _pair_answer(pair: Any) -> str:
@@ -640,7 +633,7 @@ def cost(result: Result) -> Section | None:
     heads = ("run", "status", "where the time went", "steps", _hours(result), "FLOPs", "tokens", "wall time")
     table = grid("cost", (*heads, *(["cost"] if price is not None else [])), rows, left=3)
     units = {curve.unit for curve in result.curves}
-    needs = price is not None and AXES["gpu_hours"] not in units
+    needs = price is not None and all(curve.price is None for curve in result.curves)
     warning = say("price_needs_hours", WARNING, unit=listed(sorted(units))) if needs else None
     return section("cost", "Runs and cost", warning, table)
 

@@ -22,7 +22,7 @@ from scalerl.curves import Verdict
 from scalerl.errors import InputError, UserError
 from scalerl.logs.series import Selection, Series
 from scalerl.report.alarms import fall_alarms, listed, moved_alarms
-from scalerl.report.columns import thinned
+from scalerl.report.metrics import thinned
 from scalerl.report.content import page_json, run_json
 from scalerl.report.inputs import material_of
 from scalerl.report.json import picked, plain
