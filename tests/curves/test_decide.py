@@ -95,6 +95,13 @@ def test_a_part_that_begins_late_is_too_early():
     assert answer.missing.num == 400
 
 
+def test_a_rise_within_the_first_evaluations_is_seen():
+    reward = np.ones(1000)
+    reward[:6] = [0.0, 0.2, 0.4, 0.6, 0.8, 0.95]
+    answer = decide(fit(np.arange(1.0, 1001.0), reward))
+    assert (answer.state, answer.action) == (State.LEVELLING_OFF, Action.STOP)
+
+
 def test_the_papers_procedure_is_not_decided_about():
     grid = Grid(ceilings=np.array([0.6]))
     assert decide(fit(*run(0, num=12), start=0.4, method="paper", grid=grid)) is None
