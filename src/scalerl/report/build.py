@@ -50,14 +50,14 @@ def report_on(
     column, notes = _main_axis(material, selection)
     series = _named(series_from(material.tables, replace(selection, x=column)))
     share = float((material.plan.get("fit") or {}).get("until") or HALF)
-    good = [data for data in series if not data.problem]
+    good, hours = [data for data in series if not data.problem], hours_name(material.runs)
     with Workers(worth(2 * len(good)) if in_workers else 0) as workers:
         whole = [workers.submit(fitted, data, options) for data in good]
         early = [workers.submit(_early, data, share, options, fitted) for data in good]
         curves = pooled([job.result() for job in whole], options)
         scores = [job.result() for job in early]
     done = [
-        scored(curve) if len(curve.series.holdout_compute) else replace(curve, backtest=score)
+        replace(scored(curve) if len(curve.series.holdout_compute) else replace(curve, backtest=score), hours=hours)
         for curve, score in zip(curves, scores, strict=True)
     ]
     result = Result(

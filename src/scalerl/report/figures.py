@@ -81,15 +81,13 @@ def chart(
     key: str,
     *,
     at: float | None = None,
-    unit: str | None = None,
     num: int = NUM_PLACES,
-    new_bands: bool = True,
 ) -> Curves:
     """Return the chart of curves; those on one axis are drawn to one end, since they differ by their curves."""
     units, labels = ({getattr(curve, name) for curve in curves} for name in ("unit", "y"))
-    x_label = unit or (units.pop() if len(units) == 1 else DIFFERENT_UNITS)
     end = max([*(end_of(curve) for curve in curves), at or 0.0]) if len(units) < 2 else 0.0
     bands = len(curves) <= MOST_BANDS
+    x_label = next(iter(units)) if len(units) == 1 else DIFFERENT_UNITS
     drawn = []
     for place, curve in enumerate(curves):
         line = None

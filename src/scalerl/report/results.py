@@ -148,6 +148,8 @@ class CurveResult:
     reach: tuple[Reach, ...] = ()
     price: float | None = None
     """Of one unit of compute; None where it is not known."""
+    hours: str = "GPU-hours"
+    """What hours of devices are called: those of CPUs are not GPU-hours."""
 
     @property
     def name(self) -> str:
@@ -161,7 +163,7 @@ class CurveResult:
     @property
     def unit(self) -> str:
         """What compute is counted in, for people."""
-        return axis_label(self.axis)
+        return axis_label(self.axis, self.hours)
 
     @property
     def y(self) -> str:

@@ -111,32 +111,39 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
+LABELS = {"correct": "correct", "wrong": "wrong", "none": "no verdict"}
+
+
 def sample_json(place: int, row: Mapping[str, Any], most: int) -> dict[str, Any]:
-    """Return a sample with its texts cut to `most` characters; what else the row holds are the graders' words."""
-    texts = {key: _text(row[key]) for key in ("prompt", "completion", "answer") if row.get(key) is not None}
-    words = {str(key): _text(value)[:most] for key, value in row.items() if key not in _KNOWN and value is not None}
-    reward = row.get("reward")
+    """Return a sample as a page shows it, with its texts cut to `most` characters."""
+    whole = {key: _text(row[key]) for key in ("prompt", "completion", "answer") if row.get(key) is not None}
+    others = [(str(key), _text(value)[:most], "") for key, value in row.items()
+              if key not in _KNOWN and value is not None]  # fmt: skip
+    spoken = _conversation(row, most) or [("Answer", whole.get("completion", "")[:most], "model")]
+    reward, answer, verdict = row.get("reward"), whole.get("answer"), _verdict(row)
+    is_number = isinstance(reward, int | float) and not isinstance(reward, bool)
+    cut = sum(max(len(text) - most, 0) for text in whole.values())
     return {
         "number": place,
         "step": row.get("step") if isinstance(row.get("step"), int | float) else None,
         "problem": _text(row.get("problem", ""))[:MAX_TEXT],
-        **{key: text[:most] for key, text in texts.items()},
-        "cut": sum(max(len(text) - most, 0) for text in texts.values()),
-        "verdict": _verdict(row),
-        "reward": reward if isinstance(reward, int | float) and not isinstance(reward, bool) else None,
-        "words": words,
+        "verdict": verdict,
+        "label": LABELS[verdict],
+        "reward_text": f"reward {reward:.2f}" if is_number else "",
+        "answer_text": "" if answer is None else f"expected {answer[:80]}",
         "turns": num_turns(row),
-        **_conversation(row, most),
+        "cut": cut,
+        "texts": [("Prompt", whole.get("prompt", "")[:most], ""), *spoken, *others],
     }
 
 
-def _conversation(row: Mapping[str, Any], most: int) -> dict[str, Any]:
-    """Return who spoke in a conversation, in order, up to `most` characters in all; nothing if it is not one."""
+def _conversation(row: Mapping[str, Any], most: int) -> list[tuple[str, str, str]]:
+    """Return who spoke in a conversation, in order, up to `most` characters in all; empty if it is not one."""
     shown, left = [], most
     for part in _parts(row):
-        text = _text(part.get("text", ""))
-        shown.append({"by": "model" if part.get("by") == "model" else "environment", "text": text[:left]})
+        text, is_model = _text(part.get("text", "")), part.get("by") == "model"
+        shown.append(("Model" if is_model else "Environment", text[:left], "model" if is_model else "environment"))
         left -= len(text[:left])
         if not left:
             break
-    return {"conversation": shown} if shown else {}
+    return shown

@@ -236,7 +236,7 @@ def curves(result: Result, name: str) -> Section | None:
     at = comparison.at if isinstance(comparison, Comparison) else None
     blocks: list[Block | None] = []
     if result.command == "report" and any(len(curve.series.compute) for curve in members):
-        blocks.append(chart(members, f"curves/{name}", at=at, unit=_unit(members, result)))
+        blocks.append(chart(members, f"curves/{name}", at=at))
     if result.command != "backtest" and (len(members) > 1 or any(curve.at for curve in members)):
         blocks.append(curve_grid(members, result))
     blocks.append(reach_grid(members))
@@ -244,12 +244,6 @@ def curves(result: Result, name: str) -> Section | None:
         far = [each.compute for each in curve.at if each.compute > FAR * curve.fit.scale]
         blocks += [say("far", WARNING, compute=each, times=each / curve.fit.scale, unit=curve.unit) for each in far[:1]]
     return section(f"curves/{name}", titled("Curves", name), *blocks)
-
-
-def _unit(members: Sequence[CurveResult], result: Result) -> str | None:
-    """Return the name of the axis, which is CPU-hours where every device was a CPU."""
-    units = {axis_label(curve.axis, _hours(result)) for curve in members}
-    return units.pop() if len(units) == 1 else None
 
 
 def _hours(result: Result) -> str:
