@@ -428,7 +428,9 @@ def draw_pair(rng: np.random.Generator, sides: tuple[Side, Side], drift: bool, e
     for side in sides:
         true_gain = 0.0 if side.is_flat else gain + MARGIN * side.higher
         best = 0.5 if side.drop else BUDGET
-        values.append(start + true_gain * float(sigmoid(np.array(best * reach), side.exponent or exponent, side.midpoint)))
+        values.append(
+            start + true_gain * float(sigmoid(np.array(best * reach), side.exponent or exponent, side.midpoint))
+        )
         compute = np.linspace(reach / num, reach, num)[: int(side.length * num)]
         risen = 0.0 if side.is_flat else true_gain + RUN_SD * rng.normal()
         curve = start + risen * sigmoid(compute, side.exponent or exponent, side.midpoint)

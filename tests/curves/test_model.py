@@ -144,8 +144,8 @@ def test_wanders_are_diagonal_under_their_rotation():
 
 
 def test_the_search_finds_what_a_dense_grid_has():
-    """Against 14,000 shapes on a grid."""
-    compute, reward = run(2, num=20, reach=3.0, noise=0.01)
+    """Against 14,000 shapes on a grid, which noisy data let be coarse."""
+    compute, reward = run(2, num=20, reach=3.0, noise=0.03)
     blocks = make_blocks(make_points(compute, reward), 0.4, 0.0)
     problem = make_problem(blocks, FORMS["sigmoid"], priors.WEAK, None, 0.0)
     wanders = make_wanders(problem, None)

@@ -114,7 +114,9 @@ def test_encodings_and_line_ends(tmp_path: Path, encoding: str, end: str, lines:
 
 
 def test_rows_know_their_places(tmp_path: Path) -> None:
-    found = [read_log(write(tmp_path / "a", text)).frame.origin.tolist() for text in ("a,b\n1,2\n\n3,4\n", '[{"step": 1}]')]
+    found = [
+        read_log(write(tmp_path / "a", text)).frame.origin.tolist() for text in ("a,b\n1,2\n\n3,4\n", '[{"step": 1}]')
+    ]
     assert found == [["line 2", "line 4"], ["row 1"]]
 
 

@@ -29,8 +29,12 @@ def test_one_sparse_column_per_run(tmp_path: Path) -> None:
 
 # 2 and 11: the bar of vLLM between the word and its values
 
-BAR = "Processed prompts: 100%|####| 512/512 [00:04<00:00, 118.2it/s, est. speed input: 9000 toks/s, output: 12 toks/s]\n"
-TALLY = "histogram:  {{'correct with both format and answer reward 1': {}, 'format reward 1 and answer reward 0': {}}}\n"
+BAR = (
+    "Processed prompts: 100%|####| 512/512 [00:04<00:00, 118.2it/s, est. speed input: 9000 toks/s, output: 12 toks/s]\n"
+)
+TALLY = (
+    "histogram:  {{'correct with both format and answer reward 1': {}, 'format reward 1 and answer reward 0': {}}}\n"
+)
 
 
 @pytest.mark.parametrize("bar", ["", BAR])
@@ -77,7 +81,9 @@ def test_blocks_of_nemo_rl_outlive_boxes_and_bars(tmp_path: Path) -> None:
         if step % 10 == 0:
             text += "Starting validation at step {0}...\n+----+\n| TRAINING STEP {0} |\n+----+\n".format(step) + BAR
             text += "  \u2022 Avg Reward: 0.9\nValidation Results:\n    \u2022 Accuracy: 0.9\n"
-        text += f"Training Results:\n  \u2022 Loss: 0.01\n  \u2022 Avg Reward: {reward}\n  \u2022 Total step time: 36.00s\n"
+        text += (
+            f"Training Results:\n  \u2022 Loss: 0.01\n  \u2022 Avg Reward: {reward}\n  \u2022 Total step time: 36.00s\n"
+        )
     plan = planned(write(tmp_path / "ray.log", text))
     assert (plan["y"], plan.roles["y"].too_few) == ("Avg Reward", {"eval/Accuracy": 5, "eval/Avg Reward": 5})
     [series] = read(tmp_path / "ray.log", x="step")
@@ -152,7 +158,8 @@ def test_console_in_markdown(tmp_path: Path) -> None:
 def test_fence_inside_an_answer_swallows_nothing(tmp_path: Path) -> None:
     answers = "```python\nprint(1)\n", "answer ``` is\n", "\n```\n"
     text = "".join(
-        f"Epoch:[1/1]({step}/40), Reward: {reward}\n{answers[step % 3] if step % 4 == 0 else ''}" for step, reward in STEPS
+        f"Epoch:[1/1]({step}/40), Reward: {reward}\n{answers[step % 3] if step % 4 == 0 else ''}"
+        for step, reward in STEPS
     )
     [series] = read(write(tmp_path / "train.log", text))
     assert points(series) == STEPS
@@ -177,7 +184,9 @@ def test_answers_are_not_the_curve_beside_a_mean(tmp_path: Path) -> None:
     assert plan["y"] == "Mean reward"
     [series] = read(tmp_path / "a.log")
     assert points(series) == STEPS
-    rows = [{"step": s, "accuracy": float(n)} for s, _ in STEPS for n in (0, 1)] + [{"step": s, "reward": r} for s, r in STEPS]
+    rows = [{"step": s, "accuracy": float(n)} for s, _ in STEPS for n in (0, 1)] + [
+        {"step": s, "reward": r} for s, r in STEPS
+    ]
     assert planned(write(tmp_path / "a.jsonl", rows))["y"] == "reward"
 
 
@@ -253,7 +262,13 @@ def test_too_much_is_refused_soon(tmp_path: Path, name: str, text: str, said: st
 
 
 def test_cells_of_arms_at_one_step_are_curves(tmp_path: Path) -> None:
-    rows = [(b, m, s, 100 * r / k) for b in ("x", "y") for k, m in enumerate(("pro", "flash"), start=1) for s, r in STEPS]
+    rows = [
+        (b, m, s, 100 * r / k) for b in ("x", "y") for k, m in enumerate(("pro", "flash"), start=1) for s, r in STEPS
+    ]
     curves = read(write(tmp_path / "a.csv", cells("benchmark,model,step,score", rows)))
     assert names(curves) == ["pro/x", "flash/x", "pro/y", "flash/y"]
-    assert [(series.evaluation_set, series.y_scale) for series in curves[:3]] == [("x", "100"), ("x", "100"), ("y", "100")]
+    assert [(series.evaluation_set, series.y_scale) for series in curves[:3]] == [
+        ("x", "100"),
+        ("x", "100"),
+        ("y", "100"),
+    ]

@@ -8,6 +8,7 @@ import numpy as np
 
 from scalerl.curves import Decision, Value
 from scalerl.curves.decide import value_draws
+from scalerl.logs import Series
 from scalerl.report.outlook import FIRST_FIT, LiveForecast
 from scalerl.report.results import CurveResult, param_value
 from scalerl.report.words import text
@@ -107,11 +108,16 @@ def describe(
         num_points=curve.num_points,
         compute=curve.scale,
         decision=decision,
-        ceiling=param_value(outlook.fit, "ceiling") if curve.usable else None,
+        ceiling=param_value(curve, "ceiling"),
         end=None if outlook.at_end is None else outlook.at_end.reward,
         p_reach=reached,
-        is_training=is_training or outlook.is_training,
+        is_training=is_training or has_training_rewards(outlook.series),
     )
+
+
+def has_training_rewards(data: Series) -> bool:
+    """Whether the curve of a log is that of training rewards, for want of evaluations."""
+    return "y" in data.plan and data.plan["y"].rule == "training"
 
 
 def is_due(num_points: int, num_fitted: int, *, is_training: bool) -> bool:

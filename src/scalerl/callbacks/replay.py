@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalerl.callbacks.forecast import describe, is_due
+from scalerl.callbacks.forecast import describe, has_training_rewards, is_due
 from scalerl.callbacks.rules import StopRule
 from scalerl.curves import Fit
 from scalerl.curves.decide import course
 from scalerl.logs import Series
 from scalerl.report.outlook import FIRST_FIT, with_end
-from scalerl.report.results import CurveResult, FitOptions, before, fitted_curve, largest_compute
+from scalerl.report.results import CurveResult, FitOptions, fitted_curve, held_out_after
 
 PATIENCE = 2
 """Forecasts in a row for which a rule must hold."""
@@ -50,13 +50,13 @@ class Replayed:
 
 def replay(data: Series, rule: StopRule, *, patience: int = PATIENCE, options: FitOptions | None = None) -> Replayed:
     """Forecast the run after each of its evaluations, as a callback does, and ask the rule."""
-    options, end = options or FitOptions(alone=True), largest_compute(data)
+    options, end, is_training = options or FitOptions(), float(data.compute.max()), has_training_rewards(data)
     whole = fitted_curve(data, options)
     computes = np.unique(data.compute)
     num_fitted, num_holding, num_forecasts = 0, 0, 0
     for compute in computes[FIRST_FIT - 1 :]:
-        part = before(data, float(compute) / end)
-        if not is_due(len(part.compute), num_fitted, is_training=whole.is_training):
+        part = held_out_after(data, float(compute))
+        if not is_due(len(part.compute), num_fitted, is_training=is_training):
             continue
         num_fitted, num_forecasts = len(part.compute), num_forecasts + 1
         outlook = with_end(fitted_curve(part, options), end)

@@ -7,23 +7,21 @@ import typer
 
 def conclude(out: Path, *, plots: bool) -> None:
     """Print what was learned, how sure that is and what to try next; draw the curve if that is possible."""
-    from scalerl import store
     from scalerl.errors import InputError, NoCurveError
-    from scalerl.logs import Selection, read
-    from scalerl.report.results import FitOptions, analyse_forecast, curve_text
+    from scalerl.logs import read
+    from scalerl.report.results import FitOptions, analyse_fit
+    from scalerl.report.sections import curve_says
 
     if not _print_gains(out):
         return
     try:
-        axis = (store.read_recipe(out) or {}).get("forecast", {}).get("compute", "auto")
-        selection = Selection(x=None if axis == "auto" else axis)
-        analysis = analyse_forecast(read([out], selection), FitOptions(), [], [])
+        result = analyse_fit(read([out]), FitOptions())
     except InputError as error:
         why = (error.reason if isinstance(error, NoCurveError) else str(error)).rstrip(".")
         typer.echo(f"No curve yet: {why}. A smaller evaluation.every, or a longer run, gives one.")
         return
-    for curve in analysis.curves:
-        typer.echo(f"How sure: {curve_text(curve)}")
+    for curve in result.curves:
+        typer.echo(" ".join(each.text for each in curve_says(curve, result)))
     typer.echo(
         f"Next: scalerl forecast {out} --at C, or train with another setting (--set loss=dapo, say) into OTHER and "
         f"scalerl compare {out} OTHER"
@@ -33,7 +31,7 @@ def conclude(out: Path, *, plots: bool) -> None:
     try:
         from scalerl.report.picture import draw
 
-        draw(analysis, out / "curve.png")
+        draw(result, out / "curve.png")
         typer.echo(f"Drawn: {out / 'curve.png'}")
     except InputError as error:
         typer.echo(f"Not drawn: {error}")

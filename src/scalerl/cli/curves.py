@@ -11,7 +11,7 @@ import typer
 
 from scalerl.cli import options as opt
 from scalerl.cli.console import column_origins, print_json, show
-from scalerl.cli.options import Parsed, flag, option, rare
+from scalerl.cli.options import Parsed, ParsedList, flag, option, rare
 from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def shares_options(*without: str) -> Callable[[Callable[..., None]], Callable[..
 @shares_options()
 def fit(
     common: Common,
-    at: Parsed = option("C[,C]", "Forecast the reward at these computes too.", check=opt.positives),
+    at: ParsedList = option("C[,C]", "Forecast the reward at these computes too; may be repeated.", check=opt.positives),
 ) -> None:
     """Fit reward against compute: where a run stands, its ceiling, what more compute brings, and what to do.
 
@@ -151,10 +151,14 @@ def fit(
 @shares_options()
 def forecast(
     common: Common,
-    at: Parsed = option(
-        "C[,C]", "Forecast the reward at these computes. Unset: at 2 and 4 times the data.", check=opt.positives
+    at: ParsedList = option(
+        "C[,C]",
+        "Forecast the reward at these computes; may be repeated. Unset: at 2 and 4 times the data.",
+        check=opt.positives,
     ),
-    reach: Parsed = option("R[,R]", "Forecast the compute that reaches these rewards.", check=opt.numbers),
+    reach: ParsedList = option(
+        "R[,R]", "Forecast the compute that reaches these rewards; may be repeated.", check=opt.numbers
+    ),
     seal: Path | None = rare(
         "FILE", "Write the forecast and a hash of its data, for 'scalerl more score' to check later."
     ),

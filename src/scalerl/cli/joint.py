@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from scalerl.cli import options as opt
 from scalerl.cli.console import show
 from scalerl.cli.curves import Common, read, shares_options
-from scalerl.cli.options import Parsed, option
+from scalerl.cli.options import Parsed, ParsedList, option
 from scalerl.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _curves(common: Common) -> "list[CurveResult]":
-    """Fit the curves that the shared options select: each alone, or with `--prior` and `--pool`."""
+    """Fit the curves that the shared options select."""
     from scalerl.report.results import fitted_curves
 
     series, options = read(common)
@@ -58,9 +58,9 @@ def plan(
         check=opt.columns,
     ),
 ) -> None:
-    """Say which arms to continue, which to stop, and how probably each is the best at a target compute.
+    """Say which arms to continue, which to stop and why, and how probably each is the best at a target compute.
 
-    Arms inform each other, as with --pool.
+    The seeds of an arm go together, and arms inform each other. With --price the plan is in money too.
 
     [dim]scalerl plan runs/my-study --target 16000 --budget 60000[/dim]
 
@@ -83,7 +83,7 @@ def plan(
         return
     curves = _curves(common)
     candidates = plans.make_candidates(curves, target)
-    planned = planned_for(candidates, target, budget=budget, level=common.level)
+    planned = planned_for(candidates, target, budget=budget, worth=common.worth, level=common.level)
     drawn = common.drawn(lambda path: plans.draw_plan(planned, candidates, curves, path))
     show("plan", common.as_json, plain(planned), lambda: [plans.plan_table(planned, candidates), *drawn])
 
@@ -94,7 +94,7 @@ def transfer(
     size: str = option("COLUMN", "Column of the size: 0.5B, 72B, 7e9; or of a batch size, a length.", default=...),
     to: str = option("SIZE", "Size to forecast, such as 72B.", default=...),
     start: float = option("REWARD", "Reward of that model before training.", default=...),
-    at: Parsed = option("C[,C]", "Forecast the reward at these computes.", check=opt.positives),
+    at: ParsedList = option("C[,C]", "Forecast the reward at these computes; may be repeated.", check=opt.positives),
 ) -> None:
     """Forecast the curve of a larger model before it is trained, from runs of three or more smaller ones.
 
@@ -120,23 +120,15 @@ def transfer(
 def score(
     sealed: Path = opt.argument("FILE|FOLDER", "A sealed forecast, or a folder of them."),
     logs: list[str] | None = opt.argument(
-        "LOG", "The log as it is now. Left out: the path it had when it was sealed.", None
+        "LOG", "The log as it is now. Left out: a log of the sealed name in this folder, or beside the sealed file.", None
     ),
-    out: Path | None = option("OUT.html", "Calibration page of a folder. Unset: FOLDER/calibration.html."),
     as_json: bool = opt.JSON,
 ) -> None:
-    """Score sealed forecasts (forecast --seal) on what was measured since; a folder gives a calibration page.
+    """Score sealed forecasts (forecast --seal) on what was measured since; a folder gives one table of them all.
 
     [dim]scalerl forecast run/ --at 16000 --seal may.json; (later) scalerl more score may.json run/[/dim]
     """
     from scalerl.report.joint import seals
 
-    is_folder = sealed.is_dir()
-    if not is_folder and out is not None:
-        raise UsageError(f"--out is for a folder of sealed forecasts, and {sealed} is not a folder")
-    results = seals.score_folder(sealed, logs or []) if is_folder else [seals.score_file(sealed, logs or [])]
-    pages = [out or sealed / "calibration.html"] if is_folder else []
-    for page in pages:
-        seals.write_page(results, page)
-    text = [seals.scores_text(results), *(f"The calibration page is {page}" for page in pages)]
-    show("score", as_json, seals.scores_json(results), lambda: text)
+    results = seals.score_folder(sealed, logs or []) if sealed.is_dir() else [seals.score_file(sealed, logs or [])]
+    show("score", as_json, seals.scores_json(results), lambda: [seals.scores_text(results)])

@@ -160,7 +160,7 @@ class _Asked:
 
 def _run(asked: _Asked) -> tuple[dict[str, Any], int]:
     """Run what is left of a study; return what became of it, for --json, and the exit code."""
-    from scalerl.report.content import choice_json, choice_text, last_choice
+    from scalerl.report.sections import choice_json, choice_say, last_choice
     from scalerl.study.controller import Controller
     from scalerl.study.folder import fair_axis, log_file, opened, policy_record
     from scalerl.study.live_table import Screen
@@ -193,7 +193,7 @@ def _run(asked: _Asked) -> tuple[dict[str, Any], int]:
         report = None if runner.interrupted else _report(asked)
     choice, statuses = last_choice(out) if has_policy else None, runner.statuses
     if choice is not None:
-        say(choice_text(choice))
+        say(choice_say(choice).text)
     num_done = sum(status.state == "done" for status in statuses)
     say(f"{num_done} of {len(statuses)} runs are done.")
     for status in statuses:

@@ -271,8 +271,8 @@ class Terminal(RunTerminal):
             if outcomes := outcome_words(row):
                 self.print(f"  {name}{outcomes}")
         for alarm in alarms:
-            label, style = ("Warning ", None) if alarm.state == "over" else ("Warning: ", "red")
-            self.print(f"{label}{alarm_text(alarm)}.", style=style)
+            label, style = ("", None) if alarm.state == "over" else ("Warning: ", "red")
+            self.print(f"{label}{alarm_text(alarm)}", style=style)
 
     def hung(self, reason: str) -> None:
         self.close()

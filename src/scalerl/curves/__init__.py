@@ -5,7 +5,7 @@
 >>> curve = fit(compute, reward, start=0.4)                    # 0.4 is the reward before training
 >>> decision = decide(curve)
 >>> decision.state.value, decision.action.value, round(curve.params["ceiling"], 2)
-('levelling off', 'open', 0.6)
+('levelling off', 'stop', 0.6)
 >>> low, high = curve.interval("ceiling")
 >>> low < 0.602 < high
 True

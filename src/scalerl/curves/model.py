@@ -167,7 +167,12 @@ def room_of(blocks: Blocks) -> float:
     if blocks.bounds is None:
         return np.inf
     low, high = blocks.bounds
-    from_here = float(np.quantile(blocks.y, 0.1)) if blocks.start is None else blocks.start
+    if blocks.start is None:
+        # A run may have risen within its first evaluations, or have fallen below them since.
+        first = blocks.y[np.argsort(blocks.x, kind="stable")][: max(blocks.num // 20, 1)]
+        from_here = min(float(first.mean()), float(np.quantile(blocks.y, 0.1)))
+    else:
+        from_here = blocks.start
     return max(high - from_here, 0.02 * (high - low))
 
 

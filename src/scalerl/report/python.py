@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from scalerl.curves import Value
 from scalerl.errors import InputError
 from scalerl.logs import Selection, Series, read
 from scalerl.report.document import TERMINAL, render, say, section
@@ -37,6 +38,10 @@ class Values(dict[str, Any]):
 
     def __dir__(self) -> list[str]:
         return sorted(self)
+
+    def __str__(self) -> str:
+        is_value = self.keys() == {"value", "low", "high"} and None not in self.values()
+        return str(Value(**self)) if is_value else repr(self)
 
     def __repr__(self) -> str:
         shown = [f"{key}={value!r}" if isinstance(value, int | float | str) else key for key, value in self.items()]
@@ -75,8 +80,10 @@ class Answer(Values):
                 draw(self._result, Path(path))
             return picture(self._result)
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         return self._text().rstrip("\n")
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         code = "<pre style='line-height:1.4'>{code}</pre>"

@@ -683,7 +683,7 @@ def decision_rows(folder: Path | None) -> list[tuple[str, ...]]:
     for row in [] if folder is None else store.read_decisions(folder):
         known, share = row.get("known") or {}, number(row.get("until"))
         until = "" if math.isnan(share) else f" to {share:.0%} of its budget"
-        loss = number(known.get("regret", known.get("loss")))
+        loss = number(known.get("loss"))
         rows.append(
             (
                 str(row.get("decision")),
@@ -709,14 +709,14 @@ def choice_say(row: Json) -> Say:
     if known.get("favourite") is None:
         return say("choice_none", ANSWER)
     spent = sum(arm["spent"] for arm in known["arms"]) / len(known["arms"])
-    values = {"favourite": known["favourite"], "spent": spent, "loss": known.get("regret") or 0.0}
+    values = {"favourite": known["favourite"], "spent": spent, "loss": known.get("loss") or 0.0}
     return Say("choice_decided" if row["kind"] == "decided" else "choice_open", values, ANSWER)
 
 
 def choice_json(row: Json | None) -> Json | None:
     if row is None:
         return None
-    return {"kind": row["kind"], "favourite": row["known"].get("favourite"), "regret": row["known"].get("regret")}
+    return {"kind": row["kind"], "favourite": row["known"].get("favourite"), "loss": row["known"].get("loss")}
 
 
 # What was read --------------------------------------------------------------------------------------------------------
