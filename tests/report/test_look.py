@@ -44,7 +44,9 @@ def test_a_run_past_its_peak_names_its_checkpoint(tmp_path: Path):
 def test_fits_of_known_points_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     fits: list[int] = []
     fitted = module.fitted_curve
-    monkeypatch.setattr(module, "fitted_curve", lambda data, options: fits.append(len(data.compute)) or fitted(data, options))
+    monkeypatch.setattr(
+        module, "fitted_curve", lambda data, options: fits.append(len(data.compute)) or fitted(data, options)
+    )
     source = write(tmp_path / "a.jsonl", 1, 14)
     look(source)
     assert len(fits) == 2  # all of it, and the first half

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from scalerl.errors import InputError
 from scalerl import logs
+from scalerl.errors import InputError
 from scalerl.logs import Selection, Series
 from scalerl.logs.frame import Frame
 from scalerl.logs.plan import Plan

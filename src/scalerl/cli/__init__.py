@@ -1,6 +1,7 @@
 """The `scalerl` command. Heavy imports happen inside the commands, so that --help is quick."""
 
 import errno
+import os
 import shlex
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -99,6 +100,8 @@ def main() -> None:
 
     Any other exception is a bug and keeps its traceback.
     """
+    # Before numpy is imported: the matrices of a fit are small, and threads would only wait for each other.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     out, err = (stream and PlainStream(stream) for stream in (sys.stdout, sys.stderr))  # closed ones are None
     with redirect_stdout(out), redirect_stderr(err):
         try:

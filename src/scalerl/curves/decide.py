@@ -11,6 +11,7 @@ of the intervals that are shown changes none of them. docs/math.md has the rules
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -287,9 +288,7 @@ def left_sds(curve: Fit, at: float) -> list[float]:
 
 def _quantile(probability: float) -> float:
     """Return the standard normal quantile."""
-    from scipy.special import ndtri
-
-    return float(ndtri(probability))
+    return NormalDist().inv_cdf(probability)
 
 
 # Several recipes ------------------------------------------------------------------------------------------------------

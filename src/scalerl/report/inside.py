@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.config.secrets import hidden
-
 MAX_LINE = 8 << 20
 """Longest line that is parsed, in bytes."""
 MAX_OBJECT = 16 << 20
@@ -77,6 +75,9 @@ def _open_regular(name: str, folder: int | None = None) -> int | None:
 
 def read_object(path: Path, root: Root) -> tuple[dict[str, Any], str]:
     """Return the JSON object in a file, without secrets, and what is wrong with it; both are empty without a file."""
+    # Here, because all settings are loaded with it.
+    from scalerl.config.secrets import hidden
+
     descriptor = open_inside(path, root)
     if descriptor is None:
         return {}, ""

@@ -1,0 +1,223 @@
+"""The board in a real browser: it grows without a reload, recovers, and runs nothing that a model has written."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from boards import GrowingRun, ServedBoard
+from run_folders import write_study
+from until import wait_until
+
+HOSTILE = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
+CIRCLES = """ "[data-chart^='curves/'] svg circle" """
+SLOW = 30_000  # other processes use this machine too
+
+
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[Any]:
+    """Opens an address in a tab of its own; what the page complains of, or asks of other machines, fails the test."""
+    contexts, complaints = [], []
+
+    def opened(link: str, **options: Any) -> Any:
+        context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
+        contexts.append(context)
+        tab = context.new_page()
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.on("console", lambda line: complaints.append(line.text) if "Content Security" in line.text else None)
+        tab.on("request", lambda asked: complaints.append(asked.url) if "//127.0.0.1:" not in asked.url else None)
+        tab.set_default_timeout(SLOW)
+        tab.goto(link)
+        return tab
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("watched")
+
+
+@pytest.fixture(scope="module")
+def board(watched: Path) -> Iterator[ServedBoard]:
+    with ServedBoard(watched) as served:
+        yield served
+
+
+@pytest.fixture
+def run(watched: Path, request: pytest.FixtureRequest) -> GrowingRun:
+    """A run of its own for each test, named after it."""
+    return grown(watched / request.node.name.partition("[")[0].removeprefix("test_")[:20], num=6)
+
+
+def grown(folder: Path, num: int) -> GrowingRun:
+    run = GrowingRun(folder)
+    grow(run, num)
+    return run
+
+
+def grow(run: GrowingRun, num: int) -> None:
+    for _ in range(num):
+        run.train(10)
+        run.evaluate()
+
+
+def link_to(board: ServedBoard, run: GrowingRun) -> str:
+    row = wait_until(lambda: [row for row in board.json("/api/runs")["runs"] if row["name"] == run.folder.name])[0]
+    return f"{board.link}#run/{row['key']}"
+
+
+def until(tab: Any, condition: str) -> None:
+    """Wait for a condition. Playwright's own wait evaluates a string in the page, which the page forbids."""
+    wait_until(lambda: tab.evaluate(condition))
+
+
+def num_points(tab: Any) -> int:
+    return tab.locator("[data-chart^='curves/'] svg circle").count()
+
+
+def test_curve_and_history_grow_without_a_reload(open_page: Any, board: ServedBoard, run: GrowingRun):
+    tab = open_page(link_to(board, run))
+    tab.wait_for_selector("[data-chart^='curves/'] svg circle")
+    tab.evaluate("window.mark = 'same page'")
+    tab.wait_for_selector(".forecast-line", state="attached")
+    before = num_points(tab)
+    grow(run, 6)
+    until(tab, f"document.querySelectorAll({CIRCLES}).length >= {before + 6}")
+    tab.wait_for_selector("[data-chart^='history/'] svg circle", state="attached")
+    assert tab.locator("p.say[data-kind='doubling']").count() == 1
+    assert tab.locator("[data-chart='loss/entropy'] svg").count() == 1
+    assert tab.evaluate("window.mark") == "same page"
+    tab.set_viewport_size({"width": 360, "height": 740})
+    until(tab, "document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_any_column_is_drawn_smoothed_and_beside_another_run(
+    open_page: Any, board: ServedBoard, run: GrowingRun, watched: Path
+):
+    other = grown(watched / "another", num=6)
+    wait_until(lambda: [row for row in board.json("/api/runs")["runs"] if row["name"] == other.folder.name])
+    tab = open_page(link_to(board, run))
+    until(tab, "document.querySelectorAll('#column-names option').length > 3")
+    tab.locator("#column-pick").fill("time/push_s")
+    tab.keyboard.press("Enter")
+    line = "#columns [data-chart='time/push_s'] path[stroke]"
+    tab.wait_for_selector(line, state="attached")
+    tab.locator("#column-pick").fill("time/wait_s")
+    tab.keyboard.press("Enter")
+    tab.locator("#overlay").select_option(label="another")
+    until(tab, f"""document.querySelectorAll("{line}").length === 2""")
+    tab.locator("#smooth").evaluate("(slider) => { slider.value = 90; slider.dispatchEvent(new Event('input')); }")
+    tab.wait_for_selector("#columns [data-chart='time/wait_s'] path[stroke]", state="attached")
+    assert tab.locator("[data-chart^='pass/'] svg").count() == 1
+    if folder := os.environ.get("SHOTS"):
+        tab.screenshot(path=f"{folder}/board.png", full_page=True)
+    before = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    tab.locator("#theme").click()
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") != before
+
+
+def test_collapse_raises_an_alarm_with_its_beginning(open_page: Any, board: ServedBoard, run: GrowingRun):
+    tab = open_page(link_to(board, run))
+    tab.wait_for_selector("p.say")
+    grow(run, 6)
+    for _ in range(10):
+        run.train(10, **{"rollout/truncated_frac": 0.5, "loss/entropy": 0.0001})
+        run.evaluate(0.05)
+    for kind in ("truncated", "entropy", "fall"):
+        tab.wait_for_selector(f"p.say.warning[data-kind='alarm_{kind}']")
+    assert tab.locator("#announce").inner_text()
+    counts = "[...document.querySelectorAll('nav .count')].map((each) => Number(each.textContent.split(' ').pop()))"
+    until(tab, f"{counts}.some((num) => num >= 3)")
+
+
+def test_samples_are_searched_and_followed(open_page: Any, board: ServedBoard, run: GrowingRun):
+    for number in range(30):
+        run.train(1)
+        run.sample(f"{number % 3}+2", f"I think {number}", correct=number % 2 == 0)
+    tab = open_page(link_to(board, run))
+    tab.wait_for_selector(".sample")
+    tab.keyboard.press("/")
+    tab.keyboard.type("think 17")
+    until(tab, "document.querySelectorAll('.sample').length === 1")
+    assert "I think 17" in tab.locator(".sample").inner_text()
+    tab.locator(".sample button", has_text="This prompt over training").click()
+    tab.locator("#sample-search").fill("")
+    until(tab, "document.querySelectorAll('.sample').length === 10")
+    assert all("2+2=" in text for text in tab.locator(".sample").all_inner_texts())
+    tab.locator("#sample-verdict").select_option("wrong")
+    until(tab, "document.querySelectorAll('.sample').length === 5")
+
+
+@pytest.mark.slow
+def test_page_recovers_when_the_server_is_restarted(open_page: Any, run: GrowingRun):
+    with ServedBoard(run.folder) as board:
+        port, tab = board.port, open_page(board.link)
+        tab.wait_for_selector("[data-chart^='curves/'] svg circle")
+        until(tab, "document.getElementById('connection').textContent === 'live'")
+        before = num_points(tab)
+    until(tab, "document.getElementById('connection').textContent.startsWith('not connected')")
+    grow(run, 1)
+    with ServedBoard(run.folder, options=("--port", str(port))):
+        until(tab, "document.getElementById('connection').textContent === 'live'")
+        until(tab, f"document.querySelectorAll({CIRCLES}).length > {before}")
+        assert num_points(tab) > before
+
+
+def test_hostile_names_and_samples_stay_text(open_page: Any, board: ServedBoard, watched: Path):
+    folder = watched / HOSTILE.replace("/", "_")
+    run = grown(folder, num=5)
+    (folder / "status.json").write_text(json.dumps({"status": "failed", "reason": HOSTILE}))
+    run.sample(HOSTILE, HOSTILE, answer=HOSTILE, grader=HOSTILE)
+    study = write_study(watched / "study", num=5, plan={"name": HOSTILE})
+    arms = [{"name": "base", "action": HOSTILE, "p_best": 0.8}]
+    (study / "decisions.jsonl").write_text(json.dumps({"kind": HOSTILE, "arm": "base", "known": {"arms": arms}}) + "\n")
+    tab = open_page(f"{board.link}#")
+    tab.wait_for_selector("[data-key=overview] tr:has-text('onerror')")
+    tab.locator("nav li a", has_text="onerror").first.click()
+    tab.wait_for_selector(".sample")
+    assert HOSTILE in tab.locator(".sample pre").nth(1).inner_text()
+    assert HOSTILE in tab.locator(".head").first.inner_text()
+    tab.locator("nav h3 a").click()
+    tab.wait_for_selector("[data-key=decisions] tr:has-text('onerror')")  # after its arms are compared
+    assert tab.locator("main img, main script, nav img").count() == 0
+    assert tab.evaluate("window.hacked") is None
+
+
+def test_keys_and_screen_readers(open_page: Any, tmp_path: Path):
+    for name in ("first", "second"):
+        grown(tmp_path / name, num=5)
+    with ServedBoard(tmp_path) as board:
+        tab = open_page(board.link)
+        until(tab, "document.querySelectorAll('[data-key=overview] tbody tr').length === 2")
+        tab.keyboard.press("j")
+        until(tab, "document.querySelector('h1').textContent === 'first'")
+        tab.keyboard.press("k")
+        until(tab, "document.querySelector('h1').textContent === 'second'")
+        tab.wait_for_selector("[data-chart^='curves/'] svg[aria-label]")
+        tab.keyboard.press("?")
+        assert tab.locator("#help").is_visible()
+        tab.keyboard.press("Escape")
+        tab.keyboard.press("o")
+        tab.wait_for_selector("[data-key=overview] tr")
+        unnamed = tab.evaluate(
+            "[...document.querySelectorAll('button, a, input, select')].filter((e) => "
+            "!(e.textContent.trim() || e.getAttribute('aria-label') || (e.labels && e.labels.length))).length"
+        )
+        assert unnamed == 0
+
+
+@pytest.mark.slow
+def test_many_tabs_share_one_stream(open_page: Any, board: ServedBoard, run: GrowingRun):
+    link, first = link_to(board, run), open_page(link_to(board, run))
+    tabs = [first, *(first.context.new_page() for _ in range(99))]
+    for tab in tabs[1:]:
+        tab.goto(link, timeout=SLOW)
+    for tab in tabs:
+        tab.wait_for_selector("[data-chart^='curves/'] svg circle", timeout=SLOW)
+        until(tab, "document.getElementById('connection').textContent === 'live'")
