@@ -10,6 +10,7 @@ from scalerl.logs.axes import UNEVEN_TIME, disagreement
 from scalerl.logs.series import Selection, Series, series_from
 from scalerl.report.document import Level, Say, say
 from scalerl.report.material import ARM, Material, gather
+from scalerl.report.outlook import with_end
 from scalerl.report.results import (
     HALF,
     CurveResult,
@@ -42,14 +43,22 @@ def report_on(
     *,
     fitted: Fitted = fitted_curve,
     in_workers: bool = True,
+    end: float | None = None,
+    most: int | None = None,
 ) -> Result:
-    """Fit and compare the curves; `fitted` makes one, here or in a worker."""
+    """Fit and compare the curves; `fitted` makes one, here or in a worker.
+
+    `end` is the compute at the end of a budget, and `most` the number of curves to fit.
+    """
     if material.has_arms and not selection.by:
         selection = replace(selection, by=(ARM,))
     options = _with_study_options(options, material)
     column, notes = _main_axis(material, selection)
     series = _named(series_from(material.tables, replace(selection, x=column)))
     share = float((material.plan.get("fit") or {}).get("until") or HALF)
+    if most is not None and len(series) > most:
+        notes = [*notes, say("too_many_curves", Level.WARNING, most=most, num=len(series))]
+        series = series[:most]
     good, hours = [data for data in series if not data.problem], hours_name(material.runs)
     with Workers(worth(2 * len(good)) if in_workers else 0) as workers:
         whole = [workers.submit(fitted, data, options) for data in good]
@@ -62,7 +71,7 @@ def report_on(
     ]
     result = Result(
         command="report",
-        curves=tuple(done),
+        curves=tuple(with_end(curve, end) for curve in done),
         options=options,
         left_out=tuple(data for data in series if data.problem),
         notes=(*notes, *pool_notes(curves, options)),

@@ -28,8 +28,8 @@ class Material:
 
     title: str
     tables: tuple[Log, ...]
-    runs: tuple[Run, ...]
-    """Our own run folders, the unreadable ones too."""
+    every: tuple[Run, ...]
+    """All runs and logs, the unreadable ones too."""
     has_arms: bool
     """Whether rows say which arm they belong to."""
     folder: Path | None = None
@@ -40,6 +40,11 @@ class Material:
     """The study's: its description, axis of compute, and what is fitted and held out."""
     notes: tuple[Say, ...] = ()
     """What went wrong, and what was decided on the way."""
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """Our own run folders."""
+        return tuple(run for run in self.every if run.is_folder)
 
 
 def gather(paths: Sequence[Path]) -> Material:
@@ -77,7 +82,7 @@ def material_of(
     return Material(
         title=title,
         tables=tuple(tables),
-        runs=tuple(run for run in runs if run.is_folder),
+        every=tuple(runs),
         has_arms=all(run.is_folder for run in runs),
         folder=folder,
         base=base,

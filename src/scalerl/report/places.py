@@ -10,6 +10,7 @@ from typing import Any, Literal
 from scalerl import store
 from scalerl.logs.names import file_names
 from scalerl.logs.places import groups
+from scalerl.report.document import Level, Say, say
 from scalerl.report.inside import Root, read_object
 
 MOST_SOURCES = 300
@@ -22,7 +23,8 @@ class Source:
 
     path: Path
     root: Root
-    kind: Literal["run", "log", "study"]
+    kind: Literal["run", "log", "study", "all"]
+    """`all` is everything that is watched, together."""
     name: str = ""
     study: str | None = None
     """Key of the study it belongs to."""
@@ -33,7 +35,9 @@ class Source:
 
     plan: Mapping[str, Any] = field(default_factory=dict)
     """The study.json of a study."""
-    faults: tuple[str, ...] = ()
+    members: tuple["Source", ...] = ()
+    """What everything together holds."""
+    faults: tuple[Say, ...] = ()
 
     @property
     def key(self) -> str:
@@ -41,12 +45,12 @@ class Source:
         return hashlib.sha256(os.fsencode(self.path.absolute())).hexdigest()[:12]
 
 
-def discover(roots: Sequence[Root]) -> tuple[list[Source], list[str]]:
+def discover(roots: Sequence[Root]) -> tuple[list[Source], list[Say]]:
     """Look at every named path; return what was found, in their order, and notes on what is left out."""
     found = [source for root in roots if root.path is not None for source in _look(root.path, root)]
     sources, notes = list({source.key: source for source in found}.values()), []
     if left_out := [source for source in sources if source.kind != "study"][MOST_SOURCES:]:
-        notes.append(f"Only the first {MOST_SOURCES} runs and logs are followed; {len(left_out)} more are not.")
+        notes.append(say("too_many_sources", Level.WARNING, most=MOST_SOURCES, num=len(left_out)))
         gone = {source.key for source in left_out}
         sources = [source for source in sources if source.key not in gone]
     unnamed = [source.path for source in sources if not source.name]
@@ -77,7 +81,7 @@ def _study(folder: Path, plan: dict[str, Any]) -> Iterator[Source]:
         if inside.holds(run.path):
             yield replace(run, name=f"{name}/{run.name}", study=study.key)
         else:
-            faults.append(f"{run.arm}, seed {run.seed}: its folder lies outside the study and is not read.")
+            faults.append(say("outside_study", Level.WARNING, arm=run.arm, seed=run.seed))
     yield replace(study, faults=tuple(faults))
 
 

@@ -349,9 +349,12 @@ def compared(result: Result, at: float | None = None) -> Result:
         members = result.members(name)
         units = sorted({curve.unit for curve in members})
         if len(members) < 2:
-            notes += [say("alone_in_set", name=members[0].name)] if len(result.sets) > 1 else []
+            has_others = len({curve.name for curve in result.curves}) > 1
+            notes += [say("alone_in_set", name=members[0].name)] if has_others else []
         elif len(units) > 1:
             notes.append(say("different_units", Level.WARNING, units=tuple(units)))
+        elif result.command == "report" and len(rewards := sorted({curve.y for curve in members})) > 1:
+            notes.append(say("different_rewards", names=tuple(rewards)))
         elif sum(curve.usable for curve in members) > 1:
             comparison = comparisons[name] = result.options.compare(fits_of(members), at)
             if isinstance(comparison, Comparison):

@@ -302,14 +302,14 @@ def read_folder(source: Source, rows: Rows | None = None) -> Run:
 
 
 def read_source(source: Source, rows: Rows | None = None) -> Run:
-    """Read a run folder, or another trainer's log without its columns; whatever is wrong with a log is its problem."""
+    """Read a run folder, or another trainer's log; whatever is wrong with a log is its problem."""
     if source.kind == "run":
         return read_folder(source, rows)
     try:
         log = read_log(source.path)
     except InputError as fault:
         return Run(source=source, kind="log", problem=str(fault))
-    return Run(source=source, kind=log.kind, log=log)
+    return Run(source=source, kind=log.kind, log=log, columns=log_columns(log))
 
 
 def step_column(log: Log) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scalerl.report.document import say
 from scalerl.report.inside import Lines, Root
 
 PAGE = 20
@@ -55,7 +56,9 @@ def search(path: Path, root: Root, query: Query) -> dict[str, Any]:
         if time.monotonic() > until and place > 0:
             next_place = place
             break
-    return {"samples": rows, "next": next_place, "total": num}
+    kind = "samples_shown" if rows else "no_sample" if next_place is None else "search_goes_on"
+    status = say(kind, num=len(rows), total=num).text
+    return {"samples": rows, "next": next_place, "total": num, "status": status}
 
 
 def one_sample(path: Path, root: Root, place: int) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from scalerl.curves import FORMS, Answer, Comparison, Decision, PaperComparison,
 from scalerl.logs.facts import Fact
 from scalerl.logs.frame import listed
 from scalerl.logs.series import uneven_steps
-from scalerl.report.alarms import ALARM_STEPS, SIGNALS, shown
+from scalerl.report.alarms import ALARM_STEPS, SIGNALS, fall_alarms, shown
 from scalerl.report.document import (
     Block,
     Document,
@@ -126,6 +126,8 @@ def curve_says(curve: CurveResult, result: Result) -> list[Say]:
         found.append(say("flat_doubling"))
     elif decision.fall is None:
         found += doubling_says(curve, result)
+    found += [Say("forecast_at", {**values, "compute": each.compute, "reward": each.reward}, ANSWER)
+              for each in curve.at]  # fmt: skip
     if decision.dip is not None:
         found.append(Say("dip", values | picked_raw(decision.dip, "compute", "depth")))
     if curve.is_weak and curve.backtest is not None:
@@ -234,10 +236,10 @@ def curves(result: Result, name: str) -> Section | None:
     """Show the chart, a line for each curve, and the forecasts that were asked for."""
     members, comparison = result.members(name), result.comparison(name)
     at = comparison.at if isinstance(comparison, Comparison) else None
-    blocks: list[Block | None] = []
+    is_paper, blocks = result.options.method == "paper", list[Block | None]()
     if result.command == "report" and any(len(curve.series.compute) for curve in members):
         blocks.append(chart(members, f"curves/{name}", at=at))
-    if result.command != "backtest" and (len(members) > 1 or any(curve.at for curve in members)):
+    if result.command != "backtest" and (len(members) > 1 or (is_paper and members[0].at)):
         blocks.append(curve_grid(members, result))
     blocks.append(reach_grid(members))
     for curve in members:
@@ -523,12 +525,16 @@ def parameter_grid(members: Sequence[CurveResult]) -> Grid | None:
 
 def health(result: Result) -> Section | None:
     """Show the alarms of runs, and what shows whether they are healthy."""
-    runs = _runs(result)
+    runs = () if result.material is None else result.material.every
     arms = list(dict.fromkeys(run.arm for run in runs))
-    blocks: list[Block | None] = list(run_says(runs))
+    blocks: list[Block | None] = list(run_says(_runs(result)))
     for run in runs:
         for alarm in shown(run.alarms):
             blocks += alarm_says(alarm, run.name if len(runs) > 1 else "")
+    for curve in result.curves if runs else ():
+        columns = next((run.columns for run in runs if run.arm == curve.name), runs[0].columns)
+        for alarm in fall_alarms(curve.evaluation_set or curve.name, curve, columns):
+            blocks += alarm_says(alarm, curve.name if len(result.curves) > 1 else "", curve.unit)
     return section("health", "Health", *blocks, *lines_of(runs, arms), *pass_lines(runs))
 
 
@@ -559,8 +565,9 @@ def _runs(result: Result) -> tuple[Run, ...]:
     return () if result.material is None else result.material.runs
 
 
-def lines_of(runs: Sequence[Run], arms: Sequence[str], counted: str = "step") -> list[Lines]:
+def lines_of(runs: Sequence[Run], arms: Sequence[str]) -> list[Lines]:
     """Return a small chart for each usual column, a line for each run in the colour of its arm."""
+    counted = "row" if runs and all(run.counted == "row" for run in runs) else "step"
     limits = {signal.key: signal.limit for signal in SIGNALS}
     found: dict[str, list[Any]] = {}
     for run in runs:

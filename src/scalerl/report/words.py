@@ -293,6 +293,7 @@ WORDS: dict[str, Words] = {
         "Do not lean on the forecast of {name}: of {num} evaluations that were held out {inside:%} fell inside its "
         "{level:%} interval."
     ),
+    "forecast_at": "At {compute:c} {unit} a new evaluation should give {reward:r}.",
     "unused_start": "The start of {name}, {start:r}, is not used: the form {form} has none.",
     "smallest_change": (
         "Ignore changes of {name} below {change:r}: noise makes a larger difference between two evaluations once in "
@@ -337,6 +338,7 @@ WORDS: dict[str, Words] = {
     "same_run": "{a} and {b} hold the same evaluations: one is the other, or a part of it.",
     "different_prompts": "{names} were evaluated on other prompts{of_set} and are not compared.",
     "different_units": "The curves count compute in different units ({units}) and are not compared.",
+    "different_rewards": "The curves are of different rewards ({names}) and are not compared.",
     "alone_in_set": "{name} is the only curve of its evaluation set and is not compared.",
     "axes_disagree": "The axes disagree: {answers}. Decide what you pay for.",
     "axes_agree": "By each of {axes} the answer is the same.",
@@ -384,6 +386,27 @@ WORDS: dict[str, Words] = {
     ),
     **{f"alarm_{kind}": _alarm(kind) for kind in ALARMS},
     "alarm_when": _when,
+    # The board
+    "unreadable": "{name} cannot be read: {fault}.",
+    "no_link_outside": "{name} is not read: it holds a link to a file outside the folder that was named.",
+    "not_regular": "{name} is not read: it is not a regular file.",
+    "too_long": (
+        "{name} is {size:,.0f} MB long and is not followed: logs of up to {most:,.0f} MB are. Cut it, or use scalerl "
+        "forecast."
+    ),
+    "too_many_curves": "Only the first {most} of {num} curves are fitted.",
+    "too_many_sources": "Only the first {most} runs and logs are followed; {num} more are not.",
+    "outside_study": "{arm}, seed {seed}: its folder lies outside the study and is not read.",
+    "no_evaluation": "No evaluation yet.",
+    "not_started": "Not started yet.",
+    "watched": "{num} runs and logs in {paths}.",
+    "samples_shown": "{num} of {total} samples, newest first.",
+    "no_sample": "No sample matches.",
+    "search_goes_on": "None yet; the search goes on with the button below.",
+    "history_note": (
+        "Each place on the line is the forecast of {subject} from the evaluations until then, with the interval that it "
+        "gave itself; points are what was measured."
+    ),
     # What training changed
     "gain_rose": f"Learned: {GAIN}{DIFFERENCE}",
     "gain_fell": f"Got worse: {GAIN}{DIFFERENCE}",

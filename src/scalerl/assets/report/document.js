@@ -90,7 +90,8 @@ function drawCurves(host, block, view, again) {
   }
   const scale = element("div", { className: "segments", role: "group", "aria-label": "Scale of compute" });
   choices(scale, [["log", "log"], ["linear", "linear"]], isLog ? "log" : "linear", (value) => { view.isLinear = value === "linear"; again(); });
-  host.replaceChildren(element("div", { className: "controls" }, scale, several ? chipsOf(block.drawn, view, again) : null), figure, block.note ? element("p", { className: "caption" }, block.note.text) : null);
+  const note = block.note ? [element("p", { className: "caption" }, block.note.text)] : [];
+  host.replaceChildren(element("div", { className: "controls" }, scale, several ? chipsOf(block.drawn, view, again) : null), figure, ...note);
 }
 
 function drawDots(chart, dots, fill) {
@@ -153,7 +154,9 @@ const numberText = (value) => (value < 0 ? `\u2212${computeText(-value)}` : comp
 
 // Samples -------------------------------------------------------------------------------------------------------------
 
-const samplesOf = ({ rows }) => element("div", {}, ...rows.map((sample) => element("details", { className: "sample" }, element("summary", {}, ...sampleHead(sample)), ...sampleTexts(sample))));
+function samplesOf({ rows }) {
+  return element("div", {}, ...rows.map((sample) => element("details", { className: "sample" }, element("summary", {}, ...sampleHead(sample)), ...sampleTexts(sample))));
+}
 
 function sampleHead(sample) {
   const part = (text, className = "") => (text === null || text === undefined || text === "" ? null : element("span", { className }, String(text)));
