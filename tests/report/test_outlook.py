@@ -36,7 +36,9 @@ def at_end_of(result: CurveResult | None) -> At:
 
 def test_live_forecast_equals_fit_of_the_folder(tmp_path: Path):
     noise = np.random.default_rng(0).normal(0, 0.01, 30)
-    rows = [row for pair in zip(evaluations(14), evaluations(14, ceiling=0.6, name="other"), strict=True) for row in pair]
+    rows = [
+        row for pair in zip(evaluations(14), evaluations(14, ceiling=0.6, name="other"), strict=True) for row in pair
+    ]
     rows = [row | {"reward": row["reward"] + float(off)} for row, off in zip(rows, noise, strict=True)]
     store.write_json(tmp_path / store.RECIPE, {})
     for row in rows:

@@ -133,7 +133,9 @@ def shares_options(*without: str) -> Callable[[Callable[..., None]], Callable[..
 @shares_options()
 def fit(
     common: Common,
-    at: ParsedList = option("C[,C]", "Forecast the reward at these computes too; may be repeated.", check=opt.positives),
+    at: ParsedList = option(
+        "C[,C]", "Forecast the reward at these computes too; may be repeated.", check=opt.positives
+    ),
 ) -> None:
     """Fit reward against compute: where a run stands, its ceiling, what more compute brings, and what to do.
 

@@ -120,7 +120,9 @@ def transfer(
 def score(
     sealed: Path = opt.argument("FILE|FOLDER", "A sealed forecast, or a folder of them."),
     logs: list[str] | None = opt.argument(
-        "LOG", "The log as it is now. Left out: a log of the sealed name in this folder, or beside the sealed file.", None
+        "LOG",
+        "The log as it is now. Left out: a log of the sealed name in this folder, or beside the sealed file.",
+        None,
     ),
     as_json: bool = opt.JSON,
 ) -> None:

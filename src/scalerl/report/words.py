@@ -237,8 +237,8 @@ def _replayed(values: Values) -> str:
     if not values["num_stopped"]:
         return filled("The rule {rule!r} would have ended none of {num} runs.", values)
     return filled(
-        "The rule {rule!r} would have ended {num_stopped} of {num} runs, with {saved:%} of the compute of all saved and "
-        "up to {lost:r} of reward lost.",
+        "The rule {rule!r} would have ended {num_stopped} of {num} runs: {saved:%} of all compute saved, and up to "
+        "{lost:r} of reward lost.",
         values,
     )
 
