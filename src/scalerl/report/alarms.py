@@ -60,6 +60,7 @@ class AlarmKind(StrEnum):
     FORECAST_MOVED = "forecast_moved"
     UNEVEN_TIME = "uneven_time"
     GRADER_ERROR = "grader_error"
+    ENVIRONMENT_ERROR = "environment_error"
     STALLED = "stalled"
 
 
@@ -109,8 +110,12 @@ class Alarm:
     remedies: tuple[str, ...] = ()
     """Settings of the recipe that can help."""
     subject: str = ""
-    """The evaluation set, the grader that raised an error, or the task that has few problems left."""
+    """The evaluation set, the grader or environment at fault, or the task that has few problems left."""
     detail: str = ""
+    num_answers: int = 0
+    """Of a grader that gave no reward: how many answers it has seen."""
+    answers: tuple[tuple[str, str], ...] = ()
+    """Some of them, each with its reference."""
     ratio: float | None = None
     """The largest ratio of probabilities between learner and generator at equal weights."""
     began: float | None = None
@@ -203,7 +208,7 @@ def _with_cause(alarm: Alarm, columns: Columns) -> Alarm:
     if alarm.kind == AlarmKind.EMPTY:
         return replace(alarm, cause=_empty_cause(recent))
     if alarm.kind == AlarmKind.NO_VERDICT:
-        counts = Counter({name: float(np.nansum(recent.get(f"grader/{name}", 0.0))) for name in NO_VERDICT})
+        counts = Counter({name: float(np.nansum(recent.get(name, 0.0))) for name in NO_VERDICT})
         name, most = counts.most_common(1)[0]
         return replace(alarm, cause=name if most else None)
     if alarm.kind == AlarmKind.SOLVED:

@@ -118,7 +118,7 @@ ALARMS = {
         "generator and learner differ by a KL of {value:.2g} at equal weights (largest ratio {ratio:.3g}), so their "
         "arithmetic differs"
     ),
-    "no_verdict": "the grader has no verdict on {value:.0%} of completions",
+    "no_verdict": "{value:.0%} of completions have no verdict",
     "skipped": "{value:.0%} of the last steps changed no weight, because loss or gradient was not finite",
     "empty": "{value:.0%} of the last batches had nothing to train on",
     "solved": "{value:.0%} of {whose} are solved and no longer asked",
@@ -133,14 +133,15 @@ ALARMS = {
         "the forecast of {subject} has left the interval that it gave itself: {value:.3f} now, and {detail}"
     ),
     "uneven_time": "time per FLOP changed during the run (GPU-hours and FLOPs differ by up to {value:.0%} of the run)",
-    "grader_error": "the grader {subject} raised: {detail}",
+    "grader_error": "the grader {subject} failed: {detail}",
+    "environment_error": "the environment {subject} failed: {detail}",
     "stalled": "training stood still for {value:.0f} s, far beyond the usual time of a step",
 }
 REMEDIES = {
     "truncated": "; above {limit:.0%}, runs tend to become unstable: leave more room{keeping}{names}",
     "mismatch": "{set_names}; with another engine or rounded weights, compute the head in FP32 at both ends",
     "backend": "{set_names}; the paper's remedy is an FP32 head at both ends (model.fp32_head)",
-    "no_verdict": ", which are not trained on: {why}",
+    "no_verdict": " and are not trained on: {why}",
     "skipped": ": check the loss function if it is your own, lower optimizer.lr, or set model.dtype = float32",
     "empty": ", so the model does not change: {why}",
     "solved": "; with few of them left, the reward can fall: take more problems, or ask all of them{names}",
@@ -157,13 +158,25 @@ REMEDIES = {
     "stalled": "; this time is not on the compute axis (time/stalled_s)",
 }
 NO_VERDICT = {
-    "no_answer": "the reference answers cannot be read by this grader",
-    "timeout": "grading takes too long (grading.timeout_s, grading.cpu_limit_s)",
-    "crash": "the grader's process dies",
-    "memory": "grading needs more memory (grading.memory_limit_mb)",
-    "error": "the grader raises an exception",
+    "grader/no_answer": "the reference answers cannot be read by this grader",
+    "grader/timeout": "grading takes too long (grading.timeout_s, grading.cpu_limit_s)",
+    "grader/crash": "the grader's process dies",
+    "grader/memory": "grading needs more memory (grading.memory_limit_mb)",
+    "grader/error": "the grader raises an exception",
+    "environment/no_answer": "conversations end without an answer or a reward",
+    "environment/timeout": (
+        "steps of the environment take too long (task.environment.step_s, task.environment.step_cpu_s)"
+    ),
+    "environment/crash": "the environment's process dies",
+    "environment/memory": "the environment needs more memory (task.environment.step_memory_mb)",
+    "environment/error": "the environment raises an exception",
 }
+"""Why there is no verdict, by the column that counts it."""
 WHY_EMPTY = {
+    "unrewarded": (
+        "{subject} gave 0 to all of {num_answers:,} answers; if these should be worth something, it does not read them "
+        "as the model writes them: {shown_answers}"
+    ),
     "all_wrong": "no answer was correct, so take easier problems or a stronger model, or begin with scalerl sft",
     "all_right": "every answer was correct, so take harder problems",
     "truncated": "most completions are cut off at their length limit",
@@ -186,9 +199,10 @@ def _alarm(kind: str) -> Callable[[Values], str]:
             return f"{_capital(fact)} now, after {before}."
         cause, names = values["cause"], " or ".join(values["remedies"])
         why = WHY_EMPTY.get(cause or "mixed") if kind == "empty" else NO_VERDICT.get(cause or "")
+        answers = ", ".join(f"{answer!r} for {reference!r}" for answer, reference in values["answers"])
         remedy = REMEDIES.get(kind, "").format(
             **values,
-            why=why or "see grader/ in metrics.jsonl",
+            why=(why or "see grader/ in metrics.jsonl").format(**values, shown_answers=answers),
             names=f" ({names})" if names else "",
             set_names=f": set {names}" if names else "",
             keeping=", or train on cut answers" if "filter." in names else "",
