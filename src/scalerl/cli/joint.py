@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalerl.cli import options as opt
-from scalerl.cli.console import show
+from scalerl.cli.console import show, show_document
 from scalerl.cli.curves import Common, read, shares_options
 from scalerl.cli.options import Parsed, ParsedList, option
 from scalerl.errors import InputError, UsageError
@@ -69,8 +69,8 @@ def plan(
     See also: study --set budget.policy=forecast, which plans and continues its arms by itself.
     """
     from scalerl.joint.plan import plan as planned_for
+    from scalerl.report.document import plain
     from scalerl.report.joint import plans
-    from scalerl.report.json import plain
 
     if target is None:
         raise UsageError("arms are compared at one compute, that of the run to plan for: add --target C, say 16000")
@@ -78,14 +78,14 @@ def plan(
         if common.plot is not None:
             raise UsageError("--allocate prints a table and draws nothing: leave out --plot")
         found = plans.make_allocations(_curves(replace(common, by=allocate)), list(allocate), target, common.level)
-        content = plans.allocation_json(found, allocate)
-        show("allocation", common.as_json, content, lambda: [plans.allocation_table(found, allocate)])
+        content, sections = plans.allocation_json(found, allocate), plans.allocation_document(found, allocate)
+        show_document("allocation", common.as_json, content, sections)
         return
     curves = _curves(common)
     candidates = plans.make_candidates(curves, target)
     planned = planned_for(candidates, target, budget=budget, worth=common.worth, level=common.level)
     drawn = common.drawn(lambda path: plans.draw_plan(planned, candidates, curves, path))
-    show("plan", common.as_json, plain(planned), lambda: [plans.plan_table(planned, candidates), *drawn])
+    show_document("plan", common.as_json, plain(planned), plans.plan_document(planned, candidates, curves), drawn)
 
 
 @shares_options("start", "explain", "method")
@@ -113,15 +113,15 @@ def transfer(
     curves = fitted_curves(series, options)
     done, notes = transfers.make_transfer(curves, size, target, start, at or [], common.level)
     drawn = common.drawn(lambda path: transfers.draw_transfer(done, path))
-    content = transfers.transfer_json(done, notes)
-    show("transfer", common.as_json, content, lambda: [transfers.transfer_table(done, notes), *drawn])
+    content, sections = transfers.transfer_json(done, notes), transfers.transfer_document(done, notes)
+    show_document("transfer", common.as_json, content, sections, drawn)
 
 
 def score(
     sealed: Path = opt.argument("FILE|FOLDER", "A sealed forecast, or a folder of them."),
     logs: list[str] | None = opt.argument(
         "LOG",
-        "The log as it is now. Left out: a log of the sealed name in this folder, or beside the sealed file.",
+        "The log as it is now. Left out: one of the sealed name, here or beside the sealed file.",
         None,
     ),
     as_json: bool = opt.JSON,
@@ -133,4 +133,4 @@ def score(
     from scalerl.report.joint import seals
 
     results = seals.score_folder(sealed, logs or []) if sealed.is_dir() else [seals.score_file(sealed, logs or [])]
-    show("score", as_json, seals.scores_json(results), lambda: [seals.scores_text(results)])
+    show_document("score", as_json, seals.scores_json(results), seals.score_document(results))

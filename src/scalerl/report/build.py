@@ -82,7 +82,9 @@ def report_on(
 
 def _early(data: Series, share: float, options: FitOptions, fitted: Fitted) -> Any:
     """Return the score of a forecast from the first part of a series; None where rows are held out already."""
-    return None if len(data.holdout_compute) or options.method == "paper" else part(data, share, options, fitted).backtest
+    return (
+        None if len(data.holdout_compute) or options.method == "paper" else part(data, share, options, fitted).backtest
+    )
 
 
 def _with_study_options(options: FitOptions, material: Material) -> FitOptions:

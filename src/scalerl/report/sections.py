@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from scalerl import store
-from scalerl.curves import FORMS, Answer, Comparison, Decision, PaperComparison, Score, State, Value, tails
+from scalerl.curves import FORMS, Answer, Comparison, Decision, PaperComparison, Score, State, tails
 from scalerl.logs.facts import Fact
 from scalerl.logs.frame import listed
 from scalerl.logs.series import uneven_steps
@@ -36,7 +36,7 @@ from scalerl.report.document import (
     to_json,
 )
 from scalerl.report.figures import chart, straight_chart
-from scalerl.report.metrics import CHARTS, MOST_POINTS, number, thinned, with_pace
+from scalerl.report.metrics import CHARTS, number, thinned, with_pace
 from scalerl.report.numbers import (
     compute_text,
     duration,
@@ -58,7 +58,7 @@ from scalerl.report.results import (
     missing_says,
     param_value,
 )
-from scalerl.report.runs import WAITING, Run, differences, environments, hours_name
+from scalerl.report.runs import Run, differences, environments, hours_name
 from scalerl.report.samples import Query, search
 
 ANSWER, WHY, WARNING, DETAIL = Level.ANSWER, Level.WHY, Level.WARNING, Level.DETAIL
@@ -289,7 +289,11 @@ def paper_cells(curve: CurveResult) -> tuple[str, ...]:
     if not curve.usable:
         return ("-", "-", "-")
     params = curve.fit.params
-    return (fixed(curve.decimals)(params["ceiling"]), two_decimals(params["exponent"]), compute_text(params["midpoint"]))
+    return (
+        fixed(curve.decimals)(params["ceiling"]),
+        two_decimals(params["exponent"]),
+        compute_text(params["midpoint"]),
+    )
 
 
 def _ceiling_cell(curve: CurveResult) -> str:
@@ -514,8 +518,8 @@ def parameter_grid(members: Sequence[CurveResult]) -> Grid | None:
                 "-" if math.isnan(fit.noise_sd) else fixed(curve.decimals + 1)(fit.noise_sd),
             )
         )
-    heads = ("curve", "points", "runs", "ceiling A", *(["A alone"] if is_pooled else []), "exponent B", "midpoint C_mid",
-             "start R0", "noise")  # fmt: skip
+    alone = ("A alone",) if is_pooled else ()
+    heads = ("curve", "points", "runs", "ceiling A", *alone, "exponent B", "midpoint C_mid", "start R0", "noise")
     title = FORMS[members[0].fit.form].formula
     return grid("parameters", heads, rows, title=title, level=DETAIL)
 
@@ -599,8 +603,7 @@ def pass_lines(runs: Sequence[Run]) -> list[Lines]:
 def stability(result: Result) -> Section | None:
     """Show the mean of each signal over the last steps."""
     runs = _runs(result)
-    known = {run.name: {key: thinned(key, last[-ALARM_STEPS:], 1)[0] for key in CHARTS if len(last := _finite(run, key))}
-             for run in runs}  # fmt: skip
+    known = {run.name: {key: mean for key in CHARTS if (mean := _recent(run, key)) is not None} for run in runs}
     keys = [key for key in CHARTS if any(key in own for own in known.values())]
     text = lambda value: "-" if value is None else f"{value:.3g}"  # noqa: E731
     rows = [(name, *(text(own.get(key)) for key in keys)) for name, own in known.items() if own]
@@ -608,9 +611,11 @@ def stability(result: Result) -> Section | None:
     return section("stability", "Stability over the last steps", grid("stability", heads, rows))
 
 
-def _finite(run: Run, key: str) -> np.ndarray:
+def _recent(run: Run, key: str) -> float | None:
+    """Return the mean of a column over the last steps, of a column `*_max` the largest; None where there is none."""
     values = run.columns.get(key, np.empty(0))
-    return values[np.isfinite(values)]
+    values = values[np.isfinite(values)][-ALARM_STEPS:]
+    return thinned(key, values, 1)[0] if len(values) else None
 
 
 def cost(result: Result) -> Section | None:

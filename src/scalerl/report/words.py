@@ -78,8 +78,8 @@ def _missing_points(values: Values) -> str:
 def _doubling(values: Values) -> str:
     """Say what one more doubling brings, and what it costs where that is known."""
     cost = " for {price:$}" if values.get("price") is not None else ""
-    more = "One more doubling brings {doubling:+r}{cost}: more than what matters ({worth:r}) with probability {p_worth:p}. "
-    return filled(more.replace("{cost}", cost) + DOUBLING[values["action"]], values)
+    chance = ": more than what matters ({worth:r}) with probability {p_worth:p}. "
+    return filled("One more doubling brings {doubling:+r}" + cost + chance + DOUBLING[values["action"]], values)
 
 
 DOUBLING = {
@@ -247,12 +247,17 @@ def _forecast(values: Values) -> str:
     return filled("{state} ({action})" + ceiling + doubling + end + "; from {num} " + source, values)
 
 
+def _continue(values: Values) -> str:
+    money = "" if values["money"] is None else " ({money:$})"
+    return filled("Continue {arms}: {cost:c} {unit}" + money + " in all.", values)
+
+
 def _replayed(values: Values) -> str:
     if not values["num_stopped"]:
         return filled("The rule {rule!r} would have ended none of {num} runs.", values)
     return filled(
-        "The rule {rule!r} would have ended {num_stopped} of {num} runs: {saved:%} of all compute saved, and up to "
-        "{lost:r} of reward lost.",
+        "The rule {rule!r} would have ended {num_stopped} of {num} runs, with {saved:%} of the compute of all saved "
+        "and up to {lost:r} of reward lost.",
         values,
     )
 
@@ -300,8 +305,8 @@ WORDS: dict[str, Words] = {
     "open_settled": "About {times:g} times the present compute should settle it.",
     "open_unsettled": "Not even 16 times the present compute should settle it.",
     "weak_backtest_half": (
-        "Do not lean on the forecast of {name}: one from the first half of the run missed what followed. Of {num} later "
-        "evaluations {inside:%} fell inside its {level:%} interval."
+        "Do not lean on the forecast of {name}: one from the first half of the run missed what followed. Of {num} "
+        "later evaluations {inside:%} fell inside its {level:%} interval."
     ),
     "weak_backtest_held_out": (
         "Do not lean on the forecast of {name}: of {num} evaluations that were held out {inside:%} fell inside its "
@@ -395,8 +400,8 @@ WORDS: dict[str, Words] = {
         "trusted: compute is counted in FLOPs."
     ),
     "uneven_time": (
-        "Time per FLOP changed by up to {size:.0%} during the run, so {hours} are not to be trusted: compute is counted "
-        "in FLOPs."
+        "Time per FLOP changed by up to {size:.0%} during the run, so {hours} are not to be trusted: compute is "
+        "counted in FLOPs."
     ),
     **{f"alarm_{kind}": _alarm(kind) for kind in ALARMS},
     "alarm_when": _when,
@@ -418,8 +423,8 @@ WORDS: dict[str, Words] = {
     "no_sample": "No sample matches.",
     "search_goes_on": "None yet; the search goes on with the button below.",
     "history_note": (
-        "Each place on the line is the forecast of {subject} from the evaluations until then, with the interval that it "
-        "gave itself; points are what was measured."
+        "Each place on the line is the forecast of {subject} from the evaluations until then, with the interval that "
+        "it gave itself; points are what was measured."
     ),
     # What training changed
     "gain_rose": f"Learned: {GAIN}{DIFFERENCE}",
@@ -436,6 +441,44 @@ WORDS: dict[str, Words] = {
         "The choice is open: {favourite} leads after {spent:.0%} of the compute that all arms would need to the end; "
         "taking it is expected to lose {loss:.2g}."
     ),
+    # Plans
+    "plan_no_curve_yet": "No arm has a curve yet: continue all of them.",
+    "plan_take": (
+        "Take {name}: at {at:c} {unit} it is the best with probability {p_best:p}, and taking it now loses {loss:r} on "
+        "average."
+    ),
+    "plan_either": "Any of {names:or} will do: at {at:c} {unit} they differ by less than what matters ({worth:r}).",
+    "plan_open": (
+        "Which arm to take is open: at {at:c} {unit} {name} leads, the best with probability {p_best:p}. Taking it now "
+        "loses {loss:r} on average; what matters is {worth:r}."
+    ),
+    "plan_continue": _continue,
+    "plan_worth_most": "One more stage is worth most on {name}: {value:.2g} of reward is expected of it.",
+    "plan_at_target": "At the target: {names}.",
+    "plan_chosen": "Taken, and not continued: {names}.",
+    "plan_not_chosen": "Stop {names}: another arm is taken.",
+    "plan_tells_most": "Would tell most: {names}.",
+    "plan_tells_little": "Stop {names}: more compute would hardly change the choice.",
+    "plan_no_curve": "Too few evaluations to judge: {names}.",
+    "plan_past_peak": "Stop {names}: after a fall, the best checkpoint competes.",
+    "plan_budget": "Stop {names}: the budget is spent.",
+    "plan_cannot": "{names} cannot be continued.",
+    "allocation_grows": "The best {name} grows with compute: {early:g} to {late:g}.",
+    "allocation_falls": "The best {name} falls with compute: {early:g} to {late:g}.",
+    "allocation_known": "The best {name} is {late:g} at {at:c}.",
+    "allocation_open": "The best {name} at {at:c} may be {low:g} to {high:g}: more seeds or values would tell.",
+    # Transfers and sealed forecasts
+    "transfer": "{size} from a start of {start:r} should level off at {ceiling:r}, half-way at {midpoint:c}.",
+    "transfer_at": "At {compute:c}: {reward:r}.",
+    "transfer_learnt": "Learnt from {names}, whose ceilings scatter by {scatter:r} about the law.",
+    "transfer_far": "The target is more than ten times as large as the largest sibling: this is a guess.",
+    "transfer_not_smaller": "{name} is left out: it is not smaller than the target.",
+    "transfer_state": "{name} is left out: it is {detail}.",
+    "transfer_form": "{name} is left out: a {detail} form fits it.",
+    "score_held": "{level:%} intervals held {share:%} of {num} evaluations.",
+    "score_nothing": "Nothing was measured since that a forecast covers.",
+    "score_changed": "{name}: the log no longer holds the data that the forecast was made from.",
+    "score_missing": "{name} is not in what was given.",
     # Stop rules and callbacks
     "forecast": _forecast,
     "rule_holds": "stop_when {rule!r} holds at step {step}: {reason}",

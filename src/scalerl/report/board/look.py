@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,21 @@ from scalerl.errors import InputError, UserError
 from scalerl.logs.series import Selection, Series
 from scalerl.report.alarms import moved_alarms
 from scalerl.report.build import report_on
-from scalerl.report.document import Curves, Document, Drawn, Json, Level, Line, Say, Section, grid, plain, say, section, to_json
+from scalerl.report.document import (
+    Curves,
+    Document,
+    Drawn,
+    Json,
+    Level,
+    Line,
+    Say,
+    Section,
+    grid,
+    plain,
+    say,
+    section,
+    to_json,
+)
 from scalerl.report.figures import chart, dots_of
 from scalerl.report.material import Material, material_of
 from scalerl.report.metrics import thinned, with_pace
@@ -150,7 +163,11 @@ def _result(source: Source, runs: list[Run], end: float | None) -> Result:
 
 def _fitted(data: Series, options: FitOptions) -> CurveResult:
     """Fit a series, or remember its fit."""
-    parts = [data.compute.tobytes(), data.reward.tobytes(), repr((data.name, data.start, data.x_label, options)).encode()]
+    parts = [
+        data.compute.tobytes(),
+        data.reward.tobytes(),
+        repr((data.name, data.start, data.x_label, options)).encode(),
+    ]
     key = hashlib.blake2b(b"|".join(parts), digest_size=12).hexdigest()
     done = _FITS.pop(key, None)
     # What surrounds the points may have changed: facts, held-out rows.
@@ -208,7 +225,12 @@ def _look(
         made += [each for each in document(result) if each.key.split("/")[0] in TOGETHER
                  or (source.kind != "all" and each.key != "samples")]  # fmt: skip
     elif runs and source.kind != "study":
-        empty = Result(command="report", curves=(), options=FitOptions(), material=Material(title=source.name, tables=(), every=tuple(runs), has_arms=False))
+        empty = Result(
+            command="report",
+            curves=(),
+            options=FitOptions(),
+            material=Material(title=source.name, tables=(), every=tuple(runs), has_arms=False),
+        )
         made += [make(empty) for make in OF_ALL]
     shown = _with_history(tuple(each for each in made if each is not None), history)
     row = {"key": source.key, "name": source.name, "kind": source.kind}

@@ -239,8 +239,8 @@ class Board:
             drawn = [{**row["drawn"], "name": name, "colour": colour}
                      for row, name, colour in zip(rows, names, colours, strict=True)
                      if row["drawn"] is not None and row["unit"] == unit]  # fmt: skip
-            chart = {"type": "curves", "key": "together", "drawn": drawn, "x_label": unit, "y_label": "reward", "at": None,
-                     "note": None, "level": "why"}  # fmt: skip
+            marks = {"at": None, "note": None, "level": "why"}
+            chart = {"type": "curves", "key": "together", "drawn": drawn, "x_label": unit, "y_label": "reward", **marks}
             overview[0]["blocks"].append(chart)
         return overview
 
