@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from simulate import run, sigmoid
 
 from scalerl.curves import Action, Answer, Grid, State, decide, default_worth, fit, pick, smallest_change
-from scalerl.curves.decide import SURE, find_fall, settle
+from scalerl.curves.decide import SURE, find_fall, left_sds, settle
 
 
 def decided(compute, reward, **options):
@@ -268,8 +268,9 @@ def test_a_pick_follows_its_rule(means, sd, worth, seed):
 def test_more_compute_settles_what_it_can():
     curves = tuple(fit(*run(seed, reach=1.5, num=25, ceiling=c), start=0.4) for seed, c in ((0, 0.6), (1, 0.66)))
     values = tuple(curve.curve_draws([6.0])[:, 0] for curve in curves)
-    far = settle(curves, values, 6.0, 0.001, 0.01)
+    spreads = tuple(left_sds(curve, 6.0) for curve in curves)
+    far = settle(curves, values, spreads, 0.001, 0.01)
     assert far.times is not None
     assert far.times > 1
     # A spread between runs that compute cannot reduce.
-    assert settle(curves, values, 6.0, 0.2, 0.01).times is None
+    assert settle(curves, values, spreads, 0.2, 0.01).times is None

@@ -6,7 +6,7 @@ both posteriors, and none decides by itself: `decide.pick` decides by what the r
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -18,6 +18,7 @@ from scalerl.curves.decide import (
     Pick,
     Settling,
     default_worth,
+    left_sds,
     pick,
     settle,
     value_draws,
@@ -37,6 +38,8 @@ SHARES = (0.5, 0.8, 0.95)
 """Targets at which the compute of two recipes is compared, as shares of the way to the lower ceiling."""
 LEAST_PAIRED = 8
 """Evaluations on the same prompts from which their correlation is known."""
+MOST_PAIRED = 8
+"""Of more recipes than these only the leader is paired with each of the others."""
 LATE = 0.5
 """Share of the common compute after which measured rewards are compared."""
 
@@ -170,13 +173,17 @@ def compare(
     values = {each.name: narrowed(each.value, correlation) for each in recipes}
     shared_ceiling, shared = _shared(recipes)
     by_name = {each.name: each for each in recipes}
+    chosen = pick(np.stack([*values.values()]), worth) if len(recipes) > 1 else None
+    named = combinations(fits, 2)
+    if chosen is not None and len(fits) > MOST_PAIRED:
+        leader = recipes[chosen.order[0]].name
+        named = ((leader, name) for name in fits if name != leader)
     pairs = tuple(
         _pair(by_name[a], by_name[b], values, correlation, shared, budget, worth)
         if a in by_name and b in by_name
         else no_pair(a, b)
-        for a, b in combinations(fits, 2)
+        for a, b in named
     )
-    chosen = pick(np.stack([*values.values()]), worth) if len(recipes) > 1 else None
     standings = []
     if chosen is not None:
         for index in chosen.order:
@@ -228,7 +235,7 @@ def no_pair(a: str, b: str) -> Pair:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """One of the recipes that are compared, with all that its pairs ask of its curve: it is in many of them."""
 
@@ -252,6 +259,13 @@ class Recipe:
     """Its `wide_curve` ..."""
     middle: Array
     """... and the median of that."""
+    _left: dict[float, list[float]] = field(default_factory=dict)
+
+    def left_at(self, budget: float) -> list[float]:
+        """Return the `left_sds` of the curve at the budget: of each recipe once, whatever pairs it is in."""
+        if budget not in self._left:
+            self._left[budget] = left_sds(self.fit, budget)
+        return self._left[budget]
 
 
 def _recipe(name: str, curve: Fit, budget: float, worth: float, run_sd: float | None, stream: int) -> Recipe:
@@ -342,7 +356,8 @@ def _pair(
     settling = None
     if chosen.answer == Answer.OPEN:
         between = float(np.hypot(one.spread, other.spread) * np.sqrt(1.0 - correlation))
-        settling = settle((one.fit, other.fit), (mine, theirs), budget, between, worth)
+        left = one.left_at(budget), other.left_at(budget)
+        settling = settle((one.fit, other.fit), (mine, theirs), left, between, worth)
     answer = None if is_same_run else chosen.answer
     return Pair(
         a=one.name,

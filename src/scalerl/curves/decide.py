@@ -279,6 +279,12 @@ def left_sd(curve: Fit, wanted: Array, times: float) -> float:
     return float(wanted.std() * np.sqrt(max(1.0 - explained, 0.0)))
 
 
+def left_sds(curve: Fit, at: float) -> list[float]:
+    """Return the spread left of the curve at a compute for each of TIMES."""
+    wanted = curve.curve_draws([at])[:, 0]
+    return [left_sd(curve, wanted, times) for times in TIMES]
+
+
 def _quantile(probability: float) -> float:
     """Return the standard normal quantile."""
     from scipy.special import ndtri
@@ -361,22 +367,24 @@ class Settling:
     """Seeds of each."""
 
 
-def settle(curves: tuple[Fit, Fit], values: tuple[Array, Array], at: float, between: float, worth: float) -> Settling:
-    """Return what should make the choice at `at` sure, in either direction or as one that does not matter.
+def settle(
+    curves: tuple[Fit, Fit],
+    values: tuple[Array, Array],
+    spreads: tuple[Sequence[float], Sequence[float]],
+    between: float,
+    worth: float,
+) -> Settling:
+    """Return what should make a choice sure, in either direction or as one that does not matter.
 
-    `values` are draws of both there, and `between` is the standard deviation that runs of the recipes add to their
-    difference: that of the means over the runs there are.
+    `values` are draws of both at the budget, `spreads` their `left_sds`, and `between` is the standard deviation that
+    runs of the recipes add to their difference: that of the means over the runs there are.
     """
     difference = values[0] - values[1]
     lead = abs(float(difference.mean()))
     target = max(lead / _quantile(SURE), (worth - lead) / _quantile(0.5 + SURE / 2))
     inside = float(np.sqrt(max(float(difference.var()) - between**2, 0.0)))
-    times = None
-    for factor in TIMES:
-        left = [left_sd(curve, curve.curve_draws([at])[:, 0], factor) for curve in curves]
-        if np.linalg.norm([*left, between]) <= target:
-            times = factor
-            break
+    left = zip(TIMES, *spreads, strict=True)
+    times = next((factor for factor, *sds in left if np.linalg.norm([*sds, between]) <= target), None)
     num_runs = min(curve.num_runs for curve in curves)
     needed = (inside**2 + between**2) / max(target, 1e-12) ** 2 * num_runs
     seeds = max(int(np.ceil(needed)), num_runs + 1) if needed <= MOST_SEEDS else None
