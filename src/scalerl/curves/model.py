@@ -400,13 +400,21 @@ def weigh(
     )
 
 
-def log_spread_prior(spread: Array, gain: Array) -> Array:
-    """Log prior of the spread between runs, a share of the gain. No spread stands for all that are smaller."""
+def log_spread_prior(spread: Array, gain: Array, span: float) -> Array:
+    """Log prior of the spread between runs, which is a share of the gain, among the sizes that are tried.
+
+    No spread stands for all that are smaller. The weights add up to 1 for every gain: how large a gain is likely to be
+    does not depend on the sizes that are tried.
+    """
     mean, sd = priors.LOG_RUN_SPREAD
-    apart = np.log(priors.RUN_SPREADS[1] / priors.RUN_SPREADS[0]) / (np.sqrt(2.0 * np.pi) * sd)
-    with np.errstate(divide="ignore"):
-        share = (np.log(spread) - np.log(np.maximum(gain, 1e-12)) - mean) / sd
-    return np.where(spread > 0.0, np.log(apart) - 0.5 * np.minimum(share**2, 1e3), np.log(priors.NO_RUN_SPREAD))
+    expected = np.log(np.maximum(gain, 1e-12)) + mean
+
+    def weight(size: Array | float) -> Array:
+        return np.exp(-0.5 * np.minimum(((np.log(size) - expected) / sd) ** 2, 1e3))
+
+    tried = priors.NO_RUN_SPREAD + sum(weight(size * span) for size in priors.RUN_SPREADS)
+    mine = np.where(spread > 0.0, weight(np.maximum(spread, 1e-300)), priors.NO_RUN_SPREAD)
+    return np.log(np.maximum(mine, 1e-300) / tried)
 
 
 def rough_mass(problem: Problem, known: Known, cells: Cells) -> Array:
@@ -418,7 +426,7 @@ def rough_mass(problem: Problem, known: Known, cells: Cells) -> Array:
     log_mass = cells.log_weight - 0.5 * np.log(precision) - 0.5 * problem.df * np.log(squares)
     if known.spread is None:
         return log_mass
-    return log_mass + log_spread_prior(known.spread[cells.covariance, None, None], gain)
+    return log_mass + log_spread_prior(known.spread[cells.covariance, None, None], gain, problem.blocks.span)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -482,7 +490,7 @@ def weigh_exactly(
     likely = np.where(mean > 0.0, np.minimum(mean, gains.room), 0.4 * gain_sd)
     on_level = cells.on_level[j, r]
     if known.spread is not None:
-        log_mass += log_spread_prior(known.spread[covariance], likely)
+        log_mass += log_spread_prior(known.spread[covariance], likely, blocks.span)
     if blocks.bounds is not None and problem.fixed_ceiling is None:
         # A level below what is possible; by one standard error, since noise may put it there.
         level = problem.centre + known.level[covariance] - likely * on_level - blocks.bounds[0]
