@@ -71,7 +71,7 @@ def test_examples_of_help_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     """All of `help(scalerl)` in order, with runs of a few steps."""
     shutil.copy(Path(scalerl.__file__).parent / "assets" / "example_runs.csv", tmp_path / "runs.csv")
     monkeypatch.chdir(tmp_path)
-    few = {**SMALL, "budget.steps": 6, "evaluation": {"num_prompts": 8, "samples_per_prompt": 2, "every": 1}}
+    few = {**SMALL, "budget.steps": 5}
     train = scalerl.train
     monkeypatch.setattr(scalerl, "train", lambda *given, settings=None, **more: train(*given, settings=few, **more))
     code = [line[4:] for line in (scalerl.__doc__ or "").splitlines() if line.startswith("    ") or not line]
