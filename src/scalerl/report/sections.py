@@ -100,6 +100,9 @@ def answer(result: Result, name: str) -> Section | None:
         blocks += paper_says(comparison, members)
     elif comparison is not None:
         blocks += comparison_says(comparison, members)
+    elif result.command == "compare":
+        blocks.append(say("nothing_to_compare", ANSWER))
+        blocks += [say("without_curve", names=tuple(curve.name for curve in members if not curve.usable))]
     if len(members) == 1:
         blocks += curve_says(members[0], result)
     elif result.command != "backtest":

@@ -335,6 +335,7 @@ WORDS: dict[str, Words] = {
         "steeper, the more efficient."
     ),
     "no_curve_yet": "There is no curve yet.",
+    "nothing_to_compare": "There are no two curves to compare.",
     "without_curve": "Without a curve: {names}.",
     # Which recipe
     "take": (

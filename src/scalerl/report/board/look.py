@@ -233,7 +233,8 @@ def _look(
         )
         made += [make(empty) for make in OF_ALL]
     shown = _with_history(tuple(each for each in made if each is not None), history)
-    row = {"key": source.key, "name": source.name, "kind": source.kind}
+    problem = " ".join(each.text for each in problems)
+    row = {"key": source.key, "name": source.name, "kind": source.kind, "problem": problem}
     if source.kind in ("study", "all"):
         return Look(row=row, sections=to_json(shown), is_empty=result is None)
     (run,) = runs

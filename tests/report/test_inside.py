@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from scalerl.config.secrets import HIDDEN
-from scalerl.report import files
-from scalerl.report.files import Lines, Root, open_inside, read_object
+from scalerl.report import inside
+from scalerl.report.inside import Lines, Root, open_inside, read_object
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_only_what_was_added_is_new(path: Path):
 
 
 def test_too_long_line_is_skipped(path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(files, "MAX_LINE", 1 << 10)
+    monkeypatch.setattr(inside, "MAX_LINE", 1 << 10)
     text = "x" * (5 << 10)
     path.write_text(f'{{"step": 1}}\n{{"text": "{text}"}}\n{{"step": 2}}\n{{"text": "{text}')
     assert lines(path) == [(1, 1), (2, None), (3, 2), (4, None)]
