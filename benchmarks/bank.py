@@ -1,21 +1,23 @@
 """The bank: every public curve that may be passed on, in one schema, with a sheet of all of them and their fits.
 
     python benchmarks/bank.py build RAW      rebuild docs/results/bank from the folder of raw logs and our own results
-    python benchmarks/bank.py sheet          fit every curve, draw docs/results/bank/sheet.png, print the page's table
+    python benchmarks/bank.py sheet          draw docs/results/bank/sheet.png: every curve with its fit
+    python benchmarks/bank.py table          what there is, by source and task
     python benchmarks/bank.py reference      write src/scalerl/assets/bank.json: where a run lies among others
+    python benchmarks/bank.py example        write src/scalerl/assets/example_runs.csv: what `scalerl example` shows
 
 `curves.csv` has a row per curve, SOURCE.csv.gz its points as `curve, compute, reward, num_samples`. Two sets of curves
 that no page shows and no constant was chosen on are in `reserved.csv.gz` (benchmarks/release.py scores them, once per
 release). Nothing in the bank chooses anything in the model.
 """
 
-import argparse
 import csv
 import gzip
 import hashlib
 import io
 import json
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -120,7 +122,7 @@ ORIGINS = (
            licence="Apache-2.0", kind="agent", task=""),
     Origin(family="deep-grpo", pattern="foreign_logs/wandb_deep_grpo_*.csv", source="github.com/befocuss/Deep-GRPO",
            licence="Apache-2.0", kind="math", task="GSM8K", model="Qwen2.5-0.5B-Instruct", is_training=False),
-    Origin(family="qwen2.5-base", pattern="tan2025_qwen_base.csv", source="arXiv 2509.25300 (figures of its repository)",
+    Origin(family="qwen2.5-base", pattern="tan2025_qwen_base.csv", source="arXiv 2509.25300 (its repository)",
            licence="Apache-2.0", kind="math", task="mathematics, held out", is_training=False, by=("size",)),
     Origin(family="tinker-cookbook", pattern="foreign_logs/tinker_cookbook_*.jsonl",
            source="github.com/thinking-machines-lab/tinker-cookbook", licence="Apache-2.0", kind="other", task="",
@@ -230,7 +232,7 @@ def own() -> Iterator[Curve]:
                 )
 
 
-def curve_of(series: Series, **described: str) -> Curve:
+def curve_of(series: Series, **described: Any) -> Curve:
     low, high = series.bounds or (None, None)
     counts = () if series.num_samples is None else tuple(int(num) for num in series.num_samples)
     axis = {"Step": "step", "compute_flops": "flops", "num_tokens": "tokens"}.get(series.x_label, series.x_label)
@@ -359,13 +361,14 @@ def sheet(path: Path) -> None:
     """Draw every curve with its fit, one panel each: the reward over the share of the run, on a logarithmic axis."""
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     by_kind = {kind: [curve for curve in load() if curve.kind == kind] for kind in HEADS}
     rows = sum(1 + -(-len(held) // COLUMNS) for held in by_kind.values())
     with matplotlib.rc_context({"font.size": 6.5, "axes.linewidth": 0.5, "text.parse_math": False}):
         heights = [h for held in by_kind.values() for h in (0.22, *(1.0,) * -(-len(held) // COLUMNS))]
-        figure = Figure(figsize=(1.55 * COLUMNS, 1.34 * sum(heights)), dpi=120, layout="constrained")
-        figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, hspace=0.03, wspace=0.03)
+        layout = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, hspace=0.03, wspace=0.03)
+        figure = Figure(figsize=(1.55 * COLUMNS, 1.34 * sum(heights)), dpi=120, layout=layout)
         grid = figure.add_gridspec(rows, COLUMNS, height_ratios=heights)
         row = 0
         for kind, held in by_kind.items():
@@ -406,7 +409,9 @@ def panel(axes: Any, curve: Curve) -> None:
     name = curve.curve.split("/", 1)[1].replace("-seed", " s")
     axes.set_title(name if len(name) < 34 else name[:14] + ".." + name[-17:], fontsize=5.8, pad=2, loc="left")
     ceiling = "" if decision.state in (State.FLAT, State.TOO_EARLY) else f" {fitted.params['ceiling']:.2f}"
-    axes.text(0.98, 0.04, f"{decision.state}{ceiling}", transform=axes.transAxes, ha="right", fontsize=5.3, color=colour)
+    axes.text(
+        0.98, 0.04, f"{decision.state}{ceiling}", transform=axes.transAxes, ha="right", fontsize=5.3, color=colour
+    )
 
 
 def table() -> Iterator[str]:
@@ -429,22 +434,37 @@ def table() -> Iterator[str]:
         yield f"| {' | '.join(map(str, cells))} |"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("build").add_argument("raw", type=Path)
-    commands.add_parser("sheet")
-    commands.add_parser("reference")
-    asked = parser.parse_args()
-    if asked.command == "build":
-        write(all_curves(asked.raw))
-    elif asked.command == "reference":
-        text = json.dumps(reference(), indent=1)
-        ASSET.write_text(re.sub(r"\[[^\[\]]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text) + "\n")
-    else:
-        sheet(BANK / "sheet.png")
-        print(*table(), sep="\n")
+EXAMPLE = {"joint": "agentgym/textcraft/main-joint-gp1", "fixed": "agentgym/textcraft/main-fixed-gp1-cons"}
+STEPS = 20
+"""Steps whose mean is a row of the example."""
+
+
+def example() -> Iterator[str]:
+    """Yield the rows of the example: two arms of which the one that is ahead at first levels off lower."""
+    yield "recipe,step,hours,score"
+    curves = {curve.curve: curve for curve in load()}
+    for recipe, name in EXAMPLE.items():
+        compute, reward = curves[name].compute, curves[name].reward
+        for end in range(STEPS, len(reward) + 1, STEPS):
+            yield f"{recipe},{end},{compute[end - 1]:.3f},{np.mean(reward[end - STEPS : end]):.4f}"
+
+
+def run(*words: str) -> None:
+    match words:
+        case ("build", raw):
+            write(all_curves(Path(raw)))
+        case ("sheet",):
+            sheet(BANK / "sheet.png")
+        case ("table",):
+            print(*table(), sep="\n")
+        case ("reference",):
+            text = json.dumps(reference(), indent=1)
+            ASSET.write_text(re.sub(r"\[[^\[\]]*\]", lambda match: re.sub(r"\s+", " ", match[0]), text) + "\n")
+        case ("example",):
+            (ASSET.parent / "example_runs.csv").write_text("\n".join(example()) + "\n")
+        case _:
+            raise SystemExit(__doc__)
 
 
 if __name__ == "__main__":
-    main()
+    run(*sys.argv[1:])
