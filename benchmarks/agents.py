@@ -136,11 +136,12 @@ def by_run() -> Iterator[str]:
 
 def arms() -> Iterator[str]:
     """Each task's runs at the hours of its longest run, once from everything and once from the first quarter."""
-    yield "| task | from | runs | answer | P | expected loss | pairs: take, either, open |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| task | from | runs | answer | P | expected loss | pairs: take, either, open | ended highest |"
+    yield "|---|---|---|---|---|---|---|---|"
     for task in dict.fromkeys(curve.task for curve in runs()):
         held = [curve for curve in runs() if curve.task == task]
         end = max(max(curve.compute) for curve in held)
+        highest = max(held, key=reached).curve.split("/")[-1]
         for label, share in (("a quarter", 0.25), ("half", 0.5), ("all", 1.0)):
             fits = {curve.curve.split("/")[-1]: curve.fitted(share * max(curve.compute)) for curve in held}
             done = compare(fits, at=end)
@@ -152,7 +153,7 @@ def arms() -> Iterator[str]:
             loss = done.standings[0].loss
             yield (
                 f"| {task} | {label} | {len(fits)} | {words} {', '.join(done.chosen)} | {done.pick.probability:.2f} "
-                f"| {loss:.3f} | {counts} |"
+                f"| {loss:.3f} | {counts} | {highest} |"
             )
 
 

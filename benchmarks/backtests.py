@@ -1,7 +1,7 @@
 """How well the first part of published runs forecasts the rest, against a sigmoid by least squares.
 
     python benchmarks/backtests.py paper CURVES.csv     the points that arXiv 2510.13786 held out
-    python benchmarks/backtests.py qwen                 second halves of Qwen2.5 base models (docs/results/bank)
+    python benchmarks/backtests.py halves qwen2.5-base  second halves of the bank's curves of this name
 
 CURVES.csv has columns figure, series, kind (train, extended), gpu_hours and pass_rate. It was read off the figures
 of that paper and is not part of this repository.
@@ -45,13 +45,21 @@ def paper(path: Path) -> Iterator[Case]:
             yield Case(name=name, run=run, compute=later[:, 0], reward=later[:, 1])
 
 
-def qwen() -> Iterator[Case]:
+def halves(prefix: str) -> Iterator[Case]:
     for curve in load():
-        if curve.family == "qwen2.5-base":
+        if curve.curve.startswith(prefix):
             compute, reward = np.array(curve.compute), np.array(curve.reward)
             here = compute <= 0.5 * compute.max()
-            run = Run(compute=compute[here], reward=reward[here])
-            yield Case(name=curve.model, run=run, compute=compute[~here], reward=reward[~here])
+            run = Run(
+                compute=compute[here],
+                reward=reward[here],
+                start=curve.start,
+                start_sd=curve.start_sd,
+                num_samples=np.array(curve.num_samples)[here] if curve.num_samples else None,
+                is_bounded=curve.bounds is not None,
+            )
+            name = curve.curve.removeprefix(prefix).strip("/")
+            yield Case(name=name, run=run, compute=compute[~here], reward=reward[~here])
 
 
 def table(cases: list[Case]) -> Iterator[str]:
@@ -83,8 +91,8 @@ def run(*words: str) -> None:
     match words:
         case ("paper", path):
             print(*table([*paper(Path(path))]), sep="\n")
-        case ("qwen",):
-            print(*table([*qwen()]), sep="\n")
+        case ("halves", prefix):
+            print(*table([*halves(prefix)]), sep="\n")
         case _:
             raise SystemExit(__doc__)
 
