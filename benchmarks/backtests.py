@@ -1,6 +1,7 @@
 """How well the first part of published runs forecasts the rest, against a sigmoid by least squares.
 
     python benchmarks/backtests.py paper CURVES.csv     the points that arXiv 2510.13786 held out
+    python benchmarks/backtests.py draw PICTURE         the halves of Qwen2.5 base models
     python benchmarks/backtests.py halves qwen2.5-base  second halves of the bank's curves of this name
 
 CURVES.csv has columns figure, series, kind (train, extended), gpu_hours and pass_rate. It was read off the figures
@@ -17,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from bank import load
 from gate_fitters import LeastSquares, arguments
-from measured import FIRST_8B, START_8B
+from measured import DATA, FIRST_8B, START_8B
 from populations import Run
 
 from scalerl.curves import fit, score
@@ -32,6 +33,7 @@ class Case:
 
 
 def paper(path: Path) -> Iterator[Case]:
+    path = path if path.exists() else DATA / path.name
     points = defaultdict(list)
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
@@ -87,8 +89,33 @@ def table(cases: list[Case]) -> Iterator[str]:
     yield f"| **median / pooled** | {sum(number)} | {medians} |  | **{np.average(share, weights=number):.2f}** |"
 
 
+def draw(path: Path, prefix: str = "qwen2.5-base") -> None:
+    """Draw the second halves of curves with their forecasts from the first."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"font.size": 8, "axes.linewidth": 0.6}):
+        figure = Figure(figsize=(10.5, 4.6), dpi=140, layout="constrained")
+        axes = figure.subplots(2, 4).ravel()
+        for place, case in zip(axes, halves(prefix), strict=False):
+            fitted = fit(case.run.compute, case.run.reward, **arguments(case.run))
+            places = np.linspace(case.run.compute.min(), case.compute.max(), 100)
+            place.fill_between(places, *fitted.new_interval(places), color="#0072B2", alpha=0.13, linewidth=0)
+            place.plot(places, fitted.predict(places), color="#0072B2", linewidth=1.2)
+            place.plot(case.run.compute, case.run.reward, ".", color="black", markersize=3)
+            place.plot(case.compute, case.reward, "o", color="#D55E00", markersize=2.2, markerfacecolor="white")
+            place.set_title(case.name, loc="left", fontsize=8)
+            place.spines[["top", "right"]].set_visible(False)
+        axes[-1].axis("off")
+        figure.supxlabel("training FLOPs", fontsize=8)
+        figure.supylabel("pass@1", fontsize=8)
+        figure.savefig(path, facecolor="white")
+
+
 def run(*words: str) -> None:
     match words:
+        case ("draw", path):
+            draw(Path(path))
         case ("paper", path):
             print(*table([*paper(Path(path))]), sep="\n")
         case ("halves", prefix):

@@ -27,16 +27,21 @@ ON_PAGE = re.compile(
 
 def again(*pages: str) -> None:
     for page in map(Path, pages):
-        page.write_text(ON_PAGE.sub(lambda match: match["above"] + printed_by(match["command"]), page.read_text()))
+        page.write_text(ON_PAGE.sub(lambda match: match["above"] + anew(match), page.read_text()))
+
+
+def anew(match: re.Match[str]) -> str:
+    """Return what the command prints; what stands there where a file that it needs is not part of the repository."""
+    try:
+        return printed_by(match["command"])
+    except FileNotFoundError as error:
+        print(f"kept as it is, since {error.filename} is not here: {match['command']}", file=sys.stderr)
+        return match["printed"]
 
 
 def check(*pages: str) -> None:
-    old = [
-        f"{page}: {match['command']}"
-        for page in pages
-        for match in ON_PAGE.finditer(Path(page).read_text())
-        if printed_by(match["command"]).split() != match["printed"].split()
-    ]
+    matches = [(page, match) for page in pages for match in ON_PAGE.finditer(Path(page).read_text())]
+    old = [f"{page}: {match['command']}" for page, match in matches if anew(match).split() != match["printed"].split()]
     print(*old, sep="\n")
     raise SystemExit(bool(old))
 

@@ -282,6 +282,31 @@ def grid(path: str) -> None:
         print(f"| {lag:g} | {statistics.mean(lags):.1f} |", " | ".join(cells), "|")
 
 
+def lag_picture(path: str, target: str) -> None:
+    """Draw the rewards of every run over steps, a panel for each learning rate and a colour for each lag."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    runs = list(runs_of(path).values())
+    arms = [run[0]["arm"].removeprefix("lag").partition("-") for run in runs]
+    rates, lags = sorted({rate for *_, rate in arms}, key=float), sorted({lag for lag, *_ in arms}, key=float)
+    with matplotlib.rc_context({"font.size": 8}):
+        figure = Figure(figsize=(9.5, 3.0), dpi=140, layout="constrained")
+        for axes, rate in zip(figure.subplots(1, len(rates), sharey=True), rates, strict=True):
+            for run, (lag, _, own) in zip(runs, arms, strict=True):
+                if own == rate:
+                    steps, rewards = ([float(row[name]) for row in run] for name in ("step", "reward"))
+                    colour = ("#0072B2", "#009E73", "#E69F00", "#D55E00")[lags.index(lag)]
+                    label = f"lag {lag}" if run[0]["seed"] == "0" else None
+                    axes.plot(steps, rewards, color=colour, linewidth=1.2, label=label)
+            axes.set_title(f"learning rate {rate}", loc="left", fontsize=8)
+            axes.set_xlabel("step")
+            axes.spines[["top", "right"]].set_visible(False)
+        figure.axes[0].set_ylabel("reward")
+        figure.axes[0].legend(frameon=False, fontsize=7)
+        figure.savefig(target, facecolor="white")
+
+
 def thirds(rows: list[dict[str, str]], column: str = "reward") -> list[float]:
     """Return the means of three evaluations in a row."""
     values = [float(row[column]) for row in rows]
@@ -334,7 +359,8 @@ def run(name: str, *words: str) -> None:
 
 
 COMMANDS = {
-    each.__name__: each for each in (write, reach, arms, grid, column, kept, kinds, measured, seals, score, transferred)
+    each.__name__: each
+    for each in (write, reach, arms, grid, column, kept, kinds, measured, seals, score, transferred, lag_picture)
 }
 
 if __name__ == "__main__":
