@@ -57,6 +57,8 @@ def printed_by(command: str) -> str:
         lines = [line.rstrip() for line in printed.stdout.rstrip().splitlines() if not line.startswith("compute: ")]
         return "\n".join(["```text", *lines, "```"])
     script = importlib.import_module(Path(words[0]).stem)
+    if not hasattr(script, "run"):
+        return subprocess.run([sys.executable, *words], check=True, capture_output=True, text=True).stdout.rstrip()
     with contextlib.redirect_stdout(io.StringIO()) as out:
         script.run(*words[1:])
     return out.getvalue().rstrip()

@@ -293,7 +293,7 @@ def lag_picture(path: str, target: str) -> None:
     with matplotlib.rc_context({"font.size": 8}):
         figure = Figure(figsize=(9.5, 3.0), dpi=140, layout="constrained")
         for axes, rate in zip(figure.subplots(1, len(rates), sharey=True), rates, strict=True):
-            for run, (lag, _, own) in zip(runs, arms, strict=True):
+            for run, (lag, _, own) in sorted(zip(runs, arms, strict=True), key=lambda each: float(each[1][0])):
                 if own == rate:
                     steps, rewards = ([float(row[name]) for row in run] for name in ("step", "reward"))
                     colour = ("#0072B2", "#009E73", "#E69F00", "#D55E00")[lags.index(lag)]
