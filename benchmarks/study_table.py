@@ -8,37 +8,32 @@
     python benchmarks/study_table.py seals SEALED.jsonl.gz FOLDER TABLE.csv.gz [...]     sealed files as one
     python benchmarks/study_table.py score SEALED.jsonl.gz TABLE.csv.gz [...]
     python benchmarks/study_table.py transferred FORECAST.json TABLE.csv.gz:ARM
-    python benchmarks/study_table.py again docs/results/*.md              what commands on pages print, anew
     scalerl compare TABLE.csv.gz --x flops
 
 A row is an evaluation, with the arm and the seed of its run, pass@k where the correct answers of each problem are
 known, and a few metrics of the training step at which it was made.
 """
 
-import contextlib
 import csv
 import gzip
 import io
 import json
 import math
-import os
 import re
-import shlex
 import statistics
-import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from answers import kept, kinds, measured
 
-from scalerl import read, store
-from scalerl.curves.compare import Comparison, compare
-from scalerl.curves.decide import decide
+from scalerl import store
+from scalerl.curves import Answer, Comparison, Fit, State, compare, decide, fit
 from scalerl.joint.seal import SealScore, opened, score_sealed
+from scalerl.logs import Selection, read
 from scalerl.loop.evaluate import pass_at
 
 EVALUATION = (
@@ -61,12 +56,6 @@ TRAINING = (
 LAG = "training/rollout/lag_mean"
 SPENT = ("completions_per_group", "groups_per_batch")
 """What a step is spent on, of the recipe's pipeline."""
-ON_PAGE = re.compile(
-    r"(?P<above>^`(?P<command>(?:(?P<text>scalerl)|python benchmarks/study_table\.py) .*?)`.*\n\n)"
-    r"(?P<printed>(?(text)```text\n[\s\S]*?^```|\|.*(?:\n+\|.*)*))",
-    re.MULTILINE,
-)
-"""A command on a page, and what it prints: tables of this script, text of scalerl."""
 COLUMNS = (
     "arm",
     "seed",
@@ -170,38 +159,63 @@ def reach(path: str, base: str, *targets: str) -> None:
         print(f"| {name} |", " | ".join(", ".join(map(cell, runs)) for cell in cells.values()), "|")
 
 
+def fits_of(path: str, axis: str) -> dict[str, Fit]:
+    """Return the fit of every arm with all its seeds, and of every set where there are several."""
+    path, _, arms = path.partition(":")
+    several = any("/" in name for name in runs_of(path))
+    selection = Selection(x=axis, y="reward", by=("arm", "set") if several else ("arm",), seed="seed")
+    fits = {}
+    for series in read([path], selection):
+        key = dict(series.key)
+        if not arms or key["arm"] in arms.split(","):
+            fits["/".join(key.values())] = fit(
+                series.compute,
+                series.reward,
+                start=series.start,
+                start_sd=series.start_sd,
+                num_samples=series.num_samples,
+                run=series.run,
+                evaluation=series.evaluation,
+                bounds=series.bounds,
+            )
+    return fits
+
+
 def arms(path: str, base: str) -> None:
-    """Print every arm against the base, in FLOPs and in steps, as a Markdown table."""
+    """Print every arm against the base, in FLOPs and in steps, as a Markdown table.
+
+    The answers are at four times the compute, as `scalerl compare` gives them.
+    """
     found = by_arm(path)
-    by = ["arm", "set"] if any("/" in name for name in found) else "arm"
-    axes = {axis: read(path, x=axis, y="reward", by=by).fit().fits for axis in ("flops", "step")}
-    # Curves are named arm=10m where an arm's name might be a number.
-    fits = {axis: {name.replace("arm=", ""): curve for name, curve in fitted.items()} for axis, fitted in axes.items()}
-    print("| arm | to | A | B at a shared A, and the base's | FLOPs to a reward, ratio |", end="")
-    print(" steps to it, ratio | answer in FLOPs | in steps |\n" + "|---" * 8 + "|")
+    fits = {axis: fits_of(path, axis) for axis in ("flops", "step")}
+    print("| arm | to | A | P(A higher) | B at a shared A, and the base's | FLOPs to a reward, ratio |", end="")
+    print(" steps to it, ratio | in FLOPs | in steps |\n" + "|---" * 9 + "|")
     lines: list[tuple[float, list[str]]] = []
     for name, curve in fits["flops"].items():
         own = base + name.partition("/")[1] + name.partition("/")[2]
-        of_base = name == own
         decision = decide(curve)
-        state = "" if decision is None else f" ({decision.state})"
+        state = "" if decision is None or decision.state == State.LEVELLING_OFF else f", {decision.state}"
         cells = [
-            f"**{name}**" if of_base else name,
+            f"**{name}**" if name == own else name,
             ", ".join(f"{float(row['flops']):.2g}" for *_, row in found[name]),
             interval(curve.params["ceiling"], *curve.interval("ceiling")) + state,
         ]
-        if of_base:
-            lines.append((1.0, [*cells, "", "1", "1", "", ""]))
+        if name == own:
+            lines.append((1.0, [*cells, "", "", "1", "1", "", ""]))
             continue
         in_flops, in_steps = (compare({name: of[name], own: of[own]}) for of in fits.values())
         shared = [in_flops.shared_exponents.get(each) for each in (name, own)]
         exponents = "" if None in shared else ", ".join(interval(e.value, e.low, e.high) for e in shared if e)
         (ratio, first), (_, second) = map(needed, (in_flops, in_steps))
-        pairs = [each.pairs[0] for each in (in_flops, in_steps)]
-        answers = [str(pair.answer) + (f": {pair.winner}" if pair.winner else "") for pair in pairs]
-        lines.append((ratio, [*cells, exponents, first, second, *answers]))
+        higher = f"{in_flops.pairs[0].p_higher_ceiling:.2f}"
+        lines.append((ratio, [*cells, higher, exponents, first, second, answer(in_flops), answer(in_steps)]))
     for _, line in sorted(lines, key=lambda line: line[0]):
         print("|", " | ".join(line), "|")
+
+
+def answer(comparison: Comparison) -> str:
+    pair = comparison.pairs[0]
+    return f"take {pair.winner}" if pair.answer == Answer.TAKE else str(pair.answer)
 
 
 def needed(comparison: Comparison) -> tuple[float, str]:
@@ -268,6 +282,31 @@ def grid(path: str) -> None:
         print(f"| {lag:g} | {statistics.mean(lags):.1f} |", " | ".join(cells), "|")
 
 
+def lag_picture(path: str, target: str) -> None:
+    """Draw the rewards of every run over steps, a panel for each learning rate and a colour for each lag."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    runs = list(runs_of(path).values())
+    arms = [run[0]["arm"].removeprefix("lag").partition("-") for run in runs]
+    rates, lags = sorted({rate for *_, rate in arms}, key=float), sorted({lag for lag, *_ in arms}, key=float)
+    with matplotlib.rc_context({"font.size": 8}):
+        figure = Figure(figsize=(9.5, 3.0), dpi=140, layout="constrained")
+        for axes, rate in zip(figure.subplots(1, len(rates), sharey=True), rates, strict=True):
+            for run, (lag, _, own) in sorted(zip(runs, arms, strict=True), key=lambda each: float(each[1][0])):
+                if own == rate:
+                    steps, rewards = ([float(row[name]) for row in run] for name in ("step", "reward"))
+                    colour = ("#0072B2", "#009E73", "#E69F00", "#D55E00")[lags.index(lag)]
+                    label = f"lag {lag}" if run[0]["seed"] == "0" else None
+                    axes.plot(steps, rewards, color=colour, linewidth=1.2, label=label)
+            axes.set_title(f"learning rate {rate}", loc="left", fontsize=8)
+            axes.set_xlabel("step")
+            axes.spines[["top", "right"]].set_visible(False)
+        figure.axes[0].set_ylabel("reward")
+        figure.axes[0].legend(frameon=False, fontsize=7)
+        figure.savefig(target, facecolor="white")
+
+
 def thirds(rows: list[dict[str, str]], column: str = "reward") -> list[float]:
     """Return the means of three evaluations in a row."""
     values = [float(row[column]) for row in rows]
@@ -315,38 +354,13 @@ def transferred(forecast: str, table: str) -> None:
         print(f"| {at['compute']:.2g} | {cell} | {measured:.2f} | {held} |")
 
 
-def again(*pages: str) -> None:
-    """Run the commands that stand on pages, and put what they print in place of what is below them."""
-    for page in map(Path, pages):
-        page.write_text(ON_PAGE.sub(lambda found: found["above"] + printed_by(found["command"]), page.read_text()))
-
-
-def printed_by(command: str) -> str:
-    """Return what a command on a page prints, as the page has it."""
-    program, *words = shlex.split(command)
-    if program == "scalerl":
-        done = [sys.executable, "-m", "scalerl", *expanded(words)]
-        printed = subprocess.run(done, check=True, capture_output=True, text=True, env=os.environ | {"COLUMNS": "155"})
-        # Without the last line, which says how the log was read.
-        lines = [line.rstrip() for line in printed.stdout.rstrip().splitlines() if not line.startswith("compute: ")]
-        return "\n".join(["```text", *lines, "```"])
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        run(*words[1:])
-    return out.getvalue().rstrip()
-
-
 def run(name: str, *words: str) -> None:
-    COMMANDS[name](*expanded(words))
-
-
-def expanded(words: Sequence[str]) -> list[str]:
-    """Return the words as a shell has them."""
-    return [file for word in words for file in (sorted(map(str, Path().glob(word))) if "*" in word else [word])]
+    COMMANDS[name](*words)
 
 
 COMMANDS = {
     each.__name__: each
-    for each in (write, reach, arms, grid, column, kept, kinds, measured, seals, score, transferred, again)
+    for each in (write, reach, arms, grid, column, kept, kinds, measured, seals, score, transferred, lag_picture)
 }
 
 if __name__ == "__main__":
