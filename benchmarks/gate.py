@@ -169,24 +169,50 @@ def tasks(given: argparse.Namespace) -> Iterable[Task]:
 
 # Pairs ----------------------------------------------------------------------------------------------------------------
 
-AXES = ("ceiling", "efficiency")
 OUTCOMES = ("right", "wrong", "undecided")
+WORTH = 0.01
+"""A smaller difference at the budget does not matter."""
+FOLLOWED = ("carried-on", "paper")
+"""What the loss of following the tool is compared with: taking the one ahead now, and the paper's rule."""
 
 
-def outcome(decided: int, truth: int) -> str:
-    """Return what became of a decision; where neither is better, to decide for one is wrong."""
-    if decided == truth:
-        return "right"
-    return "undecided" if decided == 0 else "wrong"
+def outcome(decision: Decision, pair: Pair, is_measured: bool) -> str:
+    """Return what became of a decision.
+
+    To take the worse one, or either where the difference matters, is wrong; so is to take one of two measured runs that
+    are alike, or of two seeds of one recipe.
+    """
+    if decision.answer == "open":
+        return "undecided"
+    if decision.answer == "either":
+        return "right" if abs(pair.lead) < WORTH else "wrong"
+    if is_measured and pair.lead == 0:
+        return "wrong"
+    return "right" if decision.leader * pair.lead > -WORTH else "wrong"
 
 
-def measure_pair(task: tuple[str, str, Pair]) -> tuple[str, Pair, Decision | None]:
+def lost(decision: Decision, pair: Pair) -> float:
+    """Return the reward that is lost by following: the leader is taken, whatever the answer."""
+    return max(-decision.leader * pair.lead, 0.0) if decision.leader else abs(pair.lead) / 2
+
+
+def measure_pair(task: tuple[str, str, Pair]) -> dict[str, Any]:
     fitter, kind, pair = task
+    row: dict[str, Any] = {"pairs": kind, "num": 1, "raised": 0, "efficiency_right": 0, "efficiency_wrong": 0}
+    row |= dict.fromkeys(OUTCOMES, 0)
+    is_measured = kind.startswith(measured.SOURCES)
     try:
-        return kind, pair, find(fitter).pair(pair.first, pair.second)
+        decision = find(fitter).pair(pair.first, pair.second)
     except Exception:
         print(f"{kind}: {traceback.format_exc(limit=-2)}", file=sys.stderr, flush=True)
-        return kind, pair, None
+        return row | {"raised": 1}
+    row[outcome(decision, pair, is_measured)] += 1
+    if pair.efficiency is not None and decision.efficiency:
+        row["efficiency_right" if decision.efficiency == pair.efficiency else "efficiency_wrong"] += 1
+    if not is_measured:
+        row["loss"] = lost(decision, pair)
+        row |= {f"loss, {peer}": lost(find(peer).pair(pair.first, pair.second), pair) for peer in FOLLOWED}
+    return row
 
 
 def pair_tasks(given: argparse.Namespace) -> Iterable[tuple[str, str, Pair]]:
@@ -197,37 +223,28 @@ def pair_tasks(given: argparse.Namespace) -> Iterable[tuple[str, str, Pair]]:
     yield from ((given.fitter, kind, pair) for kind, pair in measured.pairs())
 
 
-def summarise_pairs(done: Iterable[tuple[str, Pair, Decision | None]]) -> list[dict[str, Any]]:
-    rows: dict[str, dict[str, Any]] = {}
-    for kind, pair, decision in done:
-        empty = {f"{axis}_{name}": 0 for axis in AXES for name in OUTCOMES}
-        row = rows.setdefault(kind, {"pairs": kind, "num": 0, "raised": 0, **empty})
-        row["num"] += 1
-        row["raised"] += decision is None
-        for axis in AXES:
-            if decision is not None and (truth := getattr(pair, axis)) is not None:
-                row[f"{axis}_{outcome(getattr(decision, axis), truth)}"] += 1
-    return list(rows.values())
-
-
-def total(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    sums: dict[str, Any] = {}
+def total(rows: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the sums of each kind of pairs, and of all."""
+    sums: dict[str, dict[str, Any]] = {}
     for row in rows:
-        sums |= {name: sums.get(name, 0) + value for name, value in row.items() if name != "pairs"}
-    return {**sums, "pairs": "all"}
+        for kind in (row["pairs"], "all"):
+            own = sums.setdefault(kind, {"pairs": kind})
+            own |= {name: own.get(name, 0) + value for name, value in row.items() if name != "pairs"}
+    return sums
 
 
 def show_pairs(rows: Sequence[dict[str, Any]], before: dict[str, dict[str, Any]]) -> None:
-    heads = [f"{axis} {name}" for axis in AXES for name in OUTCOMES]
+    sums = total(rows)
+    every = sums.pop("all")
+    heads = [*OUTCOMES, "efficiency right", "wrong", "mean loss", *(f"mean loss, {peer}" for peer in FOLLOWED)]
     print(f"\n| pairs | number | {' | '.join(heads)} |\n|{'---|' * (2 + len(heads))}")
-    for row in (*rows, total(rows)):
-        was = total(before.values()) if row["pairs"] == "all" and before else before.get(row["pairs"])
-        texts = []
-        for axis in AXES:
-            is_judged = any(row[f"{axis}_{name}"] for name in OUTCOMES)
-            for name in OUTCOMES:
-                now, old = row[f"{axis}_{name}"], None if was is None else was[f"{axis}_{name}"]
-                texts.append("" if not is_judged else f"{now}" if old is None else f"{old} to {now}")
+    for row in (*sums.values(), every):
+        was = before.get(row["pairs"])
+        num_simulated = sum(1 for each in rows if "loss" in each and row["pairs"] in (each["pairs"], "all"))
+        texts = [f"{row[name]}" if was is None else f"{was[name]} to {row[name]}" for name in OUTCOMES]
+        texts += [str(row["efficiency_right"]), str(row["efficiency_wrong"])]
+        for name in ("loss", *(f"loss, {peer}" for peer in FOLLOWED)):
+            texts.append(f"{row[name] / num_simulated:.4f}" if name in row else "")
         raised = f" ({row['raised']} raised)" if row["raised"] else ""
         print(f"| {row['pairs']} | {row['num']}{raised} | {' | '.join(texts)} |")
 
@@ -287,8 +304,8 @@ def error_of(row: dict[str, Any], column: str) -> float:
 COLUMNS = {
     "ceiling_covered": "ceiling covered",
     "ceiling_score": "ceiling score",
-    "ok": "ok",
-    "ok_covered": "covered of ok",
+    "ok": "levelling off",
+    "ok_covered": "covered of these",
     "new_covered": "new covered",
     "new_score": "new score",
     "flat": "flat",
@@ -425,8 +442,9 @@ def main() -> int:
             coming = (row for row in pool.map(measure, tasks(given)) if row["runs"])
             rows, num_missed = show(coming, {(row["population"], row["cut"]): row for row in before["rows"]})
         if given.pairs and not given.only:
-            pairs = summarise_pairs(pool.map(measure_pair, pair_tasks(given), chunksize=4))
-            show_pairs(pairs, {row["pairs"]: row for row in before["pairs"]})
+            pairs = list(pool.map(measure_pair, pair_tasks(given), chunksize=4))
+            show_pairs(pairs, {row["pairs"]: row for row in before["pairs"] if "right" in row})
+            pairs = list(total(pairs).values())
     if given.json:
         lines, more = (",\n".join(json.dumps(row) for row in each) for each in (rows, pairs))
         given.json.write_text(

@@ -33,13 +33,17 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """1: the first is better, -1: the second, 0: undecided."""
+    """What is decided between two recipes."""
 
-    ceiling: int
+    answer: str
+    """take, either or open."""
+    leader: int
+    """The one to take, or that leads: 1 is the first, -1 the second, 0 neither."""
     efficiency: int
+    """1: the first needs less compute, -1: the second, 0: not said."""
 
 
-UNDECIDED = Decision(ceiling=0, efficiency=0)
+UNDECIDED = Decision(answer="open", leader=0, efficiency=0)
 
 
 class Fitter(Protocol):
@@ -84,14 +88,12 @@ class Old:
 
         pair = compare({"first": self.curve(first), "second": self.curve(second)}).pairs[0]
         sign = {"first": 1, "second": -1, None: 0}[pair.winner]
-        return Decision(
-            ceiling=sign if pair.kind == "higher_ceiling" else 0,
-            efficiency=sign if pair.kind == "more_efficient" else 0,
-        )
+        is_ceiling = pair.kind == "higher_ceiling"
+        return Decision(answer="take" if is_ceiling else "open", leader=sign, efficiency=0 if is_ceiling else sign)
 
 
 class New:
-    """Verdicts of `scalerl.curves` of this tree."""
+    """Decisions of `scalerl.curves` of this tree. What is "known" is the ceiling of a run that levels off."""
 
     def curve(self, run: Run) -> Any:
         from scalerl.curves import fit
@@ -99,28 +101,51 @@ class New:
         return fit(run.compute, run.reward, **arguments(run))
 
     def fit(self, run: Run) -> Judged:
-        from scalerl.curves import Verdict
+        from scalerl.curves import State, decide
 
         curve = self.curve(run)
         low, high = curve.interval("ceiling")
+        decision = decide(curve, run.worth)
+        assert decision is not None
         return Judged(
             ceiling_low=low,
             ceiling_high=high,
-            is_known=curve.verdict == Verdict.KNOWN,
-            is_flat=curve.verdict == Verdict.FLAT,
-            is_fallen=curve.verdict == Verdict.FALLEN,
+            is_known=decision.state == State.LEVELLING_OFF,
+            # Too few points to call a run flat in which no rise is seen.
+            is_flat=decision.state in (State.FLAT, State.TOO_EARLY),
+            is_fallen=decision.state == State.PAST_PEAK,
             new=curve.new_interval,
         )
 
     def pair(self, first: Run, second: Run) -> Decision:
-        from scalerl.curves import PairKind, compare
+        from scalerl.curves import compare
 
-        pair = compare({"first": self.curve(first), "second": self.curve(second)}).pairs[0]
-        sign = {"first": 1, "second": -1, None: 0}[pair.winner]
+        done = compare({"first": self.curve(first), "second": self.curve(second)})
+        pair = done.pairs[0]
+        cheaper = 0.5 if pair.target is None else pair.target.p_less
         return Decision(
-            ceiling=sign if pair.kind in (PairKind.HIGHER_CEILING, PairKind.AHEAD) else 0,
-            efficiency=sign if pair.kind == PairKind.MORE_EFFICIENT else 0,
+            answer="open" if pair.answer is None else str(pair.answer),
+            leader=1 if done.chosen[0] == "first" else -1,
+            efficiency=1 if cheaper >= 0.9 else -1 if cheaper <= 0.1 else 0,
         )
+
+
+class Paper:
+    """The paper's own fit and rule for pairs (arXiv 2510.13786, A.5)."""
+
+    def fit(self, run: Run) -> Judged:
+        raise NotImplementedError("the paper's procedure has no intervals")
+
+    def pair(self, first: Run, second: Run) -> Decision:
+        from scalerl.curves import compare_by_paper, fit
+
+        fits = {
+            name: fit(run.compute, run.reward, start=run.start, method="paper")
+            for name, run in (("first", first), ("second", second))
+        }
+        [pair] = compare_by_paper(fits).pairs
+        sign = {"first": 1, "second": -1, None: 0}[pair.winner]
+        return Decision(answer="take", leader=sign, efficiency=sign)
 
 
 class LeastSquares:
@@ -171,8 +196,7 @@ class CarriedOn:
     """The mean of the last quarter, with its scatter, holds for ever."""
 
     def fit(self, run: Run) -> Judged:
-        order = np.argsort(run.compute, kind="stable")
-        last = run.reward[order][-max(len(order) // 4, 3) :]
+        last = self.last(run)
         middle, sd = float(last.mean()), float(last.std(ddof=1))
 
         def new(compute: Array) -> tuple[Array, Array]:
@@ -182,7 +206,13 @@ class CarriedOn:
         return said(middle, sd, new)
 
     def pair(self, first: Run, second: Run) -> Decision:
-        return UNDECIDED
+        """Take the one that is ahead now."""
+        ends = [float(np.mean(self.last(run))) for run in (first, second)]
+        return Decision(answer="take", leader=1 if ends[0] >= ends[1] else -1, efficiency=0)
+
+    def last(self, run: Run) -> Array:
+        order = np.argsort(run.compute, kind="stable")
+        return run.reward[order][-max(len(order) // 4, 3) :]
 
 
 def said(ceiling: float, sd: float, new: Callable[[Array], tuple[Array, Array]]) -> Judged:
@@ -196,7 +226,9 @@ def one_range_around(reward: Array) -> tuple[float, float]:
     return float(reward.min()) - width, float(reward.max()) + width
 
 
-FITTERS: dict[str, type] = {"old": Old, "new": New, "least-squares": LeastSquares, "carried-on": CarriedOn}
+FITTERS: dict[str, type] = {
+    "old": Old, "new": New, "paper": Paper, "least-squares": LeastSquares, "carried-on": CarriedOn
+}  # fmt: skip
 
 
 def find(name: str) -> Fitter:

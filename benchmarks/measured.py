@@ -267,8 +267,8 @@ def together(runs: Sequence[Run]) -> Run:
     )
 
 
-def compared(first: Run, second: Run) -> tuple[str, int] | None:
-    """Return "clear" with the sign of the late difference, or "alike"; None where neither can be said.
+def compared(first: Run, second: Run) -> tuple[str, float] | None:
+    """Return "clear" with the late difference, or "alike"; None where neither can be said.
 
     It is clear where the last quarter of the common compute and the last quarter of each run say the same.
     """
@@ -281,8 +281,8 @@ def compared(first: Run, second: Run) -> tuple[str, int] | None:
         (one, one_error), (two, two_error) = (late_mean(run, 0.75, end) for run, end in parts)
         signs.append((one - two) / max(float(np.hypot(one_error, two_error)), 1e-9))
     if min(signs) > CLEAR or max(signs) < -CLEAR:
-        return "clear", int(np.sign(signs[0]))
-    return ("alike", 0) if max(map(abs, signs)) < ALIKE else None
+        return "clear", float(one - two)
+    return ("alike", 0.0) if max(map(abs, signs)) < ALIKE else None
 
 
 def pairs() -> Iterator[tuple[str, Pair]]:
@@ -291,9 +291,8 @@ def pairs() -> Iterator[tuple[str, Pair]]:
         for first, second in combinations(map(together, arms.values()), 2):
             found = compared(first, second)
             if found is not None:
-                kind, sign = found
-                efficiency = sign if kind == "clear" else None
-                yield f"{source}, {kind}", Pair(first=first, second=second, ceiling=sign, efficiency=efficiency)
+                kind, lead = found
+                yield f"{source}, {kind}", Pair(first=first, second=second, lead=lead, efficiency=None)
         for runs in arms.values():
             for first, second in combinations(runs, 2):
-                yield f"{source}, two seeds", Pair(first=first, second=second, ceiling=0, efficiency=None)
+                yield f"{source}, two seeds", Pair(first=first, second=second, lead=0.0, efficiency=None)

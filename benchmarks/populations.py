@@ -34,6 +34,8 @@ class Run:
     """Which seed of the recipe each evaluation belongs to; None: one run."""
     is_bounded: bool = True
     """Whether rewards lie between 0 and 1."""
+    worth: float | None = None
+    """The smallest difference that matters to whoever looks; None: the default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,7 +300,7 @@ def levelled(rng: np.random.Generator, drop: float = 0.0, is_sudden: bool = Fals
     begins = float(compute[int(rng.uniform(0.4, 0.75) * num)]) / reach
     rho, answers = rng.choice([0.0, 0.5]), int(rng.choice([256, 1024, 3072]))
     has_counts, stops = bool(rng.integers(2)), bool(rng.integers(2))
-    spent = np.minimum(compute, begins * reach) if drop else compute
+    spent, error = np.minimum(compute, begins * reach) if drop else compute, 0.0
     shape = sigmoid(spent, exponent)
     curve = start + gain * shape
     if has_counts:
@@ -329,6 +331,8 @@ def levelled(rng: np.random.Generator, drop: float = 0.0, is_sudden: bool = Fals
         start=start if rng.integers(2) else None,
         start_sd=0.0,
         num_samples=np.full(num, answers) if has_counts else None,
+        # A quarter of the fall matters.
+        worth=min(0.01, drop * error / 4) if drop else None,
     )
     if not drop:
         return Case(run=run, later_compute=compute, later_reward=reward, ceiling=start + gain)
@@ -380,26 +384,26 @@ def cases(name: str, cut: str, num: int) -> Iterator[Case]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two recipes, and which is better: 1 the first, -1 the second, 0 neither; None: not judged."""
+    """Two recipes, and how much better the first is."""
 
     first: Run
     second: Run
-    ceiling: int | None
+    lead: float
+    """At the budget, four times the larger compute; of measured runs, late in the run. 0: they are alike."""
     efficiency: int | None
+    """1: the first needs less compute, -1: the second, 0: neither; None: not judged."""
 
     def swapped(self) -> "Pair":
-        return Pair(
-            first=self.second,
-            second=self.first,
-            ceiling=None if self.ceiling is None else -self.ceiling,
-            efficiency=None if self.efficiency is None else -self.efficiency,
-        )
+        efficiency = None if self.efficiency is None else -self.efficiency
+        return Pair(first=self.second, second=self.first, lead=-self.lead, efficiency=efficiency)
 
 
 MARGIN = 0.02
 """What the paper takes for a difference between ceilings."""
 RUN_SD = 0.01
 """Spread of the ceiling between runs of a recipe."""
+BUDGET = 4.0
+"""Times the larger compute at which recipes are compared. A run that collapsed has its best checkpoint there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,15 +419,20 @@ class Side:
     drop: float = 0.0
 
 
-def draw_pair(rng: np.random.Generator, sides: tuple[Side, Side], drift: bool, ceiling: int, efficiency: int) -> Pair:
+def draw_pair(rng: np.random.Generator, sides: tuple[Side, Side], drift: bool, efficiency: int) -> Pair:
     """Return two runs measured alike from one start; the better one is the first in every second pair."""
     start, gain, reach = rng.uniform(0.1, 0.4), rng.uniform(0.15, 0.4), rng.uniform(3, 8)
     exponent, num = log_uniform(rng, 1.3, 3.0), int(log_uniform(rng, 20, 80))
     answers, sd = int(rng.choice([0, 1024])), log_uniform(rng, 0.004, 0.015)
-    runs = []
+    runs, values = [], []
     for side in sides:
+        true_gain = 0.0 if side.is_flat else gain + MARGIN * side.higher
+        best = 0.5 if side.drop else BUDGET
+        values.append(
+            start + true_gain * float(sigmoid(np.array(best * reach), side.exponent or exponent, side.midpoint))
+        )
         compute = np.linspace(reach / num, reach, num)[: int(side.length * num)]
-        risen = 0.0 if side.is_flat else gain + MARGIN * side.higher + RUN_SD * rng.normal()
+        risen = 0.0 if side.is_flat else true_gain + RUN_SD * rng.normal()
         curve = start + risen * sigmoid(compute, side.exponent or exponent, side.midpoint)
         curve = curve - side.drop * np.clip(compute / reach - 0.5, 0, 0.2) / 0.2
         if drift:
@@ -432,27 +441,27 @@ def draw_pair(rng: np.random.Generator, sides: tuple[Side, Side], drift: bool, c
         reward = rng.binomial(answers, curve) / answers if answers else curve + sd * rng.standard_normal(len(curve))
         counts = np.full(len(compute), answers) if answers else None
         runs.append(Run(compute=compute, reward=np.clip(reward, 0, 1), start=start, start_sd=0.0, num_samples=counts))
-    pair = Pair(first=runs[0], second=runs[1], ceiling=ceiling, efficiency=efficiency)
+    pair = Pair(first=runs[0], second=runs[1], lead=values[0] - values[1], efficiency=efficiency)
     return pair.swapped() if rng.integers(2) else pair
 
 
 EQUAL = Side()
-PAIRS: dict[str, tuple[Side, Side, int, int]] = {
-    "equal": (EQUAL, EQUAL, 0, 0),
-    "higher by 1.5 margins": (Side(higher=1.5), EQUAL, 1, 1),
-    "higher by 3 margins": (Side(higher=3), EQUAL, 1, 1),
-    "higher by 6 margins": (Side(higher=6), EQUAL, 1, 1),
-    "exponent 2.6 against 1.5": (Side(exponent=2.6), Side(exponent=1.5), 0, 1),
-    "midpoint twice as early": (EQUAL, Side(midpoint=2.0), 0, 1),
-    "equal, one half as long": (EQUAL, Side(length=0.5), 0, 0),
-    "higher by 6 margins, half as long": (Side(higher=6, length=0.5), EQUAL, 1, 1),
-    "rising against flat": (EQUAL, Side(is_flat=True), 1, 1),
-    "rising against collapsed": (EQUAL, Side(drop=0.15), 1, 1),
+PAIRS: dict[str, tuple[Side, Side, int]] = {
+    "equal": (EQUAL, EQUAL, 0),
+    "higher by 1.5 margins": (Side(higher=1.5), EQUAL, 1),
+    "higher by 3 margins": (Side(higher=3), EQUAL, 1),
+    "higher by 6 margins": (Side(higher=6), EQUAL, 1),
+    "exponent 2.6 against 1.5": (Side(exponent=2.6), Side(exponent=1.5), 1),
+    "midpoint twice as early": (EQUAL, Side(midpoint=2.0), 1),
+    "equal, one half as long": (EQUAL, Side(length=0.5), 0),
+    "higher by 6 margins, half as long": (Side(higher=6, length=0.5), EQUAL, 1),
+    "rising against flat": (EQUAL, Side(is_flat=True), 1),
+    "rising against collapsed": (EQUAL, Side(drop=0.15), 1),
 }
-"""The first of each is the better one: sides, and the truth of ceiling and efficiency."""
+"""The first of each is the better one: sides, and whether it needs less compute."""
 
 
 def pairs(name: str, drift: bool, num: int) -> Iterator[Pair]:
-    first, second, ceiling, efficiency = PAIRS[name]
+    first, second, efficiency = PAIRS[name]
     for seed in range(num):
-        yield draw_pair(generator(f"{name}, {drift}", seed), (first, second), drift, ceiling, efficiency)
+        yield draw_pair(generator(f"{name}, {drift}", seed), (first, second), drift, efficiency)

@@ -4,46 +4,36 @@
     python benchmarks/study_table.py reach TABLE.csv.gz[:ARM,ARM] BASE 0.8     FLOPs to these rewards
     python benchmarks/study_table.py arms TABLE.csv.gz BASE              each arm against the base
     python benchmarks/study_table.py grid TABLE.csv.gz                   best and last reward by lag and learning rate
-    python benchmarks/study_table.py factors TABLE.csv.gz BASE 0.8       effects of a full design, and whether they add
-    python benchmarks/study_table.py pairs TABLE.csv.gz BASE             ceilings and verdicts of one, two and all seeds
     python benchmarks/study_table.py column TABLE.csv.gz NAME            first, largest and last values, by run
     python benchmarks/study_table.py seals SEALED.jsonl.gz FOLDER TABLE.csv.gz [...]     sealed files as one
     python benchmarks/study_table.py score SEALED.jsonl.gz TABLE.csv.gz [...]
     python benchmarks/study_table.py transferred FORECAST.json TABLE.csv.gz:ARM
-    python benchmarks/study_table.py again docs/results/*.md              what commands on pages print, anew
     scalerl compare TABLE.csv.gz --x flops
 
 A row is an evaluation, with the arm and the seed of its run, pass@k where the correct answers of each problem are
 known, and a few metrics of the training step at which it was made.
 """
 
-import contextlib
 import csv
 import gzip
 import io
-import itertools
 import json
 import math
-import os
 import re
-import shlex
 import statistics
-import subprocess
 import sys
-import tempfile
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.stats
 from answers import kept, kinds, measured
 
-from scalerl import read, store
-from scalerl.curves.compare import Comparison, compare
-from scalerl.curves.notes import Verdict
+from scalerl import store
+from scalerl.curves import Answer, Comparison, Fit, State, compare, decide, fit
 from scalerl.joint.seal import SealScore, opened, score_sealed
+from scalerl.logs import Selection, read
 from scalerl.loop.evaluate import pass_at
 
 EVALUATION = (
@@ -69,12 +59,6 @@ TRAINING = (
 LAG = "training/rollout/lag_mean"
 SPENT = ("completions_per_group", "groups_per_batch")
 """What a step is spent on, of the recipe's pipeline."""
-ON_PAGE = re.compile(
-    r"(?P<above>^`(?P<command>(?:(?P<text>scalerl)|python benchmarks/study_table\.py) .*?)`.*\n\n)"
-    r"(?P<printed>(?(text)```text\n[\s\S]*?^```|\|.*(?:\n+\|.*)*))",
-    re.MULTILINE,
-)
-"""A command on a page, and what it prints: tables of this script, text of scalerl."""
 COLUMNS = (
     "arm",
     "seed",
@@ -178,125 +162,63 @@ def reach(path: str, base: str, *targets: str) -> None:
         print(f"| {name} |", " | ".join(", ".join(map(cell, runs)) for cell in cells.values()), "|")
 
 
+def fits_of(path: str, axis: str) -> dict[str, Fit]:
+    """Return the fit of every arm with all its seeds, and of every set where there are several."""
+    path, _, arms = path.partition(":")
+    several = any("/" in name for name in runs_of(path))
+    selection = Selection(x=axis, y="reward", by=("arm", "set") if several else ("arm",), seed="seed")
+    fits = {}
+    for series in read([path], selection):
+        key = dict(series.key)
+        if not arms or key["arm"] in arms.split(","):
+            fits["/".join(key.values())] = fit(
+                series.compute,
+                series.reward,
+                start=series.start,
+                start_sd=series.start_sd,
+                num_samples=series.num_samples,
+                run=series.run,
+                evaluation=series.evaluation,
+                bounds=series.bounds,
+            )
+    return fits
+
+
 def arms(path: str, base: str) -> None:
-    """Print every arm against the base, in FLOPs and in steps, as a Markdown table."""
+    """Print every arm against the base, in FLOPs and in steps, as a Markdown table.
+
+    The answers are at four times the compute, as `scalerl compare` gives them.
+    """
     found = by_arm(path)
-    by = ["arm", "set"] if any("/" in name for name in found) else "arm"
-    axes = {axis: read(path, x=axis, y="reward", by=by).fit().fits for axis in ("flops", "step")}
-    # Curves are named arm=10m where an arm's name might be a number.
-    fits = {axis: {name.replace("arm=", ""): curve for name, curve in fitted.items()} for axis, fitted in axes.items()}
-    print("| arm | to | A | B at a shared A, and the base's | FLOPs to a reward, ratio |", end="")
-    print(" steps to it, ratio | verdict in FLOPs | in steps |\n" + "|---" * 8 + "|")
+    fits = {axis: fits_of(path, axis) for axis in ("flops", "step")}
+    print("| arm | to | A | P(A higher) | B at a shared A, and the base's | FLOPs to a reward, ratio |", end="")
+    print(" steps to it, ratio | in FLOPs | in steps |\n" + "|---" * 9 + "|")
     lines: list[tuple[float, list[str]]] = []
     for name, curve in fits["flops"].items():
         own = base + name.partition("/")[1] + name.partition("/")[2]
-        of_base = name == own
-        unknown = "" if curve.verdict == Verdict.KNOWN else f" ({curve.verdict.name.lower().replace('_', ' ')})"
+        decision = decide(curve)
+        state = "" if decision is None or decision.state == State.LEVELLING_OFF else f", {decision.state}"
         cells = [
-            f"**{name}**" if of_base else name,
+            f"**{name}**" if name == own else name,
             ", ".join(f"{float(row['flops']):.2g}" for *_, row in found[name]),
-            interval(curve.params["ceiling"], *curve.interval("ceiling")) + unknown,
+            interval(curve.params["ceiling"], *curve.interval("ceiling")) + state,
         ]
-        if of_base:
-            lines.append((1.0, [*cells, "", "1", "1", "", ""]))
+        if name == own:
+            lines.append((1.0, [*cells, "", "", "1", "1", "", ""]))
             continue
         in_flops, in_steps = (compare({name: of[name], own: of[own]}) for of in fits.values())
         shared = [in_flops.shared_exponents.get(each) for each in (name, own)]
         exponents = "" if None in shared else ", ".join(interval(e.value, e.low, e.high) for e in shared if e)
         (ratio, first), (_, second) = map(needed, (in_flops, in_steps))
-        pairs = [each.pairs[0] for each in (in_flops, in_steps)]
-        verdicts = [pair.kind.replace("_", " ") + (f": {pair.winner}" if pair.winner else "") for pair in pairs]
-        lines.append((ratio, [*cells, exponents, first, second, *verdicts]))
+        higher = f"{in_flops.pairs[0].p_higher_ceiling:.2f}"
+        lines.append((ratio, [*cells, higher, exponents, first, second, answer(in_flops), answer(in_steps)]))
     for _, line in sorted(lines, key=lambda line: line[0]):
         print("|", " | ".join(line), "|")
 
 
-def factors(path: str, base: str, target: str) -> None:
-    """Print what each factor of a full design multiplies the FLOPs to a reward by, and each pair and triple of them.
-
-    Arms are named LEVEL-LEVEL-LEVEL, and every factor has two levels. 90 % intervals, from seeds of the same arm.
-    """
-    runs = {tuple(arm.split("-")): runs for arm, runs in by_arm(path).items()}
-    logs = {arm: [math.log(crossing(rows, float(target))) for rows in seeds] for arm, seeds in runs.items()}
-    own = base.split("-")
-    levels = [(level, next(arm[place] for arm in logs if arm[place] != level)) for place, level in enumerate(own)]
-    num = sum(map(len, logs.values()))
-    within = sum(statistics.variance(each) * (len(each) - 1) for each in logs.values()) / (num - len(logs))
-    error = float(scipy.stats.t.ppf(0.95, num - len(logs))) * 2 * math.sqrt(within / num)
-    print(f"| what | FLOPs to {target}, ratio |\n|---|---|")
-    for size in range(1, len(levels) + 1):
-        for chosen in itertools.combinations(range(len(levels)), size):
-            signs = {arm: math.prod(-1 if arm[place] == levels[place][0] else 1 for place in chosen) for arm in logs}
-            effect = 2 * sum(signs[arm] * value for arm, each in logs.items() for value in each) / num
-            names = [f"{levels[place][1]} for {levels[place][0]}" for place in chosen]
-            cell = interval(*map(math.exp, (effect, effect - error, effect + error)))
-            print(f"| {names[0] if size == 1 else 'beyond their product: ' + ', '.join(names)} | {cell} |")
-    print(f"| a seed, one standard deviation | {math.exp(within**0.5):.2f} |")
-
-
-def crossing(rows: list[dict[str, str]], target: float) -> float:
-    """Return the FLOPs at which the mean of three evaluations crosses a reward, between two of them."""
-    means, flops = thirds(rows), [math.log(float(row["flops"])) for row in rows[1:] if float(row["flops"])]
-    place = next((place for place, mean in enumerate(means) if mean >= target), None)
-    if place is None:
-        return math.inf
-    share = 1.0 if place == 0 else (target - means[place - 1]) / (means[place] - means[place - 1])
-    return math.exp(flops[place] if place == 0 else flops[place - 1] + share * (flops[place] - flops[place - 1]))
-
-
-def pairs(path: str, base: str) -> None:
-    """Print ceilings by one, two and all seeds of every arm, and how often two seeds decide as all do."""
-    found = by_arm(path)
-    subsets = {
-        (arm, chosen): [row for place in chosen for row in runs[place]]
-        for arm, runs in found.items()
-        for size in (1, 2, len(runs))
-        for chosen in itertools.combinations(range(len(runs)), size)
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        table = Path(folder) / "subsets.csv"
-        with table.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(("which", "seed", "step", "flops", "reward", "num_samples"))
-            for (arm, chosen), rows in subsets.items():
-                which = f"{arm}:{'+'.join(map(str, chosen))}"
-                writer.writerows(
-                    (which, *(row[key] for key in ("seed", "step", "flops", "reward", "num_samples"))) for row in rows
-                )
-        fits = read(str(table), x="flops", y="reward", by="which").fit().fits
-    fitted = {key: fits[f"{key[0]}:{'+'.join(map(str, key[1]))}"] for key in subsets}
-    print("| arm | seeds | A: least, median, most | B: least, median, most | width of A's interval |")
-    print("|---|---|---|---|---|")
-    for arm, runs in found.items():
-        for size in (1, 2, len(runs)):
-            mine = [curve for (name, chosen), curve in fitted.items() if name == arm and len(chosen) == size]
-            cells = [
-                ", ".join(f"{value:.2f}" for value in (min(values), statistics.median(values), max(values)))
-                for values in ([curve.params[key] for curve in mine] for key in ("ceiling", "exponent"))
-            ]
-            width = statistics.median(high - low for low, high in (curve.interval("ceiling") for curve in mine))
-            print(f"| {arm} | {size} | {cells[0]} | {cells[1]} | {width:.2f} |")
-    print("\n| verdicts | " + " | ".join(f"of {size}" for size in ("two seeds each", "all")) + " |\n|---|---|---|")
-    for arm in found:
-        if arm == base:
-            continue
-        counts = [
-            Counter(
-                decided(fitted[arm, mine], fitted[base, theirs])
-                for mine, theirs in itertools.product(
-                    itertools.combinations(range(len(found[arm])), size[0]),
-                    itertools.combinations(range(len(found[base])), size[1]),
-                )
-            )
-            for size in ((2, 2), (len(found[arm]), len(found[base])))
-        ]
-        cells = [", ".join(f"{kind} {num}" for kind, num in each.most_common()) for each in counts]
-        print(f"| {arm} against {base} | {cells[0]} | {cells[1]} |")
-
-
-def decided(arm: Any, base: Any) -> str:
-    pair = compare({"arm": arm, "base": base}).pairs[0]
-    return pair.kind.replace("_", " ") + (f": {pair.winner}" if pair.winner else "")
+def answer(comparison: Comparison) -> str:
+    pair = comparison.pairs[0]
+    return f"take {pair.winner}" if pair.answer == Answer.TAKE else str(pair.answer)
 
 
 def needed(comparison: Comparison) -> tuple[float, str]:
@@ -363,6 +285,31 @@ def grid(path: str) -> None:
         print(f"| {lag:g} | {statistics.mean(lags):.1f} |", " | ".join(cells), "|")
 
 
+def lag_picture(path: str, target: str) -> None:
+    """Draw the rewards of every run over steps, a panel for each learning rate and a colour for each lag."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    runs = list(runs_of(path).values())
+    arms = [run[0]["arm"].removeprefix("lag").partition("-") for run in runs]
+    rates, lags = sorted({rate for *_, rate in arms}, key=float), sorted({lag for lag, *_ in arms}, key=float)
+    with matplotlib.rc_context({"font.size": 8}):
+        figure = Figure(figsize=(9.5, 3.0), dpi=140, layout="constrained")
+        for axes, rate in zip(figure.subplots(1, len(rates), sharey=True), rates, strict=True):
+            for run, (lag, _, own) in sorted(zip(runs, arms, strict=True), key=lambda each: float(each[1][0])):
+                if own == rate:
+                    steps, rewards = ([float(row[name]) for row in run] for name in ("step", "reward"))
+                    colour = ("#0072B2", "#009E73", "#E69F00", "#D55E00")[lags.index(lag)]
+                    label = f"lag {lag}" if run[0]["seed"] == "0" else None
+                    axes.plot(steps, rewards, color=colour, linewidth=1.2, label=label)
+            axes.set_title(f"learning rate {rate}", loc="left", fontsize=8)
+            axes.set_xlabel("step")
+            axes.spines[["top", "right"]].set_visible(False)
+        figure.axes[0].set_ylabel("reward")
+        figure.axes[0].legend(frameon=False, fontsize=7)
+        figure.savefig(target, facecolor="white")
+
+
 def thirds(rows: list[dict[str, str]], column: str = "reward") -> list[float]:
     """Return the means of three evaluations in a row."""
     values = [float(row[column]) for row in rows]
@@ -410,40 +357,13 @@ def transferred(forecast: str, table: str) -> None:
         print(f"| {at['compute']:.2g} | {cell} | {measured:.2f} | {held} |")
 
 
-def again(*pages: str) -> None:
-    """Run the commands that stand on pages, and put what they print in place of what is below them."""
-    for page in map(Path, pages):
-        page.write_text(ON_PAGE.sub(lambda found: found["above"] + printed_by(found["command"]), page.read_text()))
-
-
-def printed_by(command: str) -> str:
-    """Return what a command on a page prints, as the page has it."""
-    program, *words = shlex.split(command)
-    if program == "scalerl":
-        done = [sys.executable, "-m", "scalerl", *expanded(words)]
-        printed = subprocess.run(done, check=True, capture_output=True, text=True, env=os.environ | {"COLUMNS": "155"})
-        # Without the last line, which says how the log was read.
-        lines = [line.rstrip() for line in printed.stdout.rstrip().splitlines() if not line.startswith("compute: ")]
-        return "\n".join(["```text", *lines, "```"])
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        run(*words[1:])
-    return out.getvalue().rstrip()
-
-
 def run(name: str, *words: str) -> None:
-    COMMANDS[name](*expanded(words))
-
-
-def expanded(words: Sequence[str]) -> list[str]:
-    """Return the words as a shell has them."""
-    return [file for word in words for file in (sorted(map(str, Path().glob(word))) if "*" in word else [word])]
+    COMMANDS[name](*words)
 
 
 COMMANDS = {
     each.__name__: each
-    for each in (
-        *(write, reach, arms, factors, pairs, grid, column, kept, kinds, measured, seals, score, transferred, again),
-    )
+    for each in (write, reach, arms, grid, column, kept, kinds, measured, seals, score, transferred, lag_picture)
 }
 
 if __name__ == "__main__":

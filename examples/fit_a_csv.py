@@ -6,5 +6,5 @@ from importlib.resources import files
 import scalerl
 
 path = sys.argv[1] if len(sys.argv) > 1 else str(files("scalerl") / "assets" / "example_runs.csv")
-runs = scalerl.read(path, x="gpu_hours", y="pass_rate", by="recipe")
-print(runs.fit(), runs.compare(), runs.forecast(at=40_000), sep="\n\n")
+runs = scalerl.read(path, by="recipe")
+print(runs.fit(), runs.compare(), runs.forecast(at=100), sep="\n\n")

@@ -44,7 +44,8 @@ def main() -> None:
     print(f"correct: {first['reward']:.3f} before training, {last['reward']:.3f} after {last['step']} steps")
     print(f"mean value of the grader: {first['score']:.3f} before, {last['score']:.3f} after")
     fit = scalerl.fit_run(folder)
-    print(f"curve: {fit.verdict}; ceiling {fit.params.get('ceiling')}, 90 % interval {fit.interval('ceiling')}")
+    decision = scalerl.decide(fit)
+    print(f"curve: {decision.state}, {decision.action}; ceiling {fit.params['ceiling']:.3f}")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from scalerl.config import load_recipe
 from scalerl.errors import ExtraError, GraderError, InputError, RecipeError
 from scalerl.import_path import import_function, is_local, path_of
 
-FUNCTIONS = ("read", "train", "evaluate", "sft", "export", "fit_run", "load_recipe")
+FUNCTIONS = ("read", "train", "evaluate", "sft", "export", "fit_run", "load_recipe", "decide", "compare")
 SMALL = {
     "pipeline": {"groups_per_batch": 2, "completions_per_group": 2, "max_lag": 1},
     "length": {"thinking_min": 6, "thinking_max": 8},
@@ -39,6 +39,7 @@ def test_import_is_light_and_modules_are_loaded_when_they_are_used():
         "import sys, scalerl; heavy = {'torch', 'numpy', 'pydantic', 'scipy', 'transformers'} & set(sys.modules); "
         "assert not heavy, heavy; assert scalerl.errors.UserError; assert 'numpy' not in sys.modules; "
         "assert scalerl.curves.fit and scalerl.config.Recipe and scalerl.joint.plan; "
+        "assert scalerl.decide and scalerl.compare and scalerl.State.RISING; "
         "assert scalerl.callbacks.LiveForecast; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -76,10 +77,13 @@ def test_every_function_is_typed_and_documented():
         assert signature.empty not in annotations
 
 
-@pytest.mark.parametrize("documented", [scalerl.curves, scalerl.load_recipe])
+@pytest.mark.parametrize(
+    "documented",
+    [scalerl.curves, scalerl.load_recipe, scalerl.callbacks.LiveForecast, scalerl.callbacks.StopRule],
+)
 def test_examples_of_docstrings_run(documented: object):
     (example, *_) = doctest.DocTestFinder(recurse=False).find(
-        documented, "example", globs={"scalerl": scalerl, **vars(scalerl.curves)}
+        documented, "example", globs={"scalerl": scalerl, **vars(scalerl.callbacks), **vars(scalerl.curves)}
     )
     assert example.examples
     assert doctest.DocTestRunner().run(example).failed == 0
@@ -138,13 +142,14 @@ def test_page_shows_everything_and_its_examples_run(
     logs, example = re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
     exec(example, {})
     shown = capsys.readouterr().out
-    assert shown.startswith("ok 0.60")
-    assert "new has the higher ceiling" in shown
+    assert shown.startswith("levelling off ")
+    assert "0.60" in shown
+    assert "take ('new',)" in shown
     assert 'scalerl.read("runs.csv", x="gpu_hours", y="pass_rate", by="recipe")' in logs
     shutil.copy(Path(scalerl.__file__).parent / "assets" / "example_runs.csv", tmp_path / "runs.csv")
     monkeypatch.chdir(tmp_path)
     exec(logs, {})
-    assert "known rising" in capsys.readouterr().out
+    assert re.match(r"rising go on 0\.53\d \[0\.5\d\d, 0\.5\d\d\]\n", capsys.readouterr().out)
 
 
 def test_settings_are_those_of_the_command_line():

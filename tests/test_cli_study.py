@@ -15,7 +15,7 @@ from scalerl import store
 from scalerl.cli import app
 from scalerl.cli import study as study_module
 from scalerl.config.load import shipped
-from scalerl.curves import Value, Verdict
+from scalerl.curves import Action, Decision, State, Value
 from scalerl.errors import StudyError
 from scalerl.import_path import ANNOUNCED
 from scalerl.study.plan import make_plan
@@ -199,15 +199,16 @@ def test_a_dry_run_to_resume_counts_what_is_left(tmp_path, monkeypatch):
     assert "0.4 CPU-hours of training (4 steps)" in shown
 
 
-def test_the_summary_gives_a_ceiling_with_its_verdict(tmp_path):
+def test_summary_has_ceiling_state_and_action(tmp_path):
     (tmp_path / "small.toml").write_text(SMALL)
     plan = make_plan(*load_study(tmp_path / "small.toml"), gpu=False)
     ceiling = Value(value=0.409, low=0.343, high=0.615)
-    status = RunStatus(
-        run=plan.runs[0], folder=tmp_path, state="done", progress=Progress(ceiling=ceiling, verdict=Verdict.WIDE)
-    )
+    decision = Decision(state=State.RISING, action=Action.GO_ON, worth=0.01)
+    progress = Progress(ceiling=ceiling, decision=decision)
+    status = RunStatus(run=plan.runs[0], folder=tmp_path, state="done", progress=progress)
     (row,) = study_module.summary(plan, tmp_path, [status], None)["runs"]
-    assert row["ceiling"] == {"value": 0.409, "low": 0.343, "high": 0.615, "verdict": "ceiling not identifiable yet"}
+    assert row["ceiling"] == {"value": 0.409, "low": 0.343, "high": 0.615}
+    assert (row["state_of_curve"], row["action"]) == ("rising", "go on")
 
 
 @pytest.mark.parametrize(

@@ -85,28 +85,38 @@ def test_a_miss_within_noise_is_not_one():
     assert [limit.mark(value, 0.04) for value in (0.9, 0.8, 0.7, 0.97, None)] == ["", "?", "!", "?", ""]
 
 
-@pytest.mark.parametrize(("decided", "truth", "expected"), [
-    (1, 1, "right"), (-1, 1, "wrong"), (0, 1, "undecided"), (0, 0, "right"), (1, 0, "wrong"),
+TAKE, OTHER, EITHER = (
+    fitters.Decision(answer=a, leader=n, efficiency=0) for a, n in (("take", 1), ("take", -1), ("either", 0))
+)
+
+
+@pytest.mark.parametrize(("decision", "lead", "expected", "loss"), [
+    (TAKE, 0.1, "right", 0.0), (OTHER, 0.1, "wrong", 0.1), (fitters.UNDECIDED, 0.1, "undecided", 0.05),
+    (EITHER, 0.0, "right", 0.0), (EITHER, 0.1, "wrong", 0.05), (TAKE, -0.005, "right", 0.005),
 ])  # fmt: skip
-def test_what_becomes_of_a_decision(decided, truth, expected):
-    assert gate.outcome(decided, truth) == expected
+def test_what_becomes_of_a_decision(decision, lead, expected, loss):
+    pair = populations.Pair(first=None, second=None, lead=lead, efficiency=None)
+    assert gate.outcome(decision, pair, False) == expected
+    assert gate.lost(decision, pair) == pytest.approx(loss)
+
+
+def test_one_of_two_alike_runs_is_not_to_be_taken():
+    alike = populations.Pair(first=None, second=None, lead=0.0, efficiency=None)
+    assert [gate.outcome(each, alike, True) for each in (TAKE, EITHER)] == ["wrong", "right"]
 
 
 @pytest.mark.parametrize("kind", populations.PAIRS)
-def test_better_run_of_a_pair_ends_higher_in_either_order(kind):
-    """Where the ceilings differ by more than runs of a recipe do."""
+def test_both_orders_of_a_pair_are_drawn(kind):
     pairs = list(populations.pairs(kind, False, 20))
-    first, second, ceiling, _ = populations.PAIRS[kind]
-    assert {abs(pair.ceiling) for pair in pairs} == {abs(ceiling)}
-    if not ceiling or abs(first.higher - second.higher) == 1.5 or first.length < 1:
-        return
-    assert {pair.ceiling for pair in pairs} == {-1, 1}
+    signs = {np.sign(pair.lead) for pair in pairs}
+    assert signs in ({0.0}, {-1.0, 1.0})
     for pair in pairs:
         late = [run.reward[-5:].mean() for run in (pair.first, pair.second)]
-        assert np.sign(late[0] - late[1]) == pair.ceiling
+        if abs(pair.lead) > 0.1 and len(pair.first.reward) == len(pair.second.reward):
+            assert np.sign(late[0] - late[1]) == np.sign(pair.lead)
 
 
-@pytest.mark.parametrize(("difference", "expected"), [(0.1, ("clear", 1)), (-0.1, ("clear", -1)), (0.0, ("alike", 0))])
+@pytest.mark.parametrize(("difference", "expected"), [(0.1, "clear"), (-0.1, "clear"), (0.0, "alike")])
 def test_a_late_difference_is_clear_beyond_its_standard_error(difference, expected):
     rng = np.random.default_rng(3)
     compute = np.arange(1.0, 61.0)
@@ -114,7 +124,9 @@ def test_a_late_difference_is_clear_beyond_its_standard_error(difference, expect
         populations.Run(compute=compute, reward=0.5 + more + 0.01 * rng.standard_normal(60))
         for more in (difference, 0.0)
     ]
-    assert measured.compared(*runs) == expected
+    kind, lead = measured.compared(*runs)
+    assert kind == expected
+    assert lead == pytest.approx(difference, abs=0.01)
     assert measured.compared(runs[0], replace(runs[1], compute=100 * compute)) is None
 
 

@@ -81,7 +81,7 @@ def train(
     with `trust_remote_code`, here and in the other functions.
 
     >>> run = scalerl.train("tiny-cpu", "runs/first", settings={"budget.steps": 60})
-    >>> run.evals[-1].get("reward"), run.fit().verdict
+    >>> run.evals[-1].get("reward"), scalerl.decide(run.fit()).state
     """
     changes = dict(settings or {})
     if problems is not None:
@@ -160,17 +160,16 @@ def export(
 def fit_run(folder: str | Path, evaluation_set: str = "") -> "Fit":
     """Fit the curve of a run folder, or of another framework's log: reward against compute. Needs no torch.
 
-    `evaluation_set` chooses one of several; empty for the first. A poor fit is not an error: read `fit.verdict`.
+    `evaluation_set` chooses one of several; empty for the first. A poor fit is not an error: `scalerl.decide(fit)` says
+    where the run stands.
 
     >>> fit = scalerl.fit_run("runs/first")
-    >>> fit.params["ceiling"], fit.interval("ceiling"), fit.verdict
+    >>> fit.params["ceiling"], fit.interval("ceiling"), scalerl.decide(fit).state
     >>> scalerl.curves.reward_at(fit, [2 * fit.scale])
     """
     from scalerl.report.python import fit_one
 
-    fitted = fit_one(str(folder), evaluation_set).fit
-    assert fitted is not None, "a curve that cannot be fitted is an error"
-    return fitted
+    return fit_one(str(folder), evaluation_set).fit
 
 
 def read(
@@ -191,7 +190,7 @@ def read(
     `start` is the reward before training.
 
     >>> runs = scalerl.read("runs.csv", x="gpu_hours", y="pass_rate", by="recipe")
-    >>> runs.fit().curves[0].ceiling.value, runs.compare(), runs.forecast(at=20_000)
+    >>> runs.fit().curves[0].ceiling, runs.compare(), runs.forecast(at=20_000), runs.compare().to_frame()
     """
     from scalerl.logs.series import Selection
     from scalerl.report.python import read_runs

@@ -36,7 +36,7 @@ DECISIONS = "decisions.jsonl"
 FORMAT = 1
 """Format of the run folders that this version writes, and the newest one it reads."""
 
-JSON_FORMAT = 2
+JSON_FORMAT = 3
 """Format of what the commands print with --json: docs/schema.json."""
 
 BUDGET_COLUMNS = {"steps": "step", "gpu_hours": "gpu_hours", "flops": "flops"}

@@ -1,56 +1,85 @@
 """Rules that end training, and the forecast they are applied to."""
 
+import re
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from scalerl.callbacks import Forecast, LiveForecast, StopRule
-from scalerl.callbacks.forecast import describe, make_forecast
-from scalerl.curves import Value
+from scalerl.callbacks import Forecast, LiveForecast, StopRule, replay
+from scalerl.callbacks.forecast import FEWEST_REWARDS, describe, is_due, make_forecast
+from scalerl.curves import Action, Decision, State, Value
 from scalerl.errors import UsageError
+from scalerl.logs import Series
 
 
-def forecast(gain: float = 0.01, p_reach: tuple[tuple[float, float], ...] = ()) -> Forecast:
-    value = Value(value=gain, low=gain / 2, high=2 * gain)
-    return Forecast(
-        num_points=8, compute=100.0, verdict="ok", ceiling=Value(value=0.6, low=0.55, high=0.66), end=None,
-        gain_per_doubling=value, p_reach=p_reach,
-    )  # fmt: skip
+def forecast(state: State = State.RISING, *, p_worth: float = 0.05, p_seen: float = 1.0, num: int = 8) -> Forecast:
+    decision = Decision(state=state, action=Action.STOP, worth=0.01, p_worth=p_worth, p_seen=p_seen)
+    ceiling = Value(value=0.6, low=0.55, high=0.66)
+    p_reach = ((0.7, 0.01), (0.5, 0.9))
+    return Forecast(num_points=num, compute=100.0, decision=decision, ceiling=ceiling, end=None, p_reach=p_reach)
 
 
 @pytest.mark.parametrize(
     ("rule", "stops"),
     [
-        ("gain_per_doubling < 0.005", False),
-        ("gain_per_doubling < 0.02", True),
-        ("gain_per_doubling_high<=0.02", True),
-        ("ceiling_high < 0.7 and evaluations >= 8", True),
-        ("ceiling_high < 0.7 and evaluations > 8", False),
-        ("evaluations > 8 or gain_per_doubling < 2e-2", True),
+        ("p_worth < 0.1", True),
+        ("p_worth<.01", False),
+        ("p_worth < 0.1 and evaluations >= 8", True),
+        ("p_worth < 0.1 and evaluations > 8", False),
+        ("evaluations > 8 or p_worth <= 5e-2", True),
         ("p_reach(0.7) < 0.05", True),
         ("p_reach(0.5) < 0.05", False),
-        ("end < 1.0", False),
+        ("state == 'rising'", True),
+        ('state == "past its peak" or action == "stop"', True),
+        ("state != 'rising'", False),
+        ("p_nearly_all >= 0", False),  # not known here
+        (lambda decision: decision.p_worth < 0.1, True),
+        (lambda decision: decision.state == State.PAST_PEAK, False),
     ],
 )
-def test_rules_hold_or_not(rule: str, stops: bool):
-    reason = StopRule(rule).reason(forecast(p_reach=((0.7, 0.01), (0.5, 0.9))))
-    assert (reason is not None) == stops
+def test_rules_hold_or_not(rule, stops: bool):
+    assert (StopRule(rule).reason(forecast()) is not None) == stops
+
+
+@pytest.mark.parametrize("rule", ["p_worth < 0.1", lambda decision: decision.p_worth < 0.1])
+def test_run_without_a_rise_is_ended_only_after_the_stated_patience(rule):
+    flat = forecast(State.FLAT, p_seen=0.1)
+    assert StopRule(rule).reason(flat) is None
+    assert StopRule(rule, give_up_after=9).reason(flat) is None
+    assert StopRule(rule, give_up_after=8).reason(flat) is not None
+
+
+def test_too_early_ends_nothing():
+    early = forecast(State.TOO_EARLY, p_worth=float("nan"), p_seen=float("nan"))
+    assert StopRule("evaluations >= 1", give_up_after=1).reason(early) is None
 
 
 @pytest.mark.parametrize(
-    ("rule", "message"),
+    "rule",
     [
-        ("gain < 0.1", "names 'gain'"),
-        ("p_reach < 0.1", "needs a reward"),
-        ("ceiling(2) < 0.1", "takes nothing"),
-        ("gain_per_doubling", "cannot be read"),
-        ("gain_per_doubling < x", "cannot be read"),
-        ("", "cannot be read"),
-        ("__import__('os') < 1", "cannot be read"),
+        "gain < 0.1", "ceiling < 0.6", "p_reach < 0.1", "p_worth(2) < 0.1", "p_worth", "p_worth < x", "",
+        "__import__('os') < 1", "state < 'rising'", "state == 'ok'", "p_worth == 'rising'", "state == 'flat'",
     ],
-)
-def test_rules_that_cannot_be_read(rule: str, message: str):
-    with pytest.raises(UsageError, match=message):
+)  # fmt: skip
+def test_rules_that_cannot_be_used(rule: str):
+    with pytest.raises(UsageError):
         StopRule(rule)
+
+
+def test_rules_of_the_page_can_be_read():
+    """Those of docs/from-trl.md, the example of a callback and each row of the table."""
+    page = (Path(__file__).parents[2] / "docs" / "from-trl.md").read_text()
+    (example,) = re.findall(r'ForecastCallback\(stop_when="(.*)"\)', page)
+    rules = page.partition("### Stop rules")[2].partition("`stop_when`")[0]
+    rows = re.findall(r"^\| `([^`]*)` \|", rules, flags=re.MULTILINE)
+    assert len(rows) == 6
+    assert [len(StopRule(rule).groups) for rule in (example, *rows)] == [2, 1, 1, 1, 1, 1, 1]
+
+
+def test_flat_runs_can_be_ended_with_a_patience():
+    assert StopRule("state == 'flat'", give_up_after=20).reason(forecast(State.FLAT, p_seen=0.1, num=20))
 
 
 def points(num: int, scale: float = 1.0) -> list[tuple[float, float]]:
@@ -74,8 +103,8 @@ def test_forecast_is_that_of_live_forecast():
     assert made.end is not None
     assert dict(made.p_reach)[0.5] > 0.95
     assert dict(made.p_reach)[0.99] < 0.05
-    assert "At the end of the budget" in made.text
-    assert {"forecast/ceiling", "forecast/ceiling_low", "forecast/end", "forecast/verdict"} <= made.metrics().keys()
+    keys = {"ceiling", "ceiling_low", "end", "doubling", "p_worth", "state", "action"}
+    assert {f"forecast/{key}" for key in keys} <= made.metrics().keys()
 
 
 def test_rewards_beyond_one_are_fitted_without_bounds():
@@ -84,3 +113,49 @@ def test_rewards_beyond_one_are_fitted_without_bounds():
     assert made.ceiling is not None
     assert made.ceiling.value == pytest.approx(3.0, rel=0.1)
     assert make_forecast(points(3), None) is None
+
+
+def test_training_rewards_are_named_as_such():
+    made = make_forecast(points(20), None, is_training=True)
+    assert made is not None
+    assert made.is_training
+    assert "training rewards" in made.text
+    assert "training rewards" not in replace(made, is_training=False).text
+
+
+def test_fits_are_due_at_each_evaluation_and_now_and_then_for_training_rewards():
+    assert [num for num in range(8) if is_due(num, num - 1, is_training=False)] == [5, 6, 7]
+    assert not is_due(FEWEST_REWARDS - 1, 0, is_training=True)
+    assert is_due(FEWEST_REWARDS, 0, is_training=True)
+    assert not is_due(101, 100, is_training=True)
+
+
+# Rules on logs that are complete
+
+
+def series(reward: np.ndarray) -> Series:
+    compute = np.arange(1.0, len(reward) + 1)
+    noise = 0.005 * np.random.default_rng(1).normal(size=len(reward))
+    return Series(
+        name="run", compute=compute, reward=np.clip(reward + noise, 0, 1), x_label="step", y_label="eval", start=0.2
+    )
+
+
+def test_replay_counts_what_a_stop_saves_and_costs():
+    steps = np.arange(1.0, 41)
+    done = replay(series(0.2 + 0.4 / (1 + (4 / steps) ** 3)), StopRule("p_worth < 0.1"))
+    assert done.stopped_at is not None
+    assert 8 < done.stopped_at < 40
+    assert done.saved == 40 - done.stopped_at
+    assert done.lost is not None
+    assert 0 <= done.lost < 0.03
+
+
+def test_replay_lets_a_late_riser_go_on():
+    steps = np.arange(1.0, 41)
+    late = series(0.2 + 0.4 / (1 + np.exp(-(steps - 28) / 1.5)))
+    done = replay(late, StopRule("p_worth < 0.1"))
+    assert done.stopped_at is None or done.stopped_at > 30
+    hasty = replay(late, StopRule("evaluations >= 1", give_up_after=12))
+    assert hasty.lost is not None
+    assert hasty.lost > 0.3

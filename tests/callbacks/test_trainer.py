@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from scalerl import callbacks as live
+from scalerl.callbacks.forecast import FEWEST_REWARDS
 from scalerl.errors import UsageError
+from scalerl.report.words import text
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own
 
@@ -57,7 +59,7 @@ def test_forecasts_are_logged_and_nothing_else_changes(tmp_path: Path, capsys: p
     trainer.train()
     for key in ("loss", "eval_reward", "eval_loss"):
         assert logged(trainer, key) == logged(plain, key)
-    assert logged(trainer, "forecast/verdict")
+    assert logged(trainer, "forecast/state")
     assert callback.forecast is not None
     assert callback.forecast.num_points == 10
     assert "forecast at step 40" in capsys.readouterr().out
@@ -65,7 +67,9 @@ def test_forecasts_are_logged_and_nothing_else_changes(tmp_path: Path, capsys: p
 
 
 def test_training_ends_by_rule_with_its_reason_saved(tmp_path: Path):
-    callback = live.ForecastCallback(stop_when="evaluations >= 4", patience=1, quiet=True, final_wait_s=60)
+    callback = live.ForecastCallback(
+        stop_when="evaluations >= 12", patience=1, give_up_after=12, quiet=True, final_wait_s=60
+    )
     trainer = make_trainer(tmp_path, [callback], max_steps=4000)
     callback.bind(trainer)
     trainer.train()
@@ -74,7 +78,7 @@ def test_training_ends_by_rule_with_its_reason_saved(tmp_path: Path):
     saved = json.loads((tmp_path / "state.json").read_text())
     reason = saved["stateful_callbacks"]["ForecastCallback"]["attributes"]["stop_reason"]
     assert reason == callback.stop_reason
-    assert "evaluations is" in reason
+    assert "evaluations >= 12" in reason
     assert logged(trainer, "forecast/stop_reason") == [reason]
 
 
@@ -89,7 +93,7 @@ def test_resumed_trainer_keeps_its_rewards(tmp_path: Path):
     second.train(resume_from_checkpoint=True)
     assert callback.forecast is not None
     assert callback.forecast.num_points == 6
-    assert logged(second, "forecast/verdict")
+    assert logged(second, "forecast/state")
 
 
 def test_only_what_can_happen_is_announced(capsys: pytest.CaptureFixture[str]):
@@ -97,8 +101,19 @@ def test_only_what_can_happen_is_announced(capsys: pytest.CaptureFixture[str]):
     for metric in (None, "eval_reward"):
         live.ForecastCallback(metric=metric).on_train_begin(None, state, None)
     first, second = capsys.readouterr().out.splitlines()
-    assert second.startswith("forecasts begin")
-    assert first == f"{second}; until the first evaluation, from 16 logged training rewards on"
+    assert first.startswith(second)
+    assert str(FEWEST_REWARDS) in first.removeprefix(second)
+
+
+def test_first_evaluation_after_training_rewards_is_announced(capsys: pytest.CaptureFixture[str]):
+    callback = live.ForecastCallback()
+    state = SimpleNamespace(log_history=[], is_world_process_zero=True, global_step=3, max_steps=9)
+    args = SimpleNamespace(world_size=1)
+    control = SimpleNamespace(should_training_stop=False)
+    for step, logs in enumerate([{"reward": 0.1}, {"reward": 0.2}, {"eval_reward": 0.2}, {"eval_reward": 0.3}]):
+        state.global_step = step
+        callback.on_log(args, state, control, logs)
+    assert capsys.readouterr().out.strip() == text("switched", {"step": 2})
 
 
 def test_settings_that_cannot_be_used():

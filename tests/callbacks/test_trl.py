@@ -76,9 +76,9 @@ def test_rewards_are_the_same_and_the_overhead_is_small(tmp_path: Path):
     assert len(rewards_of(trainer)) == 60
     assert forecast.forecast is not None
     assert forecast.forecast.num_points >= 4
-    logged = [row for row in trainer.state.log_history if "forecast/verdict" in row]
+    logged = [row for row in trainer.state.log_history if "forecast/state" in row]
     assert logged
-    assert {"forecast/ceiling", "forecast/ceiling_low", "forecast/verdict"} <= logged[-1].keys()
+    assert {"forecast/ceiling", "forecast/ceiling_low", "forecast/state"} <= logged[-1].keys()
     print(f"\ncallback {sum(spent):.3f} s of {wall:.1f} s: {sum(spent) / wall:.2%}")
     assert sum(spent) < 0.01 * wall
 

@@ -20,7 +20,7 @@ def test_plain_loop_with_wandb_is_read_back(tmp_path: Path):
         live.add(step, reward, num_samples=512)
         outlook = live.outlook()
         forecast = {} if outlook is None else describe(outlook, 800).metrics()
-        verdicts += [forecast["forecast/verdict"]] if forecast else []
+        verdicts += [forecast["forecast/state"]] if forecast else []
         run.log({"train/step": step, "eval/reward": reward, **forecast}, step=step)
     run.finish()
     (folder,) = (tmp_path / "wandb").glob("offline-run-*")

@@ -1,20 +1,10 @@
-"""What more compute buys, when to stop, and scores on the run's own past."""
+"""What more compute buys, and scores on the run's own past."""
 
 import numpy as np
 import pytest
 from simulate import run, sigmoid
 
-from scalerl.curves import (
-    NoteKind,
-    Verdict,
-    compute_for,
-    doubling,
-    find_note,
-    fit,
-    reward_at,
-    score,
-    stopping,
-)
+from scalerl.curves import State, compute_for, decide, fit, most_of_gain, reward_at, score
 
 COMPUTE, REWARD = run(0, reach=4.0)
 
@@ -36,7 +26,6 @@ def test_the_interval_at_a_compute_holds_the_truth_and_widens(curve):
     for row in rows:
         assert row.reward.low < sigmoid(row.compute) < row.reward.high
         assert row.reward.low < row.reward.value < row.reward.high
-        assert row.notes == ()
     assert rows[0].reward.high - rows[0].reward.low <= rows[1].reward.high - rows[1].reward.low + 1e-3
 
 
@@ -44,14 +33,12 @@ def test_compute_for_a_reward_or_above_the_ceiling(curve):
     reached, ahead, never = compute_for(curve, [0.5, 0.59, 0.8])
     assert reached.compute is not None
     assert reached.compute.value == pytest.approx(1.0, rel=0.05)
-    assert find_note(reached.notes, NoteKind.ALREADY_REACHED) is not None
+    assert reached.compute.high < curve.scale
     assert ahead.compute is not None
     assert ahead.compute.low < ahead.compute.value <= ahead.compute.high
     assert never.compute is None
-    above = find_note(never.notes, NoteKind.ABOVE_CEILING)
-    assert above is not None
-    assert above.probability == never.p_above_ceiling
-    assert above.probability > 0.9
+    assert never.p_never > 0.9
+    assert reached.p_never == 0.0
 
 
 @pytest.mark.parametrize("form", ["sigmoid", "power"])
@@ -63,38 +50,22 @@ def test_compute_for_undoes_the_curve(form: str):
 
 
 def test_doubling_is_the_difference_of_the_curve(curve):
-    gain = doubling(curve)
+    gain = decide(curve).doubling
     assert gain.value == pytest.approx(float(np.diff(curve.predict([4.0, 8.0]))[0]), abs=1e-3)
     assert gain.low < gain.value < gain.high
 
 
 def test_a_fall_is_forecast_onward_from_the_fall(fallen):
-    assert fallen.verdict == Verdict.FALLEN
+    assert decide(fallen).state == State.PAST_PEAK
     now, later = reward_at(fallen, [4.0, 16.0])
-    assert now.notes == ()
-    assert [note.kind for note in later.notes] == [NoteKind.AFTER_FALL]
     assert later.reward.value == pytest.approx(sigmoid(4.0) - 0.08, abs=0.03)
     # It may recover or fall further.
     assert later.reward.high - later.reward.low > 2 * (now.reward.high - now.reward.low)
 
 
-@pytest.mark.parametrize(("reach", "reached"), [(12.0, True), (1.0, False)])
-def test_when_to_stop(reach: float, reached: bool):
-    when = stopping(fit(*run(0, reach=reach), start=0.4))
-    assert when is not None
-    assert when.most_of_gain is not None
-    assert when.reached is reached
-    assert when.doubling is not None
-    assert when.fell_after is None
-
-
-def test_when_to_stop_after_a_fall_and_without_a_curve(fallen):
-    when = stopping(fallen)
-    assert when is not None
-    assert when.most_of_gain is None
-    assert when.fell_after == fallen.fall.compute
-    assert when.best_reward == fallen.reward.max()
-    assert stopping(fit([1.0, 2.0], [0.4, 0.5])) is None
+def test_most_of_the_gain_has_a_compute(curve):
+    place = most_of_gain(curve)
+    assert place.low < 19 ** (1 / 1.9) < place.high
 
 
 def test_a_score_tells_the_error_on_points_that_were_not_fitted():

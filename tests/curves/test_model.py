@@ -1,132 +1,190 @@
-"""The model's closed forms against numerical integration."""
+"""The model's closed forms against numerical integration, and its search against a dense grid."""
 
 import numpy as np
 import pytest
-from scipy.special import log_ndtr
 from simulate import run
 
-from scalerl.curves import FORMS, Verdict, fit, priors
+from scalerl.curves import FORMS, Kind, fit, priors
 from scalerl.curves.data import make_blocks, make_points
 from scalerl.curves.forms import sigmoid
 from scalerl.curves.model import (
-    NODES,
-    Candidates,
-    Covariance,
-    Kind,
-    _draw,
-    all_covariances,
-    columns,
-    departing,
-    drifting,
-    evidence,
-    log_gain_prior,
-    log_shape_prior,
+    NO_FALL,
+    RISE_SIZES,
+    draw,
+    kernels,
+    log_sum,
+    make_known,
     make_problem,
-    white_noise,
+    make_wanders,
+    places_of,
+    posterior,
+    rough_mass,
+    search,
+    tempered,
+    weigh,
+    weigh_exactly,
 )
+from scalerl.curves.priors import Prior
 
 
 @pytest.fixture(scope="module")
 def problem():
     compute, reward = run(0, num=14, reach=3.0)
+    reward[10:] -= 0.03
     blocks = make_blocks(make_points(compute, reward, bounds=None), None, None)
-    return make_problem(blocks, FORMS["sigmoid"], priors.WEAK, None)
+    return make_problem(blocks, FORMS["sigmoid"], priors.WEAK, None, priors.FALL)
 
 
 @pytest.fixture(scope="module")
-def white(problem) -> Covariance:
-    return white_noise(problem.blocks)
+def wanders(problem):
+    return make_wanders(problem, None)
 
 
-def candidates(*rows: tuple[Kind, float, float, float]) -> Candidates:
-    kind, exponent, midpoint, place = zip(*rows, strict=True)
-    zeros = np.zeros(len(rows))
-    return Candidates(
-        kind=np.array(kind, dtype=int),
-        log_exponent=np.log(exponent),
-        log_midpoint=np.log(midpoint),
-        place=np.log(place),
-        length=zeros + 1.0,
-        log_weight=zeros,
-    )
+@pytest.fixture(scope="module")
+def known(problem, wanders):
+    return make_known(problem, wanders)
 
 
-ROWS = [(Kind.rise, 1.9, 0.33, 1.0), (Kind.rise, 1.5, 0.4, 1.0), (Kind.flat, 1.0, 1.0, 1.0), (Kind.tail, 2.2, 0.3, 1.2)]
+SHAPE = np.array([[np.log(1.9)], [np.log(0.33)], [0.2]])
 
 
-def by_integration(problem, cells: Candidates) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Log evidence of each candidate, and the posterior means of level and gain: sums over dense grids."""
+def weighed(problem, wanders, known, covariance: int, course: int):
+    cells = weigh(problem, wanders, known, SHAPE, np.array([covariance]), np.array([course]))
+    return weigh_exactly(problem, known, cells, SHAPE, rough_mass(problem, known, cells), np.random.default_rng(0))
+
+
+def covariance_of(problem, wanders, number: int) -> np.ndarray:
+    """The covariance of this number, in units of the noise's variance, and its weight."""
     blocks = problem.blocks
-    s, e = columns(blocks, problem.form, cells)
-    log_noise = np.log(blocks.noise) + np.linspace(-1.2, 3.6, 64)
-    df = problem.noise_df
-    log_total, levels, gains = [], [], []
-    for index, kind in enumerate(cells.kind):
-        mass = []
-        gain_grid = np.array([0.0]) if kind == Kind.flat else np.exp(np.linspace(np.log(0.1), np.log(0.4), 60))
-        extra_grid = np.linspace(0.0, 0.15, 31) if kind == Kind.tail else np.array([0.0])
-        level_grid = np.linspace(-0.05, 0.25, 300) if kind == Kind.flat else np.linspace(-0.04, 0.04, 90)
-        level, gain, extra = np.meshgrid(level_grid, gain_grid, extra_grid, indexing="ij")
-        curve = level[..., None] + gain[..., None] * s[:, index] + extra[..., None] * e[:, index]
-        squares = ((problem.rewards - curve) ** 2 / blocks.weight).sum(axis=-1)
-        squares += problem.level_precision * level**2
-        log_prior = 0.5 * np.log(problem.level_precision / (2 * np.pi)) + np.log(level_grid[1] - level_grid[0])
-        if kind != Kind.flat:
-            log_prior = log_prior + log_gain_prior(problem, gain, np.full(gain.shape, kind))
-            log_prior = log_prior + np.log(np.log(gain_grid[1] / gain_grid[0]))
-        power = len(problem.rewards) + 1
-        if kind == Kind.tail:
-            mean, precision = problem.extra_mean[kind], problem.extra_precision[kind]
-            squares = squares + precision * (extra - mean) ** 2
-            log_prior = log_prior + 0.5 * np.log(precision / (2 * np.pi)) + np.log(extra_grid[1])
-            log_prior = log_prior - log_ndtr(mean * np.sqrt(precision) / blocks.noise)
-            log_prior = log_prior + np.where(extra == 0, np.log(0.5), 0.0)
-            power += 1
-        for log_sd in log_noise:
-            # The noise has a scaled inverse chi-squared prior, here by its logarithm.
-            prior = -df * log_sd - 0.5 * df * blocks.noise**2 * np.exp(-2 * log_sd)
-            mass.append(log_prior + prior - power * log_sd - 0.5 * squares * np.exp(-2 * log_sd))
-        mass = np.array(mass)
-        top = mass.max()
-        weight = np.exp(mass - top)
-        log_total.append(top + np.log(weight.sum()))
-        levels.append((weight * level).sum() / weight.sum())
-        gains.append((weight * gain).sum() / weight.sum())
-    return np.array(log_total), np.array(levels), np.array(gains)
+    rows = [(each, size) for each in wanders for size in each.size]
+    wander, size = rows[number]
+    total = np.diag(blocks.weight)
+    return total + size * kernels(blocks, places_of(blocks), places_of(blocks))[wander.kernel]
 
 
-def test_evidence_is_the_integral_over_level_gain_extra_and_noise(problem, white):
-    cells = candidates(*ROWS)
-    found = evidence(problem, [white], cells, num_nodes=len(NODES)).log_mass[0]
-    closed = np.log(np.exp(found - found.max()).sum(axis=0)) + found.max() - log_shape_prior(problem, cells)
-    dense, _, _ = by_integration(problem, cells)
-    # Both up to one constant; the sign of the extra is bounded at its typical noise.
-    np.testing.assert_allclose(closed - closed[0], dense - dense[0], atol=0.06)
+def by_integration(problem, total: np.ndarray, course: int) -> tuple[float, float]:
+    """The log mass of one cell by sums over dense grids of level, gain, drop and noise; and the mean gain."""
+    blocks, gains = problem.blocks, problem.gains
+    s = problem.rises(SHAPE)[:, 0]
+    f = problem.falls()[:, course]
+    inverse = np.linalg.inv(total)
+    level = np.linspace(-0.12, 0.12, 61)
+    gain = np.linspace(0.0, 0.5, 121)[1:]
+    drop = np.linspace(0.0, 0.16, 41) if course != NO_FALL else np.zeros(1)
+    levels, gain_grid, drops = np.meshgrid(level, gain, drop, indexing="ij")
+    columns = np.stack([np.ones(len(s)), s, f], axis=1)
+    pull, gram = columns.T @ inverse @ problem.rewards, columns.T @ inverse @ columns
+    values = np.stack([levels, gain_grid, drops])
+    squares = problem.rewards @ inverse @ problem.rewards - 2.0 * np.tensordot(pull, values, axes=1)
+    squares = squares + np.einsum("i...,ij,j...->...", values, gram, values) + problem.level_precision * levels**2
+    log_noise = np.log(blocks.noise) + np.linspace(-1.5, 2.5, 33)
+    mass, mean = [], []
+    for log_sd in log_noise:
+        sd = np.exp(log_sd)
+        # Each prior is in units of the noise, which has a scaled inverse chi-squared prior.
+        log_prior = -problem.noise_df * log_sd - 0.5 * problem.noise_df * (blocks.noise / sd) ** 2
+        log_prior += 0.5 * np.log(problem.level_precision) - log_sd - len(problem.rewards) * log_sd
+        density = sum(
+            np.exp(weight - 0.5 * precision * ((gain_grid - centre) / sd) ** 2) / sd
+            for weight, precision, centre in zip(gains.log_weight, gains.precision, gains.mean, strict=True)
+        )
+        log_mass = log_prior + np.log(density) - 0.5 * squares / sd**2
+        if course != NO_FALL:
+            log_mass = log_mass + np.log(2.0 * np.sqrt(problem.drop_precision)) - log_sd
+            log_mass = log_mass - 0.5 * problem.drop_precision * (drops / sd) ** 2
+            # The trapezoid's ends.
+            log_mass = log_mass + np.where(drops == 0, np.log(0.5), 0.0)
+        mass.append(log_mass)
+    mass = np.array(mass)
+    weight = np.exp(mass - mass.max())
+    volume = (level[1] - level[0]) * (gain[1] - gain[0]) * (drop[1] - drop[0] if len(drop) > 1 else 1.0)
+    return float(np.log(weight.sum() * volume) + mass.max()), float((weight * gain_grid).sum() / weight.sum())
 
 
-def test_several_runs_are_white_under_drift_misfit_spread_and_noise():
+@pytest.mark.parametrize("covariance", [0, 5, 11])
+def test_cells_are_weighed_as_by_integration(problem, wanders, known, covariance: int):
+    courses = (NO_FALL, 5)
+    total = covariance_of(problem, wanders, covariance)
+    closed, dense = [], []
+    for course in courses:
+        rows = weighed(problem, wanders, known, covariance, course)
+        # What the covariance and the course stand for is not part of the integral.
+        prior = problem.courses.log_weight[course]
+        closed.append(log_sum(rows.log_mass) - prior)
+        log_dense, mean = by_integration(problem, total, course)
+        # The normal density of a drop has a constant of its own.
+        dense.append(log_dense - (0.0 if course == NO_FALL else 0.5 * np.log(2 * np.pi)))
+        drawn = draw(problem, known, rows, 4000, np.random.default_rng(0))
+        assert drawn.gain.mean() == pytest.approx(mean, abs=0.15 * drawn.gain.std())
+    # The limit of the drop is taken at the likely gain: a few per cent.
+    assert closed[1] - closed[0] == pytest.approx(dense[1] - dense[0], abs=0.12)
+
+
+def test_wanders_are_diagonal_under_their_rotation():
     compute, reward = run(0, num=9, reach=3.0)
-    labels = np.arange(9) % 2
-    blocks = make_blocks(make_points(compute, reward, run=labels), 0.4, 0.05)
-    here, risen = (blocks.x, blocks.index, blocks.run), sigmoid(blocks.x, 0.5, -0.3)
+    blocks = make_blocks(make_points(compute, reward, run=np.arange(9) % 2), 0.4, 0.05)
+    problem = make_problem(blocks, FORMS["sigmoid"], priors.WEAK, None, priors.FALL)
+    shape = np.array([0.5, -0.3, 0.0])
+    risen = sigmoid(blocks.x, *shape)
     same = np.equal.outer(blocks.run, blocks.run)
-    for c in all_covariances(blocks, lambda x: sigmoid(x, 0.5, -0.3)):
-        total = np.diag(np.append(blocks.weight, blocks.start_weight))
-        total[:-1, :-1] += c.drift * drifting(blocks, here, here, c.drift_length) + c.misfit**2 * departing(here, here)
-        total[:-1, :-1] += c.spread**2 * same * np.outer(risen, risen)
-        whiten = c.whitened(np.eye(len(total)))
-        np.testing.assert_allclose(whiten @ total @ whiten.T, np.eye(len(total)), atol=1e-9)
-        weight = next(each for *sizes, each in priors.DRIFTS if sizes == [c.drift, c.drift_length])
-        unit = blocks.span / blocks.noise
-        weight *= dict(priors.MISFITS)[round(c.misfit / unit, 6)]
-        assert c.log_weight == pytest.approx(np.log(weight) - 0.5 * np.linalg.slogdet(total)[1])
-        shared = np.random.default_rng(0).normal(size=(len(blocks.x), 3))
-        share, explained = c.explained(shared)
-        np.testing.assert_allclose(share, np.linalg.solve(total[:-1, :-1], shared), atol=1e-8)
-        np.testing.assert_allclose(explained, np.einsum("ij,ij->j", shared, share), atol=1e-8)
+    tables = {0: [(0.0, priors.INDEPENDENT), *priors.DRIFTS]} | {
+        number: list(priors.DRIFTS) for number in range(1, len(priors.DRIFT_LENGTHS))
+    }
+    for wander in make_wanders(problem, shape):
+        kernel = kernels(blocks, places_of(blocks), places_of(blocks))[wander.kernel]
+        for number, size in enumerate(wander.size):
+            total = np.diag(np.append(blocks.weight, blocks.start_weight))
+            total[:-1, :-1] += size * kernel + wander.spread**2 * same * np.outer(risen, risen)
+            white = np.sqrt(wander.shrink[number])[:, None] * wander.rotate
+            np.testing.assert_allclose(white @ total @ white.T, np.eye(10), atol=1e-8)
+            if wander.kernel in tables:
+                weight = tables[wander.kernel][number][1]
+                expected = np.log(weight) - 0.5 * np.linalg.slogdet(total)[1]
+                assert wander.log_weight[number] == pytest.approx(expected)
 
 
-def test_runs_that_rise_alike_are_no_recipe_without_a_rise():
+def test_the_search_finds_what_a_dense_grid_has():
+    """Against 14,000 shapes on a grid, which noisy data let be coarse."""
+    compute, reward = run(2, num=20, reach=3.0, noise=0.03)
+    blocks = make_blocks(make_points(compute, reward), 0.4, 0.0)
+    problem = make_problem(blocks, FORMS["sigmoid"], priors.WEAK, None, 0.0)
+    wanders = make_wanders(problem, None)
+    known = make_known(problem, wanders)
+    plain, rng = np.array([NO_FALL]), np.random.default_rng(0)
+    rows, _ = search(problem, wanders, known, plain, RISE_SIZES, rng)
+    ticks = (np.arange(24) + 0.5) / 24 * 6.4 - 3.2
+    normal = np.stack(np.meshgrid(ticks, ticks, ticks, indexing="ij"), axis=-1).reshape(-1, 3)
+    log_prior = -0.5 * (normal**2).sum(axis=1) + 3 * np.log(ticks[1] - ticks[0])
+    shapes = problem.shapes(normal)
+    cells = weigh(problem, wanders, known, shapes, np.arange(len(known.level)), plain)
+    log_cell = rough_mass(problem, known, cells) + log_prior[:, None]
+    dense = weigh_exactly(problem, known, cells, shapes, log_cell, rng)
+    drawn, expected = (draw(problem, known, each, 4000, rng) for each in (rows, dense))
+    for name in ("log_exponent", "log_midpoint", "log_skew", "gain"):
+        mine, theirs = getattr(drawn, name), getattr(expected, name)
+        assert mine.mean() == pytest.approx(theirs.mean(), abs=0.2 * theirs.std()), name
+        assert mine.std() == pytest.approx(theirs.std(), rel=0.2), name
+
+
+def test_tempering_leaves_an_effective_number():
+    log_mass = -np.arange(50.0)
+    weight = tempered(log_mass, 10.0)
+    assert weight.sum() == pytest.approx(1.0)
+    assert 1 / (weight @ weight) == pytest.approx(10.0, rel=0.1)
+    even = tempered(np.zeros(50), 10.0)
+    assert even == pytest.approx(np.full(50, 0.02))
+
+
+def test_a_skew_keeps_midpoint_and_slope():
+    for skew in (-2.0, -0.5, 0.7, 2.5):
+        half, above = sigmoid(np.array([0.3, 0.3001]), np.log(2.2), 0.3, skew)
+        assert half == pytest.approx(0.5)
+        assert (above - half) / 1e-4 == pytest.approx(2.2 / 4, rel=1e-3)
+    plain = sigmoid(np.array([-1.0, 2.0]), np.log(1.5), 0.2)
+    assert plain == pytest.approx(1 / (1 + np.exp(-1.5 * (np.array([-1.0, 2.0]) - 0.2))))
+
+
+def test_runs_that_rise_alike_make_a_recipe_that_rises():
     """Their noise is larger than their counts say, and the spread between runs is not: it is a share of the gain."""
     rng = np.random.default_rng(3)
     compute = np.tile(np.linspace(0.02, 1.0, 60), 2)
@@ -134,29 +192,34 @@ def test_runs_that_rise_alike_are_no_recipe_without_a_rise():
     curve = fit(compute, np.clip(reward, 0, 1), start=0.05, run=np.arange(120) // 60, num_samples=2048)
     assert curve.probability(Kind.flat) == 0
     assert curve.interval("ceiling")[0] > 0.7
-    same = fit(compute, 0.3 + 0.01 * rng.normal(size=120), run=np.arange(120) // 60)
-    assert same.verdict == Verdict.FLAT
 
 
-def test_a_flat_candidate_has_the_evidence_of_a_students_t(problem, white):
-    cells = candidates((Kind.flat, 1.0, 1.0, 1.0))
-    found = evidence(problem, [white], cells, num_nodes=len(NODES)).log_mass[0]
-    y, df = problem.rewards, problem.noise_df
-    cover = np.diag(problem.blocks.weight) + 1.0 / problem.level_precision
-    squares = df * problem.blocks.noise**2 + y @ np.linalg.solve(cover, y)
-    expected = -0.5 * (df + len(y)) * np.log(squares) - 0.5 * np.linalg.slogdet(cover)[1]
-    expected += 0.5 * np.log(problem.blocks.weight).sum()
-    assert np.log(np.exp(found - found.max()).sum()) + found.max() == pytest.approx(expected, abs=1e-8)
+def test_precise_data_are_found():
+    """The posterior is a hundred million times smaller than the prior."""
+    compute = np.tile(np.linspace(0.05, 4.0, 60), 2)
+    noise = 3e-4 * np.random.default_rng(0).standard_normal(120)
+    curve = fit(compute, 0.2 + 0.6 / (1 + compute**-2.6) + noise, start=0.2, run=np.repeat([0, 1], 60))
+    assert curve.params["ceiling"] == pytest.approx(0.8, abs=0.01)
+    assert curve.params["exponent"] == pytest.approx(2.6, abs=0.15)
+    assert curve.params["midpoint"] == pytest.approx(1.0, abs=0.02)
 
 
-def test_draws_of_level_and_gain_are_those_of_a_grid(problem, white):
-    cells = candidates(ROWS[0])
-    draws = _draw(problem, cells, evidence(problem, [white], cells, num_nodes=len(NODES)), np.random.default_rng(0))
-    _, (level,), (gain,) = by_integration(problem, cells)
-    assert draws.gain.mean() == pytest.approx(gain, abs=0.15 * draws.gain.std())
-    assert (draws.level - problem.centre).mean() == pytest.approx(level, abs=0.15 * draws.level.std())
-    # Level and gain pull against each other.
-    assert np.corrcoef(draws.level, draws.gain)[0, 1] < -0.2
+def test_what_others_say_of_the_gain_counts():
+    compute, reward = run(0, num=10, reach=0.7)
+    blocks = make_blocks(make_points(compute, reward), 0.4, 0.0)
+    told = Prior(log_share=(np.log(1 / 3), 0.05), df=3.0)
+    weak, pooled = posterior(blocks), posterior(blocks, prior=told)
+    assert np.ptp(np.quantile(pooled.draws.gain, [0.05, 0.95])) < np.ptp(np.quantile(weak.draws.gain, [0.05, 0.95]))
+    assert np.median(pooled.draws.gain) == pytest.approx(0.2, abs=0.03)
+
+
+def test_the_path_follows_what_the_curve_does_not():
+    compute, reward = run(0, num=40, reach=8.0, noise=0.002)
+    reward[20:28] += 0.02
+    drawn = fit(compute, reward, start=0.4).drawn
+    off = np.median(drawn.path(), axis=0) - np.median(drawn.curve(compute), axis=0)
+    assert off[22:26].mean() > 0.004
+    assert abs(off[:15]).mean() < 0.003
 
 
 @pytest.mark.parametrize("unit", [1e-3, 1e20])
@@ -165,7 +228,6 @@ def test_the_unit_of_compute_does_not_matter(unit: float):
     one, other = fit(compute, reward, start=0.4), fit(unit * compute, reward, start=0.4)
     assert other.params["midpoint"] == pytest.approx(unit * one.params["midpoint"], rel=1e-6)
     assert other.interval("ceiling") == pytest.approx(one.interval("ceiling"), abs=1e-6)
-    assert other.verdict == one.verdict
 
 
 @pytest.mark.parametrize(("scale", "zero"), [(1e-3, 0.0), (100.0, -260.0)])
@@ -173,9 +235,7 @@ def test_the_unit_of_an_unbounded_reward_does_not_matter(scale: float, zero: flo
     compute, reward = run(1, num=25)
     one = fit(compute, reward, start=0.4, bounds=None)
     other = fit(compute, zero + scale * reward, start=zero + scale * 0.4, bounds=None)
-    assert other.params["ceiling"] == pytest.approx(zero + scale * one.params["ceiling"], abs=1e-6 * scale)
-    assert other.margin == pytest.approx(scale * one.margin, rel=1e-6)
-    assert other.verdict == one.verdict
+    assert other.params["ceiling"] == pytest.approx(zero + scale * one.params["ceiling"], abs=1e-5 * scale)
 
 
 def test_the_order_of_points_does_not_matter():

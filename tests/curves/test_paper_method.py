@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scalerl.cli import main
-from scalerl.curves import Grid, NoteKind, PairKind, Verdict, compare_by_paper, fit
+from scalerl.curves import Grid, compare_by_paper, fit
 from scalerl.curves.paper import LARGE_MIDPOINTS
 
 FEW = Grid(ceilings=np.array([0.60, 0.605, 0.61, 0.645, 0.65]))  # a tenth of the grid, for a tenth of the time
@@ -40,25 +40,26 @@ def test_papers_rule_for_pairs():
         "steep": fit(*curve(0.61, 2.4, 2500, 16_000), start=0.4, method="paper", grid=FEW),
         "flat": fit(*curve(0.60, 1.6, 2500, 16_000), start=0.4, method="paper", grid=FEW),
     }
-    verdicts = {(pair.a, pair.b): (pair.kind, pair.winner) for pair in compare_by_paper(fits).pairs}
-    assert verdicts == {
-        ("higher", "steep"): (PairKind.HIGHER_CEILING, "higher"),
-        ("higher", "flat"): (PairKind.HIGHER_CEILING, "higher"),
-        ("steep", "flat"): (PairKind.MORE_EFFICIENT, "steep"),
+    answers = {(pair.a, pair.b): (pair.by_ceiling, pair.winner) for pair in compare_by_paper(fits).pairs}
+    assert answers == {
+        ("higher", "steep"): (True, "higher"),
+        ("higher", "flat"): (True, "higher"),
+        ("steep", "flat"): (False, "steep"),
     }
     del fits["higher"]
     compared = compare_by_paper(fits)
     assert compared.shared_ceiling == pytest.approx(0.605)
-    assert compared.shared_exponents["steep"].value > compared.shared_exponents["flat"].value
+    exponents = {name: curve.params["exponent"] for name, curve in compared.shared_fits.items()}
+    assert exponents["steep"] > exponents["flat"]
+    assert compared.pairs[0].exponents == (exponents["steep"], exponents["flat"])
 
 
 def test_one_ceiling_is_held_fixed_and_the_grids_edge_is_noted():
     points = curve(0.61, 1.92, 2542.42, 16_000)
     held = fit(*points, start=0.4, method="paper", grid=Grid(ceilings=np.array([0.62])))
-    assert (held.params["ceiling"], held.notes, held.verdict) == (0.62, (), Verdict.KNOWN)
+    assert (held.params["ceiling"], held.edges) == (0.62, ())
     edge = fit(*points, start=0.4, method="paper", grid=Grid(ceilings=np.linspace(0.5, 0.6, 3)))
-    assert [note.kind for note in edge.notes] == [NoteKind.GRID_EDGE]
-    assert edge.verdict == Verdict.WIDE
+    assert edge.edges == ("ceiling",)
     assert not edge.has_intervals
     assert np.isnan(edge.interval("ceiling")).all()
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from scalerl.curves import fit
-from scalerl.joint.plan import Candidate, explained_sds, knowledge_gradient, plan
+from scalerl.curves import State, decide, fit
+from scalerl.joint.plan import Candidate, Reason, explained_sds, knowledge_gradient, plan
 
 
 def candidate(name: str, ceiling: float, spent: float, *, seed: int = 0, num_runs: int = 1, **more) -> Candidate:
@@ -25,17 +25,18 @@ def test_probabilities_add_up_and_order_the_arms(arms):
     shares = [arm.p_best for arm in planned.arms]
     assert sum(shares) == pytest.approx(1.0)
     assert shares[2] < 0.05
-    assert planned.favourite in ("a", "b")
-    assert planned.regret is not None
-    assert planned.regret.value >= 0
+    assert set(planned.chosen) <= {"a", "b"}
+    losses = [arm.loss for arm in planned.arms]
+    assert min(losses) >= 0
+    assert max(losses) == losses[2]
 
 
 def test_a_clearly_worse_arm_is_stopped(arms):
     planned = plan(arms, 1.0)
     assert planned.arm("c").action == "stop"
     assert planned.arm("c").until is None
-    assert planned.favourite is not None
-    assert planned.arm(planned.favourite).action == "continue"
+    assert planned.arm("c").reason in (Reason.NOT_CHOSEN, Reason.TELLS_LITTLE)
+    assert planned.arm(planned.chosen[0]).action == "continue"
 
 
 def test_budget_limits_what_is_continued(arms):
@@ -43,9 +44,18 @@ def test_budget_limits_what_is_continued(arms):
     assert free.cost > 0.05
     assert planned.cost == pytest.approx(0.05)
     assert planned.cost + sum(arm.spent for arm in planned.arms) <= 0.8 + 1e-9
+    assert not planned.is_budget_spent
 
 
-def test_a_decided_plan_finishes_the_favourite():
+def test_a_spent_budget_is_no_verdict_on_the_arms(arms):
+    planned = plan(arms, 1.0, budget=0.75)
+    assert planned.is_budget_spent
+    assert planned.cost == 0
+    continued = {arm.name for arm in plan(arms, 1.0).arms if arm.action == "continue"}
+    assert {arm.name for arm in planned.arms if arm.reason == Reason.BUDGET} == continued
+
+
+def test_a_decided_plan_finishes_the_chosen_arm():
     planned = plan([candidate("a", 0.7, 0.5), candidate("b", 0.5, 0.5, seed=1)], 1.0)
     assert planned.kind == "decided"
     assert (planned.arm("a").action, planned.arm("a").until) == ("continue", 1.0)
@@ -56,7 +66,8 @@ def test_arms_at_the_target_are_done_and_may_tie():
     same = [candidate("a", 0.6, 1.0, seed=2), candidate("b", 0.6, 1.0, seed=3)]
     planned = plan(same, 1.0)
     assert {arm.action for arm in planned.arms} == {"done"}
-    assert planned.kind in ("not_separable", "decided")
+    assert planned.kind in ("open", "decided")
+    assert {arm.reason for arm in planned.arms} == {Reason.AT_TARGET}
     assert planned.cost == 0
 
 
@@ -96,19 +107,19 @@ def test_longer_horizons_explain_more(arms):
     assert explained[-1] <= curve.curve_draws([1.0]).std() + 1e-9
 
 
-def test_an_arm_past_its_peak_is_not_promised_its_ceiling():
-    """It had the higher peak, and its reward falls: at the target it is what it fell to or less."""
+def test_an_arm_past_its_peak_offers_its_best_checkpoint():
+    """It is not continued, and the others are not stopped with it."""
     compute = np.arange(0.0125, 0.5 + 1e-9, 0.0125)
     reward = 0.4 + 0.3 / (1 + (0.04 / np.minimum(compute, 0.3)) ** 2.5) - 0.1 * np.maximum(compute - 0.3, 0) / 0.2
     fallen = fit(compute, reward + np.random.default_rng(0).normal(0, 0.003, len(compute)), start=0.4)
-    assert fallen.fall is not None
+    assert decide(fallen).state == State.PAST_PEAK
     arms = [
-        Candidate(name="fallen", spent=0.5, fit=fallen, can_continue=False),
-        candidate("steady", 0.5, 0.5, seed=1),
+        Candidate(name="fallen", spent=0.5, fit=fallen),
+        candidate("steady", 0.72, 0.15, seed=1),
     ]
     planned = plan(arms, 1.0)
     at_target = planned.arm("fallen").reward_at_target
     assert at_target is not None
-    assert at_target.value < reward[-1] + 0.03
-    assert at_target.low < at_target.value < at_target.high < 0.7
-    assert planned.arm("fallen").action == "stop"
+    assert at_target.value == pytest.approx(reward.max(), abs=0.02)
+    assert (planned.arm("fallen").action, planned.arm("fallen").until) == ("stop", None)
+    assert planned.arm("steady").action == "continue"

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from scalerl.curves import MODEL, Fit, Prior, Verdict, fit, refit
+from scalerl.curves import MODEL, Fit, Prior, State, decide, fit, refit
 from scalerl.errors import InputError
 from scalerl.joint import learn_prior, member, pool, read_prior
 from scalerl.joint.population import POOLED, Member, law
@@ -40,7 +40,7 @@ def test_close_arms_narrow_each_other_but_not_themselves(close):
     pooled = pool(close)
     assert np.mean([width(curve) for curve in pooled.values()]) < 0.9 * np.mean([width(c) for c in close.values()])
     for name, curve in pooled.items():
-        assert curve.unpooled is close[name]
+        assert curve.alone is close[name]
         assert curve.prior is not None
         assert set(curve.prior.sources) == set(close) - {name}
         low, high = curve.interval("ceiling")
@@ -86,7 +86,7 @@ def test_two_arms_and_those_that_fell_are_left_as_they_are(close):
     compute = np.linspace(0.1, 3, 30)
     reward = START + 0.2 / (1 + compute**-1.8) - np.where(compute > 2, 0.12, 0.0)
     broken = fit(compute, reward + rng.normal(0, 0.005, 30), start=START)
-    assert broken.verdict == Verdict.FALLEN
+    assert decide(broken).state == State.PAST_PEAK
     pooled = pool({**close, "broken": broken})
     assert pooled["broken"] is broken
     prior = pooled["arm0"].prior

@@ -1,16 +1,16 @@
 """Alarms of a run: as values, with when they began and ended, and in words."""
 
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from scalerl.config import load_recipe, remedies
-from scalerl.curves import NoteKind, note
+from scalerl.curves import Value
 from scalerl.report.alarms import (
     ALARM_STEPS,
-    FACTS,
     SIGNALS,
     Alarm,
     AlarmKind,
@@ -18,14 +18,15 @@ from scalerl.report.alarms import (
     alarm_text,
     alarms,
     fall_alarms,
-    listed,
     moved_alarms,
     overtrained,
+    shown,
     signal_alarms,
 )
-from scalerl.report.columns import number_columns
 from scalerl.report.evaluations import pass_at, pass_curves
-from scalerl.report.outlook import LiveForecast
+from scalerl.report.metrics import number_columns
+from scalerl.report.outlook import outlooks_of
+from scalerl.report.words import ALARMS
 
 
 def steps(**values: float | None) -> list[dict[str, float | None]]:
@@ -70,7 +71,7 @@ def test_signals_within_their_limits_raise_no_alarm():
             "no_verdict", 0.05, "environment/timeout", "task.environment.step_s",
         ),
         ({"optim__skipped": 1.0}, "skipped", 0.05, None, "100% of the last steps changed no weight"),
-        ({"loss__entropy": 0.001}, "entropy", 0.003, None, "the entropy of the policy is 0.001"),
+        ({"loss__entropy": 0.001}, "entropy", 0.003, None, "entropy of the policy is 0.001"),
         ({"batch__effective": 0.0, "reward__correct_frac": 0.0}, "empty", 0.2, "all_wrong", "scalerl sft"),
         ({"batch__effective": 0.0, "reward__correct_frac": 1.0}, "empty", 0.2, "all_right", "harder problems"),
         (
@@ -102,11 +103,8 @@ def test_a_mismatch_at_equal_weights_names_the_papers_remedy():
     later = {"rollout/lag_max": 4.0, "loss/kl": 0.05, "loss/ratio_max": 90.0, "batch/effective": 60.0}
     (alarm,) = present([first, *[later] * 40], remedies=remedies(load_recipe("base")))
     assert (alarm.kind, alarm.value, alarm.limit, alarm.ratio) == (AlarmKind.BACKEND, 0.03, 0.01, 7.5)
-    assert alarm_text(alarm) == (
-        "generator and learner differ by a KL of 0.03 at equal weights (largest ratio 7.5), so their arithmetic "
-        'differs: set model.fp32_head = "both" or correction = "band"; the paper\'s remedy is an FP32 head at both '
-        "ends (model.fp32_head)"
-    )
+    assert alarm.remedies == ('model.fp32_head = "both"', 'correction = "band"')
+    assert all(name in alarm_text(alarm) for name in alarm.remedies)
     assert present([first | {"loss/kl": 1e-6}, *[later] * 40]) == []
     assert remedies(load_recipe("scalerl"))["backend"] == ('model.dtype = "float32"', 'correction = "band"')
     quantised = load_recipe("scalerl", ["rollout.engine=vllm", "rollout.vllm.quantisation=fp8"])
@@ -131,32 +129,18 @@ def test_a_run_that_falls_below_its_curve_is_an_alarm():
     rising = [{"gpu_hours": float(n), "reward": 0.2 + (0.6 / (1 + (3.0 / n) ** 1.5) if n else 0), "num_samples": 1000}
               for n in range(21)]  # fmt: skip
     fallen = rising[:-5] + [row | {"reward": 0.3} for row in rising[-5:]]
-    rows = {"main": rising, "hard": fallen, "new": []}
-    (alarm,) = present([], curves={name: LiveForecast.from_rows(each).outlook() for name, each in rows.items()})
+    rows = [{**row, "set": name, "step": at} for name, own in (("main", rising), ("hard", fallen))
+            for at, row in enumerate(own)]  # fmt: skip
+    curves = outlooks_of(rows, "gpu_hours")
+    (alarm,) = present([], curves={**curves, "new": None})
     assert (alarm.kind, alarm.subject) == ("fall", "hard")
-    since = f"the reward on hard has fallen by {alarm.value:.2g} since its peak"
-    assert alarm_text(alarm) == f"{since}: its best checkpoint is the one at the peak"
+    assert alarm.value == curves["hard"].decision.fall.drop.value
+    assert alarm.began_compute == curves["hard"].decision.fall.last_good <= 15.0
 
 
 def test_every_limit_has_an_alarm_and_every_alarm_has_words():
-    assert all((signal.limit is None) == (signal.alarm is None) for signal in SIGNALS)
-    assert set(FACTS) == set(AlarmKind)
-
-
-@pytest.mark.parametrize(
-    ("calls", "expected"),
-    [
-        ([0.5] * 40 + [2.0] * 40 + [0.1] * 40, [0.1 / 2.0]),
-        ([2.0] * 60 + [1.0] * 60, []),
-        # One that never called anything has nothing to lose.
-        ([0.05] * 60 + [0.0] * 60, []),
-        ([None] * 60, []),
-    ],
-)
-def test_agent_that_stops_calling_its_tools_is_an_alarm(calls: list[float | None], expected: list[float]):
-    found = present([{"rollout/tool_calls_mean": value} for value in calls], remedies=remedies(load_recipe("scalerl")))
-    assert [alarm.kind for alarm in found] == ["unused_tools"] * len(expected)
-    assert [alarm.value for alarm in found] == pytest.approx(expected)
+    assert {signal.alarm for signal in SIGNALS} <= set(AlarmKind)
+    assert set(ALARMS) == set(AlarmKind)
 
 
 def test_truncation_names_the_settings_of_the_recipe():
@@ -172,7 +156,7 @@ def test_truncation_names_the_settings_of_the_recipe():
         assert all(name in alarm_text(alarm) for name in names)
     kept = load_recipe("tiny-cpu", ["filter.drop_truncated=false"])
     (alarm,) = present(rows, remedies=remedies(kept))
-    assert alarm_text(alarm).endswith("leave more room (length.answer_budget or length.thinking_max)")
+    assert alarm_text(alarm).endswith("leave more room (length.answer_budget or length.thinking_max).")
 
 
 def test_an_alarm_is_reported_once_and_then_its_changes():
@@ -181,7 +165,7 @@ def test_an_alarm_is_reported_once_and_then_its_changes():
     assert news.update(at(0.13)) == []
     (changed,) = news.update(at(0.30))
     assert changed.state == "changed"
-    assert alarm_text(changed).endswith("are cut off now, after 12%")
+    assert alarm_text(changed).endswith("are cut off now, after 12%.")
     (over,) = news.update(at(0.05))
     assert over.state == "over"
     assert news.update(at(0.05)) == []
@@ -216,29 +200,29 @@ def test_alarms_begin_and_end_where_their_mean_passes_the_limit(
     assert [(alarm.kind, alarm.began, alarm.ended) for alarm in found] == expected
 
 
-def row(num: int, value: float, low: float, high: float) -> dict[str, Any]:
-    told = {"value": value, "low": low, "high": high}
-    return {"num": num, "compute": float(num), "is_ok": True, "end": told, "ceiling": told}
+def row(num: int, value: float, low: float, high: float) -> tuple[int, float, Value]:
+    return num, float(num), Value(value=value, low=low, high=high)
 
 
 def test_forecast_that_left_its_interval_is_found():
     rows = [row(4, 0.5, 0.4, 0.6), row(6, 0.55, 0.5, 0.6), row(8, 0.7, 0.65, 0.75), row(10, 0.72, 0.7, 0.74)]
-    (alarm,) = moved_alarms(rows)
-    assert (alarm.kind, alarm.began_compute, alarm.value) == (AlarmKind.FORECAST_MOVED, 8.0, 0.7)
+    (alarm,) = moved_alarms(rows, "the ceiling")
+    assert (alarm.kind, alarm.began_compute, alarm.value) == (AlarmKind.FORECAST_MOVED, 8.0, 0.72)
     assert "0.400 to 0.600 after 4 evaluations" in alarm_text(alarm)
-    # Not if a forecast came back, or no ceiling is known.
-    assert moved_alarms([rows[0], row(6, 0.7, 0.5, 0.8), row(8, 0.55, 0.5, 0.6)]) == []
-    assert moved_alarms([{**each, "end": None, "is_ok": False} for each in rows]) == []
+    # Not if a forecast came back.
+    assert moved_alarms([rows[0], row(6, 0.7, 0.5, 0.8), row(8, 0.55, 0.5, 0.6)], "the ceiling") == []
 
 
 @pytest.mark.parametrize("rise, kind", [(0.0, AlarmKind.FALL), (0.3, AlarmKind.OVERFITTED)])
 def test_fall_while_training_goes_on_rising_is_overfitting(rise: float, kind: AlarmKind):
     noise = np.random.default_rng(0).normal(0, 0.02, 100)
     data = columns(gpu_hours=np.arange(1.0, 101), reward__mean=0.5 + rise * np.arange(100) / 100 + noise)
-    fall = note(NoteKind.FALL, compute=40.0, drop=0.1)
-    (alarm,) = fall_alarms("main", fall, data, "gpu_hours")
+    fall = SimpleNamespace(last_good=40.0, drop=Value(value=0.1, low=0.05, high=0.2))
+    curve: Any = SimpleNamespace(decision=SimpleNamespace(fall=fall), checkpoint=None, axis="gpu_hours")
+    (alarm,) = fall_alarms("main", curve, data)
     assert (alarm.kind, alarm.began, alarm.subject) == (kind, 40.0, "main")
-    assert fall_alarms("main", None, data, "gpu_hours") == []
+    curve.decision.fall = None
+    assert fall_alarms("main", curve, data) == []
 
 
 # pass@k
@@ -276,4 +260,4 @@ def test_pass_at_1_that_rises_while_pass_at_k_falls_is_overtraining():
 
 def test_list_has_lasting_alarms_first():
     data = columns(loss__kl=[0.01] * 20 + [2.0] * 5 + [0.01] * 60, rollout__truncated_frac=[0.5] * 85)
-    assert [each["ended"] is None for each in listed(signal_alarms(data, None))] == [True, False]
+    assert [each.ended is None for each in shown(signal_alarms(data, None))] == [True, False]

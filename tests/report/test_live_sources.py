@@ -13,9 +13,9 @@ import pytest
 from boards import ServedBoard
 from until import wait_until
 
-from scalerl.report.board.looks import look_at
-from scalerl.report.files import Root
-from scalerl.report.sources import Source
+from scalerl.report.board.look import look
+from scalerl.report.inside import Root
+from scalerl.report.places import Source
 
 
 def reward_at(step: int) -> float:
@@ -64,29 +64,31 @@ def test_log_that_grows_is_followed(board: ServedBoard, folder: Path, write: Cal
     name = write.__name__
 
     def num_points() -> int:
-        rows = {row["name"]: row for row in board.json("/api/runs")["runs"]}
-        return 0 if name not in rows or rows[name]["points"] is None else len(rows[name]["points"]["compute"])
+        rows = {row["name"]: row["key"] for row in board.json("/api/runs")["runs"]}
+        if name not in rows:
+            return 0
+        detail = board.json(f"/api/runs/{rows[name]}")
+        blocks = [each for section in detail["sections"] for each in section["blocks"]]
+        drawn = next((each["drawn"] for each in blocks if each.get("key") == "curves/"), ())
+        return sum(len(each["dots"]["compute"]) for each in drawn)
 
     for step in range(10, 70, 10):
         write(folder / name, step)
         wait_until(lambda step=step: num_points() >= step // 10 or step < 30)
-    detail = wait_until(lambda: (run := board.run(name))["verdict"] not in ("", "no curve") and run)
+    detail = wait_until(lambda: (run := board.run(name))["state"] and run)
     assert num_points() == 6
-    assert (detail["kind"], detail["counted"]) == (kind, "step")
-    lines, parts = ({each[key] for each in rows} for key, rows in (
-        ("key", detail["run"]["signals"]["lines"]), ("label", detail["run"]["times"]["step"])
-    ))  # fmt: skip
+    assert (detail["format"], detail["step"].split()[0]) == (kind, "step")
+    lines = {each["key"] for section in detail["sections"] for each in section["blocks"] if each["type"] == "lines"}
     assert lines >= ({"loss/entropy", "rollout/length_mean"} if write is not tb else set())
-    assert parts == ({"sampling and waiting for answers", "everything else"} if write is verl else set())
 
 
 def test_long_file_is_refused(folder: Path):
     with (folder / "huge.log").open("wb") as file:
         file.write(b"step:1 - reward:0.5 ")
         file.truncate(1 << 30)  # a line of 1 GB, most of it a hole
-    look = look_at(Source(path=folder / "huge.log", root=Root(folder), kind="log", name="huge"), None)
-    assert look.is_empty
-    assert "1,074 MB long and is not followed" in look.summary["problem"]
+    seen = look(Source(path=folder / "huge.log", root=Root(folder), kind="log", name="huge"))
+    assert seen.is_empty
+    assert "1,074 MB" in seen.row["problem"]
 
 
 @pytest.mark.slow
@@ -107,12 +109,12 @@ def test_real_run_while_it_trains(tmp_path: Path, browser: Any):
         tab.goto(board.link)
         counts = []
         while run.poll() is None:
-            counts.append(tab.locator("#curves svg circle").count())
+            counts.append(tab.locator('[data-chart^="curves/"] svg circle').count())
             tab.wait_for_timeout(500)
         assert run.returncode == 0
-        wait_until(lambda: tab.locator("#curves svg circle").count() >= 10, seconds=60)
+        wait_until(lambda: tab.locator('[data-chart^="curves/"] svg circle').count() >= 10, seconds=60)
         assert len({count for count in counts if count}) >= 3, counts
-        wait_until(lambda: tab.locator("#history svg circle").count() >= 3, seconds=60)
+        wait_until(lambda: tab.locator('[data-chart^="history/"] svg circle').count() >= 3, seconds=60)
         tab.locator("#sample-search").fill("+")
         tab.wait_for_selector(".sample")
         tab.close()

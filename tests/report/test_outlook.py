@@ -1,26 +1,31 @@
 """The forecast while a run trains."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from scalerl import store
 from scalerl.cli.train import forecast_words
-from scalerl.curves import At, Verdict, fit
-from scalerl.report.outlook import FIRST_FIT, LiveForecast
-from scalerl.report.results import CurveResult
+from scalerl.curves import At, State, fit
+from scalerl.logs import read
+from scalerl.report.outlook import FIRST_FIT, LiveForecast, outlooks_of, with_end
+from scalerl.report.results import CurveResult, FitOptions, analyse_fit
 
 
-def evaluations(num: int, start: float | None = 0.2, ceiling: float = 0.8) -> list[dict[str, float | None]]:
-    rows: list[dict[str, float | None]] = [{"gpu_hours": 0.0, "reward": start, "num_samples": 1000}]
-    for place in range(1, num + 1):
-        reward = 0.2 + (ceiling - 0.2) / (1 + (3.0 / place) ** 1.5)
-        rows.append({"gpu_hours": float(place), "reward": reward, "num_samples": 1000})
+def evaluations(num: int, start: float | None = 0.2, ceiling: float = 0.8, name: str = "main") -> list[dict[str, Any]]:
+    rows = []
+    for place in range(num + 1):
+        reward = 0.2 + (ceiling - 0.2) / (1 + (3.0 / place) ** 1.5) if place else start
+        spent = {"step": place, "gpu_hours": float(place), "flops": 1e12 * place, "tokens": 100 * place}
+        rows.append({"set": name, "attempt": 1, **spent, "reward": reward, "num_samples": 1000})
     return rows
 
 
-def outlook(rows: list[dict[str, float | None]], end: float | None = None) -> CurveResult | None:
-    return LiveForecast.from_rows(rows, end).outlook()
+def outlook(rows: list[dict[str, Any]], end: float | None = None) -> CurveResult | None:
+    curve = outlooks_of(rows).get("main")
+    return None if curve is None else with_end(curve, end)
 
 
 def at_end_of(result: CurveResult | None) -> At:
@@ -29,7 +34,25 @@ def at_end_of(result: CurveResult | None) -> At:
     return result.at_end
 
 
-def test_the_forecast_is_the_curve_at_the_end_of_the_budget():
+def test_live_forecast_equals_fit_of_the_folder(tmp_path: Path):
+    noise = np.random.default_rng(0).normal(0, 0.01, 30)
+    rows = [
+        row for pair in zip(evaluations(14), evaluations(14, ceiling=0.6, name="other"), strict=True) for row in pair
+    ]
+    rows = [row | {"reward": row["reward"] + float(off)} for row, off in zip(rows, noise, strict=True)]
+    store.write_json(tmp_path / store.RECIPE, {})
+    for row in rows:
+        store.append_row(tmp_path / store.EVALS, row)
+    offline = {curve.series.evaluation_set: curve for curve in analyse_fit(read([tmp_path]), FitOptions()).curves}
+    live = outlooks_of(store.read_evals(tmp_path))
+    assert live.keys() == offline.keys() == {"main", "other"}
+    for name, curve in live.items():
+        assert curve.fit.params == offline[name].fit.params
+        assert curve.decision == offline[name].decision
+        assert curve.axis == offline[name].axis
+
+
+def test_forecast_is_the_curve_at_the_end_of_the_budget():
     at_end = at_end_of(outlook(evaluations(20), 40.0))
     assert at_end.compute == 40.0
     assert at_end.reward.low <= at_end.reward.value <= at_end.reward.high
@@ -40,17 +63,19 @@ def test_the_forecast_is_the_curve_at_the_end_of_the_budget():
     assert outlook(evaluations(FIRST_FIT - 1), 100.0) is None
 
 
-@pytest.mark.parametrize("num, verdict, words", [(6, Verdict.WIDE, "not known yet"), (60, Verdict.KNOWN, "0.")])
-def test_far_end_is_forecast_whatever_is_known_of_the_ceiling(num: int, verdict: Verdict, words: str):
-    result = outlook(evaluations(num), 100.0 * num)
-    assert at_end_of(result).reward.low < 0.8 < at_end_of(result).reward.high
+def test_terminal_line_has_state_and_numbers():
+    result = outlook(evaluations(20), 40.0)
     assert result is not None
-    assert result.verdict == verdict
-    assert forecast_words(result).startswith(f"  ceiling {words}")
+    assert result.decision is not None
+    assert result.decision.state in (State.RISING, State.LEVELLING_OFF)
+    words = forecast_words(result)
+    assert result.decision.state in words
+    assert f"{at_end_of(result).reward.value:.3f}" in words
+    assert forecast_words(None) == ""
 
 
 ODD: list[tuple[dict[str, Any], bool]] = [
-    *((row, False) for row in ({"reward": "high"}, {"reward": float("nan")}, {"gpu_hours": None}, {"gpu_hours": -1})),
+    *((row, False) for row in ({"reward": "high"}, {"reward": float("nan")})),
     *((row, True) for row in ({"num_samples": None}, {"num_samples": "all"}, {"num_samples": 0}, {"reward": 1.5})),
 ]
 
@@ -63,7 +88,7 @@ def test_rows_without_compute_and_reward_are_left_out(odd: dict[str, Any], count
     assert (outlook(rows) is not None) == counts
 
 
-def test_a_plain_loop_gets_the_fit_of_its_evaluations():
+def test_plain_loop_gets_the_fit_of_its_evaluations():
     forecast = LiveForecast(end_compute=500)
     compute, reward = np.arange(10, 210, 10.0), []
     forecast.add(0, 0.2)
@@ -77,6 +102,6 @@ def test_a_plain_loop_gets_the_fit_of_its_evaluations():
 
 
 @pytest.mark.parametrize(("compute", "reward"), [(-1.0, 0.5), (float("nan"), 0.5), (1.0, float("inf"))])
-def test_an_evaluation_must_be_finite(compute: float, reward: float):
+def test_evaluation_must_be_finite(compute: float, reward: float):
     with pytest.raises(ValueError, match="finite"):
         LiveForecast().add(compute, reward)

@@ -20,7 +20,7 @@ def runs() -> Runs:
 def test_answers_have_the_values_of_json_as_attributes(runs: Runs):
     answer = runs.fit(at=[20_000], level=0.8)
     (first, second) = answer.curves
-    assert (first.name, first.verdict, second.advice) == ("baseline", "known", "rising")
+    assert (first.name, first.state, second.action) == ("baseline", "rising", "go on")
     assert first.ceiling.low < first.ceiling.value < first.ceiling.high
     assert first["ceiling"]["low"] == first.ceiling.low
     assert first.at[0].compute == 20_000
@@ -29,14 +29,22 @@ def test_answers_have_the_values_of_json_as_attributes(runs: Runs):
         _ = first.height
 
 
-def test_answers_print_as_the_commands_do_and_speak_python(runs: Runs):
+def test_answers_print_as_the_commands_do(runs: Runs):
     assert repr(runs) == "Runs(pass_rate over gpu_hours; baseline: 60 points; improved: 60 points)"
     answer = runs.compare()
-    assert (answer.pairs[0].kind, answer.pairs[0].winner) == ("higher_ceiling", "improved")
-    assert repr(answer).startswith("Take improved: best with probability over 99%.")
+    assert answer.pairs[0].winner == answer.rankings[0].winner == "improved"
+    assert answer.sections[0].blocks[0].text in repr(answer).replace("\n", " ")
     assert "<pre" in answer._repr_html_()
-    assert "P(higher ceiling)" in answer.explain()
-    assert "--" not in repr(answer) + answer.explain()
+    assert "exponent B" in answer.explain()
+    assert "exponent B" not in repr(answer)
+    assert f"{answer.curves[0].ceiling.low!r}" in repr(answer.curves[0].ceiling)
+
+
+def test_answers_are_frames(runs: Runs):
+    pytest.importorskip("pandas")
+    answer = runs.compare()
+    assert list(answer.to_frame().name) == ["baseline", "improved"]
+    assert list(answer.to_frame("pairs").winner) == ["improved"]
 
 
 def test_forecast_backtest_frame_and_picture(runs: Runs, tmp_path: Path):
@@ -50,9 +58,6 @@ def test_forecast_backtest_frame_and_picture(runs: Runs, tmp_path: Path):
     assert len(frame) == 120
 
 
-def test_errors_name_arguments_and_not_options():
-    with pytest.raises(InputError, match=r"^(?!.*--)"):
-        scalerl.read(EXAMPLE, y="reward")
-    with pytest.raises(InputError, match="by=") as caught:
+def test_errors_say_how_options_are_given_here():
+    with pytest.raises(InputError, match="y_scale="):
         scalerl.read(EXAMPLE, by="file").compare()
-    assert "--" not in str(caught.value)

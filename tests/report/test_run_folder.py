@@ -9,12 +9,11 @@ from boards import GrowingRun
 from run_folders import write_run
 
 from scalerl.logs import Selection, read_log, series_from
-from scalerl.report.charts import lines_json
-from scalerl.report.columns import thinned
-from scalerl.report.conclusions import compute_caveats, sentence
-from scalerl.report.files import Root
+from scalerl.report.inside import Root
+from scalerl.report.metrics import thinned
+from scalerl.report.places import MOST_SOURCES, Source, discover
 from scalerl.report.runs import Run, hours_name, read_source
-from scalerl.report.sources import MOST_SOURCES, Source, discover
+from scalerl.report.sections import lines_of, run_says
 
 
 def opened(folder: Path) -> Run:
@@ -81,8 +80,10 @@ def test_largest_lag_is_drawn_by_its_largest_and_the_mean_by_its_mean(tmp_path: 
     folder = write_run(tmp_path / "a")
     rows = [{"step": n, "rollout/lag_max": lag, "rollout/lag_mean": lag} for n, lag in enumerate((1, 9, None, 2), 1)]
     write_rows(folder / "metrics.jsonl", rows)
-    lines = {line["key"]: (line["values"], line["last"]) for line in lines_json(opened(folder).columns)["lines"]}
-    assert lines == {"rollout/lag_max": ([1, 9, None, 2], 9), "rollout/lag_mean": ([1, 9, None, 2], 4)}
+    charts = lines_of([opened(folder)], ["a"])
+    assert {chart.key: list(chart.lines[0][3]) for chart in charts} == {
+        "rollout/lag_max": [1, 9, None, 2], "rollout/lag_mean": [1, 9, None, 2],
+    }  # fmt: skip
 
 
 def test_repeated_and_stalled_work_is_reported(tmp_path: Path):
@@ -97,9 +98,9 @@ def test_repeated_and_stalled_work_is_reported(tmp_path: Path):
     write_rows(folder / "metrics.jsonl", [*first, *again])
     run = opened(folder)
     assert (run.repeated["num_steps"], run.repeated["gpu_hours"]) == (3, pytest.approx(0.3))
-    text = " ".join(map(sentence, compute_caveats(run)))
-    assert "a repeated 3 steps after an interruption (0.3 CPU-hours" in text
-    assert "a stood still for 68 s" in text
+    found = {each.kind: each.values for each in run_says([run])}
+    assert found["repeated"]["num_steps"] == 3
+    assert found["stood_still"]["seconds"] == 68.0
     assert opened(write_run(tmp_path / "b")).repeated == {}
 
 
@@ -138,7 +139,7 @@ def test_a_study_of_too_many_runs_keeps_its_page(tmp_path: Path):
     (tmp_path / "study.json").write_text(json.dumps({"name": "large", "runs": runs}))
     sources, notes = discover([Root(tmp_path)])
     assert [source.kind for source in sources] == ["run"] * MOST_SOURCES + ["study"]
-    assert notes == [f"Only the first {MOST_SOURCES} runs and logs are followed; 2 more are not."]
+    assert [(note.kind, note.values["num"]) for note in notes] == [("too_many_sources", 2)]
 
 
 def test_discovery_of_all_kinds(tmp_path: Path):

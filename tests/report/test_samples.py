@@ -9,11 +9,8 @@ import pytest
 from boards import GrowingRun
 
 from scalerl.report import samples
-from scalerl.report.files import Root
-from scalerl.report.runs import read_source
+from scalerl.report.inside import Root
 from scalerl.report.samples import Query
-from scalerl.report.sources import Source
-from scalerl.report.write import newest_samples
 
 
 def search(run: GrowingRun, **query: Any) -> dict[str, Any]:
@@ -54,7 +51,7 @@ def test_only_what_was_added_is_read_again(run: GrowingRun, monkeypatch: pytest.
     before = path.stat().st_size
     run.sample("9+2", "added")
     page = search(run)
-    assert (page["total"], page["samples"][0]["completion"]) == (51, "added")
+    assert (page["total"], page["samples"][0]["texts"][1][1]) == (51, "added")
     assert sizes == [before, path.stat().st_size - before]
     for text in ('{"completion": "short"}\n', '{"completion": "' + "x" * 99_999 + '"}\n'):
         path.write_text(text)
@@ -68,6 +65,8 @@ def test_only_what_was_added_is_read_again(run: GrowingRun, monkeypatch: pytest.
         ({"text": "nowhere"}, []),
         ({"problem": "3+2"}, [49, 44, 39, 34, 29, 24, 19, 14, 9, 4]),
         ({"verdict": "correct"}, list(range(49, 0, -2))),
+        ({"verdict": "error"}, []),
+        ({"turns": 2}, []),
     ],
 )
 def test_words_prompts_and_verdicts_are_searched(run: GrowingRun, query: dict[str, Any], steps: list[int]):
@@ -76,16 +75,24 @@ def test_words_prompts_and_verdicts_are_searched(run: GrowingRun, query: dict[st
 
 @pytest.mark.parametrize("row", [{"conversation": 3}, {"conversation": [3]}, {}])
 def test_what_is_not_a_conversation_is_not_shown_as_one(row: dict[str, Any]):
-    assert "conversation" not in samples.sample_json(0, row, 100)
+    assert [name for name, *_ in samples.sample_json(0, row, 100)["texts"]] == ["Prompt", "Answer"]
 
 
 def test_conversations_say_who_said_what():
     said = [{"by": "model", "text": "?47*8"}, {"by": "environment", "text": "376;"}, {"by": "model", "text": "376"}]
     sample = samples.sample_json(0, {"completion": "?47*8376;376", "conversation": said}, 100)
-    assert sample["conversation"] == said
-    assert sample["words"] == {}
-    cut = samples.sample_json(0, {"conversation": said}, 7)["conversation"]
-    assert [part["text"] for part in cut] == ["?47*8", "37"]
+    assert [(by, text) for _, text, by in sample["texts"][1:]] == [(part["by"], part["text"]) for part in said]
+    assert sample["turns"] == 2
+    cut = samples.sample_json(0, {"conversation": said}, 7)["texts"]
+    assert [text for _, text, _ in cut] == ["", "?47*8", "37"]
+
+
+def test_errors_of_tools_and_turns_are_found(run: GrowingRun):
+    said = [{"by": "model", "text": "?1/0"}, {"by": "environment", "text": "ZeroDivisionError: division by zero"},
+            {"by": "model", "text": "none"}]  # fmt: skip
+    run.sample("1/0", "none", conversation=said)
+    (failed,) = search(run, verdict="error")["samples"]
+    assert search(run, turns=2)["samples"] == [failed]
 
 
 def test_prompt_that_is_its_own_name_is_found_however_long(run: GrowingRun):
@@ -98,32 +105,24 @@ def test_prompt_that_is_its_own_name_is_found_however_long(run: GrowingRun):
 def test_what_graders_wrote_is_shown(run: GrowingRun):
     run.sample("7+7", "unsure", correct=None, graders={"format": 0.5}, reason="timeout")
     (without,) = search(run, verdict="none")["samples"]
-    assert without["words"] == {"graders": '{"format": 0.5}', "reason": "timeout"}
+    assert without["texts"][2:] == [("graders", '{"format": 0.5}', ""), ("reason", "timeout", "")]
 
 
 def test_long_texts_are_cut_and_can_be_had_whole(run: GrowingRun):
     run.sample("long", "x" * 20_000)
     (sample,) = search(run, text="long")["samples"]
-    assert (len(sample["completion"]), sample["cut"]) == (samples.MAX_TEXT, 20_000 - samples.MAX_TEXT)
+    assert (len(sample["texts"][1][1]), sample["cut"]) == (samples.MAX_TEXT, 20_000 - samples.MAX_TEXT)
     whole, none = (
         samples.one_sample(run.folder / "samples.jsonl", Root(run.folder), number)
         for number in (sample["number"], 10_000)
     )
     assert whole is not None
-    assert (len(whole["completion"]), none) == (20_000, None)
+    assert (len(whole["texts"][1][1]), none) == (20_000, None)
 
 
 def test_lines_that_are_not_samples_do_no_harm(run: GrowingRun):
     with (run.folder / "samples.jsonl").open("a") as file:
         file.write('not json\n[1, 2]\n{"step": "x", "prompt": 7, "completion": null, "reward": "NaN"}\n')
     (sample, *_) = search(run)["samples"]
-    assert (sample["step"], sample["prompt"], sample["reward"]) == (None, "7", None)
+    assert (sample["step"], sample["texts"][0][1], sample["reward_text"]) == (None, "7", "")
     json.dumps(sample, allow_nan=False)
-
-
-def test_report_shows_the_newest_of_each_run(run: GrowingRun, tmp_path: Path):
-    other = GrowingRun(tmp_path / "other")
-    runs = [read_source(Source(path=folder, root=Root(), kind="run", name=folder.name))
-            for folder in (run.folder, other.folder)]  # fmt: skip
-    shown = newest_samples(runs)
-    assert [(sample["run"], sample["step"]) for sample in shown] == [("run", step) for step in range(50, 44, -1)]

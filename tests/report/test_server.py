@@ -16,12 +16,11 @@ from ray_processes import descendants
 from run_folders import write_study
 from until import wait_until
 
-import scalerl
 from scalerl.report.board import state
-from scalerl.report.board.looks import Look, look_at
+from scalerl.report.board.look import Look, look
 from scalerl.report.board.serve import HEADERS
 from scalerl.report.board.state import WORKER_BYTES, Board
-from scalerl.report.sources import Source
+from scalerl.report.places import Source
 
 SECRET = "do-not-show-this"
 
@@ -66,10 +65,20 @@ def test_every_kind_of_input_is_listed(board: ServedBoard):
     names = {row["name"] for row in listing["runs"]}
     assert {"two-arms/base-seed0", "two-arms/lower-seed0"} <= names
     assert [study["name"] for study in listing["studies"]] == ["two-arms"]
-    runs, rows = listing["settings"]["runs"], listing["settings"]["rows"]
-    of_lower = next(row["key"] for row in listing["runs"] if row["name"] == "two-arms/lower-seed0")
-    assert rows["loss.name"][runs.index(of_lower)] == "dapo"
+    differing = block(listing, "differing")
+    rows = {key: dict(zip(differing["heads"][1:], values, strict=True)) for key, *values in differing["rows"]}
+    assert rows["loss.name"]["two-arms/lower-seed0"] == "dapo"
     assert "budget.steps" in rows
+
+
+def block(content: Any, key: str) -> Any:
+    """Return the table or chart of this name; None where there is none."""
+    blocks = [each for section in content["sections"] for each in section["blocks"]]
+    return next((each for each in blocks if each.get("key") == key), None)
+
+
+def kinds(content: Any) -> set[str]:
+    return {each["kind"] for section in content["sections"] for each in section["blocks"] if each["type"] == "say"}
 
 
 def _listed(board: ServedBoard, names: set[str]) -> Any:
@@ -77,56 +86,37 @@ def _listed(board: ServedBoard, names: set[str]) -> Any:
     return listing if names <= {row["name"] for row in listing["runs"]} else None
 
 
-def test_run_is_a_report_with_history_and_numbers(board: ServedBoard, watched: Path):
-    detail = wait_until(lambda: _fitted(board, "good"))
-    (shown,) = detail["report"]["views"][0]["curves"]
-    (points,) = detail["report"]["sets"][0]["points"]["gpu_hours"].values()
-    assert (points["num_points"], detail["end_compute"], detail["status"]) == (12, pytest.approx(4.0), "running")
-    assert shown["line"]["band"] is not None
-    assert [row["num"] for row in detail["history"]["/good"]] == [5, 6, 7, 8, 10, 12]
-    # The fit is that of the command line.
-    (curve,) = scalerl.read(watched / "good").fit().curves
-    assert (shown["verdict"], shown["ceiling"]) == (curve.verdict, curve.ceiling)
-    run = detail["run"]
-    assert "time/step_s" in run["signals"]["columns"]
-    answer = board.json(f"/api/runs/{detail['key']}/columns", names="time/step_s\nnot_logged")
-    assert list(answer["columns"]) == ["time/step_s"]
-    assert len(answer["step"]) == len(answer["columns"]["time/step_s"]) == 120
-    assert {part["label"] for part in run["times"]["step"]} >= {"learning", "pushing weights"}
-    assert run["times"]["throughput"]["last"] == pytest.approx(5000 / 36, rel=1e-3)
-    assert {"loss/entropy", "rollout/length_mean"} <= {line["key"] for line in run["signals"]["lines"]}
+def test_run_is_a_document_with_its_history(board: ServedBoard):
+    detail = wait_until(lambda: (run := board.run("good")) and block(run, "history") and run)
+    (drawn,) = block(detail, "curves/")["drawn"]
+    assert len(drawn["dots"]["compute"]) == 12
+    assert drawn["line"]["band"] is not None
+    assert [row[0] for row in block(detail, "history")["rows"]] == ["12", "10", "8", "7", "6", "5"]
+    assert {"ceiling", "doubling", "forecast_at"} <= kinds(detail)
+    charts = board.json(f"/api/runs/{detail['key']}/columns", names="time/step_s\nnot_logged", smooth=50)
+    assert [(chart["key"], len(chart["lines"][0][3])) for chart in charts] == [("time/step_s", 120)]
+    assert {"loss/entropy", "rollout/length_mean"} <= {each["key"] for section in detail["sections"]
+                                                       for each in section["blocks"] if each["type"] == "lines"}  # fmt: skip
 
 
-def _fitted(board: ServedBoard, name: str) -> Any:
-    detail = board.run(name)
-    return detail if detail["history"].get(f"/{name}") else None
-
-
-def test_study_has_its_arms_side_by_side_and_follows_its_plan(board: ServedBoard, watched: Path):
+def test_study_is_compared_and_follows_its_plan(board: ServedBoard, watched: Path):
     key = board.json("/api/runs")["studies"][0]["key"]
-    study = wait_until(lambda: _compared(board, key))
-    (view, *_) = study["report"]["views"]
-    assert [row["name"] for row in view["standings"]] == ["base", "lower"]
-    assert view["standings"][0]["p_best"] > 0.9
-    assert study["problem"] == ""
-    assert [row["arm"] for row in board.json("/api/runs")["runs"] if row["study"] == key] == ["base", "lower"]
+    study = wait_until(lambda: (seen := board.json(f"/api/studies/{key}")) and block(seen, "standings") and seen)
+    assert [row[0] for row in block(study, "standings")["rows"]] == ["base", "lower"]
+    assert "take" in kinds(study)
     row = {"decision": 1, "kind": "continue", "arm": "base", "until": 0.5, "known": {"arms": [], "favourite": "base"}}
     (watched / "study" / "decisions.jsonl").write_text(json.dumps(row) + "\n")
-    path = watched / "study" / "study.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"description": "which loss is better"}))
-    wait_until(lambda: board.json(f"/api/studies/{key}")["description"] == "which loss is better")
-    tables = wait_until(lambda: (found := _compared(board, key)) and _decisions(found))
-    assert tables[0]["rows"][0][2:5] == ["base to 50% of its budget", "the largest expected gain per compute", "base"]
+    table = wait_until(lambda: block(board.json(f"/api/studies/{key}"), "decisions"))
+    assert table["rows"][0][2:5] == ["base to 50% of its budget", "continue", "base"]
 
 
-def _decisions(study: Any) -> list[Any]:
-    return [table for table in study["report"]["tables"] if table["key"] == "decisions"]
-
-
-def _compared(board: ServedBoard, key: str) -> Any:
-    study = board.json(f"/api/studies/{key}")
-    report = study["report"]
-    return study if report and len(report["sets"][0]["curves"]) == 2 and report["views"][0]["pairs"] else None
+def test_overview_compares_what_is_watched(board: ServedBoard):
+    listing = wait_until(lambda: (seen := board.json("/api/runs")) and block(seen, "overview") and seen)
+    table = block(listing, "overview")
+    assert len(table["rows"]) == len(listing["runs"])
+    colours = {row[0].rpartition("/")[2]: colour for row, colour in zip(table["rows"], table["colours"], strict=True)}
+    assert colours["base-seed0"] != colours["lower-seed0"]
+    assert len(block(listing, "together")["drawn"]) > 1
 
 
 def test_nothing_outside_is_served(board: ServedBoard):
@@ -212,18 +202,18 @@ def test_run_that_vanishes_leaves_the_list(board: ServedBoard, watched: Path):
     assert _listed(board, {"good"})
 
 
-def endless_if_bad(source: Source, end_compute: float | None) -> Look:
+def endless_if_bad(source: Source, end_compute: float | None, *, with_history: bool = False) -> Look:
     """Look at a source; the look at a bad one never ends."""
     while source.name.startswith("bad"):
         pass
-    return look_at(source, end_compute)
+    return look(source, end_compute, with_history=with_history)
 
 
 @pytest.mark.slow
 def test_endless_logs_hold_back_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("bad1", "bad2", "bad3", "bad4", "good"):
         (tmp_path / f"{name}.log").write_text("".join(f"step:{n} - reward:{n / 30}\n" for n in range(30)))
-    monkeypatch.setattr(state, "look_at", endless_if_bad)
+    monkeypatch.setattr(state, "look", endless_if_bad)
     monkeypatch.setitem(state.LOOK_S, "log", 8.0)
     with closing(Board(sorted(tmp_path.glob("*.log")))) as board:
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from small_study import plan_of
 
 from scalerl import store
-from scalerl.curves import Value, Verdict
+from scalerl.curves import Action, Decision, State, Value
 from scalerl.report.numbers import duration
 from scalerl.study.live_table import Screen, event_line, table
 from scalerl.study.progress import Progress, RunStatus, read_progress
@@ -39,18 +39,21 @@ def test_the_forecast_of_a_run_follows_its_evaluations(tmp_path):
     with (tmp_path / store.METRICS).open("a") as file:
         file.write('{"step": 15, "att')
     progress = read_progress(tmp_path, "gpu_hours", progress)
-    assert (progress.step, progress.verdict) == (14, "ok")
+    assert progress.step == 14
+    assert progress.decision is not None
+    assert progress.decision.state == State.LEVELLING_OFF
     assert progress.ceiling is not None
     assert progress.ceiling.low < 0.7 < progress.ceiling.high
     assert progress.ceiling.value == pytest.approx(0.7, abs=0.01)
 
 
-def test_a_run_cut_before_its_curve_bends_has_no_known_ceiling(tmp_path):
-    evaluate(tmp_path, [0.0, *np.geomspace(0.2, 1, 8)], noise=0.01, num_samples=400)
+def test_run_cut_before_its_curve_bends_is_rising(tmp_path):
+    evaluate(tmp_path, [0.0, *np.geomspace(0.2, 1, 12)], noise=0.01, num_samples=4000)
     progress = read_progress(tmp_path, "gpu_hours", Progress())
-    assert progress.verdict == "ceiling not identifiable yet"
-    line = event_line(status_of(tmp_path, state="done", seconds=3, progress=progress))
-    assert line.endswith(", ceiling not known yet")
+    assert progress.decision is not None
+    assert progress.decision.state == State.RISING
+    assert progress.ceiling is not None
+    assert progress.ceiling.high - progress.ceiling.low > 0.2
 
 
 def test_damaged_run_folder_does_not_stop_the_study(tmp_path):
@@ -66,26 +69,18 @@ def status_of(tmp_path: Path, **more: Any) -> RunStatus:
     return RunStatus(run=plan_of(tmp_path).runs[1], folder=tmp_path, **more)
 
 
-def reached(verdict: Verdict) -> Progress:
-    return Progress(step=3, reward=0.5, ceiling=Value(value=0.7, low=0.65, high=0.81), verdict=verdict)
-
-
-@pytest.mark.parametrize(
-    "verdict, cell, words",
-    [
-        ("ok", "0.700 [0.650, 0.810]", "ceiling 0.700 [0.650, 0.810]"),
-        ("ceiling not identifiable yet", "not known yet", "ceiling not known yet"),
-        ("unstable", "unstable", "curve unstable"),
-        ("at a bound", "at a bound", "curve at a bound"),
-    ],
-)
-def test_a_ceiling_is_a_number_only_where_its_verdict_is_ok(tmp_path, verdict, cell, words):
-    status = status_of(tmp_path, state="done", seconds=23, progress=reached(verdict))
+def test_table_and_lines_have_the_ceiling_and_the_state(tmp_path):
+    decision = Decision(state=State.LEVELLING_OFF, action=Action.STOP, worth=0.01)
+    ceiling = Value(value=0.7, low=0.65, high=0.81)
+    progress = Progress(step=3, reward=0.5, ceiling=ceiling, decision=decision)
+    status = status_of(tmp_path, state="done", seconds=23, progress=progress)
     console = Console(record=True, width=120, file=io.StringIO())
     console.print(table([status]))
     (line,) = [line for line in console.export_text().splitlines() if "dapo" in line]
-    assert line.split() == ["dapo", "0", "done", "3/4", "23", "s", "0.500", *cell.split()]
-    assert event_line(status) == f"dapo-seed0 done after 23 s, reward 0.500, {words}"
+    cells = ["dapo", "0", "done", "3/4", "23", "s", "0.500", "0.700", "[0.650,", "0.810]", "levelling", "off"]
+    assert line.split() == cells
+    for word in ("dapo-seed0", "0.500", "0.700 [0.650, 0.810]", "levelling off"):
+        assert word in event_line(status)
 
 
 def test_on_a_terminal_lines_are_above_the_table(tmp_path):

@@ -7,7 +7,7 @@ from small_study import plan_of, run, states
 
 from scalerl import store
 from scalerl.errors import StudyError
-from scalerl.study.policy import Decision, Measured, forecast, halving
+from scalerl.study.policy import Measured, Stage, forecast, halving
 from scalerl.study.runner import Runner
 
 STUDY = """
@@ -82,14 +82,14 @@ def measured(name: str, share: float, reward: float = 0.5, **more) -> Measured:
 def test_halving_waits_for_running_arms():
     arms = [measured("a", 0.2), measured("b", 0.1), measured("c", 0.2), measured("d", 0.2)]
     assert halving(arms, 8, 0.4, frozenset({"b"})) is None
-    decision = halving(arms, 8, 0.4, frozenset())
-    assert decision is not None
-    assert decision.arm == "b"
+    stage = halving(arms, 8, 0.4, frozenset())
+    assert stage is not None
+    assert stage.arm == "b"
 
 
 def test_every_arm_gets_a_first_stage():
     arms = [measured("a", 0.2), Measured(name="b", share=0.0, num_runs=1)]
-    assert forecast(arms, 8, 0.4, frozenset()) == Decision(kind="first_stage", arm="b", until=0.125)
+    assert forecast(arms, 8, 0.4, frozenset()) == Stage(kind="first_stage", arm="b", until=0.125)
 
 
 def test_unknown_policy_names_the_choices(tmp_path):

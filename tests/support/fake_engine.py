@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scalerl.errors import EngineError
 from scalerl.rollout.noise import uniforms
 from scalerl.rollout.progress import Progress
-from scalerl.rollout.requests import check_requests
+from scalerl.rollout.requests import check_request
 from scalerl.types import Completion, Finish, Request, Work, derive_seed
 
 
@@ -91,7 +91,8 @@ class FakeEngine:
 
     def submit(self, requests: Sequence[Request]) -> None:
         self._require_open()
-        check_requests(requests, max_length=self._max_length, vocabulary=self._vocabulary)
+        for request in requests:
+            check_request(request, max_length=self._max_length, vocabulary=self._vocabulary)
         self._waiting.extend(requests)
         self.submitted.extend(requests)
 

@@ -1,4 +1,4 @@
-"""Make a forecast from the rewards of a run so far: plain numbers and one sentence. Runs in any process."""
+"""Make a forecast from the rewards of a run so far: a decision and plain numbers. Runs in any process."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,15 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.curves import Value, conclusions, doubling, note_text
-from scalerl.report.numbers import interval_text
-from scalerl.report.outlook import LiveForecast
+from scalerl.curves import Decision, Value
+from scalerl.curves.decide import value_draws
+from scalerl.logs import Series
+from scalerl.report.outlook import FIRST_FIT, LiveForecast
 from scalerl.report.results import CurveResult, param_value
+from scalerl.report.words import text
 
 FEWEST_REWARDS = 16
 """Training rewards from which a curve is fitted to them: they are noisier than evaluations."""
-VALUES = ("gain_per_doubling", "ceiling", "end")
-ENDS = {"": "value", "_low": "low", "_high": "high"}
+GROWTH = 1.05
+"""Training rewards come with every log; they are fitted again when their number has grown by this factor."""
+EVER = 1e4
+"""Times the present compute: what a run has not reached there it never does."""
+PROBABILITIES = ("p_worth", "p_nearly_all", "p_seen")
+VALUES = ("ceiling", "end", "doubling")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,29 +30,42 @@ class Forecast:
     num_points: int
     compute: float
     """Largest compute so far."""
-    verdict: str
+    decision: Decision
     ceiling: Value | None
     end: Value | None
     """Reward at the end of the budget; None where the end is not known, or reached."""
-    gain_per_doubling: Value | None
     p_reach: tuple[tuple[float, float], ...] = ()
     """(reward, probability that it is reached by the end of the budget, or ever where the end is not known)."""
-    text: str = ""
+    is_training: bool = False
+    """Whether the rewards are those of training, and not of evaluations."""
+
+    @property
+    def doubling(self) -> Value | None:
+        """Gain of one more doubling of compute."""
+        return self.decision.doubling
 
     @property
     def numbers(self) -> dict[str, float]:
-        """What is known, by name: `end`, `end_low`, `p_reach(0.7)`, say; and the number of evaluations."""
-        values = {
-            f"{name}{suffix}": float(getattr(getattr(self, name), end, np.nan))
-            for name in VALUES
-            for suffix, end in ENDS.items()
-        }
+        """What is known, by name: `p_worth`, `end`, `end_low`, `p_reach(0.7)`, say; and the number of evaluations."""
+        values = {name: getattr(self.decision, name) for name in PROBABILITIES}
+        for name in VALUES:
+            value = getattr(self, name)
+            if value is not None:
+                values |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
         values |= {f"p_reach({reward:g})": p for reward, p in self.p_reach} | {"evaluations": float(self.num_points)}
-        return {name: value for name, value in values.items() if np.isfinite(value)}
+        return {name: float(value) for name, value in values.items() if np.isfinite(value)}
 
     def metrics(self) -> dict[str, Any]:
         """Return what is logged, by name; what is not known is left out."""
-        return {**{f"forecast/{name}": value for name, value in self.numbers.items()}, "forecast/verdict": self.verdict}
+        words = {"forecast/state": self.decision.state.value, "forecast/action": self.decision.action.value}
+        return {**{f"forecast/{name}": value for name, value in self.numbers.items()}, **words}
+
+    @property
+    def text(self) -> str:
+        """The forecast on one line."""
+        shown = {name: getattr(self, name) for name in ("ceiling", "end", "doubling", "is_training")}
+        decided = {name: getattr(self.decision, name) for name in ("state", "action", "worth", "p_worth")}
+        return text("forecast", {**shown, **decided, "num": self.num_points})
 
 
 def make_forecast(
@@ -55,6 +74,7 @@ def make_forecast(
     *,
     bounds: tuple[float, float] | None = (0.0, 1.0),
     rewards: Sequence[float] = (),
+    is_training: bool = False,
 ) -> Forecast | None:
     """Return the forecast from (compute, reward) so far; None while there are too few points.
 
@@ -66,25 +86,42 @@ def make_forecast(
     for compute, reward in points:
         live.add(float(compute), float(reward))
     outlook = live.outlook()
-    return None if outlook is None else describe(outlook, end_compute, rewards)
+    return None if outlook is None else describe(outlook, end_compute, rewards, is_training=is_training)
 
 
-def describe(outlook: CurveResult, end_compute: float | None = None, rewards: Sequence[float] = ()) -> Forecast:
-    """Return an outlook as numbers and a sentence."""
-    done, end = outlook.fit, None if outlook.at_end is None else outlook.at_end.reward
-    text = " ".join(map(note_text, conclusions(done))) or str(done.verdict)
-    text += "" if end is None else f" At the end of the budget: {interval_text(end)}."
-    if end_compute is None or not done.has_intervals:
-        draws = done.standing_draws if done.has_intervals else None
-    else:
-        draws = done.curve_draws([max(end_compute, done.scale)])[:, 0]
+def describe(
+    outlook: CurveResult,
+    end_compute: float | None = None,
+    rewards: Sequence[float] = (),
+    *,
+    is_training: bool = False,
+) -> Forecast:
+    """Return an outlook as a forecast."""
+    curve, decision = outlook.fit, outlook.decision
+    assert decision is not None, "a posterior always has a decision"
+    reached: tuple[tuple[float, float], ...] = ()
+    if curve.has_intervals and rewards:
+        end = EVER * curve.scale if end_compute is None else max(end_compute, curve.scale)
+        draws, _ = value_draws(curve, end, decision.worth)
+        reached = tuple((reward, float(np.mean(draws >= reward))) for reward in rewards)
     return Forecast(
-        num_points=done.num_points,
-        compute=done.scale,
-        verdict=str(done.verdict),
-        ceiling=param_value(done, "ceiling") if done.usable else None,
-        end=end,
-        gain_per_doubling=doubling(done) if done.has_intervals else None,
-        p_reach=() if draws is None else tuple((reward, float(np.mean(draws >= reward))) for reward in rewards),
-        text=text[:1].upper() + text[1:],
+        num_points=curve.num_points,
+        compute=curve.scale,
+        decision=decision,
+        ceiling=param_value(curve, "ceiling"),
+        end=None if outlook.at_end is None else outlook.at_end.reward,
+        p_reach=reached,
+        is_training=is_training or has_training_rewards(outlook.series),
     )
+
+
+def has_training_rewards(data: Series) -> bool:
+    """Whether the curve of a log is that of training rewards, for want of evaluations."""
+    return "y" in data.plan and data.plan["y"].rule == "training"
+
+
+def is_due(num_points: int, num_fitted: int, *, is_training: bool) -> bool:
+    """Whether to fit again: at every evaluation, or when training rewards have become more by a twentieth."""
+    if is_training:
+        return num_points >= max(GROWTH * num_fitted, FEWEST_REWARDS)
+    return num_points != num_fitted and num_points >= FIRST_FIT

@@ -1,6 +1,6 @@
 """ForecastCallback: the forecast of a run inside a transformers or TRL trainer.
 
-    forecast = ForecastCallback(stop_when="gain_per_doubling < 0.005")
+    forecast = ForecastCallback(stop_when="p_worth < 0.1")
     trainer = GRPOTrainer(..., callbacks=[forecast])
     forecast.bind(trainer)       # logs forecast/... to whatever the trainer reports to
     trainer.train()
@@ -17,10 +17,12 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from scalerl.callbacks.forecast import FEWEST_REWARDS, Forecast, make_forecast
-from scalerl.callbacks.rules import StopRule
+from scalerl.callbacks.forecast import FEWEST_REWARDS, Forecast, is_due, make_forecast
+from scalerl.callbacks.replay import PATIENCE
+from scalerl.callbacks.rules import StopRule, Test
 from scalerl.errors import UsageError, WorkerDied
 from scalerl.report.outlook import FIRST_FIT
+from scalerl.report.words import text
 from scalerl.report.workers import Workers
 
 try:
@@ -34,8 +36,6 @@ except ModuleNotFoundError as error:
 EVAL_REWARDS = ("eval_reward", "eval_rewards/mean")
 TRAINING_REWARDS = ("reward", "rewards/mean")
 AXES = ("step", "tokens", "flops", "hours")
-_GROWTH = 1.05
-"""Training rewards come with every log; they are fitted again when their number has grown by this factor."""
 
 
 class ForecastCallback(TrainerCallback, ExportableState):
@@ -47,8 +47,9 @@ class ForecastCallback(TrainerCallback, ExportableState):
         *,
         compute: str | Callable[[Any, dict[str, Any]], float] = "step",
         metric: str | None = None,
-        stop_when: str | None = None,
-        patience: int = 2,
+        stop_when: str | Test | None = None,
+        patience: int = PATIENCE,
+        give_up_after: int | None = None,
         bounds: tuple[float, float] | None = (0.0, 1.0),
         quiet: bool = False,
         final_wait_s: float = 5.0,
@@ -57,22 +58,23 @@ class ForecastCallback(TrainerCallback, ExportableState):
 
         `compute` is step, tokens, flops or hours, or a function of the trainer's state and the logged values. `metric`
         is the logged reward to forecast: by default eval_reward as soon as there is one, and the training reward, in
-        bins, before. `stop_when` is a rule (callbacks/rules.py) that ends training once it holds for `patience`
-        forecasts in a row. Rewards outside `bounds` are fitted without bounds. At the end of training the last forecast
-        is waited for, `final_wait_s` at most.
+        bins, before. `stop_when` is a rule (callbacks/rules.py), or a function of the `Decision`, that ends training
+        once it holds for `patience` forecasts in a row; a run in which no rise was seen is never ended, unless
+        `give_up_after` evaluations have passed. Rewards outside `bounds` are fitted without bounds. At the end of
+        training the last forecast is waited for, `final_wait_s` at most.
         """
         if isinstance(compute, str) and compute not in AXES:
             raise UsageError(f"compute is {compute!r}, and there are {', '.join(AXES)}, or a function")
         if patience < 1:
             raise UsageError(f"patience must be 1 or more, not {patience}")
         self.budget, self.compute, self.metric = budget, compute, metric
-        self.stop_when, self.patience, self.bounds = stop_when, patience, bounds
+        self.patience, self.bounds = patience, bounds
         self.quiet, self.final_wait_s = quiet, final_wait_s
         self.forecast: Forecast | None = None
         """The latest forecast."""
         self.stop_reason: str | None = None
         """Why training was ended, None if it was not."""
-        self._rule = None if stop_when is None else StopRule(stop_when)
+        self._rule = None if stop_when is None else StopRule(stop_when, give_up_after)
         self._evaluations: list[tuple[float, float]] = []
         self._rewards: list[tuple[float, float]] = []
         self._num_fitted = 0
@@ -144,8 +146,9 @@ class ForecastCallback(TrainerCallback, ExportableState):
                 "budget": self.budget,
                 "compute": self.compute if isinstance(self.compute, str) else "step",
                 "metric": self.metric,
-                "stop_when": self.stop_when,
+                "stop_when": None if self._rule is None else self._rule.name,
                 "patience": self.patience,
+                "give_up_after": None if self._rule is None else self._rule.give_up_after,
             },
             "attributes": {"stop_reason": self.stop_reason},
         }
@@ -162,6 +165,10 @@ class ForecastCallback(TrainerCallback, ExportableState):
         if spent is None or spent < 0:
             return
         if evaluated is not None:
+            if self._rewards and not self._evaluations:
+                self._num_fitted = self._num_holding = 0
+                if state is not None and not self.quiet:
+                    print(text("switched", {"step": step}), flush=True)
             self._evaluations.append((spent, evaluated))
         elif trained is not None:
             self._rewards.append((spent, trained))
@@ -193,10 +200,8 @@ class ForecastCallback(TrainerCallback, ExportableState):
     def _is_due(self) -> bool:
         if self._pending is not None:
             return False
-        if self._evaluations:
-            return len(self._evaluations) != self._num_fitted
-        fewest = FEWEST_REWARDS if self.metric is None else 1
-        return len(self._rewards) >= max(_GROWTH * self._num_fitted, fewest)
+        is_training = not self._evaluations
+        return is_due(len(self._evaluations or self._rewards), self._num_fitted, is_training=is_training)
 
     def _submit(self, state: Any) -> None:
         if self._workers is None:
@@ -204,7 +209,7 @@ class ForecastCallback(TrainerCallback, ExportableState):
         points = self._evaluations or self._rewards
         self._num_fitted = len(points)
         rewards = self._rule.rewards if self._rule is not None else ()
-        call = partial(make_forecast, bounds=self.bounds, rewards=rewards)
+        call = partial(make_forecast, bounds=self.bounds, rewards=rewards, is_training=not self._evaluations)
         self._pending = self._workers.submit(call, list(points), self._end_compute(state))
 
     def _collect(self, state: Any) -> None:
@@ -243,11 +248,14 @@ class ForecastCallback(TrainerCallback, ExportableState):
             trainer.control.should_log = was_due
 
     def _judge(self, forecast: Forecast, state: Any) -> None:
-        reason = self._rule.reason(forecast) if self._rule is not None else None
+        if self._rule is None:
+            return
+        reason = self._rule.reason(forecast)
         self._num_holding = 0 if reason is None else self._num_holding + 1
         if reason is None or self._num_holding < self.patience or self.stop_reason is not None:
             return
-        self.stop_reason = f"stop_when {self.stop_when!r} holds at step {state.global_step}: {reason}"
+        values = {"rule": self._rule.name, "step": state.global_step, "reason": reason}
+        self.stop_reason = text("rule_holds", values)
         self._log({"forecast/stop_reason": self.stop_reason}, state)
         # Saved with the next checkpoint anyway; here for a run that saves none.
         state.stateful_callbacks[type(self).__name__] = self.state()

@@ -1,6 +1,7 @@
 """The `scalerl` command. Heavy imports happen inside the commands, so that --help is quick."""
 
 import errno
+import os
 import shlex
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -9,7 +10,7 @@ from typing import NoReturn
 
 import typer
 
-from scalerl.cli import curves, joint, sft, simulate, study, train, watch
+from scalerl.cli import curves, joint, rules, sft, simulate, study, train, watch
 from scalerl.cli.console import PlainStream
 from scalerl.cli.options import option
 from scalerl.cli.recipe import app as recipe_app
@@ -74,10 +75,12 @@ for command, panel in (
     app.command(rich_help_panel=panel)(command)
 app.command("eval", rich_help_panel=TRAIN)(train.evaluate)
 app.add_typer(recipe_app, name="recipe", rich_help_panel=TRAIN)
-more = typer.Typer(help="Rarer: backtest, transfer, prior, score, simulate, example.", no_args_is_help=True)
+more = typer.Typer(
+    help="Rarer: backtest, replay-rule, transfer, prior, score, simulate, example.", no_args_is_help=True
+)
 app.add_typer(more, name="more", rich_help_panel=DECIDE)
 for command in (
-    curves.backtest, joint.transfer, joint.prior, joint.score, simulate.simulate, example,
+    curves.backtest, rules.replay_rule, joint.transfer, joint.prior, joint.score, simulate.simulate, example,
 ):  # fmt: skip
     more.command()(command)
     app.command(hidden=True)(command)
@@ -97,6 +100,8 @@ def main() -> None:
 
     Any other exception is a bug and keeps its traceback.
     """
+    # Before numpy is imported: the matrices of a fit are small, and threads would only wait for each other.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     out, err = (stream and PlainStream(stream) for stream in (sys.stdout, sys.stderr))  # closed ones are None
     with redirect_stdout(out), redirect_stderr(err):
         try:

@@ -10,20 +10,21 @@ def conclude(out: Path, *, plots: bool) -> None:
     from scalerl import store
     from scalerl.errors import InputError, NoCurveError
     from scalerl.logs import Selection, read
-    from scalerl.report.results import FitOptions, analyse_forecast, curve_text
+    from scalerl.report.results import FitOptions, analyse_fit
+    from scalerl.report.sections import curve_says
 
     if not _print_gains(out):
         return
     try:
         # Where there is no GPU, hours say more about the machine than about the run.
         selection = Selection(x="flops" if (store.read_env(out) or {}).get("device") == "cpu" else None)
-        analysis = analyse_forecast(read([out], selection), FitOptions(), [], [])
+        result = analyse_fit(read([out], selection), FitOptions())
     except InputError as error:
         why = (error.reason if isinstance(error, NoCurveError) else str(error)).rstrip(".")
         typer.echo(f"No curve yet: {why}. A smaller evaluation.every, or a longer run, gives one.")
         return
-    for curve in analysis.curves:
-        typer.echo(f"How sure: {curve_text(curve)}")
+    for curve in result.curves:
+        typer.echo(" ".join(each.text for each in curve_says(curve, result)))
     typer.echo(
         f"Next: scalerl forecast {out} --at C, or train with another setting (--set loss=dapo, say) into OTHER and "
         f"scalerl compare {out} OTHER"
@@ -33,7 +34,7 @@ def conclude(out: Path, *, plots: bool) -> None:
     try:
         from scalerl.report.picture import draw
 
-        draw(analysis, out / "curve.png")
+        draw(result, out / "curve.png")
         typer.echo(f"Drawn: {out / 'curve.png'}")
     except InputError as error:
         typer.echo(f"Not drawn: {error}")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from scalerl.logs.plan import Choice
     from scalerl.logs.series import Series
+    from scalerl.report.document import Section
 
 _PIPE_WIDTH = 160
 _LINE_S = 10.0  # in a log file, progress is a line at least this much after the line before
@@ -262,3 +263,21 @@ def show(
         print_json(command, **(content() if callable(content) else content))
     else:
         say(*text())
+
+
+def show_document(
+    command: str,
+    as_json: bool,
+    content: Mapping[str, Any],
+    sections: "Sequence[Section]",
+    lines: Iterable[str] = (),
+    *,
+    explain: bool = True,
+) -> None:
+    """Print a document: as JSON with its numbers, or as text with lines after it."""
+    from scalerl.report.document import TERMINAL, render, to_json
+
+    if as_json:
+        print_json(command, **content, sections=to_json(sections))
+    else:
+        say(render(sections, TERMINAL, explain=explain), *lines)

@@ -11,12 +11,12 @@ import typer
 
 from scalerl.cli import options as opt
 from scalerl.cli.console import column_origins, print_json, show
-from scalerl.cli.options import Parsed, flag, option, rare
+from scalerl.cli.options import Parsed, ParsedList, flag, option, rare
 from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
     from scalerl.logs.series import Selection, Series
-    from scalerl.report.results import Analysis, FitOptions
+    from scalerl.report.results import FitOptions, Result
 
 KINDS = (
     "CSV, JSONL, trainer_state.json, console output; folders of a run, a study, a Trainer, tensorboard or wandb; "
@@ -62,15 +62,16 @@ class Common:
         "C|SHARE", "Do not fit points before this compute: a value or a share ('10%').", check=opt.skip_before_value
     )
     fit_until: float | None = rare("C", "Do not fit points beyond this compute.", check=opt.positive)
-    level: float = rare("P", "Probability of the intervals.", default=0.9, check=opt.share)
-    margin: float | None = rare(
+    worth: float | None = option(
         "R",
-        "Difference of ceilings that matters, in units of the reward. Unset: a share of the gain.",
+        "The smallest difference of reward that matters. Unset: 1% of its scale, or 3% of the range seen.",
         check=opt.positive,
     )
+    price: float | None = option("MONEY", "Price of a GPU-hour: what a doubling costs.", check=opt.positive)
+    level: float = rare("P", "Probability of the intervals that are shown.", default=0.9, check=opt.share)
     run_sd: float | None = rare(
         "R",
-        "Spread of ceilings between runs of a recipe that was run once. Unset: a share of the gain.",
+        "Spread between runs of a recipe that was run once. Unset: a share of the gain.",
         "--run-spread",
         check=opt.positive,
     )
@@ -84,7 +85,7 @@ class Common:
         default="posterior",
         check=opt.one_of("posterior", "paper"),
     )
-    pool: bool = flag("--pool", "Let curves of one model and task inform each other.", hidden=True)
+    alone: bool = flag("--alone", "Fit each curve alone, also where others have the same start and task.", hidden=True)
     prior: str | None = rare(
         "FILE", "Let earlier runs inform each curve: a file of 'scalerl more prior', or 'published'."
     )
@@ -132,9 +133,11 @@ def shares_options(*without: str) -> Callable[[Callable[..., None]], Callable[..
 @shares_options()
 def fit(
     common: Common,
-    at: Parsed = option("C[,C]", "Forecast the reward at these computes too.", check=opt.positives),
+    at: ParsedList = option(
+        "C[,C]", "Forecast the reward at these computes too; may be repeated.", check=opt.positives
+    ),
 ) -> None:
-    """Fit reward against compute: the ceiling, how sure it is, what more compute brings, and what to do.
+    """Fit reward against compute: where a run stands, its ceiling, what more compute brings, and what to do.
 
     The curve is R(C) = R0 + (A - R0) / (1 + (C_mid/C)^B), with start R0, ceiling A, midpoint C_mid and exponent B.
 
@@ -150,10 +153,14 @@ def fit(
 @shares_options()
 def forecast(
     common: Common,
-    at: Parsed = option(
-        "C[,C]", "Forecast the reward at these computes. Unset: at 2 and 4 times the data.", check=opt.positives
+    at: ParsedList = option(
+        "C[,C]",
+        "Forecast the reward at these computes; may be repeated. Unset: at 2 and 4 times the data.",
+        check=opt.positives,
     ),
-    reach: Parsed = option("R[,R]", "Forecast the compute that reaches these rewards.", check=opt.numbers),
+    reach: ParsedList = option(
+        "R[,R]", "Forecast the compute that reaches these rewards; may be repeated.", check=opt.numbers
+    ),
     seal: Path | None = rare(
         "FILE", "Write the forecast and a hash of its data, for 'scalerl more score' to check later."
     ),
@@ -178,7 +185,7 @@ def forecast(
         if common.method == "paper":
             raise UsageError("--seal writes intervals, which --method paper does not have: leave out one of the two")
 
-    def analyse(series: "Sequence[Series]", options: "FitOptions") -> "Analysis":
+    def analyse(series: "Sequence[Series]", options: "FitOptions") -> "Result":
         for low, high in filter(None, (data.bounds for data in series)):
             outside = [reward for reward in reach or () if not low <= reward <= high]
             if outside:
@@ -188,15 +195,15 @@ def forecast(
                 )
         return analyse_forecast(series, options, at or [], reach or [])
 
-    analysis = _run(common, analyse)
+    result = _run(common, analyse)
     if seal is not None:
         from scalerl.report.joint.seals import write_seal
 
-        write_seal(seal, analysis.curves, common.files, *chosen(common), at or [])
+        write_seal(seal, result.curves, common.files, *chosen(common), at or [])
     if publish is not None:
         from scalerl.callbacks.publish import publish as log_to
 
-        names = log_to(analysis.curves, publish)
+        names = log_to(result.curves, publish)
         typer.echo(f"Logged to {publish}: {', '.join(names) or 'nothing, since no curve has an interval'}", err=True)
 
 
@@ -211,7 +218,7 @@ def backtest(
         check=opt.shares,
     ),
 ) -> None:
-    """Check how early runs could have been forecast: fit the first part, score the rest, rank the forms of curve.
+    """Check how early runs could have been forecast: fit the first part, score the rest.
 
     [dim]scalerl more backtest runs.csv --x gpu_hours --y pass_rate --by recipe --fraction 0.25,0.5[/dim]
 
@@ -225,9 +232,11 @@ def backtest(
 @shares_options()
 def compare(
     common: Common,
-    at: float | None = option("C", "Rank at this compute instead of by ceiling.", check=opt.positive),
+    at: float | None = option(
+        "C", "Compute at which the recipes are compared. Unset: 4 times the largest one measured.", check=opt.positive
+    ),
 ) -> None:
-    """Say which recipe to scale: by ceiling first, by efficiency at a shared ceiling second, or 'not separable'.
+    """Say which recipe to take at a budget: one of them, either, or what would settle it.
 
     [dim]scalerl compare a.csv b.csv --x gpu_hours --y pass_rate --start first --at 100000[/dim]
 
@@ -236,7 +245,7 @@ def compare(
     from scalerl.report.results import analyse_compare
 
     if at is not None and common.method == "paper":
-        raise UsageError("--at ranks by probabilities, which --method paper does not have: leave out one of the two")
+        raise UsageError("--at compares by probabilities, which --method paper does not have: leave out one of the two")
     _run(common, lambda series, options: analyse_compare(series, options, at))
 
 
@@ -248,7 +257,7 @@ def report(
     ),
     out: Path | None = option("FOLDER", "Folder to write into. Unset: the study's, or else this one."),
 ) -> None:
-    """Write one page on a study, on runs or on logs: curves, verdicts, forecasts, and what is not known yet.
+    """Write one page on a study, on runs or on logs: which to take, curves, forecasts, and what is not known yet.
 
     report.html opens in any browser without a network; report.md and its pictures are for a paper or a pull request.
 
@@ -256,12 +265,14 @@ def report(
 
     See also: watch for the same while runs are trained.
     """
-    from scalerl.report.write import build_report, report_json, write_report
+    from scalerl.report.build import build_report
+    from scalerl.report.sections import result_json
+    from scalerl.report.write import write_report
 
     selection, options = chosen(common, holdout=holdout)
     inputs = [Path(name) for name in common.files]
     if common.as_json:
-        print_json("report", **report_json(build_report(inputs, selection, options)))
+        print_json("report", **result_json(build_report(inputs, selection, options)))
         return
     written = write_report(inputs, out, selection=selection, options=options)
     for warning in written.warnings:
@@ -277,8 +288,7 @@ def _check(common: Common) -> None:
     is_paper, ends = common.method == "paper", common.ceiling or []
     for sentence, is_broken in {
         f"--method paper fits the sigmoid, not --form {common.form}": is_paper and common.form != "sigmoid",
-        "--method paper has no intervals to pool: leave out --pool and --prior": is_paper
-        and (common.pool or common.prior is not None),
+        "--method paper has no intervals to pool: leave out --prior": is_paper and common.prior is not None,
         "--ceiling takes one number, or the two ends of the grid of --method paper, the lower one first": (
             common.ceiling is not None and (not 0 < len(ends) <= 1 + is_paper or ends != sorted(set(ends)))
         ),
@@ -314,21 +324,31 @@ def _of(kind: type[Kind], common: Common, given: dict[str, Any]) -> Kind:
 
 def _run(
     common: Common,
-    analyse: "Callable[[Sequence[Series], FitOptions], Analysis]",
+    analyse: "Callable[[Sequence[Series], FitOptions], Result]",
     *,
     holdout: tuple[str, str] | None = None,
-) -> "Analysis":
-    from scalerl.report.json import to_json
-    from scalerl.report.picture import draw
-    from scalerl.report.text import render
+) -> "Result":
+    from scalerl.report.document import TERMINAL, render, say, section
+    from scalerl.report.sections import document, result_json
 
     series, options = read(common, holdout=holdout)
-    analysis = analyse(series, options)
+    result = analyse(series, options)
     origins = column_origins(series)
-    drawn = common.drawn(lambda path: draw(analysis, path))
-    text = lambda: [render(analysis, origins, explain=common.explain), *drawn]  # noqa: E731
-    show(analysis.command, common.as_json, lambda: to_json(analysis), text)
-    return analysis
+    drawn = common.drawn(lambda path: _draw(result, path))
+
+    def text() -> list[Any]:
+        hint = [] if common.explain else [section("hint", "", say("explain"))]
+        sections = [each for each in (*document(result, origins), *hint) if each is not None]
+        return [render(sections, TERMINAL, explain=common.explain), *drawn]
+
+    show(result.command, common.as_json, lambda: result_json(result, origins), text)
+    return result
+
+
+def _draw(result: "Result", path: Path) -> None:
+    from scalerl.report.picture import draw
+
+    draw(result, path)
 
 
 def read(common: Common, *, holdout: tuple[str, str] | None = None) -> "tuple[list[Series], FitOptions]":

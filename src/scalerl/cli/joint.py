@@ -1,25 +1,35 @@
 """The commands `prior`, `plan`, `transfer` and `score`: inference from several runs, and scores of past forecasts."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalerl.cli import options as opt
-from scalerl.cli.console import show
+from scalerl.cli.console import show, show_document
 from scalerl.cli.curves import Common, read, shares_options
-from scalerl.cli.options import Parsed, option
+from scalerl.cli.options import Parsed, ParsedList, option
 from scalerl.errors import InputError, UsageError
 
 if TYPE_CHECKING:
+    from scalerl.logs.series import Series
     from scalerl.report.results import CurveResult
 
 
 def _curves(common: Common) -> "list[CurveResult]":
-    """Fit the curves that the shared options select: each alone, or with `--prior` and `--pool`."""
+    """Fit the curves that the shared options select."""
     from scalerl.report.results import fitted_curves
 
     series, options = read(common)
-    return fitted_curves(series, options)
+    return fitted_curves(readable(series), options)
+
+
+def readable(series: "Sequence[Series]") -> "Sequence[Series]":
+    """Return series that all can be fitted; InputError names the first that cannot."""
+    for data in series:
+        if data.problem:
+            raise InputError(f"{data.name} cannot be used here: {data.problem}")
+    return series
 
 
 @shares_options("plot", "explain", "method")
@@ -58,9 +68,9 @@ def plan(
         check=opt.columns,
     ),
 ) -> None:
-    """Say which arms to continue, which to stop, and how probably each is the best at a target compute.
+    """Say which arms to continue, which to stop and why, and how probably each is the best at a target compute.
 
-    Arms inform each other, as with --pool.
+    The seeds of an arm go together, and arms inform each other. With --price the plan is in money too.
 
     [dim]scalerl plan runs/my-study --target 16000 --budget 60000[/dim]
 
@@ -69,8 +79,8 @@ def plan(
     See also: study --set budget.policy=forecast, which plans and continues its arms by itself.
     """
     from scalerl.joint.plan import plan as planned_for
+    from scalerl.report.document import plain
     from scalerl.report.joint import plans
-    from scalerl.report.json import plain
 
     if target is None:
         raise UsageError("arms are compared at one compute, that of the run to plan for: add --target C, say 16000")
@@ -78,14 +88,14 @@ def plan(
         if common.plot is not None:
             raise UsageError("--allocate prints a table and draws nothing: leave out --plot")
         found = plans.make_allocations(_curves(replace(common, by=allocate)), list(allocate), target, common.level)
-        content = plans.allocation_json(found, allocate)
-        show("allocation", common.as_json, content, lambda: [plans.allocation_table(found, allocate)])
+        content, sections = plans.allocation_json(found, allocate), plans.allocation_document(found, allocate)
+        show_document("allocation", common.as_json, content, sections)
         return
     curves = _curves(common)
     candidates = plans.make_candidates(curves, target)
-    planned = planned_for(candidates, target, budget=budget, level=common.level)
+    planned = planned_for(candidates, target, budget=budget, worth=common.worth, level=common.level)
     drawn = common.drawn(lambda path: plans.draw_plan(planned, candidates, curves, path))
-    show("plan", common.as_json, plain(planned), lambda: [plans.plan_table(planned, candidates), *drawn])
+    show_document("plan", common.as_json, plain(planned), plans.plan_document(planned, candidates, curves), drawn)
 
 
 @shares_options("start", "explain", "method")
@@ -94,7 +104,7 @@ def transfer(
     size: str = option("COLUMN", "Column of the size: 0.5B, 72B, 7e9; or of a batch size, a length.", default=...),
     to: str = option("SIZE", "Size to forecast, such as 72B.", default=...),
     start: float = option("REWARD", "Reward of that model before training.", default=...),
-    at: Parsed = option("C[,C]", "Forecast the reward at these computes.", check=opt.positives),
+    at: ParsedList = option("C[,C]", "Forecast the reward at these computes; may be repeated.", check=opt.positives),
 ) -> None:
     """Forecast the curve of a larger model before it is trained, from runs of three or more smaller ones.
 
@@ -109,34 +119,28 @@ def transfer(
     # The size last, so that it ends each curve's name.
     common = replace(common, by=(*(name for name in common.by or () if name != size), size))
     series, options = read(common)
-    start, series = transfers.in_one_scale(start, series)
+    start, series = transfers.in_one_scale(start, readable(series))
     curves = fitted_curves(series, options)
     done, notes = transfers.make_transfer(curves, size, target, start, at or [], common.level)
     drawn = common.drawn(lambda path: transfers.draw_transfer(done, path))
-    content = transfers.transfer_json(done, notes)
-    show("transfer", common.as_json, content, lambda: [transfers.transfer_table(done, notes), *drawn])
+    content, sections = transfers.transfer_json(done, notes), transfers.transfer_document(done, notes)
+    show_document("transfer", common.as_json, content, sections, drawn)
 
 
 def score(
     sealed: Path = opt.argument("FILE|FOLDER", "A sealed forecast, or a folder of them."),
     logs: list[str] | None = opt.argument(
-        "LOG", "The log as it is now. Left out: the path it had when it was sealed.", None
+        "LOG",
+        "The log as it is now. Left out: one of the sealed name, here or beside the sealed file.",
+        None,
     ),
-    out: Path | None = option("OUT.html", "Calibration page of a folder. Unset: FOLDER/calibration.html."),
     as_json: bool = opt.JSON,
 ) -> None:
-    """Score sealed forecasts (forecast --seal) on what was measured since; a folder gives a calibration page.
+    """Score sealed forecasts (forecast --seal) on what was measured since; a folder gives one table of them all.
 
     [dim]scalerl forecast run/ --at 16000 --seal may.json; (later) scalerl more score may.json run/[/dim]
     """
     from scalerl.report.joint import seals
 
-    is_folder = sealed.is_dir()
-    if not is_folder and out is not None:
-        raise UsageError(f"--out is for a folder of sealed forecasts, and {sealed} is not a folder")
-    results = seals.score_folder(sealed, logs or []) if is_folder else [seals.score_file(sealed, logs or [])]
-    pages = [out or sealed / "calibration.html"] if is_folder else []
-    for page in pages:
-        seals.write_page(results, page)
-    text = [seals.scores_text(results), *(f"The calibration page is {page}" for page in pages)]
-    show("score", as_json, seals.scores_json(results), lambda: text)
+    results = seals.score_folder(sealed, logs or []) if sealed.is_dir() else [seals.score_file(sealed, logs or [])]
+    show_document("score", as_json, seals.scores_json(results), seals.score_document(results))

@@ -12,9 +12,10 @@ from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
     Parsed: TypeAlias = Any
+    ParsedList: TypeAlias = Any
 else:
-    Parsed = str | None
-"""The type of an option with a `check`: a command gets what that returns."""
+    Parsed, ParsedList = str | None, list[str] | None
+"""The types of an option with a `check`, given once or several times: a command gets what that returns."""
 
 # Typer prints Python's type, as in <list[str]>, beside an argument and --help. What a value is, its name and help say.
 for _kind in (TyperArgument, TyperOption):
@@ -105,9 +106,10 @@ def number(text: str, expected: str) -> float:
     return value
 
 
-def numbers(text: str, option: str) -> list[float]:
-    """Parse numbers separated by commas, such as '1,2.5'."""
-    words = [word for word in text.split(",") if word.strip()]
+def numbers(given: str | Sequence[str], option: str) -> list[float]:
+    """Parse numbers separated by commas, such as '1,2.5', of one text or of all."""
+    texts = [given] if isinstance(given, str) else given
+    words = [word for text in texts for word in text.split(",") if word.strip()]
     return [number(word, f"{option} takes numbers with commas between them") for word in words]
 
 
@@ -117,8 +119,8 @@ def positive(value: float, option: str) -> float:
     return value
 
 
-def positives(text: str, option: str) -> list[float]:
-    return [positive(value, option) for value in numbers(text, option)]
+def positives(given: str | Sequence[str], option: str) -> list[float]:
+    return [positive(value, option) for value in numbers(given, option)]
 
 
 def share(value: float, option: str) -> float:

@@ -167,7 +167,7 @@ class _Asked:
 
 def _run(asked: _Asked, notifier: "Notifier") -> tuple[dict[str, Any], int]:
     """Run what is left of a study; return what became of it, for --json, and the exit code."""
-    from scalerl.report.content import choice_json, choice_text, last_choice
+    from scalerl.report.sections import choice_json, choice_say, last_choice
     from scalerl.study.controller import Controller
     from scalerl.study.folder import fair_axis, log_file, opened, policy_record
     from scalerl.study.live_table import Screen
@@ -207,7 +207,7 @@ def _run(asked: _Asked, notifier: "Notifier") -> tuple[dict[str, Any], int]:
         report = None if runner.interrupted else _report(asked)
     choice, statuses = last_choice(out) if has_policy else None, runner.statuses
     if choice is not None:
-        say(choice_text(choice))
+        say(choice_say(choice).text)
     num_done = sum(status.state == "done" for status in statuses)
     lines = [f"{num_done} of {len(statuses)} runs are done."]
     for status in statuses:
@@ -265,8 +265,9 @@ def summary(plan: "Plan", out: Path, statuses: "Sequence[RunStatus]", report: Pa
             "seconds": round(status.seconds, 1),
             "step": status.progress.step,
             "reward": status.progress.reward,
-            "ceiling": status.progress.ceiling
-            and {**asdict(status.progress.ceiling), "verdict": status.progress.verdict},
+            "ceiling": status.progress.ceiling and asdict(status.progress.ceiling),
+            "state_of_curve": status.progress.decision and status.progress.decision.state,
+            "action": status.progress.decision and status.progress.decision.action,
         }
         for status in statuses
     ]

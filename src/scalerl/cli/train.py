@@ -296,8 +296,8 @@ class Terminal(RunTerminal):
             if outcomes := outcome_words(row):
                 self.print(f"  {name}{outcomes}")
         for alarm in alarms:
-            label, style = ("Warning ", None) if alarm.state == "over" else ("Warning: ", "red")
-            text = f"{label}{alarm_text(alarm)}."
+            label, style = ("", None) if alarm.state == "over" else ("Warning: ", "red")
+            text = f"{label}{alarm_text(alarm)}"
             self.print(text, style=style)
             self.notifier.send(text)
 
@@ -319,14 +319,13 @@ def outcome_words(row: Mapping[str, Any]) -> str:
 
 def forecast_words(outlook: "CurveResult | None") -> str:
     """Return the forecast so far, for the end of a line."""
-    from scalerl.report.numbers import ceiling_text, fixed, interval_text
-    from scalerl.report.results import param_value
+    from scalerl.report.numbers import fixed, interval_text
 
-    ceiling = None if outlook is None or not outlook.usable else param_value(outlook.fit, "ceiling")
-    if outlook is None or ceiling is None:
+    if outlook is None or outlook.decision is None:
         return ""
-    end = "" if outlook.at_end is None else f"  end {interval_text(outlook.at_end.reward, fixed(3))}"
-    return f"  {ceiling_text(ceiling, outlook.verdict)}{end}"
+    shown = {"ceiling": outlook.ceiling, "end": None if outlook.at_end is None else outlook.at_end.reward}
+    numbers = [f"{name} {interval_text(value, fixed(3))}" for name, value in shown.items() if value is not None]
+    return "  ".join(["", outlook.decision.state, *numbers])
 
 
 def _number(value: float | None, digits: int = 3) -> str:

@@ -1,10 +1,11 @@
-"""Fit, forecast and compare reward-against-compute curves. numpy and scipy only; imports nothing else of scalerl.
+"""Fit, forecast, decide and compare reward-against-compute curves. numpy and scipy only, nothing else of scalerl.
 
->>> compute = [500, 1000, 1500, 2000, 3000, 4000, 6000, 8000, 12000, 16000]
->>> reward = [0.410, 0.431, 0.456, 0.477, 0.519, 0.543, 0.567, 0.581, 0.591, 0.595]
+>>> compute = [500, 1000, 1500, 2000, 2500, 3000, 3500, 4000, 5000, 6000, 8000, 12000, 16000]
+>>> reward = [0.410, 0.431, 0.456, 0.477, 0.502, 0.519, 0.530, 0.543, 0.556, 0.567, 0.581, 0.591, 0.595]
 >>> curve = fit(compute, reward, start=0.4)                    # 0.4 is the reward before training
->>> curve.verdict.value, round(curve.params["ceiling"], 2)
-('ok', 0.6)
+>>> decision = decide(curve)
+>>> decision.state.value, decision.action.value, round(curve.params["ceiling"], 2)
+('levelling off', 'stop', 0.6)
 >>> low, high = curve.interval("ceiling")
 >>> low < 0.602 < high
 True
@@ -14,46 +15,52 @@ True
 >>> [needed] = compute_for(curve, [0.7])
 >>> needed.compute is None
 True
->>> slower = fit(compute, [0.411, 0.427, 0.44, 0.454, 0.473, 0.488, 0.503, 0.51, 0.517, 0.522], start=0.4)
->>> compare({"new": curve, "old": slower}).pairs[0].verdict
-'new has the higher ceiling'
+>>> old = [0.411, 0.427, 0.440, 0.454, 0.464, 0.473, 0.481, 0.488, 0.497, 0.503, 0.510, 0.517, 0.522]
+>>> compare({"new": curve, "old": fit(compute, old, start=0.4)}).winner
+'new'
 """
 
 from scalerl.curves.compare import (
     PAPER_MARGIN,
     Comparison,
+    Measured,
     Pair,
+    PaperComparison,
+    PaperPair,
     Standing,
     Target,
     compare,
     compare_by_paper,
     linearise,
 )
-from scalerl.curves.draws import Value, tails
-from scalerl.curves.fit import Fit, fit, refit
-from scalerl.curves.forecast import (
-    At,
-    Reach,
-    Score,
-    Stopping,
-    compute_for,
-    conclusions,
-    doubling,
-    reward_at,
-    score,
-    stopping,
+from scalerl.curves.decide import (
+    Action,
+    Answer,
+    Decision,
+    Dip,
+    Fall,
+    Missing,
+    Option,
+    Pick,
+    Settling,
+    State,
+    decide,
+    default_worth,
+    pick,
+    smallest_change,
 )
+from scalerl.curves.draws import Value, tails
+from scalerl.curves.fit import Fit, Lack, fit, refit
+from scalerl.curves.forecast import At, Reach, Score, compute_for, most_of_gain, reward_at, score
 from scalerl.curves.forms import FORMS
 from scalerl.curves.model import MODEL, Kind
-from scalerl.curves.notes import Note, NoteKind, PairKind, Verdict, find_note, note, note_json
 from scalerl.curves.paper import Grid
 from scalerl.curves.priors import Prior
-from scalerl.curves.words import note_text, pair_verdict
 
 __all__ = [
-    "FORMS", "MODEL", "PAPER_MARGIN", "At", "Comparison", "Fit", "Grid", "Kind", "Note",
-    "NoteKind", "Pair", "PairKind", "Prior", "Reach", "Score", "Standing", "Stopping", "Target", "Value", "Verdict",
-    "compare", "compare_by_paper", "compute_for", "conclusions", "doubling", "find_note",
-    "fit", "linearise", "note", "note_json", "note_text", "pair_verdict", "refit", "reward_at", "score",
-    "stopping", "tails",
+    "FORMS", "MODEL", "PAPER_MARGIN", "Action", "Answer", "At", "Comparison", "Decision", "Dip", "Fall", "Fit", "Grid",
+    "Kind", "Lack", "Measured", "Missing", "Option", "Pair", "PaperComparison", "PaperPair", "Pick", "Prior", "Reach",
+    "Score", "Settling", "Standing", "State", "Target", "Value", "compare", "compare_by_paper", "compute_for", "decide",
+    "default_worth", "fit", "linearise", "most_of_gain", "pick", "refit", "reward_at", "score", "smallest_change",
+    "tails",
 ]  # fmt: skip

@@ -1,37 +1,47 @@
-"""Which recipe to scale: ceilings first, then efficiency, and "not separable" as an answer, with what would decide it.
+"""Compare recipes: which to take at a budget, and the paper's own measures beside every answer.
 
-The paper's rule (arXiv 2510.13786, 1.1 and A.5): prefer the higher ceiling where ceilings differ by more than what runs
-differ by; otherwise the recipe that needs less compute, by the exponent at one shared ceiling. Here each step is a
-probability from the draws of both posteriors. All evaluations count, also those after the other run ended.
+The paper (arXiv 2510.13786, 1.1 and A.5) compares ceilings first and efficiency second: the compute that a reward
+takes, and the exponent at one shared ceiling. Here each of these is a difference with its probability, from draws of
+both posteriors, and none decides by itself: `decide.pick` decides by what the recipes reach at a budget.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 
 import numpy as np
 
-from scalerl.curves.draws import Value, summary, who_is_best
-from scalerl.curves.fit import Fit, compute_to_know, fit, refit
+from scalerl.curves.decide import (
+    LIKELIER,
+    UNLIKELY,
+    Answer,
+    Pick,
+    Settling,
+    default_worth,
+    left_sds,
+    pick,
+    settle,
+    value_draws,
+)
+from scalerl.curves.draws import Value, summary
+from scalerl.curves.fit import Fit, fit, refit
 from scalerl.curves.forecast import reach_draws, wide_curve
 from scalerl.curves.forms import Array
-from scalerl.curves.notes import Note, NoteKind, PairKind, Verdict, find_note, note
 from scalerl.curves.paper import Grid
-from scalerl.curves.words import note_text, pair_verdict
 
-SURE = 0.95
-"""Probability from which a difference decides."""
-SAME = 0.05
-"""Ceilings closer than this share of the gain are the same for every purpose."""
-RUN_SD = 0.03
-"""Spread of the ceiling between runs of a recipe where only one was run, as a share of the gain. It lies between
-that of the paper's three repeats (0.01 at a gain of 0.2) and of our own seeds (0.01 at 0.6)."""
 HORIZON = 4.0
-"""Times the larger compute: how far curves are compared where their ceilings are not known."""
+"""Times the largest compute measured: the budget at which recipes are compared unless one is given."""
+RUN_SPREAD = 0.03
+"""Spread of the ceiling between runs of a recipe that was run once, as a share of the gain. It lies between that of
+the paper's three repeats (0.01 at a gain of 0.2) and of our own seeds (0.01 at 0.6)."""
 SHARES = (0.5, 0.8, 0.95)
 """Targets at which the compute of two recipes is compared, as shares of the way to the lower ceiling."""
-DECIDING = 1
-"""The target that decides: past the midpoint, and not so near the ceiling that noise decides."""
+LEAST_PAIRED = 8
+"""Evaluations on the same prompts from which their correlation is known."""
+MOST_PAIRED = 8
+"""Of more recipes than these only the leader is paired with each of the others."""
+LATE = 0.5
+"""Share of the common compute after which measured rewards are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,78 +55,96 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """How far a was measured above b, over the late evaluations that both have."""
+
+    difference: float
+    error: float
+    num: int
+    until: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two curves compared: `kind` and `winner` are the verdict, `notes` its reasons."""
+    """Two recipes at the budget. Everything is that of `a` against `b`."""
 
     a: str
     b: str
-    kind: PairKind
+    answer: Answer | None
+    """None where the two cannot be compared."""
     winner: str | None
-    """The curve with the higher ceiling, or the more efficient one; None for every other kind."""
-    p_higher_ceiling: float
-    """Probability that a's ceiling is above b's."""
-    p_higher_by_margin: float
-    """Probability that it is above by more than the margin."""
-    ceiling_difference: Value
-    margin: float
+    """The one to take; None for every other answer."""
     p_ahead: float
-    """Probability that a is higher at four times the larger compute ..."""
-    lead: float
-    """... and by how much, at the median."""
+    """Probability that a is higher at the budget ..."""
+    p_close: float
+    """... and that the two differ by less than the worth."""
+    lead: Value
+    losses: tuple[float, float]
+    """Reward that is lost on average by taking a, and by taking b."""
+    settling: Settling | None
+    """What should settle an open choice."""
+    p_higher_ceiling: float
+    ceiling_difference: Value
     targets: tuple[Target, ...]
     p_larger_exponent: float
-    """Probability that a's exponent is larger, at one ceiling for both."""
-    correlation: float
-    """Correlation of the residuals, where both were evaluated on the same prompts; 0 elsewhere."""
-    notes: tuple[Note, ...]
-
-    @property
-    def loser(self) -> str | None:
-        return None if self.winner is None else self.b if self.winner == self.a else self.a
+    """Probability that a's exponent is larger at one ceiling for both; NaN where they share none."""
+    measured: Measured | None
+    crossing: float | None
+    """The last compute at which the two curves cross, up to the budget."""
+    is_same_run: bool = False
+    """Both hold the same evaluations: one is the other, or a part of it."""
 
     @property
     def target(self) -> Target | None:
-        """The target that decides which one is more efficient."""
-        return self.targets[DECIDING] if self.targets else None
-
-    @property
-    def crossing(self) -> float | None:
-        """The compute at which the two curves cross; None where they do not."""
-        crossing = find_note(self.notes, NoteKind.CROSSING)
-        return None if crossing is None else crossing.compute
-
-    @property
-    def verdict(self) -> str:
-        return pair_verdict(self.kind, self.winner)
-
-    @property
-    def messages(self) -> tuple[str, ...]:
-        return tuple(note_text(each) for each in self.notes)
+        """The middle target: past the midpoint, and not so near the ceiling that noise decides."""
+        return self.targets[1] if self.targets else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """One of several recipes."""
+    """One of several recipes at the budget."""
 
     name: str
     p_best: float
-    regret: float
-    """Expected loss of reward if this one is chosen now."""
+    loss: float
+    """Reward that is lost on average if this one is taken."""
+    reward: Value
+    uses_best_checkpoint: bool
+    """The run is past its peak, and competes with its best checkpoint."""
+    assumed_spread: float | None
+    """Standard deviation between runs that is assumed since there is one run; None with several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    pairs: tuple[Pair, ...]
+    at: float
+    """The budget: a compute."""
+    is_default_budget: bool
+    worth: float
+    pick: Pick | None
+    """Indices are those of `names`; None with fewer than two recipes, and for the paper's procedure."""
+    names: tuple[str, ...]
+    """The recipes that have a curve."""
     standings: tuple[Standing, ...]
-    """By ceiling, or by the reward at the target compute, most likely the best first."""
+    """By expected loss, the smallest first."""
+    pairs: tuple[Pair, ...]
+    correlation: float
+    """Of the residuals at evaluations on the same prompts; 0 where there are too few."""
     shared_ceiling: float | None
     """Mean ceiling of the recipes whose ceiling may be the best one's."""
-    shared_fits: dict[str, Fit]
+    shared_fits: Mapping[str, Fit]
     """The same recipes fitted with that ceiling."""
 
     @property
-    def ranking(self) -> tuple[tuple[str, float], ...]:
-        return tuple((each.name, each.p_best) for each in self.standings)
+    def winner(self) -> str | None:
+        """The recipe to take; None unless that is the answer."""
+        taken = self.pick is not None and self.pick.answer == Answer.TAKE
+        return self.names[self.pick.chosen[0]] if self.pick is not None and taken else None
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """The recipe to take, those of which any will do, or the leader of an open choice."""
+        return () if self.pick is None else tuple(self.names[index] for index in self.pick.chosen)
 
     @property
     def shared_exponents(self) -> dict[str, Value]:
@@ -129,60 +157,99 @@ class Comparison:
 
 
 def compare(
-    fits: Mapping[str, Fit], *, at: float | None = None, margin: float | None = None, run_sd: float | None = None
+    fits: Mapping[str, Fit], *, at: float | None = None, worth: float | None = None, run_sd: float | None = None
 ) -> Comparison:
-    """Compare fits two by two, and rank them all by ceiling or, with `at`, by the reward at that compute.
+    """Compare fits two by two and all together, by what they reach at the compute `at`.
 
-    `margin` is the difference below which ceilings count as the same, `run_sd` the spread between runs of a recipe that
-    was run once; both in units of the reward, by default shares of the gain.
+    `run_sd` is the spread between runs of a recipe that was run once, in units of the reward; by default a share of its
+    gain.
     """
-    usable = {name: curve for name, curve in fits.items() if curve.usable and curve.has_intervals}
-    recipes = {name: _recipe(name, curve, run_sd, stream) for stream, (name, curve) in enumerate(usable.items())}
-    shared_ceiling, shared = _shared([*recipes.values()])
+    usable = {name: curve for name, curve in fits.items() if curve.has_intervals}
+    worth = default_worth([*usable.values()]) if worth is None else worth
+    budget = HORIZON * max((curve.scale for curve in usable.values()), default=1.0) if at is None else at
+    recipes = [_recipe(name, curve, budget, worth, run_sd, k) for k, (name, curve) in enumerate(usable.items())]
+    correlation = shared_correlation(recipes)
+    # What all evaluations share does not tell recipes apart.
+    values = {each.name: narrowed(each.value, correlation) for each in recipes}
+    shared_ceiling, shared = _shared(recipes)
+    by_name = {each.name: each for each in recipes}
+    chosen = pick(np.stack([*values.values()]), worth) if len(recipes) > 1 else None
+    named = combinations(fits, 2)
+    if chosen is not None and len(fits) > MOST_PAIRED:
+        leader = recipes[chosen.order[0]].name
+        named = ((leader, name) for name in fits if name != leader)
     pairs = tuple(
-        _pair(recipes[a], recipes[b], shared, margin) if a in usable and b in usable else no_pair(a, b, fits)
-        for a, b in combinations(fits, 2)
+        _pair(by_name[a], by_name[b], values, correlation, shared, budget, worth)
+        if a in by_name and b in by_name
+        else no_pair(a, b)
+        for a, b in named
     )
-    standings = _standings([*recipes.values()], at)
-    return Comparison(pairs=pairs, standings=standings, shared_ceiling=shared_ceiling, shared_fits=shared)
+    standings = []
+    if chosen is not None:
+        for index in chosen.order:
+            each, option = recipes[index], chosen.options[index]
+            standings.append(
+                Standing(
+                    name=each.name,
+                    p_best=option.p_best,
+                    loss=option.loss,
+                    reward=summary(each.value, each.fit.level),
+                    uses_best_checkpoint=each.is_past_peak,
+                    assumed_spread=each.spread if each.fit.run_sd is None else None,
+                )
+            )
+    return Comparison(
+        at=budget,
+        is_default_budget=at is None,
+        worth=worth,
+        pick=chosen,
+        names=tuple(values),
+        standings=tuple(standings),
+        pairs=pairs,
+        correlation=correlation,
+        shared_ceiling=shared_ceiling,
+        shared_fits=shared,
+    )
 
 
-def no_pair(a: str, b: str, fits: Mapping[str, Fit]) -> Pair:
-    """Return a pair without a verdict, with the reason."""
-    missing = [name for name in (a, b) if not (fits[name].usable and fits[name].has_intervals)]
+def no_pair(a: str, b: str) -> Pair:
+    """Return a pair that cannot be compared."""
     nan = float("nan")
+    nothing = Value(value=nan, low=nan, high=nan)
     return Pair(
         a=a,
         b=b,
-        kind=PairKind.NO_CURVE,
+        answer=None,
         winner=None,
-        p_higher_ceiling=nan,
-        p_higher_by_margin=nan,
-        ceiling_difference=Value(value=nan, low=nan, high=nan),
-        margin=nan,
         p_ahead=nan,
-        lead=nan,
+        p_close=nan,
+        lead=nothing,
+        losses=(nan, nan),
+        settling=None,
+        p_higher_ceiling=nan,
+        ceiling_difference=nothing,
         targets=(),
         p_larger_exponent=nan,
-        correlation=0.0,
-        notes=tuple(note(NoteKind.NO_CURVE, name=name, verdict=str(fits[name].verdict)) for name in missing),
+        measured=None,
+        crossing=None,
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """One of the recipes that are compared, with all that its pairs ask of its curve: it is in many of them."""
 
     name: str
     fit: Fit
+    is_past_peak: bool
     first: float
     """Reward before training, or at its first evaluation."""
     spread: float
     """How far the mean of its runs lies from the recipe itself: assumed where there is one run."""
-    standing: Array
-    """Draws of where its runs end up ..."""
     top: Array
-    """... and of where the recipe does, in an order of its own."""
+    """Draws of the ceiling; of a run past its peak, of the peak ..."""
+    value: Array
+    """... and of what it reaches at the budget: all with the spread between runs, in an order of its own."""
     evaluations: frozenset[tuple[float, float]]
     """(Compute, reward) of each ..."""
     residual: Array
@@ -192,24 +259,34 @@ class Recipe:
     """Its `wide_curve` ..."""
     middle: Array
     """... and the median of that."""
+    _left: dict[float, list[float]] = field(default_factory=dict)
+
+    def left_at(self, budget: float) -> list[float]:
+        """Return the `left_sds` of the curve at the budget: of each recipe once, whatever pairs it is in."""
+        if budget not in self._left:
+            self._left[budget] = left_sds(self.fit, budget)
+        return self._left[budget]
 
 
-def _recipe(name: str, curve: Fit, run_sd: float | None, stream: int) -> Recipe:
+def _recipe(name: str, curve: Fit, budget: float, worth: float, run_sd: float | None, stream: int) -> Recipe:
     rng = np.random.default_rng(stream + 10)
     if curve.run_sd is not None:
         spread = curve.run_sd / np.sqrt(curve.num_runs)
     else:
-        spread = RUN_SD * max(curve.gain, 0.0) if run_sd is None else run_sd
-    standing, on_curve = curve.standing_draws, curve.predict(curve.compute)
-    top = rng.permutation(standing)
+        spread = RUN_SPREAD * max(curve.gain, 0.0) if run_sd is None else run_sd
+    at_budget, is_past_peak = value_draws(curve, budget, worth)
+    top = at_budget if is_past_peak else curve.drawn.ceiling
+    order, off = rng.permutation(len(top)), spread * rng.standard_normal(len(top))
+    on_curve = curve.predict(curve.compute)
     places, draws = wide_curve(curve)
     return Recipe(
         name=name,
         fit=curve,
+        is_past_peak=is_past_peak,
         first=float(on_curve[np.argmin(curve.compute)]) if curve.start is None else curve.start,
-        spread=spread,
-        standing=standing,
-        top=top + spread * rng.standard_normal(len(top)),
+        spread=float(spread),
+        top=top[order] + off,
+        value=at_budget[order] + off,
         evaluations=frozenset(zip(curve.compute.tolist(), curve.reward.tolist(), strict=True)),
         residual=curve.reward - on_curve,
         places=places,
@@ -218,22 +295,28 @@ def _recipe(name: str, curve: Fit, run_sd: float | None, stream: int) -> Recipe:
     )
 
 
-def _standings(recipes: Sequence[Recipe], at: float | None) -> tuple[Standing, ...]:
-    if not recipes:
-        return ()
-    if at is None:
-        table = [each.top for each in recipes]
-    else:
-        table = [
-            np.random.default_rng(stream + 500).permutation(each.fit.curve_draws([at])[:, 0])
-            for stream, each in enumerate(recipes)
-        ]
-    shares, losses = who_is_best(np.stack(table))
-    rows = [
-        Standing(name=each.name, p_best=float(share), regret=float(loss.mean()))
-        for each, share, loss in zip(recipes, shares, losses, strict=True)
-    ]
-    return tuple(sorted(rows, key=lambda row: -row.p_best))
+def narrowed(draws: Array, correlation: float) -> Array:
+    """Return draws with the share of their spread that others have in common taken away."""
+    middle = float(np.median(draws))
+    return middle + (draws - middle) * np.sqrt(1.0 - correlation)
+
+
+def shared_correlation(recipes: Sequence[Recipe]) -> float:
+    """Return the mean correlation of the residuals of two recipes at evaluations on the same prompts."""
+    known = [value for one, other in combinations(recipes, 2) if (value := paired_correlation(one, other)) is not None]
+    return float(np.mean(known)) if known else 0.0
+
+
+def paired_correlation(one: Recipe, other: Recipe) -> float | None:
+    """Return the correlation of the residuals at evaluations on the same prompts; None with too few."""
+    a, b = one.fit.evaluation, other.fit.evaluation
+    if a is None or b is None:
+        return None
+    _, mine, theirs = np.intersect1d(a, b, return_indices=True)
+    left, right = one.residual[mine], other.residual[theirs]
+    if len(mine) < LEAST_PAIRED or min(np.std(left), np.std(right)) <= 0:
+        return None
+    return float(np.clip(np.corrcoef(left, right)[0, 1], 0.0, 0.95))
 
 
 def _shared(recipes: Sequence[Recipe]) -> tuple[float | None, dict[str, Fit]]:
@@ -241,10 +324,10 @@ def _shared(recipes: Sequence[Recipe]) -> tuple[float | None, dict[str, Fit]]:
     rising = [
         each
         for each in recipes
-        if each.fit.form == "sigmoid" and each.fit.verdict not in (Verdict.FLAT, Verdict.FALLEN)
+        if each.fit.form == "sigmoid" and not each.is_past_peak and np.mean(each.fit.drawn.draws.seen) >= LIKELIER
     ]
     best = max(rising, key=lambda each: float(np.median(each.top)), default=None)
-    members = [each for each in rising if best is each or (best and np.mean(each.top > best.top) > 1 - SURE)]
+    members = [each for each in rising if best is each or (best and np.mean(each.top > best.top) > UNLIKELY / 2)]
     if len(members) < 2:
         return None, {}
     precision = [1.0 / max(float(np.var(each.top)), 1e-12) for each in members]
@@ -252,63 +335,48 @@ def _shared(recipes: Sequence[Recipe]) -> tuple[float | None, dict[str, Fit]]:
     return ceiling, {each.name: refit(each.fit, ceiling=ceiling) for each in members}
 
 
-def _pair(one: Recipe, other: Recipe, shared: Mapping[str, Fit], margin: float | None) -> Pair:
-    a, b = one.fit, other.fit
-    correlation = paired_correlation(one, other)
-    difference = _paired(one.top - other.top, correlation)
-    margin = SAME * max(min(a.gain, b.gain), 0.0) if margin is None else margin
-    p_higher = float(np.mean(difference > 0))
-    horizon = HORIZON * max(a.scale, b.scale)
-    ahead = np.random.default_rng(1).permutation(a.curve_draws([horizon])[:, 0]) - b.curve_draws([horizon])[:, 0]
-    ahead = _paired(ahead, correlation)
-    ahead = ahead + np.hypot(one.spread, other.spread) * np.random.default_rng(2).standard_normal(len(ahead))
-    targets = _targets(one, other)
+def _pair(
+    one: Recipe,
+    other: Recipe,
+    values: Mapping[str, Array],
+    correlation: float,
+    shared: Mapping[str, Fit],
+    budget: float,
+    worth: float,
+) -> Pair:
+    level = one.fit.level
+    mine, theirs = values[one.name], values[other.name]
+    is_same_run = one.evaluations <= other.evaluations or other.evaluations <= one.evaluations
+    chosen = pick(np.stack([mine, theirs]), worth)
+    tops = narrowed(one.top, correlation) - narrowed(other.top, correlation)
     p_larger = float("nan")
     if one.name in shared and other.name in shared:
-        mine = np.random.default_rng(3).permutation(shared[one.name].param_draws("exponent"))
-        p_larger = float(np.mean(mine > shared[other.name].param_draws("exponent")))
-    pair = Pair(
+        exponent = np.random.default_rng(3).permutation(shared[one.name].param_draws("exponent"))
+        p_larger = float(np.mean(exponent > shared[other.name].param_draws("exponent")))
+    settling = None
+    if chosen.answer == Answer.OPEN:
+        between = float(np.hypot(one.spread, other.spread) * np.sqrt(1.0 - correlation))
+        left = one.left_at(budget), other.left_at(budget)
+        settling = settle((one.fit, other.fit), (mine, theirs), left, between, worth)
+    answer = None if is_same_run else chosen.answer
+    return Pair(
         a=one.name,
         b=other.name,
-        kind=PairKind.NOT_SEPARABLE,
-        winner=None,
-        p_higher_ceiling=p_higher,
-        p_higher_by_margin=float(np.mean(difference > margin)),
-        ceiling_difference=summary(difference, a.level),
-        margin=margin,
-        p_ahead=float(np.mean(ahead > 0)),
-        lead=float(np.median(ahead)),
-        targets=targets,
+        answer=answer,
+        winner=(one.name, other.name)[chosen.chosen[0]] if answer == Answer.TAKE else None,
+        p_ahead=float(np.mean(mine > theirs)),
+        p_close=float(np.mean(np.abs(mine - theirs) < worth)),
+        lead=summary(mine - theirs, level),
+        losses=(chosen.options[0].loss, chosen.options[1].loss),
+        settling=settling,
+        p_higher_ceiling=float(np.mean(tops > 0)),
+        ceiling_difference=summary(tops, level),
+        targets=_targets(one, other),
         p_larger_exponent=p_larger,
-        correlation=correlation,
-        notes=(),
+        measured=measured(one, other),
+        crossing=crossing_compute(one, other, budget, worth),
+        is_same_run=is_same_run,
     )
-    if one.evaluations <= other.evaluations or other.evaluations <= one.evaluations:
-        return replace(pair, notes=(note(NoteKind.SAME_RUN),))
-    kind, sign = _decide(pair, a, b)
-    winner = {1: one.name, -1: other.name, 0: None}[sign]
-    pair = replace(pair, kind=kind, winner=winner)
-    return replace(pair, notes=_reasons(pair, one, other))
-
-
-def _sign(probability: float) -> int:
-    """Return 1 or -1 where a probability is sure, else 0."""
-    return 1 if probability >= SURE else -1 if probability <= 1 - SURE else 0
-
-
-def _decide(pair: Pair, a: Fit, b: Fit) -> tuple[PairKind, int]:
-    """Ceilings first, or who is ahead as far as can be forecast; then efficiency."""
-    for kind, probability, lead in (
-        (PairKind.HIGHER_CEILING, pair.p_higher_ceiling, pair.ceiling_difference.value),
-        (PairKind.AHEAD, pair.p_ahead, pair.lead),
-    ):
-        if _sign(probability) and abs(lead) > pair.margin:
-            return kind, _sign(probability)
-    if Verdict.FALLEN not in (a.verdict, b.verdict) and Verdict.FLAT not in (a.verdict, b.verdict):
-        cheaper = 0 if pair.target is None else _sign(pair.target.p_less)
-        if cheaper:
-            return PairKind.MORE_EFFICIENT, cheaper
-    return PairKind.NOT_SEPARABLE, 0
 
 
 def _targets(one: Recipe, other: Recipe) -> tuple[Target, ...]:
@@ -317,7 +385,7 @@ def _targets(one: Recipe, other: Recipe) -> tuple[Target, ...]:
     Another run of the recipe would be higher or lower by a share of the spread, and so reach it sooner or later.
     """
     low = max(each.first for each in (one, other))
-    high = min(float(np.median(each.standing)) for each in (one, other))
+    high = min(float(np.median(each.top)) for each in (one, other))
     if high <= low:
         return ()
     rewards = [low + share * (high - low) for share in SHARES]
@@ -326,7 +394,7 @@ def _targets(one: Recipe, other: Recipe) -> tuple[Target, ...]:
             each.places,
             each.draws,
             np.array(rewards)
-            - np.outer(np.random.default_rng(stream).standard_normal(len(each.top)) * each.spread, SHARES),
+            - np.outer(np.random.default_rng(stream).standard_normal(len(each.draws)) * each.spread, SHARES),
         )
         for stream, each in ((4, one), (5, other))
     )
@@ -342,114 +410,30 @@ def _targets(one: Recipe, other: Recipe) -> tuple[Target, ...]:
     return tuple(rows)
 
 
-def _paired(difference: Array, correlation: float) -> Array:
-    """Return draws of a difference, narrower by the noise that both share."""
-    middle = np.median(difference)
-    return middle + (difference - middle) * np.sqrt(1.0 - correlation)
-
-
-def paired_correlation(one: Recipe, other: Recipe) -> float:
-    """Return the correlation of the residuals at evaluations on the same prompts; 0 with fewer than eight."""
-    a, b = one.fit.evaluation, other.fit.evaluation
-    if a is None or b is None:
-        return 0.0
-    # Each label once.
-    _, mine, theirs = np.intersect1d(a, b, return_indices=True)
-    left, right = one.residual[mine], other.residual[theirs]
-    if len(mine) < 8 or min(np.std(left), np.std(right)) <= 0:
-        return 0.0
-    return float(np.clip(np.corrcoef(left, right)[0, 1], 0.0, 0.95))
-
-
-def measured(one: Recipe, other: Recipe) -> Note | None:
+def measured(one: Recipe, other: Recipe) -> Measured | None:
     """Return how far one was measured above the other, over the last half of the compute that both have."""
-    low = max(each.fit.compute.min() for each in (one, other))
-    high = min(each.fit.compute.max() for each in (one, other))
-    low = max(low, 0.5 * high)
-    here = [(each, (each.fit.compute >= low) & (each.fit.compute <= high)) for each in (one, other)]
-    num = min(int(mine.sum()) for _, mine in here)
-    if num < 2:
-        return None
-    # Each about its own curve, so that evaluations at other places compare too.
-    middle = np.array([np.sqrt(low * high)])
-    means = [each.fit.predict(middle)[0] + np.mean(each.residual[mine]) for each, mine in here]
-    error = float(np.sqrt(sum(each.fit.noise_sd**2 / mine.sum() for each, mine in here)))
-    difference = float(means[0] - means[1])
-    ends = {"low": float(low), "high": float(high)}
-    return note(NoteKind.MEASURED, a=one.name, b=other.name, difference=difference, error=error, num=num, **ends)
+    end = min(one.fit.scale, other.fit.scale)
+    means, errors, num = [], [], []
+    for each in (one.fit, other.fit):
+        late = (each.compute > LATE * end) & (each.compute <= end * (1.0 + 1e-9))
+        if not late.any():
+            return None
+        means.append(float(each.reward[late].mean()))
+        errors.append(each.noise_sd / np.sqrt(late.sum()))
+        num.append(int(late.sum()))
+    return Measured(difference=means[0] - means[1], error=float(np.hypot(*errors)), num=min(num), until=float(end))
 
 
-def _reasons(pair: Pair, one: Recipe, other: Recipe) -> tuple[Note, ...]:
-    d = pair.ceiling_difference
-    notes = [
-        note(
-            NoteKind.CEILING_DIFFERENCE,
-            a=pair.a,
-            b=pair.b,
-            difference=d.value,
-            low=d.low,
-            high=d.high,
-            p_higher=pair.p_higher_ceiling,
-        )
-    ]
-    target = pair.target
-    if target is not None:
-        notes.append(
-            note(
-                NoteKind.COMPUTE_RATIO,
-                a=pair.a,
-                b=pair.b,
-                reward=target.reward,
-                ratio=target.ratio.value,
-                low=target.ratio.low,
-                high=target.ratio.high,
-                p_less=target.p_less,
-            )
-        )
-    if not np.isnan(pair.p_larger_exponent):
-        notes.append(note(NoteKind.EXPONENT, a=pair.a, b=pair.b, p_larger=pair.p_larger_exponent))
-    found = measured(one, other)
-    if found is not None:
-        notes.append(found)
-    if pair.kind == PairKind.NOT_SEPARABLE:
-        notes.append(_decided_by(pair, one, other))
-    single = tuple(each.name for each in (one, other) if each.fit.run_sd is None)
-    if single:
-        notes.append(note(NoteKind.RUN_SPREAD, names=single, sd=max(one.spread, other.spread)))
-    if pair.correlation > 0:
-        notes.append(note(NoteKind.SAME_PROMPTS, correlation=pair.correlation))
-    crossing = crossing_compute(one, other)
-    if crossing is not None:
-        notes.append(note(NoteKind.CROSSING, compute=crossing))
-    return tuple(notes)
+def crossing_compute(one: Recipe, other: Recipe, budget: float, worth: float) -> float | None:
+    """Return the last compute at which the curves cross, between the first point and the budget.
 
-
-def _decided_by(pair: Pair, one: Recipe, other: Recipe) -> Note:
-    """Return what would decide: so many seeds each, if the spread between runs is in the way, else more compute.
-
-    Both are None where the ceilings are too alike for either.
+    None where one is never ahead of the other by the worth, and the other of it.
     """
-    wanted = max(abs(pair.ceiling_difference.value), pair.margin) / 1.6449
-    between = float(np.linalg.norm([each.spread * np.sqrt(each.fit.num_runs) for each in (one, other)]))
-    inside = float(np.linalg.norm([np.std(each.standing) for each in (one, other)]))
-    seeds = None
-    if wanted > 0 and between > 0.5 * wanted:
-        seeds = max(int(np.ceil((between / wanted) ** 2 * 2)), min(one.fit.num_runs, other.fit.num_runs) + 1)
-    times = None
-    if inside > 0.5 * wanted:
-        needed = [compute_to_know(replace(curve, margin=max(wanted, 1e-9))) for curve in (one.fit, other.fit)]
-        times = None if None in needed else max(each for each in needed if each is not None)
-    return note(NoteKind.DECIDED_BY, seeds=seeds if seeds is not None and seeds <= 32 else None, times=times)
-
-
-def crossing_compute(one: Recipe, other: Recipe) -> float | None:
-    """Return the last compute at which the curves cross, between the first point and the horizon; None if not."""
     a, b = one.fit, other.fit
-    places = np.geomspace(max(a.compute.min(), b.compute.min()), HORIZON * max(a.scale, b.scale), 80)
+    places = np.geomspace(max(a.compute.min(), b.compute.min()), max(budget, a.scale, b.scale), 80)
     mine, theirs = (np.interp(np.log(places), np.log(each.places), each.middle) for each in (one, other))
     gap = mine - theirs
-    size = 0.02 * max(a.gain, b.gain, 1e-12)
-    clear = np.flatnonzero(np.abs(gap) > size)
+    clear = np.flatnonzero(np.abs(gap) > worth)
     turns = [(i, j) for i, j in pairwise(clear) if np.sign(gap[i]) != np.sign(gap[j])]
     return float(np.sqrt(places[turns[-1][0]] * places[turns[-1][1]])) if turns else None
 
@@ -474,38 +458,57 @@ def linearise(curve: Fit) -> tuple[Array, Array]:
 PAPER_MARGIN = 0.02
 
 
-def compare_by_paper(fits: Mapping[str, Fit], *, margin: float = PAPER_MARGIN) -> Comparison:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperPair:
+    """The paper's rule for two recipes: the higher ceiling, or within the margin the larger exponent at one ceiling."""
+
+    a: str
+    b: str
+    winner: str | None
+    by_ceiling: bool
+    ceiling_difference: float
+    exponents: tuple[float, float] | None
+    """At the mean of both ceilings; None where the ceilings decide."""
+    margin: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperComparison:
+    pairs: tuple[PaperPair, ...]
+    shared_ceiling: float | None
+    """Mean ceiling of the recipes within the margin of the best."""
+    shared_fits: Mapping[str, Fit]
+
+
+def compare_by_paper(fits: Mapping[str, Fit], *, margin: float = PAPER_MARGIN) -> PaperComparison:
     """Compare fits of method="paper" two by two; share a ceiling among those within the margin of the best."""
     usable = {name: curve for name, curve in fits.items() if curve.usable}
-    pairs = tuple(
-        _paper_pair(a, b, fits, margin) if a in usable and b in usable else no_pair(a, b, fits)
-        for a, b in combinations(fits, 2)
-    )
+    pairs = tuple(_paper_pair(a, b, usable, margin) for a, b in combinations(usable, 2))
     ceilings = {name: curve.params["ceiling"] for name, curve in usable.items()}
     near = [name for name, ceiling in ceilings.items() if ceiling >= max(ceilings.values()) - margin - 1e-9]
     if len(near) < 2:
-        return Comparison(pairs=pairs, standings=(), shared_ceiling=None, shared_fits={})
+        return PaperComparison(pairs=pairs, shared_ceiling=None, shared_fits={})
     shared = float(np.mean([ceilings[name] for name in near]))
     refits = {name: _paper_refit(usable[name], shared) for name in near}
-    return Comparison(pairs=pairs, standings=(), shared_ceiling=shared, shared_fits=refits)
+    return PaperComparison(pairs=pairs, shared_ceiling=shared, shared_fits=refits)
 
 
-def _paper_pair(name_a: str, name_b: str, fits: Mapping[str, Fit], margin: float) -> Pair:
+def _paper_pair(name_a: str, name_b: str, fits: Mapping[str, Fit], margin: float) -> PaperPair:
     a, b = fits[name_a], fits[name_b]
-    lead = a.params["ceiling"] - b.params["ceiling"]
-    difference, kind = lead, PairKind.HIGHER_CEILING
+    difference = a.params["ceiling"] - b.params["ceiling"]
+    by_ceiling, exponents, lead = True, None, difference
     if abs(difference) <= margin + 1e-9:
         ceiling = (a.params["ceiling"] + b.params["ceiling"]) / 2
-        lead = _paper_refit(a, ceiling).params["exponent"] - _paper_refit(b, ceiling).params["exponent"]
-        kind = PairKind.MORE_EFFICIENT if lead else PairKind.NOT_SEPARABLE
-    nan = float("nan")
-    return replace(
-        no_pair(name_a, name_b, fits),
-        kind=kind,
+        first, second = (_paper_refit(curve, ceiling).params["exponent"] for curve in (a, b))
+        by_ceiling, exponents, lead = False, (first, second), first - second
+    return PaperPair(
+        a=name_a,
+        b=name_b,
         winner=None if not lead else name_a if lead > 0 else name_b,
-        ceiling_difference=Value(value=difference, low=nan, high=nan),
+        by_ceiling=by_ceiling,
+        ceiling_difference=difference,
+        exponents=exponents,
         margin=margin,
-        notes=(),
     )
 
 

@@ -1,4 +1,4 @@
-"""What draws say: a median with its interval, which of several is the best, and what evaluations still to come tell."""
+"""What draws say: a median with its interval, and what evaluations still to come will tell."""
 
 from dataclasses import dataclass
 
@@ -15,6 +15,14 @@ class Value:
     low: float
     high: float
 
+    def __str__(self) -> str:
+        """Show two digits of the interval's width: 0.611 [0.590, 0.630]."""
+        width = self.high - self.low
+        if not np.isfinite(width):
+            return f"{self.value:.4g}" if np.isnan(self.low) else f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
+        digits = 4 if width <= 0 else int(np.clip(1 - np.floor(np.log10(width)), 0, 6))
+        return f"{self.value:,.{digits}f} [{self.low:,.{digits}f}, {self.high:,.{digits}f}]"
+
 
 def tails(level: float) -> tuple[float, float]:
     if not 0 < level < 1:
@@ -27,11 +35,6 @@ def summary(draws: Array, level: float) -> Value:
     low, high = tails(level)
     low, middle, high = np.quantile(draws, [low, 0.5, high], method="nearest")
     return Value(value=float(middle), low=float(low), high=float(high))
-
-
-def who_is_best(table: Array) -> tuple[Array, Array]:
-    """Return in which share of the draws (columns) each row is the highest, and draws of what choosing it loses."""
-    return np.bincount(table.argmax(axis=0), minlength=len(table)) / table.shape[1], table.max(axis=0) - table
 
 
 def explained_share(wanted: Array, later: Array, noise_variance: float) -> float:

@@ -1,4 +1,4 @@
-"""`fit`: rewards against compute in, one frozen value out. A poor fit is a verdict, not an exception."""
+"""`fit`: rewards against compute in, one frozen value out. What follows from it is decided in `decide.py`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -6,24 +6,28 @@ from typing import Literal
 
 import numpy as np
 
-from scalerl.curves import priors
 from scalerl.curves.data import Bounds, Points, make_blocks, make_points
-from scalerl.curves.draws import explained_share, tails
+from scalerl.curves.draws import tails
 from scalerl.curves.forms import FORMS, Array, Form
 from scalerl.curves.model import Kind, Posterior, posterior
-from scalerl.curves.notes import Note, NoteKind, Verdict, find_note, note
 from scalerl.curves.paper import Grid, paper_fit
 from scalerl.curves.priors import WEAK, Prior
-from scalerl.curves.words import note_text
 
 LEVEL = 0.9
-MARGIN = 0.12
-"""How far a known ceiling may lie from the middle of its interval, as a share of the gain. About the paper's
-+-0.02 at a gain of 0.2."""
 LEAST_POINTS = 6
-"""The start counts as one, where it is known."""
-NUM_LATER = 8
-"""Means that the evaluations of a longer run are summed up by, to say what they would tell."""
+"""Points that a fit needs. The start counts as one, where it is known."""
+LEAST_COMPUTES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lack:
+    """What a fit has too little of."""
+
+    what: Literal["points", "computes"]
+    num: int
+    needed: int
+    num_left_out: int = 0
+    """Points that lie outside the window that was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +36,8 @@ class Fit:
 
     form: str
     params: dict[str, float]
-    verdict: Verdict
-    notes: tuple[Note, ...]
-    """Reasons of the verdict, and what else to know about the fit."""
+    lack: Lack | None
+    """Why there is no curve; None where there is one."""
     compute: Array = field(repr=False)
     reward: Array = field(repr=False)
     run: np.ndarray = field(repr=False)
@@ -46,8 +49,7 @@ class Fit:
     run_sd: float | None
     """Spread of the ceiling between runs; None with one run."""
     level: float
-    margin: float
-    """In units of the reward."""
+    """Of the intervals that are shown. No decision depends on it."""
     bounds: Bounds
     scale: float
     """The largest compute fitted."""
@@ -56,22 +58,14 @@ class Fit:
     start_sd: float | None
     fixed: Mapping[str, float] = field(default_factory=dict)
     """Parameters held fixed, by name."""
+    edges: tuple[str, ...] = ()
+    """Parameters whose best value lies on the edge of the paper's grid."""
     posterior: Posterior | None = field(repr=False, default=None)
     """None where there is no curve, and for the paper's procedure, which has no intervals."""
     prior: Prior | None = field(repr=False, default=None)
     """The prior that other runs made; None for the weak one."""
-    unpooled: "Fit | None" = field(repr=False, default=None)
-    """The fit that was fitted again with that prior."""
-
-    @property
-    def messages(self) -> tuple[str, ...]:
-        """The notes as sentences."""
-        return tuple(note_text(each) for each in self.notes)
-
-    @property
-    def fall(self) -> Note | None:
-        """The fall after its peak, where that is the verdict."""
-        return find_note(self.notes, NoteKind.FALL)
+    alone: "Fit | None" = field(repr=False, default=None)
+    """The fit without what other runs say, where this one has it."""
 
     @property
     def num_points(self) -> int:
@@ -102,22 +96,22 @@ class Fit:
         return self.params["ceiling"] - float(self.reward[np.argmin(self.compute)])
 
     def probability(self, kind: Kind) -> float:
-        return self._posterior.probability(kind)
+        return self.drawn.probability(kind)
 
     def param_draws(self, param: str) -> Array:
         """Draws of one parameter."""
-        draws, held = self._posterior.draws, {"ceiling": _form_ceiling(self.own_form, self.bounds), **self.fixed}
+        draws, held = self.drawn.draws, {"ceiling": _form_ceiling(self.own_form, self.bounds), **self.fixed}
         if held.get(param) is not None:
             return np.full(len(draws.kind), held[param])
         match param:
             case "ceiling":
-                return self._posterior.ceiling
+                return self.drawn.ceiling
             case "exponent":
                 return np.exp(draws.log_exponent)
             case "midpoint":
                 return self.scale * np.exp(draws.log_midpoint)
             case "start":
-                return self._posterior.clipped(draws.level)
+                return self.drawn.clipped(draws.level)
             case "shortfall":
                 return draws.gain
         raise ValueError(f"{self.form} has no parameter {param!r}; it has {', '.join(self.own_form.params)}")
@@ -131,14 +125,7 @@ class Fit:
 
     def curve_draws(self, compute) -> Array:
         """Return the recipe's curve at `compute` (last axis) for every draw (first axis)."""
-        return self._posterior.curve(compute)
-
-    @property
-    def standing_draws(self) -> Array:
-        """Draws of what runs are ranked by: the ceiling; of a run that is flat or has fallen, where it stands."""
-        if self.verdict in (Verdict.FLAT, Verdict.FALLEN):
-            return self.curve_draws([self.scale])[:, 0]
-        return self.param_draws("ceiling")
+        return self.drawn.curve(compute)
 
     def predict(self, compute) -> Array:
         """Return the reward on the curve: the median of its draws."""
@@ -158,12 +145,17 @@ class Fit:
 
     def new_interval(self, compute, level: float | None = None) -> tuple[Array, Array]:
         """Return the interval of one new evaluation: of the curve, drift, misfit, noise and spread between runs."""
-        values = self._posterior.new(np.asarray(compute, dtype=float))
+        values = self.drawn.new(np.asarray(compute, dtype=float))
         low, high = np.quantile(values, tails(self.level if level is None else level), axis=0)
         return low, high
 
+    def thinned(self, every: int) -> Posterior:
+        """Return the posterior with fewer draws, for what needs many places."""
+        return replace(self.drawn, draws=self.drawn.draws.take(slice(None, None, every)))
+
     @property
-    def _posterior(self) -> Posterior:
+    def drawn(self) -> Posterior:
+        """The posterior; ValueError where there is none."""
         if self.posterior is None:
             raise ValueError('a fit with method="paper", or of too few points, has no intervals')
         return self.posterior
@@ -183,7 +175,6 @@ def fit(
     skip_before: float | str | None = None,
     fit_until: float | None = None,
     level: float = LEVEL,
-    margin: float | None = None,
     bounds: Bounds = (0.0, 1.0),
     pool: Prior | None = None,
     method: Literal["posterior", "paper"] = "posterior",
@@ -194,10 +185,9 @@ def fit(
     `start` is the reward before any training (fitted when None) and `start_sd` its own noise (None: that of one more
     evaluation); `fixed` holds parameters by name; `num_samples` is the number of graded completions behind each point;
     `run` labels the run (seed) of each point and `evaluation` what it was evaluated on (for paired comparisons).
-    `skip_before` is a compute or a share of the largest ("10%"). `margin` is how wide a ceiling's interval may be to
-    either side, by default a share of the gain. `bounds=None` is for rewards without limits. `pool` is what other runs
-    say of its parameters (`scalerl.joint`). `method="paper"` is the grid procedure of arXiv 2510.13786, A.5, over
-    `grid`, without intervals.
+    `skip_before` is a compute or a share of the largest ("10%"). `bounds=None` is for rewards without limits. `pool` is
+    what other runs say of its parameters (`scalerl.joint`). `method="paper"` is the grid procedure of arXiv 2510.13786,
+    A.5, over `grid`, without intervals.
     """
     shape, fixed = _checked(form, method, start, dict(fixed or {}), bounds)
     tails(level)
@@ -208,34 +198,33 @@ def fit(
     num_given = points.num
     points = _window(points, skip_before, fit_until)
     start = start if shape.has_start else None
-    empty = _fit_without_curve(points, shape, level, margin, start, start_sd)
-    num = points.num + (start is not None)
+    num, num_computes = points.num + (start is not None), len(np.unique(points.compute))
+    lack = None
     if num < LEAST_POINTS:
-        few = note(NoteKind.TOO_FEW_POINTS, num=num, num_left_out=num_given - points.num, needed=LEAST_POINTS)
-        return replace(empty, notes=(few,))
-    if len(np.unique(points.compute)) < 3:
-        num = len(np.unique(points.compute))
-        return replace(empty, notes=(note(NoteKind.TOO_FEW_COMPUTES, num=points.num, num_computes=num),))
+        lack = Lack(what="points", num=num, needed=LEAST_POINTS, num_left_out=num_given - points.num)
+    elif num_computes < LEAST_COMPUTES:
+        lack = Lack(what="computes", num=num_computes, needed=LEAST_COMPUTES)
+    empty = _fit_without_curve(points, shape, level, start, start_sd, lack)
+    if lack is not None:
+        return empty
     if method == "paper":
         assert start is not None
-        params, edges = paper_fit(points.compute, points.reward, start, grid or Grid())
-        return replace(empty, params=params, verdict=Verdict.WIDE if edges else Verdict.KNOWN, notes=edges)
+        params, edges = paper_fit(points.compute, points.reward, start, grid)
+        return replace(empty, params=params, edges=edges)
     blocks = make_blocks(points, start, start_sd)
     prior = _prior_with(fixed, WEAK if pool is None else pool, blocks.scale)
     ceiling = fixed.get("ceiling", _form_ceiling(shape, bounds))
-    found = posterior(blocks, form=form, prior=prior, fixed_ceiling=ceiling)
+    drawn = posterior(blocks, form=form, prior=prior, fixed_ceiling=ceiling)
     done = replace(
         empty,
         fixed=fixed,
-        posterior=found,
-        noise_sd=found.noise_sd,
-        run_sd=found.run_sd if blocks.num_runs > 1 else None,
+        posterior=drawn,
+        noise_sd=drawn.noise_sd,
+        run_sd=drawn.run_sd if blocks.num_runs > 1 else None,
+        prior=pool,
     )
     params = {name: float(np.median(done.param_draws(name))) for name in shape.params}
-    done = replace(done, params=params if start is None or start_sd != 0 else params | {"start": start})
-    done = replace(done, margin=MARGIN * max(done.gain, 0.0) if margin is None else margin)
-    verdict, notes = judge(done)
-    return replace(done, verdict=verdict, notes=notes, prior=pool)
+    return replace(done, params=params if start is None or start_sd != 0 else params | {"start": start})
 
 
 def refit(curve: Fit, *, ceiling: float | None = None, pool: Prior | None = None) -> Fit:
@@ -251,88 +240,10 @@ def refit(curve: Fit, *, ceiling: float | None = None, pool: Prior | None = None
         run=curve.run,
         evaluation=curve.evaluation,
         level=curve.level,
-        margin=curve.margin,
         bounds=curve.bounds,
         pool=pool,
     )
-    return again if pool is None else replace(again, unpooled=curve)
-
-
-def judge(curve: Fit) -> tuple[Verdict, tuple[Note, ...]]:
-    """Return the verdict, which is what is likelier than not, and its reasons."""
-    found = curve._posterior
-    draws = found.draws
-    notes = _shape_notes(curve)
-    if curve.probability(Kind.fall) > 0.5:
-        return Verdict.FALLEN, (_fall_note(curve), *notes)
-    if float(np.mean(~draws.seen)) > 0.5:
-        noticed = priors.NOTICED * curve.noise_sd * 2.0 / np.sqrt(curve.num_points)
-        return Verdict.FLAT, (note(NoteKind.NO_RISE, probability=float(np.mean(~draws.seen)), noticed=noticed),)
-    low, high = curve.interval("ceiling")
-    if curve.bounds is not None:
-        top = curve.bounds[1] - 0.01 * (curve.bounds[1] - curve.bounds[0])
-        share = float(np.mean(found.ceiling > top))
-        if share > 0.5 and curve.own_form.ceiling is None:
-            return Verdict.AT_BOUND, (note(NoteKind.AT_BOUND, probability=share, value=curve.bounds[1]), *notes)
-    if high - low <= 2 * curve.margin:
-        return Verdict.KNOWN, notes
-    times = compute_to_know(curve)
-    wide = note(NoteKind.WIDE_CEILING, level=curve.level, low=low, high=high, margin=curve.margin, times=times)
-    return Verdict.WIDE, (wide, *notes)
-
-
-def _fall_note(curve: Fit) -> Note:
-    found = curve._posterior
-    fall = found.draws.kind == Kind.fall
-    drop = found.drop[fall]
-    peak = curve.scale * float(np.median(found.draws.place[fall]))
-    low, high = np.quantile(drop, tails(curve.level))
-    return note(
-        NoteKind.FALL,
-        probability=curve.probability(Kind.fall),
-        compute=peak,
-        best=float(np.median(found.ceiling[fall])),
-        now=float(np.median(found.curve(np.array([curve.scale]))[fall])),
-        drop=float(np.median(drop)),
-        low=float(low),
-        high=float(high),
-        num_after=int(np.sum(curve.compute > peak)),
-    )
-
-
-def _shape_notes(curve: Fit) -> tuple[Note, ...]:
-    """Return what is likelier than not about the curve beside its verdict: the intervals have paid for it already."""
-    found = curve._posterior
-    kinds = ((Kind.second, NoteKind.SECOND_RISE), (Kind.tail, NoteKind.SLOW_TAIL), (Kind.late, NoteKind.LATE_START))
-    notes = [note(name, probability=curve.probability(kind)) for kind, name in kinds if curve.probability(kind) > 0.5]
-    size = {
-        name: np.array([getattr(each, name) for each in found.covariances])[found.draws.covariance]
-        for name in ("drift", "misfit")
-    }
-    for name, kind in (("drift", NoteKind.DRIFT), ("misfit", NoteKind.MISFIT)):
-        share = float(np.mean(size[name] > 0))
-        if share > 0.9:
-            power = 0.5 if name == "drift" else 1.0
-            notes.append(note(kind, probability=share, sd=float(np.median(found.draws.noise * size[name] ** power))))
-    return tuple(notes)
-
-
-def compute_to_know(curve: Fit) -> float | None:
-    """Return how many times the present compute should make the ceiling known, if the run is evaluated as often.
-
-    None: not even 16 times the compute.
-    """
-    found = curve._posterior
-    found = replace(found, draws=found.draws.take(slice(None, None, 4)))
-    low, high = curve.interval("ceiling")
-    narrower = 2 * curve.margin / max(high - low, 1e-12)
-    for times in (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0):
-        per_place = max((times - 1.0) * curve.scale / found.blocks.spacing / NUM_LATER, 1.0)
-        later = found.curve(curve.scale * np.linspace(1.0, times, NUM_LATER + 1)[1:])
-        explained = explained_share(found.ceiling, later, curve.noise_sd**2 / per_place)
-        if np.sqrt(max(1.0 - explained, 0.0)) <= narrower:
-            return times
-    return None
+    return again if pool is None else replace(again, alone=curve)
 
 
 def _checked(
@@ -402,23 +313,20 @@ def _compute_of(rule: float | str, largest: float) -> float:
 
 
 def _fit_without_curve(
-    points: Points, form: Form, level: float, margin: float | None, start: float | None, start_sd: float | None
+    points: Points, form: Form, level: float, start: float | None, start_sd: float | None, lack: Lack | None
 ) -> Fit:
-    nan = float("nan")
     return Fit(
         form=form.name,
-        params=dict.fromkeys(form.params, nan),
-        verdict=Verdict.TOO_FEW,
-        notes=(),
+        params=dict.fromkeys(form.params, float("nan")),
+        lack=lack,
         compute=points.compute,
         reward=points.reward,
         run=points.run,
         evaluation=points.evaluation,
         num_samples=points.num_samples,
-        noise_sd=nan,
+        noise_sd=float("nan"),
         run_sd=None,
         level=level,
-        margin=nan if margin is None else margin,
         bounds=points.bounds,
         scale=float(points.compute.max()) if points.num else 1.0,
         start=start,

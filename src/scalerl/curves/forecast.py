@@ -1,19 +1,22 @@
-"""What more compute buys, when to stop, and how well such forecasts did on the run's own past."""
+"""What more compute buys, and how well such forecasts did on points that they had not seen."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
-from scalerl.curves.draws import Value, summary, tails
+from scalerl.curves.draws import Value, summary
 from scalerl.curves.fit import Fit
 from scalerl.curves.forms import Array
-from scalerl.curves.notes import Note, NoteKind, Verdict, note
 
-MOST = 0.95
-"""Share of the gain that counts as most of it."""
 MANY_PLACES = 40
 """Different computes from which an interval, which is smooth, is interpolated."""
+NUM_PLACES = 160
+"""Computes that a `wide_curve` has."""
+EVERY = 4
+"""A `wide_curve` has one draw in four: its intervals are shown to two digits."""
+MOST = 0.95
+"""Share of the gain that counts as most of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +25,6 @@ class At:
 
     compute: float
     reward: Value
-    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +33,7 @@ class Reach:
 
     reward: float
     compute: Value | None
-    notes: tuple[Note, ...] = ()
-    p_above_ceiling: float | None = None
+    p_never: float | None
     """Probability that no compute reaches it; None without intervals."""
 
 
@@ -44,8 +45,8 @@ class Score:
     rmse: float
     bias: float
     """Forecast minus what happened, on average."""
-    coverage: float
-    """Share of the points within the interval of a new evaluation."""
+    coverage: float | None
+    """Share of the points within the interval of a new evaluation; None without intervals."""
     level: float
 
 
@@ -56,34 +57,15 @@ def reward_at(curve: Fit, computes: Sequence[float]) -> list[At]:
         raise ValueError(f"the compute to forecast at must be positive, but {compute.min():g} was given")
     low, high = curve.new_interval(compute) if curve.has_intervals else (np.full(compute.shape, np.nan),) * 2
     return [
-        At(
-            compute=float(place),
-            reward=Value(value=float(value), low=float(below), high=float(above)),
-            notes=_after_fall(curve) if place > curve.scale else (),
-        )
+        At(compute=float(place), reward=Value(value=float(value), low=float(below), high=float(above)))
         for place, value, below, above in zip(compute, curve.predict(compute), low, high, strict=True)
     ]
 
 
-def _after_fall(curve: Fit) -> tuple[Note, ...]:
-    fall = curve.fall
-    return () if fall is None else (note(NoteKind.AFTER_FALL, compute=fall.compute, best=fall.best, now=fall.now),)
-
-
-def doubling(curve: Fit) -> Value:
-    """Return the gain of doubling the budget: the curve at twice the largest compute, less the curve there."""
-    ends = curve.scale * np.array([1.0, 2.0])
-    if not curve.has_intervals:
-        now, later = curve.predict(ends)
-        return Value(value=float(later - now), low=np.nan, high=np.nan)
-    draws = curve.curve_draws(ends)
-    return summary(draws[:, 1] - draws[:, 0], curve.level)
-
-
 def wide_curve(curve: Fit) -> tuple[Array, Array]:
     """Return computes from long before the data to far beyond them, and draws (rows) of the curve there."""
-    places = np.geomspace(1e-3 * float(curve.compute.min()), 1e4 * curve.scale, 240)
-    return places, curve.curve_draws(places)
+    places = np.geomspace(1e-3 * float(curve.compute.min()), 1e4 * curve.scale, NUM_PLACES)
+    return places, curve.thinned(EVERY).curve(places)
 
 
 def reach_draws(places: Array, draws: Array, rewards: Sequence[float] | Array) -> Array:
@@ -114,16 +96,7 @@ def compute_for(curve: Fit, rewards: Sequence[float]) -> list[Reach]:
 
 def _reach(curve: Fit, reward: float, computes: Array) -> Reach:
     never = float(np.mean(~np.isfinite(computes)))
-    if never > 0.5:
-        above = note(NoteKind.ABOVE_CEILING, reward=reward, ceiling=curve.params["ceiling"], probability=never)
-        return Reach(reward=reward, compute=None, notes=(above, *_after_fall(curve)), p_above_ceiling=never)
-    found = summary(computes, curve.level)
-    notes = []
-    if found.value <= curve.scale:
-        notes.append(note(NoteKind.ALREADY_REACHED, by_first_point=bool(found.value <= curve.compute.min())))
-    if never > tails(curve.level)[0]:
-        notes.append(note(NoteKind.MAY_BE_ABOVE_CEILING, probability=never))
-    return Reach(reward=reward, compute=found, notes=tuple(notes), p_above_ceiling=never)
+    return Reach(reward=reward, compute=None if never > 0.5 else summary(computes, curve.level), p_never=never)
 
 
 def _reach_without_intervals(curve: Fit, reward: float) -> Reach:
@@ -131,80 +104,24 @@ def _reach_without_intervals(curve: Fit, reward: float) -> Reach:
     p = curve.params
     share = (reward - p["start"]) / (p["ceiling"] - p["start"])
     if share >= 1.0:
-        above = note(NoteKind.ABOVE_CEILING, reward=reward, ceiling=p["ceiling"], probability=None)
-        return Reach(reward=reward, compute=None, notes=(above,))
+        return Reach(reward=reward, compute=None, p_never=None)
     compute = p["midpoint"] * (share / (1.0 - share)) ** (1.0 / p["exponent"]) if share > 0 else 0.0
-    return Reach(reward=reward, compute=Value(value=float(compute), low=np.nan, high=np.nan))
+    return Reach(reward=reward, compute=Value(value=float(compute), low=np.nan, high=np.nan), p_never=None)
 
 
-# When to stop ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stopping:
-    """What to know before stopping a run, or going on."""
-
-    most_of_gain: Value | None
-    """Compute at which 95 % of the gain is reached; None where there is no gain."""
-    reached: bool
-    """Whether that lies within the data."""
-    doubling: Value | None
-    """Gain of one more doubling of compute; None where no rise is seen."""
-    best_compute: float
-    best_reward: float
-    """The evaluation with the highest reward."""
-    fell_after: float | None = None
-    """Compute of the peak after which the reward fell; None where it did not."""
-
-
-def stopping(curve: Fit) -> Stopping | None:
-    """Return when to stop; None if there is no curve with intervals."""
-    if not curve.usable or not curve.has_intervals:
-        return None
-    best = int(np.argmax(curve.reward))
-    most = None
-    if curve.verdict not in (Verdict.FLAT, Verdict.FALLEN):
-        draws = curve.curve_draws([float(curve.compute.min())])[:, 0]
-        first = float(np.median(draws)) if curve.start is None else curve.start
-        wanted = first + MOST * (curve.params["ceiling"] - first)
-        most = summary(reach_draws(*wide_curve(curve), [wanted])[:, 0], curve.level)
-    return Stopping(
-        most_of_gain=most,
-        reached=most is not None and most.value <= curve.scale,
-        doubling=None if curve.verdict == Verdict.FLAT else doubling(curve),
-        best_compute=float(curve.compute[best]),
-        best_reward=float(curve.reward[best]),
-        fell_after=None if curve.fall is None else curve.fall.compute,
-    )
-
-
-def conclusions(curve: Fit) -> tuple[Note, ...]:
-    """Return what to take away from a fit: where it levels off, the reasons of its verdict, and when to stop."""
-    if not curve.usable:
-        return curve.notes
-    rows = []
-    if (curve.verdict == Verdict.KNOWN or not curve.has_intervals) and curve.own_form.ceiling is None:
-        low, high = curve.interval("ceiling")
-        rows.append(note(NoteKind.LEVELS_OFF, value=curve.params["ceiling"], low=low, high=high, level=curve.level))
-    rows += curve.notes
-    when = stopping(curve)
-    if when is None:
-        return tuple(rows)
-    if when.most_of_gain is not None:
-        rows.append(note(NoteKind.MOST_OF_GAIN, share=MOST, reached=when.reached, **asdict(when.most_of_gain)))
-    if when.doubling is not None and curve.fall is None:
-        rows.append(note(NoteKind.DOUBLING, compute=curve.scale, **asdict(when.doubling)))
-    return (*rows, note(NoteKind.BEST_EVALUATION, compute=when.best_compute, reward=when.best_reward))
-
-
-# On points that it has not seen ---------------------------------------------------------------------------------------
+def most_of_gain(curve: Fit) -> Value:
+    """Return the compute at which most of the gain is reached."""
+    first = float(np.median(curve.curve_draws([float(curve.compute.min())])[:, 0]))
+    first = first if curve.start is None else curve.start
+    wanted = first + MOST * (curve.params["ceiling"] - first)
+    return summary(reach_draws(*wide_curve(curve), [wanted])[:, 0], curve.level)
 
 
 def score(curve: Fit, compute: Array, reward: Array) -> Score | None:
     """Compare a fit with points it has not seen; None where there are none or there is no curve."""
     if not len(compute) or not curve.usable:
         return None
-    coverage = np.nan
+    coverage = None
     places = np.unique(compute)
     if len(places) > MANY_PLACES:
         places = np.linspace(places[0], places[-1], MANY_PLACES)

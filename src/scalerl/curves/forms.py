@@ -1,7 +1,7 @@
 """The shapes a reward-against-compute curve may take: R(C) = level + gain * shape(C), with a shape that rises to 1.
 
-Shape parameters are handled as logarithms, with compute in units of the largest compute fitted: nothing depends on
-whether compute is counted in GPU-hours or in FLOPs.
+Shape parameters are logarithms, and compute is in units of the largest compute fitted, so nothing depends on whether
+compute is counted in GPU-hours or in FLOPs.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+MOST_SKEW = 3.0
+"""Beyond e^3 a skewed sigmoid has reached its limit, and its formula overflows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,18 +20,18 @@ class Form:
     name: str
     formula: str
     source: str
-    shape: Callable[[Array, Array | float, Array | float], Array]
-    """shape(log_compute, log_exponent, log_midpoint), broadcasting; log_compute is relative to the largest compute."""
+    shape: Callable[..., Array]
+    """shape(log_compute, log_exponent, log_midpoint, log_skew), broadcasting."""
     has_exponent: bool = True
     has_midpoint: bool = True
     has_start: bool = True
-    """Whether the level is the reward before training; else it is the reward at the largest compute."""
+    """Whether the level is the reward before training; otherwise it is the reward at the largest compute."""
     ceiling: float | None = None
     """A ceiling that the form itself fixes, of rewards up to 1: the largest reward there is."""
 
     @property
     def params(self) -> tuple[str, ...]:
-        """The names `Fit.params` has."""
+        """The names in `Fit.params`."""
         return (
             "ceiling",
             *(("exponent",) if self.has_exponent else ()),
@@ -38,18 +40,28 @@ class Form:
         )
 
 
-def sigmoid(log_compute: Array, log_exponent: Array | float, log_midpoint: Array | float) -> Array:
-    """1 / (1 + (C_mid / C)^B)   (arXiv 2510.13786, eq. 1)"""
+def sigmoid(log_compute: Array, log_exponent, log_midpoint, log_skew=0.0) -> Array:
+    """1 / (1 + (C_mid / C)^B), the law of arXiv 2510.13786 (eq. 1), with a skew.
+
+        s(C) = (1 + (2^(1/v) - 1) (C_mid / C)^k)^-v,   k = B / (2 v (1 - 2^(-1/v)))
+
+    C_mid is where half of the gain is reached and B / 4 the slope there for every skew v. Before it the curve takes off
+    with exponent v k, after it the curve saturates with exponent k. v = 1 is the paper's law.
+    """
+    skew = np.exp(np.clip(log_skew, -MOST_SKEW, MOST_SKEW))
+    half = np.exp2(-1.0 / skew)
+    steepness = np.exp(log_exponent) / (2.0 * skew * (1.0 - half))
     with np.errstate(over="ignore"):
-        return 1.0 / (1.0 + np.exp(-np.exp(log_exponent) * (log_compute - log_midpoint)))
+        odds = (1.0 / half - 1.0) * np.exp(steepness * (log_midpoint - log_compute))
+        return np.exp(-skew * np.log1p(odds))
 
 
-def exponential(log_compute: Array, log_exponent: Array | float, log_midpoint: Array | float) -> Array:
-    """1 - 2^(-C / C_mid), the exponential saturation written with its half-way point."""
+def exponential(log_compute: Array, log_exponent, log_midpoint, log_skew=0.0) -> Array:
+    """1 - 2^(-C / C_mid): exponential saturation, written with its half-way point."""
     return -np.expm1(-np.log(2.0) * np.exp(np.minimum(log_compute - log_midpoint, 20.0)))
 
 
-def power(log_compute: Array, log_exponent: Array | float, log_midpoint: Array | float) -> Array:
+def power(log_compute: Array, log_exponent, log_midpoint, log_skew=0.0) -> Array:
     """1 - C^-B, which is 0 at the largest compute: A - D / C^B = level + gain * shape with gain = D."""
     return -np.expm1(np.minimum(-np.exp(log_exponent) * log_compute, 100.0))
 

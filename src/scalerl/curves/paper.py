@@ -1,46 +1,62 @@
-"""The paper's own procedure (arXiv 2510.13786, A.5): a grid of ceilings and midpoints, exponents by least squares."""
+"""The paper's own procedure (arXiv 2510.13786, A.5): a grid of ceilings and midpoints, exponents by least squares.
+
+It gives numbers without intervals, and says nothing about how sure they are.
+"""
 
 import itertools
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from scalerl.curves.forms import Array
-from scalerl.curves.notes import Note, NoteKind, note
 
-
-def _default_ceilings() -> Array:
-    return np.linspace(0.450, 0.800, 71)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
-    """What is tried. One ceiling alone holds it fixed."""
-
-    ceilings: Array = field(default_factory=_default_ceilings)
-
-
+CEILINGS = np.linspace(0.450, 0.800, 71)
 # The paper prints [100, 40000]; every midpoint it reports lies on this one (docs/math.md).
 MIDPOINTS = np.linspace(100, 4000, 100)
 # The grid of its larger runs: their three midpoints are 35, 90 and 93 steps of it. A midpoint of 0 makes no curve.
 LARGE_MIDPOINTS = np.linspace(0, 12_000, 100)[1:]
+# Its runs start near 0.4, gain about 0.2 and take about 16,000 GPU-hours: the grids for other data are in these units.
+START, GAIN, COMPUTE = 0.4, 0.2, 16_000
+STEP = 0.005
+"""Between ceilings."""
 
 
-def paper_fit(compute: Array, reward: Array, start: float, grid: Grid) -> tuple[dict[str, float], tuple[Note, ...]]:
-    """Return the parameters with the least squared error, and a note for each that lies on the grid's edge.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """The ceilings that are tried. One alone holds it fixed."""
+
+    ceilings: Array
+
+
+def default_grid(start: float, reward: Array) -> Grid:
+    """Return the printed grid where the rewards lie within it, else the same grid for rewards like these.
+
+    So a curve in another unit has the same ceiling in that unit, and the same exponent.
+    """
+    best = float(reward.max())
+    if CEILINGS[0] <= best <= CEILINGS[-1] - STEP and start < CEILINGS[0]:
+        return Grid(ceilings=CEILINGS)
+    unit = max(best - start, 1e-12) / GAIN
+    return Grid(ceilings=start + unit * (CEILINGS - START))
+
+
+def paper_fit(
+    compute: Array, reward: Array, start: float, grid: Grid | None
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Return the parameters with the least squared error, and the names of those that lie on the grid's edge.
 
     While the best midpoint lies on the upper edge of its grid, a larger one is taken: that of the paper's larger runs,
     then three times as long ones.
     """
-    # Any unit of compute: the printed grids where they make sense, else the same grids relative to the run's length.
+    ceilings = (grid or default_grid(start, reward)).ceilings
     scale = float(compute.max())
-    unit = 1.0 if 400 <= scale <= 400_000 else scale / 16_000
+    unit = 1.0 if 400 <= scale <= 400_000 else scale / COMPUTE
     larger = (unit * 3**power * LARGE_MIDPOINTS for power in itertools.count())
     midpoints = unit * MIDPOINTS
     best = (np.inf, 0.0, 0.0, 0.0)
     while True:
-        for ceiling in grid.ceilings:
+        for ceiling in ceilings:
             for midpoint in midpoints:
                 exponent, total = _fit_exponent(compute, reward, start, float(ceiling), float(midpoint))
                 if total < best[0]:
@@ -49,13 +65,9 @@ def paper_fit(compute: Array, reward: Array, start: float, grid: Grid) -> tuple[
             break
         midpoints = next(larger)
     _, ceiling, midpoint, exponent = best
-    edges = (("ceiling", ceiling, grid.ceilings), ("midpoint", midpoint, midpoints))
-    notes = tuple(
-        note(NoteKind.GRID_EDGE, param=name, value=value)
-        for name, value, values in edges
-        if len(values) > 1 and value in (values[0], values[-1])
-    )
-    return {"ceiling": ceiling, "exponent": max(exponent, 1e-12), "midpoint": midpoint, "start": start}, notes
+    tried = (("ceiling", ceiling, ceilings), ("midpoint", midpoint, midpoints))
+    edges = tuple(name for name, value, values in tried if len(values) > 1 and value in (values[0], values[-1]))
+    return {"ceiling": ceiling, "exponent": max(exponent, 1e-12), "midpoint": midpoint, "start": start}, edges
 
 
 def _fit_exponent(compute: Array, reward: Array, start: float, ceiling: float, midpoint: float) -> tuple[float, float]:

@@ -11,28 +11,47 @@ The first evaluations of a long stage may explain little, so an arm is judged by
 continue to that has the largest value per unit of compute.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
-from scipy.special import ndtr
 
-from scalerl.curves.draws import Value, explained_share, tails, who_is_best
+from scalerl.curves.decide import Answer, Pick, default_worth, pick, value_draws
+from scalerl.curves.draws import Value, explained_share, tails
 from scalerl.curves.fit import Fit
 from scalerl.curves.forms import Array
-
-Action = Literal["continue", "stop", "done"]
-PlanKind = Literal["decided", "continue", "not_separable"]
 
 NUM_HORIZONS = 6
 GROUPS = 3  # averages that new evaluations are summed up by
 LEAST_KNOWN = 3  # curves that say what an arm without one may be like
 FIRST_STAGE = 0.7  # share of the spread of such an arm that its first curve explains
-WORTH = 1e-3  # of the largest gain: what continuing an arm must be expected to add
-SURE = 0.95  # probability of being the best from which the choice is made
-LOSS = 1e-2  # of the largest gain: an expected loss below which the choice is made
+LEAST_VALUE = 0.02  # of the worth: what continuing an arm must be expected to add to what is chosen in the end
 DONE = 1 - 1e-6  # share of the target from which an arm is there
+
+
+class Reason(StrEnum):
+    """Why an arm is continued or not."""
+
+    AT_TARGET = "at target"
+    CHOSEN = "chosen"
+    NOT_CHOSEN = "not chosen"
+    TELLS_MOST = "tells most"
+    """Its next evaluations are worth their compute."""
+    TELLS_LITTLE = "tells little"
+    NO_CURVE = "no curve"
+    """It has too few evaluations to judge."""
+    PAST_PEAK = "past its peak"
+    """Its best checkpoint competes; more compute would not improve it."""
+    BUDGET = "budget"
+    """The budget is spent."""
+    CANNOT = "cannot be continued"
+
+
+Action = Literal["continue", "stop", "done"]
+PlanKind = Literal["decided", "continue", "open"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +73,16 @@ class ArmPlan:
     name: str
     spent: float
     p_best: float
+    loss: float
+    """Reward that is lost on average if this arm is taken now; NaN where it is not known."""
     reward_at_target: Value | None
     action: Action
-    until: float | None
+    reason: Reason
+    until: float | None = None
     """Compute to continue to; None for an arm that is not continued."""
-    value: float
+    value: float = 0.0
     """Expected gain of one more stage; 0 for an arm that is not worth continuing."""
-    rate: float
+    rate: float = 0.0
     """Expected gain per unit of compute at the best horizon; infinite for an arm without a curve."""
 
 
@@ -69,11 +91,15 @@ class Planned:
     """A plan for all arms, in the order in which they were given."""
 
     target: float
+    worth: float
     arms: tuple[ArmPlan, ...]
-    favourite: str | None
-    regret: Value | None
-    """Expected loss of reward at the target if the favourite is chosen now."""
     kind: PlanKind
+    """`open`: the arms cannot be told apart, and no continuation is worth it or within the budget."""
+    chosen: tuple[str, ...]
+    """The arm to take, or those of which any will do; the leader where the choice is open."""
+    answer: Answer | None
+    """None where no arm has a curve."""
+    is_budget_spent: bool
     cost: float
     """Compute that all proposed continuations cost together."""
 
@@ -87,6 +113,7 @@ def plan(
     *,
     stage: float | None = None,
     budget: float | None = None,
+    worth: float | None = None,
     level: float = 0.9,
 ) -> Planned:
     """Return what to do with each arm.
@@ -96,7 +123,12 @@ def plan(
     """
     stage = stage or target / 8
     known = {arm.name: arm.fit for arm in arms if arm.fit is not None and arm.fit.has_intervals}
-    at_target = {name: draws_at(curve, target, stream) for stream, (name, curve) in enumerate(known.items())}
+    worth = default_worth([*known.values()]) if worth is None else worth
+    at_target, past_peak = {}, set()
+    for stream, (name, curve) in enumerate(known.items()):
+        draws, is_past_peak = value_draws(curve, target, worth)
+        at_target[name] = np.random.default_rng(100 + stream).permutation(draws)
+        past_peak |= {name} if is_past_peak else set()
     if len(known) >= LEAST_KNOWN:
         # An arm without a curve of its own may be like any of the others.
         mixture = np.concatenate(list(at_target.values()))
@@ -104,22 +136,37 @@ def plan(
         for stream, arm in enumerate(arms):
             if arm.name not in known:
                 at_target[arm.name] = np.random.default_rng(200 + stream).permutation(mixture)[:num]
-    p_best, regret, favourite = _standing(at_target, level)
-    gain = max((curve.gain for curve in known.values()), default=1.0)
+    choice = pick(table_of([*at_target.values()]), worth) if at_target else None
+    names = list(at_target)
+    chosen = () if choice is None else tuple(names[index] for index in choice.chosen)
+    is_decided = choice is not None and choice.answer != Answer.OPEN and len(known) == len(arms)
     means = {name: float(draws.mean()) for name, draws in at_target.items()}
-    rows = [_arm(arm, known.get(arm.name), means, target, stage, gain, p_best, level, at_target) for arm in arms]
-    is_decided = (
-        favourite is not None
-        and len(known) == len(arms)
-        and (p_best[favourite] >= SURE or (regret is not None and regret.value <= LOSS * gain))
-    )
+    rows = []
+    for arm in arms:
+        row = _row(arm, names, choice, at_target, level)
+        rows.append(
+            _finished(arm, row, chosen, arm.name in past_peak, target)
+            if is_decided
+            else _continued(arm, row, known.get(arm.name), means, arm.name in past_peak, target, stage, worth)
+        )
     runs = {arm.name: arm.num_runs for arm in arms}
-    can_go_on = {arm.name for arm in arms if arm.can_continue}
-    rows = _finish(rows, favourite, target, can_go_on) if is_decided else rows
-    rows = _within(rows, runs, budget)
+    rows, is_spent = _within(rows, runs, budget)
     cost = sum((row.until - row.spent) * runs[row.name] for row in rows if row.until is not None)
-    kind: PlanKind = "decided" if is_decided else "continue" if cost > 0 else "not_separable"
-    return Planned(target=target, arms=tuple(rows), favourite=favourite, regret=regret, kind=kind, cost=cost)
+    return Planned(
+        target=target,
+        worth=worth,
+        arms=tuple(rows),
+        kind="decided" if is_decided else "continue" if cost > 0 else "open",
+        chosen=chosen,
+        answer=None if choice is None else choice.answer,
+        is_budget_spent=is_spent,
+        cost=cost,
+    )
+
+
+def table_of(draws: Sequence[Array]) -> Array:
+    """Return draws of several arms as rows; where one has fewer, as many of each."""
+    return np.stack([own[: min(map(len, draws))] for own in draws])
 
 
 def draws_at(curve: Fit, compute: float, stream: int) -> Array:
@@ -128,68 +175,80 @@ def draws_at(curve: Fit, compute: float, stream: int) -> Array:
     return np.random.default_rng(100 + stream).permutation(draws)
 
 
-def _standing(at_target: Mapping[str, Array], level: float) -> tuple[dict[str, float], Value | None, str | None]:
-    """Return each arm's probability of being the best, the expected loss of choosing the favourite, and its name."""
-    if not at_target:
-        return {}, None, None
-    table = table_of([*at_target.values()])
-    shares, losses = who_is_best(table)
-    # The choice that loses least is the one with the highest mean, not always the one most often the best.
-    favourite = int(table.mean(axis=1).argmax())
-    names = list(at_target)
-    return dict(zip(names, shares.tolist(), strict=True)), _mean(losses[favourite], level), names[favourite]
-
-
-def table_of(draws: Sequence[Array]) -> Array:
-    """Return draws of several arms as rows; where one has fewer, as many of each."""
-    return np.stack([own[: min(map(len, draws))] for own in draws])
-
-
-def _mean(draws: Array, level: float) -> Value:
-    low, high = np.quantile(draws, tails(level))
-    return Value(value=float(draws.mean()), low=float(low), high=float(high))
-
-
-def _arm(
-    arm: Candidate,
-    curve: Fit | None,
-    means: Mapping[str, float],
-    target: float,
-    stage: float,
-    gain: float,
-    p_best: Mapping[str, float],
-    level: float,
-    at_target: Mapping[str, Array],
+def _row(
+    arm: Candidate, names: Sequence[str], choice: Pick | None, at_target: Mapping[str, Array], level: float
 ) -> ArmPlan:
-    is_there = arm.spent >= DONE * target
-    value_at = _mean(at_target[arm.name], level) if arm.name in at_target else None
-    action: Action = "done" if is_there else "continue"
-    until, rate, value = None, 0.0, 0.0
-    if not is_there and not arm.can_continue:
-        action = "stop"
-    elif not is_there and arm.name not in at_target:
-        until, rate, value = min(arm.spent + stage, target), np.inf, np.inf
-    elif not is_there:
-        if curve is not None:
-            horizons, spread = horizons_of(arm, curve, target, stage)
-        else:
-            horizons = np.array([min(arm.spent + stage, target)])
-            spread = np.array([FIRST_STAGE * float(at_target[arm.name].std())])
-        values = knowledge_gradient(_gap(arm.name, means), spread)
-        rates = values / (horizons - arm.spent) / arm.num_runs
-        best = int(np.argmax(rates))
-        until, rate, value = float(horizons[best]), float(rates[best]), float(values[0])
-        if values[best] < WORTH * gain:
-            action, until = "stop", None
+    """Return the state of an arm, before anything is decided about it."""
+    draws = at_target.get(arm.name)
+    option = None if choice is None or draws is None else choice.options[names.index(arm.name)]
+    value = None
+    if draws is not None:
+        low, high = np.quantile(draws, tails(level))
+        value = Value(value=float(draws.mean()), low=float(low), high=float(high))
     return ArmPlan(
         name=arm.name,
         spent=arm.spent,
-        p_best=p_best.get(arm.name, float("nan")),
-        reward_at_target=value_at,
-        action=action,
-        until=until,
-        value=value,
-        rate=rate,
+        p_best=float("nan") if option is None else option.p_best,
+        loss=float("nan") if option is None else option.loss,
+        reward_at_target=value,
+        action="stop",
+        reason=Reason.NOT_CHOSEN,
+    )
+
+
+def _finished(arm: Candidate, row: ArmPlan, chosen: Sequence[str], is_past_peak: bool, target: float) -> ArmPlan:
+    """Continue only the first of the chosen arms, to the target: used once the choice is made."""
+    if arm.spent >= DONE * target:
+        return replace(row, action="done", reason=Reason.AT_TARGET)
+    if arm.name != chosen[0]:
+        return row
+    if is_past_peak:
+        return replace(row, reason=Reason.PAST_PEAK)
+    if not arm.can_continue:
+        return replace(row, reason=Reason.CANNOT)
+    return replace(row, action="continue", reason=Reason.CHOSEN, until=target)
+
+
+def _continued(
+    arm: Candidate,
+    row: ArmPlan,
+    curve: Fit | None,
+    means: Mapping[str, float],
+    is_past_peak: bool,
+    target: float,
+    stage: float,
+    worth: float,
+) -> ArmPlan:
+    """Continue an arm whose next evaluations are worth their compute: used while the choice is open."""
+    if arm.spent >= DONE * target:
+        return replace(row, action="done", reason=Reason.AT_TARGET)
+    if not arm.can_continue:
+        return replace(row, reason=Reason.CANNOT)
+    if is_past_peak:
+        return replace(row, reason=Reason.PAST_PEAK)
+    value_at = row.reward_at_target
+    if value_at is None:
+        until = min(arm.spent + stage, target)
+        return replace(
+            row, action="continue", reason=Reason.NO_CURVE, until=until, value=float("inf"), rate=float("inf")
+        )
+    if curve is not None:
+        horizons, spread = horizons_of(arm, curve, target, stage)
+    else:
+        horizons = np.array([min(arm.spent + stage, target)])
+        spread = np.array([FIRST_STAGE * (value_at.high - value_at.low) / 3.3])
+    values = knowledge_gradient(_gap(arm.name, means), spread)
+    rates = values / (horizons - arm.spent) / arm.num_runs
+    best = int(np.argmax(rates))
+    if values[best] < LEAST_VALUE * worth:
+        return replace(row, reason=Reason.TELLS_LITTLE)
+    return replace(
+        row,
+        action="continue",
+        reason=Reason.TELLS_MOST,
+        until=float(horizons[best]),
+        value=float(values[0]),
+        rate=float(rates[best]),
     )
 
 
@@ -210,7 +269,8 @@ def knowledge_gradient(gap: float, spread: Array) -> Array:
     """Return the expected increase of the larger of two means `gap` apart if one moves by a normal of sd `spread`."""
     ratio = gap / np.maximum(spread, 1e-12)
     density = np.exp(-0.5 * ratio**2) / np.sqrt(2 * np.pi)
-    return np.maximum(spread * density - gap * ndtr(-ratio), 0.0)
+    below = np.array([NormalDist().cdf(-each) for each in ratio])
+    return np.maximum(spread * density - gap * below, 0.0)
 
 
 def explained_sds(curve: Fit, spent: float, horizons: Array, target: float) -> Array:
@@ -233,29 +293,17 @@ def _spacing(curve: Fit) -> float:
     return float(np.median(steps)) if len(steps) else float(curve.scale)
 
 
-def _finish(rows: Sequence[ArmPlan], favourite: str | None, target: float, can_go_on: Collection[str]) -> list[ArmPlan]:
-    """Continue only the favourite, to the target, if it can be, and stop all other arms: used once it is chosen."""
-    done = []
-    for row in rows:
-        if row.name == favourite and row.action != "done" and favourite in can_go_on:
-            row = replace(row, action="continue", until=target)
-        elif row.action == "continue":
-            row = replace(row, action="stop", until=None)
-        done.append(row)
-    return done
-
-
-def _within(rows: Sequence[ArmPlan], runs: Mapping[str, int], budget: float | None) -> list[ArmPlan]:
-    """Cut the continuations to the budget: serve the highest rates first and stop the arms that get nothing."""
+def _within(rows: Sequence[ArmPlan], runs: Mapping[str, int], budget: float | None) -> tuple[list[ArmPlan], bool]:
+    """Cut the continuations to the budget, serving the highest rates first; return the rows and whether it is spent."""
     left = np.inf if budget is None else budget - sum(row.spent * runs[row.name] for row in rows)
+    is_spent = bool(left <= 1e-9 * max((row.spent for row in rows), default=1.0))
     kept: dict[str, ArmPlan] = {}
     for row in sorted(rows, key=lambda row: (-row.rate, row.spent)):
-        if row.action == "continue" and (left <= 1e-9 * row.spent or row.until is None):
-            row = replace(row, action="stop", until=None)
-        elif row.action == "continue":
-            assert row.until is not None
+        if row.until is not None and left <= 1e-9 * row.spent:
+            row = replace(row, action="stop", reason=Reason.BUDGET, until=None)
+        elif row.until is not None:
             until = min(row.until, row.spent + left / runs[row.name])
             left -= (until - row.spent) * runs[row.name]
             row = replace(row, until=until)
         kept[row.name] = row
-    return [kept[row.name] for row in rows]
+    return [kept[row.name] for row in rows], is_spent

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from scalerl.curves.decide import smallest_change
 from scalerl.curves.fit import Fit, refit
 from scalerl.joint.population import Member, can_be_pooled, learn_prior, member
 
@@ -21,6 +22,26 @@ def pool(fits: Mapping[str, Fit], earlier: Sequence[Member] = ()) -> dict[str, F
     done = dict(fits)
     for name in own:
         others = [each for other, each in own.items() if other != name]
-        alone = fits[name].unpooled or fits[name]
+        alone = fits[name].alone or fits[name]
         done[name] = refit(alone, pool=learn_prior([*others, *earlier], alone))
     return done
+
+
+def siblings(fits: Mapping[str, Fit]) -> list[tuple[str, ...]]:
+    """Return the names of curves that share a start, in groups: those that may inform each other by default.
+
+    Two starts are one if they differ by less than noise makes of two evaluations. The curves must be on one axis of
+    compute, and evaluated on one task.
+    """
+    known = [(start_of(curve), name) for name, curve in fits.items() if can_be_pooled(curve)]
+    groups: list[list[str]] = []
+    for place, (start, name) in enumerate(sorted(known)):
+        before, other = sorted(known)[place - 1] if place else (start, name)
+        is_near = start - before <= max(smallest_change(fits[name]), smallest_change(fits[other]))
+        groups = [*groups[:-1], [*groups[-1], name]] if groups and is_near else [*groups, [name]]
+    return [tuple(name for name in fits if name in group) for group in groups]
+
+
+def start_of(curve: Fit) -> float:
+    """Return the reward before training: as it was given, else as it is fitted."""
+    return curve.params["start"] if curve.start is None else curve.start

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scalerl.curves import priors
+from scalerl.curves.decide import LIKELIER
 from scalerl.curves.fit import Fit
 from scalerl.curves.forms import Array
-from scalerl.curves.model import Kind
-from scalerl.curves.notes import Verdict
+from scalerl.curves.model import Kind, gain_unit
 from scalerl.curves.priors import Prior
 
 SCATTERS = np.geomspace(0.125, 16.0, 15)
@@ -28,8 +28,10 @@ DF = 3.0
 """Degrees of freedom of the Student-t: one arm in twenty lies beyond three scales."""
 T_QUANTILE = 1.6377
 """Half the width of the central 80 % of such a Student-t."""
-PLAIN = (Kind.rise, Kind.second, Kind.tail)
-"""Kinds of curves whose exponent and midpoint mean the same."""
+WEAK_SHARE = (np.log(0.2), 1.2)
+"""About what the weak prior says of the logarithm of the gain, in units of what is possible ..."""
+WEAK_SPAN = (0.0, 1.6)
+"""... and of rewards without limits, in units of the range that was seen."""
 NEW = 0.9
 """A run whose error is not smaller than this share of the weak prior's variance has said nothing."""
 
@@ -62,23 +64,22 @@ class Member:
 
 def can_be_pooled(curve: Fit) -> bool:
     """Return whether a fit is a sigmoid that rises and has nothing held fixed."""
-    rises = curve.verdict in (Verdict.KNOWN, Verdict.WIDE, Verdict.AT_BOUND)
-    if curve.posterior is None or curve.form != "sigmoid" or curve.fixed or not rises:
+    if curve.posterior is None or curve.form != "sigmoid" or curve.fixed:
         return False
-    return bool(np.mean(np.isin(curve.posterior.draws.kind, PLAIN)) > 0.5)
+    draws = curve.posterior.draws
+    return bool(np.mean(draws.seen & (draws.kind == Kind.rise)) > LIKELIER)
 
 
 def member(name: str, curve: Fit) -> Member:
     """Return what a run says by itself, without what other runs said of it."""
-    own = curve.unpooled or curve
-    assert own.posterior is not None
-    draws = own.posterior.draws.take(np.isin(own.posterior.draws.kind, PLAIN))
-    least = np.log(priors.LEAST_SHARE)
+    own = curve.alone or curve
+    draws = own.drawn.draws.take(own.drawn.draws.kind == Kind.rise)
     share_unit, scale = _share_unit(own), np.log(own.scale)
+    mean, sd = WEAK_SPAN if own.bounds is None else WEAK_SHARE
     found = {
         "share": (
-            np.log(draws.gain) - share_unit,
-            (np.log(own.posterior.room) - share_unit + least / 2, -least / 12**0.5),
+            np.log(np.maximum(draws.gain, 1e-12)) - share_unit,
+            (np.log(gain_unit(own.drawn.blocks)) - share_unit + mean, sd),
         ),
         "exponent": (draws.log_exponent, priors.LOG_EXPONENT),
         "midpoint": (draws.log_midpoint + scale, (priors.LOG_MIDPOINT[0] + scale, priors.LOG_MIDPOINT[1])),
@@ -89,8 +90,7 @@ def member(name: str, curve: Fit) -> Member:
 
 def _share_unit(curve: Fit) -> float:
     """Return the log of what a gain is counted in: what is possible; of a reward without limits, its own unit."""
-    assert curve.posterior is not None
-    return 0.0 if curve.bounds is None else float(np.log(curve.posterior.room))
+    return 0.0 if curve.bounds is None else float(np.log(gain_unit(curve.drawn.blocks)))
 
 
 def _without(draws: Array, weak: tuple[float, float]) -> tuple[float, float] | None:
@@ -118,7 +118,7 @@ def learn_prior(members: Sequence[Member], curve: Fit | None = None) -> Prior:
     midpoint = found.get("midpoint")
     share = found.get("share")
     if curve is not None and curve.posterior is not None and share is not None:
-        share = (share[0] + _share_unit(curve) - float(np.log(curve.posterior.room)), share[1])
+        share = (share[0] + _share_unit(curve) - float(np.log(gain_unit(curve.posterior.blocks))), share[1])
     return Prior(
         log_exponent=found.get("exponent", priors.LOG_EXPONENT),
         log_midpoint=priors.LOG_MIDPOINT if midpoint is None else midpoint,

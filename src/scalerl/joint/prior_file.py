@@ -4,7 +4,7 @@ one as well.
 A file holds the members (earlier runs) rather than densities, so that people can read it and leave out members. A run
 that was fitted has location and error of the logarithms of `population.py`, a published one what was published:
 
-    {"format": "scalerl-prior-2", "model": "scalerl-curve-6", "x": "gpu_hours", "members": [
+    {"format": "scalerl-prior-2", "model": "scalerl-curve-7", "x": "gpu_hours", "members": [
         {"name": ..., "log_share": [-1.1, 0.03], "log_exponent": [0.65, 0.12], "log_midpoint": [7.6, 0.1]},
         {"name": ..., "source": ..., "start": 0.4, "ceiling": 0.61, "ceiling_sd": 0.01, "exponent": 1.9,
          "log_exponent_sd": 0.12}]}
@@ -74,10 +74,10 @@ def prior_content(fits: Mapping[str, Fit], x: str) -> dict[str, Any]:
     """Return the content of a prior file for these runs; InputError if too few of them can be pooled."""
     usable = {name: curve for name, curve in fits.items() if can_be_pooled(curve)}
     if len(usable) < LEAST_MEMBERS:
-        why = "; ".join(f"{name}: {curve.verdict}" for name, curve in fits.items() if name not in usable)
+        others = ", ".join(name for name in fits if name not in usable)
         raise InputError(
-            f"{len(usable)} of {len(fits)} runs have a curve to learn from and {LEAST_MEMBERS} or more are needed"
-            f"{f' ({why})' if why else ''}"
+            f"{len(usable)} of {len(fits)} runs have a rise to learn from and {LEAST_MEMBERS} or more are needed"
+            f"{f' (none is seen in {others})' if others else ''}"
         )
     rows = [
         {"name": name}

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from scalerl.curves.decide import decide
 from scalerl.curves.fit import Fit
 from scalerl.curves.forms import Array
 from scalerl.curves.model import MODEL
@@ -84,8 +85,8 @@ def sealed_curve(name: str, fit: Fit, at: Sequence[float], compute: Array, rewar
         "largest_compute": float(np.max(compute)),
         "data": data_digest(compute, reward),
         "form": fit.form,
-        "verdict": str(fit.verdict),
-        "pooled": fit.unpooled is not None,
+        "state": None if (decision := decide(fit)) is None else str(decision.state),
+        "pooled": fit.alone is not None,
         "level": fit.level,
         "ceiling": _value(fit.params["ceiling"], low, high),
         "at": [

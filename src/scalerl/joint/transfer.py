@@ -17,10 +17,10 @@ import numpy as np
 from scalerl.curves.draws import Value, summary
 from scalerl.curves.fit import Fit
 from scalerl.curves.forms import Array, sigmoid
-from scalerl.curves.priors import EXPONENTS
 from scalerl.joint.population import LawPrior, law
 
 LEAST_SIBLINGS = 3
+EXPONENTS = (np.log(0.3), np.log(14.0))  # of curves that were ever seen
 FAR = 10.0  # times the largest sibling's size from which a forecast is a guess
 EARLY = 0.02  # share of the largest compute before which an evaluation is as good as one before training
 EDGE = 1e-3  # rewards are held this far from 0 and 1 on the logit scale

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from scalerl.tasks.curriculum import Issued
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.prompts import Message, PromptFormat, render
-from scalerl.types import Ending, Problem, Request, derive_seeds
+from scalerl.types import Ending, Problem, Request, derive_seed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -179,20 +179,18 @@ class RequestMaker:
     def requests(self, issued: Issued) -> list[Request]:
         """Return one request per completion of a group. Equal keys give equal seeds and plans, also after a resume."""
         key = issued.key
-        problem, prompt = self.problems[issued.problem_id], self.prompt_tokens[issued.problem_id]
-        environment = self.environments.get(issued.problem_id, "")
-        hint = self.hint_tokens.get(issued.problem_id, ())
+        seeds = [derive_seed("rollout", self.seed, key, index) for index in range(self.completions_per_group)]
         return [
             Request(
                 group=key,
                 index=index,
-                problem=problem,
-                prompt_tokens=prompt,
+                problem=self.problems[issued.problem_id],
+                prompt_tokens=self.prompt_tokens[issued.problem_id],
                 seed=seed,
                 length=self.length.plan(seed),
                 temperature=self.temperature,
-                environment=environment,
-                hint_tokens=hint,
+                environment=self.environments.get(issued.problem_id, ""),
+                hint_tokens=self.hint_tokens.get(issued.problem_id, ()),
             )
-            for index, seed in enumerate(derive_seeds("rollout", self.seed, key, num=self.completions_per_group))
+            for index, seed in enumerate(seeds)
         ]

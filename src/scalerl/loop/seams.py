@@ -64,9 +64,7 @@ class Engine(Protocol):
 class Grading(Protocol):
     """Grades complete groups."""
 
-    def submit(self, groups: Sequence[Sequence[Completion]]) -> None:
-        """Grade all completions of these groups."""
-        ...
+    def submit(self, completions: Sequence[Completion]) -> None: ...
 
     def poll(self, *, wait: bool = False) -> list[Group]:
         """Return the groups whose verdicts have arrived; with `wait`, wait a moment for at least one."""

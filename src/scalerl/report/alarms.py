@@ -1,11 +1,11 @@
 """The alarms of a run: signals beyond their limits, falls, forecasts that moved; each with when it began and ended.
 
-One set of rules for a run that trains, the live page and the report. `alarm_text` makes sentences of them.
+One set of rules for a run that trains, the live page and the report. `words.py` has the sentences.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Literal
@@ -13,9 +13,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from scalerl.curves import Value
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
+from scalerl.report.document import Level, Say
 from scalerl.report.evaluations import counted, ks_of, pass_at
 from scalerl.report.results import CurveResult
+from scalerl.report.words import NO_VERDICT
 
 Array = NDArray[np.float64]
 Columns = Mapping[str, Array]
@@ -30,8 +33,6 @@ WINDOW = 3  # evaluations whose mean is compared
 FEWEST_EVALUATIONS = 8  # from which a trend is looked for
 SURE_FALL = 3.0  # standard errors of a fall; it is measured from the highest window, which is high by chance too
 EMPTY = "batch/empty"  # derived from batch/effective: 1 for a step without anything to train on
-CALLS = "rollout/tool_calls_share"  # derived: a step's tool calls per conversation over the most they have been
-FEWEST_CALLS = 0.1  # calls per conversation of an agent that uses its tools
 SOLVED = "curriculum/solved_frac"  # the largest of all tasks; with several, each is in SOLVED/TASK
 # Derived from loss/kl and loss/ratio_max of steps whose tokens were all sampled with the weights that are trained: what
 # is left of the difference between generator and learner is that of their arithmetic.
@@ -50,7 +51,6 @@ class AlarmKind(StrEnum):
     EMPTY = "empty"
     SOLVED = "solved"
     ENTROPY = "entropy"
-    UNUSED_TOOLS = "unused_tools"
     LAG = "lag"
     FALL = "fall"
     OVERTRAINED = "overtrained"
@@ -69,35 +69,28 @@ class Signal:
     """A column of metrics.jsonl that shows whether a run is healthy."""
 
     key: str
-    label: str
-    limit: float | None = None
-    """Mean over the last steps beyond which an alarm is raised; None for a signal that is only shown."""
+    limit: float
+    """Mean over the last steps beyond which an alarm is raised."""
+    alarm: AlarmKind
     below: bool = False
     """Whether the alarm is raised below the limit instead of above it."""
-    alarm: AlarmKind | None = None
 
 
 SIGNALS: tuple[Signal, ...] = (
     # arXiv 2510.13786, section 5: 10 to 15 % truncated completions came before a collapse.
-    Signal(key="rollout/truncated_frac", label="Truncated answers", limit=0.10, alarm=AlarmKind.TRUNCATED),
+    Signal(key="rollout/truncated_frac", limit=0.10, alarm=AlarmKind.TRUNCATED),
     # A model this certain samples the same answer each time, so groups have nothing to compare. Runs that reached 0.9
     # and more on sums and products had 0.007 to 0.03 (docs/results/first_curves.md).
-    Signal(key="loss/entropy", label="Entropy", limit=0.003, below=True, alarm=AlarmKind.ENTROPY),
+    Signal(key="loss/entropy", limit=0.003, below=True, alarm=AlarmKind.ENTROPY),
     # More than lag alone explains.
-    Signal(key="loss/kl", label="Mismatch (KL of generator and learner)", limit=0.2, alarm=AlarmKind.MISMATCH),
-    Signal(key="loss/corrected_frac", label="Tokens that the correction masks or bounds"),
-    Signal(key="rollout/lag_mean", label="Lag, mean"),
-    Signal(key="rollout/lag_max", label="Lag, largest"),
-    # An agent that has lost its tools does not find them again: what it no longer tries is not rewarded.
-    Signal(key=CALLS, label="Tool calls, of their most", limit=0.25, below=True, alarm=AlarmKind.UNUSED_TOOLS),
-    Signal(key="outcome/stopped_frac", label="Programs stopped by the sandbox"),
+    Signal(key="loss/kl", limit=0.2, alarm=AlarmKind.MISMATCH),
     # A grader without a verdict on this many answers is at fault, not the answers.
-    Signal(key="batch/no_verdict_frac", label="Answers without a verdict", limit=0.05, alarm=AlarmKind.NO_VERDICT),
+    Signal(key="batch/no_verdict_frac", limit=0.05, alarm=AlarmKind.NO_VERDICT),
     # One in twenty may be an outlier; more is a fault.
-    Signal(key="optim/skipped", label="Steps without an update", limit=0.05, alarm=AlarmKind.SKIPPED),
-    Signal(key=EMPTY, label="Empty batches", limit=0.2, alarm=AlarmKind.EMPTY),
+    Signal(key="optim/skipped", limit=0.05, alarm=AlarmKind.SKIPPED),
+    Signal(key=EMPTY, limit=0.2, alarm=AlarmKind.EMPTY),
     # Runs whose problems were nearly all solved, and no longer asked, fell (docs/results/principles.md).
-    Signal(key=SOLVED, label="Solved problems", limit=0.8, alarm=AlarmKind.SOLVED),
+    Signal(key=SOLVED, limit=0.8, alarm=AlarmKind.SOLVED),
 )
 
 
@@ -131,12 +124,14 @@ class Alarm:
     """Step of the last row of an alarm that is over; None while it lasts."""
     began_compute: float | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        """Return what a page shows."""
-        text = alarm_text(self)
-        shown = ("kind", "began", "ended", "value", "limit", "began_compute")
-        words = {"title": self.kind.replace("_", " ").capitalize(), "text": text[:1].upper() + text[1:]}
-        return {**{name: getattr(self, name) for name in shown}, **words}
+    def say(self) -> Say:
+        """Return it in words."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return Say(f"alarm_{self.kind}", values, Level.WHY if self.ended is not None else Level.WARNING)
+
+
+def alarm_text(alarm: Alarm) -> str:
+    return alarm.say().text
 
 
 # The rules
@@ -147,10 +142,6 @@ def with_derived(columns: Columns) -> dict[str, Array]:
     derived = dict(columns)
     if (effective := columns.get("batch/effective")) is not None:
         derived[EMPTY] = np.where(np.isfinite(effective), (effective == 0).astype(float), np.nan)
-    if (calls := columns.get("rollout/tool_calls_mean")) is not None and len(calls):
-        most = np.fmax.accumulate(rolling_means(calls))
-        with np.errstate(invalid="ignore"):
-            derived[CALLS] = np.where(most >= FEWEST_CALLS, calls / most, np.nan)
     if {"rollout/lag_max", "loss/kl", "loss/ratio_max"} <= columns.keys():
         equal = columns["rollout/lag_max"] == 0
         derived[BACKEND_KL] = np.where(equal, columns["loss/kl"], np.nan)
@@ -179,7 +170,7 @@ def alarms(
         found += overtrained(rows, name)
     for name, curve in curves.items():
         if curve is not None:
-            found += fall_alarms(name, curve.fit.fall, columns, curve.axis)
+            found += fall_alarms(name, curve, columns)
     if (share := disagreement(spent)) > UNEVEN_TIME:
         found.append(Alarm(kind=AlarmKind.UNEVEN_TIME, value=share, limit=UNEVEN_TIME))
     return found
@@ -195,7 +186,7 @@ def signal_alarms(columns: Columns, max_lag: float | None) -> list[Alarm]:
     limits.append((AlarmKind.LAG, lag, LAG_LIMIT if max_lag is None else max_lag, False))
     found = []
     for kind, key, limit, below in limits:
-        if kind is None or limit is None or key not in columns:
+        if key not in columns:
             continue
         means = rolling_means(columns[key])
         for first, last in _stretches((means < limit) if below else (means > limit + 1e-9)):
@@ -274,19 +265,18 @@ def overtrained(rows: Sequence[Mapping[str, Any]], name: str) -> list[Alarm]:
     return [Alarm(kind=AlarmKind.OVERTRAINED, subject=name, **values)]
 
 
-def fall_alarms(name: str, fall: Any, columns: Columns, axis: str | None) -> list[Alarm]:
-    """Return the alarm of a curve that fell; it is overfitted if the training reward rose meanwhile.
-
-    `fall` is the note of the fit, or None; `axis` the column that its compute is counted in.
-    """
+def fall_alarms(name: str, curve: CurveResult, columns: Columns) -> list[Alarm]:
+    """Return the alarm of a curve that fell; it is overfitted if the training reward rose meanwhile."""
+    fall = None if curve.decision is None else curve.decision.fall
     if fall is None:
         return []
-    began = None
-    spent, steps = columns.get(axis or ""), columns.get("step")
+    began = curve.checkpoint
+    spent, steps = columns.get(curve.axis), columns.get("step")
     if spent is not None and steps is not None and len(steps):
-        began = float(steps[min(int(np.searchsorted(spent, fall.compute)), len(steps) - 1)])
-    kind = AlarmKind.OVERFITTED if began is not None and _rose_since(columns, began) else AlarmKind.FALL
-    return [Alarm(kind=kind, subject=name, value=fall.drop, began=began, began_compute=fall.compute)]
+        began = float(steps[min(int(np.searchsorted(spent, fall.last_good)), len(steps) - 1)])
+    is_overfitted = began is not None and "step" in columns and _rose_since(columns, began)
+    kind = AlarmKind.OVERFITTED if is_overfitted else AlarmKind.FALL
+    return [Alarm(kind=kind, subject=name, value=fall.drop.value, began=began, began_compute=fall.last_good)]
 
 
 def _rose_since(columns: Columns, step: float) -> bool:
@@ -303,28 +293,21 @@ def _rose_since(columns: Columns, step: float) -> bool:
     return bool(now.mean() - then.mean() > SURE * error)
 
 
-def moved_alarms(history: Sequence[Row]) -> list[Alarm]:
-    """Return the alarm of a forecast that has left the interval which an earlier one gave itself."""
-    rows = [(row, told) for row in history if (told := _forecast_of(row)) is not None]
-    for at, (earlier, ends) in enumerate(rows[:-1]):
-        low, high = ends["low"], ends["high"]
-        if low is None or high is None or low <= rows[-1][1]["value"] <= high:
+def moved_alarms(history: Sequence[tuple[int, float, Value]], subject: str) -> list[Alarm]:
+    """Return the alarm of a forecast that has left the interval which an earlier one gave itself.
+
+    Each row is the number of evaluations, the compute, and the forecast that was made then.
+    """
+    for at, (num, _, earlier) in enumerate(history[:-1]):
+        is_inside = [earlier.low <= later.value <= earlier.high for _, _, later in history[at:]]
+        if is_inside[-1] or not np.isfinite([earlier.low, earlier.high]).all():
             continue
         # It began after the last forecast that was still inside.
-        inside = [place for place in range(at, len(rows)) if low <= rows[place][1]["value"] <= high]
-        first, now = rows[max(inside, default=at) + 1]
-        subject = "the end of the budget" if first["end"] is not None else "the ceiling"
-        detail = f"{low:.3f} to {high:.3f} after {earlier['num']} evaluations"
-        values = {"value": now["value"], "began_compute": first["compute"]}
-        return [Alarm(kind=AlarmKind.FORECAST_MOVED, subject=subject, detail=detail, **values)]
+        first = at + max((place for place, inside in enumerate(is_inside) if inside), default=0) + 1
+        detail = f"{earlier.low:.3f} to {earlier.high:.3f} after {num} evaluations"
+        now, compute = history[-1][2].value, history[first][1]
+        return [Alarm(kind=AlarmKind.FORECAST_MOVED, subject=subject, detail=detail, value=now, began_compute=compute)]
     return []
-
-
-def _forecast_of(row: Row) -> Mapping[str, float] | None:
-    """Return the forecast for the end of the budget; where that is not known, the ceiling of a fit that knows it."""
-    if row.get("end") is not None:
-        return row["end"]
-    return row.get("ceiling") if row.get("is_ok") else None
 
 
 def rolling_means(values: Array) -> Array:
@@ -344,11 +327,11 @@ def _stretches(flags: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     yield from ((int(first), int(end) - 1) for first, end in zip(edges[::2], edges[1::2], strict=True))
 
 
-def listed(found: Sequence[Alarm]) -> list[dict[str, Any]]:
-    """Return the alarms as a page shows them: those that last first, then the latest of the others."""
+def shown(found: Sequence[Alarm]) -> list[Alarm]:
+    """Return the alarms that a page shows: those that last first, then the latest of the others."""
     active = [alarm for alarm in found if alarm.ended is None]
     past = sorted((alarm for alarm in found if alarm.ended is not None), key=lambda alarm: -(alarm.ended or 0))
-    return [alarm.as_json() for alarm in (*active, *past[:MOST_PAST])]
+    return [*active, *past[:MOST_PAST]]
 
 
 class AlarmNews:
@@ -376,110 +359,3 @@ class AlarmNews:
             over = self._reported.pop(key)
             news.append(replace(over, state="over", before=over.value))
         return news
-
-
-# In words
-
-FACTS = {
-    AlarmKind.TRUNCATED: "{value:.0%} of completions reach their length limit and are cut off",
-    AlarmKind.MISMATCH: "generator and learner differ by a KL of {value:.2g}",
-    AlarmKind.BACKEND: (
-        "generator and learner differ by a KL of {value:.2g} at equal weights (largest ratio {ratio:.3g}), so their "
-        "arithmetic differs"
-    ),
-    AlarmKind.NO_VERDICT: "{value:.0%} of completions have no verdict",
-    AlarmKind.SKIPPED: "{value:.0%} of the last steps changed no weight, because loss or gradient was not finite",
-    AlarmKind.EMPTY: "{value:.0%} of the last batches had nothing to train on",
-    AlarmKind.SOLVED: "{value:.0%} of {whose} are solved and no longer asked",
-    AlarmKind.ENTROPY: "the entropy of the policy is {value:.2g}, so that all answers to a problem are nearly the same",
-    AlarmKind.UNUSED_TOOLS: "the agent stops calling its tools: {value:.0%} of the calls that it once made",
-    AlarmKind.LAG: "answers are trained on up to {value:.3g} steps after they were begun, more than {limit:g}",
-    AlarmKind.FALL: "the reward on {subject} has fallen by {value:.2g} since its peak",
-    AlarmKind.OVERTRAINED: (
-        "on {subject}, pass@{detail} has fallen by {value:.2g} since its peak while pass@1 rose by {before:.2g}"
-    ),
-    AlarmKind.OVERFITTED: (
-        "the reward on {subject} has fallen by {value:.2g} since its peak while the training reward rose"
-    ),
-    AlarmKind.FORECAST_MOVED: (
-        "the forecast for {subject} has left the interval that it gave itself: {value:.3f} now, and {detail}"
-    ),
-    AlarmKind.UNEVEN_TIME: (
-        "time per FLOP changed during the run (GPU-hours and FLOPs differ by up to {value:.0%} of the run)"
-    ),
-    AlarmKind.GRADER_ERROR: "the grader {subject} failed: {detail}",
-    AlarmKind.ENVIRONMENT_ERROR: "the environment {subject} failed: {detail}",
-    AlarmKind.STALLED: "training stood still for {value:.0f} s, far beyond the usual time of a step",
-}
-REMEDIES = {
-    AlarmKind.TRUNCATED: "; above {limit:.0%}, runs tend to become unstable: leave more room{keeping}{names}",
-    AlarmKind.MISMATCH: "{set_names}; with another engine or rounded weights, compute the head in FP32 at both ends",
-    AlarmKind.BACKEND: "{set_names}; the paper's remedy is an FP32 head at both ends (model.fp32_head)",
-    AlarmKind.NO_VERDICT: " and are not trained on: {why}",
-    AlarmKind.SKIPPED: ": check the loss function if it is your own, lower optimizer.lr, or set model.dtype = float32",
-    AlarmKind.EMPTY: ", so the model does not change: {why}",
-    AlarmKind.SOLVED: "; with few of them left, the reward can fall: take more problems, or ask all of them{names}",
-    AlarmKind.ENTROPY: (
-        ": lower optimizer.lr, raise rollout.temperature, keep the entropy up{names}, or stop here if the reward is as "
-        "high as it can be"
-    ),
-    AlarmKind.UNUSED_TOOLS: (
-        "; if the reward falls with them, look at what calls return, lower optimizer.lr, or keep the entropy up{names}"
-    ),
-    AlarmKind.LAG: ": generate with fewer slots, or push weights more often",
-    AlarmKind.FALL: ": its best checkpoint is the one at the peak",
-    AlarmKind.OVERTRAINED: ": answers become alike; stop, or take the checkpoint at the peak if variety matters",
-    AlarmKind.OVERFITTED: ": it learns its problems by heart; take the checkpoint at the peak, or more problems",
-    AlarmKind.FORECAST_MOVED: "; trust its intervals less than they say",
-    AlarmKind.UNEVEN_TIME: ": such a run's curve is fitted over FLOPs",
-    AlarmKind.STALLED: "; this time is not on the compute axis (time/stalled_s)",
-}
-NO_VERDICT = {
-    "grader/no_answer": "the reference answers cannot be read by this grader",
-    "grader/timeout": "grading takes too long (grading.timeout_s, grading.cpu_limit_s)",
-    "grader/crash": "the grader's process dies",
-    "grader/memory": "grading needs more memory (grading.memory_limit_mb)",
-    "grader/error": "the grader raises an exception",
-    "environment/no_answer": "conversations end without an answer or a reward",
-    "environment/timeout": (
-        "steps of the environment take too long (task.environment.step_s, task.environment.step_cpu_s)"
-    ),
-    "environment/crash": "the environment's process dies",
-    "environment/memory": "the environment needs more memory (task.environment.step_memory_mb)",
-    "environment/error": "the environment raises an exception",
-}
-"""Why there is no verdict, by the column that counts it."""
-WHY_EMPTY = {
-    "unrewarded": (
-        "{subject} gave 0 to all of {num_answers:,} answers; if these should be worth something, it does not read them "
-        "as the model writes them: {answers}"
-    ),
-    "all_wrong": "no answer was correct, so take easier problems or a stronger model, or begin with scalerl sft",
-    "all_right": "every answer was correct, so take harder problems",
-    "truncated": "most completions are cut off at their length limit",
-    "no_verdict": "the grader gave no verdict on any answer",
-    "mixed": "in every group the answers were all correct or all wrong, so raise pipeline.completions_per_group",
-}
-
-
-def alarm_text(alarm: Alarm) -> str:
-    """Return the text of an alarm, with a remedy, without a full stop."""
-    shown = ("value", "limit", "subject", "detail", "ratio", "before", "num_answers")
-    values = {name: getattr(alarm, name) for name in shown}
-    values["answers"] = ", ".join(f"{answer!r} for {reference!r}" for answer, reference in alarm.answers)
-    values["whose"] = f"the training problems of {alarm.subject}" if alarm.subject else "a task's training problems"
-    fact = FACTS[alarm.kind].format(**values)
-    if alarm.state == "over":
-        return f"over: {fact}"
-    if alarm.state == "changed":
-        as_share = "{value:.0%}" in FACTS[alarm.kind]
-        return f"{fact} now, after {alarm.before:.0%}" if as_share else f"{fact} now, after {alarm.before:.2g}"
-    why = WHY_EMPTY[alarm.cause or "mixed"] if alarm.kind == AlarmKind.EMPTY else NO_VERDICT.get(alarm.cause or "")
-    names = " or ".join(alarm.remedies)
-    return fact + REMEDIES.get(alarm.kind, "").format(
-        **values,
-        why=(why or "see grader/ in metrics.jsonl").format(**values),
-        names=f" ({names})" if names else "",
-        set_names=f": set {names}" if names else "",
-        keeping=", or train on cut answers" if "filter." in names else "",
-    )

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scalerl.report.columns import MOST_POINTS
+from scalerl.report.metrics import MOST_POINTS
 
 Array = NDArray[np.float64]
 

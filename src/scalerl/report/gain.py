@@ -7,12 +7,12 @@ failure added (Agresti and Caffo 2000).
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
 
-from scalerl.report.numbers import join_names
+from scalerl.report.document import Level, Say
 
 NUM_LAST = 3  # evaluations at the end whose mean is compared with the start
 FEWEST_PAIRS = 20  # prompts from which the spread of paired differences is a good estimate
@@ -84,15 +84,11 @@ def _variance(rows: Sequence[Mapping[str, Any]]) -> float:
     return rate * (1 - rate) / (num + 2)
 
 
-RESULTS = {"rose": "Learned", "fell": "Got worse", "within_noise": "Nothing learned beyond noise"}
+def gain_say(name: str, gain: Gain) -> Say:
+    """Return what a run changed on an evaluation set, to be said."""
+    values = {each.name: getattr(gain, each.name) for each in fields(gain)}
+    return Say(f"gain_{gain.kind}", {"name": name, **values}, Level.ANSWER)
 
 
 def gain_text(name: str, gain: Gain) -> str:
-    """Return what a run changed on an evaluation set."""
-    change = f"{name} went from {gain.first:.3f} to {gain.last:.3f} (mean of the last {gain.num_last})"
-    if gain.kind != "no_update":
-        interval = f"95% of the difference between {gain.low:+.3f} and {gain.high:+.3f}"
-        return f"{RESULTS[gain.kind]}: {change}; {interval}."
-    reasons = [(gain.num_skipped, "a loss or gradient that was not finite"), (gain.num_empty, "an empty batch")]
-    why = join_names([f"{num:,} had {reason}" for num, reason in reasons if num])
-    return f"Not trained: none of {gain.num_steps:,} steps changed a weight ({why}). {change}, which is noise."
+    return gain_say(name, gain).text

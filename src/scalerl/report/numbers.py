@@ -1,11 +1,11 @@
-"""How numbers and names are written: amounts of compute, rewards, intervals, durations, lists."""
+"""How numbers and names are written: amounts of compute, rewards, intervals, durations, money, lists."""
 
 import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from scalerl.curves import Fit, Value, Verdict
+from scalerl.curves import Fit, Value
 
 Format = Callable[[float], str]
 
@@ -71,23 +71,20 @@ def interval_text(value: Value | None, show: Format = number_text) -> str:
     return f"{show(value.value)} [{ends}]"
 
 
-def ceiling_cell(ceiling: Value, verdict: Verdict) -> str:
-    """Return the cell of a table under the heading "ceiling": the numbers if it is known, else the verdict."""
-    known, wide = interval_text(ceiling, fixed(3)), "not known yet"
-    return known if verdict == Verdict.KNOWN else wide if verdict == Verdict.WIDE else verdict
-
-
-def ceiling_text(ceiling: Value, verdict: Verdict) -> str:
-    """Return the same for a sentence: "ceiling 0.7 [0.6, 0.8]", "ceiling not known yet" or "curve VERDICT".
-
-    Other verdicts judge the whole curve.
-    """
-    return f"{'ceiling' if verdict in (Verdict.KNOWN, Verdict.WIDE) else 'curve'} {ceiling_cell(ceiling, verdict)}"
-
-
 def probability_text(probability: float) -> str:
-    """Format a probability for a sentence; one near 1 is not written as 100%."""
-    return "over 99%" if probability >= 0.995 else f"{probability:.0%}"
+    """Format a probability; one near 0 or 1 is not written as 0% or 100%."""
+    if math.isnan(probability):
+        return "-"
+    return "over 99%" if probability >= 0.995 else "under 1%" if probability < 0.005 else f"{probability:.0%}"
+
+
+def share_text(share: float) -> str:
+    return f"{share:.0%}"
+
+
+def money_text(amount: float) -> str:
+    """Format an amount of money: $0.42, $22,500."""
+    return f"${amount:,.2f}" if abs(amount) < 10 else f"${amount:,.0f}"
 
 
 def duration(seconds: float) -> str:
@@ -99,6 +96,10 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
 
 
-def join_names(names: Sequence[str]) -> str:
-    """Return all names in a sentence: 'a', 'a and b', 'a, b and c'."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+MOST_NAMES = 12
+
+
+def join_names(names: Sequence[str], word: str = "and") -> str:
+    """Return the names in a sentence: 'a', 'a and b', 'a, b and c'; of very many the first, and how many more."""
+    shown = [*names[:MOST_NAMES], f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES + 1 else [*names]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} {word} {shown[-1]}"

@@ -1,56 +1,49 @@
-"""The forecast of a run while it trains, from its own evaluations. Pure."""
+"""The forecast of a run while it trains, from its own evaluations: the same value that `scalerl fit` gives. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Self
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from scalerl.curves import fit, reward_at
+from scalerl.curves.decide import decide
 from scalerl.curves.fit import LEAST_POINTS
-from scalerl.logs.axes import Axis, preferred_axis
-from scalerl.logs.series import Series, start_noise
-from scalerl.report.columns import number
-from scalerl.report.results import CurveResult
+from scalerl.errors import InputError
+from scalerl.logs.formats import log_of_rows
+from scalerl.logs.objects import flatten
+from scalerl.logs.selection import Selection
+from scalerl.logs.series import Series, series_from, start_noise
+from scalerl.report.results import CurveResult, FitOptions, fitted_curves
 
-__all__ = ["FIRST_FIT", "Axis", "LiveForecast", "preferred_axis", "with_end"]
-
-FIRST_FIT = LEAST_POINTS - 1  # evaluations after the start from which a curve is fitted
+FIRST_FIT = LEAST_POINTS - 1
+"""Evaluations after the start from which a curve is fitted."""
 
 
 class LiveForecast:
     """A forecast for any training loop: add each evaluation, and ask for the outlook.
 
-    forecast = LiveForecast(end_compute=1000)      compute in any unit: steps, GPU-hours, FLOPs
-    forecast.add(0, 0.12); forecast.add(50, 0.18)  compute 0 is the model before training
-    outlook = forecast.outlook()                   None before the sixth evaluation; outlook.fit, outlook.at_end
+    >>> forecast = LiveForecast(end_compute=1000)         # compute in any unit: steps, GPU-hours, FLOPs
+    >>> for step, reward in ((0, 0.12), (50, 0.18), (100, 0.26), (150, 0.31), (200, 0.37), (250, 0.39)):
+    ...     forecast.add(step, reward)                    # compute 0 is the model before training
+    >>> outlook = forecast.outlook()                      # None before the sixth evaluation
+    >>> outlook.decision.state.value, outlook.at_end.compute
+    ('rising', 1000.0)
     """
 
     def __init__(
-        self, end_compute: float | None = None, *, bounds: tuple[float, float] | None = (0.0, 1.0), **options: Any
+        self,
+        end_compute: float | None = None,
+        *,
+        bounds: tuple[float, float] | None = (0.0, 1.0),
+        worth: float | None = None,
+        **options: Any,
     ) -> None:
-        """`bounds=None` is for rewards without limits; `options` go to `fit`."""
+        """`bounds=None` is for rewards without limits; `worth` is the least that matters; `options` go to `fit`."""
         self.end_compute = end_compute
-        self._bounds, self._options = bounds, options
+        self._bounds, self._worth, self._options = bounds, worth, options
         self._evaluations: list[tuple[float, float, int | None]] = []
-        self._axis = "compute"
-
-    @classmethod
-    def from_rows(
-        cls, rows: Iterable[Mapping[str, Any]], end_compute: float | None = None, *, axis: Axis = "gpu_hours"
-    ) -> Self:
-        """Return a forecast from rows of evals.jsonl over a column of compute.
-
-        Rows without a finite compute and reward are skipped; rewards outside 0 to 1 are fitted without bounds.
-        """
-        numbers = [[number(row.get(name)) for name in (axis, "reward", "num_samples")] for row in rows]
-        known = [row for row in numbers if row[0] >= 0 and row[1] == row[1]]
-        is_share = all(0 <= reward <= 1 for _, reward, _ in known)
-        forecast = cls(end_compute, bounds=(0.0, 1.0) if is_share else None)
-        forecast._axis = axis
-        for compute, reward, num_samples in known:
-            forecast.add(compute, reward, int(num_samples) if num_samples >= 1 else None)
-        return forecast
 
     def add(self, compute: float, reward: float, num_samples: int | None = None) -> None:
         """Add one evaluation: the mean reward of `num_samples` completions after this much compute."""
@@ -70,15 +63,34 @@ class LiveForecast:
             name="",
             compute=compute,
             reward=reward,
-            x_label=self._axis,
+            x_label="compute",
             y_label="reward",
             num_samples=None if None in num_samples else num_samples,
             start=start,
             start_sd=0.0 if start is None else start_noise(np.array([start]), samples_at_start, self._bounds),
         )
         given = {name: getattr(series, name) for name in ("compute", "reward", "num_samples", "start", "start_sd")}
-        curve = CurveResult(series=series, fit=fit(**given, bounds=self._bounds, **self._options))
-        return with_end(curve, self.end_compute)
+        done = fit(**given, bounds=self._bounds, **self._options)
+        return with_end(CurveResult(series=series, fit=done, decision=decide(done, self._worth)), self.end_compute)
+
+
+def outlooks_of(rows: Iterable[Mapping[str, Any]], x: str | None = None) -> dict[str, CurveResult]:
+    """Fit the evaluation sets in rows of evals.jsonl as `scalerl fit` of their folder does; by set.
+
+    `x` is the column of compute, chosen as `fit` does if None. A set without a curve yet is left out.
+    """
+    placed = [(f"row {place}", flatten(dict(row))) for place, row in enumerate(rows, start=1)]
+    if not placed:
+        return {}
+    sets = [*dict.fromkeys(str(row.get("set", "")) for _, row in placed)]
+    try:
+        series = series_from([log_of_rows(Path("run"), placed)], Selection(x=x))
+    except InputError:
+        return {}
+    ready = [data for data in series if not data.problem and len(data.compute) >= FIRST_FIT]
+    # The curves of one run are different sets, which do not inform each other.
+    done = fitted_curves(ready, FitOptions(alone=True))
+    return {curve.series.evaluation_set or sets[0]: curve for curve in done}
 
 
 def with_end(curve: CurveResult, end_compute: float | None) -> CurveResult:

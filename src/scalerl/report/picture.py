@@ -1,13 +1,10 @@
-"""Draw an Analysis with matplotlib, as .png or .svg: rewards, and below them residuals over the same compute.
-
-What is drawn is decided in figures.py.
-"""
+"""Draw results with matplotlib, as .png or .svg: rewards, and below them residuals over the same compute."""
 
 import math
 import textwrap
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise, product
 from pathlib import Path
@@ -16,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from scalerl.atomic_files import new_file
+from scalerl.curves import Comparison
 from scalerl.errors import InputError, StoreError
-from scalerl.report.figures import MOST_BANDS, Drawn, FigureData, figure_data
-from scalerl.report.numbers import interval_text, number_text, short_compute_text
-from scalerl.report.results import Analysis
+from scalerl.report.document import Curves, Drawn
+from scalerl.report.figures import MOST_BANDS, chart, short_names
+from scalerl.report.numbers import fixed, interval_text, short_compute_text
+from scalerl.report.results import CurveResult, Result
 
 # Okabe and Ito's colours without the yellow that white swallows, then Paul Tol's muted ones.
 COLOURS = (
@@ -63,18 +62,76 @@ def _check_installed() -> None:
         raise InputError('--plot needs the report extra: pip install "scalerl[report]".') from None
 
 
-def picture(analysis: Analysis) -> Any:
-    """Return the figure of an analysis, to show in a notebook."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """What is drawn: a chart, its title, and what the legend says of each curve."""
+
+    title: str
+    chart: Curves
+    legend: tuple[str, ...]
+    residuals: tuple[np.ndarray, ...]
+    level: float
+
+    @property
+    def x_range(self) -> tuple[float, float]:
+        parts = [each.line.compute for each in self.chart.drawn if each.line is not None]
+        places = np.concatenate([[], *parts, *(each.dots.compute for each in self.chart.drawn)])
+        low, high = (places.min(), places.max()) if len(places) else (1.0, 10.0)
+        pad = max(high / low, 1.5) ** 0.025
+        return float(low / pad), float(high * pad)
+
+    @property
+    def y_range(self) -> tuple[float, float]:
+        """The range of rewards to show: all points, and curves unless far above; no bands."""
+        points = np.concatenate([[], *(each.dots.reward for each in self.chart.drawn)])
+        low, top = (float(points.min()), float(points.max())) if len(points) else (0.0, 1.0)
+        span = max(top - low, 0.02 * abs(top), 1e-9)
+        tips = [float(each.line.reward[-1]) for each in self.chart.drawn if each.line is not None]
+        high = max(tip for tip in (top, *tips) if tip <= top + 1.5 * span)
+        pad = 0.05 * (high - low) if high > low else span
+        return low - pad, high + pad
+
+    def left(self, role: str) -> np.ndarray:
+        """Return the residuals of the points with a role."""
+        pairs = zip(self.residuals, self.chart.drawn, strict=True)
+        found = np.concatenate([[], *(left[each.dots.role == role] for left, each in pairs)])
+        return found[np.isfinite(found)]
+
+
+def figure_of(result: Result, evaluation_set: str | None = None, title: str = "") -> Figure:
+    """Return what the picture of a result shows, or of one of its evaluation sets."""
+    curves = list(result.curves) if evaluation_set is None else result.members(evaluation_set)
+    comparison = result.comparison(curves[0].evaluation_set)
+    at = comparison.at if isinstance(comparison, Comparison) and not comparison.is_default_budget else None
+    drawn = chart(curves, "picture", at=at, num=120)
+    prefix, labels = short_names([curve.name for curve in curves])
+    p_best = {}
+    for each in result.comparisons.values():
+        p_best |= {row.name: row.p_best for row in each.standings} if isinstance(each, Comparison) else {}
+    usual = prefix or (labels[0] if len(labels) == 1 else f"{drawn.y_label} of {len(labels)} curves")
+    return Figure(
+        title=title or usual,
+        chart=drawn,
+        legend=tuple(legend_text(curve, label, p_best.get(curve.name))
+                     for curve, label in zip(curves, labels, strict=True)),
+        residuals=tuple(each.dots.reward - (curve.fit.predict(each.dots.compute) if curve.usable else np.nan)
+                        for curve, each in zip(curves, drawn.drawn, strict=True)),
+        level=curves[0].fit.level,
+    )  # fmt: skip
+
+
+def picture(result: Result) -> Any:
+    """Return the figure of a result, to show in a notebook."""
     _check_installed()
     import matplotlib
 
     with matplotlib.rc_context(STYLE):
-        return _figure(figure_data(analysis))
+        return _figure(figure_of(result))
 
 
-def draw(analysis: Analysis, path: Path, **changed: Any) -> None:
-    """Write the figure of an analysis; the suffix of `path` chooses the kind, `changed` are fields of FigureData."""
-    data = replace(figure_data(analysis), **changed)
+def draw(result: Result, path: Path, *, evaluation_set: str | None = None, title: str = "") -> None:
+    """Write the figure of a result; the suffix of `path` chooses the kind."""
+    data = figure_of(result, evaluation_set, title)
     write_figure(path, lambda: _figure(data))
 
 
@@ -106,75 +163,59 @@ def new_figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
 
 
-def _figure(data: FigureData) -> Any:
-    named = data.curves[:MOST_NAMED]
-    names = [legend_text(curve) for curve in named]
+def _figure(data: Figure) -> Any:
+    named = data.chart.drawn[:MOST_NAMED]
+    names = list(data.legend[:MOST_NAMED])
     columns = 1 if len(names) < 4 or max(map(len, names)) > 60 else 2
     figure = new_figure(7.8, 5.6 + 0.16 * (2 + math.ceil(len(names) / columns)))
     main, below = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1.0])
     _main_panel(main, data)
     _residual_panel(below, data)
-    handles = [_handle(colour(place), marker(place, 0) if len(curve.points.reward) else "")
-               for place, curve in enumerate(named)]  # fmt: skip
-    more = len(data.curves) - len(names)
-    legend = figure.legend(
+    handles = [_handle(colour(place), marker(place, 0) if len(each.dots.reward) else "")
+               for place, each in enumerate(named)]  # fmt: skip
+    more = len(data.chart.drawn) - len(names)
+    figure.legend(
         handles, names, loc="outside lower left", ncols=columns, fontsize=7.5, frameon=False, alignment="left",
         title=_legend_title(data) + (f"; {more} more have no name here" if more else ""), title_fontsize=7.5,
     )  # fmt: skip
-    for curve, text in zip(named, legend.get_texts(), strict=True):
-        text.set_color("black" if curve.is_ok else WARNING)
     return figure
 
 
-def _legend_title(data: FigureData) -> str:
+def _legend_title(data: Figure) -> str:
     level = f"{100 * data.level:g}%"
-    parts = [f"ceiling [{level} interval], verdict", f"bands: {level} of the curve, and of a new evaluation"]
-    roles = {role for curve in data.curves for role in curve.points.role}
+    parts = [f"ceiling [{level} interval], state", f"bands: {level} of the curve, and of a new evaluation"]
+    roles = {role for each in data.chart.drawn for role in each.dots.role}
     signs = {"left out": "faint points are left out of the fit", "held out": "hollow points are held out"}
     return "; ".join([*parts, *(text for role, text in signs.items() if role in roles)])
 
 
-def _main_panel(axes: Any, data: FigureData) -> None:
+def _main_panel(axes: Any, data: Figure) -> None:
     compute_axis(axes, *data.x_range)
     axes.set_ylim(*data.y_range)
-    axes.set_ylabel(data.y_label)
+    axes.set_ylabel(data.chart.y_label)
     axes.set_title(textwrap.fill(data.title, 76), fontsize=11, fontweight="bold")
-    few = len(data.curves) <= MOST_BANDS
-    if len(data.curves) == 1 and data.curves[0].line is not None:
-        axes.axvspan(data.curves[0].line.last, data.x_range[1], color="black", alpha=0.035, linewidth=0)
-    if data.target is not None:
-        axes.axvline(data.target, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
-    for place, curve in enumerate(data.curves):
-        _draw_line(axes, curve, colour(place), few, data.x_range[1])
-        _draw_points(axes, place, curve, curve.points.reward, few)
-        if curve.peak is not None:
-            # Just above the points, so that it hides none.
-            axes.annotate(
-                "", curve.peak, xytext=(0, 20), textcoords="offset points", zorder=7,
-                arrowprops={"arrowstyle": "-|>", "color": colour(place), "linewidth": 1.2, "shrinkB": 6},
-            )  # fmt: skip
-        for compute, reward in curve.marks:
-            axes.errorbar(
-                compute.value, reward.value, fmt="*", color=colour(place), markersize=9, xerr=_error(compute),
-                yerr=_error(reward), capsize=3, linewidth=1.2, markeredgecolor="white", markeredgewidth=0.6, zorder=6,
-            )  # fmt: skip
-    if few and data.crossings:
-        where = zip(*data.crossings, strict=True)
-        axes.plot(*where, linestyle="", marker="x", color="black", markersize=6, markeredgewidth=1.1, zorder=7)
+    drawn = data.chart.drawn
+    few = len(drawn) <= MOST_BANDS
+    if len(drawn) == 1 and drawn[0].line is not None:
+        axes.axvspan(drawn[0].line.last, data.x_range[1], color="black", alpha=0.035, linewidth=0)
+    if data.chart.at is not None:
+        axes.axvline(data.chart.at, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
+    for place, each in enumerate(drawn):
+        _draw_line(axes, each, colour(place), few)
+        _draw_points(axes, place, each, each.dots.reward, few)
+        if each.marks:
+            where = zip(*each.marks, strict=True)
+            axes.plot(*where, linestyle="", marker="*", color=colour(place), markersize=9, markeredgecolor="white",
+                      markeredgewidth=0.6, zorder=6)  # fmt: skip
 
 
-def _draw_line(axes: Any, curve: Drawn, shade: str, few: bool, end: float) -> None:
-    line = curve.line
+def _draw_line(axes: Any, each: Drawn, shade: str, few: bool) -> None:
+    line = each.line
     if line is None:
         return
-    if few and line.band is not None and line.new_band is not None:
+    if line.band is not None and line.new_band is not None:
         axes.fill_between(line.compute, *line.new_band, color=shade, alpha=0.07, linewidth=0)
         axes.fill_between(line.compute, *line.band, color=shade, alpha=0.17, linewidth=0)
-    if few and curve.ceiling is not None:
-        look = {"color": shade, "alpha": 1 if curve.is_ok else 0.45}
-        axes.axhline(curve.ceiling.value, linewidth=0.9, linestyle=":", **look)
-        if np.isfinite(curve.ceiling.low):
-            axes.plot([end, end], [curve.ceiling.low, curve.ceiling.high], linewidth=5, solid_capstyle="butt", **look)
     before, after = line.compute <= line.first, line.compute >= line.last
     within = (line.compute >= line.first) & (line.compute <= line.last)
     for mask, style in ((before, (0, (4, 2.2))), (within, "-"), (after, (0, (4, 2.2)))):
@@ -184,64 +225,61 @@ def _draw_line(axes: Any, curve: Drawn, shade: str, few: bool, end: float) -> No
         )  # fmt: skip
 
 
-def _draw_points(axes: Any, place: int, curve: Drawn, at: Any, few: bool, size: float = 4.6) -> None:
+def _draw_points(axes: Any, place: int, each: Drawn, at: Any, few: bool, size: float = 4.6) -> None:
     """Draw the points of a curve at these heights, runs by their signs and roles by their looks."""
-    points, shade = curve.points, colour(place)
+    points, shade = each.dots, colour(place)
     size *= 1.0 if few else 0.65
     many = len(points.reward) > MOST_RIMMED
     # Many points lie behind the curve, and have no rims.
     fitted = {"markeredgewidth": 0.0, "markersize": 0.7 * size, "alpha": 0.5, "zorder": 3.5} if many else {}
-    looks = {
+    styles = {
         "left out": {**fitted, "alpha": 0.28, "zorder": 3},
         "fitted": fitted,
         "held out": {"markerfacecolor": "white", "markeredgecolor": shade, "markeredgewidth": 1.0, "alpha": 1.0},
     }
-    for run, (role, look) in product(range(len(points.runs)), looks.items()):
+    for run, (role, own) in product(range(len(points.runs)), styles.items()):
         which = (points.run == run) & (points.role == role)
         style = {
             "linestyle": "", "marker": marker(place, run), "markersize": size, "color": shade, "zorder": 5,
             "markeredgecolor": "white", "markeredgewidth": 0.4, "alpha": 0.9 if few else 0.55,
         }  # fmt: skip
-        axes.plot(points.compute[which], at[which], **(style | look))
+        axes.plot(points.compute[which], at[which], **(style | own))
         means = which & np.isfinite(points.error)
         ends = at[means] - points.error[means], at[means] + points.error[means]
         axes.vlines(points.compute[means], *ends, color=shade, linewidth=0.7, alpha=0.2 if role == "left out" else 0.5)
 
 
-def _error(value: Any) -> list[list[float]]:
-    """Return the lengths of the error bar; 0 for an end that is not finite."""
-    lengths = [abs(value.value - value.low), abs(value.high - value.value)]
-    return [[length if np.isfinite(length) else 0.0] for length in lengths]
-
-
-def _residual_panel(axes: Any, data: FigureData) -> None:
-    compute_axis(axes, *data.x_range, label=data.x_label)
-    limit = data.residual_limit
+def _residual_panel(axes: Any, data: Figure) -> None:
+    compute_axis(axes, *data.x_range, label=data.chart.x_label)
+    fitted, held = data.left("fitted"), data.left("held out")
+    noise = float(fitted.std()) if len(fitted) else 0.0
+    far = min(float(np.abs(held).max(initial=0.0)), 8 * noise)
+    limit = 1.15 * max(3 * noise, float(np.abs(fitted).max(initial=0.0)), far) or 0.01
     axes.set_ylim(-limit, limit)
     axes.set_ylabel("residual")
-    axes.axhspan(-2 * data.noise_sd, 2 * data.noise_sd, color="black", alpha=0.05, linewidth=0)
+    axes.axhspan(-2 * noise, 2 * noise, color="black", alpha=0.05, linewidth=0)
     axes.axhline(0, color=GREY, linewidth=0.8)
-    few = len(data.curves) <= MOST_BANDS
-    for place, curve in enumerate(data.curves):
-        if curve.line is not None:
-            shown = np.clip(curve.residual, -0.93 * limit, 0.93 * limit)
-            shown[curve.points.role == "left out"] = np.nan
-            _draw_points(axes, place, curve, shown, few, size=3.6)
+    few = len(data.chart.drawn) <= MOST_BANDS
+    for place, (each, left) in enumerate(zip(data.chart.drawn, data.residuals, strict=True)):
+        if each.line is not None:
+            shown = np.clip(left, -0.93 * limit, 0.93 * limit)
+            shown[each.dots.role == "left out"] = np.nan
+            _draw_points(axes, place, each, shown, few, size=3.6)
 
 
 # Words, colours and ticks
 
 
-def legend_text(curve: Drawn) -> str:
-    """Return the name, P(best), the ceiling with its interval or the peak, and the verdict, marked where doubtful."""
-    parts = [cut(curve.label, 60)]
-    if curve.p_best is not None:
-        parts.append(f"P(best) {curve.p_best:.2f}")
-    if curve.peak is not None:
-        parts.append(f"peak {number_text(curve.peak[1])} at {short_compute_text(curve.peak[0])}")
+def legend_text(curve: CurveResult, label: str, p_best: float | None = None) -> str:
+    """Return the name, P(best), the ceiling with its interval or the peak, and the state."""
+    fall, show = None if curve.decision is None else curve.decision.fall, fixed(curve.decimals)
+    parts = [cut(label, 60)]
+    parts += [] if p_best is None else [f"P(best) {p_best:.2f}"]
+    if fall is not None:
+        parts.append(f"peak {show(fall.peak)} at {short_compute_text(fall.last_good)}")
     elif curve.ceiling is not None:
-        parts.append(interval_text(curve.ceiling))
-    return "  ".join([*parts, curve.result.verdict if curve.is_ok else f"(!) {curve.result.verdict}"])
+        parts.append(interval_text(curve.ceiling, show))
+    return "  ".join([*parts, "" if curve.state is None else str(curve.state)]).rstrip()
 
 
 def cut(text: str, most: int) -> str:

@@ -2,28 +2,30 @@
 
 import io
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from scalerl.curves import Value
 from scalerl.errors import InputError
 from scalerl.logs import Selection, Series, read
-from scalerl.report.json import to_json
+from scalerl.report.document import TERMINAL, render, say, section
 from scalerl.report.results import (
-    Analysis,
     CurveResult,
     FitOptions,
+    Result,
     analyse_backtest,
     analyse_compare,
     analyse_fit,
     analyse_forecast,
     fits_of,
 )
+from scalerl.report.sections import document, result_json
 
 WIDTH = 140
+HERE = " From Python, an option --y-scale is the argument y_scale=."
 
 
 class Values(dict[str, Any]):
@@ -37,55 +39,66 @@ class Values(dict[str, Any]):
     def __dir__(self) -> list[str]:
         return sorted(self)
 
+    def __str__(self) -> str:
+        is_value = self.keys() == {"value", "low", "high"} and None not in self.values()
+        return str(Value(**self)) if is_value else repr(self)
+
     def __repr__(self) -> str:
-        return f"Values({', '.join(self)})"
+        shown = [f"{key}={value!r}" if isinstance(value, int | float | str) else key for key, value in self.items()]
+        return f"Values({', '.join(shown)})"
 
 
 class Answer(Values):
     """What a method of `Runs` found: the values of `--json`; it prints, and shows in a notebook, as the command does.
 
-    `answer.curves[0].ceiling.value`, `answer.curves[0].verdict`, `answer.pairs[0].winner`. `answer.fits` has the
-    fitted curves by name, for `scalerl.curves`.
+    `answer.curves[0].ceiling.value`, `answer.curves[0].state`, `answer.pairs[0].winner`. `answer.fits` has the fitted
+    curves by name, for `scalerl.curves`.
     """
 
-    def __init__(self, analysis: Analysis) -> None:
-        super().__init__(json.loads(json.dumps(to_json(analysis)), object_hook=Values))
-        self._analysis = analysis
+    def __init__(self, result: Result) -> None:
+        super().__init__(json.loads(json.dumps(result_json(result)), object_hook=Values))
+        self._result = result
 
     @property
     def fits(self) -> dict[str, Any]:
-        return fits_of(self._analysis.curves)
+        return fits_of(self._result.curves)
 
     def explain(self) -> str:
         """Return the parameters, the noise, the reasons, and what was decided about the log."""
         return self._text(explain=True)
 
+    def to_frame(self, rows: str = "curves") -> Any:
+        """Return a pandas DataFrame with one row for each of the `curves`, or of the `pairs`."""
+        return _pandas().json_normalize([dict(row) for row in json.loads(json.dumps(self[rows]))])
+
     def plot(self, path: str | Path | None = None) -> Any:
         """Return the picture as a matplotlib figure; with a path, write it as .png or .svg."""
         from scalerl.report.picture import draw, picture
 
-        with _python_words():
+        with _in_python():
             if path is not None:
-                draw(self._analysis, Path(path))
-            return picture(self._analysis)
+                draw(self._result, Path(path))
+            return picture(self._result)
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         return self._text().rstrip("\n")
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         code = "<pre style='line-height:1.4'>{code}</pre>"
         return self._printed().export_html(inline_styles=True, code_format=code)
 
     def _text(self, *, explain: bool = False) -> str:
-        return _as_python("\n".join(line.rstrip() for line in self._printed(explain).export_text().splitlines()))
+        return "\n".join(line.rstrip() for line in self._printed(explain).export_text().splitlines())
 
     def _printed(self, explain: bool = False) -> Any:
         from rich.console import Console
 
-        from scalerl.report.text import render
-
+        hint = section("hint", "", say("explain_python"))
+        sections = document(self._result) if explain or hint is None else (*document(self._result), hint)
         console = Console(record=True, width=WIDTH, file=io.StringIO())
-        console.print(render(self._analysis, explain=explain, hint=".explain() says more"), highlight=False)
+        console.print(render(sections, TERMINAL, explain=explain), highlight=False)
         return console
 
 
@@ -97,9 +110,9 @@ class Runs:
     options: FitOptions
 
     def fit(self, *, at: Sequence[float] = (), **options: Any) -> Answer:
-        """Fit every curve: its ceiling, how sure it is, what doubling the compute brings, and what to do.
+        """Fit every curve: where it stands, its ceiling, what doubling the compute brings, and what to do.
 
-        `options` are those of `FitOptions`, such as level=0.8, form="power" or pool=True; here and below.
+        `options` are those of `FitOptions`, such as level=0.8, worth=0.02 or alone=True; here and below.
         """
         return self._answer(lambda given: analyse_fit(self.series, given, at), options)
 
@@ -109,7 +122,7 @@ class Runs:
         return self._answer(lambda given: analyse_forecast(self.series, given, computes, reach), options)
 
     def compare(self, at: float | None = None, **options: Any) -> Answer:
-        """Say which curve to scale: by ceiling, or by the reward at a compute."""
+        """Say which curve to take at a compute: 4 times the largest one measured, unless `at` names another."""
         return self._answer(lambda given: analyse_compare(self.series, given, at), options)
 
     def backtest(self, fractions: Sequence[float] = (0.25, 0.5, 0.75), **options: Any) -> Answer:
@@ -122,11 +135,7 @@ class Runs:
 
     def to_frame(self) -> Any:
         """Return the points as a pandas DataFrame: curve, run, compute, reward."""
-        try:
-            import pandas
-        except ModuleNotFoundError:
-            raise InputError("to_frame() needs pandas: pip install pandas") from None
-        parts = []
+        pandas, parts = _pandas(), []
         for data in self.series:
             named = {"curve": data.name, "run": "" if data.run is None else data.run}
             parts.append(pandas.DataFrame({**named, data.x_label: data.compute, data.y_label: data.reward}))
@@ -143,14 +152,14 @@ class Runs:
         axes = sorted({f"{data.y_label} over {data.x_label}" for data in self.series})
         return f"Runs({', '.join(axes)}; {'; '.join(curves)})"
 
-    def _answer(self, analyse: Any, options: Mapping[str, Any]) -> Answer:
-        with _python_words():
+    def _answer(self, analyse: Callable[[FitOptions], Result], options: Mapping[str, Any]) -> Answer:
+        with _in_python():
             return Answer(analyse(replace(self.options, **options)))
 
 
 def read_runs(paths: Sequence[str], selection: Selection) -> Runs:
     """Read logs into curves; InputError if nothing can be used."""
-    with _python_words():
+    with _in_python():
         series = read(paths, selection)
     return Runs(tuple(series), FitOptions())
 
@@ -162,19 +171,24 @@ def fit_one(path: str, evaluation_set: str) -> CurveResult:
     if evaluation_set and evaluation_set not in names and names != [""]:
         raise InputError(f'{path} has no evaluation set "{evaluation_set}"; it has {", ".join(names)}.')
     chosen = next((data for data in series if data.evaluation_set == evaluation_set), series[0])
-    with _python_words():
+    with _in_python():
         return analyse_fit([chosen], FitOptions()).curves[0]
 
 
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ModuleNotFoundError:
+        raise InputError("to_frame() needs pandas: pip install pandas") from None
+    return pandas
+
+
 @contextmanager
-def _python_words() -> Iterator[None]:
-    """Let errors name arguments (`x=`) where commands have options (`--x`)."""
+def _in_python() -> Iterator[None]:
+    """Say in errors how options of commands are given here."""
     try:
         yield
     except InputError as error:
-        error.args = (_as_python(str(error)),)
+        if " --" in str(error):
+            error.args = (f"{error}{HERE}",)
         raise
-
-
-def _as_python(text: str) -> str:
-    return re.sub(r"--([a-z][a-z-]*)(?: |(?=[^\w-])|$)", lambda option: f"{option[1].replace('-', '_')}=", text)

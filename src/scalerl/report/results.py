@@ -1,9 +1,8 @@
-"""Analyse series: fits, and the forecasts, scores or comparisons asked for, as one value for all outputs."""
+"""Analyse series: fits, decisions, and the forecasts, scores or comparisons asked for, as one value for all views."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -12,48 +11,55 @@ from scalerl.curves import (
     PAPER_MARGIN,
     At,
     Comparison,
+    Decision,
     Fit,
     Grid,
-    Note,
-    NoteKind,
-    Pair,
+    PaperComparison,
     Reach,
     Score,
+    State,
     Value,
-    Verdict,
     compare,
     compare_by_paper,
     compute_for,
-    conclusions,
-    doubling,
+    decide,
+    default_worth,
     fit,
-    note,
-    note_text,
     reward_at,
     score,
 )
 from scalerl.errors import InputError, NoCurveError
-from scalerl.joint.pool import LEAST_MEMBERS, pool
+from scalerl.joint.pool import pool, siblings
 from scalerl.joint.prior_file import prior_content, read_prior
+from scalerl.logs.columns import has_role
 from scalerl.logs.facts import sentence
 from scalerl.logs.series import Series
+from scalerl.report.document import Level, Say, say
+from scalerl.report.numbers import decimals
 
-Command = Literal["fit", "forecast", "backtest", "compare"]
-GRID_STEP = 0.005  # of the paper's grid of ceilings
-MATTERS = 0.03  # share of the whole gain that one more doubling must bring for more compute to pay
+if TYPE_CHECKING:
+    from scalerl.report.material import Material
+
+Command = Literal["fit", "forecast", "backtest", "compare", "report"]
+GRID_STEP = 0.005
+"""Of the paper's grid of ceilings, as a share of the scale."""
+HALF = 0.5
+"""Share of the compute from which a run's own back-test forecasts the rest."""
+WEAK = 0.5
+"""Share of later evaluations inside the interval below which a forecast is not to be leant on."""
+ALIKE = 0.05
+"""Curves whose axes differ by one factor, up to this share, are told apart by neither ..."""
+MOST_ON_AXES = 8
+"""... and more curves than these are compared on their first axis only."""
+AXES = {
+    "gpu_hours": "GPU-hours", "flops": "FLOPs", "tokens": "tokens", "step": "steps", "hours": "hours", "cost": "cost",
+}  # fmt: skip
 
 
-class Advice(StrEnum):
-    """What to do with a run, from its curve."""
-
-    TOO_EARLY = "too_early"
-    FALLING = "falling"
-    """Take the checkpoint at the peak."""
-    FLAT = "flat"
-    LEVELLED_OFF = "levelled_off"
-    RISING = "rising"
-    UNCLEAR = "unclear"
-    """More compute may pay or not."""
+def axis_label(column: str, hours: str = "GPU-hours") -> str:
+    """Return the name of an axis of compute for people."""
+    label = next((label for role, label in AXES.items() if column == role or has_role(column, role)), column)
+    return hours if label == AXES["gpu_hours"] else label
 
 
 def check_one_axis(series: Iterable[Series], need: str) -> None:
@@ -69,24 +75,22 @@ class FitOptions:
 
     form: str = "sigmoid"
     level: float = 0.9
-    margin: float | None = None
-    """Difference of ceilings that matters, in units of the reward. None: a share of the gain."""
+    worth: float | None = None
+    """The smallest difference of reward that matters. None: 1 % of a bounded scale, 3 % of the range seen."""
     run_sd: float | None = None
-    """Spread of the ceiling between runs of a recipe that was run once. None: a share of the gain."""
+    """Spread between runs of a recipe that was run once. None: a share of the gain."""
     ceiling: tuple[float, ...] = ()
     """One value holds the ceiling fixed; two are the ends of the paper's grid."""
     skip_before: float | str | None = None
     fit_until: float | None = None
     method: Literal["posterior", "paper"] = "posterior"
     """"paper": the grid procedure of arXiv 2510.13786, which has no intervals."""
-    pool: bool = False
-    """Whether curves inform each other."""
+    alone: bool = False
+    """Whether each curve is fitted by itself, also where others are of the same model and task."""
     prior: str | None = None
     """File of earlier runs that inform each curve, or `published`."""
-
-    @property
-    def is_pooled(self) -> bool:
-        return self.pool or self.prior is not None
+    price: float | None = None
+    """Money for a GPU-hour."""
 
     def of(self, series: Series) -> dict[str, Any]:
         """Return the keyword arguments of `fit` for one series."""
@@ -98,7 +102,7 @@ class FitOptions:
                 raise InputError(
                     f"--ceiling {ceiling:g} is not between {low:g} and {high:g}: give it in the unit of {series.name}"
                 )
-        given = {name: getattr(self, name) for name in ("form", "level", "margin", "skip_before", "fit_until")}
+        given = {name: getattr(self, name) for name in ("form", "level", "skip_before", "fit_until")}
         given |= {name: getattr(series, name) for name in ("bounds", "start", "start_sd", "run", "num_samples")}
         if self.method == "paper":
             if series.start is None:
@@ -106,38 +110,46 @@ class FitOptions:
                     f"--method paper needs the reward before training, and {series.name} has no row of it: add --start "
                     "VALUE."
                 )
-            return given | {"method": "paper", "grid": self.grid(*(series.bounds or (0.0, 1.0)))}
+            return given | {"method": "paper", "grid": self.grid(series)}
         if len(self.ceiling) > 1:
             raise InputError("two ceilings are the ends of the paper's grid, and need --method paper")
         return given | {"fixed": {"ceiling": self.ceiling[0]} if self.ceiling else None}
 
-    def grid(self, least: float, most: float) -> Grid:
-        """Return the ceilings that the paper's procedure tries, for rewards from `least` to `most`."""
-        if len(self.ceiling) < 2:
-            return Grid(ceilings=np.array(self.ceiling) if self.ceiling else least + (most - least) * Grid().ceilings)
+    def grid(self, series: Series) -> Grid | None:
+        """Return the ceilings that the paper's procedure tries; None for its own, scaled to the data."""
+        if not self.ceiling:
+            return None
         low, high = min(self.ceiling), max(self.ceiling)
-        return Grid(ceilings=np.linspace(low, high, round((high - low) / (GRID_STEP * (most - least))) + 1))
+        least, most = series.bounds or (low, high)
+        num = round((high - low) / (GRID_STEP * (most - least))) + 1 if high > low else 1
+        return Grid(ceilings=np.linspace(low, high, num))
 
-    def compare(self, fits: Mapping[str, Fit], at: float | None = None) -> Comparison:
+    def compare(self, fits: Mapping[str, Fit], at: float | None = None) -> "Comparison | PaperComparison":
         """Compare fits made with these options."""
         if self.method == "paper":
             low, high = next((each.bounds for each in fits.values() if each.bounds), (0.0, 1.0))
-            return compare_by_paper(fits, margin=PAPER_MARGIN * (high - low) if self.margin is None else self.margin)
-        return compare(fits, at=at, margin=self.margin, run_sd=self.run_sd)
+            return compare_by_paper(fits, margin=PAPER_MARGIN * (high - low) if self.worth is None else self.worth)
+        return compare(fits, at=at, worth=self.worth, run_sd=self.run_sd)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveResult:
-    """One curve. The fit of a series without points, or with a problem of its own, has the verdict NO_CURVE."""
+    """One curve, and what is decided about it."""
 
     series: Series
     fit: Fit
-    holdout: Score | None = None
-    """How well it forecasts the points that were held out."""
+    decision: Decision | None = None
+    """None for the paper's procedure."""
+    backtest: Score | None = None
+    """How well the curve without its held-out rows, or the first half of it, forecasts the others."""
     early: tuple[tuple[float, "CurveResult"], ...] = ()
     """The same curve up to shares of its compute, with the rest held out."""
     at: tuple[At, ...] = ()
     reach: tuple[Reach, ...] = ()
+    price: float | None = None
+    """Of one unit of compute; None where it is not known."""
+    hours: str = "GPU-hours"
+    """What hours of devices are called: those of CPUs are not GPU-hours."""
 
     @property
     def name(self) -> str:
@@ -149,122 +161,147 @@ class CurveResult:
         return self.series.x_label
 
     @property
+    def unit(self) -> str:
+        """What compute is counted in, for people."""
+        return axis_label(self.axis, self.hours)
+
+    @property
+    def y(self) -> str:
+        """The column of reward."""
+        return self.series.y_label
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the rewards are those of training, and not of evaluations."""
+        return "y" in self.series.plan and self.series.plan["y"].rule == "training"
+
+    def money(self, compute: float) -> float | None:
+        """Return what this much compute costs; None where no price is known."""
+        return None if self.price is None else self.price * compute
+
+    @property
+    def evaluation_set(self) -> str:
+        return self.series.evaluation_set or ""
+
+    @property
+    def decimals(self) -> int:
+        return decimals(self.fit)
+
+    @property
     def at_end(self) -> At | None:
         """The forecast for the end of a budget; None where it is not known, or reached."""
         return self.at[-1] if self.at else None
-
-    @property
-    def verdict(self) -> Verdict:
-        return self.fit.verdict
-
-    @property
-    def is_fitted(self) -> bool:
-        return self.verdict != Verdict.NO_CURVE
-
-    @property
-    def notes(self) -> tuple[Note, ...]:
-        """Reasons of the verdict, and what else to know about the fit."""
-        return (*self._unused_start, *self.fit.notes)
-
-    @property
-    def conclusions(self) -> tuple[Note, ...]:
-        """What to take away: the same notes, with where the curve levels off and when to stop."""
-        return (*self._unused_start, *conclusions(self.fit))
-
-    @property
-    def _unused_start(self) -> tuple[Note, ...]:
-        start = self.series.start
-        if not self.is_fitted or start is None or self.fit.own_form.has_start:
-            return ()
-        return (note(NoteKind.UNUSED_START, start=start, form=self.fit.form),)
 
     @property
     def usable(self) -> bool:
         return self.fit.usable
 
     @property
+    def state(self) -> State | None:
+        return None if self.decision is None else self.decision.state
+
+    @property
+    def ceiling(self) -> Value | None:
+        """None where there is no curve, and where it has none: it is flat, or past its peak."""
+        has_none = self.state in (State.FLAT, State.TOO_EARLY, State.PAST_PEAK)
+        return None if has_none else param_value(self.fit, "ceiling")
+
+    @property
     def doubling(self) -> Value | None:
-        """Gain of twice the compute; None where there is no curve, no rise, or a fall."""
-        is_rising = self.usable and self.verdict not in (Verdict.FLAT, Verdict.FALLEN)
-        return doubling(self.fit) if is_rising else None
+        """Gain of twice the compute; None where nothing has risen."""
+        has_risen = self.decision is not None and self.state not in (State.FLAT, State.TOO_EARLY)
+        return self.decision.doubling if has_risen and self.decision is not None else None
 
     @property
-    def advice(self) -> Advice:
-        """Return whether more compute pays, from the gain of one more doubling."""
-        if not self.usable:
-            return Advice.TOO_EARLY
-        if self.fit.fall is not None:
-            return Advice.FALLING
-        if self.fit.verdict in (Verdict.FLAT, Verdict.FALLEN):
-            return Advice.FLAT
-        pays = p_doubling_pays(self.fit)
-        return Advice.LEVELLED_OFF if pays < 0.25 else Advice.RISING if pays > 0.75 else Advice.UNCLEAR
+    def is_weak(self) -> bool:
+        """Whether the run's own back-test held hardly any of what came later."""
+        inside = None if self.backtest is None else self.backtest.coverage
+        return inside is not None and inside < WEAK
 
-
-def p_doubling_pays(curve: Fit) -> float:
-    """Return the probability that one more doubling brings a share of the gain that matters."""
-    matters = MATTERS * max(curve.gain, 0.0)
-    if not curve.has_intervals:
-        return float(doubling(curve).value > matters)
-    now, later = curve.curve_draws(curve.scale * np.array([1.0, 2.0])).T
-    return float(np.mean(later - now > matters))
+    @property
+    def checkpoint(self) -> float | None:
+        """The step of the last evaluation before a fall; None without a fall, or without steps."""
+        fall, steps = None if self.decision is None else self.decision.fall, self.series.axes.get("step")
+        if fall is None or (steps is None and axis_label(self.axis) != AXES["step"]):
+            return None
+        if steps is None:
+            return fall.last_good
+        return float(steps[np.argmin(np.abs(self.series.compute - fall.last_good))])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FormRanking:
-    """Forms by their error on points they had not seen, each on the same curves."""
+class AxisAnswer:
+    """What a comparison says where compute is counted on another axis."""
 
-    fraction: float | None
-    """Share of the compute after which points are scored; None where held-out rows are."""
-    num_curves: int
-    errors: tuple[tuple[str, float], ...]
-    """Form and the median RMSE over the curves, best first."""
-
-    @property
-    def scored_on(self) -> str:
-        """The points that are scored, in words."""
-        return "held-out rows" if self.fraction is None else f"what lies after {self.fraction:.0%} of the compute"
+    axis: str
+    at: float
+    comparison: Comparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Analysis:
-    """The results of a command: each curve, and the curves together."""
+class Result:
+    """What a command found: each curve, and the curves together."""
 
     command: Command
     curves: tuple[CurveResult, ...]
-    comparisons: Mapping[str, Comparison] = field(default_factory=dict)
-    """By evaluation set; one without a name where there is but one."""
-    at: float | None = None
-    """The target compute of a comparison."""
-    form_ranking: FormRanking | None = None
-    notes: tuple[Note, ...] = ()
+    options: FitOptions
+    left_out: tuple[Series, ...] = ()
+    """Series that make no curve; their problems say why."""
+    comparisons: Mapping[str, "Comparison | PaperComparison"] = field(default_factory=dict)
+    """By evaluation set; under "" where there is but one."""
+    by_axis: Mapping[str, tuple[AxisAnswer, ...]] = field(default_factory=dict)
+    """By evaluation set: the first axis first."""
+    notes: tuple[Say, ...] = ()
     """On the curves together."""
+    material: "Material | None" = None
+    """What a report was made from."""
 
     @property
-    def pairs(self) -> tuple[Pair, ...]:
+    def sets(self) -> list[str]:
+        return list(dict.fromkeys(curve.evaluation_set for curve in self.curves))
+
+    def members(self, evaluation_set: str) -> list[CurveResult]:
+        return [curve for curve in self.curves if curve.evaluation_set == evaluation_set]
+
+    def comparison(self, evaluation_set: str) -> "Comparison | PaperComparison | None":
+        return self.comparisons.get(evaluation_set) or (self.comparisons.get("") if len(self.sets) == 1 else None)
+
+    @property
+    def pairs(self) -> tuple[Any, ...]:
         return tuple(pair for comparison in self.comparisons.values() for pair in comparison.pairs)
 
     @property
-    def ranking(self) -> tuple[tuple[str, float], ...]:
-        """Names with the probability to be the best of their set."""
-        return tuple(row for comparison in self.comparisons.values() for row in comparison.ranking)
+    def worth(self) -> float:
+        return default_worth(list(fits_of(self.curves).values())) if self.options.worth is None else self.options.worth
+
+    @property
+    def title(self) -> str:
+        return "" if self.material is None else self.material.title
 
 
-def analyse_fit(series: Sequence[Series], options: FitOptions, at: Sequence[float] = ()) -> Analysis:
+# The commands ---------------------------------------------------------------------------------------------------------
+
+
+def analyse_fit(series: Sequence[Series], options: FitOptions, at: Sequence[float] = ()) -> Result:
     """Fit every curve; with `at`, forecast the reward there too."""
-    curves = _some_usable([_forecast(curve, at, ()) for curve in fitted_curves(series, options)])
-    return Analysis(command="fit", curves=curves, notes=_pool_notes(curves, options))
+    return analyse_forecast(series, options, at, (), command="fit")
 
 
 def analyse_forecast(
-    series: Sequence[Series], options: FitOptions, at: Sequence[float], reach: Sequence[float]
-) -> Analysis:
+    series: Sequence[Series],
+    options: FitOptions,
+    at: Sequence[float],
+    reach: Sequence[float],
+    *,
+    command: Command = "forecast",
+) -> Result:
     """Forecast the reward at computes, or the compute for rewards; unasked, the reward at 2 and 4 times the data."""
-    curves = []
-    for done in fitted_curves(series, options):
-        usual = () if reach else (2 * done.fit.scale, 4 * done.fit.scale)
-        curves.append(_forecast(done, at or usual, reach))
-    return Analysis(command="forecast", curves=_some_usable(curves), notes=_pool_notes(curves, options))
+    curves, left_out, notes = _analysed(series, options)
+    done = []
+    for curve in curves:
+        usual = () if reach or command == "fit" else (2 * curve.fit.scale, 4 * curve.fit.scale)
+        done.append(with_backtest(_forecast(curve, at or usual, reach), options))
+    return Result(command=command, curves=tuple(done), options=options, left_out=left_out, notes=notes)
 
 
 def _forecast(curve: CurveResult, at: Sequence[float], reach: Sequence[float]) -> CurveResult:
@@ -273,59 +310,20 @@ def _forecast(curve: CurveResult, at: Sequence[float], reach: Sequence[float]) -
     return replace(curve, at=tuple(reward_at(curve.fit, at)), reach=tuple(compute_for(curve.fit, reach)))
 
 
-def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: Sequence[float]) -> Analysis:
-    """Score each curve's forecast on its held-out points and on what lies after each fraction; rank the forms."""
+def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: Sequence[float]) -> Result:
+    """Score each curve's forecast on its held-out points, and on what lies after each fraction."""
     for share in fractions:
         if not 0 < share < 1:
             raise ValueError(f"a fraction must lie between 0 and 1, not {share:g}")
-    early = [(float(share), _scored([before(data, share) for data in series], options)) for share in fractions]
-    curves = [
-        replace(curve, early=tuple((share, own[place]) for share, own in early))
-        for place, curve in enumerate(_scored(series, options))
+    curves, left_out, notes = _analysed(series, options)
+    done = [
+        replace(scored(curve), early=tuple((share, part(curve.series, share, options)) for share in fractions))
+        for curve in curves
     ]
-    ranking = None if options.method == "paper" else _rank_forms(curves, options)
-    return Analysis(command="backtest", curves=_some_usable(curves), form_ranking=ranking)
+    return Result(command="backtest", curves=tuple(done), options=options, left_out=left_out, notes=notes)
 
 
-def _scored(series: Sequence[Series], options: FitOptions) -> list[CurveResult]:
-    return [with_score(curve) for curve in fitted_curves(series, options)]
-
-
-def why_unscored(curve: CurveResult, share: float) -> Note | None:
-    """Return why the curve up to a share of the compute has no score; None where it has, or has a problem."""
-    if curve.holdout is not None or curve.series.problem:
-        return None
-    if curve.fit.notes and not curve.usable:
-        return curve.fit.notes[-1]
-    side = "after" if curve.is_fitted else "before"
-    return note(NoteKind.NOTHING_TO_SCORE, side=side, compute=share * _largest(curve.series))
-
-
-def _rank_forms(curves: Sequence[CurveResult], options: FitOptions) -> FormRanking | None:
-    """Rank the forms by their error on the curves for which every form has one.
-
-    The error is that on held-out rows if there are any, else on the points after the fraction nearest to a half.
-    """
-    share, chosen = None, list(curves)
-    if not any(curve.holdout is not None for curve in curves):
-        if not curves[0].early:
-            return None
-        share = min((share for share, _ in curves[0].early), key=lambda share: abs(share - 0.5))
-        chosen = [dict(curve.early)[share] for curve in curves]
-    series, is_bounded = [curve.series for curve in chosen], all(curve.series.bounds for curve in curves)
-    table = {options.form: chosen}
-    for name, form in FORMS.items():
-        if name != options.form and (is_bounded or form.ceiling is None):
-            table[name] = _scored(series, replace(options, form=name, pool=False, prior=None))
-    errors = np.array([[np.nan if curve.holdout is None else curve.holdout.rmse for curve in each]
-                       for each in table.values()])  # fmt: skip
-    errors = errors[:, np.isfinite(errors).all(axis=0)]
-    medians = zip(table, np.median(errors, axis=1).tolist(), strict=True) if errors.size else ()
-    ranked = tuple(sorted(medians, key=lambda row: row[1]))
-    return FormRanking(fraction=share, num_curves=errors.shape[1], errors=ranked)
-
-
-def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | None) -> Analysis:
+def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | None) -> Result:
     """Compare all curves; those of run folders with several evaluation sets within each set."""
     sets: dict[str | None, list[str]] = {}
     for data in series:
@@ -333,85 +331,206 @@ def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | N
     if max(map(len, sets.values()), default=0) < 2:
         number = "only one curve" if len(sets) < 2 else "only one curve of each evaluation set"
         facts = [fact for data in series for fact in data.facts if fact.kind in ("files_joined", "seeds_by_name")]
-        joined = "".join(f" {said}" for said in dict.fromkeys(map(sentence, facts)))
+        joined = "".join(f" {each}" for each in dict.fromkeys(map(sentence, facts)))
         raise InputError(
             f"{number} ({', '.join(data.name for data in series) or 'none'}) was found and two or more are needed to "
             f"compare: name more files, or split one with --by {'COLUMN' if len(sets) < 2 else 'set'}.{joined}"
         )
     check_one_axis(series, "curves must be on one axis of compute to be compared")
-    curves = _some_usable(fitted_curves(series, options))
-    fits = fits_of(curves)
-    comparisons, notes = {}, []
-    for name, members in sets.items():
-        if len(members) > 1:
-            together = {member: fits[member] for member in members if member in fits}
-            comparisons["" if len(sets) == 1 else str(name)] = options.compare(together, at)
-        else:
-            notes.append(note(NoteKind.ALONE_IN_SET, name=members[0]))
-    notes += _pool_notes(curves, options)
-    return Analysis(command="compare", curves=curves, comparisons=comparisons, at=at, notes=tuple(notes))
+    curves, left_out, notes = _analysed(series, options)
+    result = Result(command="compare", curves=curves, options=options, left_out=left_out, notes=notes)
+    return compared(result, at)
 
 
-def _some_usable(curves: Sequence[CurveResult]) -> tuple[CurveResult, ...]:
+def compared(result: Result, at: float | None = None) -> Result:
+    """Compare the curves of each evaluation set, on every axis that tells them apart."""
+    comparisons, by_axis, notes = {}, {}, list(result.notes)
+    for name in result.sets:
+        members = result.members(name)
+        units = sorted({curve.unit for curve in members})
+        if len(members) < 2:
+            has_others = len({curve.name for curve in result.curves}) > 1
+            notes += [say("alone_in_set", name=members[0].name)] if has_others else []
+        elif len(units) > 1:
+            notes.append(say("different_units", Level.WARNING, units=tuple(units)))
+        elif result.command == "report" and len(rewards := sorted({curve.y for curve in members})) > 1:
+            notes.append(say("different_rewards", names=tuple(rewards)))
+        elif sum(curve.usable for curve in members) > 1:
+            comparison = comparisons[name] = result.options.compare(fits_of(members), at)
+            if isinstance(comparison, Comparison):
+                by_axis[name] = _on_axes(members, comparison, result.options)
+    return replace(result, comparisons=comparisons, by_axis=by_axis, notes=tuple(notes))
+
+
+def _on_axes(members: Sequence[CurveResult], first: Comparison, options: FitOptions) -> tuple[AxisAnswer, ...]:
+    """Return the answers on all axes that the curves share; where the axes differ by a factor they are the same."""
+    usable = [curve for curve in members if curve.usable]
+    own = usable[0].axis
+    shared = set.intersection(*(set(curve.series.axes) for curve in usable))
+    answers = [AxisAnswer(axis=own, at=first.at, comparison=first)]
+    largest = max(curve.fit.scale for curve in usable)
+    for axis in (axis for axis in AXES if axis in shared and axis_label(axis) != axis_label(own)):
+        moved = [curve.series.on(axis) for curve in usable]
+        if any(not len(data.compute) for data in moved):
+            continue
+        ends = np.array([data.compute.max() for data in moved])
+        at = first.at * float(ends.max()) / largest
+        factors = ends / np.array([curve.series.compute.max() for curve in usable])
+        if factors.max() <= (1.0 + ALIKE) * factors.min():
+            answers.append(AxisAnswer(axis=axis, at=at, comparison=first))
+        elif len(usable) <= MOST_ON_AXES:
+            fits = {data.name: fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
+                    for data in moved}  # fmt: skip
+            again = options.compare(fits, at)
+            assert isinstance(again, Comparison)
+            answers.append(AxisAnswer(axis=axis, at=at, comparison=again))
+    return tuple(answers)
+
+
+# Fits -----------------------------------------------------------------------------------------------------------------
+
+
+def _analysed(
+    series: Sequence[Series], options: FitOptions
+) -> tuple[tuple[CurveResult, ...], tuple[Series, ...], tuple[Say, ...]]:
+    """Fit every series that can be; NoCurveError where no curve is usable."""
+    left_out = tuple(data for data in series if data.problem)
+    curves = fitted_curves([data for data in series if not data.problem], options)
     if not any(curve.usable for curve in curves):
-        first = curves[0]
-        among = f" among {len(curves)}; the first, {first.name}" if len(curves) > 1 else ""
-        why = first.series.problem or " ".join(first.fit.messages[-1:])
+        first = series[0]
+        among = f" among {len(series)}; the first, {first.name}" if len(series) > 1 else ""
+        why = first.problem or " ".join(each.text for each in missing_says(curves[0]))
         raise NoCurveError(f"no usable curve{among}: {why}", reason=why)
-    return tuple(curves)
+    return tuple(curves), left_out, pool_notes(curves, options)
+
+
+def missing_says(curve: CurveResult) -> list[Say]:
+    """Return what a run lacks that is too early to judge; empty where it lacks nothing."""
+    missing = None if curve.decision is None else curve.decision.missing
+    if missing is None:
+        return []
+    return [
+        say(
+            f"too_early_{missing.what}",
+            Level.ANSWER,
+            name=curve.name,
+            num=missing.num,
+            needed=missing.needed,
+            num_left_out=missing.num_left_out,
+            has_start=missing.what == "points" and curve.fit.lack is not None and curve.fit.start is not None,
+            unit=curve.unit,
+        )
+    ]
 
 
 def fitted_curves(series: Sequence[Series], options: FitOptions) -> list[CurveResult]:
-    """Fit every curve; with `--pool` or `--prior` then each again with what the others say of it."""
-    check_pool(series, options)
+    """Fit every curve; where several are of one model and task, then each again with what the others say of it."""
+    if options.prior is not None:
+        read_prior(options.prior)
     return pooled([fitted_curve(data, options) for data in series], options)
 
 
-def check_pool(series: Iterable[Series], options: FitOptions) -> None:
-    """Raise InputError, before any fit, if curves cannot be pooled."""
-    if options.pool:
-        check_one_axis(series, "--pool needs curves on one axis of compute")
-    if options.prior is not None:
-        read_prior(options.prior)
+def fitted_curve(data: Series, options: FitOptions) -> CurveResult:
+    """Fit one series and decide about it."""
+    done = fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
+    price = price_of_compute(data, options.price)
+    return CurveResult(series=data, fit=done, decision=decide(done, options.worth), price=price)
 
 
-def _pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[Note, ...]:
-    """Return which curves `--pool` or `--prior` left as they are."""
-    if not options.is_pooled:
-        return ()
-    alone = tuple(name for name, fit in fits_of(curves).items() if fit.unpooled is None)
-    if len(alone) == len(curves) and options.pool:
-        return (note(NoteKind.NOTHING_POOLED, needed=LEAST_MEMBERS),)
-    return (note(NoteKind.NOT_POOLED, names=alone),) if alone else ()
+def price_of_compute(data: Series, price: float | None) -> float | None:
+    """Return the price of one unit of compute: from GPU-hours and their price, or from the log's own cost."""
+    spent = data.axes.get("cost" if price is None else "gpu_hours")
+    if spent is None or not len(spent) or not np.isfinite(spent[-1]):
+        return price if axis_label(data.x_label) == AXES["gpu_hours"] else None
+    return (1.0 if price is None else price) * float(spent[-1] / data.compute[-1])
 
 
 def pooled(curves: Sequence[CurveResult], options: FitOptions) -> list[CurveResult]:
-    """Return the curves pooled with those of their evaluation set (--pool) and with earlier runs (--prior)."""
-    if not options.is_pooled:
-        return list(curves)
-    axes = {curve.series.x_label for curve in curves}
-    earlier = () if options.prior is None else read_prior(options.prior).on_axis(axes.pop() if len(axes) == 1 else None)
-    groups: dict[str, dict[str, Fit]] = {}
-    for curve in curves:
-        group = str(curve.series.evaluation_set) if options.pool else curve.name
-        groups.setdefault(group, {})[curve.name] = curve.fit
-    together = {name: fit for fits in groups.values() for name, fit in pool(fits, earlier).items()}
-    return [replace(curve, fit=together[curve.name]) for curve in curves]
+    """Let curves that share a start and a task inform each other, and earlier runs all of them; decide again then."""
+    earlier = None if options.prior is None else read_prior(options.prior)
+    tasks: dict[tuple[Any, ...], dict[str, Fit]] = {}
+    for place, curve in enumerate(curves if options.method == "posterior" else ()):
+        data = curve.series
+        tasks.setdefault((data.x_label, data.y_label, data.evaluation_set, data.y_scale), {})[str(place)] = curve.fit
+    fits = {str(place): curve.fit for place, curve in enumerate(curves)}
+    for (axis, *_), own in tasks.items():
+        known = () if earlier is None else earlier.on_axis(axis)
+        for names in [(name,) for name in own] if options.alone else siblings(own):
+            fits |= pool({name: own[name] for name in names}, known)
+    worths = {curve.series.y_scale: options.worth for curve in curves}
+    for scale in [scale for scale, worth in worths.items() if worth is None]:
+        worths[scale] = default_worth([fits[str(place)] for place, curve in enumerate(curves)
+                                       if curve.series.y_scale == scale])  # fmt: skip
+    return [_decided(curve, fits[str(place)], worths[curve.series.y_scale]) for place, curve in enumerate(curves)]
 
 
-def with_score(curve: CurveResult) -> CurveResult:
+def _decided(curve: CurveResult, fit: Fit, worth: float | None) -> CurveResult:
+    is_known = fit is curve.fit and (curve.decision is None or curve.decision.worth == worth)
+    return curve if is_known else replace(curve, fit=fit, decision=decide(fit, worth))
+
+
+def pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[Say, ...]:
+    """Return which curves inform each other."""
+    informed = [curve.name for curve in curves if curve.fit.alone is not None]
+    rest = tuple(curve.name for curve in curves if curve.usable and curve.fit.alone is None)
+    if options.prior is not None:
+        num = len(read_prior(options.prior).on_axis(None))
+        notes = [say("pooled_prior", num=num)] if informed else []
+        return (*notes, *([say("not_pooled", names=rest)] if rest else []))
+    return (say("pooled", num=len(informed)),) if informed else ()
+
+
+def fits_of(curves: Iterable[CurveResult]) -> dict[str, Fit]:
+    """Return the fits by name."""
+    return {curve.name: curve.fit for curve in curves}
+
+
+def param_value(fit: Fit | None, name: str) -> Value | None:
+    """Return a parameter with its interval; None if the form does not have it or there is no curve."""
+    if fit is None or not fit.usable or name not in fit.params:
+        return None
+    low, high = fit.interval(name)
+    return Value(value=fit.params[name], low=low, high=high)
+
+
+def prior_of(curves: Sequence[CurveResult]) -> dict[str, Any]:
+    """Return the content of a prior file for these curves."""
+    check_one_axis([curve.series for curve in curves], "a prior needs runs on one axis of compute")
+    return prior_content(fits_of(curves), curves[0].series.x_label)
+
+
+# Back-tests -----------------------------------------------------------------------------------------------------------
+
+
+def scored(curve: CurveResult) -> CurveResult:
     """Return a curve with the score of its fit on the held-out points, where it has both."""
-    held_out = score(curve.fit, curve.series.holdout_compute, curve.series.holdout_reward)
-    return replace(curve, holdout=held_out)
+    data = curve.series
+    return replace(curve, backtest=score(curve.fit, data.holdout_compute, data.holdout_reward))
 
 
-def _largest(data: Series) -> float:
+def part(
+    data: Series, share: float, options: FitOptions, fitted: Callable[[Series, FitOptions], CurveResult] = fitted_curve
+) -> CurveResult:
+    """Fit the series up to a share of its largest compute, and score it on the rest."""
+    return scored(fitted(before(data, share), options))
+
+
+def largest_compute(data: Series) -> float:
     return float(max(data.compute.max(initial=0.0), data.holdout_compute.max(initial=0.0)))
 
 
 def before(data: Series, share: float) -> Series:
     """Return the series up to a share of its largest compute, with the rest held out."""
-    return held_out_after(data, share * _largest(data))
+    return held_out_after(data, share * largest_compute(data))
+
+
+def with_backtest(curve: CurveResult, options: FitOptions) -> CurveResult:
+    """Return a curve that knows how it forecasts its held-out rows; without any, how its first half did."""
+    if len(curve.series.holdout_compute):
+        return scored(curve)
+    if not curve.fit.has_intervals or options.fit_until is not None:
+        return curve
+    return replace(curve, backtest=part(curve.series, HALF, options).backtest)
 
 
 def held_out_after(data: Series, limit: float, test_from: float = 0.0) -> Series:
@@ -423,43 +542,3 @@ def held_out_after(data: Series, limit: float, test_from: float = 0.0) -> Series
         holdout_compute=np.concatenate([data.compute[later], data.holdout_compute[held]]),
         holdout_reward=np.concatenate([data.reward[later], data.holdout_reward[held]]),
     )
-
-
-def fitted_curve(data: Series, options: FitOptions) -> CurveResult:
-    """Fit one series."""
-    if data.problem or not len(data.compute):
-        return not_fitted(data, options)
-    done = fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
-    return CurveResult(series=data, fit=done)
-
-
-def not_fitted(data: Series, options: FitOptions) -> CurveResult:
-    """Return a series without a curve."""
-    empty = replace(fit([], [], level=options.level), verdict=Verdict.NO_CURVE, notes=())
-    return CurveResult(series=data, fit=empty)
-
-
-def fits_of(curves: Iterable[CurveResult]) -> dict[str, Fit]:
-    """Return the fits by name, of series that could be fitted."""
-    return {curve.name: curve.fit for curve in curves if curve.is_fitted}
-
-
-def param_value(fit: Fit | None, name: str) -> Value | None:
-    """Return a parameter with its interval; None if the form does not have it or there is no fit."""
-    if fit is None or fit.verdict == Verdict.NO_CURVE or name not in fit.params:
-        return None
-    low, high = fit.interval(name)
-    return Value(value=fit.params[name], low=low, high=high)
-
-
-def curve_text(curve: CurveResult, notes: Sequence[Note] | None = None) -> str:
-    """Return what to know about one curve in words: on its rows, then its conclusions, or these notes."""
-    problem = [curve.series.problem] if curve.series.problem else []
-    shown = [note_text(each) for each in (curve.conclusions if notes is None else notes)]
-    return " ".join([*problem, *curve.series.notes, *shown]) or curve.verdict
-
-
-def prior_of(curves: Sequence[CurveResult]) -> dict[str, Any]:
-    """Return the content of a prior file for these curves."""
-    check_one_axis([curve.series for curve in curves], "a prior needs runs on one axis of compute")
-    return prior_content(fits_of(curves), curves[0].series.x_label)

@@ -16,7 +16,9 @@ from scalerl.logs.columns import with_role
 from scalerl.logs.formats import Log, log_of_rows, read_log
 from scalerl.logs.objects import flatten
 from scalerl.report.alarms import Alarm, alarms
-from scalerl.report.columns import (
+from scalerl.report.evaluations import pass_curves
+from scalerl.report.inside import Lines, read_object
+from scalerl.report.metrics import (
     COLUMNS,
     MOST_COLUMNS,
     Array,
@@ -25,11 +27,8 @@ from scalerl.report.columns import (
     number_columns,
     renamed,
     replaced,
-    rounded,
 )
-from scalerl.report.evaluations import pass_curves
-from scalerl.report.files import Lines, read_object
-from scalerl.report.sources import Source
+from scalerl.report.places import Source
 
 WAITING = "waiting"
 """Status of a run that has not started."""
@@ -158,6 +157,14 @@ class Run:
             )
         return faults + ([self.problem] if self.problem else [])
 
+    def checkpoints(self) -> list[int]:
+        """Return the steps of the checkpoints that are on disk."""
+        folder = self.source.path / store.CHECKPOINTS
+        if not self.is_folder or not folder.is_dir() or not self.source.root.holds(folder):
+            return []
+        names = [path.name.removeprefix("step-") for path in folder.iterdir()]
+        return sorted(int(name) for name in names if name.isdecimal())
+
     # Its evaluations
 
     def table(self) -> Log:
@@ -180,15 +187,10 @@ class Run:
                 sets.setdefault(str(row.get("set", "")), []).append(row)
         return sets
 
-    def passes(self) -> list[dict[str, Any]]:
-        """Return pass@k over the steps, one entry for each set that was sampled more than once."""
-        out = []
-        for name, rows in self._counted().items():
-            steps, curves = pass_curves(rows)
-            if curves:
-                passed = {str(k): rounded(each) for k, each in curves.items()}
-                out.append({"set": name, "step": steps, "pass": passed})
-        return out
+    def passes(self) -> dict[str, tuple[list[float], dict[int, list[float]]]]:
+        """Return steps and pass@k by k, of each set that was sampled more than once."""
+        found = {name: pass_curves(rows) for name, rows in self._counted().items()}
+        return {name: (steps, curves) for name, (steps, curves) in found.items() if curves}
 
     # Compute
 
@@ -300,14 +302,14 @@ def read_folder(source: Source, rows: Rows | None = None) -> Run:
 
 
 def read_source(source: Source, rows: Rows | None = None) -> Run:
-    """Read a run folder, or another trainer's log without its columns; whatever is wrong with a log is its problem."""
+    """Read a run folder, or another trainer's log; whatever is wrong with a log is its problem."""
     if source.kind == "run":
         return read_folder(source, rows)
     try:
         log = read_log(source.path)
     except InputError as fault:
         return Run(source=source, kind="log", problem=str(fault))
-    return Run(source=source, kind=log.kind, log=log)
+    return Run(source=source, kind=log.kind, log=log, columns=log_columns(log))
 
 
 def step_column(log: Log) -> str | None:

@@ -9,9 +9,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from scalerl.logs.axes import Axis
 from scalerl.report.alarms import Alarm, AlarmKind, AlarmNews, alarms
-from scalerl.report.columns import number_columns
-from scalerl.report.outlook import Axis, LiveForecast, preferred_axis
+from scalerl.report.metrics import number_columns
+from scalerl.report.outlook import outlooks_of, with_end
 from scalerl.report.results import CurveResult
 from scalerl.run.clock import Clock
 from scalerl.run.hooks import Hook, RunEnd
@@ -62,16 +63,14 @@ class Health(Hook):
             return
         self._num_reported += len(new)
         with self._clock.aside("evaluation"):
-            outlooks = {row["set"]: self._outlook(row["set"]) for row in new}
+            # As `scalerl fit` of the folder: the sets of a run share an axis.
+            known = outlooks_of(self._rows.evals, self._axis)
+            ahead = {name: with_end(curve, self._at_end(curve.axis)) for name, curve in known.items()}
+            outlooks = {row["set"]: ahead.get(row["set"]) for row in new}
             self._report(new, outlooks, self._alarms(outlooks))
 
     def _of_set(self, name: str) -> list[Row]:
         return [row for row in self._rows.evals if row["set"] == name]
-
-    def _outlook(self, name: str) -> CurveResult | None:
-        rows = self._of_set(name)
-        axis = self._axis or preferred_axis(rows)
-        return LiveForecast.from_rows(rows, self._at_end(axis), axis=axis).outlook()
 
     def _alarms(self, outlooks: Outlooks) -> list[Alarm]:
         """Return what is new since the last call."""

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from scalerl import store
-from scalerl.report.columns import number
+from scalerl.report.metrics import number
 from scalerl.study.folder import first_set, last_row, run_folder
 from scalerl.study.plan import Plan, PlannedRun
-from scalerl.study.policy import EPSILON, POLICIES, Decision, Measured
+from scalerl.study.policy import EPSILON, POLICIES, Measured, Stage
 from scalerl.study.progress import RunStatus
 from scalerl.study.spec import StudyBudgetSettings
 
@@ -43,10 +43,10 @@ class Controller:
             if self.ended:
                 return None
             busy = frozenset(status.run.arm for status in statuses if status.state == "running")
-            decision = self._decide(self._measured(statuses), self._budget.stages, self._budget.share, busy)
-            if decision is None:
+            stage = self._decide(self._measured(statuses), self._budget.stages, self._budget.share, busy)
+            if stage is None:
                 return None
-            self._write(decision)
+            self._write(stage)
 
     def _open_task(self, statuses: Sequence[RunStatus]) -> tuple[RunStatus, float] | None:
         for row in self.rows:
@@ -56,15 +56,15 @@ class Controller:
                     return status, row["until"]
         return None
 
-    def _write(self, decision: Decision) -> None:
+    def _write(self, stage: Stage) -> None:
         row = {
             "decision": len(self.rows) + 1,
             "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "policy": self._budget.policy,
-            "kind": decision.kind,
-            "arm": decision.arm,
-            "until": decision.until,
-            "known": dict(decision.known),
+            "kind": stage.kind,
+            "arm": stage.arm,
+            "until": stage.until,
+            "known": dict(stage.known),
         }
         store.append_row(self._file, row)
         self.rows.append(row)

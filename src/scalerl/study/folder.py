@@ -18,7 +18,7 @@ from scalerl.config import Recipe, load_written
 from scalerl.config.suggest import show
 from scalerl.errors import BusyError, RecipeError, RunFolderError, StudyError
 from scalerl.logs.axes import Axis
-from scalerl.report.columns import number
+from scalerl.report.metrics import number
 from scalerl.study.plan import Plan, PlannedRun, changes_of
 
 _RUNS, _RECIPES, _LOGS, _LOCK = "runs", "recipes", "logs", ".lock"

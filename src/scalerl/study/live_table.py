@@ -8,7 +8,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from scalerl.report.numbers import ceiling_cell, ceiling_text, duration
+from scalerl.report.numbers import duration, fixed, interval_text
 from scalerl.study.plan import PlannedRun
 from scalerl.study.progress import RunStatus
 
@@ -72,14 +72,16 @@ def event_line(status: RunStatus) -> str:
     if status.progress.reward is not None:
         words += f", reward {status.progress.reward:.3f}"
     if status.progress.ceiling is not None:
-        words += f", {ceiling_text(status.progress.ceiling, status.progress.verdict)}"
+        words += f", ceiling {interval_text(status.progress.ceiling, fixed(3))}"
+    if status.progress.decision is not None:
+        words += f", {status.progress.decision.state}"
     return words
 
 
 def table(statuses: Sequence[RunStatus]) -> Table:
-    """Return a table of all runs with their state, step, time, reward and ceiling."""
+    """Return a table of all runs with their state, step, time, reward, ceiling and where their curve stands."""
     made = Table(box=box.SIMPLE_HEAD)
-    for header in ("arm", "seed", "state", "step", "time", "reward", "ceiling"):
+    for header in ("arm", "seed", "state", "step", "time", "reward", "ceiling", "curve"):
         made.add_column(header, no_wrap=header == "arm", overflow="fold")
     for status in statuses:
         progress = status.progress
@@ -90,7 +92,8 @@ def table(statuses: Sequence[RunStatus]) -> Table:
             _steps(status.run, progress.step),
             duration(status.seconds) if status.seconds else "",
             "" if progress.reward is None else f"{progress.reward:.3f}",
-            Text("" if progress.ceiling is None else ceiling_cell(progress.ceiling, progress.verdict)),
+            Text("" if progress.ceiling is None else interval_text(progress.ceiling, fixed(3))),
+            Text("" if progress.decision is None else progress.decision.state),
         )
     return made
 

@@ -11,12 +11,12 @@ from typing import Any, Literal
 import numpy as np
 
 from scalerl.curves import Fit, fit
-from scalerl.joint.plan import Candidate, Planned, plan
+from scalerl.joint.plan import Candidate, Planned, Reason, plan
 from scalerl.joint.pool import pool
 
 EPSILON = 1e-6
 
-DecisionKind = Literal["first_stage", "round", "continue", "finish", "decided", "not_separable", "budget_spent"]
+StageKind = Literal["first_stage", "round", "continue", "finish", "decided", "open", "budget_spent"]
 """Why an arm gets compute (the first four), or how a study ends (the last three)."""
 
 
@@ -44,28 +44,28 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Stage:
     """Give `arm` compute until a share of its budget; without an arm, the study ends here and `kind` says how."""
 
-    kind: DecisionKind
+    kind: StageKind
     arm: str | None = None
     until: float | None = None
     known: Mapping[str, Any] = field(default_factory=dict)
     """What the policy knew, as plain values for decisions.jsonl."""
 
 
-def first_stage(arms: Sequence[Measured], stages: int) -> Decision | None:
-    """Return the decision to run an arm that has not had its first stage; None if all have."""
+def first_stage(arms: Sequence[Measured], stages: int) -> Stage | None:
+    """Return the first stage of an arm that has not had it; None if all have."""
     for arm in arms:
         if arm.share < 1 / stages - EPSILON and not arm.failed:
-            return Decision(kind="first_stage", arm=arm.name, until=1 / stages)
+            return Stage(kind="first_stage", arm=arm.name, until=1 / stages)
     return None
 
 
 # Successive halving ---------------------------------------------------------------------------------------------------
 
 
-def halving(arms: Sequence[Measured], stages: int, share: float, busy: frozenset[str]) -> Decision | None:
+def halving(arms: Sequence[Measured], stages: int, share: float, busy: frozenset[str]) -> Stage | None:
     """Successive halving: after each round of equal compute, continue the better half. None means to wait."""
     alive = [arm for arm in arms if not arm.failed]
     rounds = max(int(np.ceil(np.log2(len(arms)))), 1)
@@ -75,11 +75,11 @@ def halving(arms: Sequence[Measured], stages: int, share: float, busy: frozenset
         short = [arm for arm in alive if arm.share < reached - EPSILON]
         free = [arm for arm in short if arm.name not in busy]
         if free:
-            return Decision(kind="round", arm=free[0].name, until=reached, known=_rewards(arms))
+            return Stage(kind="round", arm=free[0].name, until=reached, known=_rewards(arms))
         if short:
             return None
         alive = sorted(alive, key=lambda arm: -arm.latest)[: max(len(alive) // 2, 1)]
-    return Decision(kind="decided", known=_rewards(arms) | {"favourite": alive[0].name if alive else None})
+    return Stage(kind="decided", known=_rewards(arms) | {"favourite": alive[0].name if alive else None})
 
 
 def _rewards(arms: Sequence[Measured]) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def _finite(value: float) -> float | None:
 # The planner ----------------------------------------------------------------------------------------------------------
 
 
-def forecast(arms: Sequence[Measured], stages: int, share: float, busy: frozenset[str]) -> Decision | None:
+def forecast(arms: Sequence[Measured], stages: int, share: float, busy: frozenset[str]) -> Stage | None:
     """Choose the arm with the largest expected gain per compute, until a choice is made or the share is spent."""
     if (first := first_stage([arm for arm in arms if arm.name not in busy], stages)) is not None:
         return first
@@ -108,15 +108,14 @@ def forecast(arms: Sequence[Measured], stages: int, share: float, busy: frozense
         # Whoever is chosen is trained to the end, as far as the share allows.
         until = max((arm.until or 0.0 for arm in going), default=0.0)
         if going and until >= 1 - EPSILON:
-            return Decision(kind="finish", arm=going[0].name, until=1.0, known=known)
-        return Decision(kind="decided", known=known)
+            return Stage(kind="finish", arm=going[0].name, until=1.0, known=known)
+        return Stage(kind="decided", known=known)
     if not going:
-        spent, all_runs = sum(arm.share * arm.num_runs for arm in arms), sum(arm.num_runs for arm in arms)
-        is_spent = spent > share * all_runs - 1 / stages
-        return Decision(kind="budget_spent" if is_spent else "not_separable", known=known)
+        is_spent = planned.is_budget_spent or any(arm.reason == Reason.BUDGET for arm in planned.arms)
+        return Stage(kind="budget_spent" if is_spent else "open", known=known)
     best = max(going, key=lambda arm: (arm.rate, -arm.spent))
     until = min(np.floor(best.spent * stages + EPSILON) + 1, stages) / stages
-    return Decision(kind="continue", arm=best.name, until=float(until), known=known)
+    return Stage(kind="continue", arm=best.name, until=float(until), known=known)
 
 
 def make_plan(arms: Sequence[Measured], stages: int, share: float) -> Planned:
@@ -127,7 +126,7 @@ def make_plan(arms: Sequence[Measured], stages: int, share: float) -> Planned:
             name=arm.name,
             spent=arm.share,
             fit=fits.get(arm.name),
-            can_continue=not arm.failed and (arm.name not in fits or fits[arm.name].fall is None),
+            can_continue=not arm.failed,
             num_runs=arm.num_runs,
         )
         for arm in arms
@@ -165,12 +164,15 @@ def plan_known(planned: Planned) -> dict[str, Any]:
                 "reward_at_target": None
                 if value is None
                 else {"value": value.value, "low": value.low, "high": value.high},
+                "loss": _finite(arm.loss),
                 "action": arm.action,
+                "reason": arm.reason,
                 "value": _finite(arm.value),
             }
         )
-    regret = None if planned.regret is None else _finite(planned.regret.value)
-    return {"arms": rows, "favourite": planned.favourite, "regret": regret}
+    favourite = planned.chosen[0] if planned.chosen else None
+    loss = None if favourite is None else _finite(planned.arm(favourite).loss)
+    return {"arms": rows, "answer": planned.answer, "favourite": favourite, "loss": loss, "worth": planned.worth}
 
 
 POLICIES = {"halving": halving, "forecast": forecast}

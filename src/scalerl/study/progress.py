@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scalerl import store
-from scalerl.curves import Value, Verdict
+from scalerl.curves import Decision, Value
 from scalerl.logs.axes import Axis
-from scalerl.report.outlook import LiveForecast
+from scalerl.report.outlook import outlooks_of
 from scalerl.report.results import param_value
 from scalerl.study.folder import first_set, last_row
 from scalerl.study.plan import PlannedRun
@@ -25,7 +25,7 @@ class Progress:
     reward: float | None = None
     """Reward of the latest evaluation, on the first set."""
     ceiling: Value | None = None
-    verdict: Verdict = Verdict.NO_CURVE
+    decision: Decision | None = None
     evals_size: int = field(default=-1, compare=False)
     """Bytes of evaluations that were read: the curve is fitted again when there are more."""
 
@@ -62,7 +62,6 @@ def read_progress(folder: Path, axis: Axis, before: Progress) -> Progress:
         return replace(before, step=step)
     rows = first_set(folder)
     now = Progress(step=step, reward=rows[-1]["reward"] if rows else None, evals_size=size)
-    outlook = LiveForecast.from_rows(rows, axis=axis).outlook()
-    if outlook is None or not outlook.usable:
-        return now
-    return replace(now, ceiling=param_value(outlook.fit, "ceiling"), verdict=outlook.verdict)
+    for outlook in outlooks_of(rows, axis).values():
+        return replace(now, ceiling=param_value(outlook.fit, "ceiling"), decision=outlook.decision)
+    return now

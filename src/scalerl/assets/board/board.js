@@ -2,7 +2,7 @@
 // What is shown, and when it is asked for again: the stream says which versions changed, and only those are fetched.
 
 const TOKEN = new URLSearchParams(location.search).get("token");
-const state = { list: null, versions: null, epoch: null, page: null, online: false, asking: new Set(), again: new Set(), loaded: new Map(), skew: 0 };
+const state = { list: null, versions: null, epoch: null, page: null, online: false, asking: new Set(), again: new Set(), loaded: new Map() };
 
 async function ask(path, query = {}) {
   const params = new URLSearchParams(query);
@@ -27,18 +27,10 @@ async function load(path, take) {
 function announce(text) { byId("announce").textContent = text; }
 function setConnection(text, kind) { const badge = byId("connection"); if (badge.textContent !== text) badge.textContent = text; badge.className = `badge ${kind}`; }
 
-function agoText(at) {
-  const s = Math.max(0, Date.now() / 1000 - state.skew - at);
-  return s < 2 ? "just now" : `${durationText(Math.round(s))} ago`;
-}
-function agoOf(at) { const made = element("span", { className: "ago" }, agoText(at)); made.dataset.at = at; return made; }
-setInterval(() => { for (const each of document.querySelectorAll(".ago")) each.textContent = agoText(Number(each.dataset.at)); }, 2000);
-
 // The list of runs -----------------------------------------------------------------------------------------------------
 
 function takeList(list) {
   state.list = list;
-  state.skew = Date.now() / 1000 - list.time;
   const link = (href, label, left, count) => {
     const made = element("a", { href }, left, element("span", { className: "label", title: label }, label), count ? element("span", { className: "count" }, element("span", { className: "unseen" }, "alarms: "), String(count)) : element("span", {}));
     if (location.hash === href) made.setAttribute("aria-current", "page");
@@ -52,7 +44,6 @@ function takeList(list) {
   if (focused) { const again = [...document.querySelectorAll("#nav-list a")].find((each) => each.getAttribute("href") === focused); if (again) again.focus({ preventScroll: true }); }
   byId("nav-summary").textContent = `Runs (${list.runs.length})`;
   if (state.page instanceof Overview) state.page.show(list);
-  if (state.page instanceof Page && state.page.kind === "study") state.page.showArms(list.runs);
   // A single run is what its reader came for.
   if (!location.hash && list.runs.length === 1 && !list.num_unread && !list.studies.length && !state.went) { state.went = true; location.replace(`${location.pathname}${location.search}#run/${list.runs[0].key}`); }
 }
@@ -141,7 +132,7 @@ byId("help-button").addEventListener("click", () => byId("help").showModal());
 window.addEventListener("hashchange", route);
 document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
 let wide = window.innerWidth;
-window.addEventListener("resize", () => { if (window.innerWidth !== wide) { wide = window.innerWidth; if (state.page) state.page.show(state.page instanceof Overview ? state.list : state.page.data); } });
+window.addEventListener("resize", () => { if (window.innerWidth !== wide) { wide = window.innerWidth; if (state.page) state.page.show(state.page instanceof Overview ? state.list : undefined); } });
 if (window.innerWidth <= 900) byId("nav-details").open = false;
 route();
 follow();

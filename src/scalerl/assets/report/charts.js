@@ -1,5 +1,5 @@
 "use strict";
-// Charts as inline SVG: a frame with axes, and what is drawn into it.
+// Charts as inline SVG: a frame with axes, and what is drawn into it. Nothing is computed here but places on the screen.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -96,16 +96,6 @@ class Chart {
     else if (kind === 1) this.inside.append(node("rect", { x: cx - r * .9, y: cy - r * .9, width: r * 1.8, height: r * 1.8, ...attributes, r: undefined }));
     else this.inside.append(node("path", { d: `M${cx} ${cy - r * 1.25}L${cx + r * 1.2} ${cy + r * .9}L${cx - r * 1.2} ${cy + r * .9}Z`, ...attributes, r: undefined }));
   }
-  // A fitted curve between two computes: one of its bands; its line, solid within what was fitted and dashed elsewhere.
-  bandOf(line, [low, high], from, to, attributes) {
-    this.band(onGrid(line, from, to).map((c) => [c, between(line.compute, low, c), between(line.compute, high, c)]), attributes);
-  }
-  lineOf(line, from, to, attributes) {
-    const part = (begin, end, more) => { if (end > begin) this.line(onGrid(line, begin, end).map((c) => [c, between(line.compute, line.reward, c)]), { "stroke-width": 2.2, ...attributes, ...more }); };
-    part(from, Math.min(line.first, to), { "stroke-dasharray": "5 5", opacity: .7 });
-    part(Math.max(line.first, from), Math.min(line.last, to), {});
-    part(Math.max(line.last, from), to, { "stroke-dasharray": "6 5", class: "forecast-line" });
-  }
   // Names at the right end, moved apart where they would cover each other.
   labels(items) {
     const step = 15, sorted = items.map((item) => ({ ...item, at: this.y(item.y) })).sort((a, b) => a.at - b.at);
@@ -158,63 +148,53 @@ function sized(host, phone, wide) {
   return { width, height: width < 520 ? phone : wide, isPhone: width < 520 };
 }
 
-// Lines over the steps in one frame: `sets` have a label, steps, values and a colour.
-function drawLines(host, sets, label, { limit = null, text = computeText, counted = "step" } = {}) {
-  const { width } = sized(host, 170, 170);
-  sets = sets.map((set) => ({ ...set, points: set.steps.map((x, at) => [x, set.values[at]]).filter(([x, y]) => isNumber(x) && isNumber(y)) })).filter((set) => set.points.length);
-  if (!sets.length) return host.replaceChildren(element("p", { className: "sub" }, "No number yet."));
-  const xs = sets.flatMap((set) => set.points.map(([x]) => x)), ys = sets.flatMap((set) => set.points.map(([, y]) => y));
-  const top = Math.max(...ys), [low, high] = [Math.min(0, ...ys), Math.max(top, isNumber(limit) && top > 0.4 * limit ? limit * 1.1 : 0)];
-  const [from, to] = span(xs);
-  const chart = new Chart({ width, height: 176, xRange: [from, to > from ? to : from + 1], yRange: [low, high + 0.08 * (high - low) || 1], xLog: false, xLabel: `${counted}s`, left: 44, yText: (value) => text(value), label });
-  if (isNumber(limit) && limit < chart.yRange[1]) chart.line([[from, limit], [to, limit]], { class: "limit", "stroke-width": 1.3 });
-  for (const set of sets) chart.line(set.points, { stroke: own(set.colour), "stroke-width": 1.7 });
-  host.replaceChildren(chart.svg);
-  withTip(host, chart, (x) => [element("div", {}, `${counted} ${computeText(x, 4)}`), ...sets.slice(0, 12).map((set) => tipRow(set.colour, shorten(set.label, 26), text(set.points.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a))[1])))]);
-}
-
 // Buttons of which one is pressed; they stay the same while their texts do, so that focus stays where it is.
 function choices(host, options, chosen, pick) {
   if (host.textContent !== options.map(([, text]) => text).join("")) host.replaceChildren(...options.map(([, text]) => element("button", { type: "button" }, text)));
   options.forEach(([value], i) => { host.children[i].onclick = () => pick(value); host.children[i].setAttribute("aria-pressed", String(value === chosen)); });
 }
 
-const durationText = (s) => (s < 1 ? `${Number((1000 * s).toPrecision(2))} ms` : s < 90 ? `${Number(s.toPrecision(2))} s` : s < 5400 ? `${Math.round(s / 60)} min` : s < 172800 ? `${(s / 3600).toFixed(1)} h` : `${(s / 86400).toFixed(1)} days`);
+// Numbers on axes and under the pointer ------------------------------------------------------------------------------
 
-// A bar in parts, and the same as words.
-function stackOf(title, parts) {
-  const total = parts.reduce((sum, part) => sum + part.seconds, 0);
-  return !parts.length ? [] : [
-    element("h3", {}, title),
-    element("div", { className: "stack bars", "aria-hidden": "true" }, ...parts.map((part, i) => element("i", { style: `width:${100 * part.seconds / total}%;background:${own(i)}` }))),
-    element("ul", { className: "key" }, ...parts.map((part, i) => element("li", {}, element("span", { className: "dot", style: `--own:${own(i)}` }), `${part.label} ${Math.round(100 * part.seconds / total)}% (${durationText(part.seconds)})`))),
-  ];
+const RAISED = { "-": "\u207b", 0: "\u2070", 1: "\u00b9", 2: "\u00b2", 3: "\u00b3", 4: "\u2074", 5: "\u2075", 6: "\u2076", 7: "\u2077", 8: "\u2078", 9: "\u2079" };
+
+function computeText(value, digits = 3) {
+  if (value === 0) return "0";
+  if (value === null || !isFinite(value)) return "\u2013";
+  const plain = (number) => String(Number(number.toPrecision(digits)));
+  if (value >= 1e-3 && value < 1e3) return plain(value);
+  if (value >= 1e3 && value < 1e6) return plain(value / 1e3) + "k";
+  if (value >= 1e6 && value < 1e9) return plain(value / 1e6) + "M";
+  const [front, power] = value.toExponential(digits - 1).split("e"), times = Number(front) === 1 ? "" : `${Number(front)}\u00d7`;
+  return `${times}10${[...String(Number(power))].map((c) => RAISED[c]).join("")}`;
 }
 
-// What runs show besides their curves: alarms, pass@k and, of a single run, where the time goes.
-function drawRuns(host, runs, unit = "") {
-  const $ = (id) => host.querySelector(`#${id}`), several = runs.length > 1;
-  const when = (alarm) => alarm.ended !== null ? `from step ${alarm.began} to step ${alarm.ended}` : isNumber(alarm.began) ? `since step ${alarm.began}` : isNumber(alarm.began_compute) ? `since ${computeText(alarm.began_compute)} ${unit}` : "throughout the run";
-  const row = (run, alarm) => { const made = element("li", { className: alarm.ended === null ? "active" : "past" }, element("b", {}, alarm.title), ` ${several ? `of ${run.name} ` : ""}${when(alarm)}`, element("small", {}, `${alarm.text}.`)); made.dataset.kind = alarm.kind; return made; };
-  const alarms = runs.flatMap((run) => run.alarms.map((alarm) => row(run, alarm)));
-  $("alarms-section").hidden = !alarms.length;
-  $("alarms").replaceChildren(...alarms);
-  const { step, total, throughput } = runs.length === 1 ? runs[0].times : { step: [], total: [], throughput: null };
-  $("time-section").hidden = !(throughput || step.length || total.length);
-  const figure = element("figure", {}), pace = throughput ? [element("div", {}, element("h3", {}, `Tokens per second: ${computeText(throughput.last)} now`), figure)] : [];
-  $("time").replaceChildren(...pace, element("div", {}, ...stackOf("One step, over the last steps", step), ...stackOf("The whole run", total)));
-  if (throughput) drawLines(figure, [{ label: "tokens per second", steps: throughput.step, values: throughput.values, colour: 0 }], "Tokens per second over the steps");
-  const passes = runs.flatMap((run) => run.passes.map((each) => ({ ...each, run: run.name })));
-  $("passes-section").hidden = !passes.length;
-  drawPasses($("passes"), passes, (each) => (several ? `${each.run}, ${each.set}` : each.set));
+// Three decimals, or as many fewer as there are digits: 0.612, 64.2, 1234.
+function rewardText(value, digits = null) {
+  if (value === null || value === undefined || !isFinite(value)) return "\u2013";
+  const usual = 3 - Math.max(0, Math.ceil(Math.log10(Math.abs(value) || 1)));
+  return value.toFixed(digits === null ? Math.max(0, usual) : digits).replace("-", "\u2212");
 }
 
-// pass@k over the steps: a frame for each evaluation set.
-function drawPasses(host, passes, nameOf = (each) => each.set) {
-  host.replaceChildren(...passes.map((each) => element("figure", {}, element("h3", {}, nameOf(each)), element("div", {}))));
-  passes.forEach((each, i) => {
-    const sets = Object.entries(each.pass).map(([k, values], colour) => ({ label: `pass@${k}`, steps: each.step, values, colour }));
-    drawLines(host.children[i].lastChild, sets, `pass@k on ${nameOf(each)}`, { text: (value) => rewardText(value, 2) });
-    host.children[i].append(element("ul", { className: "key" }, ...sets.map((set) => element("li", {}, element("span", { className: "dot", style: `--own:${own(set.colour)}` }), `${set.label}: ${rewardText(set.values[set.values.length - 1])}`))));
-  });
+function niceTicks(low, high, most) {
+  const raw = (high - low) / most, power = Math.pow(10, Math.floor(Math.log10(raw)));
+  const step = [1, 2, 2.5, 5, 10].map((n) => n * power).find((n) => n >= raw);
+  const ticks = [];
+  for (let at = Math.ceil(low / step) * step; at <= high + 1e-9 * step; at += step) ticks.push(Number(at.toPrecision(12)));
+  return ticks;
+}
+
+// Round numbers on a logarithmic axis that stand apart by a share 1 / most of it.
+function logTicks(low, high, most) {
+  const apart = Math.log(high / low) / most;
+  for (const digits of [[1, 1.5, 2, 3, 4, 5, 6, 8], [1, 2, 3, 5], [1, 2, 5], [1, 3], [1]]) {
+    const ticks = [];
+    for (let decade = Math.floor(Math.log10(low)); decade <= Math.ceil(Math.log10(high)); decade++)
+      for (const digit of digits) ticks.push(digit * Math.pow(10, decade));
+    const inside = ticks.filter((tick) => tick >= low * 0.999 && tick <= high * 1.001);
+    if (inside.length < 2) return [low, high];
+    if (inside.every((tick, i) => !i || Math.log(tick / inside[i - 1]) >= apart)) return inside;
+    if (digits.length === 1) return inside.filter((_, i) => i % Math.ceil(inside.length / most) === 0);
+  }
+  return [low, high];
 }

@@ -4,9 +4,9 @@ All routes but the assets require a token, on this machine too, where other user
 
 /                         the page                     /assets/NAME         its scripts and styles, from a fixed table
 /api/events               server-sent events: which versions have changed
-/api/runs                 the list                     /api/runs/KEY        one run
-/api/runs/KEY/samples     a page of its samples        /api/runs/KEY/columns?names=...   columns over its steps
-/api/studies/KEY          one study
+/api/runs                 the list and the overview    /api/runs/KEY        the document of one run
+/api/runs/KEY/samples     a page of its samples        /api/runs/KEY/columns?names=...   charts of columns
+/api/studies/KEY          the document of one study
 """
 
 import hmac
@@ -56,8 +56,7 @@ def read_assets() -> dict[str, tuple[bytes, str]]:
     """Return the content and type of the page and its files, by path; the drawing code is the report's own."""
     folder = files("scalerl") / "assets"
     page = (folder / "board" / "board.html").read_bytes()
-    for name in ("report", "words"):
-        page = page.replace(f"<!-- {name} -->".encode(), (folder / "report" / f"{name}.html").read_bytes())
+    page = page.replace(b"<!-- words -->", (folder / "report" / "words.html").read_bytes())
     found = [file for place in ("report", "board") for file in (folder / place).iterdir()]
     kinds = {file: _TYPES.get(file.name.rsplit(".", 1)[-1]) for file in found}
     assets = {f"/assets/{file.name}": (file.read_bytes(), kind) for file, kind in kinds.items() if kind is not None}
@@ -136,12 +135,15 @@ def _answer(board: Board, path: str, given: Mapping[str, str]) -> Any:
         case ["", "api", "runs" | "studies", key]:
             return board.detail(key)
         case ["", "api", "runs", key, "columns"]:
-            return board.columns(key, given.get("names", "")[:_MAX_NAMES].split("\n")[:_MOST_NAMES])
+            names = given.get("names", "")[:_MAX_NAMES].split("\n")[:_MOST_NAMES]
+            keys = [key, *given.get("others", "").split(",")[:_MOST_NAMES]]
+            return board.columns(keys, names, min((_integer(given.get("smooth")) or 0) / 100, 0.99))
         case ["", "api", "runs", key, "samples"]:
             query = Query(
                 text=given.get("q", "")[:_MAX_QUERY],
                 problem=given.get("problem"),
                 verdict=given.get("verdict", ""),
+                turns=_integer(given.get("turns")),
                 before=_integer(given.get("before")),
                 num=min(max(_integer(given.get("num")) or PAGE, 1), MAX_PAGE),
             )

@@ -1,7 +1,7 @@
-"""The board: looks at the named paths again and again, has workers read and fit what has changed, keeps their answers.
+"""The board: looks at the named paths again and again, has workers make a document of what has changed, keeps them.
 
 watcher thread:   discover -> collect finished jobs, raise versions -> ask for what has changed
-server threads:   listing(), detail(), samples() under the lock; listeners tell the event streams of changes
+server threads:   listing(), detail(), samples() under the lock; event streams wait for changes
 """
 
 import json
@@ -9,20 +9,24 @@ import math
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from scalerl.errors import WorkerDied
+from scalerl.logs.names import without_seed
 from scalerl.report import samples
-from scalerl.report.board.looks import Look, conclude, files_of, look_at, make_look, shown, unreadable
-from scalerl.report.files import Root, read_object
-from scalerl.report.json import plain
+from scalerl.report.board.look import Look, files_of, look, unreadable
+from scalerl.report.document import Json, grid, plain, say, section, to_json
+from scalerl.report.figures import short_names
+from scalerl.report.inside import Root, read_object
+from scalerl.report.metrics import CHARTS
+from scalerl.report.places import Source, discover
 from scalerl.report.runs import settings_that_differ
-from scalerl.report.sources import Source, discover
 from scalerl.report.workers import Workers, num_cores
 from scalerl.store import SAMPLES, STATUS, current_status
 
@@ -33,49 +37,35 @@ DISCOVER_EVERY_S = 1.0
 WANTED_S = 30.0
 WORKER_BYTES = 2 << 30
 """Memory of a worker: it reads files that anyone may have written."""
-LOOK_S = {"run": 600.0, "log": 90.0, "study": 600.0}
+LOOK_S = {"run": 600.0, "log": 90.0, "study": 600.0, "all": 600.0}
 """Time for a look, after which its worker is ended: a log's own reader has a limit of 60 s."""
 SLOW_S = 5.0
 """What took longer is looked at again only while another worker stays free for the rest."""
 MOST_WORKERS = 4
-# After a look or its fits, a source is left alone for so many times their CPU time, and at most so many seconds.
-PAUSES = {"run": (2.0, 20.0), "log": (10.0, 30.0), "study": (4.0, 60.0)}
-
-
-@dataclass(slots=True)
-class Job:
-    """What a worker does for an item again and again."""
-
-    future: Future[Any] | None = None
-    asked_at: float = 0.0
-    next_at: float = 0.0
-    done_for: Any = None
-    """What it was asked for last: it is asked again for something else."""
-    value: Any = None
-    took_s: float = 0.0
+MOST_TOGETHER = 12
+"""Runs and logs that are compared with each other in the overview."""
+# After a look a source is left alone for so many times its CPU time, and at most so many seconds.
+PAUSES = {"run": (2.0, 20.0), "log": (10.0, 30.0), "study": (4.0, 60.0), "all": (8.0, 60.0)}
 
 
 @dataclass(slots=True)
 class Item:
-    """A run, a log or a study, with what its files say, and what is concluded from that."""
+    """Something that is followed, with what there is to show of it."""
 
     source: Source
-    reading: Job = field(default_factory=Job)
-    """Makes a Look: nothing is shown of an item until then."""
-    fitting: Job = field(default_factory=Job)
+    look: Look | None = None
+    """None until it has been looked at."""
+    future: Future[Any] | None = None
+    asked_at: float = 0.0
+    next_at: float = 0.0
+    done_for: Any = None
+    """What it was looked at for last: it is again when that has changed."""
+    took_s: float = 0.0
     version: int = 0
     status: Any = None
     """What its status.json says now: a run's process can be killed without a word in its files."""
     wanted_until: float = 0.0
-    """Time until which a page is showing this run, so that its history is computed."""
-
-    @property
-    def look(self) -> Look | None:
-        return self.reading.value
-
-    @property
-    def jobs(self) -> tuple[Job, Job]:
-        return self.reading, self.fitting
+    """Time until which a page is showing it, so that its history is made."""
 
 
 def _timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
@@ -98,7 +88,7 @@ class Board:
         """Set when a worker has finished: the next look need not wait."""
         self._end_compute = end_compute
         self._items: dict[str, Item] = {}
-        self._notes: list[str] = []
+        self._notes: list[Any] = []
         self._next_discovery = 0.0
         self._num_workers = min(max(num_cores() - 1, 2), MOST_WORKERS)
         self._workers = Workers(self._num_workers, retry_here=False, most_bytes=WORKER_BYTES)
@@ -110,71 +100,59 @@ class Board:
     # Looking
 
     def look(self) -> None:
-        """Collect what workers have found, and ask for a look at what has changed since."""
+        """Collect what workers have made, and ask for a look at what has changed since."""
         now, before = time.monotonic(), self.version
         with self.lock:
             if now >= self._next_discovery:
                 self._next_discovery = now + DISCOVER_EVERY_S
                 self._discover()
             for item in self._items.values():
-                for job in item.jobs:
-                    if job.future is not None and job.future.done():
-                        self._collect(item, job, now)
-            items = sorted(self._items.values(), key=lambda item: (item.wanted_until < now, item.reading.asked_at))
+                if item.future is not None and item.future.done():
+                    self._collect(item, now)
+            items = sorted(self._items.values(), key=lambda item: (item.wanted_until < now, item.asked_at))
         for item in items:
-            is_slow = item.reading.took_s > SLOW_S
-            if item.reading.future is None and now >= item.reading.next_at and self._num_free() > is_slow:
-                item.reading.next_at = now + (LOOK_EVERY_S if now < item.wanted_until else OTHERS_EVERY_S)
-                files = files_of(item.source), str(item.status), item.source
-                self._ask(
-                    item.reading, now, files, look_at, item.source, self._end_compute, most_s=LOOK_S[item.source.kind]
-                )
-            # One worker is left to show what is new.
-            if item.look is not None and item.look.key and now >= item.fitting.next_at and self._num_free() > 1:
-                wanted = item.look.key, now < item.wanted_until and item.source.kind != "study"
-                known = (item.fitting.value or {"known": {}})["known"]
-                concluded = partial(conclude, with_history=wanted[1])
-                # A history that is there does no harm where none is asked for.
-                if item.fitting.future is None and item.fitting.done_for not in (wanted, (item.look.key, True)):
-                    self._ask(item.fitting, now, wanted, concluded, item.source, self._end_compute, known)
+            is_slow = item.took_s > SLOW_S or item.source.kind == "all"
+            if item.future is None and now >= item.next_at and self._num_free() > is_slow:
+                self._ask(item, now)
         if self.version != before:
             with self._changed:
                 self._changed.notify_all()
 
     def _num_free(self) -> int:
-        return self._num_workers - sum(job.future is not None for item in self._items.values() for job in item.jobs)
+        return self._num_workers - sum(item.future is not None for item in self._items.values())
 
-    def _ask(
-        self,
-        job: Job,
-        now: float,
-        wanted: Any,
-        function: Callable[..., Any],
-        *arguments: Any,
-        most_s: float = math.inf,
-    ) -> None:
-        """Have a worker do a job, unless it was done for the same thing."""
-        if job.done_for != wanted:
-            job.done_for, job.asked_at = wanted, now
-            job.future = self._workers.submit(_timed, function, *arguments, most_s=most_s)
-            job.future.add_done_callback(lambda _: self.woken.set())
+    def _ask(self, item: Item, now: float) -> None:
+        """Have a worker look at an item, unless nothing has changed."""
+        source, is_wanted = item.source, now < item.wanted_until
+        item.next_at = now + (LOOK_EVERY_S if is_wanted else OTHERS_EVERY_S)
+        with_history = is_wanted and source.kind in ("run", "log")
+        wanted = files_of(source), str(item.status), source
+        # A history that is there does no harm where none is asked for.
+        if item.done_for in ((wanted, with_history), (wanted, True)):
+            return
+        item.done_for, item.asked_at = (wanted, with_history), now
+        called = partial(look, with_history=with_history)
+        item.future = self._workers.submit(_timed, called, source, self._end_compute, most_s=LOOK_S[source.kind])
+        item.future.add_done_callback(lambda _: self.woken.set())
 
-    def _collect(self, item: Item, job: Job, now: float) -> None:
-        assert job.future is not None
+    def _collect(self, item: Item, now: float) -> None:
+        assert item.future is not None
         try:
-            job.value, cpu_s = job.future.result()
+            item.look, cpu_s = item.future.result()
         except (WorkerDied, OSError, EOFError) as error:
             reason = str(error) if isinstance(error, WorkerDied) else "ended"
-            job.value = unreadable(item.source, f"its reader {reason}") if job is item.reading else None
-            cpu_s = math.inf
+            item.look, cpu_s = unreadable(item.source, f"its reader {reason}"), math.inf
         times, most = PAUSES[item.source.kind]
-        job.took_s = now - job.asked_at
-        job.future, job.next_at = None, now + min(times * cpu_s, most)
+        item.took_s = now - item.asked_at
+        item.future, item.next_at = None, now + min(times * cpu_s, most)
         self.version += 1
         item.version = self.version
 
     def _discover(self) -> None:
         sources, notes = discover(self.roots)
+        single = tuple(source for source in sources if source.kind != "study" and self._counts(source))
+        if 1 < len(single) <= MOST_TOGETHER:
+            sources.append(Source(path=Path("all"), root=Root(), kind="all", name="all", members=single))
         before = {key: item.source for key, item in self._items.items()}, self._notes
         # In the order of discovery, which is the order of the list on the page.
         known, self._items, self._notes = self._items, {}, notes
@@ -182,7 +160,6 @@ class Board:
             item = known.get(source.key)
             if item is None or item.source.kind != source.kind:
                 item = Item(source)
-                item.reading.value = make_look(source, []) if source.kind == "study" else None
             if item.source != source:
                 item.source, item.version = source, self.version + 1
             if source.kind == "run":
@@ -190,6 +167,12 @@ class Board:
             self._items[source.key] = item
         if before != ({key: item.source for key, item in self._items.items()}, notes):
             self.version += 1
+
+    def _counts(self, source: Source) -> bool:
+        """Whether a source is compared with the others: it is no run of a study, and makes a curve or was named."""
+        item = self._items.get(source.key)
+        seen = None if item is None else item.look
+        return source.study is None and (not source.quiet or (seen is not None and not seen.is_empty))
 
     # What the page asks for
 
@@ -199,7 +182,7 @@ class Board:
             if item.look is not None and not (item.source.quiet and item.look.is_empty):
                 yield item, item.look
 
-    def versions(self, after: int = 0, wait_s: float = 0.0) -> dict[str, Any]:
+    def versions(self, after: int = 0, wait_s: float = 0.0) -> Json:
         """Return the version of everything, as soon as it is another than `after` or the time is over."""
         with self._changed:
             self._changed.wait_for(lambda: self.version != after, wait_s)
@@ -207,48 +190,91 @@ class Board:
             return {"epoch": self.epoch, "version": self.version, "items": items}
 
     def listing(self) -> bytes:
-        """Return a row for each run and log, what is watched, and the settings that differ."""
+        """Return the list of runs, and the overview: a document on everything that is followed."""
         with self.lock:
             return self._cached("", self.version, self._listing_json)
 
-    def _listing_json(self) -> dict[str, Any]:
-        rows = [
-            (item.source.kind, shown(look, item.fitting.value)[0] | {"version": item.version})
-            for item, look in self._shown()
-        ]
-        recipes = {item.source.key: look.settings for item, look in self._shown() if look.settings}
+    def _listing_json(self) -> Json:
+        shown = list(self._shown())
+        rows = [{**look.row, "version": item.version} for item, look in shown if item.source.kind in ("run", "log")]
+        together = next((look.sections for item, look in shown if item.source.kind == "all"), [])
+        num_unread = sum(item.look is None for item in self._items.values() if item.source.kind != "all")
         return {
             "epoch": self.epoch,
             "version": self.version,
-            "time": time.time(),
-            "paths": [str(root.path) for root in self.roots],
-            "notes": self._notes,
-            "runs": [row for kind, row in rows if kind != "study"],
-            "num_unread": sum(item.look is None for item in self._items.values()),
-            "studies": [row for kind, row in rows if kind == "study"],
-            "settings": {"runs": list(recipes), "rows": plain(settings_that_differ(list(recipes.values())))},
+            "runs": [{key: value for key, value in row.items() if key != "drawn"} for row in rows],
+            "studies": [look.row for item, look in shown if item.source.kind == "study"],
+            "num_unread": num_unread,
+            "sections": [*self._overview(rows, [look for _, look in shown]), *together],
         }
 
+    def _overview(self, rows: list[Json], looks: Sequence[Look]) -> list[Json]:
+        """Return everything side by side: runs of one recipe in one colour, and what differs between them."""
+        groups = [f"{row['study']}/{row['arm']}" if row["study"] else without_seed(row["name"]) for row in rows]
+        colours = [list(dict.fromkeys(groups)).index(group) for group in groups]
+        names = short_names([row["name"] for row in rows])[1]
+        order = sorted(range(len(rows)), key=lambda at: (colours[at], at))
+        cells = [
+            (names[at], f"{rows[at]['status']}", rows[at]["step"], rows[at]["reward"], rows[at]["end"],
+             rows[at]["ceiling"], str(rows[at]["num_alarms"] or ""), rows[at]["state"], rows[at]["do"])
+            for at in order
+        ]  # fmt: skip
+        heads = ("run", "status", "step", "reward", "at the end", "ceiling", "alarms", "state", "what to do")
+        links = tuple(f"#run/{rows[at]['key']}" for at in order)
+        table = grid("overview", heads, cells, left=2, right=2, links=links, colours=tuple(colours[at] for at in order))
+        recipes = {look.row["name"]: look.settings for look in looks if look.settings}
+        text = lambda value: "-" if value is None else value if isinstance(value, str) else json.dumps(value)  # noqa: E731
+        differing = [(key, *map(text, plain(values)))
+                     for key, values in settings_that_differ(list(recipes.values())).items()]  # fmt: skip
+        settings = grid("differing", ("setting", *recipes), differing, left=1 + len(recipes))
+        paths = tuple(str(root.path) for root in self.roots)
+        watched = say("watched", num=len(rows), paths=paths)
+        made = [section("overview", "Everything watched", *self._notes, watched, table),
+                section("differing", "Settings that differ between the runs", settings)]  # fmt: skip
+        overview = to_json([each for each in made if each is not None])
+        # Runs that count compute in different units cannot share an axis: the commonest unit is drawn.
+        units = Counter(row["unit"] for row in rows if row["drawn"] is not None)
+        if units:
+            unit = units.most_common(1)[0][0]
+            drawn = [{**row["drawn"], "name": name, "colour": colour}
+                     for row, name, colour in zip(rows, names, colours, strict=True)
+                     if row["drawn"] is not None and row["unit"] == unit]  # fmt: skip
+            marks = {"at": None, "note": None, "level": "why"}
+            chart = {"type": "curves", "key": "together", "drawn": drawn, "x_label": unit, "y_label": "reward", **marks}
+            overview[0]["blocks"].append(chart)
+        return overview
+
     def detail(self, key: str) -> bytes | None:
-        """Return what the page of a run or a study shows; None if there is no such thing."""
+        """Return the document of a run or a study; None if there is no such thing."""
         with self.lock:
             item = self._items.get(key)
-            look = None if item is None else item.look
-            if item is None or look is None:
+            seen = None if item is None else item.look
+            if item is None or seen is None:
                 return None
             item.wanted_until = time.monotonic() + WANTED_S
-            fits, version = item.fitting.value, {"version": item.version}
-            return self._cached(key, item.version, lambda: shown(look, fits)[1] | version)
+            row = {name: value for name, value in seen.row.items() if name != "drawn"}
+            others = sorted(name for name in seen.columns if name not in (*CHARTS, "step", "attempt"))
+            content = {**row, "sections": seen.sections, "columns": others, "num_samples": seen.num_samples,
+                       "settings": seen.settings, "version": item.version}  # fmt: skip
+            return self._cached(key, item.version, lambda: content)
 
-    def columns(self, key: str, names: Sequence[str]) -> dict[str, Any] | None:
-        """Return some columns of a run over its steps, as far as they were logged; None if there is no such run."""
+    def columns(self, keys: Sequence[str], names: Sequence[str], smooth: float = 0.0) -> list[Json] | None:
+        """Return charts of columns of some runs over their steps; None if there is no such run."""
         with self.lock:
-            item = self._items.get(key)
-            columns = {} if item is None or item.look is None else item.look.columns
-        shown = {name: columns[name] for name in names if name in columns}
-        return None if item is None else {"step": columns.get("step", []), "columns": shown}
+            found = {key: self._items[key].look for key in keys if key in self._items}
+        charts = []
+        for name in names:
+            lines = [
+                (seen.row["name"], place, seen.columns.get("step", []), smoothed(seen.columns[name], smooth))
+                for place, seen in enumerate(found.values())
+                if seen is not None and name in seen.columns
+            ]
+            if lines:
+                charts.append({"type": "lines", "key": name, "title": CHARTS.get(name, name), "lines": lines,
+                               "limit": None, "counted": "step", "level": "why"})  # fmt: skip
+        return charts if found else None
 
-    def _cached(self, key: str, version: int, make: Callable[[], dict[str, Any]]) -> bytes:
+    def _cached(self, key: str, version: int, make: Callable[[], Json]) -> bytes:
         known = self._cache.get(key)
         if known is not None and known[0] == version:
             return known[1]
@@ -256,7 +282,7 @@ class Board:
         self._cache[key] = (version, content)
         return content
 
-    def samples(self, key: str, query: samples.Query, number: int | None = None) -> dict[str, Any] | None:
+    def samples(self, key: str, query: samples.Query, number: int | None = None) -> Json | None:
         """Return a page of samples, or one sample; None if there is no such run or sample."""
         with self.lock:
             item = self._items.get(key)
@@ -264,3 +290,13 @@ class Board:
             return None
         path, root = item.source.path / SAMPLES, item.source.root
         return samples.search(path, root, query) if number is None else samples.one_sample(path, root, number)
+
+
+def smoothed(values: Sequence[float | None], weight: float) -> list[float | None]:
+    """Return a running mean that forgets; weight 0 leaves values as they are."""
+    total, norm, means = 0.0, 0.0, list[float | None]()
+    for value in values:
+        if value is not None:
+            total, norm = weight * total + (1 - weight) * value, weight * norm + (1 - weight)
+        means.append(None if value is None or not norm else total / norm)
+    return means

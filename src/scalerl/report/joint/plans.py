@@ -7,27 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.text import Text
 
-from scalerl.curves import Fit, Value, Verdict
+from scalerl.curves import Answer, Fit, Value
 from scalerl.errors import InputError
 from scalerl.joint.allocate import Allocation, allocate
-from scalerl.joint.plan import Candidate, Planned
+from scalerl.joint.plan import Candidate, Planned, Reason
 from scalerl.joint.pool import pool
 from scalerl.logs.frame import listed
-from scalerl.report.figures import figure_data
+from scalerl.report.document import Level, Say, Section, grid, plain, say, section
 from scalerl.report.joint.transfers import parse_size
-from scalerl.report.json import plain
-from scalerl.report.numbers import compute_text, interval_text, probability_text, short_compute_text
+from scalerl.report.numbers import compute_text, decimals, interval_text, probability_text, short_compute_text
 from scalerl.report.picture import draw
-from scalerl.report.results import Analysis, CurveResult, check_one_axis, fits_of
-from scalerl.report.tables import Table
+from scalerl.report.results import CurveResult, FitOptions, Result, check_one_axis, fits_of
 
 NUM_COMPUTES = 5
 FIRST = 1 / 16
 """Share of the target at which the first allocation is given, if the arms were measured there."""
-STYLES = {"continue": "green", "stop": "yellow", "done": "dim"}
-TOLERANCE = 1.01  # times the target that an arm may have spent: the last evaluation often lies a little beyond
+TOLERANCE = 1.01
+"""Times the target that an arm may have spent: the last evaluation often lies a little beyond."""
 
 
 def make_candidates(curves: Sequence[CurveResult], target: float) -> list[Candidate]:
@@ -35,8 +32,6 @@ def make_candidates(curves: Sequence[CurveResult], target: float) -> list[Candid
     check_one_axis([curve.series for curve in curves], "arms must be on one axis of compute to be planned")
     if len(curves) < 2:
         raise InputError(f"only one arm ({curves[0].name}) was found and two or more are needed to plan")
-    if faulty := next((curve for curve in curves if curve.series.problem), None):
-        raise InputError(f"what {faulty.name} has spent is not known: {faulty.series.problem}")
     spent = {curve.name: float(curve.series.compute.max(initial=0.0)) for curve in curves}
     for name, amount in spent.items():
         if amount > TOLERANCE * target:
@@ -48,74 +43,73 @@ def make_candidates(curves: Sequence[CurveResult], target: float) -> list[Candid
         Candidate(
             name=curve.name,
             spent=spent[curve.name],
-            fit=fits.get(curve.name),
-            can_continue=curve.verdict != Verdict.FALLEN,
-            num_runs=fits[curve.name].num_runs if curve.name in fits else 1,
+            fit=fits[curve.name],
+            num_runs=fits[curve.name].num_runs,
         )
         for curve in curves
     ]
 
 
-# In words
-
-
-def plan_messages(planned: Planned) -> list[str]:
-    """Return the plan as sentences; the first states the decision."""
-    going = [arm for arm in planned.arms if arm.action == "continue"]
-    stopped = [arm.name for arm in planned.arms if arm.action == "stop"]
-    lines = [_answer(planned)]
-    if going:
-        words = ", ".join(f"{arm.name} to {compute_text(arm.until or 0.0)}" for arm in going)
-        lines.append(f"Continue {words}: {compute_text(planned.cost)} of compute in all.")
-        best = max(going, key=lambda arm: arm.rate)
-        if math.isfinite(best.value) and planned.kind != "decided":
-            lines.append(f"One more stage is worth most on {best.name}: {best.value:.2g} of reward is expected of it.")
-    if stopped:
-        lines.append(
-            f"Stop {', '.join(stopped)}: {'it is' if len(stopped) == 1 else 'they are'} not worth more compute."
-        )
-    return lines
-
-
-def _answer(planned: Planned) -> str:
-    target = compute_text(planned.target)
-    if planned.favourite is None or planned.regret is None:
-        return "No arm has a curve yet: continue all of them."
-    arm = planned.arm(planned.favourite)
-    lost, most = f"{max(planned.regret.value, 0.001):.2g}", f"{max(planned.regret.high, 0.001):.2g}"
-    amount = "less than 0.001" if lost == most == "0.001" else f"{lost}, up to {most} within its 90% interval,"
-    loss = f"taking it now is expected to lose {amount} of reward"
-    odds = f"with probability {probability_text(arm.p_best)}"
-    if planned.kind == "decided":
-        return f"Take {arm.name}: best at {target} {odds}, and {loss}."
-    if planned.kind == "not_separable":
-        return f"Not separable at {target}: {arm.name} leads {odds}, and {loss}."
-    return f"{arm.name} leads at {target} {odds}; {loss}."
-
-
-def plan_table(planned: Planned, candidates: Sequence[Candidate]) -> Any:
-    """Return the plan as a table for the terminal."""
-    fits = {arm.name: arm.fit for arm in candidates}
-    target = f"reward at {compute_text(planned.target)}"
-    heads = ("arm", "spent", "P(best)", target, "alone", "action", "until", "value")
+def plan_document(planned: Planned, candidates: Sequence[Candidate], curves: Sequence[CurveResult]) -> list[Section]:
+    """Return the plan: the decision first, then a line for each arm."""
+    fits, price = {arm.name: arm.fit for arm in candidates}, curves[0].price
+    heads = (
+        "arm",
+        "spent",
+        "P(best)",
+        f"reward at {compute_text(planned.target)}",
+        "alone",
+        "until",
+        "value",
+        "action",
+    )
     rows = [
         (
             arm.name,
             compute_text(arm.spent),
-            "-" if math.isnan(arm.p_best) else f"{arm.p_best:.2f}",
+            probability_text(arm.p_best),
             interval_text(arm.reward_at_target),
             interval_text(_alone(fits.get(arm.name), planned.target)),
-            Text(arm.action, style=STYLES[arm.action]),
             "" if arm.until is None else compute_text(arm.until),
             f"{arm.value:.4f}" if math.isfinite(arm.value) and arm.action == "continue" else "",
+            arm.action if arm.reason is None else f"{arm.action}: {arm.reason}",
         )
         for arm in planned.arms
     ]
-    return Table(heads=heads, rows=rows, left=("arm", "action")).rich(plan_messages(planned))
+    made = section("plan", "Plan", *plan_says(planned, curves[0], price), grid("plan", heads, rows, right=1))
+    return [] if made is None else [made]
+
+
+def plan_says(planned: Planned, first: CurveResult, price: float | None) -> list[Say]:
+    """Return the decision, what to continue, and what to stop and why."""
+    found = [_answer(planned, first)]
+    going = [arm for arm in planned.arms if arm.action == "continue"]
+    if going:
+        arms = tuple(f"{arm.name} to {compute_text(arm.until or 0.0)}" for arm in going)
+        money = None if price is None else price * planned.cost
+        found.append(say("plan_continue", arms=arms, cost=planned.cost, unit=first.unit, money=money))
+        best = max(going, key=lambda arm: arm.rate)
+        if math.isfinite(best.value) and planned.kind != "decided":
+            found.append(say("plan_worth_most", name=best.name, value=best.value))
+    for reason in Reason:
+        names = tuple(arm.name for arm in planned.arms if arm.action != "continue" and arm.reason == reason)
+        if names:
+            found.append(say(f"plan_{reason.name.lower()}", names=names))
+    return found
+
+
+def _answer(planned: Planned, first: CurveResult) -> Say:
+    if planned.answer is None or not planned.chosen:
+        return say("plan_no_curve_yet", Level.ANSWER)
+    arm = planned.arm(planned.chosen[0])
+    kinds = {Answer.TAKE: "plan_take", Answer.EITHER: "plan_either", Answer.OPEN: "plan_open"}
+    values = {"name": arm.name, "names": planned.chosen, "p_best": arm.p_best, "loss": arm.loss}
+    values |= {"at": planned.target, "unit": first.unit, "worth": planned.worth, "decimals": decimals(first.fit)}
+    return Say(kinds[planned.answer], values, Level.ANSWER)
 
 
 def _alone(curve: Fit | None, target: float) -> Value | None:
-    own = curve.unpooled or curve if curve is not None else None
+    own = curve.alone or curve if curve is not None else None
     if own is None or not own.has_intervals:
         return None
     low, high = own.curve_interval([target])
@@ -123,20 +117,18 @@ def _alone(curve: Fit | None, target: float) -> Value | None:
 
 
 def draw_plan(planned: Planned, candidates: Sequence[Candidate], curves: Sequence[CurveResult], path: Path) -> None:
-    """Draw the pooled curves of all arms up to the target; the legend has their probabilities and actions."""
+    """Draw the pooled curves of all arms; their names have the actions."""
     fits = {arm.name: arm.fit for arm in candidates}
-    pooled = tuple(replace(curve, fit=fits[curve.name] or curve.fit) for curve in curves)
-    analysis = Analysis(command="compare", curves=pooled, at=planned.target)
-    drawn = figure_data(analysis).curves
-    arms = [planned.arm(curve.result.name) for curve in drawn]
-    shown = tuple(
-        replace(curve, label=f"{curve.label} ({arm.action})", p_best=None if math.isnan(arm.p_best) else arm.p_best)
-        for curve, arm in zip(drawn, arms, strict=True)
+    named = {curve.name: f"{curve.name} ({planned.arm(curve.name).action})" for curve in curves}
+    pooled = tuple(
+        replace(curve, fit=fits[curve.name] or curve.fit, series=replace(curve.series, name=named[curve.name]))
+        for curve in curves
     )
-    draw(analysis, path, curves=shown, title=f"to the target {short_compute_text(planned.target)}")
+    result = Result(command="compare", curves=pooled, options=FitOptions())
+    draw(result, path, title=f"to the target {short_compute_text(planned.target)}")
 
 
-# What a step is spent on
+# What a step is spent on ----------------------------------------------------------------------------------------------
 
 
 def make_allocations(
@@ -159,7 +151,8 @@ def make_allocations(
     return allocate(arms, np.geomspace(min(first, target / 2), target, NUM_COMPUTES).tolist(), level)
 
 
-def allocation_table(found: Sequence[Allocation], names: Sequence[str]) -> Any:
+def allocation_document(found: Sequence[Allocation], names: Sequence[str]) -> list[Section]:
+    """Return the best settings at each compute, and whether they move with it."""
     rows = [
         (
             compute_text(row.compute),
@@ -172,22 +165,23 @@ def allocation_table(found: Sequence[Allocation], names: Sequence[str]) -> Any:
         for row in found
     ]
     heads = ("compute", *names, "best arm", "P(best)", "its reward", "more than the last arm has")
-    return Table(heads=heads, rows=rows).rich(allocation_messages(found, names))
+    table = grid("allocation", heads, rows, left=0)
+    made = section("allocation", "What to spend a step on", *allocation_says(found, names), table)
+    return [] if made is None else [made]
 
 
-def allocation_messages(found: Sequence[Allocation], names: Sequence[str]) -> list[str]:
+def allocation_says(found: Sequence[Allocation], names: Sequence[str]) -> list[Say]:
     """Return what can be said of each setting: whether its best value moves with compute."""
-    first, last = found[0], found[-1]
-    lines, at = [], compute_text(last.compute)
+    first, last, says = found[0], found[-1], []
     for name, early, late in zip(names, first.settings, last.settings, strict=True):
+        values = {"name": name, "at": last.compute, "early": early.value, "late": late.value}
         if early.high < late.low or late.high < early.low:
-            grows = "grows" if late.value > early.value else "falls"
-            lines.append(f"The best {name} {grows} with compute: {early.value:g} to {late.value:g}.")
+            says.append(Say("allocation_grows" if late.value > early.value else "allocation_falls", values))
         elif late.low == late.high:
-            lines.append(f"The best {name} is {late.value:g} at {at}.")
+            says.append(Say("allocation_known", values))
         else:
-            lines.append(f"The best {name} at {at} may be {late.low:g} to {late.high:g}: more seeds or values tell.")
-    return lines
+            says.append(Say("allocation_open", {**values, "low": late.low, "high": late.high}))
+    return says
 
 
 def allocation_json(found: Sequence[Allocation], names: Sequence[str]) -> dict[str, Any]:

@@ -1,30 +1,23 @@
 """Seal the forecasts of analysed curves, score sealed files against logs, and show how well they did."""
 
-import html
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from string import Template
 from typing import Any, Literal
-
-from rich.console import Group
-from rich.text import Text
 
 from scalerl import __version__
 from scalerl.curves import Value
-from scalerl.errors import InputError, StoreError, UsageError
+from scalerl.errors import InputError, UsageError
 from scalerl.joint.seal import LEVELS, SealScore, opened, score_sealed, seal, sealed_curve
 from scalerl.logs import Selection, Series, read
 from scalerl.logs.series import in_shares
-from scalerl.report.json import picked, plain
+from scalerl.report.document import Level, Say, Section, grid, picked, plain, say, section
 from scalerl.report.numbers import compute_text, error_text, interval_text, number_text
-from scalerl.report.page import asset
 from scalerl.report.results import CurveResult, FitOptions
-from scalerl.report.tables import Table
-from scalerl.store import write_json, write_text
+from scalerl.store import write_json
 
 Kind = Literal["scored", "nothing_new"]
 DEFAULT_AT = (2.0, 4.0)  # times the data
@@ -77,8 +70,9 @@ def write_seal(
     if not rows:
         raise InputError("no curve could be fitted, so there is no forecast to seal")
     date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    options = options if options.prior is None else replace(options, prior=Path(options.prior).name)
     given = json.loads(json.dumps({"selection": asdict(selection), "options": asdict(options)}))
-    content = seal(rows, version=__version__, date=date, logs=[str(Path(log).resolve()) for log in logs], **given)
+    content = seal(rows, version=__version__, date=date, logs=[Path(log).resolve().name for log in logs], **given)
     write_json(file, content)
 
 
@@ -94,7 +88,7 @@ def score_file(path: Path, logs: Sequence[str]) -> FileScore:
     except UnicodeDecodeError:
         raise InputError(f"{path} is not a sealed forecast: make one with scalerl forecast LOG --seal FILE") from None
     content = opened(text, str(path))
-    series = read(_matching_logs(content["logs"], logs), _selection(content["selection"]))
+    series = read(_matching_logs(content["logs"], logs, path.parent), _selection(content["selection"]))
     by_name = {data.name: data for data in series}
     if len(series) == len(content["curves"]) == 1:
         by_name = {content["curves"][0]["name"]: series[0]}  # a file may have been renamed since
@@ -105,19 +99,27 @@ def score_file(path: Path, logs: Sequence[str]) -> FileScore:
     return FileScore(path=path, date=str(content["date"]), curves=tuple(scores), missing=missing)
 
 
-def _matching_logs(sealed: Sequence[str], given: Sequence[str]) -> list[str]:
+def _matching_logs(sealed: Sequence[str], given: Sequence[str], folder: Path) -> list[str]:
     """Return the given logs whose names are those of the sealed ones; all of them unless each name occurs once.
 
-    Logs are often moved after a forecast was sealed. A folder of sealed files is scored against all runs at once, and
-    curves are named by what tells the logs apart, so each file must see its own logs alone.
+    Without given logs they are looked for by their names, here and beside the sealed file. A folder of sealed files is
+    scored against all runs at once, and curves are named by what tells the logs apart, so each file must see its own
+    logs alone.
     """
+    if not given:
+        return [_found(Path(log).name, folder) for log in sealed]
     by_name: dict[str, list[str]] = {}
     for log in given:
         by_name.setdefault(Path(log).resolve().name, []).append(str(log))
     matches = [by_name.get(Path(log).name, []) for log in sealed]
-    if given and all(len(match) == 1 for match in matches):
-        return [match[0] for match in matches]
-    return [str(log) for log in given or sealed]
+    return [match[0] for match in matches] if all(len(match) == 1 for match in matches) else [str(log) for log in given]
+
+
+def _found(name: str, folder: Path) -> str:
+    places = [place / name for place in (Path(), folder) if (place / name).exists()]
+    if not places:
+        raise InputError(f"there is no log {name} here or in {folder}: name the log after the sealed file")
+    return str(places[0])
 
 
 def _selection(row: Mapping[str, Any]) -> Selection:
@@ -158,13 +160,12 @@ def calibration(results: Sequence[FileScore]) -> dict[float, tuple[float, int]]:
     return coverage
 
 
-# In words
+# As a document and as JSON
 
 
-def scores_text(results: Sequence[FileScore]) -> Any:
-    """Return a line per sealed curve with what to beware of and, of a single file, the forecasts it was asked for."""
-    table = Table(heads=HEADS, rows=score_cells(results), left=HEADS[:3]).rich(score_lines(results))
-    rows = [
+def score_document(results: Sequence[FileScore]) -> list[Section]:
+    """Return a line for each sealed curve, what to beware of, and of a single file the forecasts it was asked for."""
+    asked = [
         (
             curve.name,
             compute_text(row.compute),
@@ -175,8 +176,14 @@ def scores_text(results: Sequence[FileScore]) -> Any:
         for curve in (results[0].curves if len(results) == 1 else ())
         for row in curve.at
     ]
-    asked = Table(heads=("curve", "compute", "forecast", "measured", "inside"), rows=rows, left=("curve",))
-    return Group(table, Text(), asked.rich()) if rows else table
+    made = section(
+        "scores",
+        "Sealed forecasts",
+        *score_says(results),
+        grid("scores", HEADS, score_cells(results), left=3),
+        grid("asked", ("curve", "compute", "forecast", "measured", "inside"), asked),
+    )
+    return [] if made is None else [made]
 
 
 def score_cells(results: Sequence[FileScore]) -> list[tuple[str, ...]]:
@@ -190,20 +197,20 @@ def score_cells(results: Sequence[FileScore]) -> list[tuple[str, ...]]:
     return rows
 
 
-def score_lines(results: Sequence[FileScore]) -> list[str]:
-    """Return what does not match the sealed files, and how many evaluations the intervals of each level held."""
-    changed = [curve.name for result in results for curve in result.curves if curve.data_changed]
-    lines = [f"{name}: the log no longer holds the data that the forecast was made from." for name in changed]
-    lines += [f"{name} is not in what was given." for result in results for name in result.missing]
+def score_says(results: Sequence[FileScore]) -> list[Say]:
+    """Return how many evaluations the intervals of each level held, and what does not match the sealed files."""
     held = [
-        f"{level:.0%} intervals held {share:.0%} of {num} evaluations."
+        say("score_held", Level.ANSWER, level=level, share=share, num=num)
         for level, (share, num) in calibration(results).items()
         if num
     ]
-    return [*lines, *(held or ["Nothing was measured since that a forecast covers."])]
-
-
-# As JSON and as a page
+    changed = [curve.name for result in results for curve in result.curves if curve.data_changed]
+    missing = [name for result in results for name in result.missing]
+    return [
+        *(held or [say("score_nothing", Level.ANSWER)]),
+        *(say("score_changed", Level.WARNING, name=name) for name in changed),
+        *(say("score_missing", Level.WARNING, name=name) for name in missing),
+    ]
 
 
 def scores_json(results: Sequence[FileScore]) -> dict[str, Any]:
@@ -227,17 +234,3 @@ def _score_json(result: FileScore) -> dict[str, Any]:
             for curve in result.curves
         ],
     }
-
-
-def write_page(results: Sequence[FileScore], path: Path) -> None:
-    """Write the calibration page: one HTML file that works offline."""
-    cells = ["".join(f"<td>{html.escape(text)}</td>" for text in row) for row in score_cells(results)]
-    page = Template(asset("calibration.html")).substitute(
-        words=" ".join(map(html.escape, score_lines(results))),
-        head="".join(f"<th>{text}</th>" for text in HEADS),
-        rows="".join(f"<tr>{row}</tr>" for row in cells),
-    )
-    try:
-        write_text(path, page)
-    except (StoreError, OSError) as error:
-        raise InputError(f"cannot write {path}: {error}") from None

@@ -8,21 +8,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from rich.text import Text
 
-from scalerl.curves import Verdict
+from scalerl.curves import State
 from scalerl.errors import InputError
 from scalerl.joint.transfer import LEAST_SIBLINGS, Sibling, Transfer, first_reward, sibling, transfer
 from scalerl.logs.series import Series, in_shares
-from scalerl.report.json import picked, plain
+from scalerl.report.document import Level, Say, Section, grid, picked, plain, say, section
 from scalerl.report.numbers import compute_text, interval_text, number_text, two_decimals
 from scalerl.report.picture import GREY, WARNING, colour, new_figure, write_figure
 from scalerl.report.results import CurveResult, check_one_axis
-from scalerl.report.tables import Table
 
 UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 SIZE = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kmbt]?)\s*", re.IGNORECASE)
-UNUSABLE = (Verdict.FALLEN, Verdict.FLAT, Verdict.TOO_FEW, Verdict.NO_CURVE)
+UNUSABLE = (State.PAST_PEAK, State.FLAT, State.TOO_EARLY)
 PER_SAMPLE = ("step", "token", "sample", "epoch")  # axes on which larger models do not need more
 MODEL_SIZE = 1e6  # parameters; smaller numbers are a batch size, a context length or generations per prompt
 
@@ -52,16 +50,9 @@ class LeftOut:
     """A curve that the forecast is not made from."""
 
     name: str
-    reason: Literal["not_smaller", "verdict", "form"]
+    reason: Literal["not_smaller", "state", "form"]
     detail: str = ""
-    """The verdict on its fit, or the form that fits it."""
-
-
-WHY_LEFT_OUT = {
-    "not_smaller": "it is not smaller than the target",
-    "verdict": "{detail}",
-    "form": "a {detail} form fits it",
-}
+    """Where it stands, or the form that fits it."""
 
 
 def in_one_scale(start: float, series: Sequence[Series]) -> tuple[float, list[Series]]:
@@ -82,15 +73,13 @@ def find_siblings(curves: Sequence[CurveResult], column: str, size: float) -> tu
     members, left_out = [], []
     for curve in curves:
         sizes = dict(curve.series.key)
-        if column not in sizes:  # a file that makes no curve
-            raise InputError(str(curve.series.problem))
         own = parse_size(sizes[column], f"--size {column}")
         if own >= size * (1 - 1e-9):
             left_out.append(LeftOut(name=curve.name, reason="not_smaller"))
         elif curve.fit.form != "sigmoid":
             left_out.append(LeftOut(name=curve.name, reason="form", detail=curve.fit.form))
-        elif curve.verdict in UNUSABLE:
-            left_out.append(LeftOut(name=curve.name, reason="verdict", detail=curve.verdict))
+        elif curve.state in UNUSABLE:
+            left_out.append(LeftOut(name=curve.name, reason="state", detail=str(curve.state)))
         else:
             series = curve.series
             start = first_reward(series.compute, series.reward) if series.start is None else series.start
@@ -115,19 +104,14 @@ def make_transfer(
     return transfer(members, size, start, at, midpoint_slope=slope, level=level), left_out
 
 
-def transfer_messages(done: Transfer, left_out: Sequence[LeftOut]) -> list[str]:
-    """Return the forecast as sentences; the first states the result."""
-    names = ", ".join(own.name for own in done.siblings)
-    lines = [
-        f"{size_text(done.size)} from a start of {done.start:.3f} should level off at "
-        f"{interval_text(done.ceiling)}, half-way at {interval_text(done.midpoint, compute_text)}."
-    ]
-    lines += [f"At {compute_text(compute)}: {interval_text(value)}." for compute, value in done.at]
-    lines.append(f"Learnt from {names}, whose ceilings scatter by {done.scatter:.3f} about the law.")
-    if done.kind == "far_size":
-        lines.append("The target is more than ten times as large as the largest sibling: this is a guess.")
-    why = [WHY_LEFT_OUT[each.reason].format(detail=each.detail) for each in left_out]
-    return [*lines, *(f"{each.name} is left out: {text}." for each, text in zip(left_out, why, strict=True))]
+def transfer_says(done: Transfer, left_out: Sequence[LeftOut]) -> list[Say]:
+    """Return the forecast first, then what it was learnt from."""
+    values = {"size": size_text(done.size), "start": done.start, "ceiling": done.ceiling, "midpoint": done.midpoint}
+    found = [Say("transfer", values, Level.ANSWER)]
+    found += [say("transfer_at", Level.ANSWER, compute=compute, reward=value) for compute, value in done.at]
+    found.append(say("transfer_learnt", names=tuple(own.name for own in done.siblings), scatter=done.scatter))
+    found += [say("transfer_far", Level.WARNING)] if done.kind == "far_size" else []
+    return [*found, *(say(f"transfer_{each.reason}", name=each.name, detail=each.detail) for each in left_out)]
 
 
 def transfer_json(done: Transfer, left_out: Sequence[LeftOut]) -> dict[str, Any]:
@@ -141,9 +125,9 @@ def transfer_json(done: Transfer, left_out: Sequence[LeftOut]) -> dict[str, Any]
     }
 
 
-def transfer_table(done: Transfer, left_out: Sequence[LeftOut]) -> Any:
-    """Return a table of the siblings and the target for the terminal."""
-    rows: list[tuple[Any, ...]] = []
+def transfer_document(done: Transfer, left_out: Sequence[LeftOut]) -> list[Section]:
+    """Return the forecast, and a table of the siblings and the target."""
+    rows = []
     for own in done.siblings:
         exponent, midpoint = math.exp(own.log_exponent[0]), math.exp(own.log_midpoint[0])
         cells = (number_text(own.start), number_text(own.ceiling[0]), two_decimals(exponent), compute_text(midpoint))
@@ -153,9 +137,10 @@ def transfer_table(done: Transfer, left_out: Sequence[LeftOut]) -> Any:
         interval_text(done.exponent, two_decimals),
         interval_text(done.midpoint, compute_text),
     )
-    rows.append((Text("target", style="bold"), size_text(done.size), number_text(done.start), *values))
-    table = Table(heads=("run", "size", "start", "ceiling", "exponent", "midpoint"), rows=rows, left=("run",))
-    return table.rich(transfer_messages(done, left_out))
+    rows.append(("target", size_text(done.size), number_text(done.start), *values))
+    table = grid("transfer", ("run", "size", "start", "ceiling", "exponent", "midpoint"), rows)
+    made = section("transfer", "Transfer", *transfer_says(done, left_out), table)
+    return [] if made is None else [made]
 
 
 def draw_transfer(done: Transfer, path: Path) -> None:

@@ -1,0 +1,128 @@
+"""How well the first part of published runs forecasts the rest, against a sigmoid by least squares.
+
+    python benchmarks/backtests.py paper CURVES.csv     the points that arXiv 2510.13786 held out
+    python benchmarks/backtests.py draw PICTURE         the halves of Qwen2.5 base models
+    python benchmarks/backtests.py halves qwen2.5-base  second halves of the bank's curves of this name
+
+CURVES.csv has columns figure, series, kind (train, extended), gpu_hours and pass_rate. It was read off the figures
+of that paper and is not part of this repository.
+"""
+
+import csv
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from bank import load
+from gate_fitters import LeastSquares, arguments
+from measured import DATA, FIRST_8B, START_8B
+from populations import Run
+
+from scalerl.curves import fit, score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    name: str
+    run: Run
+    compute: np.ndarray
+    reward: np.ndarray
+
+
+def paper(path: Path) -> Iterator[Case]:
+    path = path if path.exists() else DATA / path.name
+    points = defaultdict(list)
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            key = f"{row['figure']}/{row['series']}", row["kind"]
+            points[key].append((float(row["gpu_hours"]), float(row["pass_rate"])))
+    for name in dict.fromkeys(name for name, _ in points):
+        if (name, "extended") in points:
+            train, later = (np.array(sorted(points[name, kind])) for kind in ("train", "extended"))
+            train = train[train[:, 0] >= FIRST_8B]
+            run = Run(compute=train[:, 0], reward=train[:, 1], start=START_8B, start_sd=0.0)
+            yield Case(name=name, run=run, compute=later[:, 0], reward=later[:, 1])
+
+
+def halves(prefix: str) -> Iterator[Case]:
+    for curve in load():
+        if curve.curve.startswith(prefix):
+            compute, reward = np.array(curve.compute), np.array(curve.reward)
+            here = compute <= 0.5 * compute.max()
+            run = Run(
+                compute=compute[here],
+                reward=reward[here],
+                start=curve.start,
+                start_sd=curve.start_sd,
+                num_samples=np.array(curve.num_samples)[here] if curve.num_samples else None,
+                is_bounded=curve.bounds is not None,
+            )
+            name = curve.curve.removeprefix(prefix).strip("/")
+            yield Case(name=name, run=run, compute=compute[~here], reward=reward[~here])
+
+
+def table(cases: list[Case]) -> Iterator[str]:
+    yield "| run | scored | RMSE | of least squares | bias | inside the 90 % intervals |"
+    yield "|---|---|---|---|---|---|"
+    ours, theirs, inside = [], [], []
+    for case in cases:
+        scored = score(fit(case.run.compute, case.run.reward, **arguments(case.run)), case.compute, case.reward)
+        assert scored is not None
+        assert scored.coverage is not None
+        low, high = LeastSquares().fit(case.run).new(case.compute)
+        ours.append(scored.rmse)
+        theirs.append(float(np.sqrt(np.mean(((low + high) / 2 - case.reward) ** 2))))
+        inside.append((scored.coverage, scored.num_points))
+        cells = (
+            scored.num_points,
+            f"{ours[-1]:.4f}",
+            f"{theirs[-1]:.4f}",
+            f"{scored.bias:+.4f}",
+            f"{scored.coverage:.2f}",
+        )
+        yield f"| {case.name} | {' | '.join(map(str, cells))} |"
+    share, number = zip(*inside, strict=True)
+    medians = f"**{np.median(ours):.4f}** | {np.median(theirs):.4f}"
+    yield f"| **median / pooled** | {sum(number)} | {medians} |  | **{np.average(share, weights=number):.2f}** |"
+
+
+def draw(path: Path, prefix: str = "qwen2.5-base") -> None:
+    """Draw the second halves of curves with their forecasts from the first."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"font.size": 8, "axes.linewidth": 0.6}):
+        figure = Figure(figsize=(10.5, 4.6), dpi=140, layout="constrained")
+        axes = figure.subplots(2, 4).ravel()
+        for place, case in zip(axes, halves(prefix), strict=False):
+            fitted = fit(case.run.compute, case.run.reward, **arguments(case.run))
+            places = np.linspace(case.run.compute.min(), case.compute.max(), 100)
+            place.fill_between(places, *fitted.new_interval(places), color="#0072B2", alpha=0.13, linewidth=0)
+            place.plot(places, fitted.predict(places), color="#0072B2", linewidth=1.2)
+            place.plot(case.run.compute, case.run.reward, ".", color="black", markersize=3)
+            place.plot(case.compute, case.reward, "o", color="#D55E00", markersize=2.2, markerfacecolor="white")
+            place.set_title(case.name, loc="left", fontsize=8)
+            place.spines[["top", "right"]].set_visible(False)
+        axes[-1].axis("off")
+        figure.supxlabel("training FLOPs", fontsize=8)
+        figure.supylabel("pass@1", fontsize=8)
+        figure.savefig(path, facecolor="white")
+
+
+def run(*words: str) -> None:
+    match words:
+        case ("draw", path):
+            draw(Path(path))
+        case ("paper", path):
+            print(*table([*paper(Path(path))]), sep="\n")
+        case ("halves", prefix):
+            print(*table([*halves(prefix)]), sep="\n")
+        case _:
+            raise SystemExit(__doc__)
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:])

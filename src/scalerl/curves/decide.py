@@ -1,0 +1,390 @@
+"""Every decision that follows from a posterior, in one place.
+
+    decide   where a run stands, whether to go on with it, and the smallest change that means something
+    pick     which of several recipes to take, by draws of what each offers at a budget (`value_draws`)
+    settle   how much more compute, or how many seeds, would settle an open choice
+
+Decisions are functions of draws and of one number, the worth: the smallest difference of reward that matters. The level
+of the intervals that are shown changes none of them. docs/math.md has the rules on one page.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import NormalDist
+from typing import Literal
+
+import numpy as np
+
+from scalerl.curves import priors
+from scalerl.curves.draws import Value, explained_share, summary
+from scalerl.curves.fit import Fit, Lack
+from scalerl.curves.forms import Array
+
+SURE = 0.9
+"""Probability from which something is said to be so ..."""
+UNLIKELY = 0.1
+"""... and below which it is said not to be so."""
+LIKELIER = 0.5
+NEARLY_ALL = 0.9
+"""Share of its whole gain from which a run is levelling off."""
+WORTH = 0.01
+"""Of a reward with limits, as a share of its scale ..."""
+WORTH_OF_RANGE = 0.03
+"""... and of one without, as a share of the range that was seen, less noise."""
+EARLY_POINTS = 12
+"""With fewer points a run in which no rise is seen is too early to judge, not flat ..."""
+LATE_BEGINNING = 0.3
+"""... as is one whose first evaluation comes after this share of its compute."""
+ONCE_IN_TWENTY = 1.96
+TIMES = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
+"""How many times the present compute may settle an open question."""
+MOST_SEEDS = 32
+NUM_LATER = 8
+"""Means that the evaluations of a longer run are summed up by, to say what they would tell."""
+
+
+def default_worth(curves: Sequence[Fit]) -> float:
+    """Return the smallest difference that matters: 1 % of a bounded scale; otherwise 3 % of the range seen."""
+    scales = [curve.bounds[1] - curve.bounds[0] for curve in curves if curve.bounds is not None]
+    if scales:
+        return WORTH * max(scales)
+    ranges = [float(np.ptp(curve.reward)) if len(curve.reward) else 0.0 for curve in curves if curve.posterior is None]
+    ranges += [curve.posterior.blocks.span for curve in curves if curve.posterior is not None]
+    return WORTH_OF_RANGE * max(ranges, default=0.0)
+
+
+# One run --------------------------------------------------------------------------------------------------------------
+
+
+class State(StrEnum):
+    """Where a run stands."""
+
+    TOO_EARLY = "too early"
+    FLAT = "flat"
+    RISING = "rising"
+    LEVELLING_OFF = "levelling off"
+    PAST_PEAK = "past its peak"
+
+
+class Action(StrEnum):
+    """What to do with a run."""
+
+    GO_ON = "go on"
+    STOP = "stop"
+    OPEN = "open"
+    """More compute may be worth it or not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """What a run lacks that is too early to judge."""
+
+    what: Literal["points", "computes", "beginning"]
+    """`beginning`: the log starts in the middle of the run, so nobody can see what it has risen from."""
+    num: float
+    needed: float
+    num_left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fall:
+    """A fall of the run's own course, wander included, after its peak."""
+
+    probability: float
+    """That it is larger than the worth."""
+    drop: Value
+    peak: float
+    now: float
+    last_good: float
+    """Compute of the last evaluation before the fall: one that was measured."""
+    num_after: int
+    """Evaluations since."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dip:
+    """A fall that was regained later."""
+
+    compute: float
+    """Where it was deepest."""
+    depth: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What is decided about one run."""
+
+    state: State
+    action: Action
+    worth: float
+    share: Value | None = None
+    """How much of its whole gain a run has reached; None unless it is rising or levelling off."""
+    p_nearly_all: float = float("nan")
+    """Probability that it has reached nearly all of it."""
+    doubling: Value | None = None
+    """Gain of one more doubling over the best so far; None where there is no curve."""
+    p_worth: float = float("nan")
+    """Probability that the doubling brings more than the worth."""
+    settled_at: float | None = None
+    """How many times the present compute should settle an open action; None: not even 16 times."""
+    p_seen: float = float("nan")
+    """Probability that a rise, or a fall, has been seen."""
+    noticed: float = float("nan")
+    """The smallest rise that would have been noticed."""
+    smallest_change: float = float("nan")
+    """Noise makes a larger difference between two evaluations once in twenty times."""
+    missing: Missing | None = None
+    fall: Fall | None = None
+    dip: Dip | None = None
+
+
+def decide(curve: Fit, worth: float | None = None) -> Decision | None:
+    """Decide where a run stands and whether to go on with it.
+
+    None for the paper's procedure, which does not say how sure its numbers are.
+    """
+    worth = default_worth([curve]) if worth is None else worth
+    if curve.lack is not None:
+        return Decision(state=State.TOO_EARLY, action=Action.OPEN, worth=worth, missing=_missing(curve.lack))
+    if not curve.has_intervals:
+        return None
+    drawn = curve.drawn
+    path = course(curve)
+    peak = path.max(axis=1)
+    fall, dip = find_fall(curve, path, worth), find_dip(curve, path, worth)
+    doubling = curve.curve_draws([2.0 * curve.scale])[:, 0] - peak
+    p_worth = float(np.mean(doubling > worth))
+    p_seen = float(np.mean(drawn.draws.seen))
+    start, ceiling = drawn.draws.level, drawn.ceiling
+    rises = ceiling - start > 1e-9 * max(float(np.ptp(curve.reward)), 1e-12)
+    share = np.where(rises, np.clip((path[:, -1] - start) / np.where(rises, ceiling - start, 1.0), 0.0, 1.0), 1.0)
+    missing = None
+    if p_seen < LIKELIER:
+        missing = _unseen(curve)
+        state = State.FLAT if missing is None else State.TOO_EARLY
+        fall = None
+    elif fall is not None:
+        state = State.PAST_PEAK
+    elif np.mean((share >= NEARLY_ALL) | (doubling < worth)) > LIKELIER:
+        state = State.LEVELLING_OFF
+    else:
+        state = State.RISING
+    action = Action.GO_ON if p_worth > LIKELIER else Action.STOP if p_worth < UNLIKELY else Action.OPEN
+    if state == State.TOO_EARLY:
+        action = Action.OPEN
+    settled_at = None
+    if action == Action.OPEN and missing is None:
+        target = (worth - float(doubling.mean())) / _quantile(SURE)
+        settled_at = next((t for t in TIMES if left_sd(curve, doubling, t) <= target), None)
+    return Decision(
+        state=state,
+        action=action,
+        worth=worth,
+        share=summary(share, curve.level) if state in (State.RISING, State.LEVELLING_OFF) else None,
+        p_nearly_all=float(np.mean(share >= NEARLY_ALL)),
+        doubling=summary(doubling, curve.level),
+        p_worth=p_worth,
+        settled_at=settled_at,
+        p_seen=p_seen,
+        noticed=priors.NOTICED * curve.noise_sd * 2.0 / np.sqrt(curve.num_points),
+        smallest_change=smallest_change(curve),
+        missing=missing,
+        fall=fall,
+        dip=dip if fall is None else None,
+    )
+
+
+def _missing(lack: Lack) -> Missing:
+    return Missing(what=lack.what, num=lack.num, needed=lack.needed, num_left_out=lack.num_left_out)
+
+
+def _unseen(curve: Fit) -> Missing | None:
+    """Return what is missing to call a run flat in which no rise is seen."""
+    if curve.num_points < EARLY_POINTS:
+        return Missing(what="points", num=curve.num_points, needed=EARLY_POINTS)
+    first = float(curve.compute.min())
+    if curve.start is None and first > LATE_BEGINNING * curve.scale:
+        return Missing(what="beginning", num=first, needed=LATE_BEGINNING * curve.scale)
+    return None
+
+
+def course(curve: Fit) -> Array:
+    """Return draws (rows) of where the run was at each of its blocks, in order of compute: without noise.
+
+    Several runs wander each in its own way, so theirs is the curve of the recipe.
+    """
+    drawn = curve.drawn
+    order = np.argsort(drawn.blocks.x, kind="stable")
+    if drawn.blocks.num_runs > 1:
+        return curve.curve_draws(drawn.blocks.scale * np.exp(drawn.blocks.x[order]))
+    return drawn.path()[:, order]
+
+
+def value_draws(curve: Fit, at: float, worth: float) -> tuple[Array, bool]:
+    """Return draws of what a run offers at a compute, and whether that is its best checkpoint.
+
+    A run past its peak offers the best checkpoint that it has, any other its curve.
+    """
+    path = course(curve)
+    if np.mean(curve.drawn.draws.seen) >= LIKELIER and find_fall(curve, path, worth) is not None:
+        return path.max(axis=1), True
+    return curve.curve_draws([at])[:, 0], False
+
+
+def find_fall(curve: Fit, path: Array, worth: float) -> Fall | None:
+    """Return the fall from the peak to now, if it is larger than the worth for sure."""
+    drop = path.max(axis=1) - path[:, -1]
+    probability = float(np.mean(drop > worth))
+    if probability < SURE:
+        return None
+    compute = np.sort(curve.drawn.blocks.scale * np.exp(curve.drawn.blocks.x))
+    # The last place at which each draw was as good as at its peak.
+    is_good = path >= path.max(axis=1, keepdims=True) - worth
+    last = compute[path.shape[1] - 1 - is_good[:, ::-1].argmax(axis=1)]
+    measured = np.unique(curve.compute)
+    before = measured[measured <= float(np.median(last)) * (1.0 + 1e-9)]
+    last_good = float(before[-1] if len(before) else measured[0])
+    return Fall(
+        probability=probability,
+        drop=summary(drop, curve.level),
+        peak=float(np.median(path.max(axis=1))),
+        now=float(np.median(path[:, -1])),
+        last_good=last_good,
+        num_after=int(np.sum(curve.compute > last_good)),
+    )
+
+
+def find_dip(curve: Fit, path: Array, worth: float) -> Dip | None:
+    """Return the deepest fall inside the run, if it surely exceeds what noise and drift make by the worth."""
+    below = np.maximum.accumulate(path, axis=1) - path
+    depth = below.max(axis=1)
+    if np.mean(depth - smallest_change(curve) > worth) < SURE:
+        return None
+    place = int(np.median(below.argmax(axis=1)))
+    compute = np.sort(curve.drawn.blocks.scale * np.exp(curve.drawn.blocks.x))
+    return Dip(compute=float(compute[place]), depth=float(np.median(depth)))
+
+
+def smallest_change(curve: Fit) -> float:
+    """Return the difference between two evaluations that noise and drift exceed once in twenty times."""
+    return ONCE_IN_TWENTY * float(np.sqrt(2.0)) * curve.noise_sd
+
+
+def left_sd(curve: Fit, wanted: Array, times: float) -> float:
+    """Return the spread left of a quantity once the run has `times` its compute, evaluated as often as now."""
+    drawn = curve.drawn
+    per_place = max((times - 1.0) * curve.scale / drawn.blocks.spacing / NUM_LATER, 1.0)
+    later = curve.curve_draws(curve.scale * np.linspace(1.0, times, NUM_LATER + 1)[1:])
+    explained = explained_share(wanted, later, curve.noise_sd**2 / per_place)
+    return float(wanted.std() * np.sqrt(max(1.0 - explained, 0.0)))
+
+
+def left_sds(curve: Fit, at: float) -> list[float]:
+    """Return the spread left of the curve at a compute for each of TIMES."""
+    wanted = curve.curve_draws([at])[:, 0]
+    return [left_sd(curve, wanted, times) for times in TIMES]
+
+
+def _quantile(probability: float) -> float:
+    """Return the standard normal quantile."""
+    return NormalDist().inv_cdf(probability)
+
+
+# Several recipes ------------------------------------------------------------------------------------------------------
+
+
+class Answer(StrEnum):
+    """Which recipe to take."""
+
+    TAKE = "take"
+    EITHER = "either"
+    """The first ones are so close that the difference is not worth a choice."""
+    OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One of several recipes."""
+
+    p_best: float
+    loss: float
+    """Reward that is lost on average if this one is taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pick:
+    answer: Answer
+    options: tuple[Option, ...]
+    """In the order given."""
+    order: tuple[int, ...]
+    """The options by expected loss, the smallest first."""
+    chosen: tuple[int, ...]
+    """The one to take, those of which any will do, or the leader of an open choice."""
+    probability: float
+    """That the one to take is the best; that the chosen lie within the worth; that the leader is the best."""
+
+
+def pick(values: Array, worth: float) -> Pick:
+    """Decide between recipes by draws (columns) of what each (row) is worth at the budget.
+
+    Any of several will do if they lie within the worth of each other for sure, and none of the others may be better by
+    more. One is to be taken if it is the best for sure, and taking it loses less than the worth on average.
+    """
+    best = values.max(axis=0)
+    losses = best - values
+    p_best = np.bincount(values.argmax(axis=0), minlength=len(values)) / values.shape[1]
+    loss = losses.mean(axis=1)
+    order = np.argsort(loss, kind="stable")
+    options = tuple(Option(p_best=float(p), loss=float(mean)) for p, mean in zip(p_best, loss, strict=True))
+    close, p_close = [int(order[0])], 0.0
+    for candidate in order[1:]:
+        together = [*close, int(candidate)]
+        probability = float(np.mean((losses[together] < worth).all(axis=0)))
+        if probability < SURE:
+            break
+        close, p_close = together, probability
+    leader = int(order[0])
+    if len(close) > 1:
+        answer, chosen, probability = Answer.EITHER, tuple(close), p_close
+    else:
+        is_sure = p_best[leader] >= SURE and loss[leader] < worth
+        answer = Answer.TAKE if is_sure else Answer.OPEN
+        chosen, probability = (leader,), float(p_best[leader])
+    return Pick(
+        answer=answer, options=options, order=tuple(order.tolist()), chosen=chosen, probability=float(probability)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settling:
+    """What should settle an open choice between two recipes: either alone is enough; None where it is not."""
+
+    times: float | None
+    """Times the present compute of both."""
+    seeds: int | None
+    """Seeds of each."""
+
+
+def settle(
+    curves: tuple[Fit, Fit],
+    values: tuple[Array, Array],
+    spreads: tuple[Sequence[float], Sequence[float]],
+    between: float,
+    worth: float,
+) -> Settling:
+    """Return what should make a choice sure, in either direction or as one that does not matter.
+
+    `values` are draws of both at the budget, `spreads` their `left_sds`, and `between` is the standard deviation that
+    runs of the recipes add to their difference: that of the means over the runs there are.
+    """
+    difference = values[0] - values[1]
+    lead = abs(float(difference.mean()))
+    target = max(lead / _quantile(SURE), (worth - lead) / _quantile(0.5 + SURE / 2))
+    inside = float(np.sqrt(max(float(difference.var()) - between**2, 0.0)))
+    left = zip(TIMES, *spreads, strict=True)
+    times = next((factor for factor, *sds in left if np.linalg.norm([*sds, between]) <= target), None)
+    num_runs = min(curve.num_runs for curve in curves)
+    needed = (inside**2 + between**2) / max(target, 1e-12) ** 2 * num_runs
+    seeds = max(int(np.ceil(needed)), num_runs + 1) if needed <= MOST_SEEDS else None
+    return Settling(times=times, seeds=seeds)

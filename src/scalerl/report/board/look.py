@@ -1,0 +1,329 @@
+"""What the board shows of a run, a log, a study, or everything together: the document of a report on it.
+
+`look` is called in workers, whenever files have changed. A worker keeps the rows of the runs that it has read and the
+fits that it has made; any other can make them anew.
+"""
+
+import hashlib
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from scalerl import store
+from scalerl.curves import Value
+from scalerl.errors import InputError, UserError
+from scalerl.logs.series import Selection, Series
+from scalerl.report.alarms import moved_alarms
+from scalerl.report.build import report_on
+from scalerl.report.document import (
+    Curves,
+    Document,
+    Drawn,
+    Json,
+    Level,
+    Line,
+    Say,
+    Section,
+    grid,
+    plain,
+    say,
+    section,
+    to_json,
+)
+from scalerl.report.figures import chart, dots_of
+from scalerl.report.material import Material, material_of
+from scalerl.report.metrics import thinned, with_pace
+from scalerl.report.numbers import compute_text, fixed, interval_text
+from scalerl.report.outlook import FIRST_FIT, with_end
+from scalerl.report.places import Source, planned
+from scalerl.report.results import CurveResult, FitOptions, Result, fitted_curve
+from scalerl.report.runs import WAITING, Rows, Run, new_rows, num_values, read_source
+from scalerl.report.samples import lines_of
+from scalerl.report.sections import OF_ALL, alarm_says, do_text, document, titled
+
+# Of files that anyone may have written.
+UNFORESEEN = (OSError, MemoryError, RecursionError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
+MAX_BYTES = 256 << 20
+"""Largest log that is read: it is read as a whole whenever it grows."""
+MOST_CURVES = 40
+"""Curves of one log that are fitted."""
+MOST_VALUES = 30_000_000
+"""Numbers of run folders that a process keeps, to read only what is added: 8 bytes each."""
+MOST_FITS = 200
+RUN_FILES = (store.RECIPE, store.ENV, store.METRICS, store.EVALS, store.SAMPLES, store.STATUS)
+TOGETHER = ("answer", "curves", "pairs", "axes", "log")
+"""Sections of everything together."""
+# Numbers of points after which a forecast is kept: four to a doubling.
+_HISTORY = sorted({round(FIRST_FIT * 2 ** (quarter / 4)) for quarter in range(60)})
+_DEPTH, _MOST_FILES = 3, 4000
+_ROWS: dict[Path, Rows] = {}
+_FITS: dict[str, CurveResult] = {}
+
+File = tuple[str, int, int]
+"""Path, size and time of the last change in nanoseconds."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Look:
+    """What there is to show of a source."""
+
+    row: Json
+    """In the list of runs."""
+    sections: list[Json] = field(default_factory=list)
+    columns: dict[str, list[float | None]] = field(default_factory=dict)
+    settings: Json = field(default_factory=dict)
+    num_samples: int = 0
+    is_empty: bool = False
+    """Whether there is neither a curve nor a column."""
+
+
+def files_of(source: Source) -> list[File]:
+    """Return the files of a source: it is looked at again when they have changed."""
+    path = source.path
+    if source.kind == "all":
+        return sorted(file for member in source.members for file in files_of(member))
+    if source.kind == "study":
+        runs = planned(path, source.plan, source.root)
+        names = [path / store.STUDY, path / store.DECISIONS, *(run.path / name for run in runs for name in RUN_FILES)]
+    elif source.kind == "run":
+        names = [path / name for name in RUN_FILES]
+    elif path.is_dir():
+        names = list(_log_files(path))
+    else:
+        # Beside a database lies what SQLite has not moved into it yet.
+        names = [path, *([f"{path}-wal"] if path.suffix == ".db" else [])]
+    files = []
+    for name in names:
+        with suppress(OSError):
+            status = os.stat(name)
+            files.append((str(name), status.st_size, status.st_mtime_ns))
+    return sorted(files)
+
+
+def _log_files(path: Path) -> Iterator[str]:
+    """Yield what may be part of a log in a folder, by name; weights and optimizer states are not."""
+    num = 0
+    for folder, folders, inside in os.walk(path):
+        depth = len(Path(folder).relative_to(path).parts)
+        folders[:] = [each for each in folders if depth < _DEPTH and not each.startswith(".")]
+        for name in inside:
+            if "tfevents" in name or name.endswith((".json", ".jsonl", ".wandb", ".log", ".csv", ".db")):
+                yield os.path.join(folder, name)
+                num += 1
+        if num >= _MOST_FILES:
+            return
+
+
+def look(source: Source, end_compute: float | None = None, *, with_history: bool = False) -> Look:
+    """Read a source and make its document; `end_compute` ends a budget that the run does not name itself."""
+    try:
+        runs = _runs(source)
+        try:
+            result = _result(source, runs, _end_of(runs, end_compute))
+        except UserError as fault:
+            return _look(source, runs, None, [say("fault", Level.WARNING, problem=str(fault))])
+        return _look(source, runs, result, [], _history(result, _end_of(runs, end_compute)) if with_history else [])
+    except UNFORESEEN as fault:
+        return unreadable(source, f"{type(fault).__name__}: {fault}")
+
+
+def unreadable(source: Source, fault: str) -> Look:
+    """Return what is shown of something that cannot be read."""
+    problem = say("unreadable", Level.WARNING, name=source.name, fault=fault)
+    return _look(source, [Run(source=source, kind="log", problem=problem.text)], None, [problem])
+
+
+# Reading --------------------------------------------------------------------------------------------------------------
+
+
+def _runs(source: Source) -> list[Run]:
+    if source.kind in ("study", "all"):
+        own = planned(source.path, source.plan, source.root) if source.kind == "study" else source.members
+        return [] if _refusal(source) is not None else [_read(run) for run in own]
+    return [_read(source)]
+
+
+def _result(source: Source, runs: list[Run], end: float | None) -> Result:
+    """Report on a source; UserError says why that cannot be done."""
+    if source.kind == "study":
+        material = material_of(runs, source.name, source.path, source.plan)
+    elif source.kind == "run" and runs[0].problem:
+        raise InputError(runs[0].problem)
+    else:
+        material = material_of(runs, source.name)
+    axis = runs[0].axis() if source.kind == "run" else None
+    selection = Selection(x=axis if axis and axis in material.tables[0].frame else None)
+    return report_on(material, selection, FitOptions(), fitted=_fitted, in_workers=False, end=end, most=MOST_CURVES)
+
+
+def _fitted(data: Series, options: FitOptions) -> CurveResult:
+    """Fit a series, or remember its fit."""
+    parts = [
+        data.compute.tobytes(),
+        data.reward.tobytes(),
+        repr((data.name, data.start, data.x_label, options)).encode(),
+    ]
+    key = hashlib.blake2b(b"|".join(parts), digest_size=12).hexdigest()
+    done = _FITS.pop(key, None)
+    # What surrounds the points may have changed: facts, held-out rows.
+    done = fitted_curve(data, options) if done is None else done
+    _FITS[key] = done
+    while len(_FITS) > MOST_FITS:
+        del _FITS[next(iter(_FITS))]
+    return CurveResult(series=data, fit=done.fit, decision=done.decision, price=done.price)
+
+
+def _read(source: Source) -> Run:
+    """Read a run or a log; of a run folder, what was added since the last time in this process."""
+    if source.kind == "log":
+        refusal = _refusal(source)
+        return read_source(source) if refusal is None else Run(source=source, kind="log", problem=refusal.text)
+    rows = _ROWS.pop(source.path, None) or new_rows(source)
+    run = read_source(source, rows)
+    _ROWS[source.path] = rows
+    while sum(map(num_values, _ROWS.values())) > MOST_VALUES:
+        del _ROWS[next(iter(_ROWS))]
+    if run.problem and not run.evals:
+        run.problem = say("not_started" if run.status == WAITING else "no_evaluation").text
+    return run
+
+
+def _refusal(source: Source) -> Say | None:
+    """Return why a log is not read; None where it may be."""
+    if source.kind == "all":
+        return None
+    files = files_of(source)
+    if any(not source.root.holds(Path(name)) for name, _, _ in files):
+        return say("no_link_outside", Level.WARNING, name=source.name)
+    if not source.path.is_dir() and not source.path.is_file():
+        return say("not_regular", Level.WARNING, name=source.name)
+    size = sum(size for _, size, _ in files)
+    if source.kind == "log" and size > MAX_BYTES:
+        return say("too_long", Level.WARNING, name=source.name, size=size / 1e6, most=MAX_BYTES / 1e6)
+    return None
+
+
+def _end_of(runs: Sequence[Run], end_compute: float | None) -> float | None:
+    own = runs[0].end_compute() if len(runs) == 1 else None
+    return end_compute if own is None else own
+
+
+# Showing --------------------------------------------------------------------------------------------------------------
+
+
+def _look(
+    source: Source, runs: list[Run], result: Result | None, problems: list[Say], history: Sequence[Section] = ()
+) -> Look:
+    made: list[Section | None] = [section("problems", "", *source.faults, *problems)]
+    if result is not None:
+        # What each run shows by itself is not shown again for all together; samples are searched instead.
+        made += [each for each in document(result) if each.key.split("/")[0] in TOGETHER
+                 or (source.kind != "all" and each.key != "samples")]  # fmt: skip
+    elif runs and source.kind != "study":
+        empty = Result(
+            command="report",
+            curves=(),
+            options=FitOptions(),
+            material=Material(title=source.name, tables=(), every=tuple(runs), has_arms=False),
+        )
+        made += [make(empty) for make in OF_ALL]
+    shown = _with_history(tuple(each for each in made if each is not None), history)
+    problem = " ".join(each.text for each in problems)
+    row = {"key": source.key, "name": source.name, "kind": source.kind, "problem": problem}
+    if source.kind in ("study", "all"):
+        return Look(row=row, sections=to_json(shown), is_empty=result is None)
+    (run,) = runs
+    steps = run.columns.get("step", np.empty(0))
+    num_alarms = sum(each["kind"].startswith("alarm_") and each["kind"] != "alarm_when" and each["level"] == "warning"
+                     for part in to_json(shown) for each in part["blocks"] if each["type"] == "say")  # fmt: skip
+    row |= {
+        "study": source.study,
+        "arm": source.arm,
+        "seed": source.seed,
+        "format": run.kind,
+        "status": run.status,
+        "reason": run.reason,
+        "step": f"{run.counted} {steps[-1]:,.0f}" if len(steps) else "",
+        "updated_at": max((changed for _, _, changed in files_of(source)), default=0) / 1e9,
+        "num_alarms": num_alarms,
+        **_cells(result),
+    }
+    return Look(
+        row=row,
+        sections=to_json(shown),
+        columns={name: thinned(name, values) for name, values in with_pace(run.columns).items()},
+        settings=plain(run.settings),
+        num_samples=len(lines_of(source.path / store.SAMPLES, source.root)) if run.is_folder else 0,
+        is_empty=result is None and not run.columns,
+    )
+
+
+def _cells(result: Result | None) -> Json:
+    """Return what the list shows of the first curve that can be used."""
+    nothing = dict.fromkeys(("reward", "state", "ceiling", "end", "do"), "")
+    curves = [] if result is None else sorted(result.curves, key=lambda curve: not curve.usable)
+    if not curves or not len(curves[0].series.reward):
+        return {**nothing, "drawn": None, "unit": ""}
+    curve, show = curves[0], fixed(curves[0].decimals)
+    return {
+        "reward": show(float(curve.series.reward[np.argmax(curve.series.compute)])),
+        "state": "" if curve.state is None else str(curve.state),
+        "ceiling": interval_text(curve.ceiling, show),
+        "end": "-" if curve.at_end is None else interval_text(curve.at_end.reward, show),
+        "do": do_text(curve),
+        "unit": curve.unit,
+        "drawn": plain(chart([curve], "overview", num=24).drawn[0]),
+    }
+
+
+# How the forecast moved -----------------------------------------------------------------------------------------------
+
+
+def _history(result: Result, end: float | None) -> list[Section]:
+    """Return how the forecasts moved: what each was after some numbers of points, and now."""
+    found = []
+    for place, curve in enumerate(result.curves):
+        series, rows = curve.series, list[tuple[int, float, Value]]()
+        order = np.argsort(series.compute, kind="stable")
+        parts = [series.take(np.sort(order[:num])) for num in _HISTORY if num < len(order)]
+        for each in [*(_fitted(data, result.options) for data in parts), curve]:
+            if (told := _told(each, end)) is not None:
+                rows.append((len(each.series.compute), float(each.series.compute.max()), told))
+        if len(rows) > 1:
+            found.append(_history_section(curve, rows, end is not None and end > curve.fit.scale, place))
+    return found
+
+
+def _told(curve: CurveResult, end: float | None) -> Value | None:
+    """Return the forecast for the end of the budget; where that is not known, the ceiling."""
+    at_end = with_end(curve, end).at_end if end is not None else None
+    told = curve.ceiling if at_end is None else at_end.reward
+    return told if told is not None and math.isfinite(told.low) and math.isfinite(told.high) else None
+
+
+def _history_section(curve: CurveResult, rows: list[tuple[int, float, Value]], has_end: bool, colour: int) -> Section:
+    subject = "the end of the budget" if has_end else "the ceiling"
+    compute = np.array([compute for _, compute, _ in rows])
+    low, middle, high = (np.array([getattr(told, name) for _, _, told in rows]) for name in ("low", "value", "high"))
+    line = Line(compute=compute, reward=middle, first=float(compute[0]), last=float(compute[-1]), band=(low, high))
+    drawn = Drawn(name=curve.name, dots=dots_of(curve.series), line=line, colour=colour)
+    note, show = say("history_note", subject=subject), fixed(curve.decimals)
+    picture = Curves(key=f"history/{curve.name}", drawn=(drawn,), x_label=curve.unit, y_label=curve.y, note=note)
+    cells = [(str(num), compute_text(at), interval_text(told, show)) for num, at, told in reversed(rows)]
+    table = grid("history", ("evaluations", curve.unit, subject), cells, left=0, level=Level.DETAIL)
+    moved = [each for alarm in moved_alarms(rows, subject) for each in alarm_says(alarm, "", curve.unit)]
+    title = titled("How the forecast moved", curve.evaluation_set)
+    made = section(f"history/{curve.evaluation_set}/{curve.name}", title, *moved, picture, table)
+    assert made is not None
+    return made
+
+
+def _with_history(sections: Document, history: Sequence[Section]) -> Document:
+    """Put the history after the curves."""
+    place = next((at + 1 for at, each in enumerate(sections) if each.key.startswith("curves/")), len(sections))
+    return (*sections[:place], *history, *sections[place:])

@@ -1,0 +1,328 @@
+"""A document is a value: sections of sentences, tables and curves. Everything that is shown is rendered from one.
+
+    Section  a title and blocks                        Say    a kind with values; `words.py` has its sentence
+    Grid     a table of texts                          Curves points and fitted lines over compute
+    Lines    columns over the steps of runs            Samples what a model wrote
+
+`render` gives the terminal's or Markdown's view; `to_json` what `--json` prints and what the page draws.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum, StrEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scalerl.report import words
+
+Json = dict[str, Any]
+
+
+class Level(StrEnum):
+    """How much a sentence matters."""
+
+    ANSWER = "answer"
+    WHY = "why"
+    WARNING = "warning"
+    DETAIL = "detail"
+    """Shown when somebody asks for an explanation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """One thing to say: code reads the kind and the values, people read the text."""
+
+    kind: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    level: Level = Level.WHY
+
+    @property
+    def text(self) -> str:
+        return words.text(self.kind, self.values)
+
+
+def say(kind: str, level: Level = Level.WHY, /, **values: Any) -> Say:
+    return Say(kind, values, level)
+
+
+Cell = str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """A table of texts."""
+
+    key: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    left: int = 1
+    """The first columns hold words; the others hold numbers, and are aligned to the right ..."""
+    right: int = 0
+    """... but for so many at the end, which hold words again."""
+    title: str = ""
+    links: tuple[str, ...] = ()
+    """Addresses within the page that the first cells lead to."""
+    colours: tuple[int, ...] = ()
+    """Numbers of the colours that mark the rows."""
+    level: Level = Level.WHY
+
+    def is_number(self, place: int) -> bool:
+        return self.left <= place < len(self.heads) - self.right
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line over compute, with bands (low, high); solid between `first` and `last`, dashed elsewhere."""
+
+    compute: np.ndarray
+    reward: np.ndarray
+    first: float
+    last: float
+    band: tuple[np.ndarray, np.ndarray] | None = None
+    """Where the recipe's own curve lies."""
+    new_band: tuple[np.ndarray, np.ndarray] | None = None
+    """Where one new evaluation should fall."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dots:
+    """Points over compute; of a run with very many points means of neighbours."""
+
+    compute: np.ndarray
+    reward: np.ndarray
+    error: np.ndarray
+    """Standard error of a mean; NaN for a single reward."""
+    run: np.ndarray
+    role: np.ndarray
+    """`fitted`, `left out` of the fit, or `held out` to test it."""
+    runs: tuple[str, ...] = ("",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """One curve of a chart."""
+
+    name: str
+    dots: Dots
+    line: Line | None = None
+    colour: int = 0
+    marks: tuple[tuple[float, float], ...] = ()
+    """(Compute, reward) of what is marked: forecasts that were asked for, a peak."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curves:
+    """A chart of curves over compute."""
+
+    key: str
+    drawn: tuple[Drawn, ...]
+    x_label: str
+    y_label: str
+    at: float | None = None
+    """A compute that is marked: the budget."""
+    note: Say | None = None
+    level: Level = Level.WHY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """A small chart of one column over the steps of runs."""
+
+    key: str
+    title: str
+    lines: tuple[tuple[str, int, Sequence[float | None], Sequence[float | None]], ...]
+    """(Name, colour, steps, values) of each run."""
+    limit: float | None = None
+    """Value beyond which an alarm is raised."""
+    counted: str = "step"
+    level: Level = Level.WHY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """What a model wrote, to be read by eye."""
+
+    rows: tuple[Mapping[str, Any], ...]
+    level: Level = Level.WHY
+
+
+Block = Say | Grid | Curves | Lines | Samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    key: str
+    title: str
+    blocks: tuple[Block, ...]
+
+
+Document = tuple[Section, ...]
+
+
+def says(document: Sequence[Section]) -> Iterator[Say]:
+    """Yield everything that a document says, in order."""
+    for section in document:
+        yield from (block for block in section.blocks if isinstance(block, Say))
+
+
+def section(key: str, title: str, *blocks: Block | None) -> Section | None:
+    """Return a section with the blocks that there are; None without any."""
+    found = tuple(block for block in blocks if block is not None)
+    return Section(key=key, title=title, blocks=found) if found else None
+
+
+def grid(key: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]], **given: Any) -> Grid | None:
+    """Return a table; None without rows."""
+    return Grid(key=key, heads=tuple(heads), rows=tuple(map(tuple, rows)), **given) if rows else None
+
+
+# Views ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How a document is written: one function for each kind of block. Blocks that are pictures may have none."""
+
+    title: Callable[[Section], Any]
+    blocks: Mapping[type, Callable[[Any], Any]]
+    join: Callable[[list[Any]], Any]
+
+
+def render(document: Sequence[Section], view: View, *, explain: bool = True) -> Any:
+    """Return the document in this view; without `explain` only what an answer needs."""
+    parts: list[Any] = []
+    for each in document:
+        shown = [
+            view.blocks[type(block)](block)
+            for block in each.blocks
+            if type(block) in view.blocks and (explain or block.level != Level.DETAIL)
+        ]
+        if shown:
+            parts += [*([] if (title := view.title(each)) is None else [title]), *shown]
+    return view.join(parts)
+
+
+STYLES = {Level.ANSWER: "bold", Level.WHY: "", Level.WARNING: "yellow", Level.DETAIL: "dim"}
+NARROWEST = 14  # letters that a column of names keeps on a narrow terminal
+
+
+def _terminal_text(block: Say) -> Any:
+    from rich.text import Text
+
+    return Text(block.text, style=STYLES[block.level])
+
+
+def _terminal_grid(block: Grid) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        title=block.title or None, title_justify="left", title_style="bold", header_style="bold", pad_edge=False,
+        box=None,
+    )  # fmt: skip
+    for place, head in enumerate(block.heads):
+        longest = max((len(row[place]) for row in block.rows), default=0)
+        table.add_column(
+            head,
+            justify="right" if block.is_number(place) else "left",
+            overflow="fold",
+            no_wrap=block.is_number(place),
+            min_width=min(NARROWEST, longest) if place == 0 else None,
+        )
+    for row in block.rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _group(parts: list[Any]) -> Any:
+    from rich.console import Group
+
+    return Group(*parts)
+
+
+TERMINAL = View(lambda section: None, {Say: _terminal_text, Grid: _terminal_grid}, _group)
+
+
+def shielded(text: object) -> str:
+    """Return a text that Markdown shows as it is: no HTML, no link, no end of a table's cell."""
+    return str(text).replace("<", "&lt;").replace("](", "]\\(").replace("|", "\\|").replace("\n", " ")
+
+
+def _markdown_text(block: Say) -> str:
+    marks = {Level.ANSWER: "**{}**", Level.WARNING: "> {}"}
+    return marks.get(block.level, "{}").format(shielded(block.text))
+
+
+def _markdown_grid(block: Grid) -> str:
+    line = lambda cells: f"| {' | '.join(map(shielded, cells))} |"  # noqa: E731
+    rules = "|".join("---:" if block.is_number(place) else "---" for place in range(len(block.heads)))
+    title = [f"### {shielded(block.title)}", ""] if block.title else []
+    return "\n".join([*title, line(block.heads), f"|{rules}|", *map(line, block.rows)])
+
+
+MARKDOWN = View(
+    lambda section: f"## {shielded(section.title)}" if section.title else None,
+    {Say: _markdown_text, Grid: _markdown_grid},
+    lambda parts: "\n\n".join(parts) + "\n",
+)
+
+
+# JSON -----------------------------------------------------------------------------------------------------------------
+
+
+def plain(value: Any) -> Any:
+    """Return JSON types: an enum by its value, a dataclass by its fields, null for a number that is not finite."""
+    match value:
+        case Enum():
+            return value.value
+        case float() | np.floating():
+            return float(value) if math.isfinite(value) else None
+        case np.ndarray():
+            return rounded(value)
+        case np.integer():
+            return int(value)
+        case Say():
+            return {"kind": value.kind, "level": value.level.value, "text": value.text, "values": plain(value.values)}
+        case Mapping():
+            return {f"{key:g}" if isinstance(key, float) else str(key): plain(each) for key, each in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [plain(each) for each in value]
+        case Path():
+            return str(value)
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    return value
+
+
+def picked(value: Any, *names: str) -> Json:
+    """Return some attributes of a value as JSON types."""
+    return {name: plain(getattr(value, name)) for name in names}
+
+
+def to_json(document: Sequence[Section]) -> list[Json]:
+    """Return the sections: each block with its type, and each sentence with its kind and its values."""
+    return [
+        {
+            "key": each.key,
+            "title": each.title,
+            "blocks": [{"type": type(block).__name__.lower(), **plain(block)} for block in each.blocks],
+        }
+        for each in document
+    ]
+
+
+def rounded(values: Any, digits: int = 6) -> list[Any]:
+    """Return an array as a list: numbers rounded to significant digits, None where not finite; words as they are."""
+    values = np.asarray(values)
+    if values.dtype.kind not in "fc":
+        return values.tolist()
+    known = np.isfinite(values)
+    size = np.abs(np.where(known & (values != 0), values, 1.0))
+    # Powers of ten that are exact: what is divided or multiplied by one is the float nearest to its decimals.
+    places = np.minimum(digits - 1 - np.floor(np.log10(size)), 300)
+    up, down = 10.0 ** np.maximum(places, 0), 10.0 ** np.maximum(-places, 0)
+    results = (np.rint(np.where(known, values, 0.0) * up / down) / up * down).tolist()
+    return [value if is_known else None for value, is_known in zip(results, known.tolist(), strict=True)]

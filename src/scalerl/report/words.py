@@ -1,0 +1,488 @@
+"""Every sentence of the predictive half: WORDS has one entry for each kind of `Say`, and nothing else words anything.
+
+A template names the values that it needs. Besides the usual format specs it has these:
+
+    r, +r   a reward, with its interval where it has one; with the decimals that the values name
+    c       an amount of compute, with its interval
+    p, %    a probability; a share, with its interval
+    n, or   names in a sentence, joined by "and" or by "or"
+    $       an amount of money
+"""
+
+from collections.abc import Callable, Mapping
+from string import Formatter
+from typing import Any
+
+from scalerl.curves import Value
+from scalerl.logs.facts import SENTENCES
+from scalerl.report.numbers import (
+    compute_text,
+    fixed,
+    interval_text,
+    join_names,
+    money_text,
+    probability_text,
+    share_text,
+)
+
+Values = Mapping[str, Any]
+Words = str | Callable[[Values], str]
+USUAL_DECIMALS = 3
+
+
+class Sentence(Formatter):
+    """A formatter that knows rewards, computes, probabilities, names and money."""
+
+    def __init__(self, values: Values) -> None:
+        self._decimals = int(values.get("decimals", USUAL_DECIMALS))
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        shows = {
+            "r": fixed(self._decimals),
+            "+r": fixed(self._decimals, "+"),
+            "c": compute_text,
+            "%": share_text,
+        }
+        if format_spec in shows:
+            show = shows[format_spec]
+            return interval_text(value, show) if isinstance(value, Value) else show(value)
+        if format_spec == "p":
+            return probability_text(value)
+        if format_spec == "$":
+            return interval_text(value, money_text) if isinstance(value, Value) else money_text(value)
+        if isinstance(value, tuple | list):
+            return join_names([str(each) for each in value], "or" if format_spec == "or" else "and")
+        return super().format_field(value, format_spec)
+
+
+def text(kind: str, values: Values) -> str:
+    """Return one or two sentences."""
+    words = WORDS[kind]
+    return words(values) if callable(words) else filled(words, values)
+
+
+def filled(template: str, values: Values) -> str:
+    return Sentence(values).vformat(template, (), values)
+
+
+def _missing_points(values: Values) -> str:
+    start = ", the start included" if values["has_start"] else ""
+    left_out = " Others lie outside the range that is fitted: {num_left_out}." if values["num_left_out"] else ""
+    return filled(
+        "It is too early to judge {name}: {num:g} evaluations are there" + start + ", and {needed:g} are needed."
+        + left_out,
+        values,
+    )  # fmt: skip
+
+
+def _doubling(values: Values) -> str:
+    """Say what one more doubling brings, and what it costs where that is known."""
+    cost = " for {price:$}" if values.get("price") is not None else ""
+    chance = ": more than what matters ({worth:r}) with probability {p_worth:p}. "
+    return filled("One more doubling brings {doubling:+r}" + cost + chance + DOUBLING[values["action"]], values)
+
+
+DOUBLING = {
+    "go on": "Go on.",
+    "stop": "Stop: more compute hardly pays.",
+    "open": "Whether to go on is open.",
+}
+
+
+def _settled(values: Values) -> str:
+    times, seeds = values["times"], values["seeds"]
+    ways = [f"about {times:g} times the compute of both"] if times is not None else []
+    ways += [f"{seeds} seeds of each"] if seeds is not None else []
+    if not ways:
+        return filled("Neither 16 times the compute nor 32 seeds should settle {a} against {b}.", values)
+    return filled(f"To settle {{a}} against {{b}} should take {', or '.join(ways)}.", values)
+
+
+def _either(values: Values) -> str:
+    rest = ": at {at:c} {unit} they differ by less than what matters ({worth:r}) with probability {probability:p}."
+    first = "Either of {names} will do" if len(values["names"]) == 2 else "Any of {names:or} will do"
+    return filled(first + rest, values)
+
+
+def _chart_note(values: Values) -> str:
+    bands = f" Bands hold {values['level']:.0%} of the curve." if values["has_bands"] else ""
+    return f"Filled points were fitted, hollow ones were not. Lines are dashed beyond what was fitted.{bands}"
+
+
+# Alarms ---------------------------------------------------------------------------------------------------------------
+
+ALARMS = {
+    "truncated": "{value:.0%} of completions reach their length limit and are cut off",
+    "mismatch": "generator and learner differ by a KL of {value:.2g}",
+    "backend": (
+        "generator and learner differ by a KL of {value:.2g} at equal weights (largest ratio {ratio:.3g}), so their "
+        "arithmetic differs"
+    ),
+    "no_verdict": "{value:.0%} of completions have no verdict",
+    "skipped": "{value:.0%} of the last steps changed no weight, because loss or gradient was not finite",
+    "empty": "{value:.0%} of the last batches had nothing to train on",
+    "solved": "{value:.0%} of {whose} are solved and no longer asked",
+    "entropy": "the entropy of the policy is {value:.2g}, so that all answers to a problem are nearly the same",
+    "lag": "answers are trained on up to {value:.3g} steps after they were begun, more than {limit:g}",
+    "fall": "the reward on {subject} has fallen by {value:.2g} since its peak",
+    "overtrained": (
+        "on {subject}, pass@{detail} has fallen by {value:.2g} since its peak while pass@1 rose by {before:.2g}"
+    ),
+    "overfitted": "the reward on {subject} has fallen by {value:.2g} since its peak while the training reward rose",
+    "forecast_moved": (
+        "the forecast of {subject} has left the interval that it gave itself: {value:.3f} now, and {detail}"
+    ),
+    "uneven_time": "time per FLOP changed during the run (GPU-hours and FLOPs differ by up to {value:.0%} of the run)",
+    "grader_error": "the grader {subject} failed: {detail}",
+    "environment_error": "the environment {subject} failed: {detail}",
+    "stalled": "training stood still for {value:.0f} s, far beyond the usual time of a step",
+}
+REMEDIES = {
+    "truncated": "; above {limit:.0%}, runs tend to become unstable: leave more room{keeping}{names}",
+    "mismatch": "{set_names}; with another engine or rounded weights, compute the head in FP32 at both ends",
+    "backend": "{set_names}; the paper's remedy is an FP32 head at both ends (model.fp32_head)",
+    "no_verdict": " and are not trained on: {why}",
+    "skipped": ": check the loss function if it is your own, lower optimizer.lr, or set model.dtype = float32",
+    "empty": ", so the model does not change: {why}",
+    "solved": "; with few of them left, the reward can fall: take more problems, or ask all of them{names}",
+    "entropy": (
+        ": lower optimizer.lr, raise rollout.temperature, keep the entropy up{names}, or stop here if the reward is as "
+        "high as it can be"
+    ),
+    "lag": ": generate with fewer slots, or push weights more often",
+    "fall": ": take a checkpoint from before the fall",
+    "overtrained": ": answers become alike; stop, or take a checkpoint from the peak if variety matters",
+    "overfitted": ": it learns its problems by heart; take a checkpoint from before the fall, or more problems",
+    "forecast_moved": "; trust its intervals less than they say",
+    "uneven_time": ": compute is counted in FLOPs",
+    "stalled": "; this time is not on the compute axis (time/stalled_s)",
+}
+NO_VERDICT = {
+    "grader/no_answer": "the reference answers cannot be read by this grader",
+    "grader/timeout": "grading takes too long (grading.timeout_s, grading.cpu_limit_s)",
+    "grader/crash": "the grader's process dies",
+    "grader/memory": "grading needs more memory (grading.memory_limit_mb)",
+    "grader/error": "the grader raises an exception",
+    "environment/no_answer": "conversations end without an answer or a reward",
+    "environment/timeout": (
+        "steps of the environment take too long (task.environment.step_s, task.environment.step_cpu_s)"
+    ),
+    "environment/crash": "the environment's process dies",
+    "environment/memory": "the environment needs more memory (task.environment.step_memory_mb)",
+    "environment/error": "the environment raises an exception",
+}
+"""Why there is no verdict, by the column that counts it."""
+WHY_EMPTY = {
+    "unrewarded": (
+        "{subject} gave 0 to all of {num_answers:,} answers; if these should be worth something, it does not read them "
+        "as the model writes them: {shown_answers}"
+    ),
+    "all_wrong": "no answer was correct, so take easier problems or a stronger model, or begin with scalerl sft",
+    "all_right": "every answer was correct, so take harder problems",
+    "truncated": "most completions are cut off at their length limit",
+    "no_verdict": "the grader gave no verdict on any answer",
+    "mixed": "in every group the answers were all correct or all wrong, so raise pipeline.completions_per_group",
+}
+
+
+def _alarm(kind: str) -> Callable[[Values], str]:
+    """Return the words of an alarm: what is so, then what can help, or how it has changed."""
+
+    def words(values: Values) -> str:
+        subject = values["subject"]
+        whose = f"the training problems of {subject}" if subject else "a task's training problems"
+        fact = ALARMS[kind].format(**values, whose=whose)
+        if values["state"] == "over":
+            return f"Over: {fact}."
+        if values["state"] == "changed":
+            before = f"{values['before']:.0%}" if "{value:.0%}" in ALARMS[kind] else f"{values['before']:.2g}"
+            return f"{_capital(fact)} now, after {before}."
+        cause, names = values["cause"], " or ".join(values["remedies"])
+        why = WHY_EMPTY.get(cause or "mixed") if kind == "empty" else NO_VERDICT.get(cause or "")
+        answers = ", ".join(f"{answer!r} for {reference!r}" for answer, reference in values["answers"])
+        remedy = REMEDIES.get(kind, "").format(
+            **values,
+            why=(why or "see grader/ in metrics.jsonl").format(**values, shown_answers=answers),
+            names=f" ({names})" if names else "",
+            set_names=f": set {names}" if names else "",
+            keeping=", or train on cut answers" if "filter." in names else "",
+        )
+        return f"{_capital(fact)}{remedy}."
+
+    return words
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _when(values: Values) -> str:
+    """Say of which run an alarm is, when it began, and when it ended."""
+    whose = f"{values['run']}, " if values["run"] else ""
+    if values["ended"] is not None:
+        return f"({whose}from step {values['began']:g} to step {values['ended']:g})"
+    if values["began"] is not None:
+        return f"({whose}since step {values['began']:g})"
+    if values["began_compute"] is not None:
+        return f"({whose}{filled('since {began_compute:c} {unit})', values)}"
+    return f"({whose}throughout the run)"
+
+
+def _untrained(values: Values) -> str:
+    reasons = {"num_skipped": "a loss or gradient that was not finite", "num_empty": "an empty batch"}
+    why = join_names([f"{values[key]:,} had {reason}" for key, reason in reasons.items() if values[key]])
+    return filled(
+        f"Not trained: none of {{num_steps:,}} steps changed a weight ({why}). {GAIN}, which is noise.", values
+    )
+
+
+def _forecast(values: Values) -> str:
+    """Say what a forecast is on one line."""
+    ceiling = "" if values["ceiling"] is None else "; ceiling {ceiling:r}"
+    doubling = "" if values["doubling"] is None else (
+        "; twice the compute brings {doubling:+r}, more than what matters ({worth:r}) with probability {p_worth:p}"
+    )  # fmt: skip
+    end = "" if values["end"] is None else "; at the end of the budget {end:r}"
+    source = "training rewards" if values["is_training"] else "evaluations"
+    return filled("{state} ({action})" + ceiling + doubling + end + "; from {num} " + source, values)
+
+
+def _continue(values: Values) -> str:
+    money = "" if values["money"] is None else " ({money:$})"
+    return filled("Continue {arms}: {cost:c} {unit}" + money + " in all.", values)
+
+
+def _replayed(values: Values) -> str:
+    if not values["num_stopped"]:
+        return filled("The rule {rule!r} would have ended none of {num} runs.", values)
+    return filled(
+        "The rule {rule!r} would have ended {num_stopped} of {num} runs, with {saved:%} of the compute of all saved "
+        "and up to {lost:r} of reward lost.",
+        values,
+    )
+
+
+GAIN = "{name} went from {first:.3f} to {last:.3f} (mean of the last {num_last})"
+DIFFERENCE = "; 95% of the difference between {low:+.3f} and {high:+.3f}."
+
+WORDS: dict[str, Words] = {
+    # What was decided about a log
+    **SENTENCES,
+    "problem": "{name} has no curve: {problem}",
+    "holds_for": "This holds for {names}.",
+    "columns": "Compute is {compute}, reward is {reward}.",
+    "columns_recognised": "Compute is {compute}, reward is {reward}; name others with --x and --y.",
+    "explain": "--explain says more.",
+    "explain_python": ".explain() says more.",
+    "in_set": "On {set}:",
+    # Where a run stands
+    "too_early_points": _missing_points,
+    "too_early_computes": (
+        "It is too early to judge {name}: its evaluations are at {num:g} different computes, and {needed:g} are needed."
+    ),
+    "too_early_beginning": (
+        "It is too early to judge {name}: its log begins at {num:c} {unit}, in the middle of the run, so what it has "
+        "risen from is not known. Give the reward before training with --start."
+    ),
+    "flat": "{name} is flat: a rise of {noticed:r} would have been noticed.",
+    "rising": "{name} is rising: it has reached {share:%} of its whole gain.",
+    "levelling_off": "{name} is levelling off: it has reached {share:%} of its whole gain.",
+    "past_peak": (
+        "{name} is past its peak: it has fallen by {drop:r} from {peak:r}, and by more than what matters ({worth:r}) "
+        "with probability {probability:p}."
+    ),
+    "checkpoint_step": (
+        "Take the checkpoint of step {step:,.0f}, the last evaluation before the fall; {num_after} came after it."
+    ),
+    "checkpoint_compute": (
+        "Take the checkpoint at {compute:c} {unit}, the last evaluation before the fall; {num_after} came after it."
+    ),
+    "checkpoint_saved": "The last checkpoint on disk before the fall is that of step {step:,.0f}.",
+    "ceiling": "Its ceiling is {ceiling:r}.",
+    "dip": "A dip of {depth:r} at {compute:c} {unit} was regained later.",
+    "doubling": _doubling,
+    "flat_doubling": "Look into the recipe before you spend more: nothing has risen.",
+    "open_settled": "About {times:g} times the present compute should settle it.",
+    "open_unsettled": "Not even 16 times the present compute should settle it.",
+    "weak_backtest_half": (
+        "Do not lean on the forecast of {name}: one from the first half of the run missed what followed. Of {num} "
+        "later evaluations {inside:%} fell inside its {level:%} interval."
+    ),
+    "weak_backtest_held_out": (
+        "Do not lean on the forecast of {name}: of {num} evaluations that were held out {inside:%} fell inside its "
+        "{level:%} interval."
+    ),
+    "forecast_at": "At {compute:c} {unit} a new evaluation should give {reward:r}.",
+    "unused_start": "The start of {name}, {start:r}, is not used: the form {form} has none.",
+    "smallest_change": (
+        "Ignore changes of {name} below {change:r}: noise makes a larger difference between two evaluations once in "
+        "twenty times."
+    ),
+    "worth": "Differences below {worth:r} do not matter here; --worth names another value.",
+    "price_needs_hours": "--price needs compute in GPU-hours, and here it is {unit}: no cost is given.",
+    "far": "{compute:c} {unit} is {times:,.0f} times the compute measured: nobody has tested forecasts that far.",
+    "do_wait": "wait: too early to judge",
+    "do_look": "look into the recipe",
+    "do_go_on": "go on",
+    "do_stop": "stop",
+    "do_open": "open",
+    "do_open_settled": "open: about {times:g} times the compute settles it",
+    "do_checkpoint_step": "take the checkpoint of step {step:,.0f}",
+    "do_checkpoint_compute": "take the checkpoint at {compute:c} {unit}",
+    "chart_note": _chart_note,
+    "straight_note": (
+        "Fitted again with one ceiling of {ceiling:r}: log F is a straight line whose slope is the exponent B, so the "
+        "steeper, the more efficient."
+    ),
+    "no_curve_yet": "There is no curve yet.",
+    "nothing_to_compare": "There are no two curves to compare.",
+    "without_curve": "Without a curve: {names}.",
+    # Which recipe
+    "take": (
+        "Take {name}: at {at:c} {unit} it is the best with probability {p_best:p}, and taking it loses {loss:r} on "
+        "average, less than what matters ({worth:r})."
+    ),
+    "either": _either,
+    "open": (
+        "Which to take is open: at {at:c} {unit} {name} leads, the best with probability {p_best:p}. Taking it loses "
+        "{loss:r} on average; what matters is {worth:r}."
+    ),
+    "settle": _settled,
+    "default_budget": "This is 4 times the largest compute measured; --at names another budget.",
+    "best_checkpoint": "{names} fell after a peak: the best checkpoint competes.",
+    "assumed_spread": (
+        "One run of {names} does not show how far runs of a recipe differ: a standard deviation of up to {sd:r} is "
+        "assumed; --run-spread names another."
+    ),
+    "shared_exponents": "Exponents at one ceiling of {ceiling:r}: {exponents}.",
+    "same_run": "{a} and {b} hold the same evaluations: one is the other, or a part of it.",
+    "different_prompts": "{names} were evaluated on other prompts{of_set} and are not compared.",
+    "different_units": "The curves count compute in different units ({units}) and are not compared.",
+    "different_rewards": "The curves are of different rewards ({names}) and are not compared.",
+    "alone_in_set": "{name} is the only curve of its evaluation set and is not compared.",
+    "axes_disagree": "The axes disagree: {answers}. Decide what you pay for.",
+    "axes_agree": "By each of {axes} the answer is the same.",
+    "uneven_steps": (
+        "A step takes up to {ratio:.1f} times as much ({axis}) in one curve as in another: do not compare them by step."
+    ),
+    "pooled": "{num} curves of one task inform each other; --alone keeps them apart.",
+    "pooled_prior": "Earlier runs ({num}) inform each curve.",
+    "not_pooled": "Not informed by others: {names}.",
+    "equal_curves": "{names} have the same reward at every evaluation: what differs between them has had no effect.",
+    # The paper's procedure
+    "paper": "By the paper's procedure {name} has A = {ceiling:r}, B = {exponent:.2f} and C_mid = {midpoint:c} {unit}.",
+    "paper_edge": "Of {name} {names} lies on the edge of its grid.",
+    "paper_ceiling": (
+        "By the paper's rule {winner} is the better of {a} and {b}: its ceiling is higher by {difference:r}, more than "
+        "{margin:r}."
+    ),
+    "paper_exponent": (
+        "By the paper's rule {winner} is the better of {a} and {b}: their ceilings differ by {difference:r}, no more "
+        "than {margin:r}, and at one ceiling its exponent is {larger:.2f}, the other {smaller:.2f}."
+    ),
+    "paper_equal": "By the paper's rule {a} and {b} are equal.",
+    # Back-tests
+    "not_scored": "{name}, {part}: not scored, because {num} evaluations before it are too few.",
+    "nothing_after": "{name}, {part}: not scored, because no evaluation lies after it.",
+    # What a reader must know about runs
+    "fault": "{problem}",
+    "not_finished": "{run} did not finish ({status}): its curve stands as far as it goes.",
+    "repeated": (
+        "{run} repeated {num_steps} steps after an interruption ({gpu_hours:.3g} {hours}, {share:.1%} of its FLOPs): "
+        "they are counted as compute."
+    ),
+    "stood_still": "{run} stood still for {seconds:.0f} s, which is not counted in its {hours}.",
+    "different_environments": "The environments of the runs differ in {keys}.",
+    "seeds_joined": "{runs} differ only in their seed: they are runs of {arm}.",
+    "axis_left_out": "There is no axis of {axis}: {problem}",
+    "shared_device": "Jobs shared a device, so {hours} are not to be trusted: compute is counted in FLOPs.",
+    "uneven_pace": (
+        "One run took {size:.1f} times as long as another of its arm for the same FLOPs, so {hours} are not to be "
+        "trusted: compute is counted in FLOPs."
+    ),
+    "uneven_time": (
+        "Time per FLOP changed by up to {size:.0%} during the run, so {hours} are not to be trusted: compute is "
+        "counted in FLOPs."
+    ),
+    **{f"alarm_{kind}": _alarm(kind) for kind in ALARMS},
+    "alarm_when": _when,
+    # The board
+    "unreadable": "{name} cannot be read: {fault}.",
+    "no_link_outside": "{name} is not read: it holds a link to a file outside the folder that was named.",
+    "not_regular": "{name} is not read: it is not a regular file.",
+    "too_long": (
+        "{name} is {size:,.0f} MB long and is not followed: logs of up to {most:,.0f} MB are. Cut it, or use scalerl "
+        "forecast."
+    ),
+    "too_many_curves": "Only the first {most} of {num} curves are fitted.",
+    "too_many_sources": "Only the first {most} runs and logs are followed; {num} more are not.",
+    "outside_study": "{arm}, seed {seed}: its folder lies outside the study and is not read.",
+    "no_evaluation": "No evaluation yet.",
+    "not_started": "Not started yet.",
+    "watched": "{num} runs and logs in {paths}.",
+    "samples_shown": "{num} of {total} samples, newest first.",
+    "no_sample": "No sample matches.",
+    "search_goes_on": "None yet; the search goes on with the button below.",
+    "history_note": (
+        "Each place on the line is the forecast of {subject} from the evaluations until then, with the interval that "
+        "it gave itself; points are what was measured."
+    ),
+    # What training changed
+    "gain_rose": f"Learned: {GAIN}{DIFFERENCE}",
+    "gain_fell": f"Got worse: {GAIN}{DIFFERENCE}",
+    "gain_within_noise": f"Nothing learned beyond noise: {GAIN}{DIFFERENCE}",
+    "gain_no_update": _untrained,
+    # What a study decided
+    "choice_none": "The policy ends without a favourite: no arm has a curve.",
+    "choice_decided": (
+        "The policy takes {favourite} after {spent:.0%} of the compute that all arms would need to the end; this is "
+        "expected to lose {loss:.2g}."
+    ),
+    "choice_open": (
+        "The choice is open: {favourite} leads after {spent:.0%} of the compute that all arms would need to the end; "
+        "taking it is expected to lose {loss:.2g}."
+    ),
+    # Plans
+    "plan_no_curve_yet": "No arm has a curve yet: continue all of them.",
+    "plan_take": (
+        "Take {name}: at {at:c} {unit} it is the best with probability {p_best:p}, and taking it now loses {loss:r} on "
+        "average."
+    ),
+    "plan_either": "Any of {names:or} will do: at {at:c} {unit} they differ by less than what matters ({worth:r}).",
+    "plan_open": (
+        "Which arm to take is open: at {at:c} {unit} {name} leads, the best with probability {p_best:p}. Taking it now "
+        "loses {loss:r} on average; what matters is {worth:r}."
+    ),
+    "plan_continue": _continue,
+    "plan_worth_most": "One more stage is worth most on {name}: {value:.2g} of reward is expected of it.",
+    "plan_at_target": "At the target: {names}.",
+    "plan_chosen": "Taken, and not continued: {names}.",
+    "plan_not_chosen": "Stop {names}: another arm is taken.",
+    "plan_tells_most": "Would tell most: {names}.",
+    "plan_tells_little": "Stop {names}: more compute would hardly change the choice.",
+    "plan_no_curve": "Too few evaluations to judge: {names}.",
+    "plan_past_peak": "Stop {names}: after a fall, the best checkpoint competes.",
+    "plan_budget": "Stop {names}: the budget is spent.",
+    "plan_cannot": "{names} cannot be continued.",
+    "allocation_grows": "The best {name} grows with compute: {early:g} to {late:g}.",
+    "allocation_falls": "The best {name} falls with compute: {early:g} to {late:g}.",
+    "allocation_known": "The best {name} is {late:g} at {at:c}.",
+    "allocation_open": "The best {name} at {at:c} may be {low:g} to {high:g}: more seeds or values would tell.",
+    # Transfers and sealed forecasts
+    "transfer": "{size} from a start of {start:r} should level off at {ceiling:r}, half-way at {midpoint:c}.",
+    "transfer_at": "At {compute:c}: {reward:r}.",
+    "transfer_learnt": "Learnt from {names}, whose ceilings scatter by {scatter:r} about the law.",
+    "transfer_far": "The target is more than ten times as large as the largest sibling: this is a guess.",
+    "transfer_not_smaller": "{name} is left out: it is not smaller than the target.",
+    "transfer_state": "{name} is left out: it is {detail}.",
+    "transfer_form": "{name} is left out: a {detail} form fits it.",
+    "score_held": "{level:%} intervals held {share:%} of {num} evaluations.",
+    "score_nothing": "Nothing was measured since that a forecast covers.",
+    "score_changed": "{name}: the log no longer holds the data that the forecast was made from.",
+    "score_missing": "{name} is not in what was given.",
+    # Stop rules and callbacks
+    "forecast": _forecast,
+    "rule_holds": "stop_when {rule!r} holds at step {step}: {reason}",
+    "switched": "Step {step}: forecasts use evaluations from here on, not training rewards.",
+    "replayed": _replayed,
+}

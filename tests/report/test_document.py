@@ -1,0 +1,123 @@
+"""One document behind every view: terminal, Markdown, JSON and page say the same sentences."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+from small_logs import RESULTS
+
+from scalerl.curves import Action, State
+from scalerl.report.document import MARKDOWN, TERMINAL, Grid, Level, render, say, says, section, shielded, to_json
+from scalerl.report.page import page
+from scalerl.report.results import Result
+from scalerl.report.sections import curve_json, document, result_json
+
+_MADE: dict[str, Result] = {}
+
+
+@pytest.fixture
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    name = request.param
+    if name not in _MADE:
+        _MADE[name] = RESULTS[name][0](tmp_path_factory.mktemp("log"))
+    return _MADE[name]
+
+
+def terminal(result: Result, *, explain: bool = True) -> str:
+    console = Console(width=4000, file=io.StringIO(), record=True)
+    console.print(render(document(result), TERMINAL, explain=explain), highlight=False, soft_wrap=True)
+    return console.export_text()
+
+
+@pytest.mark.parametrize("made, kinds", [(name, kinds) for name, (_, kinds) in RESULTS.items()], indirect=["made"],
+                         ids=list(RESULTS))  # fmt: skip
+def test_four_views_say_the_same(made: Result, kinds: set[str]):
+    sections = document(made)
+    said = list(says(sections))
+    assert kinds <= {each.kind for each in said}
+    text, markdown = terminal(made), render(sections, MARKDOWN)
+    data = json.loads(page("run", sections).split('id="data">')[1].split("</script>")[0])
+    told = [block["text"] for each in data["sections"] for block in each["blocks"] if block["type"] == "say"]
+    assert told == [each.text for each in said]
+    assert data["sections"] == json.loads(json.dumps(result_json(made)["sections"]))
+    for each in said:
+        assert each.text in text
+        assert shielded(each.text) in markdown
+    grids = [block for each in sections for block in each.blocks if isinstance(block, Grid)]
+    for cell in {cell for each in grids for row in each.rows for cell in row if cell}:
+        assert cell in text
+        assert shielded(cell) in markdown
+
+
+@pytest.mark.parametrize("made", ["rising"], indirect=True)
+def test_ceiling_and_worth_are_always_named(made: Result):
+    by_kind = {each.kind: each.values for each in says(document(made))}
+    (curve,) = made.curves
+    assert by_kind["ceiling"]["ceiling"] == curve.ceiling
+    assert by_kind["doubling"]["worth"] == curve.decision.worth == 0.01
+    assert curve.decision.action == Action.GO_ON
+
+
+@pytest.mark.parametrize("made", ["flat", "fallen"], indirect=True)
+def test_no_ceiling_where_there_is_none(made: Result):
+    (curve,) = made.curves
+    assert curve.state in (State.FLAT, State.PAST_PEAK)
+    assert curve_json(curve)["ceiling"] is None
+    assert "ceiling" not in {each.kind for each in says(document(made))}
+
+
+@pytest.mark.parametrize("made", ["fallen"], indirect=True)
+def test_checkpoint_is_an_evaluation_before_the_fall(made: Result):
+    (curve,) = made.curves
+    assert curve.checkpoint in curve.series.axes["step"]
+    assert 240 <= curve.checkpoint <= 290
+    assert curve_json(curve)["checkpoint"] == curve.checkpoint
+
+
+@pytest.mark.parametrize("made", ["paper", "paper pair"], indirect=True)
+def test_the_paper_says_nothing_of_sureness(made: Result):
+    text = terminal(made).lower()
+    assert not [word for word in ("probab", "interval", "sure", "rising", "levelling") if word in text]
+
+
+@pytest.mark.parametrize("made", ["price"], indirect=True)
+def test_doubling_has_a_price(made: Result):
+    values = next(each.values for each in says(document(made)) if each.kind == "doubling")
+    assert values["price"] == pytest.approx(2.5 * 160)
+
+
+@pytest.mark.parametrize("made", ["several axes"], indirect=True)
+def test_every_axis_has_its_answer(made: Result):
+    answers = made.by_axis[""]
+    assert [each.axis for each in answers] == ["gpu_hours", "tokens", "step"]
+    # Steps are GPU-hours in another unit, tokens are not.
+    assert answers[2].comparison is answers[0].comparison
+    assert answers[1].comparison is not answers[0].comparison
+    assert len(result_json(made)["axes"]) == 3
+
+
+@pytest.mark.parametrize("made", ["two apart"], indirect=True)
+def test_old_keys_keep_their_names(made: Result):
+    content = result_json(made)
+    (pair,) = content["pairs"]
+    assert pair["winner"] == content["rankings"][0]["winner"] == "one"
+    assert {"p_ahead", "p_close", "p_higher_ceiling", "p_larger_exponent"} <= pair.keys()
+    assert content["rankings"][0]["standings"][0]["p_best"] > 0.9
+    assert content["curves"][0]["ceiling"]["low"] < 0.7
+
+
+def test_detail_waits_for_a_question():
+    parts = [section("a", "A", say("flat_doubling"), say("worth", Level.DETAIL, worth=0.01))]
+    short, whole = (render(parts, MARKDOWN, explain=explain) for explain in (False, True))
+    assert say("worth", worth=0.01).text in whole
+    assert say("worth", worth=0.01).text not in short
+    assert [block["level"] for block in to_json(parts)[0]["blocks"]] == ["why", "detail"]
+
+
+def test_markup_in_names_stays_text():
+    made = section("a", "A", say("without_curve", names=("<script>alert(1)</script>", "a|b", "[x](y)")))
+    assert "<script>" not in render([made], MARKDOWN)
+    html = page("</script><b>", [made])
+    assert "<script>alert" not in html
+    assert "</script><b>" not in html

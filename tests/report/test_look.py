@@ -1,0 +1,87 @@
+"""What the board shows of a run while it grows: the document of what its files hold now."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from boards import GrowingRun
+from simulate import sigmoid
+
+from scalerl.report import inside
+from scalerl.report.board import look as module
+from scalerl.report.board.look import Look, look
+from scalerl.report.inside import Root, json_object
+from scalerl.report.places import Source
+
+
+def write(path: Path, num_runs: int, num: int) -> Source:
+    rows = ({"run": f"r{run}", "step": n, "reward": 0.1 + run / 100 + n / 200} for run in range(num_runs)
+            for n in range(1, num))  # fmt: skip
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Source(path=path, root=Root(path.parent), kind="log", name="a")
+
+
+def says(seen: Look) -> dict[str, Any]:
+    blocks = [each for section in seen.sections for each in section["blocks"] if each["type"] == "say"]
+    return {each["kind"]: each["values"] for each in blocks}
+
+
+def test_a_run_past_its_peak_names_its_checkpoint(tmp_path: Path):
+    compute = np.linspace(0.25, 20, 80)
+    reward = sigmoid(np.minimum(compute, 12.0)) - 0.09 * np.maximum(compute - 12.0, 0.0) / 8.0
+    reward = reward + 0.003 * np.random.default_rng(0).standard_normal(80)
+    lines = [f"{x},{y}" for x, y in zip(compute, reward, strict=True)]
+    (tmp_path / "a.csv").write_text("\n".join(["gpu_hours,reward", *lines]))
+    seen = look(Source(path=tmp_path / "a.csv", root=Root(tmp_path), kind="log", name="a"), 30.0)
+    assert (seen.row["state"], seen.row["num_alarms"]) == ("past its peak", 1)
+    found = says(seen)
+    assert 8.0 < found["checkpoint_compute"]["compute"] < 14.0
+    assert found["alarm_fall"]["began_compute"] == found["checkpoint_compute"]["compute"]
+
+
+def test_fits_of_known_points_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    fits: list[int] = []
+    fitted = module.fitted_curve
+    monkeypatch.setattr(
+        module, "fitted_curve", lambda data, options: fits.append(len(data.compute)) or fitted(data, options)
+    )
+    source = write(tmp_path / "a.jsonl", 1, 14)
+    look(source)
+    assert len(fits) == 2  # all of it, and the first half
+    assert look(source).sections == look(source).sections
+    assert len(fits) == 2
+    look(source, with_history=True)
+    assert sorted(fits[2:]) == [5, 7, 8, 10, 12]
+
+
+def test_only_what_was_added_to_a_run_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run = GrowingRun(tmp_path / "run")
+    run.train(50)
+    source = Source(path=run.folder, root=Root(tmp_path), kind="run", name="run")
+    lines: list[bytes] = []
+    monkeypatch.setattr(inside, "json_object", lambda data: lines.append(data) or json_object(data))
+    for added, expected in ((0, 51), (3, 3), (2, 2)):
+        run.train(added)
+        lines.clear()
+        seen = look(source)
+        assert len([line for line in lines if b"step" in line and b"budget" not in line]) == expected
+    assert seen.row["step"] == "step 55"
+    # A file that was written anew is read from its beginning.
+    (run.folder / "metrics.jsonl").write_text('{"step": 1, "attempt": 1}\n')
+    assert look(source).row["step"] == "step 1"
+
+
+def test_rows_are_not_called_steps(tmp_path: Path):
+    (tmp_path / "a.csv").write_text("\n".join(["gpu_hours,reward", *(f"{n},{n / 50}" for n in range(1, 9))]))
+    seen = look(Source(path=tmp_path / "a.csv", root=Root(tmp_path), kind="log", name="a"))
+    assert (seen.row["step"], look(write(tmp_path / "b.jsonl", 1, 9)).row["step"]) == ("row 8", "step 8")
+
+
+def test_what_cannot_be_read_is_said(tmp_path: Path):
+    (tmp_path / "bad.csv").write_bytes(b"\0\1\2" * 50)
+    seen = look(Source(path=tmp_path / "bad.csv", root=Root(tmp_path), kind="log", name="bad"))
+    assert seen.is_empty
+    assert seen.row["problem"]
+    assert "fault" in says(seen)
