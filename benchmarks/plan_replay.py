@@ -101,7 +101,7 @@ def forecast(study: Study, budget: float) -> Outcome:
         planned = plan(arms, 1.0, stage=STAGE)
         going = [arm for arm in planned.arms if arm.rate > 0 and arm.spent < 1 - 1e-9]
         if not going or budget - spent.sum() < STAGE - 1e-9:
-            return Outcome(choice=int(planned.favourite or 0), spent=spent)
+            return Outcome(choice=int(planned.chosen[0] if planned.chosen else 0), spent=spent)
         best = int(max(going, key=lambda arm: (arm.rate, -arm.spent)).name)
         spent[best] = min(spent[best] + STAGE, 1.0)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import simulated_studies
 
-from scalerl.curves import PairKind, compare, fit, refit
+from scalerl.curves import compare, fit, refit
 from scalerl.curves.forecast import score
 from scalerl.joint import learn_prior, pool, read_prior
 
@@ -57,8 +57,8 @@ def study(rng: np.random.Generator, spread: str) -> dict:
         if spread == "gap":
             pair = compare({name: curves[name] for name in ("0", "1")}).pairs[0]
             higher = "0" if truth[0] > truth[1] else "1"
-            row[kind]["found"] = pair.kind == PairKind.HIGHER_CEILING and pair.winner == higher
-            row[kind]["wrong"] = pair.kind == PairKind.HIGHER_CEILING and pair.winner != higher
+            row[kind]["found"] = pair.winner == higher
+            row[kind]["wrong"] = pair.winner not in (None, higher)
     return row
 
 

@@ -37,7 +37,7 @@ from answers import kept, kinds, measured
 
 from scalerl import read, store
 from scalerl.curves.compare import Comparison, compare
-from scalerl.curves.notes import Verdict
+from scalerl.curves.decide import decide
 from scalerl.joint.seal import SealScore, opened, score_sealed
 from scalerl.loop.evaluate import pass_at
 
@@ -178,16 +178,17 @@ def arms(path: str, base: str) -> None:
     # Curves are named arm=10m where an arm's name might be a number.
     fits = {axis: {name.replace("arm=", ""): curve for name, curve in fitted.items()} for axis, fitted in axes.items()}
     print("| arm | to | A | B at a shared A, and the base's | FLOPs to a reward, ratio |", end="")
-    print(" steps to it, ratio | verdict in FLOPs | in steps |\n" + "|---" * 8 + "|")
+    print(" steps to it, ratio | answer in FLOPs | in steps |\n" + "|---" * 8 + "|")
     lines: list[tuple[float, list[str]]] = []
     for name, curve in fits["flops"].items():
         own = base + name.partition("/")[1] + name.partition("/")[2]
         of_base = name == own
-        unknown = "" if curve.verdict == Verdict.KNOWN else f" ({curve.verdict.name.lower().replace('_', ' ')})"
+        decision = decide(curve)
+        state = "" if decision is None else f" ({decision.state})"
         cells = [
             f"**{name}**" if of_base else name,
             ", ".join(f"{float(row['flops']):.2g}" for *_, row in found[name]),
-            interval(curve.params["ceiling"], *curve.interval("ceiling")) + unknown,
+            interval(curve.params["ceiling"], *curve.interval("ceiling")) + state,
         ]
         if of_base:
             lines.append((1.0, [*cells, "", "1", "1", "", ""]))
@@ -197,8 +198,8 @@ def arms(path: str, base: str) -> None:
         exponents = "" if None in shared else ", ".join(interval(e.value, e.low, e.high) for e in shared if e)
         (ratio, first), (_, second) = map(needed, (in_flops, in_steps))
         pairs = [each.pairs[0] for each in (in_flops, in_steps)]
-        verdicts = [pair.kind.replace("_", " ") + (f": {pair.winner}" if pair.winner else "") for pair in pairs]
-        lines.append((ratio, [*cells, exponents, first, second, *verdicts]))
+        answers = [str(pair.answer) + (f": {pair.winner}" if pair.winner else "") for pair in pairs]
+        lines.append((ratio, [*cells, exponents, first, second, *answers]))
     for _, line in sorted(lines, key=lambda line: line[0]):
         print("|", " | ".join(line), "|")
 

@@ -22,7 +22,7 @@ SETTINGS |= {f"budget.{key}" for key in StudyBudgetSettings.model_fields}
 TABLES = sorted({key.split(".")[0] for key in SETTINGS if "." in key})
 SETTING = re.compile(rf"(?<![\w./\[-])((?:{'|'.join(TABLES)})(?:\.[a-z]\w*)+\b)(?!\()")
 FILE = re.compile(r"\.(py|toml|jsonl?|md|safetensors)$")
-COMMAND = re.compile(r"\bscalerl ((?:more |recipe )?[a-z]+)")
+COMMAND = re.compile(r"\bscalerl ((?:more |recipe )?[a-z-]+)")
 OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z-]*[a-z])(?![\w-])")
 
 # Names of other programs, and settings of functions that a page defines itself.

@@ -1,6 +1,8 @@
 """Rules that end training, and the forecast they are applied to."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -64,6 +66,16 @@ def test_too_early_ends_nothing():
 def test_rules_that_cannot_be_used(rule: str):
     with pytest.raises(UsageError):
         StopRule(rule)
+
+
+def test_rules_of_the_page_can_be_read():
+    """Those of docs/from-trl.md, the example of a callback and each row of the table."""
+    page = (Path(__file__).parents[2] / "docs" / "from-trl.md").read_text()
+    (example,) = re.findall(r'ForecastCallback\(stop_when="(.*)"\)', page)
+    rules = page.partition("### Stop rules")[2].partition("`stop_when`")[0]
+    rows = re.findall(r"^\| `([^`]*)` \|", rules, flags=re.MULTILINE)
+    assert len(rows) == 6
+    assert [len(StopRule(rule).groups) for rule in (example, *rows)] == [2, 1, 1, 1, 1, 1, 1]
 
 
 def test_flat_runs_can_be_ended_with_a_patience():

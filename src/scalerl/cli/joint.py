@@ -1,5 +1,6 @@
 """The commands `prior`, `plan`, `transfer` and `score`: inference from several runs, and scores of past forecasts."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from scalerl.cli.options import Parsed, ParsedList, option
 from scalerl.errors import InputError, UsageError
 
 if TYPE_CHECKING:
+    from scalerl.logs.series import Series
     from scalerl.report.results import CurveResult
 
 
@@ -19,7 +21,15 @@ def _curves(common: Common) -> "list[CurveResult]":
     from scalerl.report.results import fitted_curves
 
     series, options = read(common)
-    return fitted_curves(series, options)
+    return fitted_curves(readable(series), options)
+
+
+def readable(series: "Sequence[Series]") -> "Sequence[Series]":
+    """Return series that all can be fitted; InputError names the first that cannot."""
+    for data in series:
+        if data.problem:
+            raise InputError(f"{data.name} cannot be used here: {data.problem}")
+    return series
 
 
 @shares_options("plot", "explain", "method")
@@ -109,7 +119,7 @@ def transfer(
     # The size last, so that it ends each curve's name.
     common = replace(common, by=(*(name for name in common.by or () if name != size), size))
     series, options = read(common)
-    start, series = transfers.in_one_scale(start, series)
+    start, series = transfers.in_one_scale(start, readable(series))
     curves = fitted_curves(series, options)
     done, notes = transfers.make_transfer(curves, size, target, start, at or [], common.level)
     drawn = common.drawn(lambda path: transfers.draw_transfer(done, path))

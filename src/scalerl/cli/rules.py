@@ -28,7 +28,7 @@ def replay_rule(
     """
     from scalerl.callbacks.replay import replay
     from scalerl.callbacks.rules import StopRule
-    from scalerl.report.document import TERMINAL, grid, plain, render, say, section
+    from scalerl.report.document import TERMINAL, Section, grid, plain, render, say
     from scalerl.report.numbers import compute_text, fixed
 
     asked = StopRule(rule, give_up_after)
@@ -57,6 +57,7 @@ def replay_rule(
         saved=sum(each.saved for each in done) / sum(each.compute for each in done),
     )
     heads = ("curve", f"stopped at ({done[0].axis})", "evaluations", "reward lost", "compute saved")
-    document = [section("replay", "", answer, grid("replay", heads, rows))]
+    blocks = [block for block in (answer, grid("replay", heads, rows)) if block is not None]
+    document = [Section(key="replay", title="", blocks=tuple(blocks))]
     content = {"rule": rule, "curves": [asdict(each) | {"lost": each.lost, "saved": each.saved} for each in done]}
     show("replay-rule", common.as_json, plain(content), lambda: [render(document, TERMINAL)])

@@ -304,7 +304,7 @@ class Known:
     """Columns 1, rewards and falls, rotated, for each `Wander`."""
     log_weight: Array
     spread: Array | None
-    """Between runs, in units of the reward; None with one run."""
+    """Between runs, as a share of the range that was seen: one of `RUN_SPREADS` or 0; None with one run."""
     level_precision: Array
     level: Array
     squares: Array
@@ -324,11 +324,12 @@ def make_known(problem: Problem, wanders: list[Wander]) -> Known:
     precision = first[:, 0, 0] + problem.level_precision
     level = first[:, 0, 1] / precision
     on_level = first[:, 0, 2:] / precision[:, None]
+    unit = problem.blocks.span / problem.blocks.noise
     return Known(
         rotated=rotated,
         log_weight=np.concatenate([each.log_weight for each in wanders])
         + 0.5 * np.log(problem.level_precision / precision),
-        spread=np.concatenate([np.full(len(each.size), each.spread * problem.blocks.noise) for each in wanders])
+        spread=np.concatenate([np.full(len(each.size), each.spread / unit) for each in wanders])
         if problem.blocks.num_runs > 1
         else None,
         level_precision=precision,
@@ -400,13 +401,22 @@ def weigh(
     )
 
 
-def log_spread_prior(spread: Array, gain: Array) -> Array:
-    """Log prior of the spread between runs, a share of the gain. No spread stands for all that are smaller."""
+def log_spread_prior(spread: Array, gain: Array, unit: Array) -> Array:
+    """Log prior of the spread between runs, which is a share of the gain, among the sizes that are tried.
+
+    `unit` is what those sizes count in. No spread stands for all that are smaller. The weights add up to 1 for every
+    gain: how large a gain is likely to be does not depend on the sizes that are tried.
+    """
     mean, sd = priors.LOG_RUN_SPREAD
-    apart = np.log(priors.RUN_SPREADS[1] / priors.RUN_SPREADS[0]) / (np.sqrt(2.0 * np.pi) * sd)
-    with np.errstate(divide="ignore"):
-        share = (np.log(spread) - np.log(np.maximum(gain, 1e-12)) - mean) / sd
-    return np.where(spread > 0.0, np.log(apart) - 0.5 * np.minimum(share**2, 1e3), np.log(priors.NO_RUN_SPREAD))
+    expected = np.log(np.maximum(gain, 1e-12) / unit) + mean
+    none = priors.NO_RUN_SPREAD * np.sqrt(2.0 * np.pi) * sd / np.log(priors.RUN_SPREADS[1] / priors.RUN_SPREADS[0])
+
+    def weight(size: Array | float) -> Array:
+        return np.exp(-0.5 * np.minimum(((np.log(size) - expected) / sd) ** 2, 1e3))
+
+    tried = none + sum(weight(size) for size in priors.RUN_SPREADS)
+    mine = np.where(spread > 0.0, weight(np.maximum(spread, 1e-300)), none)
+    return np.log(np.maximum(mine, 1e-300) / tried)
 
 
 def rough_mass(problem: Problem, known: Known, cells: Cells) -> Array:
@@ -418,7 +428,9 @@ def rough_mass(problem: Problem, known: Known, cells: Cells) -> Array:
     log_mass = cells.log_weight - 0.5 * np.log(precision) - 0.5 * problem.df * np.log(squares)
     if known.spread is None:
         return log_mass
-    return log_mass + log_spread_prior(known.spread[cells.covariance, None, None], gain)
+    # Spreads are tried in units of the noise, which may turn out larger than was guessed.
+    unit = np.sqrt(squares / problem.df) * problem.blocks.span / problem.blocks.noise
+    return log_mass + log_spread_prior(known.spread[cells.covariance, None, None], gain, unit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -482,7 +494,7 @@ def weigh_exactly(
     likely = np.where(mean > 0.0, np.minimum(mean, gains.room), 0.4 * gain_sd)
     on_level = cells.on_level[j, r]
     if known.spread is not None:
-        log_mass += log_spread_prior(known.spread[covariance], likely)
+        log_mass += log_spread_prior(known.spread[covariance], likely, error * blocks.span / blocks.noise)
     if blocks.bounds is not None and problem.fixed_ceiling is None:
         # A level below what is possible; by one standard error, since noise may put it there.
         level = problem.centre + known.level[covariance] - likely * on_level - blocks.bounds[0]

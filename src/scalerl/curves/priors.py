@@ -10,15 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 
 # How likely a curve is flat, and how likely one that is not falls: 7 of 144 public logs do.
-FLAT = 0.10
+FLAT = 0.04
 FALL = 0.05
 
-# The exponents of arXiv 2510.13786, Table 1 and its ablations, lie between 1.1 and 5.0.
-LOG_EXPONENT = (np.log(2.0), 0.5)
+# The exponents of arXiv 2510.13786, Table 1 and its ablations, lie between 1.1 and 5.0; a run that takes off late looks
+# steeper.
+LOG_EXPONENT = (np.log(2.0), 0.65)
 # Exponents of power laws in arXiv 2509.25300 lie about 0.1, those of the paper's A.4 below 1.
 LOG_POWER = (np.log(0.2), 1.2)
-# People look at a run, or stop it, within a factor of about ten of where its curve bends.
-LOG_MIDPOINT = (0.0, 1.5)
+# People look at a run, or stop it, within a factor of about ten of where its curve bends, and look often before it does.
+LOG_MIDPOINT = (0.4, 1.5)
 # Ratio of the exponents of take-off and saturation: between a third and three in two runs of three.
 LOG_SKEW = (0.0, 1.0)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.curves import Answer, Fit, State, Value
+from scalerl.curves import Answer, Fit, Value
 from scalerl.errors import InputError
 from scalerl.joint.allocate import Allocation, allocate
 from scalerl.joint.plan import Candidate, Planned, Reason
@@ -44,7 +44,6 @@ def make_candidates(curves: Sequence[CurveResult], target: float) -> list[Candid
             name=curve.name,
             spent=spent[curve.name],
             fit=fits[curve.name],
-            can_continue=curve.state != State.PAST_PEAK,
             num_runs=fits[curve.name].num_runs,
         )
         for curve in curves

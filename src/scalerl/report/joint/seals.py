@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -70,6 +70,7 @@ def write_seal(
     if not rows:
         raise InputError("no curve could be fitted, so there is no forecast to seal")
     date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    options = options if options.prior is None else replace(options, prior=Path(options.prior).name)
     given = json.loads(json.dumps({"selection": asdict(selection), "options": asdict(options)}))
     content = seal(rows, version=__version__, date=date, logs=[Path(log).resolve().name for log in logs], **given)
     write_json(file, content)
