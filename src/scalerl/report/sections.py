@@ -487,7 +487,7 @@ PARAMETER_COLUMNS = {
 
 def health(result: Result) -> Section | None:
     """Show the alarms of runs, and what shows whether they are healthy."""
-    runs = () if result.material is None else result.material.every
+    runs: Sequence[Run] = () if result.material is None else result.material.every
     arms = list(dict.fromkeys(run.arm for run in runs))
     blocks: list[Block | None] = list(run_says(_runs(result)))
     for run in runs:
@@ -738,7 +738,7 @@ def curve_json(curve: CurveResult) -> Json:
     fit, series, decision = curve.fit, curve.series, curve.decision
     names = ("state", "action", "share", "p_nearly_all", "p_worth", "p_seen", "settled_at", "noticed",
              "smallest_change", "missing", "fall", "dip", "worth")  # fmt: skip
-    decided = dict.fromkeys(names) if decision is None else picked(decision, *names)
+    decided: Json = dict.fromkeys(names) if decision is None else picked(decision, *names)
     params = {name: plain(param_value(fit, name)) for name in PARAMS}
     return {
         "name": curve.name,
