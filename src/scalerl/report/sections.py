@@ -487,7 +487,7 @@ PARAMETER_COLUMNS = {
 
 def health(result: Result) -> Section | None:
     """Show the alarms of runs, and what shows whether they are healthy."""
-    runs: Sequence[Run] = () if result.material is None else result.material.every
+    runs: list[Run] = [] if result.material is None else list(result.material.every)
     arms = list(dict.fromkeys(run.arm for run in runs))
     blocks: list[Block | None] = list(run_says(_runs(result)))
     for run in runs:
