@@ -95,8 +95,8 @@ def test_run_is_a_document_with_its_history(board: ServedBoard):
     assert {"ceiling", "doubling", "forecast_at"} <= kinds(detail)
     charts = board.json(f"/api/runs/{detail['key']}/columns", names="time/step_s\nnot_logged", smooth=50)
     assert [(chart["key"], len(chart["lines"][0][3])) for chart in charts] == [("time/step_s", 120)]
-    assert {"loss/entropy", "rollout/length_mean"} <= {each["key"] for section in detail["sections"]
-                                                       for each in section["blocks"] if each["type"] == "lines"}  # fmt: skip
+    blocks = [each for section in detail["sections"] for each in section["blocks"]]
+    assert {"loss/entropy", "rollout/length_mean"} <= {each["key"] for each in blocks if each["type"] == "lines"}
 
 
 def test_study_is_compared_and_follows_its_plan(board: ServedBoard, watched: Path):

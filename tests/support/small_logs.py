@@ -89,6 +89,7 @@ def late(folder: Path) -> Result:
 
 
 PAPER = FitOptions(method="paper")
+EARLY, NOISY = rise(midpoint=3.0, noise=0.001), rise(noise=0.02, midpoint=30)
 RESULTS: dict[str, tuple[Callable[[Path], Result], set[str]]] = {
     # name: how it is made, and kinds that it must say
     "flat": (one(0.3 + 0.006 * np.random.default_rng(1).standard_normal(40)), {"flat", "flat_doubling"}),
@@ -99,10 +100,9 @@ RESULTS: dict[str, tuple[Callable[[Path], Result], set[str]]] = {
     "too few points": (several(rise(), rise(seed=3)[:3]), {"too_early_points", "without_curve"}),
     "resumed late": (late, {"too_early_beginning"}),
     "unbounded": (one(30 * rise() - 12, FitOptions(), start=-3.0), {"ceiling", "smallest_change"}),
-    "two alike": (several(rise(midpoint=3.0, noise=0.001), rise(midpoint=3.0, noise=0.001, seed=1),
-                          options=FitOptions(worth=0.05)), {"either"}),  # fmt: skip
+    "two alike": (several(EARLY, rise(midpoint=3.0, noise=0.001, seed=1), options=FitOptions(worth=0.05)), {"either"}),
     "two apart": (several(rise(), rise(0.55, seed=1)), {"take", "default_budget", "assumed_spread"}),
-    "two open": (several(rise(noise=0.02, midpoint=30), rise(0.66, noise=0.02, seed=5, midpoint=26)), {"open", "settle"}),
+    "two open": (several(NOISY, rise(0.66, noise=0.02, seed=5, midpoint=26)), {"open", "settle"}),
     "three": (several(rise(), rise(0.6, seed=1), rise(0.5, seed=2)), {"take", "pooled"}),
     "fallen rival": (several(rise(0.6, seed=1), fallen()), {"best_checkpoint", "checkpoint_step"}),
     "same run": (several(rise(), rise()), {"same_run", "equal_curves"}),
@@ -113,4 +113,4 @@ RESULTS: dict[str, tuple[Callable[[Path], Result], set[str]]] = {
     "price": (one(rise(), FitOptions(price=2.5)), {"doubling"}),
     "forecast": (forecast([200.0, 1e5], [0.5, 0.99]), {"forecast_at", "far"}),
     "back-test": (backtest, {"not_scored"}),
-}  # fmt: skip
+}

@@ -8,7 +8,7 @@
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum, StrEnum
 from pathlib import Path
@@ -44,8 +44,11 @@ class Say:
         return words.text(self.kind, self.values)
 
 
-def say(kind: str, level: Level = Level.WHY, /, **values: Any) -> Say:
-    return Say(kind, values, level)
+def say(kind: str, level: Level = Level.WHY, /, *objects: Any, **given: Any) -> Say:
+    """Return something to say; the values that its words name are given, or attributes of the objects."""
+    found = words.Found(*objects, **given)
+    words.text(kind, found)
+    return Say(kind, {**given, **found.used}, level)
 
 
 Cell = str
@@ -177,6 +180,13 @@ def section(key: str, title: str, *blocks: Block | None) -> Section | None:
 def grid(key: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]], **given: Any) -> Grid | None:
     """Return a table; None without rows."""
     return Grid(key=key, heads=tuple(heads), rows=tuple(map(tuple, rows)), **given) if rows else None
+
+
+def table(key: str, columns: Mapping[str, str], items: Iterable[Sequence[Any]], **given: Any) -> Grid | None:
+    """Return a table of templates, by their heads; each item is a row: objects whose attributes the templates name."""
+    heads = [head for head, template in columns.items() if template]
+    rows = [[words.filled(columns[head], words.Found(*objects)) for head in heads] for objects in items]
+    return grid(key, heads, rows, **given)
 
 
 # Views ----------------------------------------------------------------------------------------------------------------

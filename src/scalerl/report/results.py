@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -36,9 +36,6 @@ from scalerl.logs.facts import sentence
 from scalerl.logs.series import Series
 from scalerl.report.document import Level, Say, say
 from scalerl.report.numbers import decimals
-
-if TYPE_CHECKING:
-    from scalerl.report.material import Material
 
 Command = Literal["fit", "forecast", "backtest", "compare", "report"]
 GRID_STEP = 0.005
@@ -253,8 +250,8 @@ class Result:
     """By evaluation set: the first axis first."""
     notes: tuple[Say, ...] = ()
     """On the curves together."""
-    material: "Material | None" = None
-    """What a report was made from."""
+    material: Any = None
+    """The `Material` that a report was made from; None for other commands."""
 
     @property
     def sets(self) -> list[str]:

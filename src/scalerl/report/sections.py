@@ -7,16 +7,17 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from scalerl import store
-from scalerl.curves import FORMS, Answer, Comparison, Decision, PaperComparison, Score, State, tails
+from scalerl.curves import FORMS, Action, Answer, Comparison, PaperComparison, State, tails
 from scalerl.logs.facts import Fact
 from scalerl.logs.frame import listed
 from scalerl.logs.series import uneven_steps
-from scalerl.report.alarms import ALARM_STEPS, SIGNALS, fall_alarms, shown
+from scalerl.report.alarms import SIGNALS, fall_alarms, shown
 from scalerl.report.document import (
     Block,
     Document,
@@ -33,6 +34,7 @@ from scalerl.report.document import (
     rounded,
     say,
     section,
+    table,
     to_json,
 )
 from scalerl.report.figures import chart, straight_chart
@@ -40,12 +42,10 @@ from scalerl.report.metrics import CHARTS, number, thinned, with_pace
 from scalerl.report.numbers import (
     compute_text,
     duration,
-    error_text,
     fixed,
     interval_text,
     money_text,
     probability_text,
-    share_text,
     short_compute_text,
     two_decimals,
 )
@@ -117,28 +117,28 @@ ALWAYS = ("weak_backtest_half", "weak_backtest_held_out", "checkpoint_step", "ch
 
 def curve_says(curve: CurveResult, result: Result) -> list[Say]:
     """Return what there is to say about one curve, the most important first."""
-    decision, values = curve.decision, {"name": curve.name, "unit": curve.unit, "decimals": curve.decimals}
+    decision = curve.decision
     if missing := missing_says(curve):
         return missing
     if decision is None:
         return paper_curve_says(curve)
-    found = [Say(STATES[decision.state], values | _state_values(decision), ANSWER)]
-    found += [] if curve.ceiling is None else [Say("ceiling", values | {"ceiling": curve.ceiling}, ANSWER)]
-    found += checkpoint_says(curve, result) if decision.fall is not None else []
-    if decision.state == State.FLAT:
+    found = [say(STATES[decision.state], ANSWER, curve, decision, decision.fall)]
+    found += [] if curve.ceiling is None else [say("ceiling", ANSWER, curve)]
+    if decision.fall is not None:
+        found += checkpoint_says(curve, result)
+    elif decision.state == State.FLAT:
         found.append(say("flat_doubling"))
-    elif decision.fall is None:
-        found += doubling_says(curve, result)
-    found += [Say("forecast_at", {**values, "compute": each.compute, "reward": each.reward}, ANSWER)
-              for each in curve.at]  # fmt: skip
-    if decision.dip is not None:
-        found.append(Say("dip", values | picked_raw(decision.dip, "compute", "depth")))
-    if curve.is_weak and curve.backtest is not None:
+    else:
+        found.append(say("doubling", ANSWER, decision, curve, price=curve.money(curve.fit.scale)))
+        if decision.action == Action.OPEN:
+            found.append(say("open_unsettled" if decision.settled_at is None else "open_settled", WHY, decision))
+    found += [say("forecast_at", ANSWER, each, curve) for each in curve.at]
+    found += [] if decision.dip is None else [say("dip", WHY, decision.dip, curve)]
+    if curve.is_weak:
         kind = "weak_backtest_held_out" if len(curve.series.holdout_compute) else "weak_backtest_half"
-        score = {"num": curve.backtest.num_points, "inside": curve.backtest.coverage, "level": curve.backtest.level}
-        found.append(Say(kind, values | score, WARNING))
+        found.append(say(kind, WARNING, curve, curve.backtest))
     if curve.series.start is not None and not curve.fit.own_form.has_start:
-        found.append(Say("unused_start", values | {"start": curve.series.start, "form": curve.fit.form}))
+        found.append(say("unused_start", WHY, curve, curve.series, curve.fit))
     return found
 
 
@@ -150,38 +150,13 @@ STATES = {
 }
 
 
-def picked_raw(value: Any, *names: str) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in names}
-
-
-def _state_values(decision: Decision) -> dict[str, Any]:
-    fall = {} if decision.fall is None else picked_raw(decision.fall, "drop", "peak", "probability")
-    return {"share": decision.share, "noticed": decision.noticed, "worth": decision.worth, **fall}
-
-
-def doubling_says(curve: CurveResult, result: Result) -> list[Say]:
-    decision = curve.decision
-    assert decision is not None
-    price = curve.money(curve.fit.scale)
-    values = {**picked_raw(decision, "doubling", "worth", "p_worth", "action"), "price": price}
-    found = [Say("doubling", {**values, "decimals": curve.decimals, "name": curve.name}, ANSWER)]
-    if decision.action == "open":
-        times = decision.settled_at
-        found.append(say("open_unsettled") if times is None else say("open_settled", times=times))
-    return found
-
-
 def checkpoint_says(curve: CurveResult, result: Result) -> list[Say]:
     """Say which checkpoint to take of a run that fell: that of an evaluation that exists."""
     assert curve.decision is not None
-    assert curve.decision.fall is not None
     fall, step = curve.decision.fall, curve.checkpoint
-    values = {"name": curve.name, "num_after": fall.num_after}
-    if step is None:
-        return [say("checkpoint_compute", ANSWER, compute=fall.last_good, unit=curve.unit, **values)]
-    found = [say("checkpoint_step", ANSWER, step=step, **values)]
+    found = [say("checkpoint_compute" if step is None else "checkpoint_step", ANSWER, fall, curve)]
     runs = [] if result.material is None else [run for run in result.material.runs if run.arm == curve.name]
-    saved = [each for run in runs for each in run.checkpoints() if each <= step]
+    saved = [each for run in runs for each in run.checkpoints() if step is not None and each <= step]
     return [*found, *([say("checkpoint_saved", step=max(saved))] if saved else [])]
 
 
@@ -191,22 +166,20 @@ def comparison_says(comparison: Comparison, members: Sequence[CurveResult]) -> l
     if pick is None:
         return [say("no_curve_yet", ANSWER)]
     finest = max(curve.decimals for curve in members)
-    values = {"at": comparison.at, "unit": members[0].unit, "worth": comparison.worth, "decimals": finest}
     first = next(each for each in standings if each.name == comparison.chosen[0])
-    values |= {"name": first.name, "names": comparison.chosen, "p_best": first.p_best, "loss": first.loss}
-    found = [Say(ANSWERS[pick.answer], values | {"probability": pick.probability}, ANSWER)]
+    given = {"unit": members[0].unit, "names": comparison.chosen, "decimals": finest}
+    found = [say(ANSWERS[pick.answer], ANSWER, first, comparison, pick, **given)]
     if pick.answer == Answer.OPEN:
         rival = next(each.name for each in standings if each.name != first.name)
         pair = next(pair for pair in comparison.pairs if {pair.a, pair.b} == {first.name, rival})
-        if pair.settling is not None:
-            found.append(say("settle", a=first.name, b=rival, **picked_raw(pair.settling, "times", "seeds")))
+        found += [] if pair.settling is None else [say("settle", WHY, pair.settling, a=first.name, b=rival)]
     found += [say("default_budget")] if comparison.is_default_budget else []
     fallen = tuple(each.name for each in standings if each.uses_best_checkpoint)
     found += [say("best_checkpoint", names=fallen)] if fallen else []
     assumed = {each.name: each.assumed_spread for each in standings if each.assumed_spread is not None}
     if assumed:
         found.append(say("assumed_spread", DETAIL, names=tuple(assumed), sd=max(assumed.values()), decimals=finest))
-    found += [say("same_run", WARNING, a=pair.a, b=pair.b) for pair in comparison.pairs if pair.is_same_run]
+    found += [say("same_run", WARNING, pair) for pair in comparison.pairs if pair.is_same_run]
     without = tuple(curve.name for curve in members if curve.name not in comparison.names)
     return [*found, *([say("without_curve", names=without)] if without else [])]
 
@@ -216,19 +189,17 @@ ANSWERS = {Answer.TAKE: "take", Answer.EITHER: "either", Answer.OPEN: "open"}
 
 def paper_curve_says(curve: CurveResult) -> list[Say]:
     """Return the paper's numbers, and no word on how sure they are."""
-    values = {"name": curve.name, "unit": curve.unit, "decimals": curve.decimals}
-    found = [Say("paper", values | {name: curve.fit.params[name] for name in ("ceiling", "exponent", "midpoint")},
-                 ANSWER)]  # fmt: skip
-    return [*found, *([Say("paper_edge", values | {"names": curve.fit.edges}, WARNING)] if curve.fit.edges else [])]
+    found = [say("paper", ANSWER, curve, **curve.fit.params)]
+    return [*found, *([say("paper_edge", WARNING, curve, names=curve.fit.edges)] if curve.fit.edges else [])]
 
 
 def paper_says(comparison: PaperComparison, members: Sequence[CurveResult]) -> list[Say]:
     finest, found = max(curve.decimals for curve in members), []
     for pair in comparison.pairs:
-        values = {**picked_raw(pair, "a", "b", "winner", "margin"), "difference": abs(pair.ceiling_difference)}
         kind = "paper_equal" if pair.winner is None else "paper_ceiling" if pair.by_ceiling else "paper_exponent"
         smaller, larger = sorted(pair.exponents or (math.nan, math.nan))
-        found.append(Say(kind, values | {"smaller": smaller, "larger": larger, "decimals": finest}, ANSWER))
+        given = {"difference": abs(pair.ceiling_difference), "smaller": smaller, "larger": larger, "decimals": finest}
+        found.append(say(kind, ANSWER, pair, **given))
     return found
 
 
@@ -257,49 +228,35 @@ def _hours(result: Result) -> str:
 
 def curve_grid(members: Sequence[CurveResult], result: Result) -> Grid | None:
     """Return a line for each curve: where it stands, its ceiling, what doubling brings, and what to do."""
-    level = members[0].fit.level
     at = [each.compute for each in next((curve.at for curve in members if curve.at), ())]
-    is_paper, has_price = result.options.method == "paper", any(curve.price is not None for curve in members)
-    rows = []
+    has_price = any(curve.price is not None for curve in members)
+    colours, rows = tuple(range(len(members))), []
     for curve in members:
-        show, decision = fixed(curve.decimals), curve.decision
-        forecasts = [interval_text(each.reward, show) for each in curve.at] or ["-"] * len(at)
-        if is_paper or decision is None:
-            rows.append((curve.name, *paper_cells(curve), *forecasts))
-            continue
-        cells = (
-            curve.name,
-            str(decision.state),
-            interval_text(decision.share, share_text),
-            _ceiling_cell(curve),
-            interval_text(curve.doubling, fixed(curve.decimals, "+")),
-            probability_text(decision.p_worth) if curve.doubling is not None else "-",
-            *forecasts,
-            *(["-" if curve.price is None else money_text(curve.price * curve.fit.scale)] if has_price else []),
-            do_text(curve),
-        )
-        rows.append(cells)
-    forecast_heads = [f"at {compute_text(each)}" for each in at]
-    if is_paper:
-        return grid("curves", ("curve", "A", "B", "C_mid", *forecast_heads), rows)
-    heads = ("curve", "state", "share reached", f"ceiling [{level:.0%}]", "one doubling brings", "P(worth it)")
-    price = ("doubling costs",) if has_price else ()
-    return grid("curves", (*heads, *forecast_heads, *price, "what to do"), rows, left=2, right=1,
-                colours=tuple(range(len(members))))  # fmt: skip
+        forecasts = {f"at_{place}": each.reward for place, each in enumerate(curve.at)}
+        given = {**dict.fromkeys(f"at_{place}" for place in range(len(at))), **forecasts}
+        cells = SimpleNamespace(**given, peak=_peak(curve), cost=curve.money(curve.fit.scale), do=do_text(curve))
+        rows.append((cells, curve, curve.decision, SimpleNamespace(**curve.fit.params)))
+    forecast_heads = {f"at {compute_text(compute)}": f"{{at_{place}:r}}" for place, compute in enumerate(at)}
+    if result.options.method == "paper":
+        return table("curves", {**PAPER_COLUMNS, **forecast_heads}, rows, colours=colours)
+    price = {"doubling costs": "{cost:$}"} if has_price else {}
+    columns = {**CURVE_COLUMNS, **forecast_heads, **price, "what to do": "{do}"}
+    return table("curves", columns, rows, left=2, right=1, colours=colours)
 
 
-def paper_cells(curve: CurveResult) -> tuple[str, ...]:
-    if not curve.usable:
-        return ("-", "-", "-")
-    params = curve.fit.params
-    return (
-        fixed(curve.decimals)(params["ceiling"]),
-        two_decimals(params["exponent"]),
-        compute_text(params["midpoint"]),
-    )
+CURVE_COLUMNS = {
+    "curve": "{name}",
+    "state": "{state}",
+    "share reached": "{share:%}",
+    "ceiling": "{peak}",
+    "one doubling brings": "{doubling:+r}",
+    "P(worth it)": "{p_worth:p}",
+}
+PAPER_COLUMNS = {"curve": "{name}", "A": "{ceiling:r}", "B": "{exponent:.2f}", "C_mid": "{midpoint:c}"}
 
 
-def _ceiling_cell(curve: CurveResult) -> str:
+def _peak(curve: CurveResult) -> str:
+    """Return the ceiling with its interval, or the peak of a run that fell after it."""
     fall, show = None if curve.decision is None else curve.decision.fall, fixed(curve.decimals)
     return interval_text(curve.ceiling, show) if fall is None else f"peak {show(fall.peak)}"
 
@@ -346,16 +303,12 @@ def pairs(result: Result, name: str) -> Section | None:
     if comparison is None or comparison.pick is None:
         return None
     finest, unit = max(curve.decimals for curve in members), members[0].unit
-    show, colours = fixed(finest), {curve.name: place for place, curve in enumerate(members)}
-    standings = [
-        (each.name, probability_text(each.p_best), fixed(finest + 1)(each.loss), interval_text(each.reward, show))
-        for each in comparison.standings
-    ]
-    heads = ("curve", "P(best)", "expected loss", f"reward at {compute_text(comparison.at)} {unit}")
-    blocks: list[Block | None] = [
-        grid("standings", heads, standings, colours=tuple(colours[each.name] for each in comparison.standings)),
-        *pair_grids(comparison, finest),
-    ]
+    colours = {curve.name: place for place, curve in enumerate(members)}
+    columns = {"curve": "{name}", "P(best)": "{p_best:p}", "expected loss": "{loss:r}",
+               f"reward at {compute_text(comparison.at)} {unit}": "{reward:r}"}  # fmt: skip
+    shade = tuple(colours[each.name] for each in comparison.standings)
+    items = [(each, SimpleNamespace(decimals=finest)) for each in comparison.standings]
+    blocks: list[Block | None] = [table("standings", columns, items, colours=shade), *pair_grids(comparison, finest)]
     shared = comparison.shared_exponents
     if comparison.shared_ceiling is not None and len(shared) > 1:
         exponents = [f"{each} {interval_text(value, two_decimals)}" for each, value in shared.items()]
@@ -370,38 +323,37 @@ def pair_grids(comparison: Comparison, finest: int) -> list[Grid | None]:
     """Return each pair at the budget; and on the paper's axes: ceilings, compute to a target, B at one ceiling."""
     first = comparison.standings[0].name
     every = [pair for pair in comparison.pairs if pair.answer is not None]
-    shown_pairs = [pair for pair in every if len(every) <= MOST_PAIRS or first in (pair.a, pair.b)]
-    exponents, signed = comparison.shared_exponents, fixed(finest, "+")
-    budget, paper = [], []
-    for pair in shown_pairs:
-        names = f"{pair.a} / {pair.b}"
-        crossing = "-" if pair.crossing is None else compute_text(pair.crossing)
-        budget.append((names, _pair_answer(pair), interval_text(pair.lead, signed), probability_text(pair.p_ahead),
-                       probability_text(pair.p_close), crossing))  # fmt: skip
-        both = [two_decimals(exponents[each].value) for each in (pair.a, pair.b) if each in exponents]
-        target = pair.target
-        paper.append(
-            (
-                names,
-                interval_text(pair.ceiling_difference, signed),
-                probability_text(pair.p_higher_ceiling),
-                "-" if target is None else interval_text(target.ratio, compute_text),
-                "-" if target is None else fixed(finest)(target.reward),
-                " / ".join(both) if len(both) == 2 else "-",
-                probability_text(pair.p_larger_exponent),
-            )
-        )
-    heads = ("a / b", "answer", "a less b at the budget", "P(a ahead)", "P(no matter)", "curves cross at")
-    axes = ("a / b", "A of a less b", "P(a higher)", "compute a / b", "to reach", "B at one A", "P(a larger)")
+    exponents, rows = comparison.shared_exponents, []
+    for pair in [pair for pair in every if len(every) <= MOST_PAIRS or first in (pair.a, pair.b)]:
+        both = [exponents.get(each) for each in (pair.a, pair.b)]
+        names = ("take", pair.winner) if pair.winner is not None else (str(pair.answer),)
+        cells = SimpleNamespace(decimals=finest, does=" ".join(names), b_one=both[0], b_two=both[1])
+        rows.append((cells, pair, pair.target))
     level = WHY if len(every) > 1 else DETAIL
+    title = "On the axes of the paper, which decide nothing by themselves"
     return [
-        grid("pairs", heads, budget, left=2, level=level),
-        grid("paper_axes", axes, paper, title="On the axes of the paper, which decide nothing by themselves"),
+        table("pairs", PAIR_COLUMNS, rows, left=2, level=level),
+        table("paper_axes", AXES_COLUMNS, rows, title=title),
     ]
 
 
-def _pair_answer(pair: Any) -> str:
-    return f"take {pair.winner}" if pair.winner is not None else "either" if pair.answer == Answer.EITHER else "open"
+PAIR_COLUMNS = {
+    "a / b": "{a} / {b}",
+    "answer": "{does}",
+    "a less b at the budget": "{lead:+r}",
+    "P(a ahead)": "{p_ahead:p}",
+    "P(no matter)": "{p_close:p}",
+    "curves cross at": "{crossing:c}",
+}
+AXES_COLUMNS = {
+    "a / b": "{a} / {b}",
+    "A of a less b": "{ceiling_difference:+r}",
+    "P(a higher)": "{p_higher_ceiling:p}",
+    "compute a / b": "{ratio:c}",
+    "to reach": "{reward:r}",
+    "B at one A": "{b_one:2} / {b_two:2}",
+    "P(a larger)": "{p_larger_exponent:p}",
+}
 
 
 def paper_section(comparison: PaperComparison, members: Sequence[CurveResult], name: str) -> Section | None:
@@ -461,27 +413,29 @@ def scores(result: Result, name: str) -> Section | None:
     """Show how forecasts did on evaluations that they had not seen."""
     rows, missing = [], []
     for curve in result.members(name):
-        is_held_out = bool(len(curve.series.holdout_compute))
-        if curve.backtest is not None:
-            rows.append((curve.name, "all but held-out rows" if is_held_out else f"first {HALF:.0%}",
-                         *score_cells(curve.backtest)))  # fmt: skip
-        for share, early in curve.early:
-            part = f"first {share:.0%}"
-            if early.backtest is not None:
-                rows.append((curve.name, part, *score_cells(early.backtest)))
-            elif not len(early.series.holdout_compute):
+        whole = "all but held-out rows" if len(curve.series.holdout_compute) else f"first {HALF:.0%}"
+        parts = [(whole, curve.backtest, curve)] if curve.backtest is not None else []
+        for part, score, own in [*parts, *((f"first {share:.0%}", each.backtest, each) for share, each in curve.early)]:
+            if score is not None:
+                rows.append((SimpleNamespace(name=curve.name, part=part), score))
+            elif not len(own.series.holdout_compute):
                 missing.append(say("nothing_after", name=curve.name, part=part))
             else:
-                missing.append(say("not_scored", name=curve.name, part=part, num=early.fit.num_points))
-    heads = ("curve", "fitted on", "later evaluations", "RMSE", "bias", "inside the interval")
+                missing.append(say("not_scored", name=curve.name, part=part, num=own.fit.num_points))
     level = WHY if result.command in ("backtest", "report") else DETAIL
-    table = grid("scores", heads, rows, left=2, level=level)
-    return section(f"scores/{name}", titled("Forecasts against what happened", name), table, *missing)
+    scored = table("scores", SCORE_COLUMNS, rows, left=2, level=level)
+    return section(f"scores/{name}", titled("Forecasts against what happened", name), scored, *missing)
 
 
-def score_cells(score: Score) -> tuple[str, ...]:
-    inside = "-" if score.coverage is None else f"{score.coverage:.0%} of {score.level:.0%}"
-    return str(score.num_points), error_text(score.rmse), error_text(score.bias, "+"), inside
+SCORE_COLUMNS = {
+    "curve": "{name}",
+    "fitted on": "{part}",
+    "later evaluations": "{num_points}",
+    "RMSE": "{rmse:.3g}",
+    "bias": "{bias:+.3g}",
+    "inside": "{coverage:%}",
+    "expected": "{level:%}",
+}
 
 
 def details(result: Result, name: str) -> Section | None:
@@ -494,8 +448,8 @@ def details(result: Result, name: str) -> Section | None:
     for curve in members:
         decision = curve.decision
         if decision is not None and math.isfinite(decision.smallest_change):
-            values = {"name": curve.name, "change": decision.smallest_change, "decimals": curve.decimals + 1}
-            blocks.append(Say("smallest_change", values, DETAIL))
+            given = {"change": decision.smallest_change, "decimals": curve.decimals + 1}
+            blocks.append(say("smallest_change", DETAIL, curve, **given))
     if result.options.method != "paper":
         finest = max(curve.decimals for curve in members)
         blocks.append(say("worth", DETAIL, worth=result.worth, decimals=finest + 1))
@@ -503,28 +457,29 @@ def details(result: Result, name: str) -> Section | None:
 
 
 def parameter_grid(members: Sequence[CurveResult]) -> Grid | None:
+    """Return the parameters of each fit."""
     is_pooled = any(curve.fit.alone is not None for curve in members)
     rows = []
     for curve in members:
-        fit, show = curve.fit, fixed(curve.decimals)
-        alone = [interval_text(param_value(fit.alone, "ceiling"), show)] if is_pooled else []
-        rows.append(
-            (
-                curve.name,
-                str(fit.num_points),
-                str(fit.num_runs),
-                interval_text(param_value(fit, "ceiling"), show) if curve.ceiling is not None else "-",
-                *alone,
-                interval_text(param_value(fit, "exponent"), two_decimals),
-                interval_text(param_value(fit, "midpoint"), compute_text),
-                interval_text(param_value(fit, "start"), show),
-                "-" if math.isnan(fit.noise_sd) else fixed(curve.decimals + 1)(fit.noise_sd),
-            )
-        )
-    alone = ("A alone",) if is_pooled else ()
-    heads = ("curve", "points", "runs", "ceiling A", *alone, "exponent B", "midpoint C_mid", "start R0", "noise")
+        fit, params = curve.fit, {name: param_value(curve.fit, name) for name in ("exponent", "midpoint", "start")}
+        cells = SimpleNamespace(**params, alone=param_value(fit.alone, "ceiling"))
+        rows.append((cells, curve, fit))
+    columns = {**PARAMETER_COLUMNS, "A alone": "{alone:r}" if is_pooled else ""}
     title = FORMS[members[0].fit.form].formula
-    return grid("parameters", heads, rows, title=title, level=DETAIL)
+    return table("parameters", columns, rows, title=title, level=DETAIL)
+
+
+PARAMETER_COLUMNS = {
+    "curve": "{name}",
+    "points": "{num_points}",
+    "runs": "{num_runs}",
+    "ceiling A": "{ceiling:r}",
+    "A alone": "",
+    "exponent B": "{exponent:2}",
+    "midpoint C_mid": "{midpoint:c}",
+    "start R0": "{start:r}",
+    "noise": "{noise_sd:.4g}",
+}
 
 
 # Runs -----------------------------------------------------------------------------------------------------------------
@@ -532,7 +487,7 @@ def parameter_grid(members: Sequence[CurveResult]) -> Grid | None:
 
 def health(result: Result) -> Section | None:
     """Show the alarms of runs, and what shows whether they are healthy."""
-    runs = () if result.material is None else result.material.every
+    runs: list[Run] = [] if result.material is None else list(result.material.every)
     arms = list(dict.fromkeys(run.arm for run in runs))
     blocks: list[Block | None] = list(run_says(_runs(result)))
     for run in runs:
@@ -601,24 +556,6 @@ def pass_lines(runs: Sequence[Run]) -> list[Lines]:
             title = ", ".join(filter(None, ("pass@k", run.name if len(runs) > 1 else "", name)))
             found.append(Lines(key=f"pass/{run.name}/{name}", title=title, lines=lines))
     return found
-
-
-def stability(result: Result) -> Section | None:
-    """Show the mean of each signal over the last steps."""
-    runs = _runs(result)
-    known = {run.name: {key: mean for key in CHARTS if (mean := _recent(run, key)) is not None} for run in runs}
-    keys = [key for key in CHARTS if any(key in own for own in known.values())]
-    text = lambda value: "-" if value is None else f"{value:.3g}"  # noqa: E731
-    rows = [(name, *(text(own.get(key)) for key in keys)) for name, own in known.items() if own]
-    heads = ("run", *(CHARTS[key] for key in keys))
-    return section("stability", "Stability over the last steps", grid("stability", heads, rows))
-
-
-def _recent(run: Run, key: str) -> float | None:
-    """Return the mean of a column over the last steps, of a column `*_max` the largest; None where there is none."""
-    values = run.columns.get(key, np.empty(0))
-    values = values[np.isfinite(values)][-ALARM_STEPS:]
-    return thinned(key, values, 1)[0] if len(values) else None
 
 
 def cost(result: Result) -> Section | None:
@@ -763,7 +700,7 @@ def equal_curves(result: Result) -> list[Say]:
 
 
 OF_A_SET: tuple[Callable[[Result, str], Section | None], ...] = (answer, curves, pairs, axes, scores, details)
-OF_ALL: tuple[Callable[[Result], Section | None], ...] = (health, stability, cost, settings, samples)
+OF_ALL: tuple[Callable[[Result], Section | None], ...] = (health, cost, settings, samples)
 
 
 # Numbers --------------------------------------------------------------------------------------------------------------
@@ -801,7 +738,7 @@ def curve_json(curve: CurveResult) -> Json:
     fit, series, decision = curve.fit, curve.series, curve.decision
     names = ("state", "action", "share", "p_nearly_all", "p_worth", "p_seen", "settled_at", "noticed",
              "smallest_change", "missing", "fall", "dip", "worth")  # fmt: skip
-    decided = dict.fromkeys(names) if decision is None else picked(decision, *names)
+    decided: Json = dict.fromkeys(names) if decision is None else picked(decision, *names)
     params = {name: plain(param_value(fit, name)) for name in PARAMS}
     return {
         "name": curve.name,

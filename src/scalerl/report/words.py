@@ -6,10 +6,10 @@ A template names the values that it needs. Besides the usual format specs it has
     c       an amount of compute, with its interval
     p, %    a probability; a share, with its interval
     n, or   names in a sentence, joined by "and" or by "or"
-    $       an amount of money
+    $, 2    an amount of money; a number with two decimals and its interval
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from string import Formatter
 from typing import Any
 
@@ -23,11 +23,35 @@ from scalerl.report.numbers import (
     money_text,
     probability_text,
     share_text,
+    two_decimals,
 )
 
 Values = Mapping[str, Any]
 Words = str | Callable[[Values], str]
 USUAL_DECIMALS = 3
+
+
+class Found(Mapping[str, Any]):
+    """The values that a sentence names, found among the attributes of objects; `used` has those that were."""
+
+    def __init__(self, *objects: Any, **given: Any) -> None:
+        self._objects, self._given, self.used = objects, given, dict[str, Any]()
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._given:
+            value = self._given[name]
+        elif (owner := next((each for each in self._objects if hasattr(each, name)), None)) is not None:
+            value = getattr(owner, name)
+        else:
+            raise KeyError(name)
+        self.used[name] = value
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.used)
+
+    def __len__(self) -> int:
+        return len(self.used)
 
 
 class Sentence(Formatter):
@@ -42,7 +66,10 @@ class Sentence(Formatter):
             "+r": fixed(self._decimals, "+"),
             "c": compute_text,
             "%": share_text,
+            "2": two_decimals,
         }
+        if value is None or (isinstance(value, float) and value != value):
+            return "-"
         if format_spec in shows:
             show = shows[format_spec]
             return interval_text(value, show) if isinstance(value, Value) else show(value)
@@ -292,25 +319,25 @@ WORDS: dict[str, Words] = {
         "with probability {probability:p}."
     ),
     "checkpoint_step": (
-        "Take the checkpoint of step {step:,.0f}, the last evaluation before the fall; {num_after} came after it."
+        "Take the checkpoint of step {checkpoint:,.0f}, the last evaluation before the fall; {num_after} came after it."
     ),
     "checkpoint_compute": (
-        "Take the checkpoint at {compute:c} {unit}, the last evaluation before the fall; {num_after} came after it."
+        "Take the checkpoint at {last_good:c} {unit}, the last evaluation before the fall; {num_after} came after it."
     ),
     "checkpoint_saved": "The last checkpoint on disk before the fall is that of step {step:,.0f}.",
     "ceiling": "Its ceiling is {ceiling:r}.",
     "dip": "A dip of {depth:r} at {compute:c} {unit} was regained later.",
     "doubling": _doubling,
     "flat_doubling": "Look into the recipe before you spend more: nothing has risen.",
-    "open_settled": "About {times:g} times the present compute should settle it.",
+    "open_settled": "About {settled_at:g} times the present compute should settle it.",
     "open_unsettled": "Not even 16 times the present compute should settle it.",
     "weak_backtest_half": (
-        "Do not lean on the forecast of {name}: one from the first half of the run missed what followed. Of {num} "
-        "later evaluations {inside:%} fell inside its {level:%} interval."
+        "Do not lean on the forecast of {name}: one from the first half of the run missed what followed. Of "
+        "{num_points} later evaluations {coverage:%} fell inside its {level:%} interval."
     ),
     "weak_backtest_held_out": (
-        "Do not lean on the forecast of {name}: of {num} evaluations that were held out {inside:%} fell inside its "
-        "{level:%} interval."
+        "Do not lean on the forecast of {name}: of {num_points} evaluations that were held out {coverage:%} fell "
+        "inside its {level:%} interval."
     ),
     "forecast_at": "At {compute:c} {unit} a new evaluation should give {reward:r}.",
     "unused_start": "The start of {name}, {start:r}, is not used: the form {form} has none.",
