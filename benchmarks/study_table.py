@@ -6,7 +6,7 @@
     python benchmarks/study_table.py grid TABLE.csv.gz                   best and last reward by lag and learning rate
     python benchmarks/study_table.py column TABLE.csv.gz NAME            first, largest and last values, by run
     python benchmarks/study_table.py seals SEALED.jsonl.gz FOLDER TABLE.csv.gz [...]     sealed files as one
-    python benchmarks/study_table.py score SEALED.jsonl.gz TABLE.csv.gz [...]
+    python benchmarks/study_table.py score SEALED.jsonl.gz TABLE.csv.gz [...]            missed: those that held little
     python benchmarks/study_table.py transferred FORECAST.json TABLE.csv.gz:ARM
     scalerl compare TABLE.csv.gz --x flops
 
@@ -317,32 +317,45 @@ def thirds(rows: list[dict[str, str]], column: str = "reward") -> list[float]:
 
 
 def score(sealed: str, *tables: str) -> None:
-    """Print how sealed forecasts did on later evaluations, and each that held less than it says, as Markdown."""
+    """Print how sealed forecasts did on later evaluations, as Markdown."""
+    print("| sealed from | forecasts | later | in 90 % | in 80 % | in 50 % | held less than 90 % | width | bias |")
+    print("|---" * 9 + "|")
+    for share, every in sealed_scores(sealed, *tables).items():
+        scored, widths = [each for _, each, _ in every], [width for *_, width in every]
+        nums = [num_scored(each) for each in scored]
+        held = [np.average([each.coverage[level] for each in scored], weights=nums) for level in (0.9, 0.8, 0.5)]
+        few = sum(each.coverage[0.9] < 0.9 for each in scored)
+        cells = [*(f"{value:.0%}" for value in held), str(few), f"{statistics.median(widths):.3f}"]
+        bias = statistics.median(each.bias for each in scored)
+        print("|", " | ".join([share, str(len(scored)), str(sum(nums)), *cells, f"{bias:+.3f}"]), "|")
+
+
+def missed(sealed: str, *tables: str) -> None:
+    """Print each sealed forecast that held less than it says, as Markdown."""
+    print("| sealed from | run | later | RMSE | bias | in 90 % | width |\n|---|---|---|---|---|---|---|")
+    for share, scored in sealed_scores(sealed, *tables).items():
+        for name, each, width in scored:
+            if each.coverage[0.9] < 0.9:
+                cells = [share, name, str(num_scored(each)), f"{each.rmse:.3f}", f"{each.bias:+.3f}"]
+                print("|", " | ".join([*cells, f"{each.coverage[0.9]:.0%}", f"{width:.3f}"]), "|")
+
+
+def num_scored(scored: SealScore) -> int:
+    return scored.num_new - scored.beyond
+
+
+def sealed_scores(sealed: str, *tables: str) -> dict[str, list[tuple[str, SealScore, float]]]:
+    """Return name, score and median width of every sealed forecast, by the share of the run that it was made from."""
     runs = [rows for path in tables for rows in runs_of(path).values()]
-    every: dict[str, list[tuple[SealScore, float]]] = defaultdict(list)
-    missed: list[str] = []
+    every: dict[str, list[tuple[str, SealScore, float]]] = defaultdict(list)
     for line in gzip.decompress(Path(sealed).read_bytes()).decode().splitlines():
         row = json.loads(line)
         for curve, scored in scores_of(opened(json.dumps(row["sealed"]), sealed), runs):
-            if (num := scored.num_new - scored.beyond) <= 0:
-                continue
-            ends = curve["path"]["intervals"]["0.9"]
-            width = statistics.median(high - low for low, high in zip(ends["low"], ends["high"], strict=True))
-            every[row["from"]].append((scored, width))
-            if scored.coverage[0.9] < 0.9:
-                cells = [row["from"], curve["name"], str(num), f"{scored.rmse:.3f}", f"{scored.bias:+.3f}"]
-                missed.append(" | ".join([*cells, f"{scored.coverage[0.9]:.0%}", f"{width:.3f}"]))
-    print("| sealed from | forecasts | later | in 90 % | in 80 % | in 50 % | median width of 90 % | median bias |")
-    print("|---|---|---|---|---|---|---|---|")
-    for share, found in every.items():
-        nums = [scored.num_new - scored.beyond for scored, _ in found]
-        held = [np.average([scored.coverage[level] for scored, _ in found], weights=nums) for level in (0.9, 0.8, 0.5)]
-        cells = [*(f"{value:.0%}" for value in held), f"{statistics.median(width for _, width in found):.3f}"]
-        bias = statistics.median(scored.bias for scored, _ in found)
-        print("|", " | ".join([share, str(len(found)), str(sum(nums)), *cells, f"{bias:+.3f}"]), "|")
-    print("\n| held less than 90 % | run | later | RMSE | bias | in 90 % | width |\n|---|---|---|---|---|---|---|")
-    for line in missed:
-        print("|", line, "|")
+            if num_scored(scored) > 0:
+                ends = curve["path"]["intervals"]["0.9"]
+                width = statistics.median(high - low for low, high in zip(ends["low"], ends["high"], strict=True))
+                every[row["from"]].append((curve["name"], scored, width))
+    return every
 
 
 def transferred(forecast: str, table: str) -> None:
@@ -363,7 +376,21 @@ def run(name: str, *words: str) -> None:
 
 COMMANDS = {
     each.__name__: each
-    for each in (write, reach, arms, grid, column, kept, kinds, measured, seals, score, transferred, lag_picture)
+    for each in (
+        write,
+        reach,
+        arms,
+        grid,
+        column,
+        kept,
+        kinds,
+        measured,
+        seals,
+        score,
+        missed,
+        transferred,
+        lag_picture,
+    )
 }
 
 if __name__ == "__main__":
