@@ -2,7 +2,7 @@
 
     python benchmarks/study_table.py write TABLE.csv.gz RUN [RUN ...]
     python benchmarks/study_table.py reach TABLE.csv.gz[:ARM,ARM] BASE 0.8     FLOPs to these rewards
-    python benchmarks/study_table.py arms TABLE.csv.gz BASE              each arm against the base
+    python benchmarks/study_table.py arms TABLE.csv.gz BASE [FLOPS]      each arm against the base, up to there
     python benchmarks/study_table.py grid TABLE.csv.gz                   best and last reward by lag and learning rate
     python benchmarks/study_table.py column TABLE.csv.gz NAME            first, largest and last values, by run
     python benchmarks/study_table.py seals SEALED.jsonl.gz FOLDER TABLE.csv.gz [...]     sealed files as one
@@ -162,14 +162,15 @@ def reach(path: str, base: str, *targets: str) -> None:
         print(f"| {name} |", " | ".join(", ".join(map(cell, runs)) for cell in cells.values()), "|")
 
 
-def fits_of(path: str, axis: str) -> dict[str, Fit]:
-    """Return the fit of every arm with all its seeds, and of every set where there are several."""
+def fits_of(path: str, axis: str, until: float = math.inf) -> dict[str, Fit]:
+    """Return the fit of every arm with all its seeds, up to some FLOPs, and of every set where there are several."""
     path, _, arms = path.partition(":")
     several = any("/" in name for name in runs_of(path))
     selection = Selection(x=axis, y="reward", by=("arm", "set") if several else ("arm",), seed="seed")
     fits = {}
     for series in read([path], selection):
         key = dict(series.key)
+        series = series.take(series.axes["flops"] <= until)
         if not arms or key["arm"] in arms.split(","):
             fits["/".join(key.values())] = fit(
                 series.compute,
@@ -184,13 +185,13 @@ def fits_of(path: str, axis: str) -> dict[str, Fit]:
     return fits
 
 
-def arms(path: str, base: str) -> None:
-    """Print every arm against the base, in FLOPs and in steps, as a Markdown table.
+def arms(path: str, base: str, until: str = "inf") -> None:
+    """Print every arm against the base, in FLOPs and in steps, as a Markdown table; up to some FLOPs.
 
     The answers are at four times the compute, as `scalerl compare` gives them.
     """
     found = by_arm(path)
-    fits = {axis: fits_of(path, axis) for axis in ("flops", "step")}
+    fits = {axis: fits_of(path, axis, float(until)) for axis in ("flops", "step")}
     print("| arm | to | A | P(A higher) | B at a shared A, and the base's | FLOPs to a reward, ratio |", end="")
     print(" steps to it, ratio | in FLOPs | in steps |\n" + "|---" * 9 + "|")
     lines: list[tuple[float, list[str]]] = []

@@ -25,8 +25,8 @@ def test_fit_a_csv_is_ten_lines_and_ends_with_a_forecast(
     assert (EXAMPLES / "fit_a_csv.py").read_text().count("\n") <= 10
     run(monkeypatch, "fit_a_csv.py")
     printed = capsys.readouterr().out
-    assert "Take improved" in printed
-    assert "at 40,000" in printed
+    assert "Take fixed" in printed
+    assert "at 100" in printed
 
 
 def test_notebook_runs_from_top_to_bottom():
@@ -40,8 +40,8 @@ def test_notebook_runs_from_top_to_bottom():
         exec(compile(ast.Module([*before], []), str(path), "exec"), names)
         assert isinstance(last, ast.Expr)
         shown.append(eval(compile(ast.Expression(last.value), str(path), "eval"), names))
-    assert "improved" in repr(shown[0])
-    assert any("Take improved" in getattr(each, "_repr_html_", str)() for each in shown)
+    assert "fixed" in repr(shown[0])
+    assert any("Take fixed" in getattr(each, "_repr_html_", str)() for each in shown)
 
 
 def test_one_page_loop_is_one_page_and_trains(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

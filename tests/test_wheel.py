@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SHORT = ("--set", "evaluation.num_prompts=8", "--set", "budget.steps=1", "--set", "pipeline.groups_per_batch=2")
-CSV = ("runs.csv", "--x", "gpu_hours", "--y", "pass_rate", "--by", "recipe", "--seed", "seed", "--start", "first")
+CSV = ("runs.csv", "--x", "hours", "--y", "score", "--by", "recipe")
 
 # Two environments, each grown one extra at a time: torch is installed once. Without its extra a command must fail with
 # exit code 2 and name the extra; with it, succeed. (extra, command)

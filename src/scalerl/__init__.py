@@ -27,7 +27,7 @@ Forecast and compare fitted curves:
 
 Look at the log of any trainer:
 
-    runs = scalerl.read("runs.csv", x="gpu_hours", y="pass_rate", by="recipe")
+    runs = scalerl.read("runs.csv", x="hours", y="score", by="recipe")
     runs.compare()                                    # .fit(), .forecast(at=...), .backtest(), .plot(), .to_frame()
 
 Functions: read, train, evaluate, sft, export, fit_run, load_recipe, decide, compare. Values: Decision, State, Action,

@@ -189,8 +189,8 @@ def read(
     whose values are runs of one curve; unset, they are recognised. `gpus` builds GPU-hours from the log's times.
     `start` is the reward before training.
 
-    >>> runs = scalerl.read("runs.csv", x="gpu_hours", y="pass_rate", by="recipe")
-    >>> runs.fit().curves[0].ceiling, runs.compare(), runs.forecast(at=20_000), runs.compare().to_frame()
+    >>> runs = scalerl.read("runs.csv", x="hours", y="score", by="recipe")
+    >>> runs.fit().curves[0].ceiling, runs.compare(), runs.forecast(at=100), runs.compare().to_frame()
     """
     from scalerl.logs.series import Selection
     from scalerl.report.python import read_runs

@@ -1,5 +1,7 @@
 """The model's closed forms against numerical integration, and its search against a dense grid."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from simulate import run
@@ -25,6 +27,7 @@ from scalerl.curves.model import (
     weigh_exactly,
 )
 from scalerl.curves.priors import Prior
+from scalerl.logs import Selection, read
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +129,7 @@ def test_wanders_are_diagonal_under_their_rotation():
     problem = make_problem(blocks, FORMS["sigmoid"], priors.WEAK, None, priors.FALL)
     shape = np.array([0.5, -0.3, 0.0])
     risen = sigmoid(blocks.x, *shape)
-    same = np.equal.outer(blocks.run, blocks.run)
+    apart = np.equal.outer(blocks.run, blocks.run) - 0.5
     tables = {0: [(0.0, priors.INDEPENDENT), *priors.DRIFTS]} | {
         number: list(priors.DRIFTS) for number in range(1, len(priors.DRIFT_LENGTHS))
     }
@@ -134,7 +137,7 @@ def test_wanders_are_diagonal_under_their_rotation():
         kernel = kernels(blocks, places_of(blocks), places_of(blocks))[wander.kernel]
         for number, size in enumerate(wander.size):
             total = np.diag(np.append(blocks.weight, blocks.start_weight))
-            total[:-1, :-1] += size * kernel + wander.spread**2 * same * np.outer(risen, risen)
+            total[:-1, :-1] += size * kernel + wander.spread**2 * apart * np.outer(risen, risen)
             white = np.sqrt(wander.shrink[number])[:, None] * wander.rotate
             np.testing.assert_allclose(white @ total @ white.T, np.eye(10), atol=1e-8)
             if wander.kernel in tables:
@@ -242,3 +245,17 @@ def test_the_order_of_points_does_not_matter():
     compute, reward = run(1, num=25)
     order = np.random.default_rng(0).permutation(25)
     assert fit(compute[order], reward[order]).params == fit(compute, reward).params
+
+
+def test_runs_that_agree_have_no_spread():
+    """Two runs that bend more sharply than a sigmoid do so together: that is the recipe's, not a spread of its runs."""
+    table = Path(__file__).parents[2] / "docs" / "results" / "principles" / "truncated.csv.gz"
+    selection = Selection(x="flops", y="reward", by=("arm",), seed="seed", where=(("arm", "drop-truncated"),))
+    [log] = read([table], selection)
+    both = fit(
+        log.compute, log.reward, start=log.start, start_sd=log.start_sd, num_samples=log.num_samples, run=log.run
+    )
+    assert both.run_sd is not None
+    assert both.run_sd < 0.02
+    late = log.compute > 0.8 * both.scale
+    assert float(both.predict(both.scale)) == pytest.approx(float(log.reward[late].mean()), abs=0.015)

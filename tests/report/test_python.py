@@ -14,25 +14,25 @@ EXAMPLE = str(files("scalerl") / "assets" / "example_runs.csv")
 
 @pytest.fixture(scope="module")
 def runs() -> Runs:
-    return scalerl.read(EXAMPLE, x="gpu_hours", y="pass_rate", by="recipe")
+    return scalerl.read(EXAMPLE, x="hours", y="score", by="recipe")
 
 
 def test_answers_have_the_values_of_json_as_attributes(runs: Runs):
-    answer = runs.fit(at=[20_000], level=0.8)
+    answer = runs.fit(at=[100], level=0.8)
     (first, second) = answer.curves
-    assert (first.name, first.state, second.action) == ("baseline", "rising", "go on")
+    assert (first.name, first.state, second.action) == ("joint", "levelling off", "open")
     assert first.ceiling.low < first.ceiling.value < first.ceiling.high
     assert first["ceiling"]["low"] == first.ceiling.low
-    assert first.at[0].compute == 20_000
-    assert answer.fits["improved"].params["ceiling"] == second.ceiling.value
+    assert first.at[0].compute == 100
+    assert answer.fits["fixed"].params["ceiling"] == second.ceiling.value
     with pytest.raises(AttributeError):
         _ = first.height
 
 
 def test_answers_print_as_the_commands_do(runs: Runs):
-    assert repr(runs) == "Runs(pass_rate over gpu_hours; baseline: 60 points; improved: 60 points)"
+    assert repr(runs) == "Runs(score over hours; joint: 122 points; fixed: 83 points)"
     answer = runs.compare()
-    assert answer.pairs[0].winner == answer.rankings[0].winner == "improved"
+    assert answer.pairs[0].winner == answer.rankings[0].winner == "fixed"
     assert answer.sections[0].blocks[0].text in repr(answer).replace("\n", " ")
     assert "<pre" in answer._repr_html_()
     assert "exponent B" in answer.explain()
@@ -43,21 +43,21 @@ def test_answers_print_as_the_commands_do(runs: Runs):
 def test_answers_are_frames(runs: Runs):
     pytest.importorskip("pandas")
     answer = runs.compare()
-    assert list(answer.to_frame().name) == ["baseline", "improved"]
-    assert list(answer.to_frame("pairs").winner) == ["improved"]
+    assert list(answer.to_frame().name) == ["joint", "fixed"]
+    assert list(answer.to_frame("pairs").winner) == ["fixed"]
 
 
 def test_forecast_backtest_frame_and_picture(runs: Runs, tmp_path: Path):
-    later = runs.forecast(at=40_000).curves[1].at[0].reward
-    assert later.low < 0.61 < later.high
+    later = runs.forecast(at=100).curves[1].at[0].reward
+    assert later.low < 0.96 < later.high
     assert [row.fraction for row in runs.backtest([0.5]).curves[0].fractions] == [0.5]
     assert runs.plot(tmp_path / "a.png").axes
     assert (tmp_path / "a.png").stat().st_size > 10_000
     frame = runs.to_frame()
-    assert list(frame.columns) == ["curve", "run", "gpu_hours", "pass_rate"]
-    assert len(frame) == 120
+    assert list(frame.columns) == ["curve", "run", "hours", "score"]
+    assert len(frame) == 205
 
 
 def test_errors_say_how_options_are_given_here():
     with pytest.raises(InputError, match="y_scale="):
-        scalerl.read(EXAMPLE, by="file").compare()
+        scalerl.read(EXAMPLE, x="gpu_hours").fit()

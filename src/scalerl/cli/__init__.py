@@ -36,7 +36,7 @@ app = typer.Typer(
 def example(
     out: Path = option("DIR", "Folder for the data and the pictures.", default=Path("example")),
 ) -> None:
-    """Forecast, compare and draw two embedded example recipes. Each command is printed before it runs.
+    """Forecast, compare and draw two real runs of agents. Each command is printed before it runs.
 
     [dim]scalerl example --out example[/dim]
     """
@@ -47,10 +47,10 @@ def example(
     out.mkdir(parents=True, exist_ok=True)
     table = out / "runs.csv"
     table.write_bytes((resources("scalerl") / "assets" / "example_runs.csv").read_bytes())
-    options = "--x gpu_hours --y pass_rate --by recipe --seed seed --start first"
+    options = "--by recipe"
     for name, more in (
-        ("fit", ["--at", "20000"]),
-        ("compare", ["--at", "20000", "--plot", str(out / "example.png")]),
+        ("fit", ["--at", "100"]),
+        ("compare", ["--at", "100", "--plot", str(out / "example.png")]),
         ("report", ["--out", str(out)]),
     ):
         words = [str(table), *options.split(), *more]

@@ -245,7 +245,9 @@ class Recipe:
     first: float
     """Reward before training, or at its first evaluation."""
     spread: float
-    """How far the mean of its runs lies from the recipe itself: assumed where there is one run."""
+    """How far the mean of its runs lies from the recipe itself: assumed where there is one run ..."""
+    added: float
+    """... and then added to what its curve says; the curve of several runs has it."""
     top: Array
     """Draws of the ceiling; of a run past its peak, of the peak ..."""
     value: Array
@@ -276,7 +278,8 @@ def _recipe(name: str, curve: Fit, budget: float, worth: float, run_sd: float | 
         spread = RUN_SPREAD * max(curve.gain, 0.0) if run_sd is None else run_sd
     at_budget, is_past_peak = value_draws(curve, budget, worth)
     top = at_budget if is_past_peak else curve.drawn.ceiling
-    order, off = rng.permutation(len(top)), spread * rng.standard_normal(len(top))
+    added = spread if curve.run_sd is None else 0.0
+    order, off = rng.permutation(len(top)), added * rng.standard_normal(len(top))
     on_curve = curve.predict(curve.compute)
     places, draws = wide_curve(curve)
     return Recipe(
@@ -285,6 +288,7 @@ def _recipe(name: str, curve: Fit, budget: float, worth: float, run_sd: float | 
         is_past_peak=is_past_peak,
         first=float(on_curve[np.argmin(curve.compute)]) if curve.start is None else curve.start,
         spread=float(spread),
+        added=float(added),
         top=top[order] + off,
         value=at_budget[order] + off,
         evaluations=frozenset(zip(curve.compute.tolist(), curve.reward.tolist(), strict=True)),
@@ -394,7 +398,7 @@ def _targets(one: Recipe, other: Recipe) -> tuple[Target, ...]:
             each.places,
             each.draws,
             np.array(rewards)
-            - np.outer(np.random.default_rng(stream).standard_normal(len(each.draws)) * each.spread, SHARES),
+            - np.outer(np.random.default_rng(stream).standard_normal(len(each.draws)) * each.added, SHARES),
         )
         for stream, each in ((4, one), (5, other))
     )

@@ -7,7 +7,7 @@
     drop, f       how far the reward falls after its peak, and the share of the fall that has happened at C
     wander        slow drift of the evaluations (an Ornstein-Uhlenbeck process along them), or a departure of the curve
                   from its shape (a Matern process in log compute)
-    run           how far the gain of one run lies from the recipe's
+    run           how far the gain of one run lies from the mean of the runs, and that from the recipe
     noise         binomial where the number of answers is known, otherwise of one unknown size
 
 A curve is *flat* (no rise), a *rise*, or a rise with a *fall*. Given a shape (exponent, midpoint, skew), a course (no
@@ -267,7 +267,8 @@ def make_wanders(problem: Problem, shared_shape: Array | None) -> list[Wander]:
     tables = [np.concatenate([none, drifts]), *[drifts] * (len(priors.DRIFT_LENGTHS) - 1), misfits]
     spreads = (0.0,) if shared_shape is None else (0.0, *priors.RUN_SPREADS)
     risen = np.zeros(num) if shared_shape is None else sigmoid(blocks.x, *shared_shape)
-    between = np.equal.outer(blocks.run, blocks.run) * np.outer(risen, risen)
+    # What the runs have in common is the recipe's: how far they lie from it in the mean cannot be seen.
+    between = (np.equal.outer(blocks.run, blocks.run) - 1.0 / blocks.num_runs) * np.outer(risen, risen)
     wanders = []
     for spread in spreads:
         base = noise.copy()
@@ -664,7 +665,9 @@ class Draws:
     covariance: np.ndarray
     """Its number."""
     far: Array
-    """A normal number each, for what no evaluation has seen: the misfit at the ceiling, the course after a fall."""
+    """A normal number each, for what no evaluation has seen: the misfit at the ceiling, the course after a fall ..."""
+    beside: Array
+    """... and how far the recipe lies from the mean of its runs."""
     seen: np.ndarray
     """Whether the rise or the fall is larger than `NOTICED` of its own standard errors."""
 
@@ -705,6 +708,7 @@ def draw(problem: Problem, known: Known, weighed: Weighed, num: int, rng: np.ran
         noise=noise,
         covariance=covariance,
         far=rng.standard_normal(num),
+        beside=rng.standard_normal(num),
         seen=(gain >= priors.NOTICED * gain_sd) | (drop >= priors.NOTICED * drop_sd),
     )
 
@@ -722,6 +726,7 @@ def draw_flat(problem: Problem, known: Known, log_mass: Array, num: int, rng: np
         noise=noise,
         covariance=covariance,
         far=rng.standard_normal(num),
+        beside=rng.standard_normal(num),
         seen=zero > 0,
     )
 
@@ -758,8 +763,25 @@ class Posterior:
     def curve(self, compute) -> Array:
         """Return the recipe's own curve: one row for every draw, one column for every compute.
 
-        Beyond the last evaluation it may leave its shape, further with each doubling until its rise is over.
+        Beyond the last evaluation it may leave its shape, further with each doubling until its rise is over. The mean
+        of several runs lies above or below the recipe, in proportion to its rise.
         """
+        mean = self.mean_curve(compute)
+        if self.shared_shape is None:
+            return mean
+        x = np.log(np.maximum(np.atleast_1d(np.asarray(compute, dtype=float)), 1e-300) / self.blocks.scale)
+        return self.clipped(mean + self.beside_mean[:, None] * sigmoid(x, *self.shared_shape))
+
+    @property
+    def beside_mean(self) -> Array:
+        """Draws of how far the recipe's ceiling lies from the mean of its runs."""
+        if self.shared_shape is None:
+            return np.zeros(len(self.draws.kind))
+        spread = self._of_covariance("spread") * self.draws.noise / np.sqrt(self.blocks.num_runs)
+        return spread * self.draws.beside
+
+    def mean_curve(self, compute) -> Array:
+        """Return draws of the curve that the runs have in common."""
         d, scale = self.draws, self.blocks.scale
         x = np.log(np.maximum(np.atleast_1d(np.asarray(compute, dtype=float)), 1e-9 * scale) / scale)
         column = lambda name: getattr(d, name)[:, None]  # noqa: E731
@@ -797,12 +819,12 @@ class Posterior:
         leaves = np.where(d.kind == Kind.fall, 0.0, self.leaves * np.sqrt(self.to_go))
         misfit = np.where(self._of_covariance("kernel") == len(priors.DRIFT_LENGTHS), self._of_covariance("size"), 0.0)
         misfit = np.sqrt(misfit) * float(movement(self.blocks, np.zeros(1))[0])
-        return self.clipped(d.level + d.gain + leaves + d.far * misfit * d.noise)
+        return self.clipped(d.level + d.gain + leaves + d.far * misfit * d.noise + self.beside_mean)
 
     def path(self) -> Array:
         """Return draws (rows) of the run's own course at every block: its curve with its wander, without noise."""
         blocks, d = self.blocks, self.draws
-        path = self.curve(blocks.scale * np.exp(blocks.x))
+        path = self.mean_curve(blocks.scale * np.exp(blocks.x))
         left = blocks.y - path
         rng = np.random.default_rng(2)
         for wander, number, mine in self._by_covariance():
@@ -827,7 +849,7 @@ class Posterior:
         shared = kernels(blocks, places_of(blocks), here)
         risen = np.zeros(len(x)) if self.shared_shape is None else sigmoid(x, *self.shared_shape)
         values = self.curve(compute)
-        left = blocks.y - self.curve(blocks.scale * np.exp(blocks.x))
+        left = blocks.y - self.mean_curve(blocks.scale * np.exp(blocks.x))
         normal = np.random.default_rng(1).standard_normal(values.shape)
         for wander, number, mine in self._by_covariance():
             size, rotate = wander.size[number], wander.rotate[:, : blocks.num]

@@ -18,6 +18,7 @@ from scalerl.errors import InputError, StoreError
 from scalerl.report.document import Curves, Drawn
 from scalerl.report.figures import MOST_BANDS, chart, short_names
 from scalerl.report.numbers import fixed, interval_text, short_compute_text
+from scalerl.report.paper_figures import Shown, figure
 from scalerl.report.results import CurveResult, Result
 
 # Okabe and Ito's colours without the yellow that white swallows, then Paul Tol's muted ones.
@@ -131,8 +132,22 @@ def picture(result: Result) -> Any:
 
 def draw(result: Result, path: Path, *, evaluation_set: str | None = None, title: str = "") -> None:
     """Write the figure of a result; the suffix of `path` chooses the kind."""
-    data = figure_of(result, evaluation_set, title)
-    write_figure(path, lambda: _figure(data))
+    curves = list(result.curves) if evaluation_set is None else result.members(evaluation_set)
+    comparison = result.comparison(curves[0].evaluation_set)
+    if result.command == "compare" and isinstance(comparison, Comparison):
+        write_figure(path, lambda: paper_figure(curves, comparison, title))
+    else:
+        data = figure_of(result, evaluation_set, title)
+        write_figure(path, lambda: _figure(data))
+
+
+def paper_figure(curves: Sequence[CurveResult], comparison: Comparison, title: str) -> Any:
+    """Return the pictures of the paper for these curves."""
+    shown = [
+        Shown(name=curve.name, fit=curve.fit, held_out=(curve.series.holdout_compute, curve.series.holdout_reward))
+        for curve in curves
+    ]
+    return figure(shown, comparison, x_label=curves[0].unit, y_label=curves[0].y, title=title)
 
 
 def write_figure(path: Path, make: Callable[[], Any]) -> None:
