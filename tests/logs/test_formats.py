@@ -345,7 +345,7 @@ def test_readers_import_nothing_heavy() -> None:
 
 PRINTED = {
     "frame.txt": "   step  reward\n0     1    0.10\n1     2    0.20\n2     3    0.30\n",
-    "box.txt": "+------+--------+\n| step | reward |\n+------+--------+\n|  1   | 0.1    |\n|  2   | 0.2    |\n+------+--------+\n",
+    "box.txt": "+------+--------+\n| step | reward |\n+------+--------+\n|  1   | 0.1    |\n|  2   | 0.2    |\n",
     "mlruns/abc/metrics/reward": "1700000000 0.1 1\n1700000001 0.2 2\n1700000002 0.3 3\n",
 }
 
