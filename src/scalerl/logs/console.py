@@ -93,7 +93,9 @@ def console_rows(source: Source) -> Placed | None:
         return [(f"line {record.line}", _row(record, step)) for record, step in zip(records, steps, strict=True)]
     longest = max((len(word) for _, line in lines for word in line.split()), default=0)
     if longest > MAX_WORD:
-        raise InputError(f"{source.path} holds a word of {longest:,} characters, and {MAX_WORD:,} is the limit.")
+        raise InputError(
+            f"{source.path} holds a word of {longest:,} characters, and {MAX_WORD:,} is the limit: remove it."
+        )
     return None
 
 

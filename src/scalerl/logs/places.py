@@ -144,7 +144,8 @@ def nothing_to_read(path: Path, logs: Sequence[Path]) -> str:
         return f"{path} {what} ({listed([log.name for log in logs])}): give them by name, such as {logs[0]}."
     content = _content(item.name for item in path.iterdir())
     return (
-        f"the folder {path} {content}: give a log file, a run folder (with {store.EVALS}) or tensorboard event files."
+        f"the folder {path} {content}: give a log file (trackers such as MLflow export CSV), a run folder (with "
+        f"{store.EVALS}) or tensorboard event files."
     )
 
 
