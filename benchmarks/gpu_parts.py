@@ -540,8 +540,8 @@ class FirstHalf:
     def __init__(self) -> None:
         self._groups: list[Group] = []
 
-    def submit(self, completions: Sequence[Completion]) -> None:
-        self._groups.append(make_group(completions))
+    def submit(self, groups: Sequence[Sequence[Completion]]) -> None:
+        self._groups += map(make_group, groups)
 
     def poll(self, *, wait: bool = False) -> list[Group]:
         done, self._groups = self._groups, []
