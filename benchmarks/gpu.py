@@ -10,6 +10,7 @@
     learn             the learner's step; 8B trains adapters (LoRA)
     loop, loop_vllm   PipelineRL-8 with the embedded engine, and with vLLM beside the learner on one device; at its end
                       the process with vLLM is killed
+    gaps              the loop against its parts in the same process, and where the time of a step goes (gaps.py)
 
 Ceilings are measured first: bytes read and bf16 FLOPs per second. `of limit` is the least time of a decode step, by
 these, over its measured time. MFU = 6 x matrix parameters (4 with adapters), head included, x tokens / rate; with
@@ -37,7 +38,7 @@ from typing import IO, Any
 from scalerl.cli.recipe import gpu_visible
 
 SHAPES = ("tiny", "10m", "135m", "1.5b", "3b", "8b", "3b-16k", "8b-16k")
-PARTS = ("torch", "vllm", "native", "learn", "loop", "loop_vllm")
+PARTS = ("torch", "vllm", "native", "learn", "loop", "loop_vllm", "gaps")
 START_S = 300.0  # for imports, a model and what is compiled, beyond the seconds of a part
 COLUMNS = (
     ("torch", "tokens_per_s", "full slots", ",.0f"),
@@ -65,6 +66,24 @@ COLUMNS = (
     ("loop_vllm", "kl", "KL", ".1e"),
     ("loop_vllm", "grown_gib", "grown GiB", ".2f"),
     ("loop_vllm", "recovery_s", "recovery s", ".0f"),
+    ("gaps", "engine_tokens_per_s", "engine", ",.0f"),
+    ("gaps", "learner_tokens_per_s", "learner", ",.0f"),
+    ("gaps", "steps_per_s", "steps/s", ".2f"),
+    ("gaps", "of_parts", "of parts", ".2f"),
+    ("gaps", "step_ms", "step ms", ".1f"),
+    ("gaps", "engine_ms", "engine ms", ".1f"),
+    ("gaps", "learner_ms", "learner ms", ".1f"),
+    ("gaps", "push_ms", "push ms", ".1f"),
+    ("gaps", "idle_ms", "idle ms", ".1f"),
+    ("gaps", "idle", "idle", ".0%"),
+    ("gaps", "wait_ms", "host waits", ".1f"),
+    ("gaps", "host_ms", "host ms", ".1f"),
+    ("gaps", "host_submit_ms", "submit", ".1f"),
+    ("gaps", "host_sample_ms", "sample", ".1f"),
+    ("gaps", "host_grade_ms", "grade", ".1f"),
+    ("gaps", "host_learn_ms", "learn", ".1f"),
+    ("gaps", "host_push_ms", "push", ".1f"),
+    ("gaps", "host_rest_ms", "rest", ".1f"),
 )
 
 Row = dict[str, Any]

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from gaps import Roles, device_figures, host_figures, traced
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
 from scalerl.config import Recipe, load_recipe
@@ -33,7 +34,7 @@ from scalerl.run.host import frozen_objects, limit_host_threads
 from scalerl.run.learners import build_learner
 from scalerl.run.memory import ModelSizes, generator_bytes, learner_bytes
 from scalerl.tasks.curriculum import Curriculum, uniform
-from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request, derive_seed
+from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request, derive_seed, derive_seeds
 
 Figures = dict[str, Any]
 PROBLEM = Problem(id="0", prompt="", answer="", task="benchmark")
@@ -70,6 +71,10 @@ class Case:
     lora_rank: int = 0
     memory_share: float = 0.6
     """vLLM's share of the device."""
+
+    @property
+    def step_sequences(self) -> int:
+        return max(self.step_tokens // self.sequence, 2)
 
 
 def shape(
@@ -252,6 +257,14 @@ def make_request(group: str, index: int, prompt: Sequence[int], length: int) -> 
     )
 
 
+def group_requests(key: str, prompt: tuple[int, ...], plans: Sequence[LengthPlan]) -> list[Request]:
+    """Return the requests of a group, made as a run makes them."""
+    return [
+        Request(group=key, index=index, problem=PROBLEM, prompt_tokens=prompt, seed=seed, length=plan)
+        for index, (seed, plan) in enumerate(zip(derive_seeds(key, num=len(plans)), plans, strict=True))
+    ]
+
+
 def make_group(completions: Sequence[Completion]) -> Group:
     """Return a group whose first half is correct, so that no filter drops it."""
     key, num = completions[0].request.group, len(completions)
@@ -340,7 +353,7 @@ def sampling(subject: Subject, seconds: float, *, name: str) -> Figures:
         # What is made once, graphs and kernels, is not measured.
         drained(engine, subject.requests([16] * case.slots, prompt=case.short_prompt, per_prompt=8))
         figures = {"start_s": now(subject.device) - start}
-        figures |= full_slots(subject, engine)
+        figures |= full_slots(subject, engine, case.slots)
         figures |= mixed(subject, engine)
         weights = dict(model.named_parameters())
         engine.push_weights(weights, 1)
@@ -365,10 +378,10 @@ def drained(engine: Any, requests: Sequence[Request]) -> list[Completion]:
     return completions
 
 
-def full_slots(subject: Subject, engine: Any) -> Figures:
+def full_slots(subject: Subject, engine: Any, slots: int) -> Figures:
     """Sample in all slots near the end of the context; timed from when all prompts are computed."""
     case = subject.case
-    engine.submit(subject.requests([case.decoded] * case.slots, prompt=case.prompt))
+    engine.submit(subject.requests([case.decoded] * slots, prompt=case.prompt))
     seen = []
     while engine.num_pending:
         engine.poll()
@@ -380,9 +393,9 @@ def full_slots(subject: Subject, engine: Any) -> Figures:
     decoded = after.decoded - before.decoded
     attended = (after.attended - before.attended) / decoded
     item = subject.body_dtype.itemsize
-    limit_s = decode_limit_s(subject.config, case.slots, attended, subject.ceiling, item=item)
+    limit_s = decode_limit_s(subject.config, slots, attended, subject.ceiling, item=item)
     rate = decoded / (end - start)
-    return {"tokens_per_s": rate, "of_limit": rate * limit_s / case.slots, "attended": attended}
+    return {"tokens_per_s": rate, "of_limit": rate * limit_s / slots, "attended": attended}
 
 
 def mixed(subject: Subject, engine: Any) -> Figures:
@@ -445,30 +458,49 @@ def native(subject: Subject, seconds: float) -> Figures:
 
 def learn(subject: Subject, seconds: float) -> Figures:
     """Train on packed sequences of one length, with every token trained."""
-    case, recipe = subject.case, subject.recipe()
+    recipe = subject.recipe()
     learner = build_learner(subject.model(subject.master_dtype), recipe)
-    num, until, times, flops = max(case.step_tokens // case.sequence, 2), time.perf_counter() + seconds, [], 0.0
-    # The first step compiles what is left to compile.
-    while len(times) < 6 and (len(times) < 2 or time.perf_counter() < until):
-        batch = make_batch(learner.version, subject.vocab, num, case.sequence)
-        start = now(subject.device)
-        flops = learner.step(batch)["batch/flops"]
-        times.append(now(subject.device) - start)
-    elapsed, tokens = statistics.median(times[1:]), num * case.sequence
-    shape = ModelShape.from_config(subject.config)
-    products = (4 if case.lora_rank else 6) * (shape.body_params + shape.head_params) * tokens
+    figures = full_steps(subject, learner, seconds)
+    if subject.device.type == "cuda":
+        figures |= device_figures(traced(lambda: full_step(subject, learner))[1], 1)
     # Held, as in a push.
     start = now(subject.device)
     pushed = learner.weights()
     return {
-        "learner_tokens_per_s": tokens / elapsed,
-        "mfu": products / elapsed / subject.ceiling["matmul"],
-        "mfu_attention": flops / elapsed / subject.ceiling["matmul"],
-        "step_s": elapsed,
+        **figures,
         "pushed_gib": sum(weight.nbytes for weight in pushed.values()) / 2**30,
         "merge_s": now(subject.device) - start,
         **memory(subject, as_trained(recipe, learner), ("learner",)),
     }
+
+
+def full_steps(subject: Subject, learner: Any, seconds: float) -> Figures:
+    """Return the rates of steps on sequences of one length."""
+    case, until, times, flops = subject.case, time.perf_counter() + seconds, [], 0.0
+    # The first step compiles what is left to compile.
+    while len(times) < 6 and (len(times) < 2 or time.perf_counter() < until):
+        taken_s, flops = full_step(subject, learner)
+        times.append(taken_s)
+    elapsed, tokens = statistics.median(times[1:]), case.step_sequences * case.sequence
+    shape = ModelShape.from_config(subject.config)
+    products = (4 if case.lora_rank else 6) * (shape.body_params + shape.head_params) * tokens
+    return {
+        "learner_tokens_per_s": tokens / elapsed,
+        "learner_flops_per_s": flops / elapsed,
+        "mfu": products / elapsed / subject.ceiling["matmul"],
+        "mfu_attention": flops / elapsed / subject.ceiling["matmul"],
+        "step_s": elapsed,
+    }
+
+
+def full_step(subject: Subject, learner: Any) -> tuple[float, float]:
+    """Return the seconds and FLOPs of a step on sequences of one length."""
+    case = subject.case
+    batch = make_batch(learner.version, subject.vocab, case.step_sequences, case.sequence)
+    start = now(subject.device)
+    with torch.profiler.record_function("learner"):
+        flops = learner.step(batch)["batch/flops"]
+    return now(subject.device) - start, flops
 
 
 def as_trained(recipe: Recipe, learner: Any) -> Recipe:
@@ -508,8 +540,8 @@ class FirstHalf:
     def __init__(self) -> None:
         self._groups: list[Group] = []
 
-    def submit(self, completions: Sequence[Completion]) -> None:
-        self._groups.append(make_group(completions))
+    def submit(self, groups: Sequence[Sequence[Completion]]) -> None:
+        self._groups += map(make_group, groups)
 
     def poll(self, *, wait: bool = False) -> list[Group]:
         done, self._groups = self._groups, []
@@ -519,14 +551,13 @@ class FirstHalf:
 def make_pipeline(case: Case, vocab: int, engine: Any, learner: Any, *, groups_per_batch: int) -> Pipeline:
     """Return PipelineRL-8 over random prompts, with mixed lengths."""
     rng = np.random.default_rng(0)
-    prompts = rng.integers(0, vocab, (NUM_PROBLEMS, case.short_prompt)).tolist()
+    prompts = [tuple(tokens) for tokens in rng.integers(0, vocab, (NUM_PROBLEMS, case.short_prompt)).tolist()]
     lengths = [mixed_lengths(rng, case, PER_GROUP) for _ in range(NUM_PROBLEMS)]
+    plans = [[LengthPlan(answer_budget=length) for length in some] for some in lengths]
 
     def make_requests(issued: Any) -> list[Request]:
         number = int(issued.problem_id)
-        return [
-            make_request(issued.key, index, prompts[number], length) for index, length in enumerate(lengths[number])
-        ]
+        return group_requests(issued.key, prompts[number], plans[number])
 
     return Pipeline(
         engine=engine,
@@ -581,6 +612,50 @@ def run_loop(subject: Subject, seconds: float, *, name: str) -> Figures:
         }
 
 
+def gaps(subject: Subject, seconds: float) -> Figures:
+    """Run PipelineRL-8 and account for every millisecond of a step, on the device and on the host (gaps.py).
+
+    `of_parts` is the time of a step's tokens at the rates of engine and learner alone (all slots full, sequences of one
+    length), measured before with the same two objects, over the time of the step.
+    """
+    case = subject.case
+    slots = case.loop_slots or case.slots
+    recipe, model = subject.recipe(slots=slots), subject.model(subject.master_dtype)
+    learner = build_learner(model, recipe)
+    engine = make_engine(loaded_model(model, case.context), recipe.model, recipe.rollout)
+    with frozen_objects(), contextlib.closing(engine):
+        drained(engine, subject.requests([16] * slots, prompt=case.short_prompt, per_prompt=PER_GROUP))
+        alone = full_slots(subject, engine, slots) | full_steps(subject, learner, seconds)
+        pipeline = make_pipeline(case, subject.vocab, engine, learner, groups_per_batch=max(slots // PER_GROUP // 4, 1))
+        steps, roles = pipeline.steps(), Roles(engine, learner)
+        # Sizes of passes recur, and are recorded as graphs the second time.
+        take(steps, 80, seconds)
+        start, before = now(subject.device), engine.work
+        with roles.counted():
+            done = take(steps, 60, seconds)
+            elapsed = now(subject.device) - start
+        decoded = engine.work.decoded - before.decoded
+        flops = sum(step.metrics["batch/flops"] for step in done)
+        parts_s = decoded / alone["tokens_per_s"] + flops / alone["learner_flops_per_s"]
+        figures = {
+            "engine_tokens_per_s": alone["tokens_per_s"],
+            "learner_tokens_per_s": alone["learner_tokens_per_s"],
+            "gaps_mfu": alone["mfu"],
+            "steps_per_s": len(done) / elapsed,
+            "sampled_per_step": decoded / len(done),
+            "of_parts": parts_s / elapsed,
+            **host_figures(done, elapsed, roles.waits_s),
+        }
+        if subject.device.type == "cuda":
+            with roles.counted():
+                seen, events = traced(lambda: take(steps, 6, seconds))
+            figures |= device_figures(events, len(seen))
+        else:
+            figures |= {f"{role}_ms": 1e3 * spent / len(done) for role, spent in roles.calls_s.items()}
+        busy = sum(figures.get(f"{role}_ms", 0.0) for role in ("engine", "learner", "push", "other"))
+        return figures | {"idle_ms": figures["step_ms"] - busy, "idle": 1 - busy / figures["step_ms"]}
+
+
 def after_a_kill(fleet: Fleet, steps: Iterator[StepDone]) -> Figures:
     """Kill the process with vLLM and take steps until the one that replaces it has sampled a whole batch."""
     start, pid = time.perf_counter(), fleet._seats[0].peer.link.pid
@@ -611,6 +686,7 @@ PARTS: dict[str, Callable[[Subject, float], Figures]] = {
     "learn": learn,
     "loop": partial(run_loop, name="torch"),
     "loop_vllm": partial(run_loop, name="vllm"),
+    "gaps": gaps,
 }
 
 

@@ -4,6 +4,8 @@
     python benchmarks/study_table.py reach TABLE.csv.gz[:ARM,ARM] BASE 0.8     FLOPs to these rewards
     python benchmarks/study_table.py arms TABLE.csv.gz BASE [FLOPS]      each arm against the base, up to there
     python benchmarks/study_table.py grid TABLE.csv.gz                   best and last reward by lag and learning rate
+    python benchmarks/study_table.py factors TABLE.csv.gz BASE 0.8       effects of a full design, and whether they add
+    python benchmarks/study_table.py pairs TABLE.csv.gz BASE             ceilings and verdicts of one, two and all seeds
     python benchmarks/study_table.py column TABLE.csv.gz NAME            first, largest and last values, by run
     python benchmarks/study_table.py seals SEALED.jsonl.gz FOLDER TABLE.csv.gz [...]     sealed files as one
     python benchmarks/study_table.py score SEALED.jsonl.gz TABLE.csv.gz [...]            missed: those that held little
@@ -17,17 +19,20 @@ known, and a few metrics of the training step at which it was made.
 import csv
 import gzip
 import io
+import itertools
 import json
 import math
 import re
 import statistics
 import sys
-from collections import defaultdict
+import tempfile
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.stats
 from answers import kept, kinds, measured
 
 from scalerl import store
@@ -217,6 +222,94 @@ def arms(path: str, base: str, until: str = "inf") -> None:
         print("|", " | ".join(line), "|")
 
 
+def factors(path: str, base: str, target: str) -> None:
+    """Print what each factor of a full design multiplies the FLOPs to a reward by, and each pair and triple of them.
+
+    Arms are named LEVEL-LEVEL-LEVEL, and every factor has two levels. 90 % intervals, from seeds of the same arm.
+    """
+    runs = {tuple(arm.split("-")): runs for arm, runs in by_arm(path).items()}
+    logs = {arm: [math.log(crossing(rows, float(target))) for rows in seeds] for arm, seeds in runs.items()}
+    own = base.split("-")
+    levels = [(level, next(arm[place] for arm in logs if arm[place] != level)) for place, level in enumerate(own)]
+    num = sum(map(len, logs.values()))
+    within = sum(statistics.variance(each) * (len(each) - 1) for each in logs.values()) / (num - len(logs))
+    error = float(scipy.stats.t.ppf(0.95, num - len(logs))) * 2 * math.sqrt(within / num)
+    print(f"| what | FLOPs to {target}, ratio |\n|---|---|")
+    for size in range(1, len(levels) + 1):
+        for chosen in itertools.combinations(range(len(levels)), size):
+            signs = {arm: math.prod(-1 if arm[place] == levels[place][0] else 1 for place in chosen) for arm in logs}
+            effect = 2 * sum(signs[arm] * value for arm, each in logs.items() for value in each) / num
+            names = [f"{levels[place][1]} for {levels[place][0]}" for place in chosen]
+            cell = interval(*map(math.exp, (effect, effect - error, effect + error)))
+            print(f"| {names[0] if size == 1 else 'beyond their product: ' + ', '.join(names)} | {cell} |")
+    print(f"| a seed, one standard deviation | {math.exp(within**0.5):.2f} |")
+
+
+def crossing(rows: list[dict[str, str]], target: float) -> float:
+    """Return the FLOPs at which the mean of three evaluations crosses a reward, between two of them."""
+    means, flops = thirds(rows), [math.log(float(row["flops"])) for row in rows[1:] if float(row["flops"])]
+    place = next((place for place, mean in enumerate(means) if mean >= target), None)
+    if place is None:
+        return math.inf
+    share = 1.0 if place == 0 else (target - means[place - 1]) / (means[place] - means[place - 1])
+    return math.exp(flops[place] if place == 0 else flops[place - 1] + share * (flops[place] - flops[place - 1]))
+
+
+def pairs(path: str, base: str) -> None:
+    """Print ceilings by one, two and all seeds of every arm, and how often two seeds decide as all do."""
+    found = by_arm(path)
+    subsets = {
+        (arm, chosen): [row for place in chosen for row in runs[place]]
+        for arm, runs in found.items()
+        for size in (1, 2, len(runs))
+        for chosen in itertools.combinations(range(len(runs)), size)
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        table = Path(folder) / "subsets.csv.gz"
+        with gzip.open(table, "wt", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(("arm", "set", "seed", "step", "flops", "reward", "num_samples"))
+            for (arm, chosen), rows in subsets.items():
+                which = f"{arm}:{'+'.join(map(str, chosen))}"
+                writer.writerows(
+                    (which, *(row[key] for key in ("set", "seed", "step", "flops", "reward", "num_samples")))
+                    for row in rows
+                )
+        fits = fits_of(str(table), "flops")
+    fitted = {key: fits[f"{key[0]}:{'+'.join(map(str, key[1]))}"] for key in subsets}
+    print("| arm | seeds | A: least, median, most | B: least, median, most | width of A's interval |")
+    print("|---|---|---|---|---|")
+    for arm, runs in found.items():
+        for size in (1, 2, len(runs)):
+            mine = [curve for (name, chosen), curve in fitted.items() if name == arm and len(chosen) == size]
+            cells = [
+                ", ".join(f"{value:.2f}" for value in (min(values), statistics.median(values), max(values)))
+                for values in ([curve.params[key] for curve in mine] for key in ("ceiling", "exponent"))
+            ]
+            width = statistics.median(high - low for low, high in (curve.interval("ceiling") for curve in mine))
+            print(f"| {arm} | {size} | {cells[0]} | {cells[1]} | {width:.2f} |")
+    print("\n| verdicts | " + " | ".join(f"of {size}" for size in ("two seeds each", "all")) + " |\n|---|---|---|")
+    for arm in found:
+        if arm == base:
+            continue
+        counts = [
+            Counter(
+                decided(fitted[arm, mine], fitted[base, theirs])
+                for mine, theirs in itertools.product(
+                    itertools.combinations(range(len(found[arm])), size[0]),
+                    itertools.combinations(range(len(found[base])), size[1]),
+                )
+            )
+            for size in ((2, 2), (len(found[arm]), len(found[base])))
+        ]
+        cells = [", ".join(f"{kind} {num}" for kind, num in each.most_common()) for each in counts]
+        print(f"| {arm} against {base} | {cells[0]} | {cells[1]} |")
+
+
+def decided(arm: Fit, base: Fit) -> str:
+    return answer(compare({"arm": arm, "base": base}))
+
+
 def answer(comparison: Comparison) -> str:
     pair = comparison.pairs[0]
     return f"take {pair.winner}" if pair.answer == Answer.TAKE else str(pair.answer)
@@ -381,6 +474,8 @@ COMMANDS = {
         write,
         reach,
         arms,
+        factors,
+        pairs,
         grid,
         column,
         kept,

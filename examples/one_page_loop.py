@@ -45,8 +45,7 @@ def main(steps: int = 5) -> None:
             for completion in engine.poll():
                 arrived.setdefault(completion.request.group, []).append(completion)
         # 2. Grade: `correct` goes to the curriculum, before any filter; `reward` is trained on.
-        for completions in arrived.values():
-            grading.submit(sorted(completions, key=lambda completion: completion.request.index))
+        grading.submit([sorted(each, key=lambda completion: completion.request.index) for each in arrived.values()])
         groups = grading.poll()
         for graded in groups:
             curriculum.graded(graded.key, num_correct=graded.num_correct, num_graded=graded.num_graded)

@@ -38,7 +38,7 @@ LAYERS: dict[str, set[str]] = {
     "tasks": PARTS,
     "remote": {"errors"},
     "loop": PARTS | {"tasks"},
-    "environments": PARTS | {"tasks", "loop", "web_server"},
+    "environments": PARTS | {"tasks", "loop", "web_server", "web_client"},
     "rollout": PARTS | {"tasks", "remote"},
     "learner": PARTS | {"tasks", "remote", "web_client"},
     "run": PARTS | {"tasks", "remote", "loop", "environments", "rollout", "learner", "curves", "report"},

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-gpu, gpu_parts, home_gpu = map(importlib.import_module, ("gpu", "gpu_parts", "home_gpu"))
+gaps, gpu, gpu_parts, home_gpu = map(importlib.import_module, ("gaps", "gpu", "gpu_parts", "home_gpu"))
 CPU = torch.device("cpu")
 FIGURES = {
     "torch": {"tokens_per_s", "of_limit", "mixed_tokens_per_s", "push_s"},
     "learn": {"learner_tokens_per_s", "mfu", "mfu_attention"},
     "loop": {"steps_per_s", "loop_tokens_per_s", "loop_mfu", "kl", "lag_max"},
+    "gaps": {figure for part, figure, _, _ in gpu.COLUMNS if part == "gaps"},
 }
 
 
@@ -35,6 +36,30 @@ def test_parts_run_and_give_their_figures(shape, part):
         assert row["lag_max"] <= gpu_parts.MAX_LAG
         # One version of the weights, and the same tokens: what is left is rounding.
         assert abs(row["kl_first"]) < 1e-6
+
+
+def test_device_time_is_attributed_to_the_call_that_launched_it():
+    def event(cat, name, ts, dur, correlation=None):
+        return {"cat": cat, "name": name, "ts": ts, "dur": dur, "args": {"correlation": correlation}}
+
+    events = [
+        event("user_annotation", "engine", 0, 10),
+        event("user_annotation", "learner", 20, 10),
+        event("user_annotation", "another", 0, 100),
+        event("cuda_runtime", "cudaGraphLaunch", 5, 1, 1),
+        event("cuda_runtime", "cudaLaunchKernel", 25, 1, 2),
+        event("cuda_driver", "cuLaunchKernel", 15, 1, 3),
+        # Two kernels of a graph that overlap, then one that runs long after its launch.
+        event("kernel", "decode", 30, 10, 1),
+        event("kernel", "attend", 35, 10, 1),
+        event("kernel", "decode", 60, 5, 2),
+        event("gpu_memcpy", "copy", 70, 2, 3),
+    ]
+    figures = gaps.device_figures(events, num_steps=2)
+    assert figures["engine_ms"] == pytest.approx(15e-3 / 2)
+    assert figures["learner_ms"] == pytest.approx(5e-3 / 2)
+    assert (figures["push_ms"], figures["other_ms"]) == (0.0, pytest.approx(2e-3 / 2))
+    assert figures["engine_kernels"] == {"decode": [0.005, 0.5], "attend": [0.005, 0.5]}
 
 
 @pytest.mark.parametrize(("shape", "mode"), [("1.5b", "host"), ("8b", "adapters, 4 bits")])

@@ -15,7 +15,8 @@ ON_PAGES = [
     for match in pages.ON_PAGE.finditer(page.read_text())
 ]
 COUNTED = re.compile(
-    r"python benchmarks/(study_table\.py (reach|grid|column|kinds|measured|score|transferred) |trust\.py |release\.py )"
+    r"python benchmarks/(trust\.py |release\.py |"
+    r"study_table\.py (reach|factors|grid|column|kinds|measured|score|transferred) )"
 )
 """Counts and means; the others fit curves, whose last digits may differ on another machine."""
 SENTENCES = [
@@ -47,7 +48,17 @@ def test_page_has_what_the_command_above_it_prints(command, printed, monkeypatch
 
 def test_commands_are_found():
     counted = {page for page, command, _ in ON_PAGES if COUNTED.match(command)}
-    assert counted == {"calibration", "data", "forward", "lag-rate", "principles", "smollm2", "tools", "trust"}
+    assert counted == {
+        "calibration",
+        "data",
+        "forward",
+        "interactions",
+        "lag-rate",
+        "principles",
+        "smollm2",
+        "tools",
+        "trust",
+    }
     assert {page for page, *_ in ON_PAGES} > counted
 
 

@@ -2,7 +2,8 @@
 
     Problem -> Request (one completion wanted, with its LengthPlan) -> Completion -> Group (graded) -> Batch
 
-A conversation with an environment is one Completion: its turns are sampled, what the environment says is forced.
+A conversation with an environment is one Completion: its turns are sampled, what the environment says is forced. One
+that began again with another prompt has its earlier branches, too.
 
 Three numbers of a completion are kept apart. `value` is what its graders say, from 0 to 1, or None for "no verdict":
 the zero-variance filter compares values. `correct` is whether the value reaches the threshold: pass rates, curricula,
@@ -35,6 +36,17 @@ def derive_seed(*parts: str | int) -> int:
     """
     text = "\x1f".join([f"{type(part).__name__}:{part}" for part in parts])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def derive_seeds(*parts: str | int, num: int) -> list[int]:
+    """Return derive_seed(*parts, index) for index = 0 .. num - 1; what they have in common is hashed once."""
+    text = "\x1f".join([*(f"{type(part).__name__}:{part}" for part in parts), "int:"])
+    common, seeds = hashlib.blake2b(text.encode(), digest_size=8), []
+    for index in range(num):
+        own = common.copy()
+        own.update(b"%d" % index)
+        seeds.append(int.from_bytes(own.digest(), "big") >> 1)
+    return seeds
 
 
 def group_key(epoch: int, problem_id: str) -> str:
@@ -196,7 +208,7 @@ class Episode:
     num_errors: int = 0
     """Calls among them that failed."""
     num_branches: int = 0
-    """How often it began again with another prompt; only the last branch is in the completion."""
+    """How often it began again with another prompt."""
 
 
 # Created once: a step makes hundreds of completions.
@@ -227,19 +239,21 @@ class Completion:
     """Where the model's turns of a conversation begin and end; empty where the completion is one turn."""
     episode: Episode | None = None
     """How a conversation ended; None without an environment."""
+    branches: tuple["Completion", ...] = ()
+    """What was sampled before a conversation began again with another prompt, the earliest first."""
     experts: NDArray[np.int16] | None = None
     """The experts of every token that the engine computed, prompt included: [tokens, layers x experts per token]; None
     where they are not recorded (model.router_replay)."""
 
     def __post_init__(self) -> None:
-        for name, dtype in _PER_TOKEN:
-            given = getattr(self, name)
+        given = self.tokens, self.log_probs, self.versions, self.forced
+        for (name, dtype), values in zip(_PER_TOKEN, given, strict=True):
             # A read-only array needs no copy. (Native dtypes are singletons, so `is` compares them.)
-            if type(given) is not np.ndarray or given.dtype is not dtype or given.flags.writeable:
-                array = np.array(given, dtype=dtype)
+            if type(values) is not np.ndarray or values.dtype is not dtype or values.flags.writeable:
+                array = np.array(values, dtype=dtype)
                 array.setflags(write=False)
                 object.__setattr__(self, name, array)
-        if not len(self.tokens) == len(self.log_probs) == len(self.versions) == len(self.forced) > 0:
+        if not len(given[0]) == len(given[1]) == len(given[2]) == len(given[3]) > 0:
             lengths = {name: len(getattr(self, name)) for name, _ in _PER_TOKEN}
             raise ValueError(
                 f"completion {self.request.key}: its arrays need equal lengths of at least 1, got {lengths}"
@@ -248,7 +262,7 @@ class Completion:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Completion):
             return NotImplemented
-        rest = ("request", "finish", "interrupted_at", "turns", "episode")
+        rest = ("request", "finish", "interrupted_at", "turns", "episode", "branches")
         return all(getattr(self, name) == getattr(other, name) for name in rest) and all(
             np.array_equal(getattr(self, name), getattr(other, name)) for name, _ in _PER_TOKEN
         )
@@ -257,17 +271,28 @@ class Completion:
         return len(self.tokens)
 
     @property
+    def sequences(self) -> "tuple[Completion, ...]":
+        """All that was sampled for its request, each after a prompt of its own: the branches, and itself."""
+        return (*self.branches, self)
+
+    @property
     def first_version(self) -> int:
-        return int(self.versions[0])
+        return int(self.sequences[0].versions[0])
 
     @property
     def num_trained_tokens(self) -> int:
-        return len(self.tokens) - int(self.forced.sum())
+        return sum(len(each.tokens) - int(each.forced.sum()) for each in self.sequences)
+
+    @property
+    def num_turns(self) -> int:
+        return sum(len(each.turns) for each in self.sequences)
 
     @property
     def num_written(self) -> int:
         """Tokens that the model wrote, markers included: all but what an environment said."""
-        return sum(end - start for start, end in self.turns) if self.episode is not None else len(self.tokens)
+        if self.episode is None:
+            return len(self.tokens)
+        return sum(end - start for each in self.sequences for start, end in each.turns)
 
     @property
     def truncated(self) -> bool:

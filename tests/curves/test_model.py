@@ -81,7 +81,7 @@ def by_integration(problem, total: np.ndarray, course: int) -> tuple[float, floa
     squares = problem.rewards @ inverse @ problem.rewards - 2.0 * np.tensordot(pull, values, axes=1)
     squares = squares + np.einsum("i...,ij,j...->...", values, gram, values) + problem.level_precision * levels**2
     log_noise = np.log(blocks.noise) + np.linspace(-1.5, 2.5, 33)
-    mass, mean = [], []
+    mass = []
     for log_sd in log_noise:
         sd = np.exp(log_sd)
         # Each prior is in units of the noise, which has a scaled inverse chi-squared prior.

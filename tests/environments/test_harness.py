@@ -66,8 +66,12 @@ def test_programs_are_conversations_that_repeat_themselves():
     talk = completions["talk"]
     assert (talk.request.prompt_tokens, len(talk.turns), talk.forced.sum()) == ((1, 2, 3), 3, 4)
     assert [talk.tokens[end : end + 2].tolist() for _, end in talk.turns[:-1]] == [[0, 9], [1, 9]]
-    # Only the last branch is trained: it began with all that its first call said, and its own two turns follow.
+    # The last branch began with all that its first call said, and its own two turns follow; two branches came before.
     branch = completions["branch"]
+    assert [each.request.prompt_tokens for each in branch.branches] == [(1, 2, 3), (1, 2, 3, 4)]
+    assert [len(each.turns) for each in branch.sequences] == [1, 1, 2]
+    assert branch.num_turns == 4
+    assert branch.num_written == sum(each.num_trained_tokens for each in branch.branches) + len(branch) - 1
     assert (branch.request.prompt_tokens, len(branch.turns), branch.tokens[branch.turns[0][1]]) == ((6,), 2, 7)
     assert completions["silent"].num_trained_tokens == 0
     for name in PROGRAMS.keys() - {"in_parallel"}:

@@ -267,3 +267,30 @@ def test_on_a_gpu_small_models_share_in_large_passes_only():
     # Where sharing was measured: 28,600 tokens of a 135M model became slower, 14,600 of a 1.5B model faster.
     assert fewest_shared_tokens(135_000_000, gpu=True) > 28_600
     assert fewest_shared_tokens(1_540_000_000, gpu=True) < 14_600
+
+
+def test_branches_share_the_verdict_of_their_conversation():
+    """A conversation that began again is two sequences with one advantage; its tokens are pooled with the others'."""
+    before = make_completion("0/a", 0, [5], [7, 8, 1])
+    branched = replace(make_completion("0/a", 0, [5, 6, 6], [9, 1], forced=(0,)), branches=(before,))
+    wrong = make_completion("0/a", 1, [5], [4, 1])
+    batch = Batch(version=VERSION, groups=[make_group([branched, wrong], [True, False])])
+    result = prepared(batch)
+    (micro,) = result.micro_batches
+    assert [sorted(each.tokens.tolist()) for each in micro.completions] == [[1, 9], [1, 7, 8], [1, 4]]
+    assert micro.inputs.targets.tolist() == [1, 7, 8, 1, 4, 1]
+    assert micro.weights.advantages.tolist() == [1.0] * 4 + [-1.0] * 2
+    # One prompt with six trained tokens, and two completions to compare.
+    assert micro.weights.policy.tolist() == pytest.approx([1 / 6] * 6)
+    assert result.effective.num_kept == 2
+    # Ratios of whole sequences do not span two branches.
+    assert micro.completion_of_token.tolist() == [1, 0, 0, 0, 2, 2]
+    assert sorted(micro.token.tolist()) == [0, 1, 2, 4, 5, 6]
+    assert (branched.num_trained_tokens, branched.first_version) == (4, VERSION - 1)
+    # The conversation alone, without its branch, has one token to train on.
+    assert (
+        prepared(
+            Batch(version=VERSION, groups=[make_group([replace(branched, branches=()), wrong], [True, False])])
+        ).facts["batch/trained_tokens"]
+        == 3.0
+    )

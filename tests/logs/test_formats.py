@@ -341,3 +341,17 @@ def test_readers_import_nothing_heavy() -> None:
     heavy = "{'torch', 'pandas', 'scipy', 'tensorboardX', 'pydantic'}"
     code = f"import sys, scalerl.logs.series; print({heavy} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+PRINTED = {
+    "frame.txt": "   step  reward\n0     1    0.10\n1     2    0.20\n2     3    0.30\n",
+    "box.txt": "+------+--------+\n| step | reward |\n+------+--------+\n|  1   | 0.1    |\n|  2   | 0.2    |\n",
+    "mlruns/abc/metrics/reward": "1700000000 0.1 1\n1700000001 0.2 2\n1700000002 0.3 3\n",
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_printed_tables_and_mlflow_folders_need_an_export(tmp_path: Path, name: str) -> None:
+    write(tmp_path / name, PRINTED[name])
+    path = tmp_path / Path(name).parts[0]
+    assert "CSV" in fault(path)

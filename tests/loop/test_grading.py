@@ -223,7 +223,7 @@ def groups_of(
 
 
 def asked(grading: GroupGrading, *answers: str, key: str = "0/a", problem: Problem = PROBLEM) -> None:
-    grading.submit([completion(answer, index, key, problem) for index, answer in enumerate(answers)])
+    grading.submit([[completion(answer, index, key, problem) for index, answer in enumerate(answers)]])
 
 
 def test_rewards_follow_verdict_and_length(graders: GraderRunner):

@@ -67,13 +67,13 @@ def test_unwatched_call_inside_a_watched_one_may_take_long():
 def test_grading_call_that_hangs_is_noticed():
     completions = [complete(request, [0]) for request in make_requests(Issued(problem_id="p", epoch=0))]
     grading = WatchedGrading(AtOnce(grade), Watchdog(pytest.fail))
-    grading.submit(completions)
+    grading.submit([completions])
     assert grading.poll(wait=True) == [grade(completions)]
 
     def submit(dog: Watchdog, wait: Callable[..., None]) -> None:
         stuck = AtOnce(grade)
         stuck.submit = wait
-        WatchedGrading(stuck, dog).submit(completions)
+        WatchedGrading(stuck, dog).submit([completions])
 
     reason = hangs(lambda on_hung: Watchdog(on_hung, limit_s=0.1), call=submit)
     assert reason.startswith("the grader did not return for 0.1 s")

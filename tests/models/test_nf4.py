@@ -101,9 +101,10 @@ def test_gradients_are_those_over_the_decoded_weights(family, overrides):
     check_close(ours, theirs, 1e-5 if "model.dtype=bfloat16" not in overrides else 0.02)
 
 
-def adapted(model, bits=4, seed=0):
+def adapted(model, bits=4, seed=0, targets=()):
     """A model with adapters that do something, over weights in 4 bits or as they are."""
-    wrapped = wrap(quantised(model) if bits == 4 else model, recipe_of(*QLORA).model.lora)
+    settings = recipe_of(*QLORA).model.lora.model_copy(update={"targets": targets})
+    wrapped = wrap(quantised(model) if bits == 4 else model, settings)
     generator = torch.Generator().manual_seed(seed)
     for module in wrapped.modules():
         if isinstance(module, AdaptedLinear):
@@ -113,13 +114,16 @@ def adapted(model, bits=4, seed=0):
 
 
 @pytest.mark.parametrize("bits", [16, 4])
-@pytest.mark.parametrize(("family", "fused"), [("llama-biased", True), ("qwen3", True), ("qwen3", False)])
-def test_engine_samples_with_the_learners_log_probs(family, fused, bits):
-    model = adapted(sampled_model(family), bits)
+@pytest.mark.parametrize(
+    ("family", "fused", "targets"),
+    [("llama-biased", True, ()), ("qwen3", True, ("k_proj", "up_proj")), ("qwen3", False, ())],
+)
+def test_engine_samples_with_the_learners_log_probs(family, fused, targets, bits):
+    model = adapted(sampled_model(family), bits, targets=targets)
     engine = TorchEngine(model, slots=5, max_length=64, stop_tokens=(3,), fused=fused)
     engine.submit(mixed_requests(12))
     check_log_probs(model, drain(engine))
-    pushed = adapted(sampled_model(family), bits, seed=1)
+    pushed = adapted(sampled_model(family), bits, seed=1, targets=targets)
     engine.push_weights(dict(each_adapter(pushed)), 1)
     engine.submit(mixed_requests(12))
     check_log_probs(pushed, drain(engine))

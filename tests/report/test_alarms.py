@@ -143,6 +143,22 @@ def test_every_limit_has_an_alarm_and_every_alarm_has_words():
     assert set(ALARMS) == set(AlarmKind)
 
 
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ([0.5] * 40 + [2.0] * 40 + [0.1] * 40, [0.1 / 2.0]),
+        ([2.0] * 60 + [1.0] * 60, []),
+        # One that never called anything has nothing to lose.
+        ([0.05] * 60 + [0.0] * 60, []),
+        ([None] * 60, []),
+    ],
+)
+def test_agent_that_stops_calling_its_tools_is_an_alarm(calls: list[float | None], expected: list[float]):
+    found = present([{"rollout/tool_calls_mean": value} for value in calls], remedies=remedies(load_recipe("scalerl")))
+    assert [alarm.kind for alarm in found] == ["unused_tools"] * len(expected)
+    assert [alarm.value for alarm in found] == pytest.approx(expected)
+
+
 def test_truncation_names_the_settings_of_the_recipe():
     rows = steps(rollout__truncated_frac=0.2)
     for length, names in {

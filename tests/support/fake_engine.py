@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scalerl.errors import EngineError
 from scalerl.rollout.noise import uniforms
 from scalerl.rollout.progress import Progress
-from scalerl.rollout.requests import check_request
+from scalerl.rollout.requests import check_requests
 from scalerl.types import Completion, Finish, Request, Work, derive_seed
 
 
@@ -91,8 +91,7 @@ class FakeEngine:
 
     def submit(self, requests: Sequence[Request]) -> None:
         self._require_open()
-        for request in requests:
-            check_request(request, max_length=self._max_length, vocabulary=self._vocabulary)
+        check_requests(requests, max_length=self._max_length, vocabulary=self._vocabulary)
         self._waiting.extend(requests)
         self.submitted.extend(requests)
 

@@ -107,8 +107,8 @@ class AtOnce:
         self._grade = grade
         self._groups: list[Group] = []
 
-    def submit(self, completions: Sequence[Completion]) -> None:
-        self._groups.append(self._grade(completions))
+    def submit(self, groups: Sequence[Sequence[Completion]]) -> None:
+        self._groups += map(self._grade, groups)
 
     def poll(self, *, wait: bool = False) -> list[Group]:
         groups, self._groups = self._groups, []

@@ -425,11 +425,13 @@ def remedies(recipe: Recipe) -> dict[str, tuple[str, ...]]:
         keep = ("filter.drop_truncated = false",)
         # Without interruptions nothing else teaches the model to be brief, so that comes first.
         names = (*names, *keep) if recipe.length.name == "interruption" else (*keep, *names)
+    varied = ('entropy = "clip_cov"',) if recipe.entropy.name == "none" else ()
     return {
         "truncated": names,
         "backend": (*_closer(recipe), *_corrections(recipe)),
         "mismatch": (*_corrections(recipe), *_younger(recipe)),
-        "entropy": ('entropy = "clip_cov"',) if recipe.entropy.name == "none" else (),
+        "entropy": varied,
+        "unused_tools": varied,
         "solved": ('curriculum = "uniform"',),
     }
 

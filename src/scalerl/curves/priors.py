@@ -18,7 +18,7 @@ FALL = 0.05
 LOG_EXPONENT = (np.log(2.0), 0.65)
 # Exponents of power laws in arXiv 2509.25300 lie about 0.1, those of the paper's A.4 below 1.
 LOG_POWER = (np.log(0.2), 1.2)
-# People look at a run, or stop it, within a factor of about ten of where its curve bends, and look often before it does.
+# People look at a run, or stop it, within a factor of about ten of where its curve bends, and often before that.
 LOG_MIDPOINT = (0.4, 1.5)
 # Ratio of the exponents of take-off and saturation: between a third and three in two runs of three.
 LOG_SKEW = (0.0, 1.0)
@@ -47,7 +47,7 @@ MISFITS = ((0.015, 0.28), (0.05, 0.12))
 # moves within that factor, but at least this much: a curve departs from its shape where it moves.
 MISFIT_LENGTH = 1.0
 LEAST_MOVEMENT = 0.3
-# How far a curve may leave its shape with each doubling beyond its last evaluation, as a share of what the last doubling
+# How far a curve may leave its shape with each doubling beyond its last evaluation, as a share of what the last one
 # brought. Set on measured curves: from a tenth, a quarter and half of them 82, 85 and 88 % of the later evaluations lay
 # in 90 % intervals with none of it, 84, 89 and 90 % with 0.2, 85, 92 and 93 % with 0.3.
 DIVERGENCE = 0.25

@@ -21,6 +21,7 @@ from scalerl.environments.harness import Harness
 from scalerl.environments.protocol import LONGEST_OBSERVATION, Step
 from scalerl.environments.python import python_tool
 from scalerl.environments.search import search_tool
+from scalerl.environments.served import served_tools
 from scalerl.environments.steps import Here, Session, Steps
 from scalerl.environments.tools import Plain, Tool, Tools, calculator, schema_of
 from scalerl.environments.turns import Playing
@@ -41,7 +42,7 @@ TOOLS: Mapping[str, Callable[..., Tool]] = {
 """Functions that return a tool; their arguments are settings of the environment."""
 
 _SEVERAL, _HARNESS = "tools", "harness"
-_OF_TOOLS = ("tools", "max_calls")
+_OF_TOOLS = ("tools", "max_calls", "servers", "api_key")
 _LONGEST_REPLY = 12 * LONGEST_OBSERVATION + 10_000
 """Bytes: a character outside the basic plane is 12 in JSON."""
 
@@ -67,6 +68,7 @@ class EnvironmentSpec:
         """
         paths = self.settings.own.get("tools", ()) if self.settings.name == _SEVERAL else (self.settings.name,)
         own = [path for path in paths if ":" in path or path in ("python", _HARNESS)]
+        own += self.settings.own.get("servers", ()) if self.settings.name == _SEVERAL else ()
         return bool(own) and not self.settings.in_process and not any(map(is_local, own))
 
 
@@ -123,12 +125,15 @@ def find_tools(settings: EnvironmentSettings) -> dict[str, Tool]:
     """Return the tools of an environment by name."""
     own = {key: value for key, value in settings.own.items() if key not in _OF_TOOLS}
     paths = settings.own.get("tools", ()) if settings.name == _SEVERAL else (settings.name,)
-    if not paths or not all(isinstance(path, str) for path in paths):
+    servers = settings.own.get("servers", ()) if settings.name == _SEVERAL else ()
+    if not (paths or servers) or not all(isinstance(path, str) for path in (*paths, *servers)):
         raise RecipeError(
             f'environment.tools must list names of tools or import paths, such as ["calculator", "mine:look_up"]; ours '
-            f"are {quoted(TOOLS)}"
+            f"are {quoted(TOOLS)}; environment.servers lists URLs of servers that have tools"
         )
     tools: dict[str, Tool] = {}
+    for url in servers:
+        tools |= served_tools(url, settings.own.get("api_key", ""))
     used: set[str] = set()
     for path in paths:
         if ":" in path:

@@ -5,11 +5,13 @@
 
 Every turn is a request of its own, whose prompt is every token so far. Nothing is decoded and encoded again: a text has
 several spellings in tokens, and log-probs belong to the one that was sampled. Observations are forced tokens: context
-with log-prob 0, which no loss sees.
+with log-prob 0, which no loss sees. A conversation that begins again with another prompt, as one does whose history was
+summed up, keeps what was sampled until then as a branch.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -28,12 +30,13 @@ class Conversation:
     forced: list[bool] = field(default_factory=list)
     turns: list[tuple[int, int]] = field(default_factory=list)
     interrupted_at: int | None = None
-    num_left_out: int = 0
-    """Turns before the last time it began again."""
+    branches: list[Completion] = field(default_factory=list)
+    """What was sampled before it began again, the earliest first."""
 
     def open(self, prompt_tokens: Sequence[int]) -> None:
-        """Begin, or begin again, with another prompt. What was sampled before is left out."""
-        self.num_left_out += len(self.turns)
+        """Begin, or begin again, with another prompt. What was sampled before is a branch."""
+        if self.turns:
+            self.branches.append(self._sequence(finish="stop"))
         for part in (self.tokens, self.log_probs, self.versions, self.forced, self.turns):
             part.clear()
         self.interrupted_at = None
@@ -58,7 +61,8 @@ class Conversation:
     @property
     def num_written(self) -> int:
         """Tokens of the model's turns."""
-        return sum(end - start for start, end in self.turns)
+        turns = [*self.turns, *(turn for branch in self.branches for turn in branch.turns)]
+        return sum(end - start for start, end in turns)
 
     def room(self, num_observed: int, *, context: int, max_tokens: int | None) -> int:
         """Return how many tokens the next turn may have, after an observation of `num_observed`."""
@@ -67,7 +71,7 @@ class Conversation:
 
     def next_request(self, room: int) -> Request:
         """Return the request for the next turn, of at most `room` tokens."""
-        first, number = self.request, self.num_left_out + len(self.turns)
+        first, number = self.request, len(self.turns) + sum(len(branch.turns) for branch in self.branches)
         prompt = (*first.prompt_tokens, *self.tokens)
         # Noise is keyed by the seed and the index within a request: with one seed every turn would repeat it.
         seed = derive_seed("turn", first.seed, number) if number else first.seed
@@ -75,16 +79,18 @@ class Conversation:
 
     def completion(self, *, finish: Finish, episode: Episode) -> Completion:
         """Return the whole conversation as one completion."""
+        return self._sequence(finish=finish, episode=episode, branches=tuple(self.branches))
+
+    def _sequence(self, **more: Any) -> Completion:
         return Completion(
             request=self.request,
             tokens=np.array(self.tokens, dtype=np.int32),
             log_probs=np.array(self.log_probs, dtype=np.float32),
             versions=np.array(self.versions, dtype=np.int32),
             forced=np.array(self.forced, dtype=np.bool_),
-            finish=finish,
             interrupted_at=self.interrupted_at,
             turns=tuple(self.turns),
-            episode=episode,
+            **more,
         )
 
 

@@ -6,7 +6,7 @@
 The program runs in the process of its conversation, and so does its endpoint: on this machine only, with a key of its
 own. A call whose messages begin with those of the call before and its answer, word for word, continues the
 conversation: only what is new becomes tokens. Any other call is a branch: the conversation begins again with all of its
-messages as the prompt, and what was said before is not trained on. So no sampled token is ever encoded again.
+messages as the prompt, and every branch is trained on. So no sampled token is ever encoded again.
 """
 
 import asyncio

@@ -47,7 +47,7 @@ class Step:
     tools: str = ""
     """JSON of the schemas of tools that are offered; only of the first messages, or after a restart."""
     restart: bool = False
-    """Whether `messages` are a new prompt: what was said before is left out and not trained on."""
+    """Whether `messages` are a new prompt: what was said before is a branch, trained on with the same advantage."""
     reward: float | None = None
     """Reward of this turn; the recipe says how the rewards of a conversation are added up."""
     done: bool = False

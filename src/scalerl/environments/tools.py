@@ -3,8 +3,8 @@
     turn -> calls in the model's own format -> functions -> results or errors -> observation -> turn -> answer
 
 A tool is a function with type hints, or a class whose instances are such functions: then each conversation has an
-instance of its own, which may remember its earlier calls and have a method `close`. How calls and results are written
-is a CallFormat; `Plain` is the one of models without a chat template.
+instance of its own, which may remember its earlier calls and have a method `close`. Tools at a server are in served.py.
+How calls and results are written is a CallFormat; `Plain` is the one of models without a chat template.
 """
 
 import functools
@@ -19,12 +19,13 @@ from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, Validati
 from typing_extensions import TypedDict
 
 from scalerl.environments.protocol import Step
+from scalerl.environments.served import ServedTool, ToolServerError, ToolSession
 from scalerl.errors import RecipeError
 from scalerl.graders.expressions import evaluate
 from scalerl.import_path import one_line
 from scalerl.types import Problem
 
-Tool = Callable[..., Any]
+Tool = Callable[..., Any] | ServedTool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,7 @@ _LENIENT = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 
 
 @functools.lru_cache(maxsize=64)
-def arguments_of(name: str, tool: Tool) -> TypeAdapter[dict[str, Any]]:
+def arguments_of(name: str, tool: Callable[..., Any]) -> TypeAdapter[dict[str, Any]]:
     """Return what checks the arguments of a tool's calls, from its type hints; its docstring describes them."""
     function = tool.__call__ if isinstance(tool, type) else tool
     hints = typing.get_type_hints(function)
@@ -106,7 +107,12 @@ def arguments_of(name: str, tool: Tool) -> TypeAdapter[dict[str, Any]]:
 
 
 def schema_of(name: str, tool: Tool) -> dict[str, Any]:
-    """Return a tool's JSON schema from its type hints and its docstring, where "Args:" describes the arguments."""
+    """Return a tool's JSON schema from its type hints and its docstring, where "Args:" describes the arguments.
+
+    A server's tool has its own.
+    """
+    if isinstance(tool, ServedTool):
+        return tool.schema
     parameters = {"required": [], **arguments_of(name, tool).json_schema()}
     for each in (parameters, *parameters["properties"].values()):
         each.pop("title", None)
@@ -118,6 +124,8 @@ def schema_of(name: str, tool: Tool) -> dict[str, Any]:
 
 def first_parameter(tool: Tool) -> str:
     """Return the name of a tool's first argument."""
+    if isinstance(tool, ServedTool):
+        return next(iter(tool.parameters), "input")
     return next(iter(inspect.signature(tool).parameters))
 
 
@@ -129,6 +137,8 @@ class Tools:
     ) -> None:
         """At most `max_calls` calls of one turn are carried out."""
         self._kinds = tools
+        servers = {each.server for each in tools.values() if isinstance(each, ServedTool)}
+        self._sessions = {server: ToolSession(server) for server in servers}
         self._tools = {name: tool() if isinstance(tool, type) else tool for name, tool in tools.items()}
         self._format, self._max_calls = call_format, max_calls
 
@@ -146,16 +156,21 @@ class Tools:
         return Step(observation=observation, num_calls=len(results), num_errors=num_errors)
 
     def close(self) -> None:
-        for tool in self._tools.values():
+        for tool in (*self._tools.values(), *self._sessions.values()):
             if callable(close := getattr(tool, "close", None)):
                 close()
 
     def _carried_out(self, call: Call) -> Result:
         if call.error:
             return Result(text=call.error, failed=True)
+        tool = self._tools[call.name]
         try:
+            if isinstance(tool, ServedTool):
+                return Result(text=self._sessions[tool.server].call(call.name, call.arguments))
             given = arguments_of(call.name, self._kinds[call.name]).validate_python(call.arguments)
-            return Result(text=str(self._tools[call.name](**given)))
+            return Result(text=str(tool(**given)))
+        except ToolServerError:
+            raise
         except ValidationError as error:
             faults = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
             return Result(text="; ".join(faults), failed=True)

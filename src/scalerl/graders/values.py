@@ -20,13 +20,14 @@ class Score:
 
 def read_score(returned: Any) -> Score:
     """Return a grader's verdict with its value as a number, or None where it has no verdict; see read_value."""
-    score = returned if isinstance(returned, Score) else Score(value=returned)
-    if not isinstance(score.outcome, str) or not _OUTCOME.fullmatch(score.outcome):
+    if not isinstance(returned, Score):
+        return Score(value=read_value(returned))
+    if not isinstance(returned.outcome, str) or not _OUTCOME.fullmatch(returned.outcome):
         raise TypeError(
-            f"the grader returned the outcome {score.outcome!r:.60}, but an outcome is a name of lower-case letters, "
-            f"digits and underscores, at most 40"
+            f"the grader returned the outcome {returned.outcome!r:.60}, but an outcome is a name of lower-case "
+            f"letters, digits and underscores, at most 40"
         )
-    return Score(value=read_value(score.value), outcome=score.outcome)
+    return Score(value=read_value(returned.value), outcome=returned.outcome)
 
 
 def read_value(returned: Any) -> float | None:

@@ -58,9 +58,10 @@ class MicroBatch:
     inputs: ForwardInputs
     generator_log_probs: Tensor
     completion_of_token: Tensor
+    """A number of the token's sequence: a ratio of several tokens never spans two branches."""
     weights: TokenWeights
     completions: tuple[Completion, ...]
-    """Those of the row, in its order."""
+    """The sequences of the row, in its order."""
     trained: NDArray[np.bool_]
     """Which of all their tokens are trained: the targets of the row."""
     token: NDArray[np.int64]
@@ -84,7 +85,7 @@ class Prepared:
     shared: Rows
     """Tokens before each of them that it shares with another."""
     completions: tuple[Completion, ...]
-    """Every kept completion, on all ranks."""
+    """Every kept sequence, on all ranks."""
     effective: EffectiveBatch
     lag: Tensor
     """Lag of every sampled token of the batch, kept or not."""
@@ -108,25 +109,24 @@ def prepare(
     In passes of more than `share_from` tokens, a prompt is computed once for its completions, if that pays; None means
     never. `critic` has a critic's value of every token of the batch.
     """
-    completions = [completion for group in batch.groups for completion in group.completions]
-    group = np.array([number for number, g in enumerate(batch.groups) for _ in g.completions], dtype=np.int64)
-    sizes = Sizes.of(completions)
-    sampled = torch.from_numpy(~_joined(completions, "forced", np.bool_))
-    rollout = replace(_rollout(completions, batch, group, sampled, sizes), critic=critic)
+    completions, (sequences, owner) = _completions(batch), sequences_of(batch)
+    sizes = Sizes.of(sequences)
+    sampled = torch.from_numpy(~_joined(sequences, "forced", np.bool_))
+    rollout = replace(_rollout(batch, sequences, owner, sampled, sizes), critic=critic)
     made = algorithm(rollout)
-    rows = np.flatnonzero(made.effective.kept.numpy())
-    sizes = sizes.sharing(completions, rows, num_ranks, budget=micro_batch_tokens, share_from=share_from)
+    rows = np.flatnonzero(made.effective.kept.numpy()[owner])
+    sizes = sizes.sharing(sequences, rows, num_ranks, budget=micro_batch_tokens, share_from=share_from)
     # The passes of every rank.
     passes = [sizes.split(share, micro_batch_tokens) for share in sizes.assign(rows, num_ranks)]
     shared = sizes.prefixes(rows)[1]
     return Prepared(
-        micro_batches=tuple(_packed(completions, sizes, part, rollout, made) for part in passes[rank]),
+        micro_batches=tuple(_packed(sequences, sizes, part, rollout, made) for part in passes[rank]),
         num_passes=max(map(len, passes)),
         lengths=sizes.length[rows] - shared,
         shared=shared,
-        completions=tuple(completions[row] for row in rows.tolist()),
+        completions=tuple(sequences[row] for row in rows.tolist()),
         effective=made.effective,
-        lag=batch.version - torch.from_numpy(_joined(completions, "versions", np.int32))[sampled],
+        lag=batch.version - torch.from_numpy(_joined(sequences, "versions", np.int32))[sampled],
         num_nonfinite=num_nonfinite(sampled, rollout.generator_log_probs),
         facts={
             "batch/micro_batches": float(sum(map(len, passes))),
@@ -137,24 +137,36 @@ def prepare(
     )
 
 
+def sequences_of(batch: Batch) -> tuple[list[Completion], NDArray[np.int64]]:
+    """Return what a batch is trained on, branches of conversations too, and the completion that each belongs to."""
+    parts = [completion.sequences for completion in _completions(batch)]
+    owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    return [sequence for part in parts for sequence in part], owner
+
+
+def _completions(batch: Batch) -> list[Completion]:
+    return [completion for group in batch.groups for completion in group.completions]
+
+
 def _rollout(
-    completions: Sequence[Completion], batch: Batch, group: NDArray[np.int64], sampled: Tensor, sizes: Sizes
+    batch: Batch, sequences: Sequence[Completion], owner: NDArray[np.int64], sampled: Tensor, sizes: Sizes
 ) -> Rollout:
     groups = batch.groups
+    group = np.array([number for number, g in enumerate(groups) for _ in g.completions], dtype=np.int64)
     values = [value for group in groups for value in group.values]
-    log_probs = torch.from_numpy(_joined(completions, "log_probs", np.float32))
+    log_probs = torch.from_numpy(_joined(sequences, "log_probs", np.float32))
     return Rollout(
         group=torch.from_numpy(group),
         value=torch.tensor([value or 0.0 for value in values]),
         correct=torch.tensor([verdict is True for group in groups for verdict in group.correct], dtype=torch.bool),
         has_verdict=torch.tensor([value is not None for value in values], dtype=torch.bool),
         rewards=torch.tensor([reward for group in groups for reward in group.rewards]),
-        truncated=torch.tensor([completion.truncated for completion in completions], dtype=torch.bool),
-        completion_of_token=torch.from_numpy(np.repeat(np.arange(len(completions)), sizes.tokens)),
+        truncated=torch.tensor([completion.truncated for completion in _completions(batch)], dtype=torch.bool),
+        completion_of_token=torch.from_numpy(np.repeat(owner, sizes.tokens)),
         generator_log_probs=log_probs,
         trainable=trainable_tokens(sampled, log_probs),
         version=batch.version,
-        turns=_turns(completions, group, sizes),
+        turns=_turns(sequences, group[owner], sizes),
     )
 
 
@@ -163,7 +175,7 @@ def _turns(completions: Sequence[Completion], group: NDArray[np.int64], sizes: S
 
     A state is what the environment said just before, or the prompt: what it is beyond that, nobody but it knows.
     """
-    if all(len(completion.turns) <= 1 for completion in completions):
+    if all(len(completion.turns) <= 1 and not completion.branches for completion in completions):
         return None
     of_token, states = np.full(int(sizes.tokens.sum()), -1), list[int]()
     numbers: dict[tuple[int, object], int] = {}
@@ -196,7 +208,7 @@ def _packed(
         trained=trained,
         token=token,
         generator_log_probs=rollout.generator_log_probs.index_select(0, index),
-        completion_of_token=rollout.completion_of_token.index_select(0, index),
+        completion_of_token=torch.from_numpy(np.repeat(rows, num_tokens)[trained]),
         weights=made.weights.map(lambda vector: vector.index_select(0, index)),
     )
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from scalerl.config.parts import OptimizerSettings
-from scalerl.learner.batch import ForwardInputs, MicroBatch, Prepared
+from scalerl.learner.batch import ForwardInputs, MicroBatch, Prepared, sequences_of
 from scalerl.learner.policy import LocalPolicy
 from scalerl.learner.step import TorchLearner
 from scalerl.models.load import head
@@ -76,7 +76,7 @@ class Critic(TorchLearner):
         """
         self._seen = []
         row = self.step(batch)
-        foreseen = torch.zeros(3, sum(len(each) for group in batch.groups for each in group.completions))
+        foreseen = torch.zeros(3, sum(map(len, sequences_of(batch)[0])))
         for micro, values in self._seen:
             told = torch.stack([values.cpu().float(), micro.weights.advantages.cpu(), torch.ones(len(micro.token))])
             foreseen[:, torch.from_numpy(micro.token)] = told

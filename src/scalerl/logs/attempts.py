@@ -6,7 +6,7 @@ there on belong to a model that is gone. Files and values of a run column follow
 the later half of another and goes beyond it continues that one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -77,19 +77,22 @@ def _begin(run: Floats, part: Floats, gap: float) -> float:
     return begin if begin > first else then
 
 
-def chains(spans: Mapping[int, tuple[float, float]]) -> list[list[int]]:
-    """Group parts into runs: each part but the first begins in the later half of the one before and goes beyond it."""
+def chains(spans: Sequence[tuple[float, float]]) -> list[list[int]]:
+    """Group parts, by their first and last step, into runs of parts that continue each other.
+
+    A part that continues several others belongs to none of them for certain.
+    """
     runs: list[list[int]] = []
-    for key, (first, last) in sorted(spans.items(), key=lambda item: item[1]):
-        ends = [(run, *spans[run[-1]]) for run in runs]
-        ending = [
-            run
-            for run, begin, end in ends
-            if (begin + end) / 2 < first <= end + max(1.0, 0.1 * (end - begin)) and last > end
-        ]
-        # A part that continues several others belongs to none of them for certain.
-        if len(ending) == 1:
-            ending[0].append(key)
+    for at, span in sorted(enumerate(spans), key=lambda part: part[1]):
+        before = [run for run in runs if _continues(span, spans[run[-1]])]
+        if len(before) == 1:
+            before[0].append(at)
         else:
-            runs.append([key])
-    return [run for run in runs if len(run) > 1]
+            runs.append([at])
+    return runs
+
+
+def _continues(span: tuple[float, float], before: tuple[float, float]) -> bool:
+    """Return whether a part begins in the later half of another, or soon after it, and goes beyond it."""
+    begin, end = before
+    return (begin + end) / 2 < span[0] <= end + max(1.0, 0.1 * (end - begin)) and span[1] > end

@@ -76,7 +76,7 @@ class Record:
     values: Values
     counters: Counters
     """The numbers of all counters that were named so far; those of bars are named by their end, as '/250'."""
-    own: set[str]
+    named: set[str]
     """Counters that its own lines name."""
     words: str = ""
     """The words of its first line, which tell prose from records; a dict has none."""
@@ -93,7 +93,9 @@ def console_rows(source: Source) -> Placed | None:
         return [(f"line {record.line}", _row(record, step)) for record, step in zip(records, steps, strict=True)]
     longest = max((len(word) for _, line in lines for word in line.split()), default=0)
     if longest > MAX_WORD:
-        raise InputError(f"{source.path} holds a word of {longest:,} characters, and {MAX_WORD:,} is the limit.")
+        raise InputError(
+            f"{source.path} holds a word of {longest:,} characters, and {MAX_WORD:,} is the limit: remove it."
+        )
     return None
 
 
@@ -131,24 +133,24 @@ def _steps(records: list[Record]) -> tuple[list[int], str]:
     )
     main = max(names, key=lambda name: (reward_rank(name) is not None, names[name]), default="")
     training = [record for record in records if main in record.values] or records
-    own = Counter(name for record in training for name in record.own)
+    named = Counter(name for record in training for name in record.named)
     seen = {name: [record.counters.get(name, 0) for record in training] for name in training[-1].counters}
     rises = {name: sum(map(int.__lt__, each, each[1:])) for name, each in seen.items()}
     # A bar that is drawn after the first record lags behind.
     usable = [
         name
         for name in rises
-        if 2 * own[name] > len(training)
+        if 2 * named[name] > len(training)
         or (rises[name] >= _MIN_RISES * len(training) and seen[name][0] > (name[0] != "/") - 1)
     ]
     usable = [name for name in usable if rises[name] >= _MANY_RISES * max(map(rises.__getitem__, usable))]
     if not usable:
         return [*itertools.accumulate(int(main in record.values) for record in records)], "the number of the record"
     order = {name: _ORDER.index(plain(name)) if plain(name) in _ORDER else len(_ORDER) for name in usable}
-    step = min(usable, key=lambda name: (2 * own[name] <= len(training), order[name], name))
+    step = min(usable, key=lambda name: (2 * named[name] <= len(training), order[name], name))
     given = [record.counters.get(step, 0) for record in records]
     context = "that of the progress bar" if step[0] == "/" else "that of the line before"
-    return given, "in the line" if 2 * own[step] > len(training) else context
+    return given, "in the line" if 2 * named[step] > len(training) else context
 
 
 # Records
@@ -195,17 +197,17 @@ def _records(lines: Lines, is_open: bool, source: Source) -> Iterator[Record]:
             continue
         if speaks or (evaluates and not counters):
             values = {name if is_evaluation(name) else f"eval/{name}": value for name, value in values.items()}
-        own = {*counters, *counting}
-        if record and is_bar and record.own == own and record.counters == context:
+        named = {*counters, *counting}
+        if record and is_bar and record.named == named and record.counters == context:
             record.values |= values  # a bar is drawn again and again while its step stays
         elif record and record.values.keys().isdisjoint(values) and _agree(record, context, counting):
             record.values |= values
-            record.own |= own
+            record.named |= named
             record.counters |= context
         else:
             yield from [record] if record else []
             words = [token[0] for token in _TOKEN.finditer(line) if token.lastgroup == "word"]
-            record = Record(line_number, values, context, own, " ".join(words) if "{" not in line else "")
+            record = Record(line_number, values, context, named, " ".join(words) if "{" not in line else "")
         in_block, evaluates = in_block and is_bare, evaluates and is_bare
     if record and not (is_open and is_bare):
         yield record
@@ -214,7 +216,7 @@ def _records(lines: Lines, is_open: bool, source: Source) -> Iterator[Record]:
 def _agree(record: Record, now: Counters, counting: Counters) -> bool:
     """Return whether no named counter has moved since a record began, except those that it has not named itself."""
     moved = [name for name, count in record.counters.items() if now[name] != count and name[0] != "/"]
-    return all(name in counting and name not in record.own for name in moved)
+    return all(name in counting and name not in record.named for name in moved)
 
 
 def _counts(name: str, value: float) -> bool:

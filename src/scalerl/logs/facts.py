@@ -28,8 +28,8 @@ def fact(kind: str, **values: Any) -> Fact:
 
 def sentence(fact: Fact) -> str:
     """Return a fact in one or two sentences."""
-    shown = {key: listed(list(map(str, own))) if isinstance(own, tuple) else own for key, own in fact.values.items()}
-    return SENTENCES[fact.kind].format(**shown)
+    listing = {key: listed([*map(str, value)]) for key, value in fact.values.items() if isinstance(value, tuple)}
+    return SENTENCES[fact.kind].format(**{**fact.values, **listing})
 
 
 SENTENCES = {

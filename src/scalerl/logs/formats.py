@@ -39,13 +39,13 @@ class Log:
 
     def plan(self, selection: Selection | None = None, name: str = "") -> Plan:
         """Take every decision about the columns; InputError where one cannot be taken."""
-        asked = selection or Selection()
-        frame, facts = (self.frame, []) if self.kind == "run" else tidied(self.frame, asked)
+        options = selection or Selection()
+        frame, facts = (self.frame, []) if self.kind == "run" else tidied(self.frame, options)
         file = {} if FILE in frame else {FILE: objects([name] * len(frame))}
-        facts = (*self.facts, *facts)
-        return (
-            Plan(path=self.path, kind=self.kind, frame=frame.having(file), asked=asked, facts=facts).decided().checked()
+        plan = Plan(
+            path=self.path, kind=self.kind, frame=frame.having(file), options=options, facts=(*self.facts, *facts)
         )
+        return plan.decided().checked()
 
     def planned(self) -> Plan | None:
         """Return the plan without options; None where something is not recognised."""
@@ -107,8 +107,8 @@ def _of_one_run(logs: list[Log], folder: Path) -> list[Log]:
     evaluations = {log.path for log in logs if log.path.is_dir() or log.plan().roles["y"].rule == "evaluation"}
     best = max(logs, key=lambda log: (log.path in evaluations, log.num_rewards))
     others = tuple(log.path.name for log in logs if log is not best)
-    told = fact("other_logs", file=best.path.name, num=best.num_rewards, y=best.plan()["y"], others=others)
-    return [replace(best, path=folder, facts=(told, *best.facts))]
+    choice = fact("other_logs", file=best.path.name, num=best.num_rewards, y=best.plan()["y"], others=others)
+    return [replace(best, path=folder, facts=(choice, *best.facts))]
 
 
 # One log
@@ -150,15 +150,16 @@ def _project_log(path: Path, project: Project) -> Log:
 
 def _file_log(path: Path) -> Log | None:
     source = Source(path)
-    found = ((name, rows) for name, reader in FILES.items() if (rows := reader(source)) is not None)
-    for name, rows in found:
-        return Log(path=path, kind=name, frame=source.framed(rows), facts=tuple(source.facts))
+    for name, reader in FILES.items():
+        rows = reader(source)
+        if rows is not None:
+            return Log(path=path, kind=name, frame=source.framed(rows), facts=tuple(source.facts))
     return None
 
 
 def _folder_log(folder: Path) -> Log | None:
-    found = (FOLDERS[kind](folder, files_of(folder, kind)) for kind in whole_kinds(folder))
-    return next(filter(None, found), None)
+    logs = (FOLDERS[kind](folder, files_of(folder, kind)) for kind in whole_kinds(folder))
+    return next(filter(None, logs), None)
 
 
 def starting_with(mark: bytes, reader: Callable[[Source], Placed]) -> Callable[[Source], Placed | None]:
@@ -186,18 +187,19 @@ def _study_log(folder: Path, files: Files) -> Log:
 
 def _longest(folder: Path, files: Files) -> Log | None:
     """Read the largest file that can be read, since each checkpoint repeats those before it."""
-    logs: list[Log] = []
     faults: list[InputError] = []
     for file in sorted(files, key=lambda file: (file.name != store.METRICS, -file.stat().st_size)):
         try:
-            logs = logs or [read_place(file)]
+            log = read_place(file)
         except InputError as fault:  # still being written, or damaged
             faults.append(fault)
-    if not logs and "output.log" not in {file.name for file in files}:
-        raise faults[0]
-    is_told = len({file.name for file in files}) == 1 < len(files)
-    told = [fact("longest_history", file=log.path.parent.name, num_files=len(files)) for log in logs[:is_told]]
-    return replace(logs[0], path=folder, facts=(*told, *logs[0].facts)) if logs else None
+            continue
+        are_alike = len({file.name for file in files}) == 1 < len(files)
+        facts = [fact("longest_history", file=file.parent.name, num_files=len(files))] if are_alike else []
+        return replace(log, path=folder, facts=(*facts, *log.facts))
+    if any(file.name == "output.log" for file in files):
+        return None
+    raise faults[0]
 
 
 def _wandb_log(folder: Path, files: Files) -> Log | None:
@@ -221,10 +223,10 @@ def _step_log(folder: Path, files: Files) -> Log | None:
         if isinstance(value, dict):  # else it is still being written
             name = "/".join(file.relative_to(folder).with_suffix("").parts[1:]).replace(str(step[1]), "").strip("-_ ")
             contents.setdefault(step, {})[name] = value
-    is_told = any(len(parts) > 1 for parts in contents.values())
+    are_named = any(len(parts) > 1 for parts in contents.values())
     rows: Placed = []
     for (run, step), parts in contents.items():
-        values = flatten(parts if is_told else next(iter(parts.values())))
+        values = flatten(parts if are_named else next(iter(parts.values())))
         rows.append((f"step {step}", {**({"run": run} if run else {}), "step": step, **values}))
     return Log(path=folder, kind="json", frame=Source(folder).framed(rows)) if rows else None
 

@@ -85,12 +85,12 @@ def json_rows(source: Source) -> Placed | None:
     if not depths:
         raise InputError(f"{source.path} is JSON, but holds no list of rows, lists of equal length or values by step.")
     tables = max(depths.values(), key=_fitness)
-    # A label that all tables share tells nothing.
-    told = [name for name in tables[0].labels if len({table.labels[name] for table in tables}) > 1]
+    # A label that all tables share says nothing.
+    apart = [name for name in tables[0].labels if len({table.labels[name] for table in tables}) > 1]
     is_counted = _fitness(tables)[0] == 2 or any(table.are_values for table in tables if not _fitness(tables)[0] % 2)
     rows: list[Row] = []
     for table in tables:
-        labels = {name: table.labels[name] for name in told}
+        labels = {name: table.labels[name] for name in apart}
         rows += [labels | ({"step": at} if is_counted else {}) | row for at, row in enumerate(table.rows, start=1)]
     if is_counted:
         source.note("rows_counted", num=max(len(table.rows) for table in tables))

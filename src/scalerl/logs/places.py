@@ -88,8 +88,8 @@ def groups(
     has_runs = not everything and any(map(store.is_run_folder, folders))
     folders = [folder for folder in folders if whole_kinds(folder)] if has_runs else folders
     inner = [each for folder in folders for each in groups(folder, depth + 1, holds=holds, everything=everything)]
-    beside = [] if has_runs else logs
-    return [[*inner[0], *beside]] if len(inner) == 1 == len(inner[0]) else [*inner, beside]
+    logs = [] if has_runs else logs
+    return [[*inner[0], *logs]] if len(inner) == 1 == len(inner[0]) else [*inner, logs]
 
 
 def whole_kinds(folder: Path, *, direct: bool = False) -> list[str]:
@@ -144,7 +144,8 @@ def nothing_to_read(path: Path, logs: Sequence[Path]) -> str:
         return f"{path} {what} ({listed([log.name for log in logs])}): give them by name, such as {logs[0]}."
     content = _content(item.name for item in path.iterdir())
     return (
-        f"the folder {path} {content}: give a log file, a run folder (with {store.EVALS}) or tensorboard event files."
+        f"the folder {path} {content}: give a log file (trackers such as MLflow export CSV), a run folder (with "
+        f"{store.EVALS}) or tensorboard event files."
     )
 
 

@@ -4,7 +4,6 @@ A role, such as the column of rewards, has an ordered table of rules. A rule see
 choice or None; the first choice counts, and an option of the user is the first rule of its role.
 """
 
-import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,7 +49,7 @@ class Plan:
     kind: str
     """The name of the format."""
     frame: Frame
-    asked: Selection
+    options: Selection
     facts: tuple[Fact, ...] = ()
     """What the reader and the reshaping of the frame decided."""
     roles: Mapping[str, Choice] = field(default_factory=dict)
@@ -72,18 +71,20 @@ class Plan:
         """Return the plan with a choice for every role that a rule finds one for."""
         plan, rules = self, OUR_RULES if self.kind == "run" else RULES
         for role, table in rules.items():
-            found = ((rule.__name__, choice) for rule in table if (choice := rule(plan)))
-            for name, choice in [*itertools.islice(found, 1)]:
-                plan = replace(plan, roles={**plan.roles, role: choice._replace(rule=choice.rule or name)})
+            for rule in table:
+                if choice := rule(plan):
+                    named = choice._replace(rule=choice.rule or rule.__name__)
+                    plan = replace(plan, roles={**plan.roles, role: named})
+                    break
         return plan
 
     def checked(self) -> "Plan":
         """Return the plan; InputError where an option names nothing, or compute or reward were not recognised."""
         columns = listed([name for name in self.frame.columns if name != FILE])
         axes = [axis for axis in map(self.axis, AXES) if axis]
-        check_columns([*self.frame.columns, *axes], self.asked, self.path)
-        if self.asked.gpus and not self.asked.x and not self["gpu_hours"]:
-            raise InputError(f"--gpus {self.asked.gpus:g} needs a clock, and {self.path} has none: it has {columns}.")
+        check_columns([*self.frame.columns, *axes], self.options, self.path)
+        if self.options.gpus and not self.options.x and not self["gpu_hours"]:
+            raise InputError(f"--gpus {self.options.gpus:g} needs a clock, and {self.path} has none: it has {columns}.")
         for option, what, is_known in (("y", "reward", self["y"]), ("x", "compute", self["x"] or axes)):
             if not is_known:
                 raise InputError(
@@ -102,7 +103,7 @@ def asked_for(role: str) -> Rule:
     """The column that an option names."""
 
     def option(plan: Plan) -> Choice | None:
-        column = getattr(plan.asked, role)
+        column = getattr(plan.options, role)
         return Choice((column,)) if column else None
 
     return option
@@ -166,7 +167,7 @@ def rising_integers(plan: Plan) -> Choice | None:
 
 def of_the_export(plan: Plan) -> Choice | None:
     """The one metric of a table with a column for each run, whatever its name."""
-    metrics = [name for told in plan.facts for name in told.values.get("metrics", ()) if name[:1] != "_"]
+    metrics = [name for each in plan.facts for name in each.values.get("metrics", ()) if name[:1] != "_"]
     return Choice(metrics, "evaluation") if len(metrics) == 1 else None
 
 
@@ -189,12 +190,13 @@ def like_a_reward(plan: Plan) -> Choice | None:
     most_repeats = _PER_SAMPLE * min(repeats.values(), default=1.0)
     key = {name: (not num[name], few[name], repeats.get(name, 0) > most_repeats, *ranks[name]) for name in ranks}
     order = sorted(ranks, key=lambda name: key[name])
-    for best in order[:1]:
-        kind, part, _ = ranks[best]
-        others = [name for name in order[1:] if num[name] and ranks[name][:2] == (kind, part)]
-        too_few = {name: num[name] for name in order if num[name] and few[name] > few[best] and ranks[name][0] < kind}
-        return Choice((best,), REWARD_KINDS[kind], others, too_few)
-    return None
+    if not order:
+        return None
+    best, *rest = order
+    kind, part, _ = ranks[best]
+    others = [name for name in rest if num[name] and ranks[name][:2] == (kind, part)]
+    too_few = {name: num[name] for name in rest if num[name] and few[name] > few[best] and ranks[name][0] < kind}
+    return Choice((best,), REWARD_KINDS[kind], others, too_few)
 
 
 def _may_be(frame: Frame, column: str, is_bare: bool) -> bool:
@@ -219,12 +221,12 @@ def labels_that_explain(plan: Plan) -> Choice | None:
     Arms are always apart. Of the other labels as few are taken as explain all that they explain together. Seeds, and
     runs within an arm, are runs of one curve: the other columns of the choice.
     """
-    frame, asked = plan.frame.take(plan.frame.known(plan["y"])), plan.asked
+    frame, options = plan.frame.take(plan.frame.known(plan["y"])), plan.options
     names = [*with_role(frame.columns, "run", "set", "seed", "arm"), *filter(frame.is_words, frame.columns)]
-    names = [name for name in dict.fromkeys(names) if name not in (*asked.columns, FILE) and _separates(frame, name)]
-    arms = [name for name in names if has_role(name, "arm") and not asked.by]
-    chosen = [name for name in names if name not in arms and (has_role(name, "seed") or not asked.by)]
-    base = [name for name in (*asked.by, *arms, asked.seed or "") if name in frame]
+    names = [name for name in dict.fromkeys(names) if name not in (*options.columns, FILE) and _separates(frame, name)]
+    arms = [name for name in names if has_role(name, "arm") and not options.by]
+    chosen = [name for name in names if name not in arms and (has_role(name, "seed") or not options.by)]
+    base = [name for name in (*options.by, *arms, options.seed or "") if name in frame]
     progress = frame.numbers(plan["step"] or (*plan.named(*AXES), "")[0])
     least, alone = (_num_falls(frame.groups(each), progress) for each in ([*base, *chosen], base))
     chosen = chosen if 2 * least <= alone > 0 else []
@@ -233,7 +235,7 @@ def labels_that_explain(plan: Plan) -> Choice | None:
         chosen = fewer if _num_falls(frame.groups([*base, *fewer]), progress) <= least else chosen
     repeats = [name for name in chosen if has_role(name, "seed") or (arms and has_role(name, "run"))]
     apart = [*arms, *(name for name in frame.columns if name in chosen and name not in repeats)]
-    return Choice([*(asked.by or (FILE,)), *apart], others=[asked.seed] if asked.seed else repeats)
+    return Choice([*(options.by or (FILE,)), *apart], others=[options.seed] if options.seed else repeats)
 
 
 def _separates(frame: Frame, column: str) -> bool:
@@ -266,21 +268,21 @@ def time_of_day(plan: Plan) -> Choice | None:
 
 def asked_compute(plan: Plan) -> Choice | None:
     """The column of --x; of a time of day the hours."""
-    is_clock = has_role(plan.asked.x or "", "wall_clock") and "hours" in plan.roles
-    return Choice(("hours",) if is_clock else (plan.asked.x,), "option") if plan.asked.x else None
+    is_clock = has_role(plan.options.x or "", "wall_clock") and "hours" in plan.roles
+    return Choice(("hours",) if is_clock else (plan.options.x,), "option") if plan.options.x else None
 
 
 def hours_times_gpus(plan: Plan) -> Choice | None:
     """GPU-hours from the log's clock, with --gpus."""
-    return Choice(("hours",), "times_gpus") if plan.asked.gpus and "hours" in plan.roles else None
+    return Choice(("hours",), "times_gpus") if plan.options.gpus and "hours" in plan.roles else None
 
 
 def arm_and_set(plan: Plan) -> Choice | None:
     """The arm of a study's run, or its file, and the evaluation set; seeds are runs of one curve."""
-    asked = plan.asked
-    apart = [name for name in ("arm", "set") if name in plan.frame and name not in asked.columns]
+    options = plan.options
+    apart = [name for name in ("arm", "set") if name in plan.frame and name not in options.columns]
     files, seeds = ([], ["seed"]) if "arm" in apart and "seed" in plan.frame else ([FILE], [])
-    return Choice([*(asked.by or files), *apart], others=[asked.seed] if asked.seed else seeds)
+    return Choice([*(options.by or files), *apart], others=[options.seed] if options.seed else seeds)
 
 
 BUILT = ("per_step", "elapsed", "clock", "times_gpus")

@@ -1,7 +1,7 @@
 """`Run`: the rows of one run, with its amounts of compute; and what runs are to each other.
 
-A run is one file and one value of each label. Its rows are split where it was begun anew, and runs that continue each
-other are joined. Then every amount of compute is counted within the run.
+A run is one file and one value of each label. Runs that continue each other are joined, a run that begins anew is split
+into attempts, and runs whose names differ in a seed share a curve. Then every amount of compute is counted in each.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,11 +30,16 @@ class Run:
     plan: Plan
     file: str
     key: Mapping[str, str]
-    """What sets its curve apart: columns and their values."""
-    name: str
-    """Its name among the runs of the curve."""
+    """Columns and values that set its curve apart from other curves."""
+    repeat: Mapping[str, str]
+    """Columns and values that set it apart from other runs of its curve."""
     frame: Frame
     facts: tuple[Fact, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Its name among the runs of the curve."""
+        return "/".join(self.repeat.values())
 
     @property
     def steps(self) -> Floats:
@@ -47,33 +52,32 @@ class Run:
         """The rows that have a reward and a step."""
         return self.frame.take(self.frame.known(self.plan["y"]) & np.isfinite(self.steps))
 
-    def noting(self, *facts: Fact) -> "Run":
-        return replace(self, facts=(*self.facts, *facts))
+    def noting(self, kind: str, **values: object) -> "Run":
+        return replace(self, facts=(*self.facts, fact(kind, **values)))
 
 
 def runs_of(plans: list[Plan]) -> list[Run]:
-    """Return the runs of logs, joined, split into attempts and with their amounts of compute."""
+    """Return the runs of logs, with their amounts of compute and the rows that the options keep."""
     runs = [run for plan in plans for run in _split(plan, len(plans) > 1)]
-    is_free = not plans[0].asked.by and not plans[0].asked.seed
-    tried = [attempt for run in (_joined(runs) if is_free else runs) for attempt in _attempts(run)]
-    whole = [_with_amounts(run) for run in (_seeds_in_names(tried) if is_free else tried)]
-    kept = [replace(run, frame=run.frame.take(run.plan.asked.selected(run.frame))) for run in whole]
+    is_free = bool(plans) and not plans[0].options.by and not plans[0].options.seed
+    runs = [attempt for run in (_joined(runs) if is_free else runs) for attempt in _attempts(run)]
+    runs = [_with_amounts(run) for run in (_seeds_in_names(runs) if is_free else runs)]
+    kept = [replace(run, frame=run.frame.take(run.plan.options.selected(run.frame))) for run in runs]
     return [run for run in kept if len(run.frame)]
 
 
 def _split(plan: Plan, is_one_of_many: bool) -> list[Run]:
-    """Return the runs of a log."""
-    label, asked, runs = plan.roles["label"], plan.asked, list[Run]()
-    columns = dict.fromkeys([FILE, *label.columns, *label.others, *(asked.holdout or ())[:1]])
-    named = [*([FILE] if is_one_of_many and not asked.seed else []), *label.others] or [FILE]
+    """Return the runs of a log; those that never logged the reward are left out, if others did."""
+    label, options, runs = plan.roles["label"], plan.options, list[Run]()
+    repeat = [FILE, *label.others] if is_one_of_many and not options.seed else label.others or [FILE]
+    columns = dict.fromkeys([FILE, *label.columns, *repeat, *(options.holdout or ())[:1]])
     for rows in members(plan.frame.groups(columns)):
         words = {name: str(plan.frame.words(name)[rows[0]]) for name in columns}
-        key = {column: words[column] for column in label.columns}
-        name = "/".join(words[column] for column in named)
-        runs.append(Run(plan, words[FILE], key, name, plan.frame.take(rows), plan.facts))
+        key, names = ({name: words[name] for name in each} for each in (label.columns, repeat))
+        runs.append(Run(plan, words[FILE], key, names, plan.frame.take(rows), plan.facts))
     logged = [run for run in runs if (run.frame.words(plan["y"]) != "").any()]
     silent = tuple("/".join([*run.key.values()][1:]) for run in runs if run not in logged)
-    return [run.noting(fact("no_reward", names=silent, y=plan["y"])) for run in logged] if logged and silent else runs
+    return [run.noting("no_reward", names=silent, y=plan["y"]) for run in logged] if logged and silent else runs
 
 
 # What runs are to each other
@@ -88,52 +92,46 @@ def _joined(runs: list[Run]) -> list[Run]:
     names = [path.name for path in {run.plan.path for run in runs}]
     for run in runs:
         folder = run.plan.path.absolute().parents[names.count(run.plan.path.name) > 1]
-        labels = [each for each in run.key.items() if each[0] != FILE and not has_role(each[0], "run")]
-        is_repeat = not any(has_role(name, "run") for name in run.plan.roles["label"].others)
-        key = (
-            folder,
-            run.plan.kind,
-            run.plan["step"],
-            run.plan["y"],
-            *labels,
-            is_repeat and run.name.removeprefix(run.file),
-        )
+        labels = [
+            each for each in {**run.key, **run.repeat}.items() if each[0] != FILE and not has_role(each[0], "run")
+        ]
+        key = (folder, run.plan.kind, run.plan["step"], run.plan["y"], *labels)
         families.setdefault(key, []).append(run)
     return [run for family in families.values() for run in _chained(_longest(family))]
 
 
 def _longest(runs: list[Run]) -> list[Run]:
     """Return the runs without those of files that hold the first part of another."""
-    frames = [run.measured for run in runs]
-    points = [
-        {*zip(each.numbers(run.plan["step"]), each.numbers(run.plan["y"]), strict=True)}
-        for run, each in zip(runs, frames, strict=True)
-    ]
-    whole: list[Run] = []
-    for run, own in zip(runs, points, strict=True):
-        others = [
-            (other.file, each)
-            for other, each in zip(runs, points, strict=True)
-            if other.file != run.file and own and each
-        ]
-        parts = tuple(file for file, each in others if each < own)
-        told = [fact("contained", files=parts, file=run.file)] if parts else []
-        whole += [] if any(own < each for _, each in others) else [run.noting(*told)]
-    return whole
+    points = {run: _points(run) for run in runs}
+    parts = {run: [each for each in runs if each.file != run.file and set() < points[each] < points[run]]
+             for run in runs}  # fmt: skip
+    contained = {part for each in parts.values() for part in each}
+    noted = {run: run.noting("contained", files=tuple(part.file for part in each), file=run.file)
+             for run, each in parts.items() if each}  # fmt: skip
+    return [noted.get(run, run) for run in runs if run not in contained]
+
+
+def _points(run: Run) -> set[tuple[float, float]]:
+    steps, rewards = (run.measured.numbers(run.plan[role]).tolist() for role in ("step", "y"))
+    return {*zip(steps, rewards, strict=True)}
 
 
 def _chained(runs: list[Run]) -> list[Run]:
     """Return the runs, those that continue each other as one."""
-    steps = {at: run.measured.numbers(run.plan["step"]) for at, run in enumerate(runs)}
-    whole = dict(enumerate(runs))
-    for parts in chains({at: (each.min(), each.max()) for at, each in steps.items() if len(each)}):
-        first, *others = (whole.pop(at) for at in parts)
-        frame = concatenated([first.frame, *(run.frame for run in others)])
-        column = next((name for name, word in first.key.items() if others[0].key[name] != word), "")
-        kind = "files_joined" if column == FILE else "runs_joined"
-        told = fact(kind, column=column, names=tuple(run.key.get(column, run.name) for run in (first, *others)))
-        whole[parts[0]] = replace(first, frame=frame).noting(told)
-    return [whole[at] for at in sorted(whole)]
+    steps = [run.measured.numbers(run.plan["step"]) for run in runs]
+    spans = [(float(each.min(initial=np.inf)), float(each.max(initial=-np.inf))) for each in steps]
+    return [_whole([runs[at] for at in parts]) for parts in sorted(chains(spans), key=min)]
+
+
+def _whole(parts: list[Run]) -> Run:
+    """Return a run from its parts, in the order of their steps."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    column = next((name for name, word in first.key.items() if parts[1].key[name] != word), "")
+    names = tuple(run.key.get(column, run.name) for run in parts)
+    joined = replace(first, frame=concatenated([run.frame for run in parts]))
+    return joined.noting("files_joined" if column == FILE else "runs_joined", column=column, names=names)
 
 
 def _seeds_in_names(runs: list[Run]) -> list[Run]:
@@ -142,17 +140,26 @@ def _seeds_in_names(runs: list[Run]) -> list[Run]:
     Where one has the very name without a seed, or they count different things, the names say too little.
     """
     taken = {word for run in runs for word in run.key.values()}
-    families: dict[tuple[str, ...], list[int]] = {}
-    for at, run in enumerate(runs):
-        for column in [name for name in run.key if name == FILE or has_role(name, "run")][-1:]:
-            short, others = without_seed(run.key[column]), [f"{each}" for each in run.key.items() if each[0] != column]
-            families.setdefault((column, short, run.plan["y"], *others), []).append(at)
-    for (column, short, *_), places in families.items():
-        names = tuple(runs[at].key[column] for at in places)
-        for at, name in zip(places, names, strict=True) if len(places) > 1 and short not in taken else ():
-            told = fact("seeds_by_name", column=column, names=names)
-            runs[at] = replace(runs[at], name=name, key={**runs[at].key, column: short}).noting(told)
-    return runs
+    families: dict[object, list[Run]] = {}
+    for run in runs:
+        short = without_seed(run.key.get(_naming(run), ""))
+        families.setdefault((run.plan["y"], *{**run.key, _naming(run): short}.items()), []).append(run)
+    return [each for family in families.values() for each in _pooled(family, taken)]
+
+
+def _naming(run: Run) -> str:
+    """Return the column that names a run: that of runs, or the file."""
+    return [FILE, *(name for name in run.key if has_role(name, "run"))][-1]
+
+
+def _pooled(family: list[Run], taken: set[str]) -> list[Run]:
+    column = _naming(family[0])
+    names = tuple(run.key.get(column, "") for run in family)
+    short = without_seed(names[0])
+    if len(family) == 1 or column not in family[0].key or short in taken:
+        return family
+    pooled = [replace(run, key={**run.key, column: short}, repeat={column: run.key[column]}) for run in family]
+    return [run.noting("seeds_by_name", column=column, names=names) for run in pooled]
 
 
 # Attempts
@@ -164,27 +171,28 @@ def _attempts(run: Run) -> list[Run]:
     logged = np.flatnonzero(frame.known(run.plan["y"]) & np.isfinite(steps))
     if not len(logged) or run.plan.kind == "run" or not has_role(run.plan["step"], "step") or ATTEMPT in frame:
         return [run]
-    found, gone = attempts(steps[logged]), np.zeros(len(frame), dtype=bool)
-    number = found.number[np.maximum(np.searchsorted(logged, np.arange(len(frame)), side="right") - 1, 0)]
-    gone[logged] = found.gone
-    kept = [*dict.fromkeys(found.number[~found.short].tolist())]
-    if found.gone.any():
-        at = found.resumed[0]
-        spans = {"from_step": float(steps[logged[at - 1]]), "to_step": float(steps[logged[at]])}
-        place = f"{frame.origin[logged[at]]} of {run.file}"
-        run = run.noting(fact("superseded", **spans, place=place, times=len(found.resumed), num=int(found.gone.sum())))
-    if found.short.any():
-        run = run.noting(fact("short_attempts", num_rows=int(found.short.sum()), place=run.file))
-    if len(kept) == 1:
-        return [replace(run, frame=frame.take((number == kept[0]) & ~gone))]
-    run, tried = run.noting(fact("attempts", num=len(kept), place=run.file)), list[Run]()
-    for at, attempt in enumerate(map(str, range(1, len(kept) + 1))):
-        part = frame.take((number == kept[at]) & ~gone)
-        part = part.having({ATTEMPT: objects([attempt] * len(part))})
-        is_repeat = run.plan.asked.seed == ATTEMPT
-        named = {"name": attempt} if is_repeat else {"key": {**run.key, ATTEMPT: attempt}}
-        tried.append(replace(run, frame=part, **named))
-    return tried
+    split = attempts(steps[logged])
+    if split.gone.any():
+        at, num = logged[split.resumed[0]], int(split.gone.sum())
+        before = float(steps[logged[split.resumed[0] - 1]])
+        place, times = f"{frame.origin[at]} of {run.file}", len(split.resumed)
+        run = run.noting("superseded", from_step=before, to_step=float(steps[at]), place=place, times=times, num=num)
+    if split.short.any():
+        run = run.noting("short_attempts", num_rows=int(split.short.sum()), place=run.file)
+    # A row without a reward belongs to the attempt of the reward before it.
+    number = split.number[np.maximum(np.searchsorted(logged, np.arange(len(frame)), side="right") - 1, 0)]
+    number[logged[split.gone]] = -1
+    parts = [frame.take(number == each) for each in np.unique(split.number[~split.short])]
+    if len(parts) == 1:
+        return [replace(run, frame=parts[0])]
+    run = run.noting("attempts", num=len(parts), place=run.file)
+    return [_attempt(run, str(at), part) for at, part in enumerate(parts, start=1)]
+
+
+def _attempt(run: Run, number: str, frame: Frame) -> Run:
+    frame, label = frame.having({ATTEMPT: objects([number] * len(frame))}), {ATTEMPT: number}
+    is_repeat = run.plan.options.seed == ATTEMPT
+    return replace(run, frame=frame, **({"repeat": label} if is_repeat else {"key": {**run.key, **label}}))
 
 
 # Compute
@@ -196,9 +204,8 @@ def _with_amounts(run: Run) -> Run:
     for axis in [axis for axis in ("hours", *AXES, "cost", "x") if axis in plan.roles]:
         values = COUNTED.get(plan.roles[axis].rule, _total)(run, axis).tolist()
         known = {0.0: 0.0} | {step: value for step, value in zip(steps, values, strict=True) if value == value}
-        filled = [
-            known.get(step, value) if value != value else value for step, value in zip(steps, values, strict=True)
-        ]
+        pairs = zip(steps, values, strict=True)
+        filled = [value if value == value else known.get(step, value) for step, value in pairs]
         run = replace(run, frame=run.frame.having({plan.axis(axis): np.array(filled)}))
     return run
 
@@ -222,7 +229,7 @@ def _clock(run: Run, axis: str) -> Floats:
 
 
 def _times_gpus(run: Run, axis: str) -> Floats:
-    return run.frame.numbers(run.plan.axis("hours")) * (run.plan.asked.gpus or 1.0)
+    return run.frame.numbers(run.plan.axis("hours")) * (run.plan.options.gpus or 1.0)
 
 
 def _seconds(run: Run, column: str) -> Floats:
@@ -242,28 +249,26 @@ COUNTED: dict[str, Callable[[Run, str], Floats]] = {
 def main_axis(runs: list[Run]) -> str:
     """Return the axis to show: the first that most rewards of all runs have, and that grows with the step.
 
-    Of one of our runs alone these are FLOPs where the time per FLOP changed. "" if there is none.
+    For one of our runs alone these are FLOPs where the time per FLOP changed. "" if there is none.
     """
-    if runs[0].plan.asked.x:
+    if not runs:
+        return ""
+    plan = runs[0].plan
+    if plan.options.x:
         return "x"
     axes = [axis for axis in AXES if all(_is_usable(run, axis) for run in runs)]
-    spent = [
-        (run.frame.numbers(column).tolist() for column in ("gpu_hours", "flops"))
-        for run in runs
-        if run.plan.kind == "run"
-    ]
-    uneven = [
-        disagreement({"gpu_hours": own, "flops": done} for own, done in zip(*each, strict=True)) for each in spent
-    ]
-    is_alone = len({run.plan.path for run in runs}) == 1 and "arm" not in runs[0].key
-    return (*(["flops"] if is_alone and "flops" in axes and max(uneven, default=0) > UNEVEN_TIME else []), *axes, "")[0]
+    is_ours_alone = plan.kind == "run" and all(run.plan is plan and "arm" not in run.key for run in runs)
+    return "flops" if is_ours_alone and "flops" in axes and _is_uneven(plan.frame) else (*axes, "")[0]
+
+
+def _is_uneven(frame: Frame) -> bool:
+    spent = zip(frame.numbers("gpu_hours").tolist(), frame.numbers("flops").tolist(), strict=True)
+    return disagreement({"gpu_hours": hours, "flops": flops} for hours, flops in spent) > UNEVEN_TIME
 
 
 def _is_usable(run: Run, axis: str) -> bool:
-    frame, is_sum = (
-        run.measured,
-        axis == "tokens" and run.plan.axis(axis) == "tokens" and "tokens" not in run.plan.frame,
-    )
+    """Return whether most rewards have this compute and it grows; tokens per step leave out what no step was logged."""
+    frame, is_sum = run.measured, axis == "tokens" and run.plan.axis(axis) not in run.plan.frame
     steps, values = frame.numbers(run.plan["step"]), frame.numbers(run.plan.axis(axis))
     order = np.argsort(steps, kind="stable")
     falls = values[order[1:]] < (1 - _MIN_FALL) * values[order[:-1]]

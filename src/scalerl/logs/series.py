@@ -6,7 +6,7 @@ A fault of one curve among several becomes its `problem`, and the others stand; 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from scalerl.errors import InputError
 from scalerl.logs.columns import AXES, has_role, is_part, is_rate, is_score, with_role
 from scalerl.logs.facts import Fact, fact, sentence
 from scalerl.logs.formats import Log
-from scalerl.logs.frame import Floats, Frame, Mask, concatenated, listed, members, number, objects
+from scalerl.logs.frame import Floats, Mask, Words, listed, members, number, numbered, objects
 from scalerl.logs.names import ATTEMPT, FILE, CurveKey, curve_names, file_names
 from scalerl.logs.plan import Choice, Plan
 from scalerl.logs.runs import Run, main_axis, runs_of
@@ -111,63 +111,7 @@ def uneven_steps(series: Iterable[Series], ratio: float = 1.2) -> dict[str, floa
     shared = set.intersection(*map(set, costs)) if costs else set()
     spread = {axis: [cost[axis] for cost in costs] for axis in sorted(shared)}
     ratios = {axis: max(each) / min(each) for axis, each in spread.items() if min(each) > 0}
-    return {axis: found for axis, found in ratios.items() if found > ratio}
-
-
-def series_from(logs: Sequence[Log], selection: Selection) -> list[Series]:
-    """Return one series for each value of `by`; without it for each file, and in it each arm, run, label or attempt."""
-    if not logs:
-        raise InputError("no file was given: name at least one log file or run folder.")
-    curves: dict[CurveKey, list[Run]] = {}
-    plans, problems = _plans(logs, selection)
-    runs = runs_of(plans) if plans else []
-    _check_selected(plans, runs)
-    labels = [name for name in dict.fromkeys(name for run in runs for name in run.key)
-              if name in (FILE, *selection.by) or len({run.key.get(name) for run in runs}) > 1]  # fmt: skip
-    for run in runs:
-        curves.setdefault(tuple((name, run.key[name]) for name in labels if run.key.get(name)), []).append(run)
-    shared = main_axis(runs) if runs else ""
-    keys, built = [*curves, *problems], list[Series]()
-    for name, key in zip(curve_names(keys, selection.labels), keys, strict=True):
-        try:
-            if key in problems:
-                raise InputError(problems[key])
-            named = [axis for axis in AXES if curves[key][0].plan.axis(axis)]
-            built.append(_series(curves[key], shared or main_axis(curves[key]) or named[0], name, key))
-        except InputError as problem:
-            if len(keys) == 1:
-                raise
-            nothing = {"compute": _NO_POINTS, "reward": _NO_POINTS, "x_label": "", "y_label": ""}
-            built.append(Series(name=name, key=key, problem=str(problem), **nothing))
-    usable = [series for series in built if not series.problem]
-    if not usable:
-        raise InputError(f"no usable curve among {len(built)}; the first, {built[0].name}: {built[0].problem}")
-    # What makes no curve is shown beside the others, on their axes.
-    axes = {"x_label": usable[0].x_label, "y_label": usable[0].y_label}
-    return _in_one_unit([replace(each, **axes) if each.problem else each for each in built], selection)
-
-
-def _check_selected(plans: list[Plan], runs: list[Run]) -> None:
-    """Raise InputError for a filter that keeps no row, and for held-out rows that are not there."""
-    asked = plans[0].asked if plans else Selection()
-    held = (
-        [asked.holdout] if asked.holdout and not any(matching(run.frame, asked.holdout).any() for run in runs) else []
-    )
-    for column, value in [*held, *asked.where, *asked.where_not][: 1 if held or (plans and not runs) else 0]:
-        words = {word for plan in plans for word in plan.frame.words(column) if word}
-        place, option = listed([str(plan.path) for plan in plans]), "--holdout" if held else "--where"
-        raise InputError(
-            f"{option} {column}={value} matches no row of {place}: the values there are {listed(sorted(words))}."
-        )
-
-
-def _in_one_unit(built: list[Series], selection: Selection) -> list[Series]:
-    """Return curves in shares and in per cent side by side as shares; a start that is given is a share then."""
-    if not {"1", "100"} <= {series.y_scale for series in built if not series.problem}:
-        return built
-    shares = [in_shares(series) if series.y_scale == "100" else series for series in built]
-    is_given = isinstance(selection.start, float | int)
-    return [replace(each, start=selection.start) if is_given and each.start is not None else each for each in shares]
+    return {axis: largest for axis, largest in ratios.items() if largest > ratio}
 
 
 def in_shares(series: Series) -> Series:
@@ -185,156 +129,266 @@ def in_shares(series: Series) -> Series:
     )
 
 
-def _plans(logs: Sequence[Log], selection: Selection) -> tuple[list[Plan], dict[CurveKey, str]]:
-    """Return the plan of each log, and why the others have none."""
-    plans: list[Plan] = []
-    problems: dict[CurveKey, str] = {}
+# All curves
+
+
+def series_from(logs: Sequence[Log], selection: Selection) -> list[Series]:
+    """Return one series for each value of `by`; without it for each file, and in it each arm, run, label or attempt."""
+    if not logs:
+        raise InputError("no file was given: name at least one log file or run folder.")
+    plans, problems = _plans(logs, selection)
+    runs = runs_of(plans)
+    _check_selected(plans, runs, selection)
+    curves, shared = _curves(runs, selection), main_axis(runs)
+    built = [_built(key, members, shared) for key, members in curves.items()]
+    built += [_without_points(((FILE, name),), problem) for name, problem in problems.items()]
+    names = curve_names([series.key for series in built], selection.labels)
+    usable = [series for series in built if not series.problem]
+    if not usable:
+        among = "" if len(built) == 1 else f"no usable curve among {len(built)}; the first, {names[0]}: "
+        raise InputError(f"{among}{built[0].problem}")
+    # What makes no curve is shown with the others, on their axes.
+    axes = {"x_label": usable[0].x_label, "y_label": usable[0].y_label}
+    named = [replace(series, name=name) for series, name in zip(built, names, strict=True)]
+    return _in_one_unit([replace(each, **axes) if each.problem else each for each in named], selection)
+
+
+def _plans(logs: Sequence[Log], selection: Selection) -> tuple[list[Plan], dict[str, str]]:
+    """Return the plan of each log, and why the others have none, by file."""
+    plans, problems = list[Plan](), dict[str, str]()
     for log, name in zip(logs, file_names([log.path for log in logs]), strict=True):
         try:
             plans.append(log.plan(selection, name))
         except InputError as problem:
-            problems[((FILE, name),)] = str(problem)
+            problems[name] = str(problem)
     return plans, problems
+
+
+def _check_selected(plans: list[Plan], runs: list[Run], selection: Selection) -> None:
+    """Raise InputError for a filter that keeps no row, and for held-out rows that are not there."""
+    held = selection.holdout
+    conditions = [] if runs else [("--where", each) for each in (*selection.where, *selection.where_not)]
+    if held and not any(matching(run.frame, held).any() for run in runs):
+        conditions = [("--holdout", held)]
+    for option, (column, value) in conditions if plans else ():
+        words = {word for plan in plans for word in plan.frame.words(column) if word}
+        place = listed([str(plan.path) for plan in plans])
+        raise InputError(
+            f"{option} {column}={value} matches no row of {place}: the values there are {listed(sorted(words))}."
+        )
+
+
+def _curves(runs: list[Run], selection: Selection) -> dict[CurveKey, list[Run]]:
+    """Return the runs of each curve, by the labels that differ between curves."""
+    labels = dict.fromkeys(name for run in runs for name in run.key)
+    apart = [name for name in labels if len({run.key.get(name) for run in runs}) > 1 or name in (FILE, *selection.by)]
+    curves: dict[CurveKey, list[Run]] = {}
+    for run in runs:
+        curves.setdefault(tuple((name, run.key[name]) for name in apart if run.key.get(name)), []).append(run)
+    return curves
+
+
+def _built(key: CurveKey, runs: list[Run], shared: str) -> Series:
+    """Return a curve on the axis that all curves share, or else on its own."""
+    first = next(axis for axis in ("x", *AXES) if runs[0].plan.axis(axis))
+    try:
+        return _series(key, runs, shared or main_axis(runs) or first)
+    except InputError as problem:
+        return _without_points(key, str(problem))
+
+
+def _without_points(key: CurveKey, problem: str) -> Series:
+    return Series(name="", key=key, problem=problem, compute=_NO_POINTS, reward=_NO_POINTS, x_label="", y_label="")
+
+
+def _in_one_unit(built: list[Series], selection: Selection) -> list[Series]:
+    """Return curves in shares and in per cent side by side as shares; a start that is given is a share then."""
+    if not {"1", "100"} <= {series.y_scale for series in built if not series.problem}:
+        return built
+    shares = [in_shares(series) if series.y_scale == "100" else series for series in built]
+    is_given = isinstance(selection.start, float | int)
+    return [replace(each, start=selection.start) if is_given and each.start is not None else each for each in shares]
 
 
 # One curve
 
 
-def _series(runs: list[Run], axis: str, name: str, key: CurveKey) -> Series:
-    plan, asked = runs[0].plan, runs[0].plan.asked
-    points, facts = _once_each(_points(runs, axis))
-    x, y_scale, rewards, told = points.numbers("x"), *_scaled([run.plan for run in runs], points)
-    held, run = points.numbers("held") > 0, points.words("run").astype(str)
-    is_start = _before_training(asked, points, plan.axis(axis))
-    if (held | is_start).all():
-        raise InputError(f"{name} has no row left to fit besides its start and what is held out.")
-    samples = points.numbers("samples")
-    is_mean = y_scale != "none" and not is_part(plan["y"])
-    samples = np.where((samples >= 1) & (samples < 2**63) & is_mean, samples, np.nan)
-    start, start_sd, begun = _start(plan, points, is_start, (rewards[is_start], samples[is_start], SCALES[y_scale]))
-    evaluation = points.words("evaluation").astype(str)
-    order = np.lexsort((evaluation, rewards, x, run))
-    fitted, late = order[~(held | is_start)[order]], order[held[order]]
-    late = late[np.lexsort((rewards[late], x[late]))]
-    if axis == "flops" and plan.kind == "run" and not asked.x and plan["gpu_hours"]:
-        told.append(fact("counted_in_flops"))
-    apart = tuple(column for column in dict(key) if column not in (FILE, ATTEMPT, *asked.by))
-    told += [fact("runs_apart", columns=apart)] if apart else []
-    read = [each for run in runs for each in run.facts if each.kind != "attempts" or ATTEMPT in dict(key)]
+class Points(NamedTuple):
+    """Points of a curve: arrays of equal length."""
+
+    compute: Floats
+    reward: Floats
+    steps: Floats
+    samples: Floats
+    is_held: Mask
+    run: Words
+    evaluation: Words
+    origin: Words
+    axes: Floats
+    """A column for each of ALL_AXES, NaN where it is not known."""
+
+    def take(self, which: Any) -> "Points":
+        return Points._make(cells[which] for cells in self)
+
+
+def _series(key: CurveKey, runs: list[Run], axis: str) -> Series:
+    plan, labels = runs[0].plan, dict(key)
+    points, repeated = _once_each(_points(runs, axis))
+    scale, unit = _scale([run.plan for run in runs])
+    points = _within(points, scale, plan["y"])
+    is_mean = scale != "none" and not is_part(plan["y"]) and (points.samples >= 1) & (points.samples < 2**63)
+    points = points._replace(samples=np.where(is_mean, points.samples, np.nan))
+    is_start = _before_training(plan, points, plan.axis(axis))
+    start = _start(plan, points, is_start, SCALES[scale])
+    order = np.lexsort((points.evaluation, points.reward, points.compute, points.run))
+    fitted, late = (points.take(order[which[order]]) for which in (~points.is_held & ~is_start, points.is_held))
+    late = late.take(np.lexsort((late.reward, late.compute)))
+    if not len(fitted.compute):
+        raise InputError(f"{runs[0].file} has no row left to fit besides its start and what is held out.")
+    apart = tuple(column for column in labels if column not in (FILE, ATTEMPT, *plan.options.by))
+    facts = [each for run in runs for each in run.facts if each.kind != "attempts" or ATTEMPT in labels]
+    facts += [*repeated, *unit]
+    facts += [fact("counted_in_flops")] if axis == "flops" and plan.kind == "run" and plan["gpu_hours"] else []
+    facts += [fact("runs_apart", columns=apart)] if apart else []
     return Series(
-        name=name,
+        name="",
         key=key,
-        compute=x[fitted],
-        reward=rewards[fitted],
+        compute=fitted.compute,
+        reward=fitted.reward,
         x_label=plan.axis(axis),
         y_label=plan["y"],
-        run=run[fitted] if len({*run[fitted]}) > 1 else None,
-        num_samples=None if np.isnan(samples[fitted]).any() else samples[fitted].astype(np.int64),
-        start=start,
-        start_sd=start_sd,
-        holdout_compute=x[late],
-        holdout_reward=rewards[late],
-        evaluation=evaluation[fitted] if all(evaluation[fitted]) else None,
+        run=fitted.run.astype(str) if len({*fitted.run}) > 1 else None,
+        num_samples=None if np.isnan(fitted.samples).any() else fitted.samples.astype(np.int64),
+        start=start.value,
+        start_sd=start.sd,
+        holdout_compute=late.compute,
+        holdout_reward=late.reward,
+        evaluation=fitted.evaluation.astype(str) if all(fitted.evaluation) else None,
         evaluation_set=next((word for column, word in key if has_role(column, "set") or column == "set"), None),
-        y_scale=y_scale,
-        facts=tuple({repr(each): each for each in (*read, *facts, *told, *begun)}.values()),
+        y_scale=scale,
+        facts=tuple({repr(each): each for each in (*facts, *start.facts)}.values()),
         plan={**plan.roles, "x": plan.roles[axis]._replace(columns=(plan.axis(axis),))},
-        axes={each: points.numbers(each)[fitted] for each in ALL_AXES if each in points},
+        axes={name: each for name, each in zip(ALL_AXES, fitted.axes.T, strict=True) if np.isfinite(each).any()},
     )
 
 
-def _points(runs: list[Run], axis: str) -> Frame:
-    """Return the points of a curve: compute and reward as x and y, and what else is known of them."""
-    asked, parts, columns = runs[0].plan.asked, list[Frame](), {(run.plan.axis(axis), run.plan["y"]) for run in runs}
-    if len(columns) > 1:
+def _points(runs: list[Run], axis: str) -> Points:
+    """Return the points of a curve: rows with compute and reward."""
+    if len({(run.plan.axis(axis), run.plan["y"]) for run in runs}) > 1:
         raise InputError("the files of a curve use different columns: choose them with --x and --y.")
-    for run in runs:
-        plan, frame = run.plan, run.frame
-        held = matching(frame, asked.holdout) if asked.holdout else np.zeros(len(frame), dtype=bool)
-        hashes = zip(frame.words("prompts_hash"), frame.words(plan["step"]), strict=True)
-        known = {each: frame.numbers(plan.axis(each)) for each in ALL_AXES if plan.axis(each)}
-        known |= {"x": frame.numbers(plan.axis(axis)), "y": frame.numbers(plan["y"]), "held": held.astype(float)}
-        known |= {
-            "steps": run.steps,
-            "samples": frame.numbers(plan["num_samples"]),
-            "run": objects([run.name] * len(frame)),
-        }
-        known["evaluation"] = objects("@".join(pair) if all(pair) else "" for pair in hashes)
-        made = Frame(known, frame.origin)
-        parts.append(made.take(made.known("x") & made.known("y")))
-    if not any(map(len, parts)):
+    points = Points._make(map(np.concatenate, zip(*(_rows(run, axis) for run in runs), strict=True)))
+    is_known = np.isfinite(points.compute) & np.isfinite(points.reward)
+    if not is_known.any():
         raise InputError(_nothing_measured(runs[0], axis))
-    return concatenated(parts)
+    return points.take(is_known)
+
+
+def _rows(run: Run, axis: str) -> Points:
+    plan, frame, held = run.plan, run.frame, run.plan.options.holdout
+    hashes = zip(frame.words("prompts_hash"), frame.words(plan["step"]), strict=True)
+    return Points(
+        compute=frame.numbers(plan.axis(axis)),
+        reward=frame.numbers(plan["y"]),
+        steps=run.steps,
+        samples=frame.numbers(plan["num_samples"]),
+        is_held=matching(frame, held) if held else np.zeros(len(frame), dtype=bool),
+        run=objects([run.name] * len(frame)),
+        evaluation=objects("@".join(pair) if all(pair) else "" for pair in hashes),
+        origin=frame.origin,
+        axes=np.stack([frame.numbers(plan.axis(each)) for each in ALL_AXES], axis=1),
+    )
 
 
 def _nothing_measured(run: Run, axis: str) -> str:
     """Say why a run makes no curve, with the first word that stands where a number is needed."""
     frame, columns = run.frame, (run.plan.axis(axis), run.plan["y"])
     known = " and ".join(f"{frame.known(column).sum()} have a number for {column!r}" for column in columns)
-    odd = [
-        f" ({word[:40]!r} at {place})"
-        for column in columns
-        for place, word in zip(frame.origin, frame.words(column), strict=True)
-        if word and not math.isfinite(number(word))
-    ]
+    cells = [cell for column in columns for cell in zip(frame.origin, frame.words(column), strict=True)]
+    odd = [f" ({word[:40]!r} at {place})" for place, word in cells if word and not math.isfinite(number(word))]
     return (
         f"no usable curve: of {len(frame)} rows of {run.plan.path}, {known}, but none for both{''.join(odd[:1])}: "
         "choose other columns with --x and --y."
     )
 
 
-def _once_each(points: Frame) -> tuple[Frame, list[Fact]]:
+def _once_each(points: Points) -> tuple[Points, list[Fact]]:
     """Count a value once: leave out rows that are written twice, or hold a value until there is a new one.
 
     A value is held where most values stand several times in a row, and hardly one comes again later, as counts of right
     answers do.
     """
-    points = points.take(np.lexsort((points.numbers("y"), points.numbers("x"), points.groups(["run", "held"]))))
-    value = points.groups(["run", "held", "y"])
-    begins = np.flatnonzero(np.diff(value, prepend=-1))
-    is_held = len(begins) >= 6 and np.median(np.diff(begins, append=len(value))) >= 2
-    if not is_held or len({*value.tolist()}) < 0.8 * len(begins):
-        return points, []
-    return points.take(begins), [fact("held_values", num=len(points) - len(begins), num_rows=len(points))]
+    parts = numbered(zip(points.run, points.is_held, strict=True))
+    order = np.lexsort((points.reward, points.compute, parts))
+    ordered, values = points.take(order), numbered(zip(parts[order], points.reward[order], strict=True))
+    begins = np.flatnonzero(np.diff(values, prepend=-1))
+    is_held = len(begins) >= 6 and np.median(np.diff(begins, append=len(values))) >= 2
+    if not is_held or len({*values.tolist()}) < 0.8 * len(begins):
+        return ordered, []
+    return ordered.take(begins), [fact("held_values", num=len(values) - len(begins), num_rows=len(values))]
 
 
-def _scaled(plans: list[Plan], points: Frame) -> tuple[YScale, Floats, list[Fact]]:
-    """Return the scale, the rewards and what to say: per cent for what is named as a rate or is a benchmark's score."""
-    column, scale, rewards, facts = plans[0]["y"], plans[0].asked.y_scale, points.numbers("y"), list[Fact]()
-    # A column has one unit for all its curves.
-    every = np.concatenate([plan.frame.numbers(plan["y"])[plan.frame.known(plan["y"])] for plan in plans])
-    low, high = float(every.min()), float(every.max())
-    if scale == "auto":
-        is_named = is_rate(column) or (is_score(column) and bool(with_role(plans[0].frame.columns, "set")))
-        is_percent = is_named and low >= 0 and _MIN_PERCENT <= high <= 100
-        scale = "1" if low >= -_ROUNDING and high <= 1 + _ROUNDING else "100" if is_percent else "none"
-        facts = [fact("percent" if is_percent else "own_scale", y=column, low=low, high=high)] * (scale != "1")
-    least, most = SCALES[scale] or (-np.inf, np.inf)
-    fitted = np.clip(rewards, least, most)
-    outside = np.abs(fitted - rewards) > 100 * _ROUNDING
+# The unit
+
+
+def _scale(plans: list[Plan]) -> tuple[YScale, list[Fact]]:
+    """Return the scale of a column, which is one for all its curves, and what to say of it.
+
+    What is named as a rate, and a benchmark's score, is per cent if its values are.
+    """
+    column, scale = plans[0]["y"], plans[0].options.y_scale
+    low, high = _range(plans)
+    if scale != "auto":
+        return scale, []
+    if low >= -_ROUNDING and high <= 1 + _ROUNDING:
+        return "1", []
+    is_named = is_rate(column) or (is_score(column) and bool(with_role(plans[0].frame.columns, "set")))
+    is_percent = is_named and low >= 0 and _MIN_PERCENT <= high <= 100
+    kind = "percent" if is_percent else "own_scale"
+    return "100" if is_percent else "none", [fact(kind, y=column, low=low, high=high)]
+
+
+def _range(plans: list[Plan]) -> tuple[float, float]:
+    rewards = np.concatenate([plan.frame.numbers(plan["y"]) for plan in plans])
+    rewards = rewards[np.isfinite(rewards)]
+    return float(rewards.min()), float(rewards.max())
+
+
+def _within(points: Points, scale: YScale, column: str) -> Points:
+    """Return the points, rewards that leave the scale by rounding at its ends; InputError for those that leave it."""
+    low, high = SCALES[scale] or (-np.inf, np.inf)
+    fitted = np.clip(points.reward, low, high)
+    outside = np.abs(fitted - points.reward) > 100 * _ROUNDING
     if outside.any():
         raise InputError(
-            f"{column!r} runs from {low:g} to {high:g}, outside [{least:g}, {most:g}] of --y-scale {scale} at "
-            f"{points.origin[outside][0]}: leave --y-scale out, and it is read as it is."
+            f"{column!r} is {points.reward[outside][0]:g} at {points.origin[outside][0]}, outside [{low:g}, {high:g}] "
+            f"of --y-scale {scale}: leave --y-scale out, and it is read as it is."
         )
-    return scale, fitted, facts
+    return points._replace(reward=fitted)
 
 
 # The start
 
 
-def _before_training(asked: Selection, points: Frame, column: str) -> Mask:
+class Start(NamedTuple):
+    """The reward before training, its noise (None: that of any evaluation) and what to say of it."""
+
+    value: float | None
+    sd: float | None
+    facts: list[Fact]
+
+
+def _before_training(plan: Plan, points: Points, column: str) -> Mask:
     """Return which rows are of the model before training: at compute 0, or at a step below 0 as some loggers write it.
 
     With 'first' they are each run's first row, if it is early. InputError for any other row at or below 0.
     """
-    x = np.where(points.numbers("held") > 0, np.inf, points.numbers("x"))
+    x = np.where(points.is_held, np.inf, points.compute)
     is_start = (x == 0) | ((x < 0) & has_role(column, "step"))
-    if asked.start == "first":
-        is_first = np.zeros(len(points), dtype=bool)
-        for rows in members(points.groups(["run"])):
+    if plan.options.start == "first":
+        is_first = np.zeros(len(x), dtype=bool)
+        for rows in members(numbered(points.run)):
             is_first[rows] = x[rows] == x[rows].min()
-        is_start = is_first & (x >= 0) & (x <= _BEFORE_TRAINING * points.numbers("x").max())
+        is_start = is_first & (x >= 0) & (x <= _BEFORE_TRAINING * points.compute.max())
     wrong = (x <= 0) & ~is_start
     if wrong.any():
         raise InputError(
@@ -344,26 +398,23 @@ def _before_training(asked: Selection, points: Frame, column: str) -> Mask:
     return is_start
 
 
-def _start(
-    plan: Plan, points: Frame, is_start: Mask, starts: tuple[Floats, Floats, Bounds]
-) -> tuple[float | None, float | None, list[Fact]]:
-    """Return the start, its noise and what to say of it: given, at compute 0, or an evaluation before training."""
-    given, (rewards, _, bounds) = plan.asked.start, starts
+def _start(plan: Plan, points: Points, is_start: Mask, bounds: Bounds) -> Start:
+    """Return the start: given, the mean at compute 0, or an evaluation before training."""
+    given, starts, compute = plan.options.start, points.take(is_start), float(points.compute.min())
     low, high = bounds or (-math.inf, math.inf)
-    compute, runs = float(points.numbers("x").min()), points.words("run")[is_start]
     if isinstance(given, float | int):
         if not (math.isfinite(given) and low <= given <= high):
             raise InputError(f"--start {given:g} is outside [{low:g}, {high:g}], the scale of the rewards.")
-        return float(given), 0.0, []
-    if len(rewards) and given != "fit":
-        start = math.fsum(rewards) / len(rewards)
-        is_told = len({*runs}) < len(runs) if given == "first" else plan.kind != "run"
-        told = fact("start_at_zero", start=start, num=len(rewards), compute=compute)
-        return start, start_noise(*starts), [told] * is_told
+        return Start(float(given), 0.0, [])
+    if is_start.any() and given != "fit":
+        mean, num = math.fsum(starts.reward) / len(starts.reward), len(starts.reward)
+        is_plain = len({*starts.run}) == num if given == "first" else plan.kind == "run"
+        facts = [] if is_plain else [fact("start_at_zero", start=mean, num=num, compute=compute)]
+        return Start(mean, start_noise(starts.reward, starts.samples, bounds), facts)
     if given == "first":
-        return None, 0.0, [fact("start_is_late", compute=compute)]
-    told = _evaluated_before(plan, points.numbers("steps")) if given is None and bounds == (0, 1) else []
-    return (told[0].values["start"], None, told) if told else (None, 0.0, [])
+        return Start(None, 0.0, [fact("start_is_late", compute=compute)])
+    is_read = given is None and bounds == (0, 1) and plan.roles["y"].rule == "training"
+    return (_evaluated_before(plan, points.steps) if is_read else None) or Start(None, 0.0, [])
 
 
 def start_noise(rewards: Floats, samples: Floats, bounds: Bounds) -> float | None:
@@ -382,12 +433,11 @@ def start_noise(rewards: Floats, samples: Floats, bounds: Bounds) -> float | Non
     return float(np.std(rewards, ddof=1)) / math.sqrt(len(rewards))
 
 
-def _evaluated_before(plan: Plan, steps: Floats) -> list[Fact]:
-    """Return an evaluation that was made before the first training reward, as verl's of step 0: it is the start."""
+def _evaluated_before(plan: Plan, steps: Floats) -> Start | None:
+    """Return an evaluation that was made before the first training reward, as verl's of step 0."""
     early = min(np.nanmin(steps, initial=np.inf), _FIRST_STEPS * np.nanmax(steps, initial=0.0) + 1e-9)
-    for column in plan.roles["y"].too_few if plan.roles["y"].rule == "training" else ():
+    for column in plan.roles["y"].too_few:
         values = plan.frame.numbers(column)[plan.frame.numbers(plan["step"]) < early]
-        values = values[(values >= 0) & (values <= 1)]
-        if values.size:
-            return [fact("start_from_evaluation", start=float(values[0]), column=column)]
-    return []
+        for value in values[(values >= 0) & (values <= 1)].tolist()[:1]:
+            return Start(value, None, [fact("start_from_evaluation", start=value, column=column)])
+    return None

@@ -27,7 +27,7 @@ _ALIKE = 10.0
 _STEP = re.compile(r"(?:[A-Za-z][A-Za-z_ -]*+)?(\d{1,15})(?:\s*/\s*\d+)?")
 
 
-def tidied(frame: Frame, asked: Selection) -> tuple[Frame, list[Fact]]:
+def tidied(frame: Frame, options: Selection) -> tuple[Frame, list[Fact]]:
     """Return a frame with one row per run and step, in the order in which the rows were logged."""
     facts: list[Fact | None] = []
     for reshape in (
@@ -39,9 +39,9 @@ def tidied(frame: Frame, asked: Selection) -> tuple[Frame, list[Fact]]:
         in_order,
         epochs,
     ):
-        frame, told = reshape(frame, asked) or (frame, None)
-        facts.append(told)
-    return frame, [told for told in facts if told]
+        frame, change = reshape(frame, options) or (frame, None)
+        facts.append(change)
+    return frame, [change for change in facts if change]
 
 
 def first(frame: Frame, *roles: str) -> str:
@@ -49,13 +49,13 @@ def first(frame: Frame, *roles: str) -> str:
     return next(iter(with_role(frame.columns, *roles)), "")
 
 
-def one_metric_per_row(frame: Frame, asked: Selection) -> Reshaped:
+def one_metric_per_row(frame: Frame, options: Selection) -> Reshaped:
     """A table with a column of names and a column of values gets a column for each name."""
     step, metric, value = roles = [first(frame, role) for role in ("step", "metric", "value")]
     words = frame.words(metric)
     names = Counter(words.tolist())
     is_long = (
-        all(roles) and 2 * len(names) <= len(frame) and len(names) <= MAX_COLUMNS and not {*roles} & {*asked.columns}
+        all(roles) and 2 * len(names) <= len(frame) and len(names) <= MAX_COLUMNS and not {*roles} & {*options.columns}
     )
     if not is_long or "" in names or not any(map(is_measured, names)):
         return None
@@ -75,7 +75,7 @@ def one_metric_per_row(frame: Frame, asked: Selection) -> Reshaped:
     return frame.take(np.unique(row, return_index=True)[1]).without([metric, value]).having(wide), None
 
 
-def one_column_per_run(frame: Frame, asked: Selection) -> Reshaped:
+def one_column_per_run(frame: Frame, options: Selection) -> Reshaped:
     """A table with a column for each run gets a row for each run and step.
 
     wandb exports 'run - metric' beside its __MIN and __MAX. Other tables have a step and columns of numbers, none of
@@ -85,7 +85,7 @@ def one_column_per_run(frame: Frame, asked: Selection) -> Reshaped:
     runs = {name: tuple(name.rsplit(_SEPARATOR, 1)) for name in columns if _SEPARATOR in name}
     is_export = any(f"{name}__MIN" in frame for name in runs) or len(runs) == len(columns) - 1 > 0
     runs = runs if is_export else {name: (name, VALUE) for name in _alike(frame)}
-    if not runs or {*asked.columns} & {*runs}:
+    if not runs or {*options.columns} & {*runs}:
         return None
     base = frame.without({*frame.columns} - {*columns} | {*runs})
     frames = []
@@ -93,8 +93,8 @@ def one_column_per_run(frame: Frame, asked: Selection) -> Reshaped:
         measured = {metric: frame.numbers(name) for name, (owner, metric) in runs.items() if owner == run}
         is_known = np.isfinite([*measured.values()]).any(axis=0)
         frames.append(base.having({"run": objects([run] * len(frame)), **measured}).take(is_known))
-    told, metrics = (tuple(dict.fromkeys(part)) for part in zip(*runs.values(), strict=True))
-    return concatenated(frames), fact("one_column_per_run", columns=told, metrics=metrics)
+    names, metrics = (tuple(dict.fromkeys(part)) for part in zip(*runs.values(), strict=True))
+    return concatenated(frames), fact("one_column_per_run", columns=names, metrics=metrics)
 
 
 def _alike(frame: Frame) -> list[str]:
@@ -109,7 +109,7 @@ def _alike(frame: Frame) -> list[str]:
     return others if all(map(len, values)) and (is_rate or max(peaks) <= _ALIKE * min(peaks)) else []
 
 
-def evaluations_apart(frame: Frame, asked: Selection) -> Reshaped:
+def evaluations_apart(frame: Frame, options: Selection) -> Reshaped:
     """Evaluations that share columns with training get their own, as eval/acc, where a word says split=eval."""
     for column in with_role(frame.columns, "split"):
         split = frame.words(column)
@@ -122,7 +122,7 @@ def evaluations_apart(frame: Frame, asked: Selection) -> Reshaped:
             for word in tests
             if frame.known(name)[split == word].any()
         }
-        if apart and len(words) > 1 and are_splits(words) and column not in asked.columns:
+        if apart and len(words) > 1 and are_splits(words) and column not in options.columns:
             trained = {name: np.where(np.isin(split, tests), np.nan, frame.numbers(name)) for name in rewards}
             empty = [name for name, cells in trained.items() if np.isnan(cells).all()]
             made = frame.having({**trained, **apart}).without([column, *empty])
@@ -130,10 +130,10 @@ def evaluations_apart(frame: Frame, asked: Selection) -> Reshaped:
     return None
 
 
-def two_prefixes(frame: Frame, asked: Selection) -> Reshaped:
+def two_prefixes(frame: Frame, options: Selection) -> Reshaped:
     """A column of evaluations whose first rows have another prefix is one: test_score/a and val/test_score/a."""
     rewards = [
-        name for name in frame.columns if reward_rank(name) and is_evaluation(name) and name not in asked.columns
+        name for name in frame.columns if reward_rank(name) and is_evaluation(name) and name not in options.columns
     ]
     for short, long in [(short, long) for short in rewards for long in rewards if long.endswith(f"/{short}")]:
         if not (frame.known(long) & frame.known(short)).any():
@@ -142,7 +142,7 @@ def two_prefixes(frame: Frame, asked: Selection) -> Reshaped:
     return None
 
 
-def steps_in_words(frame: Frame, asked: Selection) -> Reshaped:
+def steps_in_words(frame: Frame, options: Selection) -> Reshaped:
     """Steps may be words such as 'checkpoint-5' and '5/400'."""
     step = first(frame, "step")
     matches = [_STEP.fullmatch(word) for word in frame.words(step)] if frame.is_words(step) else []
@@ -150,7 +150,7 @@ def steps_in_words(frame: Frame, asked: Selection) -> Reshaped:
     return (frame.having({step: values}), None) if np.isfinite(values).any() else None
 
 
-def in_order(frame: Frame, asked: Selection) -> Reshaped:
+def in_order(frame: Frame, options: Selection) -> Reshaped:
     """Rows are put in the order of their time of day, if every row has one; rows with the newest first are turned."""
     times = wall_times(frame)
     if not np.isnan(times).any():
@@ -159,7 +159,7 @@ def in_order(frame: Frame, asked: Selection) -> Reshaped:
     return (frame.take(slice(None, None, -1)), None) if (rises < 0).sum() > 2 and (rises <= 0).all() else None
 
 
-def epochs(frame: Frame, asked: Selection) -> Reshaped:
+def epochs(frame: Frame, options: Selection) -> Reshaped:
     """Steps that begin anew in each epoch are counted through."""
     step, coarse = first(frame, "step"), first(frame, "coarse")
     steps = frame.numbers(step)

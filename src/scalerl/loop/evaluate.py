@@ -134,12 +134,13 @@ def conversation_sums(completions: Sequence[Completion]) -> Counter[str]:
     for completion in completions:
         if completion.episode is not None:
             sums["num"] += 1
-            sums["turns"] += len(completion.turns)
+            sums["turns"] += completion.num_turns
             sums["calls"] += completion.episode.num_calls
             sums["errors"] += completion.episode.num_errors
             sums["branches"] += completion.episode.num_branches
-            sums["tokens"] += len(completion)
-            sums["observed"] += len(completion) - completion.num_written
+            num_tokens = sum(map(len, completion.sequences))
+            sums["tokens"] += num_tokens
+            sums["observed"] += num_tokens - completion.num_written
     return sums
 
 
@@ -225,7 +226,7 @@ class _Answers:
             self._sums.update(truncated=completion.truncated, written=completion.num_written)
 
     def graded(self, verdict: Verdict) -> None:
-        place, turns = self._places[verdict.subject.request.group], len(verdict.subject.turns)
+        place, turns = self._places[verdict.subject.request.group], verdict.subject.num_turns
         self._verdicts.append((place, turns, replace(verdict, subject=None)))
 
     def result(self) -> EvalResult:

@@ -218,16 +218,22 @@ class GraderRunner:
         self, subject: Any, text: str, answer: str, judge: Judge, purpose: Purpose, episode: Episode | None = None
     ) -> None:
         """Grade one text; the rewards of an `episode` are added to what graders say of its answer."""
+        waiting = _Waiting(subject=subject, purpose=purpose, judge=judge, episode=episode)
+        pooled = []
+        for grader in judge.graders:
+            if is_pooled(grader.spec):
+                pooled.append(grader)
+            elif (verdict := waiting.take(grader.column, *self._grade_here(grader.spec, text, answer))) is not None:
+                self._ready[purpose].append(verdict)
+        if not pooled:
+            return
         if not self._waiting:
             self._last_verdict = time.monotonic()
         number = self._num_submitted = self._num_submitted + 1
-        self._waiting[number] = _Waiting(subject=subject, purpose=purpose, judge=judge, episode=episode)
-        for grader in judge.graders:
+        self._waiting[number] = waiting
+        for grader in pooled:
             spec = with_limits(grader.spec, self._limits)
-            if is_pooled(spec):
-                self._started().submit((number, grader.column), spec, text, answer)
-            else:
-                self._take(number, grader.column, *self._grade_here(spec, text, answer))
+            self._started().submit((number, grader.column), spec, text, answer)
 
     def _grade_here(self, spec: GraderSpec, text: str, answer: str) -> tuple[Score, Reason | None]:
         """Return the value by a grader of this process, or the reason why there is none."""
@@ -268,18 +274,15 @@ class GraderRunner:
     def _receive(self, results: Sequence[Graded]) -> None:
         for result in results:
             number, column = cast(tuple[int, str], result.key)
-            self._take(number, column, Score(value=result.value, outcome=result.outcome), result.reason)
+            score = Score(value=result.value, outcome=result.outcome)
+            if (verdict := self._waiting[number].take(column, score, result.reason)) is not None:
+                self._ready[self._waiting.pop(number).purpose].append(verdict)
         if results:
             self._last_verdict = time.monotonic()
         elif time.monotonic() - self._last_verdict > (quiet_s := self._limits.timeout_s + _SPARE_S):
             raise GradingStalled(
                 f"{len(self._waiting)} answers are with the graders, and none came back in {quiet_s:g} s"
             )
-
-    def _take(self, number: int, column: str, score: Score, reason: Reason | None) -> None:
-        verdict = self._waiting[number].take(column, score, reason)
-        if verdict is not None:
-            self._ready[self._waiting.pop(number).purpose].append(verdict)
 
     @property
     def first_errors(self) -> dict[str, str]:
@@ -322,12 +325,16 @@ class GroupGrading:
         self.num_answers = self.num_rewarded = 0
         """Completions of graded groups, and those of them with a value above 0."""
 
-    def submit(self, completions: Sequence[Completion]) -> None:
-        """Grade all completions of one group."""
-        request = completions[0].request
-        self._groups[request.group] = completions
-        self._verdicts[request.group] = {}
-        self._graders.submit(completions, self._judge_of(request.problem), "training")
+    def submit(self, groups: Sequence[Sequence[Completion]]) -> None:
+        """Grade all completions of these groups."""
+        together: dict[int, tuple[Judge, list[Completion]]] = {}
+        for completions in groups:
+            request = completions[0].request
+            self._groups[request.group], self._verdicts[request.group] = completions, {}
+            judge = self._judge_of(request.problem)
+            together.setdefault(id(judge), (judge, []))[1].extend(completions)
+        for judge, completions in together.values():
+            self._graders.submit(completions, judge, "training")
 
     def poll(self, *, wait: bool = False) -> list[Group]:
         """Return the groups whose last verdict has arrived, in the order of their last verdicts."""

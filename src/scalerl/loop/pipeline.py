@@ -182,9 +182,10 @@ class Pipeline:
         with self._timed("poll"):
             completions = self._engine.poll() if self._arriving else ()
         with self._timed("grade"):
-            for completion in completions:
-                if (whole := self._arrived(completion)) is not None:
-                    self._grading.submit(whole)
+            arrived = map(self._arrived, completions)
+            # All at once: a tokenizer decodes many texts in little more time than one.
+            if whole := [group for group in arrived if group is not None]:
+                self._grading.submit(whole)
             # While nothing is being sampled, only a verdict can unblock the loop.
             groups = self._grading.poll(wait=not self._arriving)
         for group in groups:

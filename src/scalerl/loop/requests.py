@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from scalerl.tasks.curriculum import Issued
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.prompts import Message, PromptFormat, render
-from scalerl.types import Ending, Problem, Request, derive_seed
+from scalerl.types import Ending, Problem, Request, derive_seeds
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -179,18 +179,20 @@ class RequestMaker:
     def requests(self, issued: Issued) -> list[Request]:
         """Return one request per completion of a group. Equal keys give equal seeds and plans, also after a resume."""
         key = issued.key
-        seeds = [derive_seed("rollout", self.seed, key, index) for index in range(self.completions_per_group)]
+        problem, prompt = self.problems[issued.problem_id], self.prompt_tokens[issued.problem_id]
+        environment = self.environments.get(issued.problem_id, "")
+        hint = self.hint_tokens.get(issued.problem_id, ())
         return [
             Request(
                 group=key,
                 index=index,
-                problem=self.problems[issued.problem_id],
-                prompt_tokens=self.prompt_tokens[issued.problem_id],
+                problem=problem,
+                prompt_tokens=prompt,
                 seed=seed,
                 length=self.length.plan(seed),
                 temperature=self.temperature,
-                environment=self.environments.get(issued.problem_id, ""),
-                hint_tokens=self.hint_tokens.get(issued.problem_id, ()),
+                environment=environment,
+                hint_tokens=hint,
             )
-            for index, seed in enumerate(seeds)
+            for index, seed in enumerate(derive_seeds("rollout", self.seed, key, num=self.completions_per_group))
         ]

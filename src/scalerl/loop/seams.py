@@ -64,7 +64,9 @@ class Engine(Protocol):
 class Grading(Protocol):
     """Grades complete groups."""
 
-    def submit(self, completions: Sequence[Completion]) -> None: ...
+    def submit(self, groups: Sequence[Sequence[Completion]]) -> None:
+        """Grade all completions of these groups."""
+        ...
 
     def poll(self, *, wait: bool = False) -> list[Group]:
         """Return the groups whose verdicts have arrived; with `wait`, wait a moment for at least one."""

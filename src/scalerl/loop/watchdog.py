@@ -168,9 +168,9 @@ class WatchedGrading:
     def __init__(self, grading: "Grading", watchdog: Watchdog) -> None:
         self._grading, self._watchdog = grading, watchdog
 
-    def submit(self, completions: Sequence[Completion]) -> None:
+    def submit(self, groups: Sequence[Sequence[Completion]]) -> None:
         with self._watchdog.watching("the grader"):
-            self._grading.submit(completions)
+            self._grading.submit(groups)
 
     def poll(self, *, wait: bool = False) -> list[Group]:
         with self._watchdog.watching("the grader"):

@@ -39,7 +39,8 @@ class AdaptedLinear(nn.Module):
         nn.init.zeros_(self.lora_B.weight)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.base_layer(inputs) + self.lora_B(self.lora_A(inputs)) * self.scale
+        # Scaled where it is narrow: after B, a backward pass would write and read a scaled copy of the gradient.
+        return self.base_layer(inputs) + self.lora_B(self.lora_A(inputs) * self.scale)
 
     def merged(self, whole: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the weight of a linear layer with the same outputs; `whole` as in each_merged_weight."""

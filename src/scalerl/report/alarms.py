@@ -33,6 +33,8 @@ WINDOW = 3  # evaluations whose mean is compared
 FEWEST_EVALUATIONS = 8  # from which a trend is looked for
 SURE_FALL = 3.0  # standard errors of a fall; it is measured from the highest window, which is high by chance too
 EMPTY = "batch/empty"  # derived from batch/effective: 1 for a step without anything to train on
+CALLS = "rollout/tool_calls_share"  # derived: a step's tool calls per conversation over the most they have been
+FEWEST_CALLS = 0.1  # calls per conversation of an agent that uses its tools
 SOLVED = "curriculum/solved_frac"  # the largest of all tasks; with several, each is in SOLVED/TASK
 # Derived from loss/kl and loss/ratio_max of steps whose tokens were all sampled with the weights that are trained: what
 # is left of the difference between generator and learner is that of their arithmetic.
@@ -51,6 +53,7 @@ class AlarmKind(StrEnum):
     EMPTY = "empty"
     SOLVED = "solved"
     ENTROPY = "entropy"
+    UNUSED_TOOLS = "unused_tools"
     LAG = "lag"
     FALL = "fall"
     OVERTRAINED = "overtrained"
@@ -84,6 +87,8 @@ SIGNALS: tuple[Signal, ...] = (
     Signal(key="loss/entropy", limit=0.003, below=True, alarm=AlarmKind.ENTROPY),
     # More than lag alone explains.
     Signal(key="loss/kl", limit=0.2, alarm=AlarmKind.MISMATCH),
+    # An agent that has lost its tools does not find them again: what it no longer tries is not rewarded.
+    Signal(key=CALLS, limit=0.25, below=True, alarm=AlarmKind.UNUSED_TOOLS),
     # A grader without a verdict on this many answers is at fault, not the answers.
     Signal(key="batch/no_verdict_frac", limit=0.05, alarm=AlarmKind.NO_VERDICT),
     # One in twenty may be an outlier; more is a fault.
@@ -142,6 +147,10 @@ def with_derived(columns: Columns) -> dict[str, Array]:
     derived = dict(columns)
     if (effective := columns.get("batch/effective")) is not None:
         derived[EMPTY] = np.where(np.isfinite(effective), (effective == 0).astype(float), np.nan)
+    if (calls := columns.get("rollout/tool_calls_mean")) is not None and len(calls):
+        most = np.fmax.accumulate(rolling_means(calls))
+        with np.errstate(invalid="ignore"):
+            derived[CALLS] = np.where(most >= FEWEST_CALLS, calls / most, np.nan)
     if {"rollout/lag_max", "loss/kl", "loss/ratio_max"} <= columns.keys():
         equal = columns["rollout/lag_max"] == 0
         derived[BACKEND_KL] = np.where(equal, columns["loss/kl"], np.nan)

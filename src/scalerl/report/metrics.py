@@ -151,6 +151,7 @@ CHARTS = {
     "loss/corrected_frac": "Tokens that the correction masks or bounds",
     "rollout/lag_mean": "Lag, mean",
     "rollout/lag_max": "Lag, largest",
+    "rollout/tool_calls_mean": "Tool calls per conversation",
     "outcome/stopped_frac": "Programs stopped by the sandbox",
     "batch/no_verdict_frac": "Answers without a verdict",
     "optim/skipped": "Steps without an update",

@@ -150,6 +150,7 @@ ALARMS = {
     "empty": "{value:.0%} of the last batches had nothing to train on",
     "solved": "{value:.0%} of {whose} are solved and no longer asked",
     "entropy": "the entropy of the policy is {value:.2g}, so that all answers to a problem are nearly the same",
+    "unused_tools": "the agent stops calling its tools: {value:.0%} of the calls that it once made",
     "lag": "answers are trained on up to {value:.3g} steps after they were begun, more than {limit:g}",
     "fall": "the reward on {subject} has fallen by {value:.2g} since its peak",
     "overtrained": (
@@ -175,6 +176,9 @@ REMEDIES = {
     "entropy": (
         ": lower optimizer.lr, raise rollout.temperature, keep the entropy up{names}, or stop here if the reward is as "
         "high as it can be"
+    ),
+    "unused_tools": (
+        "; if the reward falls with them, look at what calls return, lower optimizer.lr, or keep the entropy up{names}"
     ),
     "lag": ": generate with fewer slots, or push weights more often",
     "fall": ": take a checkpoint from before the fall",

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from scalerl.errors import EngineError, UserError
-from scalerl.rollout.requests import check_request
+from scalerl.rollout.requests import check_requests
 from scalerl.types import Completion, Request, Work
 
 _CLOSED = "the engine is closed"
@@ -44,8 +44,7 @@ class AnyEngine(ABC):
 
     def submit(self, requests: Sequence[Request]) -> None:
         self._require_usable()
-        for request in requests:
-            check_request(request, max_length=self._max_length, vocabulary=self.vocabulary)
+        check_requests(requests, max_length=self._max_length, vocabulary=self.vocabulary)
         self._enqueue(requests)
 
     def poll(self) -> list[Completion]:

@@ -14,10 +14,16 @@ def uniforms(seeds: NDArray[np.uint64], indices: NDArray[np.int64]) -> NDArray[n
     """Return numbers in [0, 1) with 24 random bits, as many as a float32 holds; seeds and indices broadcast."""
     with np.errstate(over="ignore"):  # The generator relies on 64-bit overflow.
         bits = _mix(_mix(seeds + _GOLDEN) + indices.astype(np.uint64) * _GOLDEN)
-    return (bits >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+    bits >>= np.uint64(40)
+    numbers = bits.astype(np.float32)
+    numbers *= np.float32(2.0**-24)
+    return numbers
 
 
 def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return bits ^ (bits >> np.uint64(31))
+    """Mix in place: a poll of a large engine has tens of thousands of numbers."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits ^= bits >> np.uint64(shift)
+        bits *= np.uint64(factor)
+    bits ^= bits >> np.uint64(31)
+    return bits

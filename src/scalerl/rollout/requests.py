@@ -1,18 +1,24 @@
 """Check a request before an engine takes it."""
 
-import functools
 import math
+from collections.abc import Iterable
 
 from scalerl.types import Request
 
 
-def check_request(request: Request, *, max_length: int, vocabulary: int | None = None) -> None:
-    """Raise ValueError with one sentence if no engine could serve the request."""
-    if fault := _fault(request, max_length, vocabulary):
-        raise ValueError(f"request {request.key} {fault}")
+def check_requests(requests: Iterable[Request], *, max_length: int, vocabulary: int | None = None) -> None:
+    """Raise ValueError with one sentence if no engine could serve one of the requests."""
+    known: set[int] = set()
+    for request in requests:
+        if fault := _fault(request, max_length, vocabulary, known):
+            raise ValueError(f"request {request.key} {fault}")
 
 
-def _fault(request: Request, max_length: int, vocabulary: int | None) -> str | None:
+def _fault(request: Request, max_length: int, vocabulary: int | None, known: set[int]) -> str | None:
+    """Return what is wrong with a request; `known` are the ids of tuples whose tokens are in the vocabulary.
+
+    Requests of a group have the very same tuples, so that few of them are looked through.
+    """
     plan, prompt = request.length, request.prompt_tokens
     if not prompt:
         return "has an empty prompt: give it at least one token"
@@ -28,12 +34,9 @@ def _fault(request: Request, max_length: int, vocabulary: int | None) -> str | N
         return f"has temperature {request.temperature}: it must be 0 (greedy) or more"
     if not 0 < request.top_p <= 1:
         return f"has top_p {request.top_p}: it must be above 0 and at most 1"
-    if vocabulary is not None and not (_known(prompt, vocabulary) and _known(plan.marker, vocabulary)):
-        return f"has token ids outside the model's vocabulary of {vocabulary}"
+    for tokens in (prompt, plan.marker):
+        if vocabulary is not None and id(tokens) not in known:
+            if tokens and not (min(tokens) >= 0 and max(tokens) < vocabulary):
+                return f"has token ids outside the model's vocabulary of {vocabulary}"
+            known.add(id(tokens))
     return None
-
-
-@functools.lru_cache(maxsize=1024)
-def _known(tokens: tuple[int, ...], vocabulary: int) -> bool:
-    """Return whether all tokens are in the vocabulary; cached, since many requests share prompts and markers."""
-    return not tokens or (min(tokens) >= 0 and max(tokens) < vocabulary)

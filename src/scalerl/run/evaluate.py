@@ -125,12 +125,16 @@ def conversation_row(completion: Completion, text: Text) -> dict[str, Any]:
     """Return what a sample says of a conversation: who said what, in order; nothing of a single completion."""
     if completion.episode is None:
         return {}
-    tokens, said, place = completion.tokens.tolist(), [], 0
-    for start, end in completion.turns:
-        said += [("environment", tokens[place:start])] if start > place else []
-        said.append(("model", tokens[start:end]))
-        place = end
-    said += [("environment", tokens[place:])] if place < len(tokens) else []
+    said = []
+    for branch in completion.sequences:
+        # What a later branch begins with: the first begins with the problem.
+        said += [("environment", list(branch.request.prompt_tokens))] if said else []
+        tokens, place = branch.tokens.tolist(), 0
+        for start, end in branch.turns:
+            said += [("environment", tokens[place:start])] if start > place else []
+            said.append(("model", tokens[start:end]))
+            place = end
+        said += [("environment", tokens[place:])] if place < len(tokens) else []
     return {"conversation": [{"by": by, "text": text.decode(part)} for by, part in said]}
 
 

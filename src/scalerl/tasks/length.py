@@ -5,6 +5,7 @@ LengthControl: a plan for a request, drawn from that request's seed, and an adju
 Source: arXiv 2510.13786, section 4.
 """
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +30,12 @@ class LengthControl:
 
 def recognising(control: LengthControl, ending: Ending) -> LengthControl:
     """Return the control with plans that recognise the end of thinking however it is spelled."""
-    return replace(control, plan=lambda seed: replace(control.plan(seed), ending=ending))
+
+    @functools.cache
+    def with_ending(plan: LengthPlan) -> LengthPlan:
+        return replace(plan, ending=ending)
+
+    return replace(control, plan=lambda seed: with_ending(control.plan(seed)))
 
 
 def _no_adjustment(num_tokens: int, correct: bool) -> float:
@@ -59,15 +65,15 @@ def interruption(
             f"raise length.answer_budget or shorten length.marker"
         )
 
+    @functools.cache
+    def with_budget(budget: int) -> LengthPlan:
+        return LengthPlan(
+            thinking_budget=budget, thinking_end=end_tokens, marker=marker_tokens, answer_budget=answer_budget
+        )
+
     def plan(seed: int) -> LengthPlan:
         # The modulo's bias is below 1e-12 for any budget, since the seed has 63 bits.
-        offset = derive_seed("thinking budget", seed) % (thinking_max - thinking_min + 1)
-        return LengthPlan(
-            thinking_budget=thinking_min + offset,
-            thinking_end=end_tokens,
-            marker=marker_tokens,
-            answer_budget=answer_budget,
-        )
+        return with_budget(thinking_min + derive_seed("thinking budget", seed) % (thinking_max - thinking_min + 1))
 
     return LengthControl(max_tokens=thinking_max + answer_budget, plan=plan, adjust=_no_adjustment)
 
@@ -83,14 +89,17 @@ def penalty(encode: Encode, thinking_end: str, /, *, max_length: int, cache: int
             return 0.0
         return min(max((max_length - num_tokens) / cache - 1.0, -1.0), 0.0)
 
-    return LengthControl(max_tokens=max_length, plan=lambda seed: LengthPlan(answer_budget=max_length), adjust=adjust)
+    return LengthControl(max_tokens=max_length, plan=_same_plan(max_length), adjust=adjust)
 
 
 def unlimited(encode: Encode, thinking_end: str, /, *, max_length: int) -> LengthControl:
     """No control except a maximal length."""
-    return LengthControl(
-        max_tokens=max_length, plan=lambda seed: LengthPlan(answer_budget=max_length), adjust=_no_adjustment
-    )
+    return LengthControl(max_tokens=max_length, plan=_same_plan(max_length), adjust=_no_adjustment)
+
+
+def _same_plan(max_length: int) -> Callable[[int], LengthPlan]:
+    plan = LengthPlan(answer_budget=max_length)
+    return lambda seed: plan
 
 
 LENGTHS = {"interruption": interruption, "penalty": penalty, "none": unlimited}

@@ -235,19 +235,22 @@ def _product(*modules: Any) -> "_Product | _DecodedProduct | _AdaptedProduct":
 
 
 class _AdaptedProduct:
-    """A product that adapters are added to."""
+    """A product that adapters are added to, in place: one product for all their A, and one for each B."""
 
     def __init__(self, joined: "_Product | _DecodedProduct", modules: Sequence[Any]) -> None:
         self._joined, self._sizes = joined, [module.out_features for module in modules]
-        self._adapters = [module if isinstance(module, AdaptedLinear) else None for module in modules]
+        self._adapters = {place: module for place, module in enumerate(modules) if isinstance(module, AdaptedLinear)}
+        self._down = _Product(*(adapter.lora_A for adapter in self._adapters.values()))
+        self._ranks = [adapter.lora_A.out_features for adapter in self._adapters.values()]
 
     def __call__(self, inputs: Tensor) -> Tensor:
         product = self._joined(inputs)
-        multiply = fp32_linear if takes_fp32(inputs) else linear
-        for adapter, part in zip(self._adapters, product.split(self._sizes, dim=-1), strict=True):
-            if adapter is not None:
-                inner = multiply(inputs, adapter.lora_A.weight)
-                part.add_(multiply(inner, adapter.lora_B.weight), alpha=adapter.scale)
+        parts, inner = product.split(self._sizes, dim=-1), self._down(inputs).split(self._ranks, dim=-1)
+        for (place, adapter), low in zip(self._adapters.items(), inner, strict=True):
+            if takes_fp32(low):
+                parts[place].add_(fp32_linear(low, adapter.lora_B.weight), alpha=adapter.scale)
+            else:
+                parts[place].addmm_(low, adapter.lora_B.weight.T, alpha=adapter.scale)
         return product
 
 

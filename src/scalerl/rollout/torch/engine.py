@@ -14,6 +14,7 @@ On a GPU the next chunk is launched before a poll returns, so that the device do
 and requests therefore take effect one chunk later.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -64,28 +65,59 @@ class _Slots:
         self.top_p[slots] = [request.top_p for request in requests]
         self.seeds[slots] = np.array([request.seed & 0xFFFFFFFFFFFFFFFF for request in requests], dtype=np.uint64)
 
+    def advance(self, tokens: NDArray, result: ChunkResult) -> None:
+        """Take the last token of each slot as the one that is fed next."""
+        last = tokens[np.maximum(result.num_kept - 1, 0), np.arange(len(self.token))]
+        self.token = np.where(result.num_kept > 0, last, self.token)
+
+    def written(self, slot: int, tokens: NDArray, result: ChunkResult, running: "_RunningChunk") -> list[int]:
+        """Return the tokens of a slot's completion up to the end of a chunk that is not recorded yet."""
+        before = self.tokens[slot, : running.start[slot]]
+        return [*before.tolist(), *tokens[: result.num_kept[slot], slot].tolist()]
+
     def record(self, tokens: NDArray, log_probs: NDArray, result: ChunkResult, running: "_RunningChunk") -> None:
         """Store a whole chunk. Tokens that are not kept lie beyond the count and are never read."""
-        last = tokens[np.maximum(result.num_kept - 1, 0), np.arange(len(running.start))]
-        self.token = np.where(result.num_kept > 0, last, self.token)
-        rows, places = np.arange(len(running.start))[:, None], running.start[:, None] + np.arange(len(tokens))
-        self.tokens[rows, places], self.log_probs[rows, places] = tokens.T, log_probs.T
-        self.versions[rows, places], self.forced[rows, places] = running.version, result.forced.T
+        num_slots, room = self.tokens.shape
+        places = (np.arange(num_slots) * room + running.start)[:, None] + np.arange(len(tokens))
+        # By one index instead of two, which takes half the time.
+        self.tokens.reshape(-1)[places], self.log_probs.reshape(-1)[places] = tokens.T, log_probs.T
+        self.versions.reshape(-1)[places], self.forced.reshape(-1)[places] = running.version, result.forced.T
 
-    def completion(self, entry: Admitted, num: int, *, stopped: bool, experts: NDArray[np.int16] | None) -> Completion:
-        """Return the first `num` tokens of a slot."""
-        kept = entry.slot, slice(num)
-        forced = self.forced[kept]
-        return Completion(
-            request=entry.request,
-            tokens=self.tokens[kept],
-            log_probs=self.log_probs[kept],
-            versions=self.versions[kept],
-            forced=forced,
-            finish="stop" if stopped else "length",
-            interrupted_at=int(forced.argmax()) if forced.any() else None,
-            experts=experts,
+    def completions(
+        self,
+        finished: Sequence[Admitted],
+        counts: NDArray[np.int64],
+        stopped: NDArray[np.bool_],
+        experts: Sequence[NDArray[np.int16] | None],
+    ) -> list[Completion]:
+        """Return what each of some slots has; `counts` and `stopped` are of all slots.
+
+        All of a poll are copied at once and share the memory: a copy each takes longer than the rest of a poll.
+        """
+        slots = np.array([entry.slot for entry in finished], dtype=np.int64)
+        nums = counts[slots]
+        kept = np.arange(self.tokens.shape[1]) < nums[:, None]
+        forced = self.forced[slots] & kept
+        interrupted = np.where(forced.any(axis=1), forced.argmax(axis=1), -1).tolist()
+        ends = np.cumsum(nums).tolist()
+        columns = (
+            _parts(buffer[slots][kept], ends) for buffer in (self.tokens, self.log_probs, self.versions, self.forced)
         )
+        return [
+            Completion(
+                request=entry.request,
+                tokens=tokens,
+                log_probs=log_probs,
+                versions=versions,
+                forced=is_forced,
+                finish="stop" if stopped[entry.slot] else "length",
+                interrupted_at=None if at < 0 else at,
+                experts=routed,
+            )
+            for entry, at, routed, tokens, log_probs, versions, is_forced in zip(
+                finished, interrupted, experts, *columns, strict=True
+            )
+        ]
 
 
 class _RunningChunk(NamedTuple):
@@ -219,30 +251,31 @@ class TorchEngine(AnyEngine):
         return [] if self._running is None else self._collect(launch_next=self._launches_ahead)
 
     def _collect(self, *, launch_next: bool = False) -> list[Completion]:
-        """Wait for the running chunk and return what it completes."""
+        """Wait for the running chunk and return what it completes.
+
+        What the next chunk does not need comes after its launch: until then the device waits.
+        """
         slots, running = self._slots, self._running
         assert running is not None
         tokens, log_probs = self._decoder.collect()
         result = slots.progress.apply(tokens)
         self._check_finite(log_probs, result, running)
-        slots.record(tokens, log_probs, result, running)
-        self._count_decode(result, running.start)
+        slots.advance(tokens, result)
         finished = slots.scheduler.release(np.flatnonzero(result.finished).tolist())
-        counts = running.start + result.num_kept
+        counts, prompt_length = running.start + result.num_kept, slots.prompt_length.copy()
+        # Before the launch, which may reuse the slots. The last token of a completion was not fed to the model.
         for entry in finished:
             if entry.request.environment and result.stopped[entry.slot]:
-                answer = slots.tokens[entry.slot, : counts[entry.slot]].tolist()
-                slots.scheduler.keep(entry, (*entry.request.prompt_tokens, *answer))
-        # Now: the next chunk may reuse the slots. The last token of a completion was not fed to the model.
-        num_fed = slots.prompt_length + counts - 1
-        experts = [self._decoder.experts(entry.slot, int(num_fed[entry.slot])) for entry in finished]
+                written = slots.written(entry.slot, tokens, result, running)
+                slots.scheduler.keep(entry, (*entry.request.prompt_tokens, *written))
+        num_fed = (prompt_length + counts - 1).tolist()
+        experts = [self._decoder.experts(entry.slot, num_fed[entry.slot]) for entry in finished]
         self._running = None
         if launch_next:
             self._launch()
-        return [
-            slots.completion(entry, counts[entry.slot], stopped=bool(result.stopped[entry.slot]), experts=routed)
-            for entry, routed in zip(finished, experts, strict=True)
-        ]
+        slots.record(tokens, log_probs, result, running)
+        self._count_decode(result, running.start, prompt_length)
+        return slots.completions(finished, counts, result.stopped, experts) if finished else []
 
     def _launch(self) -> None:
         """Fill the free slots and launch a chunk, if there is anything to sample."""
@@ -293,10 +326,16 @@ class TorchEngine(AnyEngine):
             attended = end * (end + 1) // 2 - start * (start + 1) // 2
             self._done[self._is_paused] += Work(prefilled=len(tokens), attended=attended)
 
-    def _count_decode(self, result: ChunkResult, start: NDArray[np.int64]) -> None:
+    def _count_decode(self, result: ChunkResult, start: NDArray[np.int64], prompt_length: NDArray[np.int64]) -> None:
         kept = result.num_kept
-        attended = kept * (self._slots.prompt_length + start) + kept * (kept - 1) // 2
+        attended = kept * (prompt_length + start) + kept * (kept - 1) // 2
         self._done[self._is_paused] += Work(decoded=int(kept.sum()), attended=int(attended.sum()))
+
+
+def _parts(joined: NDArray[Any], ends: Sequence[int]) -> list[NDArray[Any]]:
+    """Split an array, which becomes read-only, at `ends`."""
+    joined.setflags(write=False)
+    return [joined[start:end] for start, end in itertools.pairwise([0, *ends])]
 
 
 def pass_tokens(num_params: int) -> int:

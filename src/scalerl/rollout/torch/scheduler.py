@@ -71,9 +71,9 @@ class SlotScheduler:
         return len(self._waiting) + len(self.running)
 
     def submit(self, requests: Iterable[Request]) -> None:
-        for request in requests:
-            self._waiting.append((self._submitted, request))
-            self._submitted += 1
+        numbered = list(enumerate(requests, start=self._submitted))
+        self._waiting += numbered
+        self._submitted += len(numbered)
 
     def admit(self) -> list[Admitted]:
         """Move waiting requests into free slots, as many as there are; slots that hold a turn are the last choice."""
@@ -81,22 +81,27 @@ class SlotScheduler:
         if not num:
             return []
         chosen = [self._waiting.popleft() for _ in range(num)]
-        held_by = {kept.key: slot for slot, kept in self.kept.items()}
-        own = {order: held_by[request.key] for order, request in chosen if request.key in held_by}
-        own = {order: own[order] for order, each in chosen if order in own and self.kept[own[order]].continued_by(each)}
-        age = {slot: number for number, slot in enumerate(self.kept, start=1)}
-        others = iter(sorted(self._free.difference(own.values()), key=lambda slot: (age.get(slot, 0), slot)))
-        admitted = []
-        for order, request in chosen:
-            slot = own[order] if order in own else next(others)
-            # The last token was sampled and is not in the cache.
-            held = len(self.kept[slot].tokens) - 1 if order in own else 0
-            admitted.append(Admitted(slot, order, request, held))
-        for entry in admitted:
-            self.running[entry.slot] = entry
-            self.kept.pop(entry.slot, None)
-            self._free.remove(entry.slot)
+        continued = self._continued(chosen) if self.kept else {}
+        taken = set(continued.values())
+        others = iter([*sorted(self._free - self.kept.keys()), *(slot for slot in self.kept if slot not in taken)])
+        # The last token of a turn was sampled and is not in the cache.
+        admitted = [
+            Admitted(continued[order], order, request, len(self.kept[continued[order]].tokens) - 1)
+            if order in continued
+            else Admitted(next(others), order, request)
+            for order, request in chosen
+        ]
+        self.running |= {entry.slot: entry for entry in admitted}
+        self._free.difference_update(entry.slot for entry in admitted)
+        for slot in [slot for slot in self.kept if slot not in self._free]:
+            del self.kept[slot]
         return admitted
+
+    def _continued(self, chosen: Iterable[tuple[int, Request]]) -> dict[int, int]:
+        """Return, by order of submission, the slot that holds the turn which a request continues."""
+        slot_of = {kept.key: slot for slot, kept in self.kept.items()}
+        known = [(order, slot_of[request.key], request) for order, request in chosen if request.key in slot_of]
+        return {order: slot for order, slot, request in known if self.kept[slot].continued_by(request)}
 
     def keep(self, turn: Admitted, tokens: tuple[int, ...]) -> None:
         """Note that a free slot holds these tokens: prompt and completion of a turn."""
@@ -121,11 +126,18 @@ def plan_prompts(admitted: Sequence[Admitted], *, batch_tokens: int, max_length:
     A batch has up to `batch_tokens` tokens, at least one row.
     """
     slots_of: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
-    for entry in admitted:
-        held = entry.num_held
-        if tokens := entry.request.prompt_tokens[held:-1]:
+    # Those of a group have the very same tuple, so that few prompts are hashed.
+    of_object: dict[int, list[int]] = {}
+    for slot, _, request, held in admitted:
+        prompt = request.prompt_tokens
+        slots = None if held else of_object.get(id(prompt))
+        if slots is None and (tokens := prompt[held:-1]):
             # A prompt is shared by all that have it; what follows the tokens of a slot is for that slot alone.
-            slots_of.setdefault((held, entry.slot if held else -1, tokens), []).append(entry.slot)
+            slots = slots_of.setdefault((held, slot if held else -1, tokens), [])
+            if not held:
+                of_object[id(prompt)] = slots
+        if slots is not None:
+            slots.append(slot)
     by_width: dict[tuple[bool, int], list[tuple[int, int, tuple[int, ...]]]] = {}
     for each in slots_of:
         by_width.setdefault((each[0] > 0, min(padded_width(len(each[2])), max_length)), []).append(each)

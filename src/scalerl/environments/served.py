@@ -1,0 +1,115 @@
+"""Tools at a server, which may be in a container or on another machine: three calls, JSON both ways.
+
+    POST /tools  {}                                       {"tools": [schemas as in OpenAI's API]}
+    POST /call   {"session", "number", "name", "arguments"}   {"result": text}, or {"error": text} for the model to read
+    POST /end    {"session"}                              {}
+
+A conversation is a session: the server may keep a state for it until /end. Calls of a session are numbered, so that a
+call that is sent again, after a reply that was lost, can be told from a second one. A server that does not answer costs
+the conversation its verdict, and the model nothing. Standard library only.
+"""
+
+import contextlib
+import functools
+import itertools
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scalerl.config.secrets import from_environment
+from scalerl.errors import RecipeError
+from scalerl.web_client import post
+
+_MOST_BYTES = 4 * 2**20
+_CALL_S = 600.0
+"""Seconds that a call may take; task.environment.step_s usually ends it before."""
+
+
+class ToolServerError(Exception):
+    """A server that does not answer, or not as it must: no fault of the model's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolServer:
+    """Where tools are."""
+
+    url: str
+    api_key: str = ""
+
+    def ask(self, path: str, body: Mapping[str, Any], *, most_tries: int = 3) -> dict[str, Any]:
+        def read(reply: bytes) -> dict[str, Any]:
+            try:
+                given = json.loads(reply)
+            except ValueError:
+                given = None
+            if not isinstance(given, dict):
+                raise ToolServerError(f"the tool server answered /{path} with {reply[:80]!r}, which is no JSON object")
+            return given
+
+        options: Any = {"most_bytes": _MOST_BYTES, "timeout_s": _CALL_S, "most_tries": most_tries}
+        url, name = f"{self.url.rstrip('/')}/{path}", "the tool server"
+        return post(url, dict(body), read, api_key=self.api_key, server=name, error=ToolServerError, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedTool:
+    """One tool of a server, by its schema."""
+
+    server: ToolServer
+    schema: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.schema["function"]["name"]
+
+    @property
+    def parameters(self) -> list[str]:
+        return list(self.schema["function"].get("parameters", {}).get("properties", {}))
+
+
+class ToolSession:
+    """A conversation with a server."""
+
+    def __init__(self, server: ToolServer) -> None:
+        self._server, self._session, self._numbers = server, secrets.token_hex(8), itertools.count()
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Return the result of a call; ValueError with what the server says is wrong with it."""
+        body = {"session": self._session, "number": next(self._numbers), "name": name, "arguments": dict(arguments)}
+        reply = self._server.ask("call", body)
+        if isinstance(error := reply.get("error"), str):
+            raise ValueError(error)
+        if not isinstance(result := reply.get("result"), str):
+            raise ToolServerError('the tool server answered /call without a text "result" or "error"')
+        return result
+
+    def close(self) -> None:
+        with contextlib.suppress(ToolServerError):
+            self._server.ask("end", {"session": self._session}, most_tries=1)
+
+
+@functools.lru_cache(maxsize=16)
+def served_tools(url: str, api_key: str = "") -> dict[str, ServedTool]:
+    """Return the tools that a server offers, by name; RecipeError says why there are none."""
+    if not url.startswith(("http://", "https://")):
+        raise RecipeError(f'environment.servers has "{url}", which is no URL: write http://HOST:PORT')
+    try:
+        key = from_environment({"api_key": api_key})["api_key"]
+    except KeyError as error:
+        raise RecipeError(f"environment.api_key is {api_key!r}, but there is no environment variable {error}") from None
+    server = ToolServer(url, key)
+    try:
+        tools = [ServedTool(server, schema) for schema in server.ask("tools", {})["tools"]]
+        named = {tool.name: tool for tool in tools if tool.parameters is not None}
+    except ToolServerError as error:
+        raise RecipeError(f"environment.servers: {error}") from None
+    except (LookupError, TypeError, AttributeError):
+        named = {}
+    if not named or not all(isinstance(name, str) for name in named):
+        raise RecipeError(
+            f'the tool server at {url} must answer POST /tools with {{"tools": [{{"type": "function", "function": '
+            f'{{"name": ..., "description": ..., "parameters": ...}}}}]}}'
+        )
+    return named
