@@ -72,24 +72,25 @@ def ceilings() -> Iterator[str]:
     yield from by_cut({kind: names for kind, names in SIMULATED.items() if "no rise" not in kind}, "ceiling_covered")
 
 
-def states() -> Iterator[str]:
-    def over(column: str, rows: Sequence[dict[str, Any]], weight: Callable[[dict[str, Any]], float]) -> str:
-        rows = [row for row in rows if row[column] is not None and weight(row) > 0]
-        return f"{np.average([row[column] for row in rows], weights=[weight(row) for row in rows]):.0%}" if rows else ""
+def mean(column: str, rows: Sequence[dict[str, Any]], weight: Callable[[dict[str, Any]], float], digits: int) -> str:
+    rows = [row for row in rows if row[column] is not None and weight(row) > 0]
+    share = np.average([row[column] for row in rows], weights=[weight(row) for row in rows])
+    return f"{share:.{digits}%}"
 
+
+def states() -> Iterator[str]:
     every = gate()["rows"]
     runs = lambda row: float(row["runs"])  # noqa: E731
     falls = [row for row in every if row["population"].startswith("fall of")]
     large = [row for row in falls if not row["population"].startswith("fall of 4")]
-    simulated = [row for row in every if row["population"] in POPULATIONS]
-    yield "| what is said | how often it is right |\n|---|---|"
-    called = over("ok_covered", every, lambda row: row["runs"] * (row["ok"] or 0.0))
-    yield f"| levelling off, and the ceiling's interval holds | {called} |"
     flat = [row for row in every if row["population"].startswith("flat")]
-    yield f"| flat or too early, of runs without a rise | {over('flat', flat, runs)} |"
-    yield f"| past its peak, of falls of 8 standard errors and more | {over('fallen', large, runs)} |"
-    alarms = [row for row in simulated if row not in falls]
-    yield f"| past its peak, of runs that did not fall (a false alarm) | {over('fallen', alarms, runs)} |"
+    others = [row for row in every if row["population"] in POPULATIONS and row not in falls]
+    called = mean("ok_covered", every, lambda row: row["runs"] * (row["ok"] or 0.0), 0)
+    yield "| what is said | how often |\n|---|---|"
+    yield f"| levelling off: the ceiling's interval holds | {called} |"
+    yield f"| flat or too early, of runs without a rise | {mean('flat', flat, runs, 0)} |"
+    yield f"| past its peak, of falls of 8 standard errors and more | {mean('fallen', large, runs, 0)} |"
+    yield f"| past its peak, of runs that did not fall: a false alarm | {mean('fallen', others, runs, 1)} |"
 
 
 def picks() -> Iterator[str]:
