@@ -149,6 +149,7 @@ BROKEN = [
     ["pipeline.drain=true", "pipeline.push_every=8"],
     ["loss=none"],
     ["filter.refill=3", "filter.zero_variance=false"],
+    ["curriculum=pools", "curriculum.hard=0.9"],
     ["kl.coefficient=1", "kl.reference=self"],
     ["kl.coefficient=1", "kl.reference=self", 'kl.reference.hint="{answer}"'],
     ["kl.coefficient=1", "rollout.temperature=0.7", 'kl.reference={name="server", url="http://h/v1", model="m"}'],
