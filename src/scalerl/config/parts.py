@@ -158,6 +158,9 @@ class MixedTaskSettings(TaskSettings):
 
     weight: float = Field(default=1.0, gt=0)
     """How often its problems are drawn, relative to the weights of the other tasks."""
+    algorithm: dict[str, Any] = Field(default_factory=dict)
+    """What is different for its answers, by key: settings of advantage, entropy and imitation, kl.coefficient,
+    filter.zero_variance and filter.drop_truncated. Loss and averaging are the recipe's."""
 
 
 class NoPositiveResamplingSettings(Settings):
