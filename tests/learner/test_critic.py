@@ -29,7 +29,7 @@ def flat(batch: Batch) -> list[tuple[Any, float]]:
 def test_values_and_gradients_are_those_of_the_model(tokens):
     batch = random_batch(1, clean=True)
     learner = foreseeing(make_learner(*PPO, f"learner.micro_batch_tokens={tokens}"))
-    model = learner._critic.policy.model
+    model = learner.critic.policy.model
     expected, total, count = [], torch.zeros(()), 0
     for completion, reward in flat(batch):
         values = slow_values(model, completion)
@@ -39,8 +39,8 @@ def test_values_and_gradients_are_those_of_the_model(tokens):
         expected.append(torch.where(sampled, values.detach(), 0.0))
     named = dict(model.named_parameters())
     slow = dict(zip(named, torch.autograd.grad(total / count, list(named.values())), strict=True))
-    gradients, _ = gradients_of(learner._critic, Batch(version=VERSION, groups=()))
-    values, metrics = learner._critic.learn(Batch(version=VERSION + 1, groups=batch.groups))
+    gradients, _ = gradients_of(learner.critic, Batch(version=VERSION, groups=()))
+    values, metrics = learner.critic.learn(Batch(version=VERSION + 1, groups=batch.groups))
     torch.testing.assert_close(values, torch.cat(expected), rtol=1e-4, atol=1e-5)
     check_close(gradients, slow, 1e-4)
     assert metrics["critic/loss"] == pytest.approx(float(total.detach()) / count, rel=1e-4)
@@ -50,13 +50,13 @@ def test_policy_learns_what_the_critic_did_not_foresee():
     batch = random_batch(2, clean=True)
     learner = foreseeing(make_learner(*PPO, "advantage.normalisation=none", "weights=token"))
     seen: dict[str, Any] = {}
-    weigh = learner._algorithm
+    weigh = learner.algorithm
 
     def watched(rollout: Any) -> Any:
         seen["made"], seen["rollout"] = weigh(rollout), rollout
         return seen["made"]
 
-    learner._algorithm = watched
+    learner.algorithm = watched
     row = learner.step(batch)
     rollout, made = seen["rollout"], seen["made"]
     # With lam = 0.95 the last trained token of a completion still has reward - value.
@@ -77,10 +77,13 @@ def test_critic_learns_to_foresee():
     assert rows[0]["critic/loss"] == pytest.approx(0.5)
     assert rows[-1]["critic/loss"] < 0.26  # before the first token both are as likely: 0.5 of half the tokens is left
     assert rows[-1]["optim/lr"] == 0.0
-    for name, weight in learner.policy.parameters.items():
-        assert torch.equal(weight, before[name])
+
+    def changed() -> list[str]:
+        return [name for name, weight in learner.policy.parameters.items() if not torch.equal(weight, before[name])]
+
+    assert changed() == []
     assert learner.step(Batch(version=40, groups=[group]))["optim/lr"] > 0.0
-    assert not torch.equal(learner.policy.parameters[name], before[name])
+    assert changed()
 
 
 def test_resumed_critic_goes_on_as_before():
@@ -103,7 +106,7 @@ def test_one_answer_per_problem_is_enough():
 
 def test_adapters_of_a_critic_share_the_frozen_weights():
     learner = make_learner(*PPO, "model.lora.rank=2")
-    critic = learner._critic.policy
+    critic = learner.critic.policy
     frozen = {name: weight for name, weight in learner.policy.model.named_parameters() if not weight.requires_grad}
     mine = dict(critic.model.named_parameters())
     assert all(mine[name] is weight for name, weight in frozen.items() if name in mine and "embed" not in name)
