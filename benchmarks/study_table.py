@@ -7,6 +7,7 @@
     python benchmarks/study_table.py grid TABLE.csv.gz                   best and last reward by lag and learning rate
     python benchmarks/study_table.py factors TABLE.csv.gz BASE 0.8       effects of a full design, and whether they add
     python benchmarks/study_table.py pairs TABLE.csv.gz BASE             ceilings and verdicts of one, two and all seeds
+    python benchmarks/study_table.py subsets TABLE.csv.gz BASE 0.8       the ratio of FLOPs by two, three ... seeds
     python benchmarks/study_table.py column TABLE.csv.gz NAME            first, largest and last values, by run
     python benchmarks/study_table.py seals SEALED.jsonl.gz FOLDER TABLE.csv.gz [...]     sealed files as one
     python benchmarks/study_table.py score SEALED.jsonl.gz TABLE.csv.gz [...]
@@ -290,13 +291,11 @@ def pairs(path: str, base: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "subsets.csv"
         with table.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(("which", "seed", "step", "flops", "reward", "num_samples"))
+            writer = csv.DictWriter(file, ["which", *COLUMNS[1:]])
+            writer.writeheader()
             for (arm, chosen), rows in subsets.items():
-                which = f"{arm}:{'+'.join(map(str, chosen))}"
-                writer.writerows(
-                    (which, *(row[key] for key in ("seed", "step", "flops", "reward", "num_samples"))) for row in rows
-                )
+                which = {"which": f"{arm}:{'+'.join(map(str, chosen))}"}
+                writer.writerows(which | {key: value for key, value in row.items() if key != "arm"} for row in rows)
         fits = read(str(table), x="flops", y="reward", by="which").fit().fits
     fitted = {key: fits[f"{key[0]}:{'+'.join(map(str, key[1]))}"] for key in subsets}
     print("| arm | seeds | A: least, median, most | B: least, median, most | width of A's interval |")
@@ -326,6 +325,30 @@ def pairs(path: str, base: str) -> None:
         ]
         cells = [", ".join(f"{kind} {num}" for kind, num in each.most_common()) for each in counts]
         print(f"| {arm} against {base} | {cells[0]} | {cells[1]} |")
+
+
+def subsets(path: str, base: str, target: str) -> None:
+    """Print the ratio of FLOPs to a reward by all choices of as many seeds of each arm, and how often it is decided.
+
+    Decided is a 90 % interval, from these seeds alone, without 1.
+    """
+    found = {arm: [math.log(crossing(rows, float(target))) for rows in runs] for arm, runs in by_arm(path).items()}
+    print(
+        f"| arm | seeds of each | choices | FLOPs to {target}: least, median, most | decided |\n|---|---|---|---|---|"
+    )
+    for arm, mine in found.items():
+        for size in range(2, len(mine) + 1) if arm != base else ():
+            ratios, num_decided = [], 0
+            for chosen, theirs in itertools.product(
+                itertools.combinations(mine, size), itertools.combinations(found[base], size)
+            ):
+                spread, freedom = within_arms({"arm": list(chosen), "base": list(theirs)})
+                ratio = statistics.mean(chosen) - statistics.mean(theirs)
+                error = float(scipy.stats.t.ppf(0.95, freedom)) * spread * math.sqrt(2 / size)
+                ratios.append(math.exp(ratio))
+                num_decided += abs(ratio) > error
+            cells = ", ".join(f"{each:.2f}" for each in (min(ratios), statistics.median(ratios), max(ratios)))
+            print(f"| {arm} | {size} | {len(ratios)} | {cells} | {num_decided / len(ratios):.0%} |")
 
 
 def decided(arm: Any, base: Any) -> str:
@@ -478,7 +501,23 @@ def expanded(words: Sequence[str]) -> list[str]:
 COMMANDS = {
     each.__name__: each
     for each in (
-        *(write, reach, arms, cost, factors, pairs, grid, column, kept, kinds, measured, seals, score, transferred),
+        *(
+            write,
+            reach,
+            arms,
+            cost,
+            factors,
+            pairs,
+            subsets,
+            grid,
+            column,
+            kept,
+            kinds,
+            measured,
+            seals,
+            score,
+            transferred,
+        ),
         again,
     )
 }
