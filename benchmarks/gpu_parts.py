@@ -658,7 +658,7 @@ def gaps(subject: Subject, seconds: float) -> Figures:
 
 def after_a_kill(fleet: Fleet, steps: Iterator[StepDone]) -> Figures:
     """Kill the process with vLLM and take steps until the one that replaces it has sampled a whole batch."""
-    start, pid = time.perf_counter(), fleet._seats[0].peer.link.pid
+    start, pid = time.perf_counter(), fleet.pids[0]
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     done = take(steps, MAX_LAG + 2, 600.0)

@@ -162,7 +162,7 @@ class UpdateTimes:
         import torch
 
         self._pairs: list[Any] = []
-        update, on_gpu = learner._optimizer.update, device.type == "cuda"
+        update, on_gpu = learner.optimizer.update, device.type == "cuda"
 
         def timed(*arguments: Any, **options: Any) -> None:
             before = torch.cuda.Event(enable_timing=True) if on_gpu else time.perf_counter()
@@ -174,7 +174,7 @@ class UpdateTimes:
                 after.record()  # pyright: ignore[reportAttributeAccessIssue]
             self._pairs.append((before, after))
 
-        learner._optimizer.update = timed
+        learner.optimizer.update = timed
 
     def median(self) -> float:
         """Return the median of the seconds; read it when the device is done."""

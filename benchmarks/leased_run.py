@@ -49,7 +49,7 @@ def round_pushes(kind: str) -> None:
 
     def begin_rounded(self: TorchEngine, *given: Any, **settings: Any) -> None:
         begin(self, *given, **settings)
-        self._load(dict(self._own), self.version)
+        self._load(dict(self.weights), self.version)
 
     def load_rounded(self: TorchEngine, weights: Mapping[str, Any], version: int) -> None:
         load(self, rounded_weights(weights, kind), version)

@@ -2,10 +2,12 @@
 
     python benchmarks/study_table.py write TABLE.csv.gz RUN [RUN ...]
     python benchmarks/study_table.py reach TABLE.csv.gz[:ARM,ARM] BASE 0.8     FLOPs to these rewards
+    python benchmarks/study_table.py cost TABLE.csv.gz BASE 0.8          the same over the base's, with intervals
     python benchmarks/study_table.py arms TABLE.csv.gz BASE [FLOPS]      each arm against the base, up to there
     python benchmarks/study_table.py grid TABLE.csv.gz                   best and last reward by lag and learning rate
     python benchmarks/study_table.py factors TABLE.csv.gz BASE 0.8       effects of a full design, and whether they add
     python benchmarks/study_table.py pairs TABLE.csv.gz BASE             ceilings and verdicts of one, two and all seeds
+    python benchmarks/study_table.py subsets TABLE.csv.gz BASE 0.8       the ratio of FLOPs by two, three ... seeds
     python benchmarks/study_table.py column TABLE.csv.gz NAME            first, largest and last values, by run
     python benchmarks/study_table.py seals SEALED.jsonl.gz FOLDER TABLE.csv.gz [...]     sealed files as one
     python benchmarks/study_table.py score SEALED.jsonl.gz TABLE.csv.gz [...]            missed: those that held little
@@ -222,6 +224,40 @@ def arms(path: str, base: str, until: str = "inf") -> None:
         print("|", " | ".join(line), "|")
 
 
+def cost(path: str, base: str, *targets: str) -> None:
+    """Print what every arm multiplies the base's FLOPs to a reward by, cheapest first.
+
+    90 % intervals, from the spread of the seeds of all arms together; "-" where a run does not get there.
+    """
+    found = by_arm(path)
+    columns: dict[str, dict[str, tuple[float, str]]] = {}
+    for target in targets:
+        logs = {arm: [math.log(crossing(rows, float(target))) for rows in runs] for arm, runs in found.items()}
+        whole = {arm: each for arm, each in logs.items() if all(map(math.isfinite, each))}
+        spread, freedom = within_arms(whole)
+        quantile = float(scipy.stats.t.ppf(0.95, freedom))
+        columns[target] = {}
+        for arm, each in whole.items():
+            ratio = statistics.mean(each) - statistics.mean(whole[base])
+            error = quantile * spread * math.sqrt(1 / len(each) + 1 / len(whole[base]))
+            cell = interval(*map(math.exp, (ratio, ratio - error, ratio + error))) if arm != base else "1"
+            columns[target][arm] = math.exp(ratio), cell
+    print("| arm | seeds |", " | ".join(f"to {target}" for target in targets), "| end |")
+    print("|---|---|" + "---|" * (len(targets) + 1))
+    nowhere = math.inf, "-"
+    for arm in sorted(found, key=lambda arm: columns[targets[0]].get(arm, nowhere)[0]):
+        cells = [columns[target].get(arm, nowhere)[1] for target in targets]
+        ends = ", ".join(f"{thirds(rows)[-1]:.3f}" for rows in found[arm])
+        print(f"| {f'**{arm}**' if arm == base else arm} | {len(found[arm])} |", " | ".join([*cells, ends]), "|")
+
+
+def within_arms(logs: dict[str, list[float]]) -> tuple[float, int]:
+    """Return the standard deviation between seeds of one arm, from all arms, and its degrees of freedom."""
+    freedom = sum(len(each) - 1 for each in logs.values())
+    squares = sum(statistics.variance(each) * (len(each) - 1) for each in logs.values() if len(each) > 1)
+    return math.sqrt(squares / freedom), freedom
+
+
 def factors(path: str, base: str, target: str) -> None:
     """Print what each factor of a full design multiplies the FLOPs to a reward by, and each pair and triple of them.
 
@@ -231,9 +267,8 @@ def factors(path: str, base: str, target: str) -> None:
     logs = {arm: [math.log(crossing(rows, float(target))) for rows in seeds] for arm, seeds in runs.items()}
     own = base.split("-")
     levels = [(level, next(arm[place] for arm in logs if arm[place] != level)) for place, level in enumerate(own)]
-    num = sum(map(len, logs.values()))
-    within = sum(statistics.variance(each) * (len(each) - 1) for each in logs.values()) / (num - len(logs))
-    error = float(scipy.stats.t.ppf(0.95, num - len(logs))) * 2 * math.sqrt(within / num)
+    num, (spread, freedom) = sum(map(len, logs.values())), within_arms(logs)
+    error = float(scipy.stats.t.ppf(0.95, freedom)) * 2 * spread / math.sqrt(num)
     print(f"| what | FLOPs to {target}, ratio |\n|---|---|")
     for size in range(1, len(levels) + 1):
         for chosen in itertools.combinations(range(len(levels)), size):
@@ -242,7 +277,7 @@ def factors(path: str, base: str, target: str) -> None:
             names = [f"{levels[place][1]} for {levels[place][0]}" for place in chosen]
             cell = interval(*map(math.exp, (effect, effect - error, effect + error)))
             print(f"| {names[0] if size == 1 else 'beyond their product: ' + ', '.join(names)} | {cell} |")
-    print(f"| a seed, one standard deviation | {math.exp(within**0.5):.2f} |")
+    print(f"| a seed, one standard deviation | {math.exp(spread):.2f} |")
 
 
 def crossing(rows: list[dict[str, str]], target: float) -> float:
@@ -306,6 +341,30 @@ def pairs(path: str, base: str) -> None:
         print(f"| {arm} against {base} | {cells[0]} | {cells[1]} |")
 
 
+def subsets(path: str, base: str, target: str) -> None:
+    """Print the ratio of FLOPs to a reward by all choices of as many seeds of each arm, and how often it is decided.
+
+    Decided is a 90 % interval, from these seeds alone, without 1.
+    """
+    found = {arm: [math.log(crossing(rows, float(target))) for rows in runs] for arm, runs in by_arm(path).items()}
+    print(
+        f"| arm | seeds of each | choices | FLOPs to {target}: least, median, most | decided |\n|---|---|---|---|---|"
+    )
+    for arm, mine in found.items():
+        for size in range(2, len(mine) + 1) if arm != base else ():
+            ratios, num_decided = [], 0
+            for chosen, theirs in itertools.product(
+                itertools.combinations(mine, size), itertools.combinations(found[base], size)
+            ):
+                spread, freedom = within_arms({"arm": list(chosen), "base": list(theirs)})
+                ratio = statistics.mean(chosen) - statistics.mean(theirs)
+                error = float(scipy.stats.t.ppf(0.95, freedom)) * spread * math.sqrt(2 / size)
+                ratios.append(math.exp(ratio))
+                num_decided += abs(ratio) > error
+            cells = ", ".join(f"{each:.2f}" for each in (min(ratios), statistics.median(ratios), max(ratios)))
+            print(f"| {arm} | {size} | {len(ratios)} | {cells} | {num_decided / len(ratios):.0%} |")
+
+
 def decided(arm: Fit, base: Fit) -> str:
     return answer(compare({"arm": arm, "base": base}))
 
@@ -333,6 +392,8 @@ def column(path: str, name: str) -> None:
     print(f"| arm | {name}: first | largest | last |\n|---|---|---|---|")
     for arm, runs in by_arm(path).items():
         means = [thirds([row for row in rows if row[name]], name) for rows in runs]
+        if not all(means):
+            continue
         cells = ([each[0] for each in means], [max(each) for each in means], [each[-1] for each in means])
         print(f"| {arm} |", " | ".join(", ".join(f"{mean:.3f}" for mean in cell) for cell in cells), "|")
 
@@ -474,8 +535,10 @@ COMMANDS = {
         write,
         reach,
         arms,
+        cost,
         factors,
         pairs,
+        subsets,
         grid,
         column,
         kept,

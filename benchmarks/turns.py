@@ -24,7 +24,7 @@ from rollout_speed import make_model
 
 sys.path.append(str(Path(__file__).parent))
 
-from scalerl.config.parts import EnvironmentSettings, GradingSettings
+from scalerl.config.parts import EnvironmentSettings
 from scalerl.environments.build import EnvironmentSpec, build_steps
 from scalerl.environments.protocol import Step
 from scalerl.environments.turns import Playing, TurnsEngine
@@ -96,8 +96,10 @@ def measure(name: str, turns: int, tool_s: float | None, *, num: int, slots: int
     environments, steps = {}, None
     if tool_s is not None:
         own: dict[str, Any] = {"turns": turns, "tool_s": tool_s}
-        spec = EnvironmentSpec(settings=EnvironmentSettings(name="waiting:Wait", in_process=in_process, **own))
-        steps = build_steps(spec, GradingSettings(timeout_s=120.0))
+        spec = EnvironmentSpec(
+            settings=EnvironmentSettings(name="waiting:Wait", in_process=in_process, step_s=120.0, **own)
+        )
+        steps = build_steps(spec)
         environments["own"] = Playing(
             name="own",
             steps=steps,

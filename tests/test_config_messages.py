@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalerl.config import load_recipe
-from scalerl.config.recipe import NAME_RULE, RULES, SAMPLING_RULE, TASK_RULES
+from scalerl.config.recipe import ALGORITHM_RULE, NAME_RULE, RULES, SAMPLING_RULE, TASK_RULES
 from scalerl.config.tree import known_keys
 from scalerl.errors import RecipeError
 
@@ -149,6 +149,8 @@ BROKEN = [
     ["pipeline.drain=true", "pipeline.push_every=8"],
     ["loss=none"],
     ["filter.refill=3", "filter.zero_variance=false"],
+    ["curriculum=pools", "curriculum.hard=0.9"],
+    ["tasks.a.name=arithmetic", "tasks.a.algorithm.loss.name=dapo"],
     ["kl.coefficient=1", "kl.reference=self"],
     ["kl.coefficient=1", "kl.reference=self", 'kl.reference.hint="{answer}"'],
     ["kl.coefficient=1", "rollout.temperature=0.7", 'kl.reference={name="server", url="http://h/v1", model="m"}'],
@@ -200,7 +202,10 @@ BROKEN = [
 
 
 def test_impossible_combinations_have_the_values_and_a_remedy():
-    remedies = {rule.remedy.partition("{")[0]: rule.keys for rule in (*RULES, *TASK_RULES, NAME_RULE, SAMPLING_RULE)}
+    remedies = {
+        rule.remedy.partition("{")[0]: rule.keys
+        for rule in (*RULES, *TASK_RULES, NAME_RULE, ALGORITHM_RULE, SAMPLING_RULE)
+    }
     broken: set[str] = set()
     for overrides in BROKEN:
         (sentence,) = problems(*overrides)

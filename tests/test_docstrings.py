@@ -6,18 +6,21 @@ import re
 import textwrap
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from wandb_files import write_wandb
 
-from scalerl.callbacks import follow
+from scalerl.callbacks import follow, rules
 from scalerl.config import load_recipe
 from scalerl.config.parts import Settings
 from scalerl.environments import protocol
 from scalerl.graders import judge
+from scalerl.report import outlook, paper_figures
 from scalerl.run import simulate
 
 SOURCE = Path(protocol.__file__).parents[1]
+SMALL = (rules, outlook, paper_figures)
 
 
 def block(text: str | None, begins: str) -> str:
@@ -28,7 +31,18 @@ def block(text: str | None, begins: str) -> str:
 
 def test_every_interactive_example_is_run():
     holders = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if ">>> " in path.read_text()}
-    assert holders == {"api.py", "curves/__init__.py", "callbacks/follow.py"}
+    assert holders == {"api.py", "curves/__init__.py", "callbacks/follow.py", *map(file_of, SMALL)}
+
+
+def file_of(module: ModuleType) -> str:
+    return str(Path(module.__file__ or "").relative_to(SOURCE))
+
+
+@pytest.mark.parametrize("module", SMALL, ids=file_of)
+def test_small_examples_print_what_they_say(module: ModuleType):
+    done = doctest.testmod(module)
+    assert done.attempted
+    assert not done.failed
 
 
 def test_log_of_the_example_is_followed(

@@ -45,8 +45,8 @@ def test_engines_begin_and_go_on_with_rounded_weights(monkeypatch):
     engine = TorchEngine(model, slots=1, max_length=16, stop_tokens=[0])
     projection = "model.layers.0.mlp.up_proj.weight"
     given = dict(model.state_dict())
-    assert len(engine._own[projection][0].unique()) <= 7 < len(given[projection][0].unique())
+    assert len(engine.weights[projection][0].unique()) <= 7 < len(given[projection][0].unique())
     given[projection] = 2 * given[projection]
     engine.push_weights({name: given[name] for name in dict(model.named_parameters())}, 1)
-    torch.testing.assert_close(engine._own[projection], rounding.rounded(given[projection], "int3"))
+    torch.testing.assert_close(engine.weights[projection], rounding.rounded(given[projection], "int3"))
     engine.close()

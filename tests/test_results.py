@@ -16,7 +16,7 @@ ON_PAGES = [
 ]
 COUNTED = re.compile(
     r"python benchmarks/(trust\.py |release\.py |"
-    r"study_table\.py (reach|factors|grid|column|kinds|measured|score|transferred) )"
+    r"study_table\.py (reach|cost|factors|subsets|grid|column|kinds|measured|score|transferred) )"
 )
 """Counts and means; the others fit curves, whose last digits may differ on another machine."""
 SENTENCES = [
@@ -49,12 +49,14 @@ def test_page_has_what_the_command_above_it_prints(command, printed, monkeypatch
 def test_commands_are_found():
     counted = {page for page, command, _ in ON_PAGES if COUNTED.match(command)}
     assert counted == {
+        "algorithms",
         "calibration",
         "data",
         "forward",
         "interactions",
         "lag-rate",
         "principles",
+        "seeds",
         "smollm2",
         "tools",
         "trust",

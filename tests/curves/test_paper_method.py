@@ -90,7 +90,7 @@ def test_commands_take_the_papers_method(
     printed = json.loads(out)
     assert [row["ceiling"]["value"] for row in printed["curves"]] == pytest.approx([0.61, 0.61])
     assert printed["curves"][0]["ceiling"]["low"] is None
-    assert (printed["pairs"][0]["kind"], printed["pairs"][0]["winner"]) == (PairKind.MORE_EFFICIENT, "a")
+    assert (printed["pairs"][0]["by_ceiling"], printed["pairs"][0]["winner"]) == (False, "a")
     code, out, _ = run(monkeypatch, capsys, "fit", *words, "--ceiling", "0.605", "--json")
     assert [row["ceiling"]["value"] for row in json.loads(out)["curves"]] == [0.605, 0.605]
     code, out, err = run(monkeypatch, capsys, "backtest", *words, *grid, "--where", "recipe=a", "--json")
@@ -108,7 +108,6 @@ def test_commands_take_the_papers_method(
     ("words", "reason"),
     [
         (("--method", "paper", "--form", "power"), "fits the sigmoid"),
-        (("--method", "paper", "--pool"), "leave out --pool"),
         (("--method", "grid"), "must be posterior or paper"),
         (("--ceiling", "0.45,0.9"), "--method paper"),
         (("--method", "paper", "--ceiling", "0.9,0.45"), "the lower one first"),

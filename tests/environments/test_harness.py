@@ -119,8 +119,8 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., socket.s
     for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "NO_PROXY", "no_proxy"):
         monkeypatch.setenv(name, "")
     ended = threading.Event()
-    monkeypatch.setattr(harness, "_MOST_CALLS", 10)
-    monkeypatch.setattr(harness._Handler, "request_s", 0.3)
+    monkeypatch.setattr(harness, "MOST_CALLS", 10)
+    monkeypatch.setattr(harness.EndpointHandler, "request_s", 0.3)
     made = Harness(PROBLEM, 0, program=lambda problem: ended.wait())
     address = urlsplit(os.environ["OPENAI_BASE_URL"])
     with ExitStack() as opened:

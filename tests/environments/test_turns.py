@@ -305,7 +305,7 @@ class Stuck(Here):
     """Steps that never come back, but for the start of a conversation."""
 
     def tell(self, key, message) -> None:
-        if key not in self._open:
+        if key not in self.conversations:
             super().tell(key, message)
 
 
@@ -315,7 +315,7 @@ def test_conversations_that_wait_for_steps_are_bounded():
     engine.submit([request(number, budget=200) for number in range(40)])
     for _ in range(400):
         engine.poll()
-    assert len(stuck.steps._open) == 8  # type: ignore[union-attr]
+    assert len(stuck.steps.conversations) == 8  # type: ignore[union-attr]
     assert engine.num_pending == 40
 
 

@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 from sessions import is_gone, processes_of
+from until import wait_until
 
 from scalerl.errors import GraderError, GraderPoolError
 from scalerl.graders.children import Children
 from scalerl.graders.pool import Graded, GraderPool, GraderSpec
 from scalerl.graders.supervisor import Limits
+from scalerl.import_path import ANNOUNCED
 
 OBEY = GraderSpec(name="hostile_graders:obey")
 SAME = GraderSpec(name="hostile_graders:same")
@@ -87,14 +89,16 @@ def test_coroutine_functions_wait_together_and_keep_their_event_loop(tmp_path: P
     assert {result.value for result in graded} == {1.0}
 
 
-def test_the_clock_runs_while_nobody_polls_but_not_in_the_queue():
+def test_the_clock_runs_while_nobody_polls_but_not_in_the_queue(tmp_path: Path):
     with GraderPool(num_workers=1, timeout_s=3.0) as pool:
         pool.submit("a", OBEY, "sleep", "")
-        pool.submit("b", OBEY, "right", "")
-        deadline = time.monotonic() + 100
-        while pool._graders[0][1]._news.qsize() < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert [(result.key, result.reason) for result in pool.poll()] == [("a", "timeout"), ("b", None)]
+        pool.submit("b", OBEY, "touch", str(tmp_path / "begun"))
+        # The only worker begins with b when the time of a is over.
+        wait_until((tmp_path / "begun").exists)
+        results = pool.poll(timeout=30)
+        while pool.num_pending:
+            results += pool.poll(timeout=30)
+    assert [(result.key, result.reason) for result in results] == [("a", "timeout"), ("b", None)]
 
 
 def test_polling_waits_for_one_result_but_not_longer_than_asked(pool: GraderPool):
@@ -227,7 +231,10 @@ def test_children_of_a_script_die_with_it(tmp_path: Path):
     script.write_text(SCRIPT)
     path = os.pathsep.join([str(Path(__file__).parents[1] / "support"), *filter(None, sys.path)])
     pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    line, variables = [sys.executable, str(script)], os.environ | {"PYTHONPATH": path}
+    line, variables = (
+        [sys.executable, str(script)],
+        os.environ | {"PYTHONPATH": path, ANNOUNCED: "script:last\nhostile_graders:obey"},
+    )
     started: Any = subprocess.Popen(line, text=True, env=variables, **pipes)
     with started as parent:
         once, first, (second, *sessions) = (parent.stdout.readline().split() for _ in range(3))
@@ -256,8 +263,11 @@ def test_supervisor_that_fails_is_named():
     children.close()
 
 
-def test_stderr_of_graders_goes_through_the_trainers_own(capsys: pytest.CaptureFixture[str]):
+def test_stderr_of_graders_goes_through_the_trainers_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
     """Not straight to the terminal: there it would break a progress bar."""
+    monkeypatch.setenv(ANNOUNCED, "own_code:chatty")
     spec = GraderSpec(name="own_code:chatty")
     with GraderPool(num_workers=1) as pool:
         for number in range(250):

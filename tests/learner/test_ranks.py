@@ -75,7 +75,7 @@ def test_ranks_train_save_and_end_together(tmp_path, monkeypatch):
     with forked_ranks(monkeypatch) as (ranked, ranks):
         expected, row = alone.step(batches[0]), ranked.step(batches[0])
         assert row["loss/value"] == pytest.approx(expected["loss/value"], abs=1e-6)
-        held = ranked._call(num_local)
+        held = ranked.call(num_local)
         assert sum(held) == sum(p.numel() for p in alone.policy.parameters.values())
         assert max(held) < 0.6 * sum(held)
 
@@ -156,7 +156,7 @@ def forked_ranks(monkeypatch, *overrides, seed=0):
     """Two ranks that start quickly, as a learner and as its processes; nothing is left of them."""
     forked.children(monkeypatch)
     learner = make_learner("learner.sharding=full", "learner.ranks=2", *overrides, seed=seed)
-    ranks = list(learner._ranks)
+    ranks = list(learner.ranks)
     pids = [rank.link.pid for rank in ranks]
     try:
         yield learner, ranks
@@ -238,7 +238,7 @@ from learners import make_learner
 
 if __name__ == "__main__":
     learner = make_learner("learner.sharding=replicate", "learner.ranks=2")
-    print(*(rank.link.pid for rank in learner._ranks), flush=True)
+    print(*(rank.link.pid for rank in learner.ranks), flush=True)
     while True:
         learner.step(random_batch(1, version=learner.version))
 """

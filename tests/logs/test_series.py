@@ -453,7 +453,7 @@ def test_answers_have_the_unit_of_the_log(tmp_path: Path) -> None:
             given = reward(at)[end]
             assert reward(percent_at)[end] == pytest.approx(100 * given, rel=1e-6), key
             assert reward(signed_at)[end] == pytest.approx(2 * given - 1, rel=1e-6), key
-    assert percent_at.verdict == signed_at.verdict == at.verdict
+    assert percent_at.state == signed_at.state == at.state
     assert f"{percent_at.ceiling.value:.1f} [" in repr(percent.fit())
     assert percent.fit(form="log-linear").curves[0].ceiling.value == 100
     grids = [(share, (0.68, 0.72)), (percent, (68, 72))]

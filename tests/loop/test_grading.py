@@ -102,7 +102,7 @@ def test_only_fast_built_in_graders_run_in_this_process():
     }
     graders.check(judge("exact"))
     graders.submit([completion("<think>1</think>3")], judge("exact"), "training")
-    assert graders._pool is None
+    assert graders.pids == ()
     (verdict,) = graders.poll("training")
     assert of(verdict) == ("0/a#0", True, None)
     # Columns are for several graders; the value of a single one has a field of its own.
@@ -193,7 +193,7 @@ def test_silence_is_counted_while_answers_are_pending(monkeypatch: pytest.Monkey
     monkeypatch.setattr(grading_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with closing(GraderRunner(LIMITS)) as graders:
         verdicts_on(graders, judge(OBEDIENT), "3")
-        pid = graders._started().pids[0]
+        pid = graders.pids[0]
         # A learner that takes an hour for a step is no silence of the graders.
         now[0] += 3600
         graders.submit([completion("sleep")], judge(OBEDIENT), "training")

@@ -261,7 +261,7 @@ def test_kill_and_resume_trains_each_group_once(regime, seed, num_problems, save
         assert len(lineage) == num_steps
         assert len(trained) == num_steps * regime.groups_per_batch
         untrained = {issued.key for issued in (*curriculum.in_flight, *curriculum.untrained)}
-        for epoch in range(curriculum._tasks[""].epoch):
+        for epoch in range(curriculum.state_dict()["tasks"][""]["epoch"]):
             assert {group_key(epoch, name) for name in names} <= set(trained) | untrained
 
 
@@ -304,7 +304,7 @@ def test_no_trained_group_is_too_old_and_none_is_lost(regime, seed, num_problems
     assert len(waiting) <= regime.room
     assert engine.num_polls <= engine.work.decoded
     # An epoch that is over asked every problem.
-    for epoch in range(curriculum._tasks[""].epoch):
+    for epoch in range(curriculum.state_dict()["tasks"][""]["epoch"]):
         assert {group_key(epoch, name) for name in problem_ids(num_problems)} <= set(trained) | waiting
     assert engine.pushed == [0, *range(regime.push_every, 11, regime.push_every)]
     # The engine is never polled for nothing (it asserts that), and where it has nothing the grader is waited for.
@@ -321,17 +321,17 @@ def test_pass_rate_is_recorded_at_grading():
     pipeline = make_pipeline(regime, engine, curriculum=curriculum)
     for done in pipeline.steps():
         graded = {issued.key for issued in curriculum.untrained} | set(keys_of(done))
-        assert len(curriculum._tasks[""].solved) >= sum(answers_right(key) for key in graded)
+        assert len(curriculum.state_dict()["tasks"][""]["solved"]) >= sum(answers_right(key) for key in graded)
 
 
 def test_a_state_whose_parts_disagree_is_refused():
     regime = Regime(groups_per_batch=1, max_lag=3)
     curriculum = Curriculum(problem_ids(8), seed=0, is_solved=uniform)
     pipeline = make_pipeline(regime, SimulatedEngine(slots=100), curriculum=curriculum)
-    version = next(done.version for done in pipeline.steps() if pipeline._lag.num_finished)
+    version = next(done.version for done in pipeline.steps() if pipeline.lag.num_finished)
     state = saved(pipeline.state())
-    assert len(state.groups) == pipeline._lag.num_finished
-    assert pipeline._lag.num_finished + pipeline._lag.num_in_flight == 3
+    assert len(state.groups) == pipeline.lag.num_finished
+    assert pipeline.lag.num_finished + pipeline.lag.num_in_flight == 3
     again = Curriculum.restore(state.meta["curriculum"], problem_ids(8), is_solved=uniform)
     for broken, learner_version, message in (
         (state, version + 1, f"pipeline is at version {version}, its learner at {version + 1}"),

@@ -61,7 +61,7 @@ def test_chat_template_adds_all_special_tokens():
 @pytest.mark.parametrize("at_once", [1, 2, 3, 100])
 @pytest.mark.parametrize("chat", [True, False])
 def test_prompts_are_encoded_alike_alone_and_in_chunks(monkeypatch: pytest.MonkeyPatch, at_once: int, chat: bool):
-    monkeypatch.setattr("scalerl.loop.requests._TEXTS_AT_ONCE", at_once)
+    monkeypatch.setattr("scalerl.loop.requests.TEXTS_AT_ONCE", at_once)
     text, prompt_format = tiny_text(CHAT), PromptFormat(template="({prompt})", chat=chat)
     # Of unequal lengths, one of them twice: nothing is padded, cut or left out.
     prompts = ["1+2=", "1", "12+3-4=", "1", "5="]

@@ -134,7 +134,7 @@ def test_gguf_logits_equal_those_of_dequantised_weights(kind, tied, tmp_path):
 
 
 def test_tokenizer_stop_token_and_context_are_loaded(tmp_path, monkeypatch):
-    dequantised = ours._dequantised
+    dequantised = ours.dequantised
 
     def mistaken(*arguments: Any) -> Any:
         """A version of transformers that does not read the end token from the file."""
@@ -142,7 +142,7 @@ def test_tokenizer_stop_token_and_context_are_loaded(tmp_path, monkeypatch):
         tokenizer.eos_token = "<|im_start|>"
         return model, tokenizer
 
-    monkeypatch.setattr(ours, "_dequantised", mistaken)
+    monkeypatch.setattr(ours, "dequantised", mistaken)
     loaded = load(write(tmp_path / "tiny.gguf", tiny_llama()))
     assert loaded.tokenizer.convert_ids_to_tokens(loaded.tokenizer("ABC")["input_ids"]) == ["AB", "C"]
     assert (loaded.tokenizer.chat_template, loaded.tokenizer.eos_token) == (TEMPLATE, "<|im_end|>")
@@ -154,23 +154,23 @@ def test_it_is_dequantised_once_and_kept_under_its_hash(tmp_path, cache, monkeyp
     first = gguf_folder(path)
     assert first == cache / hashlib.sha256(path.read_bytes()).hexdigest()
     assert [path.name for path in cache.iterdir()] == [first.name]
-    monkeypatch.setattr(ours, "_dequantised", lambda *_: pytest.fail("it was dequantised again"))
+    monkeypatch.setattr(ours, "dequantised", lambda *_: pytest.fail("it was dequantised again"))
     assert gguf_folder(path) == first
 
 
 def test_folder_made_by_another_process_is_used(tmp_path, cache, monkeypatch):
     path = write(tmp_path / "tiny.gguf", tiny_llama())
-    dequantised = ours._dequantised
+    dequantised = ours.dequantised
 
     def slow(*arguments: Any) -> Any:
         result = dequantised(*arguments)
         with monkeypatch.context() as other:
-            other.setattr(ours, "_dequantised", lambda *_: result)
+            other.setattr(ours, "dequantised", lambda *_: result)
             other.setattr(ours.os, "getpid", lambda: -1)
             gguf_folder(path)
         return result
 
-    monkeypatch.setattr(ours, "_dequantised", slow)
+    monkeypatch.setattr(ours, "dequantised", slow)
     assert load(path).context == 32
     assert len(list(cache.iterdir())) == 1
 

@@ -134,7 +134,7 @@ def test_engine_holds_no_second_copy_of_frozen_weights(bits):
     model = adapted(sampled_model("llama"), bits)
     before = model(IDS).logits
     engine = TorchEngine(model, slots=2, max_length=64, stop_tokens=())
-    for name, weight in engine._own.items():
+    for name, weight in engine.weights.items():
         shares = weight.data_ptr() == model.get_parameter(name).data_ptr()
         assert shares == (".lora_" not in name), name
     # The layout that the engine chooses for them changes no number.

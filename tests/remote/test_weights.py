@@ -89,10 +89,10 @@ def test_shared_memory_is_opened_until_newer_weights_come():
     check_equal(mapped)
     assert torch.equal(second["matrix"], torch.zeros(3, 4))
     assert list(second) == ["matrix"]
-    assert len(shared._blocks) == 2, "the first was being read"
+    assert shared.num_blocks == 2, "the first was being read"
     del mapped, held, second
     third = shared.publish([("matrix", torch.ones(3, 4))])
-    assert len(shared._blocks) == 2, "nobody reads it any more"
+    assert shared.num_blocks == 2, "nobody reads it any more"
     with pytest.raises(Gone):
         first.open()
     assert torch.equal(third["matrix"], torch.ones(3, 4))

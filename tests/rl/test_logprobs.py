@@ -261,16 +261,16 @@ def test_what_a_gpu_compiles_is_the_same_formula(biased, with_entropy):
     logits, targets = torch.randn(9, 31, generator=rng) * 4, torch.randint(0, 30, (9,), generator=rng)
     if biased:
         logits[:, 30] = -torch.inf
-    expected = logprobs._statistics(logits.clone(), targets, 0.7, biased)
-    actual = logprobs._fused_statistics(logits, targets, 0.7, biased)
+    expected = logprobs.statistics(logits.clone(), targets, 0.7, biased)
+    actual = logprobs.fused_statistics(logits, targets, 0.7, biased)
     for ours, theirs in zip(actual, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
     _, entropy, log_total = expected
     grads = torch.randn(2, 9, generator=rng)
     products = PlainProducts(torch.zeros(31, 2), None, torch.float32)
     rest = (targets, entropy, log_total, grads[0], grads[1] if with_entropy else None, 0.7, biased)
-    (theirs,) = logprobs._gradient_parts(products, logits.clone(), *rest)
-    (ours,) = logprobs._fused_gradient_parts(products, logits, *rest)
+    (theirs,) = logprobs.gradient_parts(products, logits.clone(), *rest)
+    (ours,) = logprobs.fused_gradient_parts(products, logits, *rest)
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 

@@ -115,7 +115,7 @@ def test_training_is_the_same_however_often_it_is_evaluated(
     def built(*arguments: Any, **named: Any) -> Any:
         engine: Any = build(*arguments, **named)
         # A GPU has the next chunk under way when a poll returns, and so when an evaluation begins.
-        engine._launches_ahead = ahead
+        engine.launches_ahead = ahead
         return engine
 
     monkeypatch.setattr(parts, "make_engine", built)

@@ -49,7 +49,7 @@ def test_load_of_this_machine(monkeypatch, tmp_path):
     row = machine_load(torch.device("cpu"))
     assert row.keys() == {"host/load", "host/memory_gb"}
     assert 0.05 < row["host/memory_gb"] < 100  # this process has loaded torch
-    monkeypatch.setattr("scalerl.run.host._STATM", tmp_path / "none")
+    monkeypatch.setattr("scalerl.run.host.STATM", tmp_path / "none")
     assert machine_load(torch.device("cpu")).keys() == {"host/load"}
 
 

@@ -175,7 +175,7 @@ def test_task_without_training_problems_is_an_error(tmp_path: Path):
 def test_grader_processes_end_when_loading_fails(monkeypatch: pytest.MonkeyPatch):
     made: list[GraderRunner] = []
     monkeypatch.setattr("scalerl.run.inputs.GraderRunner", lambda limits: made.append(GraderRunner(limits)) or made[-1])
-    assert load_inputs(recipe()).graders._pool is None
+    assert load_inputs(recipe()).graders.pids == ()
     # The second set is found to be faulty when the grader of the first runs already.
     other = 'evaluation.sets.other={name="arithmetic", num_problems=9, grader="no_such_module:grade"}'
     with pytest.raises(GraderError, match="no_such_module"):

@@ -81,7 +81,7 @@ def test_failing_sink_is_dropped_with_one_warning(monkeypatch, tmp_path, fails_i
 
 def test_every_sink_of_the_recipe_has_a_function_and_a_package():
     names = set(Recipe.model_fields["sinks"].annotation.__args__[0].__args__)  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
-    assert names == set(SINKS) == set(sinks._PACKAGES)
+    assert names == set(SINKS) == set(sinks.PACKAGES)
     assert load_recipe("tiny-cpu").sinks == ()
     assert load_recipe("tiny-cpu", ['sinks=["wandb", "tensorboard"]']).sinks == ("wandb", "tensorboard")
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import small_runs
 from needs import needs_bubblewrap
+from read_logs import rows
 
 from scalerl import store
 from scalerl.config import Recipe, load_recipe
@@ -101,9 +102,7 @@ def test_answers_without_verdict_are_not_trained_on(tmp_path: Path):
 def test_dead_grader_pool_ends_the_run(tmp_path: Path):
     class Murderer(RunObserver):
         def stepped(self, row: Mapping[str, Any]) -> None:
-            pool = run.parts.inputs.graders._pool
-            assert pool is not None
-            os.kill(pool.pids[0], signal.SIGKILL)
+            os.kill(run.parts.inputs.graders.pids[0], signal.SIGKILL)
 
     task = ("task.num_problems=20", 'task.grader="own_code:obedient"')
     run = Run(small("budget.steps=4", *task), tmp_path / "run", observer=Murderer())

@@ -21,6 +21,9 @@ def obey(text: str, answer: str, /) -> object:
             return True
         case ["wrong"]:
             return False
+        case ["touch"]:
+            Path(answer).touch()
+            return True
         case ["nothing"]:
             return None
         case ["number"]:

@@ -31,7 +31,7 @@ def make_learner(*overrides, family="smollm", dtype=torch.float32, seed=0):
 
 def foreseeing(learner):
     """Give the head of its critic numbers, so that values differ and the layers below have a gradient."""
-    row = learner._critic.policy.model.get_output_embeddings()
+    row = learner.critic.policy.model.get_output_embeddings()
     with torch.no_grad():
         row.weight.copy_(torch.linspace(-0.5, 0.5, row.weight.numel()).view_as(row.weight))
         row.bias.fill_(0.1)
@@ -53,11 +53,11 @@ def check_close(ours, theirs, digits, rtol=0.0):
 
 def gradients_of(learner, batch):
     """What a step hands to the optimiser, whole also where ranks divide it, and its row."""
-    gradients, update = {}, learner._optimizer.update
+    gradients, update = {}, learner.optimizer.update
 
     def keep(given, **options):
         gradients.update({name: whole(gradient).clone() for name, gradient in given.items()})
         update(given, **options)
 
-    learner._optimizer.update = keep
+    learner.optimizer.update = keep
     return gradients, learner.step(batch)

@@ -84,7 +84,7 @@ class Slow(Here):
 
     def poll(self, timeout_s: float = 0.0) -> list[tuple[Any, Any]]:
         # Deterministic for a seed; a wait ends with something, as a pool's does after some time.
-        drawn = random.Random(len(self._open) * 7919 + len(self._replies))
+        drawn = random.Random(len(self.conversations) * 7919 + len(self._replies))
         some = [each for each in self._replies if timeout_s or drawn.random() < 0.2]
         self._replies = [each for each in self._replies if each not in some]
         return some

@@ -48,7 +48,7 @@ DEVICE = torch.device("cpu")
 
 def num_local(rank):
     """The trained numbers that a rank holds; called in its process."""
-    return sum(local(parameter).numel() for parameter in rank._learner.policy.parameters.values())
+    return sum(local(parameter).numel() for parameter in rank.learner.policy.parameters.values())
 
 
 def settings_of(*overrides):
@@ -124,8 +124,8 @@ def check_critic(batch):
         rows = [each.step(replace(batch, version=version)) for each in (ours, theirs)]
         for key in rows[1].keys() - {"batch/micro_batches", "time/step_s"}:
             assert abs(rows[0][key] - rows[1][key]) <= 1e-4 * max(abs(rows[1][key]), 1), (key, *rows)
-    for name, weight in theirs._critic.policy.parameters.items():
-        torch.testing.assert_close(ours._critic.policy.parameters[name], weight, rtol=0, atol=1e-5)
+    for name, weight in theirs.critic.policy.parameters.items():
+        torch.testing.assert_close(ours.critic.policy.parameters[name], weight, rtol=0, atol=1e-5)
 
 
 def check_compiled(folder, context=1):
@@ -263,7 +263,7 @@ def check_divides(folder, size):
     learner: Any = sharded("smollm", torch.float32, ("learner.share_prompts=false",), folder, context=size)
     layer, seen = learner.policy.model.model.layers[0], []
     layer.mlp.register_forward_pre_hook(lambda module, inputs: seen.append(tuple(inputs[0].shape)))
-    context = learner.policy._context
+    context = learner.policy.context
     to_heads = context.to_heads
 
     def kept(*parts):

@@ -76,6 +76,5 @@ def check_same_steps(folder: Path, reference: Path, num: int) -> None:
 
 def graders_are_over(graders: GraderRunner) -> bool:
     """Whether graders had processes of their own, and all of them have ended."""
-    assert graders._pool is not None
-    assert graders._pool.pids
-    return not any(Path(f"/proc/{pid}").exists() for pid in graders._pool.pids)
+    assert graders.pids
+    return not any(Path(f"/proc/{pid}").exists() for pid in graders.pids)

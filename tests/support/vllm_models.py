@@ -65,7 +65,7 @@ def engine_on(cores: dict[str, Any], spec: EngineSpec, weights: Mapping[str, Any
     key = repr((replace(spec, version=0, stop_tokens=()), others))
     if key not in cores:
         engine = VllmEngine(spec)
-        cores[key] = engine._engine
+        cores[key] = engine.vllm
         return engine
     core = cores[key].engine_core.engine_core
     core.abort_requests(list(core.scheduler.requests))
@@ -73,9 +73,9 @@ def engine_on(cores: dict[str, Any], spec: EngineSpec, weights: Mapping[str, Any
         core.step_fn()
     assert core.reset_prefix_cache()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_module, "_build", lambda spec: cores[key])
+        patch.setattr(engine_module, "build_vllm", lambda spec: cores[key])
         engine = VllmEngine(spec)
-    engine._load(weights, spec.version)
+    engine.push_weights(weights, spec.version)
     return engine
 
 
@@ -96,4 +96,4 @@ def started(folder: str, num: int = 1, *, limits: Limits | None = None, replacem
 
 
 def pids_of(fleet: Fleet) -> list[int]:
-    return [seat.peer.link.pid or 0 for seat in fleet._seats]
+    return [pid or 0 for pid in fleet.pids]

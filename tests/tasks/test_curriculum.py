@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalerl.tasks.curriculum import Curriculum, IsSolved, Issued, no_positive_resampling, uniform
+from scalerl.tasks.curriculum import Curriculum, Issued, LeftOut, PassRecord, no_positive_resampling, pools, uniform
 from scalerl.types import derive_seed
 
-LATEST: IsSolved = functools.partial(no_positive_resampling, threshold=0.9, history="latest")
-CUMULATIVE: IsSolved = functools.partial(no_positive_resampling, threshold=0.9, history="cumulative")
+LATEST: LeftOut = functools.partial(no_positive_resampling, threshold=0.9, history="latest")
+CUMULATIVE: LeftOut = functools.partial(no_positive_resampling, threshold=0.9, history="cumulative")
 RULES = {"latest": LATEST, "cumulative": CUMULATIVE, "uniform": uniform}
 
 
@@ -21,8 +21,8 @@ def ids(**sizes: int) -> dict[str, list[str]]:
     return {name: [f"{name}/{number}" for number in range(size)] for name, size in sizes.items()}
 
 
-def make(num_problems=3, *, seed=0, is_solved: IsSolved = LATEST):
-    return Curriculum([f"p{number}" for number in range(num_problems)], seed=seed, is_solved=is_solved)
+def make(num_problems=3, *, seed=0, left_out: LeftOut = LATEST):
+    return Curriculum([f"p{number}" for number in range(num_problems)], seed=seed, left_out=left_out)
 
 
 def take(curriculum: Curriculum) -> Issued:
@@ -111,7 +111,7 @@ def test_agrees_with_a_reference_through_kills_and_resumes(steps, weights, seed,
     """One task or several; problems and tasks come in any order."""
     by_task = ids(**{name: data.draw(st.integers(1, 5)) for name in reversed(list(weights or {"": 1}))})
     problem_ids = by_task if weights else by_task[""][::-1]
-    curriculum = Curriculum(problem_ids, seed=seed, is_solved=RULES[rule], weights=weights)
+    curriculum = Curriculum(problem_ids, seed=seed, left_out=RULES[rule], weights=weights)
     reference = Reference(by_task, weights or {}, seed, rule)
     saved = json.dumps(curriculum.state_dict()), copy.deepcopy(reference)
     for step, number in steps:
@@ -131,7 +131,7 @@ def test_agrees_with_a_reference_through_kills_and_resumes(steps, weights, seed,
         elif step == "save":
             saved = json.dumps(curriculum.state_dict()), copy.deepcopy(reference)
         elif step == "kill":
-            curriculum = Curriculum.restore(json.loads(saved[0]), problem_ids, is_solved=RULES[rule], weights=weights)
+            curriculum = Curriculum.restore(json.loads(saved[0]), problem_ids, left_out=RULES[rule], weights=weights)
             reference = copy.deepcopy(saved[1])
             reference.to_reissue = list(reference.in_flight)
             assert json.loads(saved[0]) == json.loads(json.dumps(curriculum.state_dict()))
@@ -147,7 +147,7 @@ def test_agrees_with_a_reference_through_kills_and_resumes(steps, weights, seed,
 @given(weightings, st.integers(1, 12), st.randoms(use_true_random=False), st.data())
 def test_every_task_keeps_its_share_at_any_time(weights, most_in_flight, noise, data):
     sizes = {name: data.draw(st.integers(1, 30)) for name in weights}
-    curriculum = Curriculum(ids(**sizes), weights=weights, seed=0, is_solved=uniform)
+    curriculum = Curriculum(ids(**sizes), weights=weights, seed=0, left_out=uniform)
     flying, history = [], []
     while len(history) < 400:
         issued = curriculum.next() if len(flying) < most_in_flight else None
@@ -167,7 +167,7 @@ def test_every_task_keeps_its_share_at_any_time(weights, most_in_flight, noise, 
 
 @pytest.mark.parametrize("rule", ["latest", "cumulative"])
 def test_a_group_with_few_verdicts_solves_nothing(rule):
-    curriculum = make(1, is_solved=RULES[rule])
+    curriculum = make(1, left_out=RULES[rule])
     for num_graded in (1, 7):
         curriculum.graded(take(curriculum).key, num_correct=num_graded, num_graded=num_graded, num_asked=16)
         assert not curriculum.exhausted
@@ -175,7 +175,7 @@ def test_a_group_with_few_verdicts_solves_nothing(rule):
     curriculum.graded(take(curriculum).key, num_correct=8, num_graded=8, num_asked=16)
     assert curriculum.exhausted
     # Who does not say how many were asked for has every verdict counted.
-    curriculum = make(1, is_solved=RULES[rule])
+    curriculum = make(1, left_out=RULES[rule])
     solve(curriculum, take(curriculum), 1, 1)
     assert curriculum.exhausted
 
@@ -189,7 +189,7 @@ def test_bookkeeping_mistakes_are_errors():
         curriculum.graded(issued.key, num_correct=3, num_graded=2)
     with pytest.raises(ValueError, match="2 correct of 3 graded of 2 asked cannot be"):
         curriculum.graded(issued.key, num_correct=2, num_graded=3, num_asked=2)
-    again = Curriculum.restore(curriculum.state_dict(), ["p0", "p1"], is_solved=LATEST)
+    again = Curriculum.restore(curriculum.state_dict(), ["p0", "p1"], left_out=LATEST)
     with pytest.raises(ValueError, match="not in flight"):
         solve(again, issued, 1)
     solve(curriculum, issued, 0)
@@ -209,9 +209,53 @@ def test_bad_problem_sets_are_errors():
         ({}, {}, "a weight above 0 for each"),
     ):
         with pytest.raises(ValueError, match=sentence):
-            Curriculum(problem_ids, seed=0, is_solved=uniform, weights=weights)
-    state = Curriculum(ids(a=2, b=2), weights={"a": 1, "b": 1}, seed=0, is_solved=uniform).state_dict()
+            Curriculum(problem_ids, seed=0, left_out=uniform, weights=weights)
+    state = Curriculum(ids(a=2, b=2), weights={"a": 1, "b": 1}, seed=0, left_out=uniform).state_dict()
     with pytest.raises(ValueError, match="made with the tasks a, b, not a, c; resume with the same"):
-        Curriculum.restore(state, ids(a=2, c=2), weights={"a": 1, "c": 1}, is_solved=uniform)
+        Curriculum.restore(state, ids(a=2, c=2), weights={"a": 1, "c": 1}, left_out=uniform)
     with pytest.raises(ValueError, match="other problems"):
-        Curriculum.restore(state, ids(a=2, b=3), weights={"a": 1, "b": 1}, is_solved=uniform)
+        Curriculum.restore(state, ids(a=2, b=3), weights={"a": 1, "b": 1}, left_out=uniform)
+
+
+POOLS: LeftOut = functools.partial(pools, easy=0.8, hard=0.2, easy_frac=0.25, hard_frac=0.5, history="latest")
+
+
+@pytest.mark.parametrize(("num_correct", "expected"), [(0, 0.5), (2, 0.5), (3, 0.0), (7, 0.0), (8, 0.75), (10, 0.75)])
+def test_pools_by_pass_rate(num_correct, expected):
+    assert POOLS(PassRecord(latest_correct=num_correct, latest_graded=10)) == expected
+    assert POOLS(PassRecord()) == 0.0
+
+
+def test_pools_are_asked_at_their_own_rates():
+    """Problems 0 to 99 are easy, 100 to 199 hard, the others neither: 40 epochs after the first."""
+    rates = {f"p{number}": 9 if number < 100 else 1 if number < 200 else 5 for number in range(300)}
+    curriculum, asked = make(300, left_out=POOLS), dict.fromkeys(rates, 0)
+    while (issued := take(curriculum)).epoch <= 40:
+        asked[issued.problem_id] += issued.epoch > 0
+        solve(curriculum, issued, rates[issued.problem_id])
+    shares = [sum(asked[f"p{number}"] for number in range(start, start + 100)) / 4000 for start in (0, 100, 200)]
+    assert shares == pytest.approx([0.25, 0.5, 1.0], abs=0.03)
+    assert curriculum.metrics == {"curriculum/solved_frac": 0.0}
+
+
+def test_pools_go_on_where_a_run_is_resumed():
+    curriculum = make(20, left_out=POOLS)
+    for place in range(65):
+        issued = take(curriculum)
+        solve(curriculum, issued, 9 if place % 3 else 1)
+        curriculum.trained(issued.key)
+    again = Curriculum.restore(
+        json.loads(json.dumps(curriculum.state_dict())), [f"p{number}" for number in range(20)], left_out=POOLS
+    )
+    for _ in range(50):
+        first, second = take(curriculum), take(again)
+        assert first == second
+        for each in (curriculum, again):
+            solve(each, first, 9)
+
+
+def test_an_epoch_that_asks_nothing_is_passed_over():
+    curriculum = make(1, left_out=lambda record: 0.9 if record.total_graded else 0.0)
+    for _ in range(5):
+        solve(curriculum, take(curriculum), 1)
+    assert take(curriculum).epoch > 5

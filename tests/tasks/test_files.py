@@ -408,6 +408,6 @@ def test_what_a_function_gives_is_checked(function: Callable[..., Any], message:
 
 
 def test_a_function_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("scalerl.tasks.files._MOST_ROWS", 1000)
+    monkeypatch.setattr("scalerl.tasks.files.MOST_ROWS", 1000)
     with pytest.raises(TaskError, match="returned more than 1000 rows: does it ever end"):
         function_task(lambda: itertools.repeat(GOOD), "mine:endless", 1, 0)

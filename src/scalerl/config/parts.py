@@ -158,6 +158,9 @@ class MixedTaskSettings(TaskSettings):
 
     weight: float = Field(default=1.0, gt=0)
     """How often its problems are drawn, relative to the weights of the other tasks."""
+    algorithm: dict[str, Any] = Field(default_factory=dict)
+    """What is different for its answers, by key: settings of advantage, entropy and imitation, kl.coefficient,
+    filter.zero_variance and filter.drop_truncated. Loss and averaging are the recipe's."""
 
 
 class NoPositiveResamplingSettings(Settings):
@@ -168,11 +171,25 @@ class NoPositiveResamplingSettings(Settings):
     """Whether the pass rate is that of a problem's latest group or of all its groups."""
 
 
+class PoolsSettings(Settings):
+    name: Literal["pools"] = "pools"
+    easy: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """A problem whose pass rate reaches this is easy."""
+    hard: Fraction = 0.0
+    """A problem whose pass rate is not above this is hard."""
+    easy_frac: Fraction = 0.1
+    """Share of the epochs in which an easy problem is asked; 0: never again."""
+    hard_frac: Fraction = 0.5
+    """Share of the epochs in which a hard problem is asked."""
+    history: Literal["latest", "cumulative"] = "latest"
+    """Whether the pass rate is that of a problem's latest group or of all its groups."""
+
+
 class UniformSettings(Settings):
     name: Literal["uniform"] = "uniform"
 
 
-Curriculum = Axis[NoPositiveResamplingSettings | UniformSettings]
+Curriculum = Axis[NoPositiveResamplingSettings | PoolsSettings | UniformSettings]
 
 
 class InterruptionSettings(Settings):

@@ -161,6 +161,9 @@ RULES: tuple[Rule[Recipe], ...] = (
     Rule("entropy.low entropy.high",
          lambda r: isinstance(r.entropy, parts.ClipCovSettings) and r.entropy.low >= r.entropy.high,
          "no token lies between them"),
+    Rule("curriculum.hard curriculum.easy",
+         lambda r: isinstance(r.curriculum, parts.PoolsSettings) and r.curriculum.hard >= r.curriculum.easy,
+         "a problem would be both"),
     Rule("filter.refill filter.zero_variance",
          lambda r: r.filter.refill and not r.filter.zero_variance,
          "no group would be dropped, so set filter.refill = 0 or filter.zero_variance = true"),
@@ -292,6 +295,14 @@ TASK_RULES: tuple[Rule[parts.TaskSettings], ...] = (
          lambda task: task.environment.reward_range[0] >= task.environment.reward_range[1],
          "what is worth 1 must be above what is worth 0"),
 )
+OF_TASKS = ("advantage", "entropy", "imitation", "kl.coefficient", "filter.zero_variance", "filter.drop_truncated")
+"""Settings of a recipe, or tables of them, that a task of several may have otherwise."""
+_TABLES_OF_TASKS = tuple(f"{name}." for name in OF_TASKS)
+ALGORITHM_RULE = Rule[parts.MixedTaskSettings](
+    "algorithm",
+    lambda task: not all(f"{key}.".startswith(_TABLES_OF_TASKS) for key, _ in leaves(task.algorithm)),
+    f"only {', '.join(OF_TASKS)} can be different for a task",
+)
 NAME_RULE = Rule[parts.TaskSettings]("name", lambda task: not task.name, "say which task it is")
 SAMPLING_RULE = Rule[parts.EvalSampling](
     "temperature samples_per_prompt",
@@ -308,6 +319,7 @@ def conflicts(r: Recipe) -> Iterator[Conflict]:
         yield from _broken(TASK_RULES, task, table)
     for name, task in r.tasks.items():
         yield from _broken([NAME_RULE], task, f"tasks.{name}")
+        yield from _broken([ALGORITHM_RULE], task, f"tasks.{name}")
     for table, sampling in r.evaluation.sampling_of_sets():
         yield from _broken([SAMPLING_RULE], sampling, table)
 

@@ -31,7 +31,7 @@ from scalerl.web_server import Handler, Server
 
 _MODEL = "policy"
 _MOST_BYTES = 20_000_000
-_MOST_CALLS = 128
+MOST_CALLS = 128
 """Connections of a program at a time, each of which has a thread."""
 _CALL_S = 60.0
 """Seconds in which a whole call must have come."""
@@ -134,10 +134,10 @@ class _Endpoint(Server):
 
     def __init__(self, key: str, events: _Events) -> None:
         self.key, self.events = key, events
-        super().__init__("127.0.0.1", 0, _Handler, most=_MOST_CALLS, most_per_client=_MOST_CALLS)
+        super().__init__("127.0.0.1", 0, EndpointHandler, most=MOST_CALLS, most_per_client=MOST_CALLS)
 
 
-class _Handler(Handler):
+class EndpointHandler(Handler):
     """The calls of one connection."""
 
     server: _Endpoint  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -69,7 +69,7 @@ class Here:
 
     def __init__(self, session: Session) -> None:
         self._session, self.pid = session, os.getpid()
-        self._open: dict[Hashable, Session] = {}
+        self.conversations: dict[Hashable, Session] = {}
         self._replies: list[tuple[Hashable, Reply]] = []
 
     @property
@@ -77,21 +77,21 @@ class Here:
         return len(self._replies)
 
     def tell(self, key: Hashable, message: Any) -> None:
-        if key not in self._open:
-            self._open[key] = copy.copy(self._session)
-        self._replies.append((key, self._open[key](message)))
+        if key not in self.conversations:
+            self.conversations[key] = copy.copy(self._session)
+        self._replies.append((key, self.conversations[key](message)))
 
     def end(self, key: Hashable) -> None:
         self._replies = [(each, reply) for each, reply in self._replies if each != key]
         with contextlib.suppress(Exception):
-            self._open.pop(key).close()
+            self.conversations.pop(key).close()
 
     def poll(self, timeout_s: float = 0.0) -> list[tuple[Hashable, Reply]]:
         replies, self._replies = self._replies, []
         return replies
 
     def close(self) -> None:
-        for key in list(self._open):
+        for key in list(self.conversations):
             self.end(key)
 
 

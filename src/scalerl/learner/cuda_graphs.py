@@ -97,9 +97,10 @@ class PassGraphs:
         most_tokens: int,
         device: torch.device,
         record: "Record",
+        seen: set[tuple] | None = None,
     ) -> None:
         """`compute` returns log-probs and entropies; `leaves` are pairs of a leaf of its autograd graph and the master
-        weight that the leaf's gradient belongs to."""
+        weight that the leaf's gradient belongs to; `seen` are shapes that were met before, which are recorded."""
         self._compute, self._device, self.most_tokens = compute, device, most_tokens
         self._leaves = [leaf for leaf, _ in leaves]
         self._masters = [master for _, master in leaves]
@@ -107,11 +108,15 @@ class PassGraphs:
         self._used: dict[int, Tensor] = {}
         """Master weights that some graph has a gradient for."""
         self._summed = False
-        self._seen: set[tuple] = set()
+        self._seen = set[tuple]() if seen is None else seen
         self._graphs: dict[tuple, _Graphs] = {}
         self._record = record
         # A leaf that requires a gradient, so that autograd runs the backward graph.
         self._anchor = torch.zeros((), device=device, requires_grad=True)
+
+    @property
+    def num_graphs(self) -> int:
+        return len(self._graphs)
 
     def __call__(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
         """Return log-probs, with gradient, and entropies, without; `inputs` is on the host."""

@@ -73,13 +73,13 @@ class TorchLearner:
         without one."""
         self.policy = policy
         self._team = team or Team()
-        self._algorithm, self.objective, self._reference, self._critic = algorithm, objective, reference, critic
+        self.algorithm, self.objective, self._reference, self.critic = algorithm, objective, reference, critic
         self._settings, self._learner = optimizer, learner
         self._shape, self._num_adapter_params = (
             ModelShape.from_config(policy.model.config),
             num_adapter_params(policy.model),
         )
-        self._optimizer = AdamW(
+        self.optimizer = AdamW(
             policy.parameters, optimizer, device=policy.device, hosted=policy.hosted, copies=policy.copies
         )
         self._version = version
@@ -110,8 +110,8 @@ class TorchLearner:
         """
         assert batch.version == self._version, f"a batch for version {batch.version} came at {self._version}"
         values, judged = None, {}
-        if self._critic is not None:
-            values, judged = self._critic.learn(batch)
+        if self.critic is not None:
+            values, judged = self.critic.learn(batch)
         prepared = self._prepare(batch, values)
         if self._reference is not None:
             self._reference.begin(prepared.micro_batches)
@@ -171,7 +171,7 @@ class TorchLearner:
     def settle(self) -> None:
         """Wait for the last step, so that its weights can be read from the host."""
         self._settle()
-        self._optimizer.settle()
+        self.optimizer.settle()
 
     def _settle(self) -> None:
         """Read the metrics of the last step: whether it counts as an update decides over the next learning rate."""
@@ -183,7 +183,7 @@ class TorchLearner:
     def lr(self) -> float:
         """Learning rate of the next update."""
         self._settle()
-        if self._critic is not None and self._version < self._critic.warmup_steps:
+        if self.critic is not None and self._version < self.critic.warmup_steps:
             return 0.0
         return rate(self._settings, step=self._version, updates=self._updates)
 
@@ -195,9 +195,9 @@ class TorchLearner:
         """Return everything a checkpoint needs, as tensors: weights, optimiser moments, random state, counters."""
         self.settle()
         counters = {"version": torch.tensor(self._version), "updates": torch.tensor(self._updates)}
-        state = state_of(self.policy.parameters, self._optimizer.state, self.policy.device) | {"counters": counters}
-        if self._critic is not None:
-            state |= {f"critic_{kind}": tensors for kind, tensors in self._critic.state_dict().items() if kind != "rng"}
+        state = state_of(self.policy.parameters, self.optimizer.state, self.policy.device) | {"counters": counters}
+        if self.critic is not None:
+            state |= {f"critic_{kind}": tensors for kind, tensors in self.critic.state_dict().items() if kind != "rng"}
         return state
 
     @torch.no_grad()
@@ -205,18 +205,18 @@ class TorchLearner:
         """Restore the state at which state_dict was taken, exactly; also that of another number of ranks."""
         # Read now: metrics that are read after this would count their update for the restored state.
         self.settle()
-        load_state(state, self.policy.parameters, self._optimizer.state, self.policy.device)
+        load_state(state, self.policy.parameters, self.optimizer.state, self.policy.device)
         self._version = int(state["counters"]["version"])
         self._updates = int(state["counters"]["updates"])
         self.policy.refresh()
-        if self._critic is not None:
+        if self.critic is not None:
             own = {kind: state[f"critic_{kind}"] for kind in ("weights", "optimizer", "counters")}
-            self._critic.load_state_dict(own | {"rng": state["rng"]})
+            self.critic.load_state_dict(own | {"rng": state["rng"]})
 
     def _prepare(self, batch: Batch, critic: Tensor | None = None) -> Prepared:
         return prepare(
             batch,
-            algorithm=self._algorithm,
+            algorithm=self.algorithm,
             micro_batch_tokens=self._learner.micro_batch_tokens,
             share_from=self.policy.share_from if self._learner.share_prompts else None,
             rank=self._team.rank // self._team.context,
@@ -278,7 +278,7 @@ class TorchLearner:
         if self._settings.grad_clip:
             torch.nn.utils.clip_grads_with_norm_(self.policy.holders.values(), self._settings.grad_clip, norm)
         is_bad = (~(norm.isfinite() & loss.isfinite())).float()
-        self._optimizer.update(gradients, lr=self.lr, is_bad=is_bad, seed=self._version)
+        self.optimizer.update(gradients, lr=self.lr, is_bad=is_bad, seed=self._version)
         return norm
 
     def _flops(self, prepared: Prepared) -> float:

@@ -295,6 +295,11 @@ class GraderRunner:
         if self._pool is not None:
             self._pool.close()
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes of the graders; none before one of them needs a process."""
+        return () if self._pool is None else self._pool.pids
+
     def _started(self) -> GraderPool:
         if self._pool is None:
             self._pool = GraderPool(**self._limits.model_dump())

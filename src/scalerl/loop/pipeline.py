@@ -105,7 +105,7 @@ class Pipeline:
         self._make_requests = make_requests
         self._grading = grading
         self._clock = clock
-        self._lag = LagRule(**rule, version=learner.version)
+        self.lag = LagRule(**rule, version=learner.version)
         self._finished: dict[str, Group] = {}
         if state is not None:
             self._restore(state)
@@ -122,7 +122,7 @@ class Pipeline:
     @property
     def version(self) -> int:
         """Steps taken."""
-        return self._lag.version
+        return self.lag.version
 
     def steps(self, stop: Callable[[], bool] = lambda: False) -> Iterator[StepDone]:
         """Yield one value per step, until the data is exhausted, or until `stop` says to end between two polls."""
@@ -130,11 +130,11 @@ class Pipeline:
         self._push()
         while True:
             self._submit()
-            if keys := self._lag.due(last=self._curriculum.exhausted):
+            if keys := self.lag.due(last=self._curriculum.exhausted):
                 yield self._step(keys)
             elif stop():
                 return
-            elif self._lag.num_in_flight:
+            elif self.lag.num_in_flight:
                 self._poll()
             else:
                 assert self._curriculum.exhausted, "nothing to do, but not the end"
@@ -144,22 +144,22 @@ class Pipeline:
         """Return the state for a checkpoint, between two steps or after a stop. Groups in flight start over."""
         return PipelineState(
             meta={
-                "lag": self._lag.state_dict(),
+                "lag": self.lag.state_dict(),
                 "curriculum": self._curriculum.state_dict(),
                 "refill": self._refill.state_dict(),
             },
-            groups=tuple(self._finished[key] for key in self._lag.finished_keys),
+            groups=tuple(self._finished[key] for key in self.lag.finished_keys),
         )
 
     def _restore(self, state: PipelineState) -> None:
-        self._lag = self._lag.restored(state.meta["lag"])
+        self.lag = self.lag.restored(state.meta["lag"])
         self._refill.restore(state.meta.get("refill", {}))
         self._finished = {group.key: group for group in state.groups}
-        if self._lag.version != self._learner.version:
+        if self.lag.version != self._learner.version:
             raise ValueError(
-                f"the checkpoint's pipeline is at version {self._lag.version}, its learner at {self._learner.version}"
+                f"the checkpoint's pipeline is at version {self.lag.version}, its learner at {self._learner.version}"
             )
-        kept, untrained = set(self._lag.finished_keys), {issued.key for issued in self._curriculum.untrained}
+        kept, untrained = set(self.lag.finished_keys), {issued.key for issued in self._curriculum.untrained}
         if not set(self._finished) == kept == untrained:
             raise ValueError(
                 f"the checkpoint's parts disagree on which groups wait to be trained: it holds {len(self._finished)}, "
@@ -169,9 +169,9 @@ class Pipeline:
     def _submit(self) -> None:
         with self._timed("submit"):
             requests: list[Request] = []
-            while self._lag.may_submit and (issued := self._curriculum.next()) is not None:
+            while self.lag.may_submit and (issued := self._curriculum.next()) is not None:
                 asked = self._make_requests(issued)
-                self._lag.submitted(issued.key)
+                self.lag.submitted(issued.key)
                 self._arriving[issued.key] = [None] * len(asked)
                 self._num_missing[issued.key] = len(asked)
                 requests.extend(asked)
@@ -209,32 +209,32 @@ class Pipeline:
             group.key, num_correct=group.num_correct, num_graded=group.num_graded, num_asked=len(group.completions)
         )
         if self._refill.replaces(group):
-            self._lag.replaced(group.key)
+            self.lag.replaced(group.key)
             self._curriculum.trained(group.key)
             return
-        self._lag.finished(group.key, first_version=group.first_version)
+        self.lag.finished(group.key, first_version=group.first_version)
         self._finished[group.key] = group
 
     def _step(self, keys: Sequence[str]) -> StepDone:
-        batch = Batch(version=self._lag.version, groups=tuple(self._finished[key] for key in keys))
+        batch = Batch(version=self.lag.version, groups=tuple(self._finished[key] for key in keys))
         with self._timed("step"):
             metrics = self._learner.step(batch)
-        self._lag.trained(keys)
+        self.lag.trained(keys)
         for key in keys:
             self._curriculum.trained(key)
             del self._finished[key]
-        assert self._learner.version == self._lag.version, "a step must advance the learner's version by one"
-        if self._lag.push_due:
+        assert self._learner.version == self.lag.version, "a step must advance the learner's version by one"
+        if self.lag.push_due:
             self._push()
-            self._lag.pushed()
+            self.lag.pushed()
         timings = Timings(**{f"{part}_s": seconds for part, seconds in self._spent_s.items()})
         self._spent_s = dict.fromkeys(self._spent_s, 0.0)
         refill = self._refill.take_metrics()
-        return StepDone(version=self._lag.version, batch=batch, metrics=metrics, timings=timings, refill=refill)
+        return StepDone(version=self.lag.version, batch=batch, metrics=metrics, timings=timings, refill=refill)
 
     def _push(self) -> None:
         with self._timed("push"):
-            self._engine.push_weights(self._learner.weights(), self._lag.version)
+            self._engine.push_weights(self._learner.weights(), self.lag.version)
 
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:

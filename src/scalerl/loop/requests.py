@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-_TEXTS_AT_ONCE = 1024
+TEXTS_AT_ONCE = 1024
 _CUT = "\U0010fffd"
 """Marks where text is cut for encoding: a character for private use, the last there is."""
 
@@ -91,8 +91,8 @@ class Text:
     def _encode(self, texts: Sequence[str], special_tokens: bool) -> list[list[int]]:
         tokens: list[list[int]] = []
         # Large chunks take half the time of single texts and use all cores; all at once would take much memory.
-        for start in range(0, len(texts), _TEXTS_AT_ONCE):
-            chunk = list(texts[start : start + _TEXTS_AT_ONCE])
+        for start in range(0, len(texts), TEXTS_AT_ONCE):
+            chunk = list(texts[start : start + TEXTS_AT_ONCE])
             encoded = self.tokenizer(chunk, add_special_tokens=special_tokens, return_attention_mask=False)
             tokens.extend(cast(list[list[int]], encoded["input_ids"]))
         return tokens

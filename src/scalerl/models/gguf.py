@@ -72,7 +72,7 @@ def _folder(path: Path, sha256: str, name: str) -> Path:
     if target.is_dir():
         return target
     header = _read_header(path, name)
-    model, tokenizer = _dequantised(path, name)
+    model, tokenizer = dequantised(path, name)
     # Not every version of transformers reads the end token from the file.
     if (end := header.get_field("tokenizer.ggml.eos_token_id")) is not None:
         tokenizer.eos_token = tokenizer.convert_ids_to_tokens(int(end.contents()))
@@ -104,7 +104,7 @@ def _read_header(path: Path, name: str) -> "GGUFReader":
         raise GgufError(f"model {name}: the file is cut or damaged (its {size:,} bytes: {error})") from error
 
 
-def _dequantised(path: Path, name: str) -> "tuple[PreTrainedModel, Any]":
+def dequantised(path: Path, name: str) -> "tuple[PreTrainedModel, Any]":
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     try:

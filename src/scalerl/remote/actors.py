@@ -88,7 +88,7 @@ class RemoteActor:
         self._next_number = 0
         self._inbox: deque[tuple[Any, tuple[Any, ...]]] = deque()
         self._outbox: list[tuple[str, Any]] = []
-        self._server = Server(self._receive, self._send)
+        self._server = Server(self.receive, self.send)
 
     def place(self, looks_at_gpu: bool = False) -> Place:
         return here(looks_at_gpu=looks_at_gpu)
@@ -103,7 +103,7 @@ class RemoteActor:
                 # The driver has it; the traceback is for Ray's log of this process.
                 traceback.print_exc()
 
-        self._send("place", here())
+        self.send("place", here())
         threading.Thread(target=run, name="serve", daemon=True).start()
 
     def give(self, number: int, command: tuple[Any, tuple[Any, ...]]) -> None:
@@ -122,13 +122,13 @@ class RemoteActor:
             messages, self._outbox = self._outbox, []
         return [("beat", self._server.busy_s), *messages]
 
-    def _receive(self, wait: bool) -> tuple[Any, tuple[Any, ...]] | None:
+    def receive(self, wait: bool) -> tuple[Any, tuple[Any, ...]] | None:
         with self._changed:
             if wait:
                 self._changed.wait_for(lambda: self._inbox)
             return self._inbox.popleft() if self._inbox else None
 
-    def _send(self, kind: str, value: Any) -> None:
+    def send(self, kind: str, value: Any) -> None:
         # Reports are pickled here: arrays that Ray returns would keep a block of its object store from being freed.
         value = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL) if kind == "report" else value
         with self._changed:

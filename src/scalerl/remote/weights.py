@@ -139,6 +139,10 @@ class SharedMemory:
         self._blocks: list[tuple[int, Tensor]] = []
         """Files without a name, each mapped once to be written to: mapped anew, each page would be looked up again."""
 
+    @property
+    def num_blocks(self) -> int:
+        return len(self._blocks)
+
     def publish(self, named: "Iterable[tuple[str, Tensor]]") -> InMemory:
         """Copy tensors one by one, so that whoever gathers them never holds more than one.
 

@@ -111,12 +111,12 @@ class _HeadLogProbs(torch.autograd.Function):
     def forward(ctx, hidden, head_weight, bias, targets, temperature, chunk, fp32):
         wide = _wide(_product_dtype(hidden, head_weight, bias, fp32))
         log_probs, entropy, log_total = hidden.new_empty(3, targets.numel(), dtype=wide)
-        statistics = _compiled(_fused_statistics) if hidden.is_cuda else _statistics
+        of_rows = _compiled(fused_statistics) if hidden.is_cuda else statistics
         with exact_matmul(hidden.device):
             products = _products(hidden, head_weight, bias, fp32)
             for rows in _chunks(targets.numel(), chunk):
                 # No name for the logits: they must be freed before the next chunk's are allocated.
-                log_probs[rows], entropy[rows], log_total[rows] = statistics(
+                log_probs[rows], entropy[rows], log_total[rows] = of_rows(
                     products.logits(hidden[rows]), targets[rows], temperature, bias is not None
                 )
         ctx.save_for_backward(hidden, head_weight, bias, targets, entropy, log_total)
@@ -138,11 +138,11 @@ class _HeadLogProbs(torch.autograd.Function):
         # The gradient is linear in these two, so dividing them by the temperature saves a pass over each chunk.
         grad_log_probs = torch.zeros_like(log_total) if grad_log_probs is None else grad_log_probs / ctx.temperature
         grad_entropy = None if grad_entropy is None else grad_entropy / ctx.temperature
-        gradient_parts = _compiled(_fused_gradient_parts) if hidden.is_cuda else _gradient_parts
+        of_rows = _compiled(fused_gradient_parts) if hidden.is_cuda else gradient_parts
         with exact_matmul(hidden.device):
             products = _products(hidden, head_weight, bias, ctx.fp32)
             for rows in _chunks(targets.numel(), ctx.chunk):
-                parts = gradient_parts(
+                parts = of_rows(
                     products,
                     products.logits(hidden[rows]),
                     targets[rows],
@@ -170,7 +170,7 @@ _eager: Callable[..., tuple[Tensor, Tensor]] = torch.compiler.disable(  # pyrigh
 )
 
 
-def _statistics(logits: Tensor, targets: Tensor, temperature: float, biased: bool) -> tuple[Tensor, Tensor, Tensor]:
+def statistics(logits: Tensor, targets: Tensor, temperature: float, biased: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return the target's log-prob, the entropy and the logsumexp of each row.
 
     Overwrites logits, so that a chunk needs two buffers, not four.
@@ -189,7 +189,7 @@ def _statistics(logits: Tensor, targets: Tensor, temperature: float, biased: boo
     return target - log_total, log_total - mean_logit, peak + log_total
 
 
-def _gradient_parts(
+def gradient_parts(
     products: Products,
     logits: Tensor,
     targets: Tensor,
@@ -228,10 +228,10 @@ def _compiled(function: Callable) -> Callable:
     return torch.compile(function)
 
 
-def _fused_statistics(
+def fused_statistics(
     logits: Tensor, targets: Tensor, temperature: float, biased: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """_statistics for a compiler: nothing is overwritten, so only three numbers per row are written to memory."""
+    """statistics for a compiler: nothing is overwritten, so only three numbers per row are written to memory."""
     logits = logits / temperature
     target = logits.gather(1, targets[:, None].long()).squeeze(1)
     log_total = logits.logsumexp(dim=-1)
@@ -241,7 +241,7 @@ def _fused_statistics(
     return target - log_total, -(log_probs.exp() * log_probs).sum(dim=-1), log_total
 
 
-def _fused_gradient_parts(
+def fused_gradient_parts(
     products: Products,
     logits: Tensor,
     targets: Tensor,
@@ -252,7 +252,7 @@ def _fused_gradient_parts(
     temperature: float,
     biased: bool,
 ) -> tuple[Tensor, ...]:
-    """_gradient_parts for a compiler."""
+    """gradient_parts for a compiler."""
     log_probs = logits / temperature - log_total[:, None]
     if biased:
         log_probs = log_probs.clamp(min=_IMPOSSIBLE)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from scalerl.logs.axes import Axis
 from scalerl.report.alarms import Alarm, AlarmKind, AlarmNews, alarms
 from scalerl.report.metrics import number_columns
 from scalerl.report.outlook import outlooks_of, with_end
@@ -36,7 +35,7 @@ class Health(Hook):
         clock: Clock,
         report: Callable[[Sequence[Row], Outlooks, Sequence[Alarm]], None],
         *,
-        axis: Axis | None = None,
+        axis: str | None = None,
         at_end: Callable[[str], float | None] = lambda axis: None,
         errors: Callable[[], Mapping[tuple[str, str], str]] = dict,
         num_unrewarded: Callable[[], int] = int,
@@ -50,7 +49,7 @@ class Health(Hook):
         `graders` are their names; `remedies` are the settings that help against each kind of alarm.
         """
         self._rows, self._clock, self._report = rows, clock, report
-        self._axis: Axis | None = axis
+        self._axis = axis
         self._at_end, self._errors, self._remedies = at_end, errors, remedies
         self._num_unrewarded, self._graders = num_unrewarded, graders
         self._news = AlarmNews()

@@ -13,7 +13,7 @@ import torch
 
 from scalerl import __version__
 
-_STATM = Path("/proc/self/statm")
+STATM = Path("/proc/self/statm")
 """Memory of this process in pages; Linux has it."""
 
 
@@ -66,7 +66,7 @@ def machine_load(device: torch.device) -> dict[str, float]:
     """Return how busy the machine is, as columns of metrics.jsonl: 1 is a runnable process for each core."""
     row = {"host/load": os.getloadavg()[0] / (os.cpu_count() or 1)}
     with suppress(FileNotFoundError):
-        row["host/memory_gb"] = int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e9
+        row["host/memory_gb"] = int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e9
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         row["gpu/memory_gb"] = (total - free) / 1e9

@@ -1,20 +1,23 @@
 """The learner that a recipe describes: in this process, over processes of this machine, or over a cluster."""
 
 import functools
+import json
 import os
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from scalerl.choose import choose
-from scalerl.config import Recipe, body_dtype, pushes_adapters, replaced
+from scalerl.config import Recipe, body_dtype, changed_recipe, pushes_adapters, replaced
+from scalerl.config.keys import leaves
 from scalerl.config.parts import LearnerSettings, OptimizerSettings
+from scalerl.errors import RecipeError
 from scalerl.learner import torch_learner
 from scalerl.learner.references import REFERENCES
 from scalerl.models.load import name_elsewhere
 from scalerl.models.lora import wrap
 from scalerl.rl.advantages import BASELINES, NORMALISATIONS
-from scalerl.rl.algorithm import foresee, reinforce
+from scalerl.rl.algorithm import by_task, foresee, reinforce
 from scalerl.rl.correction import CORRECTIONS
 from scalerl.rl.credit import CREDITS, returns
 from scalerl.rl.entropy import CONTROLS
@@ -75,31 +78,22 @@ def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
     check_signature(loss, recipe.loss.name)
     if ":" in recipe.loss.name:
         check_result(loss, recipe.loss.name)
-    has_kl, corrects = recipe.kl.coefficient > 0, recipe.correction.name != "none"
-    fewest = 1 if recipe.has_critic else 2
-    effective = functools.partial(effective_batch, drop_truncated=recipe.filter.drop_truncated, fewest=fewest)
+    own = task_recipes(recipe)
+    has_kl, corrects = any(each.kl.coefficient for each in (recipe, *own.values())), recipe.correction.name != "none"
+    algorithm = _algorithm(recipe)
+    if own:
+        of_tasks = {name: _algorithm(each) for name, each in own.items()}
+        average = choose(WEIGHTS, recipe.weights)
+        algorithm = functools.partial(by_task, default=algorithm, own=of_tasks, average=average)
     return {
-        "algorithm": functools.partial(
-            reinforce,
-            effective=functools.partial(
-                effective,
-                zero_variance=recipe.filter.zero_variance,
-                baseline=choose(BASELINES, recipe.advantage.baseline),
-            ),
-            normalise=choose(NORMALISATIONS, recipe.advantage.normalisation),
-            credit=choose(CREDITS, recipe.advantage.credit),
-            average=choose(WEIGHTS, recipe.weights),
-            entropy=choose(CONTROLS, recipe.entropy),
-            imitation=choose(IMITATIONS, recipe.imitation),
-            kl=recipe.kl.coefficient,
-        ),
+        "algorithm": algorithm,
         "objective": Objective(
             loss=loss,
             correction=choose(CORRECTIONS, recipe.correction) if corrects else None,
             kl=choose(ESTIMATORS, recipe.kl.estimator) if has_kl else None,
         ),
         "reference": choose(REFERENCES, recipe.kl.reference) if has_kl else None,
-        "critic": _critic(recipe, effective) if recipe.has_critic else None,
+        "critic": _critic(recipe) if recipe.has_critic else None,
         "optimizer": _resolved(recipe),
         "learner": recipe.learner,
         "fp32_head": recipe.model.fp32_head in ("both", "learner"),
@@ -110,7 +104,50 @@ def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
     }
 
 
-def _critic(recipe: Recipe, effective: Any) -> Any:
+def task_recipes(recipe: Recipe) -> dict[str, Recipe]:
+    """Return the recipe of every task with an algorithm of its own."""
+    tasks = {name: replaced(task, {"algorithm": {}}) for name, task in recipe.tasks.items()}
+    # Which is not checked again: whether code of the model may run is not a recipe's to say.
+    plain = replaced(recipe, {"tasks": tasks, "model.trust_remote_code": False})
+    found = {}
+    for name, task in recipe.tasks.items():
+        if not task.algorithm:
+            continue
+        changes = [f"{key}={json.dumps(value)}" for key, value in leaves(task.algorithm)]
+        try:
+            found[name] = changed_recipe(plain, changes)
+        except RecipeError as error:
+            raise RecipeError(f"tasks.{name}.algorithm: {error}") from error
+        if found[name].has_critic and not recipe.has_critic:
+            raise RecipeError(
+                f'tasks.{name}.algorithm: advantage.credit is "gae", but the recipe has no critic: it must say so, too'
+            )
+    return found
+
+
+def _algorithm(recipe: Recipe) -> Any:
+    return functools.partial(
+        reinforce,
+        effective=functools.partial(
+            _effective(recipe),
+            zero_variance=recipe.filter.zero_variance,
+            baseline=choose(BASELINES, recipe.advantage.baseline),
+        ),
+        normalise=choose(NORMALISATIONS, recipe.advantage.normalisation),
+        credit=choose(CREDITS, recipe.advantage.credit),
+        average=choose(WEIGHTS, recipe.weights),
+        entropy=choose(CONTROLS, recipe.entropy),
+        imitation=choose(IMITATIONS, recipe.imitation),
+        kl=recipe.kl.coefficient,
+    )
+
+
+def _effective(recipe: Recipe) -> Any:
+    fewest = 1 if recipe.has_critic else 2
+    return functools.partial(effective_batch, drop_truncated=recipe.filter.drop_truncated, fewest=fewest)
+
+
+def _critic(recipe: Recipe) -> Any:
     """Return the class of a critic with its settings bound; it learns from groups of equal rewards, too."""
     from scalerl.learner.critic import Critic
 
@@ -119,7 +156,7 @@ def _critic(recipe: Recipe, effective: Any) -> Any:
     return functools.partial(
         Critic,
         algorithm=functools.partial(
-            foresee, effective=functools.partial(effective, zero_variance=False), returns=targets
+            foresee, effective=functools.partial(_effective(recipe), zero_variance=False), returns=targets
         ),
         optimizer=replaced(_resolved(recipe), {"lr": recipe.critic.lr or 10 * recipe.optimizer.lr}),
         warmup_steps=recipe.critic.warmup_steps,

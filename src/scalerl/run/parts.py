@@ -287,7 +287,7 @@ def build_curriculum(
     ids: Any = {name: [problem.id for problem in of_task.tokens] for name, of_task in prompts.items()}
     if not weights:
         (ids,) = ids.values()
-    common = {"is_solved": choose(CURRICULA, settings), "weights": weights or {}}
+    common = {"left_out": choose(CURRICULA, settings), "weights": weights or {}}
     if state is None:
         return Curriculum(ids, seed=seed, **common)
     return Curriculum.restore(state.meta["curriculum"], ids, **common)

@@ -21,7 +21,7 @@ from scalerl.store import Row
 Kind = Literal["train", "eval"]
 
 _PROJECT = "scalerl"
-_PACKAGES = {"tensorboard": "tensorboardX", "trackio": "trackio", "wandb": "wandb"}
+PACKAGES = {"tensorboard": "tensorboardX", "trackio": "trackio", "wandb": "wandb"}
 
 
 class SinkWarning(UserWarning):
@@ -39,7 +39,7 @@ class Sink(NamedTuple):
 def check_sinks(names: Iterable[str]) -> None:
     """Raise SinkError if the package of a sink is not installed; to be called before training."""
     for name in names:
-        package = _PACKAGES[name]
+        package = PACKAGES[name]
         if find_spec(package) is None:
             raise SinkError(f'sinks names "{name}", whose package is not installed: pip install {package}')
 

@@ -47,21 +47,37 @@ class Issued(NamedTuple):
         return group_key(self.epoch, self.problem_id)
 
 
-IsSolved = Callable[[PassRecord], bool]
-"""Whether a problem with this record is not asked again in later epochs."""
+History = Literal["latest", "cumulative"]
+"""Whether a pass rate is that of a problem's last group or of all its groups; the paper leaves it open."""
+LeftOut = Callable[[PassRecord], float]
+"""The share of later epochs in which a problem with this record is not asked; True for all, and then it is solved."""
 
 
-def no_positive_resampling(
-    record: PassRecord, /, *, threshold: float, history: Literal["latest", "cumulative"]
-) -> bool:
-    """A problem is solved, and no longer asked, at a pass rate >= threshold (0.9 in arXiv 2510.13786, section 4).
-
-    The paper does not say how its history is aggregated: "latest" reads the last group, "cumulative" all of them.
-    """
+def _pass_rate(record: PassRecord, history: History) -> float | None:
+    """Return a problem's pass rate; None before its first verdict."""
     latest = history == "latest"
     num_correct = record.latest_correct if latest else record.total_correct
     num_graded = record.latest_graded if latest else record.total_graded
-    return num_graded > 0 and num_correct / num_graded >= threshold
+    return num_correct / num_graded if num_graded else None
+
+
+def no_positive_resampling(record: PassRecord, /, *, threshold: float, history: History) -> bool:
+    """A problem is solved, and no longer asked, at a pass rate >= threshold (0.9 in arXiv 2510.13786, section 4)."""
+    rate = _pass_rate(record, history)
+    return rate is not None and rate >= threshold
+
+
+def pools(
+    record: PassRecord, /, *, easy: float, hard: float, easy_frac: float, hard_frac: float, history: History
+) -> float:
+    """Easy and hard problems are asked in a part of the epochs, the others in all: each pool has a rate of its own.
+
+    Easy is a pass rate >= easy, hard one <= hard. Which epochs these are is drawn for each problem.
+    """
+    rate = _pass_rate(record, history)
+    if rate is None or hard < rate < easy:
+        return 0.0
+    return 1 - (easy_frac if rate >= easy else hard_frac)
 
 
 def uniform(record: PassRecord, /) -> bool:
@@ -72,11 +88,12 @@ def uniform(record: PassRecord, /) -> bool:
 class _Epochs:
     """The problems of one task: every remaining one once per epoch, in an order drawn from (seed, epoch)."""
 
-    def __init__(self, problem_ids: Sequence[str], seed: int) -> None:
+    def __init__(self, problem_ids: Sequence[str], seed: int, left_out: Callable[[str], float]) -> None:
+        """`left_out` says in which share of the epochs a problem is not asked."""
         if not problem_ids:
             raise ValueError("a curriculum needs at least one problem")
         # Sorted: the order of an epoch must not depend on the order of a file.
-        self.problem_ids, self.seed = sorted(problem_ids), seed
+        self.problem_ids, self.seed, self._left_out = sorted(problem_ids), seed, left_out
         self.solved: set[str] = set()
         self.epoch = 0
         self.pending = self._shuffled()
@@ -87,7 +104,7 @@ class _Epochs:
 
     def next(self, busy: Container[str]) -> Issued | None:
         """Return the next problem that is not busy."""
-        if not self.pending and not self.exhausted:
+        while not self.pending and not self.exhausted:
             self.epoch += 1
             self.pending = self._shuffled()
         # Pending is stored in reverse, so that removing its first problem is cheap.
@@ -96,10 +113,12 @@ class _Epochs:
                 return Issued(problem_id=self.pending.pop(place), epoch=self.epoch)
         return None
 
-    def drop(self, issued: Issued) -> None:
-        self.solved.add(issued.problem_id)
+    def graded(self, issued: Issued) -> None:
+        """Follow the new record of a problem."""
+        if self._left_out(issued.problem_id) >= 1:
+            self.solved.add(issued.problem_id)
         # The next epoch may have begun before this grade, with the problem pending in it.
-        if issued.epoch < self.epoch and issued.problem_id in self.pending:
+        if issued.epoch < self.epoch and self._is_left_out(issued.problem_id) and issued.problem_id in self.pending:
             self.pending.remove(issued.problem_id)
 
     def state_dict(self) -> dict[str, Any]:
@@ -117,7 +136,14 @@ class _Epochs:
         # Shuffled before solved problems are removed, so that two runs differ only by what they solved.
         order = list(self.problem_ids)
         random.Random(derive_seed("epoch order", self.seed, self.epoch)).shuffle(order)
-        return [problem_id for problem_id in reversed(order) if problem_id not in self.solved]
+        return [problem_id for problem_id in reversed(order) if not self._is_left_out(problem_id)]
+
+    def _is_left_out(self, problem_id: str) -> bool:
+        """Return whether a problem is not asked in this epoch."""
+        share = 1.0 if problem_id in self.solved else self._left_out(problem_id)
+        if not 0 < share < 1:
+            return share >= 1
+        return random.Random(derive_seed("pool", self.seed, self.epoch, problem_id)).random() < share
 
     def _digest(self) -> str:
         return hashlib.sha256("\n".join(self.problem_ids).encode()).hexdigest()[:16]
@@ -139,7 +165,7 @@ class Curriculum:
         problem_ids: Sequence[str] | Mapping[str, Sequence[str]],
         *,
         seed: int,
-        is_solved: IsSolved,
+        left_out: LeftOut,
         weights: Mapping[str, float] | None = None,
     ) -> None:
         """Several tasks have their problems and weights by name; only the ratios of the weights matter."""
@@ -150,19 +176,24 @@ class Curriculum:
                 f"a curriculum of several tasks needs a weight above 0 for each, not tasks {list(tasks)} with weights "
                 f"{dict(weights)}"
             )
+        self._records: dict[str, PassRecord] = {}
+        never = PassRecord()
+
+        def of_problem(problem_id: str) -> float:
+            return float(left_out(self._records.get(problem_id, never)))
+
         # Sorted: the order of problems must not depend on the order of a file.
         self._tasks = {
-            name: _Epochs(tasks[name], derive_seed("task of a mixture", seed, name) if name else seed)
+            name: _Epochs(tasks[name], derive_seed("task of a mixture", seed, name) if name else seed, of_problem)
             for name in sorted(tasks)
         }
         self._task_of = {problem_id: task for task in self._tasks.values() for problem_id in task.problem_ids}
         listed = [problem_id for task in self._tasks.values() for problem_id in task.problem_ids]
         if len(listed) > len(self._task_of):
             raise ValueError(f"two problems have the id {Counter(listed).most_common(1)[0][0]!r}; ids must be unique")
-        self._weights, self._seed, self._is_solved = dict(weights), seed, is_solved
+        self._weights, self._seed = dict(weights), seed
         # Those issued again after a resume count once.
         self._num_issued = dict.fromkeys(self._tasks, 0)
-        self._records: dict[str, PassRecord] = {}
         self._in_flight: dict[str, Issued] = {}
         self._busy: set[str] = set()
         self._untrained: dict[str, Issued] = {}
@@ -203,8 +234,7 @@ class Curriculum:
         if 2 * num_graded >= (num_asked or 0):
             record = record.with_group(num_correct, num_graded)
         self._records[issued.problem_id] = record
-        if self._is_solved(record):
-            self._task_of[issued.problem_id].drop(issued)
+        self._task_of[issued.problem_id].graded(issued)
 
     def trained(self, key: str) -> None:
         """Record that a step used this group, even if a filter dropped all of it."""
@@ -254,11 +284,11 @@ class Curriculum:
         state: Mapping[str, Any],
         problem_ids: Sequence[str] | Mapping[str, Sequence[str]],
         *,
-        is_solved: IsSolved,
+        left_out: LeftOut,
         weights: Mapping[str, float] | None = None,
     ) -> Self:
         """Return a curriculum in the given state; groups in flight are issued again first."""
-        made = cls(problem_ids, seed=state["seed"], is_solved=is_solved, weights=weights)
+        made = cls(problem_ids, seed=state["seed"], left_out=left_out, weights=weights)
         if state["tasks"].keys() != made._tasks.keys():
             raise ValueError(
                 f"the checkpoint was made with the tasks {', '.join(state['tasks'])}, not {', '.join(made._tasks)}; "
@@ -275,4 +305,8 @@ class Curriculum:
         return made
 
 
-CURRICULA: Mapping[str, Callable[..., bool]] = {"no_positive_resampling": no_positive_resampling, "uniform": uniform}
+CURRICULA: Mapping[str, Callable[..., float]] = {
+    "no_positive_resampling": no_positive_resampling,
+    "pools": pools,
+    "uniform": uniform,
+}

@@ -18,7 +18,7 @@ from scalerl.types import Problem, derive_seed
 DEFAULT_EVALUATION = 1000
 """Problems of an evaluation set that a task generates, where a recipe does not set how many."""
 
-_MOST_ROWS = 5_000_000
+MOST_ROWS = 5_000_000
 """More rows than any set of problems has; a function that yields more is assumed never to end."""
 
 _SYNONYMS = {
@@ -107,9 +107,9 @@ def _listed(name: str, result: Any) -> list[Any]:
         raise TaskError(
             f'"{name}" returned {type(result).__name__} but must return rows: {{"prompt": ..., "answer": ...}}'
         )
-    rows = list(islice(result, _MOST_ROWS + 1))
-    if len(rows) > _MOST_ROWS:
-        raise TaskError(f'"{name}" returned more than {_MOST_ROWS} rows: does it ever end?')
+    rows = list(islice(result, MOST_ROWS + 1))
+    if len(rows) > MOST_ROWS:
+        raise TaskError(f'"{name}" returned more than {MOST_ROWS} rows: does it ever end?')
     return rows
 
 

@@ -79,7 +79,7 @@ def test_requests_of_a_dead_member_are_given_to_others(gated):
     fleet.submit(requests)
     received(made[0], 6)
     made[0][0].break_down()
-    wait_until(lambda: fleet.losses or fleet._hear(lambda: True))
+    wait_until(lambda: fleet.losses or fleet.poll())
     (loss,) = fleet.losses
     assert (loss.number, loss.kind, loss.num_requests) == (0, "died", 6)
     assert "broke down" in loss.reason

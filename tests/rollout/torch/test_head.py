@@ -17,14 +17,14 @@ EYE = torch.eye(32, dtype=torch.bfloat16)
 def test_pushed_fp32_head_is_exact_under_a_bf16_body(family, named):
     model = sampled_model(family)
     engine = TorchEngine(model, slots=2, max_length=64, stop_tokens=(), dtype=torch.bfloat16)
-    head = engine._decoder._head
+    head = engine.decoder.head
     assert torch.equal(head.logits(EYE).T, model.lm_head.weight)
     assert not torch.equal(model.lm_head.weight.bfloat16().float(), model.lm_head.weight)
     newer = sampled_model(family, seed=1)
     weights = newer.state_dict() if named == "state_dict" else dict(newer.named_parameters())
     engine.push_weights(weights, 1)
     assert torch.equal(head.logits(EYE).T, newer.lm_head.weight)
-    assert torch.equal(engine._model.lm_head.weight, newer.lm_head.weight.bfloat16())
+    assert torch.equal(engine.weights["lm_head.weight"], newer.lm_head.weight.bfloat16())
 
 
 @pytest.mark.parametrize("family", ["llama", "llama-tied"])
@@ -59,5 +59,5 @@ def test_gpu_pushed_fp32_head_is_not_rounded(family):
     newer = sampled_model(family, seed=1)
     engine.push_weights(newer.state_dict(), 1)
     with torch.inference_mode():
-        logits = engine._decoder._head.logits(EYE.cuda()).T.cpu()
+        logits = engine.decoder.head.logits(EYE.cuda()).T.cpu()
     torch.testing.assert_close(logits, newer.lm_head.weight.detach(), rtol=2.0**-15, atol=0)

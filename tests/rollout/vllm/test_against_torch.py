@@ -89,18 +89,16 @@ def test_a_group_shares_its_prompt_while_weights_are_the_same(engine_of, prefix_
         assert (engine.work.prefilled, engine.work.decoded) == (once * (version + 1), 64 * (version + 1))
 
 
-class OutOfReach(InMemory):
-    """Weights that this process cannot map."""
-
-    def open(self):
+def test_weights_out_of_reach_leave_the_engine_as_it_was(engine_of, monkeypatch):
+    def unmapped(parcel):
         raise Unmapped("mapping of buffer object failed")
 
-
-def test_weights_out_of_reach_leave_the_engine_as_it_was(engine_of):
     engine, older, newer = engine_of(), llama(), llama(seed=1)
     parcel = SharedMemory().publish(newer.state_dict().items())
+    monkeypatch.setattr(InMemory, "open", unmapped)
     with pytest.raises(Unmapped):
-        engine.push_weights(OutOfReach(parcel._path, parcel._mark, parcel._num_bytes, parcel._spans), 1)
+        engine.push_weights(parcel, 1)
+    monkeypatch.undo()
     for version, model in enumerate((older, newer)):
         engine.push_weights(model.state_dict(), version)
         engine.submit([make_request(number, plan=LengthPlan(answer_budget=20)) for number in range(4)])

@@ -35,7 +35,7 @@ def make_engine(engine_of, request, monkeypatch):
 
     def make(*, slots=4, **changes):
         engine = engine_of(overlaps, tied=True, slots=slots, **changes)
-        assert (engine._core().batch_queue is not None) == overlaps
+        assert (engine.core().batch_queue is not None) == overlaps
         return engine
 
     return make

@@ -120,7 +120,7 @@ def test_updates_within_answers_equal_a_replay_of_the_mixed_cache(fleet):
 def test_a_member_is_lost_and_no_completion_changes(fleet, expected, number, reason, most_s):
     fleet.submit(REQUESTS)
     check_equal(drain(fleet), expected, fleet.version)
-    assert all(seat.report.work.decoded > 0 for seat in fleet._seats)
+    assert all(seat.report.work.decoded > 0 for seat in fleet.seats)
     # In turn, so that the rest comes from a newcomer.
     num_lost = len(fleet.losses)
     victim, completions, begun = pids_of(fleet)[num_lost % 2], [], time.monotonic()

@@ -94,7 +94,7 @@ def test_generators_get_gpus_that_the_learner_does_not_use(monkeypatch, name, se
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (80e9, 80e9))
     recipe = load_recipe(name, settings)
     rollout, ranks = recipe.rollout, recipe.learner.ranks
-    placed = generators._gpus_of_generators(rollout, rollout.generator_gpus, first=ranks)
+    placed = generators.gpus_of_generators(rollout, rollout.generator_gpus, first=ranks)
     assert [list(each) for each in placed] == gpus
     with ExitStack() as opened:
         # Every GPU is paid for, and one that both use once.

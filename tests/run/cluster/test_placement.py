@@ -11,13 +11,13 @@ import pytest
 from scalerl.config import load_recipe
 from scalerl.config.parts import LearnerSettings
 from scalerl.errors import ClusterError, ModelError, RecipeError
-from scalerl.learner.ranks.driver import _meeting_place
+from scalerl.learner.ranks.driver import meeting_place
 from scalerl.learner.ranks.rank import LearnerRank, RankSpec
 from scalerl.models.load import model_folder, name_elsewhere
 from scalerl.remote.actors import Place, RemoteActor, interface_of, reason_of, variables_of
 from scalerl.run.cluster.connect import Connection, Node
 from scalerl.run.cluster.place import place_on
-from scalerl.run.cluster.ranks import PlacedRanks, _not_free, ordered
+from scalerl.run.cluster.ranks import PlacedRanks, not_free, ordered
 
 
 def place(node: str, *gpus: int | str, **more: Any) -> Place:
@@ -102,8 +102,8 @@ def test_devices_that_are_not_free_are_counted_in_cores(monkeypatch):
         "learner.ranks = 4 needs 2 free CPUs, and the cluster at head:1 has 1.5: others hold them, so wait for them or "
         "lower learner.ranks"
     )
-    assert _not_free(connection((64, 0)), 4, 0.5, on_gpu=False).startswith(expected)
-    assert "needs 4 free GPUs" in _not_free(connection((64, 8)), 4, 1.0, on_gpu=True)
+    assert not_free(connection((64, 0)), 4, 0.5, on_gpu=False).startswith(expected)
+    assert "needs 4 free GPUs" in not_free(connection((64, 8)), 4, 1.0, on_gpu=True)
 
 
 # Why a rank cannot start ----------------------------------------------------------------------------------------------
@@ -129,15 +129,15 @@ def test_commands_that_overtook_others_wait_for_them():
     actor = RemoteActor()
     for number in (1, 2, 0):
         actor.give(number, (f"command {number}", ()))
-    assert [actor._receive(True) for _ in range(3)] == [(f"command {number}", ()) for number in range(3)]
-    assert actor._receive(False) is None
+    assert [actor.receive(True) for _ in range(3)] == [(f"command {number}", ()) for number in range(3)]
+    assert actor.receive(False) is None
 
 
 def test_take_returns_all_messages_once_with_a_sign_of_life():
     actor = RemoteActor()
     assert actor.take(0.01) == [("beat", 0.0)]
-    actor._send("ready", 1)
-    actor._send("done", 2)
+    actor.send("ready", 1)
+    actor.send("done", 2)
     assert actor.take(60.0) == [("beat", 0.0), ("ready", 1), ("done", 2)]
     assert actor.take(0.0) == [("beat", 0.0)]
 
@@ -167,7 +167,7 @@ def test_model_is_named_for_another_working_folder(tmp_path: Path, monkeypatch):
 
 
 def test_rank_names_itself_if_it_has_no_model():
-    meeting, model = _meeting_place("127.0.0.1"), os.path.join(os.sep, "no", "such", "model")
+    meeting, model = meeting_place("127.0.0.1"), os.path.join(os.sep, "no", "such", "model")
     learner = LearnerSettings(sharding="full")
     spec = RankSpec(learner=learner, address="127.0.0.1", port=meeting.port, model=model, settings=dict)
     with pytest.raises(ModelError, match=rf"rank 0 of the learner, on {socket.gethostname()}: .*does not exist"):

@@ -44,13 +44,13 @@ def ranked_learner(
     `fields` are those of RankSpec that do not follow from the settings.
     """
     assert learner.sharding != "none"
-    meeting_place = _meeting_place(address)
-    spec = RankSpec(learner=learner, address=address, port=meeting_place.port, **fields)
+    place = meeting_place(address)
+    spec = RankSpec(learner=learner, address=address, port=place.port, **fields)
     limits = Limits(silent_s=learner.silent_s, start_s=learner.start_s, stuck_s=_ANSWER_S)
-    return RankedLearner(start(spec), limits=limits, cause_s=cause_s, meeting_place=meeting_place)
+    return RankedLearner(start(spec), limits=limits, cause_s=cause_s, meeting_place=place)
 
 
-def _meeting_place(address: str) -> Any:
+def meeting_place(address: str) -> Any:
     """Return a store that ranks can reach at this address and, unlike torch's own choice, at no other."""
     import torch.distributed as dist
 
@@ -91,11 +91,11 @@ class RankedLearner:
         A rank that fails may have lost another one, whose death is noticed up to `cause_s` later. `meeting_place` is
         kept until the learner is closed.
         """
-        self._cause_s, self._meeting_place = cause_s, meeting_place
+        self._cause_s, self.meeting_place = cause_s, meeting_place
         self._lock, self._news = threading.Lock(), threading.Event()
         self._check_at = 0.0
         self._failure: BaseException | None = None
-        self._ranks = [Peer(link, limits=limits, news=self._news) for link in links]
+        self.ranks = [Peer(link, limits=limits, news=self._news) for link in links]
         with self._ending_all():
             facts: list[tuple[int, ModelShape]] = self._collect()
         self.version, self.shape = facts[0]
@@ -103,31 +103,31 @@ class RankedLearner:
     @property
     def pids(self) -> list[int | None]:
         """The processes of the ranks; None for one on another machine."""
-        return [rank.link.pid for rank in self._ranks]
+        return [rank.link.pid for rank in self.ranks]
 
     def step(self, batch: Batch) -> dict[str, float]:
         """Train on a batch and return its metrics, which are the same on every rank."""
-        metrics = self._call("step", batch)[0]
+        metrics = self.call("step", batch)[0]
         self.version += 1
         return metrics
 
     def mean_loss(self, batch: Batch) -> float:
         """Return the loss of a batch without training on it."""
-        return self._call("mean_loss", batch)[0]
+        return self.call("mean_loss", batch)[0]
 
     def weights(self) -> Mapping[str, Any]:
         """Return all weights, adapters merged in, those of the body in its dtype; they are where rank 0 put them."""
-        return self._call("publish")[0]
+        return self.call("publish")[0]
 
     def state_dict(self) -> "RankState":
         """Return the state, copied by each rank into host memory: training can go on while it is written."""
-        self._call("snapshot")
-        return RankState(self._call)
+        self.call("snapshot")
+        return RankState(self.call)
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Restore the state of a checkpoint's folder; each rank reads its own rows."""
         assert isinstance(state, SavedTensors), "ranks read their state from files"
-        self.version = self._call("load", str(state.folder.absolute()))[0]
+        self.version = self.call("load", str(state.folder.absolute()))[0]
 
     def check(self) -> None:
         """Raise if a rank has died; for use while no rank has anything to do. Does nothing if called again at once."""
@@ -137,7 +137,7 @@ class RankedLearner:
         try:
             self._check_at = time.monotonic() + _CHECK_S
             with self._ending_all():
-                for rank, peer in enumerate(self._ranks):
+                for rank, peer in enumerate(self.ranks):
                     _heard(rank, peer.check)
         finally:
             self._lock.release()
@@ -145,28 +145,28 @@ class RankedLearner:
     def check_folder(self, folder: Path) -> None:
         """Raise RunFolderError if a rank does not see a file that is written into a folder here."""
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".ranks-") as file:
-            self._call("see", str(Path(file.name).absolute()))
+            self.call("see", str(Path(file.name).absolute()))
 
     def close(self) -> None:
         """End the ranks."""
-        ranks, self._ranks, self._failure = self._ranks, [], None
+        ranks, self.ranks, self._failure = self.ranks, [], None
         close_all(ranks)
-        self._meeting_place = None
+        self.meeting_place = None
 
-    def _call(self, command: Any, *arguments: Any) -> list[Any]:
+    def call(self, command: Any, *arguments: Any) -> list[Any]:
         """Give a command to all ranks and return their answers."""
         with self._lock, self._ending_all():
-            if not self._ranks:
+            if not self.ranks:
                 raise self._failure or LearnerError("the learner is closed")
-            send_all(self._ranks, command, *arguments)
+            send_all(self.ranks, command, *arguments)
             return self._collect()
 
     def _collect(self) -> list[Any]:
         """Return one answer of each rank, in their order."""
-        ranks, answers = self._ranks, dict[int, Any]()
+        ranks, answers = self.ranks, dict[int, Any]()
         while True:
             self._news.clear()
-            if self._ranks is not ranks:
+            if self.ranks is not ranks:
                 # By another thread: a checkpoint that is being written is not complete then.
                 raise LearnerError("the learner is closed")
             for rank, peer in enumerate(ranks):
@@ -188,9 +188,9 @@ class RankedLearner:
             # A rank that lost another one fails as well, and its message may come first.
             is_effect = isinstance(error, LearnerError) and not isinstance(error, RankLost)
             cause = self._loss() if is_effect else None
-            for peer in self._ranks:
+            for peer in self.ranks:
                 peer.kill()
-            self._ranks, self._failure = [], cause or error
+            self.ranks, self._failure = [], cause or error
             if cause is not None:
                 raise cause from error
             raise
@@ -199,7 +199,7 @@ class RankedLearner:
         """Return the loss of a rank, if one is noticed in time; the failures of other ranks follow from the first."""
         deadline = time.monotonic() + self._cause_s
         while time.monotonic() < deadline:
-            for rank, peer in enumerate(self._ranks):
+            for rank, peer in enumerate(self.ranks):
                 try:
                     _heard(rank, peer.check)
                 except RankLost as error:

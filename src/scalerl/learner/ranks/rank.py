@@ -74,18 +74,18 @@ class LearnerRank:
             self._device = torch.device("cpu")
         self._shared = SharedMemory()
         self._folder = self._join()
-        self._learner = self._build()
+        self.learner = self._build()
         self._snapshot: dict[str, tuple[dict[str, Tensor], dict[str, tuple[int, int]]]] = {}
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="write")
         self._writing: Future[None] | None = None
 
     def step(self, batch: Batch) -> dict[str, float]:
         """Train on this rank's share of the batch; the metrics are those of the whole."""
-        return dict(self._learner.step(batch))
+        return dict(self.learner.step(batch))
 
     def mean_loss(self, batch: Batch) -> float:
         """Return the loss of the whole batch, without training on it."""
-        return self._learner.mean_loss(batch)
+        return self.learner.mean_loss(batch)
 
     def publish(self) -> Parcel | None:
         """Gather the weights on all ranks; rank 0 puts them where engines in other processes find them."""
@@ -98,7 +98,7 @@ class LearnerRank:
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield all weights, gathered one by one: every rank must take all of them."""
-        return self._learner.policy.weights()
+        return self.learner.policy.weights()
 
     def see(self, path: str) -> None:
         """Raise RunFolderError if a file or folder of the run folder is not visible to this rank."""
@@ -106,7 +106,7 @@ class LearnerRank:
 
     def facts(self) -> tuple[int, ModelShape]:
         """Return the learner's version, and the shape of its model."""
-        return self._learner.version, self._learner.shape
+        return self.learner.version, self.learner.shape
 
     def snapshot(self) -> None:
         """Copy this rank's part of the state to host memory, if no other rank writes the same.
@@ -116,7 +116,7 @@ class LearnerRank:
         self._snapshot = {}
         if self.rank >= (self._shard_size if self._is_divided else 1):
             return
-        self._snapshot = {kind: _host_copies(tensors) for kind, tensors in self._learner.state_dict().items()}
+        self._snapshot = {kind: _host_copies(tensors) for kind, tensors in self.learner.state_dict().items()}
         if self.rank > 0:
             # Equal on all ranks, so the first writes them.
             self._snapshot = {kind: self._snapshot[kind] for kind in ("weights", "optimizer")}
@@ -142,8 +142,8 @@ class LearnerRank:
     def load(self, folder: str) -> int:
         """Restore the state of a checkpoint, of any number of ranks; return its version."""
         self.see(folder)
-        self._learner.load_state_dict(SavedTensors(Path(folder)))
-        return self._learner.version
+        self.learner.load_state_dict(SavedTensors(Path(folder)))
+        return self.learner.version
 
     def close(self) -> None:
         """Leave the other ranks."""

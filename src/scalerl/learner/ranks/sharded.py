@@ -76,7 +76,7 @@ class ShardedPolicy(Policy):
         With `context`, passes are divided among the ranks of that group, which must call `run` with the same inputs.
         `merges` as in LocalPolicy.
         """
-        self.device, self.mesh, self._context, self._merges = device, mesh, context, merges
+        self.device, self.mesh, self.context, self._merges = device, mesh, context, merges
         self._dtype = master_dtype if dtype == torch.float32 else dtype
         self._fp32_head = fp32_head or dtype == torch.float32
         self.model, weights = _load(folder, master_dtype, lora)
@@ -105,11 +105,11 @@ class ShardedPolicy(Policy):
 
     def run(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
         """Return log-probs and entropies of all targets of inputs that are on the host."""
-        if self._context is None:
+        if self.context is None:
             values = self._forward(inputs)
         else:
-            part, own = self._context.sliced(inputs)
-            values = self._context.gather(*self._forward(part), sent(own, self.device), len(inputs.targets))
+            part, own = self.context.sliced(inputs)
+            values = self.context.gather(*self._forward(part), sent(own, self.device), len(inputs.targets))
         if not torch.is_grad_enabled():
             self._divide_again()
         return values
@@ -123,7 +123,7 @@ class ShardedPolicy(Policy):
             inputs.place,
             inputs.targets,
             inputs.temperature,
-            exchange=self._context,
+            exchange=self.context,
         )
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:

@@ -105,7 +105,7 @@ class Fleet(AnyEngine):
         self._replaced_at: deque[float] = deque()
         self.losses: list[Loss] = []
         """All generators that were lost."""
-        self._seats = [_Seat(number, self._peer(number)) for number in range(num_generators)]
+        self.seats = [_Seat(number, self._peer(number)) for number in range(num_generators)]
 
     # Engine -----------------------------------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class Fleet(AnyEngine):
     @property
     def total(self) -> Report:
         """What all generators did so far, those that were lost included."""
-        return sum((seat.report for seat in self._seats), self._of_lost)
+        return sum((seat.report for seat in self.seats), self._of_lost)
 
     def _work(self, *, paused: bool) -> Work:
         return self.total.eval_work if paused else self.total.work
@@ -144,11 +144,11 @@ class Fleet(AnyEngine):
     def _bring_back(self, held: _Lane) -> None:
         inside, self._lane = self._lane, held
         send_all(self._peers(), "hold", False)
-        for seat in self._seats:
+        for seat in self.seats:
             seat.pending = {key: given for key, given in seat.pending.items() if given[1] is not inside}
 
     def _peers(self) -> list[Peer]:
-        return [seat.peer for seat in self._seats if seat.is_greeted]
+        return [seat.peer for seat in self.seats if seat.is_greeted]
 
     def _load(self, weights: Mapping[str, Any], version: int) -> None:
         """Let generators sample with these weights after the chunk they are at.
@@ -157,7 +157,7 @@ class Fleet(AnyEngine):
         """
         # Kept for newcomers until the next push.
         self._pushed = self._publish(weights), version
-        self._push_to([seat for seat in self._seats if seat.is_greeted])
+        self._push_to([seat for seat in self.seats if seat.is_greeted])
 
     def _push_to(self, seats: list[_Seat]) -> None:
         assert self._pushed is not None
@@ -166,9 +166,9 @@ class Fleet(AnyEngine):
             seat.num_pushed += 1
         send_all([seat.peer for seat in seats], "push", published, version)
         if getattr(published, "is_borrowed", False):
-            while any(seat in self._seats and seat.is_reading for seat in seats):
+            while any(seat in self.seats and seat.is_reading for seat in seats):
                 self._hear(lambda: True)
-            if unable := [seat for seat in seats if seat in self._seats and seat.report.unmapped]:
+            if unable := [seat for seat in seats if seat in self.seats and seat.report.unmapped]:
                 self._copy_to(unable)
 
     def _copy_to(self, seats: list[_Seat]) -> None:
@@ -183,31 +183,31 @@ class Fleet(AnyEngine):
         self._push_to(seats)
 
     def _drop_all(self) -> None:
-        for seat in self._seats:
+        for seat in self.seats:
             seat.peer.kill()
-        self._seats, self._pushed, self._lane = [], None, _Lane()
+        self.seats, self._pushed, self._lane = [], None, _Lane()
 
     # What else a run needs --------------------------------------------------------------------------------------------
 
     def wait_ready(self) -> None:
         """Wait until every generator has built its engine; those that cannot are replaced, up to the limit."""
-        while self.num_ready < len(self._seats):
+        while self.num_ready < len(self.seats):
             self._require_usable()
             self._hear(lambda: True)
 
     @property
     def num_ready(self) -> int:
-        return sum(seat.is_ready for seat in self._seats)
+        return sum(seat.is_ready for seat in self.seats)
 
     @property
     def pids(self) -> list[int | None]:
         """The processes of the generators; None for one on another machine."""
-        return [seat.peer.link.pid for seat in self._seats]
+        return [seat.peer.link.pid for seat in self.seats]
 
     @property
     def versions(self) -> tuple[int, ...]:
         """The version that each generator samples with, as far as is known; -1 before its first report."""
-        return tuple(seat.report.version for seat in self._seats)
+        return tuple(seat.report.version for seat in self.seats)
 
     def _peer(self, number: int) -> Peer:
         return Peer(self._start(number), limits=self._limits, news=self._news)
@@ -224,7 +224,7 @@ class Fleet(AnyEngine):
 
     def _greet(self) -> None:
         """Give those that have become ready the last weights, before any request."""
-        seats = [seat for seat in self._seats if seat.is_ready and not seat.is_greeted]
+        seats = [seat for seat in self.seats if seat.is_ready and not seat.is_greeted]
         for seat in seats:
             seat.is_greeted = True
         if seats and self._pushed is not None:
@@ -237,7 +237,7 @@ class Fleet(AnyEngine):
             send_all([seat.peer for seat in seats], "hold", True)
 
     def _listen(self) -> None:
-        for place, seat in enumerate(self._seats):
+        for place, seat in enumerate(self.seats):
             try:
                 while (message := seat.peer.receive()) is not None:
                     self._read(seat, *message)
@@ -282,14 +282,14 @@ class Fleet(AnyEngine):
         for request, lane in reversed(seat.pending.values()):
             # In front: their groups are the oldest.
             lane.waiting.appendleft(request)
-        self._seats[place] = _Seat(seat.number, self._peer(seat.number), is_newcomer=True)
+        self.seats[place] = _Seat(seat.number, self._peer(seat.number), is_newcomer=True)
 
     def _assign(self) -> None:
         """Give the waiting requests to ready generators, group by group, each to the one with the fewest.
 
         Those that a pause has put aside wait for its end.
         """
-        lane, able = self._lane, [seat for seat in self._seats if seat.is_greeted]
+        lane, able = self._lane, [seat for seat in self.seats if seat.is_greeted]
         if not able:
             return
         given_to: dict[int, list[Request]] = {}

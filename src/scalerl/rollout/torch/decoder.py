@@ -67,7 +67,7 @@ class Decoder:
         records_experts: bool = False,
     ) -> None:
         config, weight = model.config, model.get_output_embeddings().weight
-        self._device, self._head = weight.device, head
+        self._device, self.head = weight.device, head
         self._body = make_body(model, max_length, fused=fused)
         self._kernels = isinstance(self._body, FusedBody) and self._body.has_kernels
         self._recorder = RouterRecorder(model) if records_experts else None
@@ -90,7 +90,7 @@ class Decoder:
             self._layout = FixedRows(slots, max_length=max_length)
         self._spans: tuple[Span, ...] = ()
         self._pass: DecodePass | None = None
-        self._graphs: dict[_Shape | tuple[int, int], torch.cuda.CUDAGraph] | None = {} if cuda_graphs else None
+        self.graphs: dict[_Shape | tuple[int, int], torch.cuda.CUDAGraph] | None = {} if cuda_graphs else None
         """CUDA graphs of decode steps by shape, and of prefill passes by rows and width."""
         self._seen_shapes: set[tuple[int, int]] = set()
         # One stream for all recordings: torch keeps a workspace for every stream that has run a product.
@@ -123,7 +123,7 @@ class Decoder:
 
     def weights_changed(self, weights: Mapping[str, Tensor]) -> None:
         """Update the head; call it after new weights were copied into the model, with the same weights."""
-        self._head.update(weights)
+        self.head.update(weights)
 
     def arrange(self, position: NDArray[np.int64], active: NDArray[np.bool_], held: NDArray[np.bool_]) -> None:
         """Choose the rows of the next chunk; call it before the prefill.
@@ -161,9 +161,9 @@ class Decoder:
         if follows:
             self._extend(tokens, np.array(batch.starts), places[:, 1])
             return
-        self._send(tokens.reshape(-1), self._prompts[: tokens.size])
-        self._run_prompts((batch.rows, batch.width))
-        rows, slots = self._send(places.T.copy(), torch.empty(2, len(places), dtype=torch.int64, device=self._device))
+        self.send(tokens.reshape(-1), self._prompts[: tokens.size])
+        self.run_prompts((batch.rows, batch.width))
+        rows, slots = self.send(places.T.copy(), torch.empty(2, len(places), dtype=torch.int64, device=self._device))
         self._cache.keep(self._cache.computed(batch.rows, batch.width), rows, slots)
 
     def _extend(self, tokens: NDArray[np.int64], starts: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
@@ -176,16 +176,16 @@ class Decoder:
             self._recorder.into(*self._cache.routed(into, at))
         self._body(given, at, ExtendPass(self._cache, into, at, filled))
 
-    def _run_prompts(self, shape: tuple[int, int]) -> None:
+    def run_prompts(self, shape: tuple[int, int]) -> None:
         """Compute the prompts, by a CUDA graph from the second time on: recording takes as long as several passes."""
         # Without the kernels, layers may read values back from the device, which a graph cannot contain.
-        if self._graphs is None or not self._kernels or shape not in self._seen_shapes:
+        if self.graphs is None or not self._kernels or shape not in self._seen_shapes:
             self._seen_shapes.add(shape)
             self._compute_prompts(*shape)
             return
-        if shape not in self._graphs:
-            self._graphs[shape] = self._record(lambda: self._compute_prompts(*shape))
-        self._graphs[shape].replay()
+        if shape not in self.graphs:
+            self.graphs[shape] = self._record(lambda: self._compute_prompts(*shape))
+        self.graphs[shape].replay()
 
     def _compute_prompts(self, rows: int, width: int) -> None:
         tokens = self._prompts[: rows * width].view(rows, width)
@@ -206,16 +206,16 @@ class Decoder:
             forced=not self._kernels and bool((chunk.forced >= 0).any()),
         )
         self._load(chunk)
-        if self._graphs is None:
+        if self.graphs is None:
             for _ in range(self._chunk):
                 self._advance(shape)
         else:
-            if shape not in self._graphs:
+            if shape not in self.graphs:
                 # Running ahead to warm up is harmless: the chunk computes the same positions again.
-                self._graphs[shape] = self._record(lambda: self._advance(shape), before=self._step.zero_)
+                self.graphs[shape] = self._record(lambda: self._advance(shape), before=self._step.zero_)
                 self._load(chunk)
             for _ in range(self._chunk):
-                self._graphs[shape].replay()
+                self.graphs[shape].replay()
         if self._on_host is not None:
             self._on_host[0].copy_(self._tokens, non_blocking=True)
             self._on_host[1].copy_(self._log_probs, non_blocking=True)
@@ -239,10 +239,10 @@ class Decoder:
 
     def _load(self, chunk: Chunk) -> None:
         for name, target in self._inputs.items():
-            self._send(getattr(chunk, name), target)
+            self.send(getattr(chunk, name), target)
         self._step.zero_()
 
-    def _send(self, values: NDArray[Any], target: Tensor) -> Tensor:
+    def send(self, values: NDArray[Any], target: Tensor) -> Tensor:
         """Copy to the device without waiting for its queue, as a copy from pageable memory would."""
         source = torch.from_numpy(values)
         return target.copy_(source.pin_memory() if target.is_cuda else source, non_blocking=True)
@@ -259,7 +259,7 @@ class Decoder:
             view = KernelPass(self._cache, position)
         if self._recorder is not None:
             self._recorder.into(*self._cache.routed(rows, position[:, None]))
-        logits = self._head.logits(self._body(token[:, None], position[:, None], view)[:, 0])
+        logits = self.head.logits(self._body(token[:, None], position[:, None], view)[:, 0])
         if not shape.spans and not shape.top_p:
             self._sample_by_kernel(logits)
         else:
@@ -300,7 +300,7 @@ class Decoder:
 
     def _record(self, work: Callable[[], None], before: Callable[[], Any] = lambda: None) -> torch.cuda.CUDAGraph:
         """Record `work` as a graph after running it twice to warm up; `before` runs before each and is not recorded."""
-        assert self._graphs is not None
+        assert self.graphs is not None
         assert self._side_stream is not None
         self._side_stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._side_stream):
@@ -310,7 +310,7 @@ class Decoder:
         torch.cuda.current_stream().wait_stream(self._side_stream)
         graph = torch.cuda.CUDAGraph()
         # One memory pool: no graph's memory is read after another graph was replayed.
-        pool = next(iter(self._graphs.values())).pool() if self._graphs else None
+        pool = next(iter(self.graphs.values())).pool() if self.graphs else None
         with torch.cuda.graph(graph, pool=pool):
             work()
         return graph

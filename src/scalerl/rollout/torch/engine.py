@@ -175,14 +175,14 @@ class TorchEngine(AnyEngine):
             ),
         )
         on_gpu = head.device.type == "cuda"
-        self._launches_ahead = on_gpu
+        self.launches_ahead = on_gpu
         self._running: _RunningChunk | None = None
         if cuda_graphs and not on_gpu:
             raise ValueError(f"cuda_graphs needs a CUDA device, and the model is on {head.device}")
         self._chunk = chunk or (16 if on_gpu else 4)
         self._prefill_tokens = prefill_tokens or (pass_tokens(num_weights(self._model)) if on_gpu else 32)
         with torch.no_grad():
-            self._decoder = Decoder(
+            self.decoder = Decoder(
                 self._model,
                 head=Head(self._model, model, fp32=fp32_head),
                 slots=slots,
@@ -193,7 +193,7 @@ class TorchEngine(AnyEngine):
                 cuda_graphs=on_gpu if cuda_graphs is None else cuda_graphs,
                 records_experts=records_experts,
             )
-        self._own = self._model.state_dict(keep_vars=True)
+        self.weights = self._model.state_dict(keep_vars=True)
         self._shape = slots, tuple(stop_tokens), max_length + self._chunk
         self._slots = _Slots(*self._shape)
 
@@ -209,7 +209,7 @@ class TorchEngine(AnyEngine):
             held.early += self._collect()
         in_use = np.flatnonzero(held.progress.active)
         filled = int((held.prompt_length + held.progress.count)[in_use].max(initial=0))
-        cache = self._decoder.hold(in_use, filled)
+        cache = self.decoder.hold(in_use, filled)
         # The caches of free slots are not copied.
         held.scheduler.kept.clear()
         self._slots = _Slots(*self._shape)
@@ -218,15 +218,15 @@ class TorchEngine(AnyEngine):
     @torch.inference_mode()
     def _bring_back(self, held: tuple[_Slots, NDArray[np.int64], list[Tensor]]) -> None:
         if self._running is not None:
-            self._decoder.collect()
+            self.decoder.collect()
         self._running, (self._slots, in_use, cache) = None, held
-        self._decoder.restore(in_use, cache)
+        self.decoder.restore(in_use, cache)
 
     def _enqueue(self, requests: Sequence[Request]) -> None:
         self._slots.scheduler.submit(requests)
 
     def _load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        own = self._own
+        own = self.weights
         if unknown := sorted(weights.keys() - own.keys()):
             raise ValueError(f"push_weights was given {unknown[0]}, which the engine's model does not have")
         for name, weight in weights.items():
@@ -234,11 +234,11 @@ class TorchEngine(AnyEngine):
                 raise ValueError(f"push_weights: {name} is {tuple(weight.shape)}, not {tuple(own[name].shape)}")
         with torch.inference_mode():
             torch._foreach_copy_([own[name] for name in weights], list(weights.values()))  # pyright: ignore[reportPrivateImportUsage]
-            self._decoder.weights_changed(weights)
+            self.decoder.weights_changed(weights)
 
     def _drop_all(self) -> None:
         self._slots = _Slots(*self._shape)
-        del self._model, self._own, self._decoder
+        del self._model, self.weights, self.decoder
 
     @torch.inference_mode()
     def _advance(self) -> list[Completion]:
@@ -248,7 +248,7 @@ class TorchEngine(AnyEngine):
             return early
         if self._running is None:
             self._launch()
-        return [] if self._running is None else self._collect(launch_next=self._launches_ahead)
+        return [] if self._running is None else self._collect(launch_next=self.launches_ahead)
 
     def _collect(self, *, launch_next: bool = False) -> list[Completion]:
         """Wait for the running chunk and return what it completes.
@@ -257,7 +257,7 @@ class TorchEngine(AnyEngine):
         """
         slots, running = self._slots, self._running
         assert running is not None
-        tokens, log_probs = self._decoder.collect()
+        tokens, log_probs = self.decoder.collect()
         result = slots.progress.apply(tokens)
         self._check_finite(log_probs, result, running)
         slots.advance(tokens, result)
@@ -269,7 +269,7 @@ class TorchEngine(AnyEngine):
                 written = slots.written(entry.slot, tokens, result, running)
                 slots.scheduler.keep(entry, (*entry.request.prompt_tokens, *written))
         num_fed = (prompt_length + counts - 1).tolist()
-        experts = [self._decoder.experts(entry.slot, num_fed[entry.slot]) for entry in finished]
+        experts = [self.decoder.experts(entry.slot, num_fed[entry.slot]) for entry in finished]
         self._running = None
         if launch_next:
             self._launch()
@@ -292,12 +292,12 @@ class TorchEngine(AnyEngine):
         for slot, kept in slots.scheduler.kept.items():
             # A slot that is not in use is computed along with the others, and must not write over what it holds.
             position[slot], held[slot] = len(kept.tokens) - 1, True
-        self._decoder.arrange(position, progress.active, held)
+        self.decoder.arrange(position, progress.active, held)
         for batch in plan_prompts(admitted, batch_tokens=self._prefill_tokens, max_length=self._max_length):
-            self._decoder.prefill(batch)
+            self.decoder.prefill(batch)
             self._count_prefill(batch)
         greedy = slots.temperature == 0
-        self._decoder.launch(
+        self.decoder.launch(
             Chunk(
                 token=slots.token,
                 position=position,

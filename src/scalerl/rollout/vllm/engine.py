@@ -99,9 +99,9 @@ class VllmEngine(AnyEngine):
     def __init__(self, spec: EngineSpec) -> None:
         """Load the model."""
         self._slots, self._stop_tokens, self._salted = spec.slots, spec.stop_tokens, spec.settings.prefix_caching
-        self._engine: Any = _build(spec)
-        self._tasks = self._engine.get_supported_tasks()
-        config = self._engine.vllm_config
+        self.vllm: Any = build_vllm(spec)
+        self._tasks = self.vllm.get_supported_tasks()
+        config = self.vllm.vllm_config
         self._batch_tokens = config.scheduler_config.max_num_batched_tokens
         text_config = config.model_config.hf_text_config
         super().__init__(
@@ -114,7 +114,7 @@ class VllmEngine(AnyEngine):
         self._tied = bool(getattr(text_config, "tie_word_embeddings", False))
         head_names = ["lm_head.weight", "model.embed_tokens.weight"] if self._tied else ["lm_head.weight"]
         fp32_head = spec.fp32_head and spec.dtype != "float32"
-        self._engine.collective_rpc("scalerl_prepare", args=(fp32_head, head_names))
+        self.vllm.collective_rpc("scalerl_prepare", args=(fp32_head, head_names))
         self._lanes = [_Lane()]
         """The last one is served, the one before it is put aside."""
         self._num_started = 0
@@ -148,7 +148,7 @@ class VllmEngine(AnyEngine):
 
     def _put_aside(self) -> tuple[list[Any], list[Any]]:
         """Take all requests from vLLM's scheduler, which keeps their caches."""
-        scheduler, (lane,) = self._core().scheduler, self._lanes
+        scheduler, (lane,) = self.core().scheduler, self._lanes
         running, waiting = list(scheduler.running), list(scheduler.waiting)
         # vLLM's model runner keeps what it knows about requests that a step leaves out.
         scheduler.running.clear()
@@ -160,23 +160,23 @@ class VllmEngine(AnyEngine):
 
     def _bring_back(self, held: tuple[list[Any], list[Any]]) -> None:
         if left := list(self._lanes[-1].running):
-            self._engine.engine_core.abort_requests(left)
+            self.vllm.engine_core.abort_requests(left)
         for name in left:
             self._drop(name)
         while self._begun:
             self._take_outputs()
         self._lanes.pop()
-        scheduler, (running, waiting) = self._core().scheduler, held
+        scheduler, (running, waiting) = self.core().scheduler, held
         scheduler.running.extend(each for each in running if each.request_id in self._lanes[-1].running)
         for each in waiting:
             scheduler.waiting.add_request(each)
 
     def head_logits(self, hidden: Tensor) -> Tensor:
         """Return the logits that the workers compute from hidden states, for tests of the head."""
-        return self._engine.collective_rpc("scalerl_logits", args=(hidden,))[0]
+        return self.vllm.collective_rpc("scalerl_logits", args=(hidden,))[0]
 
-    def _core(self) -> Any:
-        return self._engine.engine_core.engine_core
+    def core(self) -> Any:
+        return self.vllm.engine_core.engine_core
 
     def _work(self, *, paused: bool) -> Work:
         running = (each for lane in self._lanes[int(paused) :][:1] for each in lane.running.values())
@@ -187,18 +187,18 @@ class VllmEngine(AnyEngine):
 
     def _load(self, weights: Mapping[str, Tensor], version: int) -> None:
         with self._failing(f"vLLM cannot load the weights of version {version}"):
-            faults = self._engine.collective_rpc("scalerl_open", args=(weights,))
+            faults = self.vllm.collective_rpc("scalerl_open", args=(weights,))
         # Before any worker has loaded something: the same weights will come another way.
         if any(faults):
             raise Unmapped(next(filter(None, faults)))
         with self._failing(f"vLLM cannot load the weights of version {version}"):
-            self._engine.collective_rpc("scalerl_load", args=(self._tied,))
+            self.vllm.collective_rpc("scalerl_load", args=(self._tied,))
         if not self._is_warm:
             self.warm_up()
 
     def _drop_all(self) -> None:
         self._lanes = [_Lane()]
-        del self._engine
+        del self.vllm
 
     def _advance(self) -> list[Completion]:
         """Sample one token of every running request; commands are taken between two."""
@@ -211,7 +211,7 @@ class VllmEngine(AnyEngine):
 
     def _take_outputs(self) -> list[Completion]:
         """Let vLLM take a step, and return what finished in the one that ended."""
-        core, sampled = self._core(), self._lanes[-1].running
+        core, sampled = self.core(), self._lanes[-1].running
         queue = core.batch_queue
         num_begun = 0 if queue is None else len(queue)
         outputs, has_computed = core.step_fn()
@@ -235,7 +235,7 @@ class VllmEngine(AnyEngine):
             elif output.finished:
                 raise EngineError(f"vLLM gave up request {running.request.key} ({output.finish_reason})")
         if unfinished_in_vllm:
-            self._engine.engine_core.abort_requests(unfinished_in_vllm)
+            self.vllm.engine_core.abort_requests(unfinished_in_vllm)
         return finished
 
     def _admit(self, lane: _Lane) -> None:
@@ -254,10 +254,10 @@ class VllmEngine(AnyEngine):
             if self._salted:
                 # Keys and values of other weights must not be found under the same prompt.
                 inputs["cache_salt"] = f"v{self._version}"
-            asked = self._engine.input_processor.process_inputs(
+            asked = self.vllm.input_processor.process_inputs(
                 name, inputs, _sampling_params(request), supported_tasks=self._tasks
             )
-            self._engine.engine_core.add_request(asked)
+            self.vllm.engine_core.add_request(asked)
 
     def _drop(self, name: str) -> None:
         """Forget a request that is no longer sampled; its work stays counted."""
@@ -290,13 +290,13 @@ def _sampling_params(request: Request) -> Any:
     )
 
 
-def _build(spec: EngineSpec) -> Any:
+def build_vllm(spec: EngineSpec) -> Any:
     """Return vLLM's engine, with our sampler in its first model runner."""
     if not spec.folder:
         # In this process, and not in the one that trains, which may be killed: nothing of it is to stay.
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "config.json").write_text(spec.config, encoding="utf-8")
-            return _build(replace(spec, folder=folder))
+            return build_vllm(replace(spec, folder=folder))
     from vllm.engine.arg_utils import EngineArgs  # pyright: ignore[reportMissingImports]
     from vllm.v1.engine.llm_engine import LLMEngine  # pyright: ignore[reportMissingImports]
 

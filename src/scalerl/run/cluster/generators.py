@@ -84,7 +84,7 @@ def build_fleet(
     rollout = rollout.model_copy(update={"slots": slots})
     on_gpu = place.computes_on.type == "cuda"
     num_gpus = rollout.generator_gpus * int(on_gpu)
-    gpus = [] if on_ray else _gpus_of_generators(rollout, num_gpus, first=learner.ranks)
+    gpus = [] if on_ray else gpus_of_generators(rollout, num_gpus, first=learner.ranks)
     common: dict[str, Any] = {"weights": weights, "publish": publisher(on_ray=on_ray, borrows=borrows)}
     if gpus and rollout.engine == "vllm":
         from scalerl.rollout.vllm.build import vllm_fleet
@@ -117,7 +117,7 @@ def build_fleet(
     return fleet, FleetMeter(fleet, slots)
 
 
-def _gpus_of_generators(rollout: RolloutSettings, num_gpus: int, *, first: int) -> list[Sequence[int]]:
+def gpus_of_generators(rollout: RolloutSettings, num_gpus: int, *, first: int) -> list[Sequence[int]]:
     """Return the numbers of each generator's GPUs on this machine; the learner has those before `first`.
 
     A vLLM without rollout.generators has those of rollout.vllm.devices, or the learner's.

@@ -62,7 +62,7 @@ def placed_ranks(
     actors: list[Any] = []
     try:
         if not group.wait(PLACED_S):
-            raise ClusterError(_not_free(connection, num_ranks, 1.0 if on_gpu else cpus, on_gpu=on_gpu))
+            raise ClusterError(not_free(connection, num_ranks, 1.0 if on_gpu else cpus, on_gpu=on_gpu))
         for index in range(num_ranks):
             there = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=index)
             options = {"num_gpus": float(on_gpu), "num_cpus": 0.0 if on_gpu else cpus, "scheduling_strategy": there}
@@ -132,7 +132,7 @@ def _check_gpus_seen(places: Sequence[Place], *, on_gpu: bool) -> None:
             )
 
 
-def _not_free(connection: Connection, num_ranks: int, each: float, *, on_gpu: bool) -> str:
+def not_free(connection: Connection, num_ranks: int, each: float, *, on_gpu: bool) -> str:
     import ray
 
     kind = "GPU" if on_gpu else "CPU"
