@@ -8,6 +8,8 @@
     gpu-algorithms    corrections, entropy control, imitation, KL to the start, refill      18 runs
     gpu-distillation  a teacher, the reward, both, oneself                                   8 runs
     gpu-mismatch:fp8  a generator that differs: corrections at lags of 8 and 32             16 runs per generator
+    tiny-mismatch:fp8 the same with the tiny model                                          16 short runs per generator
+    gpu-critic        PPO and credit by turns                                               12 runs
     gpu-interactions  loss x precision x averaging                                          16 runs
     gpu-reuse         500 and 2,000 problems again and again, against fresh ones             8 runs of twice the length
     gpu-batch-rate    half and double the batch, three learning rates each                  14 runs
