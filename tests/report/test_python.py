@@ -61,3 +61,12 @@ def test_forecast_backtest_frame_and_picture(runs: Runs, tmp_path: Path):
 def test_errors_say_how_options_are_given_here():
     with pytest.raises(InputError, match="y_scale="):
         scalerl.read(EXAMPLE, x="gpu_hours").fit()
+
+
+def test_details_place_a_run_among_public_ones(runs: Runs):
+    blocks = [block for section in runs.fit().sections for block in section.blocks]
+    placed = [block for block in blocks if str(block.get("kind")).startswith("among_public")]
+    assert [(block.kind, block["values"].name) for block in placed][:2] == [
+        ("among_public_exponent", "joint"), ("among_public_gain", "joint")
+    ]  # fmt: skip
+    assert all(0 <= block["values"].below.value <= 1 for block in placed)

@@ -14,6 +14,7 @@ import numpy as np
 
 from scalerl import store
 from scalerl.curves import FORMS, Action, Answer, Comparison, PaperComparison, State, tails
+from scalerl.joint.bank import place
 from scalerl.logs.facts import Fact
 from scalerl.logs.frame import listed
 from scalerl.logs.series import uneven_steps
@@ -450,10 +451,22 @@ def details(result: Result, name: str) -> Section | None:
         if decision is not None and math.isfinite(decision.smallest_change):
             given = {"change": decision.smallest_change, "decimals": curve.decimals + 1}
             blocks.append(say("smallest_change", DETAIL, curve, **given))
+        if result.command == "fit":
+            blocks += among_public(curve)
     if result.options.method != "paper":
         finest = max(curve.decimals for curve in members)
         blocks.append(say("worth", DETAIL, worth=result.worth, decimals=finest + 1))
     return section(f"details/{name}", titled("Details", name), *blocks, parameter_grid(members))
+
+
+def among_public(curve: CurveResult) -> list[Say]:
+    """Say where a run lies among public ones: how steep it is, and how much it gains."""
+    places = {each.measure: each for each in place(curve.fit, "public")}
+    return [
+        say(f"among_public_{measure}", DETAIL, name=curve.name, below=places[measure].below, num=places[measure].num)
+        for measure in ("exponent", "gain")
+        if measure in places
+    ]
 
 
 def parameter_grid(members: Sequence[CurveResult]) -> Grid | None:

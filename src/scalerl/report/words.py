@@ -349,6 +349,8 @@ WORDS: dict[str, Words] = {
         "Ignore changes of {name} below {change:r}: noise makes a larger difference between two evaluations once in "
         "twenty times."
     ),
+    "among_public_exponent": "{name} rises more steeply than {below:%} of {num} public runs (docs/results/bank.md).",
+    "among_public_gain": "Its whole gain is larger than that of {below:%} of {num} public runs.",
     "worth": "Differences below {worth:r} do not matter here; --worth names another value.",
     "price_needs_hours": "--price needs compute in GPU-hours, and here it is {unit}: no cost is given.",
     "far": "{compute:c} {unit} is {times:,.0f} times the compute measured: nobody has tested forecasts that far.",
