@@ -98,10 +98,11 @@ def test_commands_take_the_papers_method(
     (row,) = json.loads(out)["curves"]
     assert [part["fraction"] for part in row["fractions"]] == [0.25, 0.5, 0.75]
     assert row["fractions"][-1]["rmse"] < 1e-3
-    asked = ("--at", "32000", "--where", "recipe=a", "--explain")
+    asked = ("--at", "32000", "--where", "recipe=a", "--json")
     code, out, _ = run(monkeypatch, capsys, "forecast", *words, *grid, *asked)
     assert code == 0
-    assert "no interval" in out
+    (row,) = json.loads(out)["curves"]
+    assert (row["state"], row["at"][0]["reward"]["low"]) == (None, None)
 
 
 @pytest.mark.parametrize(
