@@ -561,7 +561,7 @@ def make_pipeline(case: Case, vocab: int, engine: Any, learner: Any, *, groups_p
 
     return Pipeline(
         engine=engine,
-        curriculum=Curriculum([f"{number:04}" for number in range(NUM_PROBLEMS)], seed=0, is_solved=uniform),
+        curriculum=Curriculum([f"{number:04}" for number in range(NUM_PROBLEMS)], seed=0, left_out=uniform),
         learner=learner,
         make_requests=make_requests,
         grading=FirstHalf(),

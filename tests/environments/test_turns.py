@@ -341,7 +341,7 @@ def pipeline_over(engine, max_lag: int, curriculum, **changes) -> Pipeline:
 def test_lag_stays_within_its_bound_over_random_step_times(max_lag, seed, slots):
     inner = FakeEngine(slots=slots, stop_tokens=STOPS, seed=seed)
     engine = turns_engine({"own": playing(Echo, where=Slow)}, slots=slots, inner=inner)
-    curriculum = Curriculum([f"p{number}" for number in range(20)], seed=seed, is_solved=uniform)
+    curriculum = Curriculum([f"p{number}" for number in range(20)], seed=seed, left_out=uniform)
     trained = []
     for done in itertools.islice(pipeline_over(engine, max_lag, curriculum).steps(), 12):
         for group in done.batch.groups:
@@ -357,7 +357,7 @@ def test_resumed_pipeline_plays_conversations_again_alike(tmp_path):
 
     def played(stop_at: int | None) -> dict[str, list[list[int]]]:
         engine = turns_engine({"own": playing(Echo)})
-        curriculum = Curriculum(ids, seed=1, is_solved=uniform)
+        curriculum = Curriculum(ids, seed=1, left_out=uniform)
         pipeline = pipeline_over(engine, 2, curriculum)
         seen = {}
         for done in itertools.islice(pipeline.steps(), stop_at):
@@ -368,7 +368,7 @@ def test_resumed_pipeline_plays_conversations_again_alike(tmp_path):
         assert state.groups
         assert unpack_groups(*pack_groups(state.groups)) == tuple(state.groups)
         again = turns_engine({"own": playing(Echo)})
-        restored = Curriculum.restore(state.meta["curriculum"], ids, is_solved=uniform)
+        restored = Curriculum.restore(state.meta["curriculum"], ids, left_out=uniform)
         resumed = pipeline_over(again, 2, restored, state=state, learner=CountingLearner(stop_at))
         for done in itertools.islice(resumed.steps(), 6 - stop_at):
             seen |= {group.key: [c.tokens.tolist() for c in group.completions] for group in done.batch.groups}

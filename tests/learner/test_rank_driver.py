@@ -21,7 +21,7 @@ FACTS = 3, make_learner().shape
 class ScriptedRank:
     """A link to a rank that answers every command with what it was given."""
 
-    where, pid = "", None
+    where, pid, is_placed = "", None, True
 
     def __init__(self, answers: Any = None, *, is_ready: bool = True) -> None:
         self.killed, self.lost_at = False, float("inf")

@@ -32,10 +32,10 @@ from scalerl.loop.lag import WaitsFor
 from scalerl.loop.pipeline import Pipeline, PipelineState, StepDone, Timings
 from scalerl.loop.watchdog import Watchdog, WatchedEngine
 from scalerl.run.pack import pack_groups, unpack_groups
-from scalerl.tasks.curriculum import Curriculum, IsSolved, Issued, no_positive_resampling, uniform
+from scalerl.tasks.curriculum import Curriculum, Issued, LeftOut, no_positive_resampling, uniform
 from scalerl.types import Completion, Ending, Group, LengthPlan, group_key
 
-NPR: IsSolved = functools.partial(no_positive_resampling, threshold=0.9, history="latest")
+NPR: LeftOut = functools.partial(no_positive_resampling, threshold=0.9, history="latest")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +67,9 @@ def make_pipeline(regime, engine, *, curriculum, learner=None, grading=None, **c
     )
 
 
-def run(regime, *, num_problems, slots, seed=0, num_steps=None, is_solved: IsSolved = uniform):
+def run(regime, *, num_problems, slots, seed=0, num_steps=None, left_out: LeftOut = uniform):
     engine = SimulatedEngine(slots=slots, seed=seed)
-    curriculum = Curriculum(problem_ids(num_problems), seed=seed, is_solved=is_solved)
+    curriculum = Curriculum(problem_ids(num_problems), seed=seed, left_out=left_out)
     pipeline = make_pipeline(regime, engine, curriculum=curriculum)
     return engine, curriculum, list(itertools.islice(pipeline.steps(), num_steps))
 
@@ -115,7 +115,7 @@ seeds = st.integers(0, 2**16)
 
 def issue_order(regime, *, num_problems, seed, num_steps):
     """Batches as they would be if each group were finished as soon as it is asked for."""
-    curriculum = Curriculum(problem_ids(num_problems), seed=seed, is_solved=uniform)
+    curriculum = Curriculum(problem_ids(num_problems), seed=seed, left_out=uniform)
     cycle = regime.room
     issued: list[Issued] = []
     while len(issued) < num_steps * regime.groups_per_batch:
@@ -178,7 +178,7 @@ class Late:
 @settings(max_examples=25, deadline=None)
 @given(regimes(), seeds, st.integers(1, 12), st.booleans())
 def test_exhausted_data_is_trained_to_the_last_group(regime, seed, num_problems, is_late):
-    curriculum, grading = Curriculum(problem_ids(num_problems), seed=seed, is_solved=NPR), Late(seed, most_polls=60)
+    curriculum, grading = Curriculum(problem_ids(num_problems), seed=seed, left_out=NPR), Late(seed, most_polls=60)
     engine = SimulatedEngine(slots=8, seed=seed)
     pipeline = make_pipeline(regime, engine, curriculum=curriculum, grading=grading if is_late else None)
     steps = list(pipeline.steps())
@@ -211,7 +211,7 @@ def saved(state: PipelineState) -> PipelineState:
     return PipelineState(meta=meta, groups=unpack_groups(arrays, packed))
 
 
-def survive(regime, names, lives, num_steps, *, seed, is_solved: IsSolved = uniform, save_every=1, is_late=False):
+def survive(regime, names, lives, num_steps, *, seed, left_out: LeftOut = uniform, save_every=1, is_late=False):
     """Train in attempts that end as `lives` says, each from the last checkpoint; return the steps that counted.
 
     Whatever is asked again has the same noise, and what was in flight at the checkpoint comes first.
@@ -219,13 +219,13 @@ def survive(regime, names, lives, num_steps, *, seed, is_solved: IsSolved = unif
     lineage: list[StepDone] = []
     checkpoint: PipelineState | None = None
     requests: dict[str, object] = {}
-    curriculum = Curriculum(names, seed=seed, is_solved=is_solved)
+    curriculum = Curriculum(names, seed=seed, left_out=left_out)
     for attempt, (polls_to_live, steps_to_live) in enumerate([*lives, FOREVER]):
         engine = SimulatedEngine(slots=7, seed=seed + attempt, polls_to_live=polls_to_live)
         if checkpoint is None:
-            curriculum, lineage = Curriculum(names, seed=seed, is_solved=is_solved), []
+            curriculum, lineage = Curriculum(names, seed=seed, left_out=left_out), []
         else:
-            curriculum = Curriculum.restore(checkpoint.meta["curriculum"], names, is_solved=is_solved)
+            curriculum = Curriculum.restore(checkpoint.meta["curriculum"], names, left_out=left_out)
             lineage = lineage[: checkpoint.meta["lag"]["version"]]
         in_flight = [issued.key for issued in curriculum.in_flight]
         grading = Late(seed + attempt, most_polls=40) if is_late else None
@@ -249,7 +249,7 @@ def survive(regime, names, lives, num_steps, *, seed, is_solved: IsSolved = unif
 @given(regimes(), seeds, st.integers(1, 12), st.integers(1, 3), deaths(max_size=6), st.booleans(), st.booleans())
 def test_kill_and_resume_trains_each_group_once(regime, seed, num_problems, save_every, lives, drops, is_late):
     names, num_steps = problem_ids(num_problems), sys.maxsize if drops else 14
-    how = {"seed": seed, "is_solved": NPR if drops else uniform, "save_every": save_every, "is_late": is_late}
+    how = {"seed": seed, "left_out": NPR if drops else uniform, "save_every": save_every, "is_late": is_late}
     lineage, curriculum = survive(regime, names, lives, num_steps, **how)
     trained = Counter(key for done in lineage for key in keys_of(done))
     assert [done.version for done in lineage] == list(range(1, len(lineage) + 1))
@@ -282,7 +282,7 @@ def test_no_trained_group_is_too_old_and_none_is_lost(regime, seed, num_problems
     # Capacity is in units of what may be untrained; ten times of it must not make anything older.
     slots = max(1, int(capacity * regime.room * NUM_COMPLETIONS))
     engine, grading = SimulatedEngine(slots=slots, seed=seed), Late(seed, delay)
-    curriculum = Curriculum(problem_ids(num_problems), seed=seed, is_solved=uniform)
+    curriculum = Curriculum(problem_ids(num_problems), seed=seed, left_out=uniform)
     pipeline = make_pipeline(regime, engine, curriculum=curriculum, grading=grading)
     trained: list[str] = []
     for number, done in enumerate(itertools.islice(pipeline.steps(), 10)):
@@ -317,7 +317,7 @@ def test_no_trained_group_is_too_old_and_none_is_lost(regime, seed, num_problems
 def test_pass_rate_is_recorded_at_grading():
     regime = Regime(groups_per_batch=1, max_lag=4)
     engine = SimulatedEngine(slots=100)
-    curriculum = Curriculum(problem_ids(5), seed=0, is_solved=NPR)
+    curriculum = Curriculum(problem_ids(5), seed=0, left_out=NPR)
     pipeline = make_pipeline(regime, engine, curriculum=curriculum)
     for done in pipeline.steps():
         graded = {issued.key for issued in curriculum.untrained} | set(keys_of(done))
@@ -326,13 +326,13 @@ def test_pass_rate_is_recorded_at_grading():
 
 def test_a_state_whose_parts_disagree_is_refused():
     regime = Regime(groups_per_batch=1, max_lag=3)
-    curriculum = Curriculum(problem_ids(8), seed=0, is_solved=uniform)
+    curriculum = Curriculum(problem_ids(8), seed=0, left_out=uniform)
     pipeline = make_pipeline(regime, SimulatedEngine(slots=100), curriculum=curriculum)
     version = next(done.version for done in pipeline.steps() if pipeline.lag.num_finished)
     state = saved(pipeline.state())
     assert len(state.groups) == pipeline.lag.num_finished
     assert pipeline.lag.num_finished + pipeline.lag.num_in_flight == 3
-    again = Curriculum.restore(state.meta["curriculum"], problem_ids(8), is_solved=uniform)
+    again = Curriculum.restore(state.meta["curriculum"], problem_ids(8), left_out=uniform)
     for broken, learner_version, message in (
         (state, version + 1, f"pipeline is at version {version}, its learner at {version + 1}"),
         (replace(state, groups=state.groups[1:]), version, "disagree on which groups wait to be trained"),
@@ -380,7 +380,7 @@ class TimedEngine(SimulatedEngine):
 def test_a_dead_engine_ends_the_run_with_the_reason(settings, fault, message):
     clock = Clock()
     engine = TimedEngine(clock, stalls_at=3, **settings)
-    curriculum = Curriculum(problem_ids(4), seed=0, is_solved=uniform)
+    curriculum = Curriculum(problem_ids(4), seed=0, left_out=uniform)
     watched = WatchedEngine(engine, Watchdog(pytest.fail), quiet_s=60.0, clock=clock)
     pipeline = make_pipeline(Regime(groups_per_batch=2, max_lag=0), watched, curriculum=curriculum)
     with pytest.raises(fault, match=message):
@@ -402,7 +402,7 @@ def test_timings_leave_out_the_callers_seconds():
         return CountingLearner.step(learner, batch)
 
     learner.step = slow_step
-    curriculum = Curriculum(problem_ids(4), seed=0, is_solved=uniform)
+    curriculum = Curriculum(problem_ids(4), seed=0, left_out=uniform)
     regime, grading = Regime(groups_per_batch=2, max_lag=0), AtOnce(slow_grade)
     pipeline = make_pipeline(regime, engine, curriculum=curriculum, learner=learner, grading=grading, clock=clock)
     num_polls = 0
@@ -419,7 +419,7 @@ def test_a_completion_nobody_asked_for_is_an_error():
         def poll(self) -> list[Completion]:
             return super().poll() * 2
 
-    curriculum = Curriculum(problem_ids(4), seed=0, is_solved=uniform)
+    curriculum = Curriculum(problem_ids(4), seed=0, left_out=uniform)
     pipeline = make_pipeline(Regime(groups_per_batch=1, max_lag=0), Repeating(slots=1), curriculum=curriculum)
     with pytest.raises(ValueError, match="which was not requested or came twice"):
         list(pipeline.steps())

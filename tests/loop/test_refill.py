@@ -52,7 +52,7 @@ def some_contrast(completions: list[Completion]) -> Group:
 
 def run(*, refill: Refill | None, steps: int = 12, num_problems: int = 4000, **regime: Any):
     engine = SimulatedEngine(slots=24, seed=0)
-    curriculum = Curriculum([f"p{n}" for n in range(num_problems)], seed=0, is_solved=uniform)
+    curriculum = Curriculum([f"p{n}" for n in range(num_problems)], seed=0, left_out=uniform)
     pipeline = Pipeline(
         engine=engine,
         curriculum=curriculum,
@@ -100,7 +100,7 @@ def test_correct_share_is_of_all_groups():
 
 def test_data_that_end_are_trained_to_the_last_group():
     solved_once = lambda record: True  # noqa: E731
-    curriculum = Curriculum([f"p{n}" for n in range(50)], seed=0, is_solved=solved_once)
+    curriculum = Curriculum([f"p{n}" for n in range(50)], seed=0, left_out=solved_once)
     pipeline = Pipeline(
         engine=SimulatedEngine(slots=8),
         curriculum=curriculum,

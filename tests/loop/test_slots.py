@@ -46,7 +46,7 @@ def measured(slots: int, max_lag: int, *, steps: int = 24, **regime) -> tuple[fl
     """Mean and largest lag of the loop, without its first steps, in which lags build up."""
     pipeline = Pipeline(
         engine=FakeEngine(polls=length, slots=slots),
-        curriculum=Curriculum([f"p{place}" for place in range(600)], seed=0, is_solved=uniform),
+        curriculum=Curriculum([f"p{place}" for place in range(600)], seed=0, left_out=uniform),
         learner=LagLearner(),
         make_requests=functools.partial(make_requests, num=COMPLETIONS),
         grading=AtOnce(grade),

@@ -233,7 +233,7 @@ def test_child_of_a_killed_driver_ends_with_all_that_it_started(temporary):
 class Ready:
     """A link to an object that says that it is ready, and later gives a sign of life if it is asked to."""
 
-    where, pid = "", None
+    where, pid, is_placed = "", None, True
 
     def __init__(self) -> None:
         self.messages: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -24,7 +24,7 @@ def make_fleet(make_engine: Callable[[int], Any], num_generators: int, *, slots:
 class LocalLink:
     """A link to an object in a thread of this process, so that a test can hold the object itself."""
 
-    where, pid = "", None
+    where, pid, is_placed = "", None, True
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.is_killed = False
@@ -32,6 +32,9 @@ class LocalLink:
         self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._server = Server(self._receive, lambda kind, value: self._outbox.put((kind, value)))
         threading.Thread(target=self._serve, args=(make,), daemon=True).start()
+
+    def has_left(self) -> bool:
+        return False
 
     def packed(self, name: Any, arguments: tuple[Any, ...]) -> Any:
         return name, arguments

@@ -629,6 +629,9 @@ class RolloutSettings(Settings):
     generators: int = Field(default=0, ge=0)
     """Engines that sample while the learner trains, each on devices of its own, with slots / generators slots each; 0:
     one engine, which the torch engine runs in turns with the learner on its device."""
+    max_generators: int | None = Field(default=None, ge=1)
+    """Generators on a cluster that gains and loses nodes: the run begins with `generators`, and as many more take part
+    as there is room for, up to this number; not set: no more."""
     gpus_per_generator: int | None = Field(default=None, ge=0)
     """GPUs of each generator; not set: 1, vllm.tensor_parallel for vLLM, or 0 on machines without a GPU."""
     max_replacements: int = Field(default=10, ge=0)

@@ -235,6 +235,11 @@ RULES: tuple[Rule[Recipe], ...] = (
     Rule("cluster.address rollout.generators",
          lambda r: r.cluster.address and not r.rollout.generators,
          "nothing would sample there, so set rollout.generators, or leave cluster.address out"),
+    Rule("rollout.max_generators rollout.generators cluster.address",
+         lambda r: r.rollout.max_generators is not None
+         and not (r.cluster.address and r.rollout.max_generators >= r.rollout.generators),
+         "more than the first generators join on a Ray cluster only, so set cluster.address, and at least "
+         "rollout.generators"),
     Rule("rollout.gpus_per_generator rollout.engine rollout.vllm.tensor_parallel",
          lambda r: r.rollout.generator_gpus not in (
              0, 1 if r.rollout.engine == "torch" else r.rollout.vllm.tensor_parallel

@@ -162,6 +162,13 @@ class ActorLink:
     def pid(self) -> int | None:
         return self.place.pid if self.place is not None and _is_here(self.place) else None
 
+    @property
+    def is_placed(self) -> bool:
+        return self.place is not None
+
+    def has_left(self) -> bool:
+        return self.place is not None and _is_lost(self.place.node)
+
     def packed(self, name: Any, arguments: tuple[Any, ...]) -> Any:
         import ray
 
@@ -205,7 +212,7 @@ class ActorLink:
     def _reason_of_death(self, error: Exception) -> str:
         from ray.exceptions import ActorUnavailableError, RayActorError
 
-        if self.place is not None and _is_lost(self.place.node):
+        if self.has_left():
             return "was lost with its node"
         if isinstance(error, ActorUnavailableError):
             return "cannot be reached any more"

@@ -69,11 +69,14 @@ class ChildLink:
         self._to_send.put(pickle.dumps(None if python else sys.path))
         self._to_send.put(first)
 
-    where = ""
+    where, is_placed = "", True
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def has_left(self) -> bool:
+        return False
 
     def packed(self, name: Any, arguments: tuple[Any, ...]) -> bytes:
         return _dumps((name, arguments))

@@ -60,6 +60,15 @@ class Link(Protocol):
         """The process, if it is one of this machine."""
         ...
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether there is a process; a cluster may have no room for it yet."""
+        ...
+
+    def has_left(self) -> bool:
+        """Return whether the machine that the process was on has left the cluster."""
+        ...
+
     def packed(self, name: Any, arguments: tuple[Any, ...]) -> Any:
         """Return a command as it travels: the same for every link of this kind.
 
@@ -142,6 +151,10 @@ class Peer:
     def _check_life(self) -> None:
         """Raise Lost if a limit is exceeded."""
         now, limits = time.monotonic(), self._limits
+        if not self.link.is_placed:
+            # Without a process it has nothing to say: limits count from when it has one.
+            self._started_at = self._heard_at = now
+            return
         if not self.is_ready and now - self._started_at > limits.start_s:
             raise Lost("start", f"is not ready after {limits.start_s:g} s", self.link.where)
         if self.is_ready and self.busy_s > limits.stuck_s:

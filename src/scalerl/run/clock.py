@@ -60,7 +60,7 @@ class Clock(Hook):
     def __init__(
         self,
         *,
-        devices: int = 1,
+        devices: Callable[[], int] = lambda: 1,
         cpu_s: Callable[[], float] | None = None,
         now: Callable[[], float] = time.monotonic,
         since: float | None = None,
@@ -71,13 +71,13 @@ class Clock(Hook):
     ) -> None:
         """`since` is when start-up began, if before now; `spent` is what a resumed run starts from (see `larger`).
 
-        `cpu_s` counts seconds of CPU time, for a run without GPUs.
+        `devices` returns how many are held now. `cpu_s` counts seconds of CPU time, for a run without GPUs.
 
         `within` has counters of seconds that pass while training and are not training, such as compilation. `work`
         returns what a step added to FLOPs and tokens (see `add`).
         """
         self._now, self._within, self._work = now, within, work
-        self._devices, self._cpu_s = (0, cpu_s) if cpu_s else (devices, lambda: 0.0)
+        self._devices, self._cpu_s = (lambda: 0, cpu_s) if cpu_s else (devices, lambda: 0.0)
         self._used_s = self._cpu_s()
         self._pace = pace
         self._kind = START_UP
@@ -144,7 +144,7 @@ class Clock(Hook):
         self._spent[_SECONDS[self._kind]] += elapsed
         before, self._used_s = self._used_s, self._cpu_s()
         if self._kind == TRAINING:
-            self._spent["gpu_hours"] += (self._devices * elapsed + self._used_s - before) / 3600
+            self._spent["gpu_hours"] += (self._devices() * elapsed + self._used_s - before) / 3600
         for kind, read in self._within.items():
             before, self._counters[kind] = self._counters[kind], read()
             if self._kind == TRAINING:
@@ -154,7 +154,7 @@ class Clock(Hook):
         """Count training seconds as `kind`, never more than there are."""
         seconds = min(max(seconds, 0.0), self._spent[_SECONDS[TRAINING]])
         self._spent[_SECONDS[TRAINING]] -= seconds
-        self._spent["gpu_hours"] -= self._devices * seconds / 3600
+        self._spent["gpu_hours"] -= self._devices() * seconds / 3600
         self._spent[_SECONDS[kind]] += seconds
 
 

@@ -94,6 +94,11 @@ class Parts:
         return nullcontext() if self.meter is None else self.meter.fleet.paused()
 
     @property
+    def num_devices(self) -> int:
+        """What the run pays for now: those of its place, and of generators that have joined a cluster since."""
+        return self.place.num_devices + (0 if self.meter is None else self.meter.num_joined_gpus)
+
+    @property
     def pids(self) -> list[int | None]:
         """The processes that sample and learn beside this one."""
         return [*([] if self.meter is None else self.meter.fleet.pids), *getattr(self.learner, "pids", ())]

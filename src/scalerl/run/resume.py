@@ -28,7 +28,8 @@ _FREE = (
     # How the work of a step is divided, which changes no more than the order of sums.
     *("learner.ranks", "learner.sharding", "learner.shard_size", "learner.context_ranks"),
     *("learner.gradient_checkpointing", "learner.silent_s", "learner.start_s", "optimizer.on_host"),
-    *("cluster.", "rollout.generators", "rollout.gpus_per_generator", "rollout.max_replacements", "rollout.silent_s"),
+    *("cluster.", "rollout.generators", "rollout.max_generators", "rollout.gpus_per_generator"),
+    *("rollout.max_replacements", "rollout.silent_s"),
 )
 
 

@@ -60,7 +60,7 @@ def test_deaths_and_hangs_lose_and_repeat_nothing(seed, num_members, groups_per_
     settings = {"limits": Limits(stuck_s=0.05), "replacements": 10_000, "wait_s": 0.01}
     fleet = make_fleet(engine, num_members, slots=2, version=-1, **settings)
     learner = CountingLearner()
-    curriculum = Curriculum([f"p{number}" for number in range(7)], seed=seed, is_solved=uniform)
+    curriculum = Curriculum([f"p{number}" for number in range(7)], seed=seed, left_out=uniform)
     pipeline = Pipeline(
         engine=fleet,
         curriculum=curriculum,

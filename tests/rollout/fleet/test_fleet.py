@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from contracts.requests import drain, make_request
 from fake_engine import FakeEngine
-from fleets import make_fleet
+from fleets import LocalLink, make_fleet
 from gated import GatedEngine
 from until import wait_until
 
@@ -17,6 +17,7 @@ from scalerl.errors import EngineError, RecipeError
 from scalerl.remote import peer as peer_module
 from scalerl.remote.peer import Limits
 from scalerl.remote.weights import Gone, Parcel
+from scalerl.rollout.fleet import fleet as fleet_module
 from scalerl.rollout.fleet.fleet import Fleet
 from scalerl.rollout.fleet.generator import Generator
 from scalerl.rollout.fleet.messages import Report
@@ -181,10 +182,13 @@ def test_engine_that_cannot_be_built_ends_the_fleet(request, error, kind, num_lo
 class Silent:
     """A link to a generator that says what it is given and then falls silent, as a process under SIGSTOP does."""
 
-    where, pid = "", None
+    where, pid, is_placed = "", None, True
 
     def __init__(self, *messages) -> None:
         self.messages, self.killed = list(messages), False
+
+    def has_left(self) -> bool:
+        return False
 
     def packed(self, name, arguments) -> None: ...
 
@@ -230,6 +234,102 @@ def test_generator_that_never_becomes_ready_is_lost(request, monkeypatch, limits
         fleet.wait_ready()
     assert [loss.kind for loss in fleet.losses] == ["start"] * 3
     assert all(link.killed for link in started)
+
+
+class Cluster:
+    """Nodes with room for one generator each, in threads of this process."""
+
+    def __init__(self, request, nodes: list[str]) -> None:
+        self.nodes, self.links = nodes, list[NodeLink]()
+        self.engines: dict[str, GatedEngine] = {}
+        request.addfinalizer(lambda: [engine.break_down() for engine in self.engines.values()])
+
+    def start(self, number: int) -> "NodeLink":
+        self.links.append(NodeLink(self))
+        return self.links[-1]
+
+    def place_next(self) -> str | None:
+        """Return a node without a generator."""
+        return next((node for node in self.nodes if node not in self.engines), None)
+
+    def remove(self, node: str) -> None:
+        self.nodes.remove(node)
+        self.engines.pop(node).break_down()
+
+
+class NodeLink(LocalLink):
+    """Waits for a node, then serves a generator there."""
+
+    is_placed = False
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.node = cluster, ""
+        super().__init__(self._make)
+
+    def _make(self) -> Generator:
+        wait_until(lambda: self.is_killed or self.cluster.place_next(), 60.0)
+        self.node = self.cluster.place_next() or ""
+        self.is_placed = True
+        engine = self.cluster.engines[self.node] = GatedEngine(polls=lambda request: 1, slots=64)
+        engine.allow(10_000)
+        return Generator(engine, slots=64)
+
+    def has_left(self) -> bool:
+        return self.is_placed and self.node not in self.cluster.nodes
+
+
+def cluster_fleet(request, nodes: list[str], num: int, **settings):
+    cluster = Cluster(request, nodes)
+    fleet = Fleet(cluster.start, num, max_length=10_000, vocabulary=64, wait_s=0.02, **settings)
+    request.addfinalizer(fleet.close)
+    return fleet, cluster
+
+
+def test_generators_join_and_leave_with_their_nodes(request):
+    """No loss counts as a fault, though none may be replaced, and every request comes back once."""
+    fleet, cluster = cluster_fleet(request, ["a"], 1, most_generators=3, replacements=0)
+    fleet.wait_ready()
+    fleet.push_weights({"w": 1}, 4)
+    assert (fleet.num_ready, fleet.num_placed) == (1, 1)
+    cluster.nodes.append("b")
+    wait_until(lambda: (fleet.poll(), fleet.num_ready == 2)[1])
+    requests = [request for number in range(8) for request in group(number)]
+    fleet.submit(requests[:8])
+    wait_until(lambda: len(cluster.engines["b"].submitted) > 0)
+    completions = drain(fleet)
+    assert {completion.first_version for completion in completions} == {4}
+    fleet.submit(requests[8:])
+    cluster.remove("a")
+    completions += drain(fleet)
+    assert keys(completion.request for completion in completions) == keys(requests)
+    wait_until(lambda: (fleet.poll(), len(fleet.losses) == 1)[1])
+    assert (fleet.num_ready, fleet.num_placed) == (1, 1)
+    cluster.nodes += ["c", "d"]
+    wait_until(lambda: (fleet.poll(), fleet.num_ready == 3)[1])
+
+
+def test_further_generator_that_cannot_start_is_left_out(request):
+    """A node that joins without the model must not end a run that goes well."""
+
+    def make(number: int):
+        if number:
+            raise RecipeError("this node has no model")
+        return FakeEngine(slots=4)
+
+    fleet = make_fleet(make, 1, most_generators=2, replacements=3)
+    request.addfinalizer(fleet.close)
+    wait_until(lambda: (fleet.poll(), len(fleet.losses) == 4)[1])
+    fleet.submit(group(0))
+    assert len(drain(fleet)) == 2
+    assert len(fleet.losses) == 4
+
+
+@pytest.mark.parametrize(("nodes", "placed"), [([], 0), (["a"], 1)])
+def test_too_little_room_ends_the_fleet_in_time(request, monkeypatch, nodes, placed):
+    monkeypatch.setattr(fleet_module, "ROOM_S", 0.2)
+    fleet, _ = cluster_fleet(request, nodes, 2)
+    with pytest.raises(EngineError, match=f"room for {placed} of 2 generators"):
+        fleet.wait_ready()
 
 
 def test_member_lost_in_a_pause_is_replaced_in_it(gated):

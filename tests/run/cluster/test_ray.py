@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import tempfile
+import time
 from contextlib import ExitStack
 from typing import Any
 
@@ -204,3 +205,39 @@ def test_lost_node_costs_nothing(tmp_path, monkeypatch):
         cluster.shutdown()
     check_exactly_once(folder)
     assert any(row["generators/lost"] for row in store.read_metrics(folder))
+
+
+def test_generators_join_and_leave_a_running_run(tmp_path, monkeypatch):
+    """A node that is added takes requests within a minute; one that is removed loses no group and is no fault."""
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_worker_niceness", "0")
+    store_bytes = 200 * 2**20
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": store_bytes})
+    folder, driver = tmp_path / "run", None
+
+    def ready() -> int:
+        return store.read_metrics(folder)[-1]["generators/ready"]
+
+    try:
+        elastic = {"rollout__generators": 1, "rollout__max_generators": 2, "rollout__max_replacements": 0}
+        driver = start(folder, cluster__address=cluster.address, **elastic)
+        wait_for_steps(folder, 4, driver)
+        assert ready() == 1, "the second one waits for room"
+        added = time.monotonic()
+        node = cluster.add_node(num_cpus=1, object_store_memory=store_bytes)
+        wait_until(lambda: ready() == 2, PATIENCE_S, "the second generator")
+        print(f"a generator was ready {time.monotonic() - added:.0f} s after its node was added")
+        wait_for_steps(folder, num_steps(folder) + 4, driver)
+        cluster.remove_node(node, allow_graceful=False)
+        wait_until(lambda: ready() == 1, PATIENCE_S, "the loss of the node")
+        wait_for_steps(folder, num_steps(folder) + 6, driver)
+        stop(driver)
+    finally:
+        if driver is not None:
+            driver.kill()
+        cluster.shutdown()
+    check_exactly_once(folder)
+    losses = [loss for row in store.read_metrics(folder) for loss in row.get("lost", ())]
+    assert [(loss["generator"], loss["reason"]) for loss in losses] == [(1, "was lost with its node")]
+    assert losses[0]["requests"] > 0, "it had taken some"

@@ -4,9 +4,14 @@ A generator that dies, or is silent or stuck for too long, is replaced; its requ
 starts with the last weights. After too many replacements the fleet ends with the reason, and at once if a first
 generator cannot start because of a mistake of the user. Groups stay together, since their completions share a prompt.
 Uses no torch and no Ray: `start` makes a link to a generator, wherever that runs.
+
+A cluster may grow and shrink. A generator that it has no room for waits until it has, without requests: so a fleet asks
+for as many as it could ever use, and those that join are newcomers like any other. One whose machine has left the
+cluster is replaced, which again means to wait for room, and does not count as a fault.
 """
 
 import itertools
+import math
 import threading
 import time
 from collections import deque
@@ -22,6 +27,8 @@ from scalerl.types import Completion, Request, Work
 
 WINDOW_S = 3600.0
 """Replacements are counted within this time."""
+ROOM_S = 600.0
+"""How long a cluster may have too little room."""
 _WAIT_S = 0.1
 
 
@@ -55,7 +62,7 @@ class _Seat:
     number: int
     peer: Peer
     is_newcomer: bool = False
-    """Whether it replaces another one."""
+    """Whether the fleet began without it: it replaces another one, or joins."""
     is_ready: bool = False
     is_greeted: bool = False
     """Whether it has been given the last weights."""
@@ -78,6 +85,7 @@ class Fleet(AnyEngine):
         start: Callable[[int], Link],
         num_generators: int,
         *,
+        most_generators: int | None = None,
         max_length: int,
         vocabulary: int,
         publish: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
@@ -88,6 +96,8 @@ class Fleet(AnyEngine):
         wait_s: float = _WAIT_S,
     ) -> None:
         """Start the generators and return. The fleet ends at the next loss after `replacements` in WINDOW_S.
+
+        It begins with `num_generators`; up to `most_generators` take part whenever there is room for them.
 
         `start(number)` starts one. `publish` returns weights as they travel: a copy that stays as it is, or a parcel.
         Where that is the learner's own memory, `weights` returns those of the last push once more, for newcomers.
@@ -102,10 +112,17 @@ class Fleet(AnyEngine):
         self._lane = _Lane()
         self._of_lost = Report()
         """The work and pace of generators that were lost."""
-        self._replaced_at: deque[float] = deque()
+        self._replaced: list[tuple[float, Link]] = []
+        """When a generator was replaced, and the link to it."""
         self.losses: list[Loss] = []
         """All generators that were lost."""
-        self.seats = [_Seat(number, self._peer(number)) for number in range(num_generators)]
+        self.num_first = num_generators
+        """How many it begins with."""
+        self._lacks_room_since = math.inf
+        self.seats = [
+            _Seat(number, self._peer(number), is_newcomer=number >= num_generators)
+            for number in range(max(num_generators, most_generators or 0))
+        ]
 
     # Engine -----------------------------------------------------------------------------------------------------------
 
@@ -130,6 +147,7 @@ class Fleet(AnyEngine):
     def _advance(self) -> list[Completion]:
         """Return what has finished; wait a moment if nothing has and something is pending."""
         lane = self._lane
+        self._require_room(1)
         self._hear(lambda: not lane.arrived and lane.num_pending > 0)
         completions, lane.arrived = lane.arrived, []
         lane.num_pending -= len(completions)
@@ -190,14 +208,20 @@ class Fleet(AnyEngine):
     # What else a run needs --------------------------------------------------------------------------------------------
 
     def wait_ready(self) -> None:
-        """Wait until every generator has built its engine; those that cannot are replaced, up to the limit."""
-        while self.num_ready < len(self.seats):
+        """Wait until the first generators have built their engines; those that cannot are replaced, up to the limit."""
+        while self.num_ready < self.num_first:
             self._require_usable()
+            self._require_room(self.num_first)
             self._hear(lambda: True)
 
     @property
     def num_ready(self) -> int:
         return sum(seat.is_ready for seat in self.seats)
+
+    @property
+    def num_placed(self) -> int:
+        """The number of generators that have a process, and with it the devices of one."""
+        return sum(seat.peer.link.is_placed for seat in self.seats)
 
     @property
     def pids(self) -> list[int | None]:
@@ -236,13 +260,27 @@ class Fleet(AnyEngine):
         if seats and self._is_paused:
             send_all([seat.peer for seat in seats], "hold", True)
 
+    def _require_room(self, num: int) -> None:
+        """Raise EngineError if a cluster has had no room for this number of generators for too long."""
+        now = time.monotonic()
+        if self.num_placed >= num:
+            self._lacks_room_since = math.inf
+            return
+        self._lacks_room_since = min(self._lacks_room_since, now)
+        if now - self._lacks_room_since > ROOM_S:
+            self._failure = (
+                f"the cluster has had room for {self.num_placed} of {self.num_first} generators for {ROOM_S / 60:g} "
+                f"minutes: add nodes, or ask for fewer (rollout.generators)"
+            )
+            raise EngineError(self._failure)
+
     def _listen(self) -> None:
-        for place, seat in enumerate(self.seats):
+        for seat in list(self.seats):
             try:
                 while (message := seat.peer.receive()) is not None:
                     self._read(seat, *message)
             except Exception as error:
-                self._replace(place, seat, error)
+                self._replace(seat, error)
 
     def _read(self, seat: _Seat, kind: str, value: Any) -> None:
         if kind == "ready":
@@ -257,7 +295,7 @@ class Fleet(AnyEngine):
                     del seat.pending[key]
                     lane.arrived.append(replace(completion, request=request))
 
-    def _replace(self, place: int, seat: _Seat, error: Exception) -> None:
+    def _replace(self, seat: _Seat, error: Exception) -> None:
         """Start another generator in the place of a lost one, or end the fleet with the reason."""
         seat.peer.kill()
         reason = first_line(error)
@@ -266,10 +304,9 @@ class Fleet(AnyEngine):
         if isinstance(error, UserError) and not seat.is_newcomer:
             self._failure = reason
             raise RecipeError(reason) if not isinstance(error, RecipeError) else error
-        now, limit = time.monotonic(), self._replacements
-        while self._replaced_at and now - self._replaced_at[0] > WINDOW_S:
-            self._replaced_at.popleft()
-        if len(self._replaced_at) >= limit:
+        has_another = self._may_replace(seat.peer.link)
+        if not has_another and len(self.seats) <= self.num_first:
+            limit = self._replacements
             self._failure = f"generator {seat.number} {reason}" if isinstance(error, Lost) else reason
             if limit:
                 self._failure += (
@@ -277,12 +314,27 @@ class Fleet(AnyEngine):
                     f"(rollout.max_replacements)"
                 )
             raise EngineError(self._failure)
-        self._replaced_at.append(now)
         self._of_lost += seat.report
         for request, lane in reversed(seat.pending.values()):
             # In front: their groups are the oldest.
             lane.waiting.appendleft(request)
-        self.seats[place] = _Seat(seat.number, self._peer(seat.number), is_newcomer=True)
+        others = [_Seat(seat.number, self._peer(seat.number), is_newcomer=True)] if has_another else []
+        place = self.seats.index(seat)
+        self.seats[place : place + 1] = others
+
+    def _may_replace(self, link: Link) -> bool:
+        """Return whether a lost generator may be replaced, and count it if so; not those whose machine has left."""
+        now = time.monotonic()
+        self._replaced = [(at, lost) for at, lost in self._replaced if now - at <= WINDOW_S]
+        if len(self._replaced) >= self._replacements:
+            # Asked only now: a cluster takes a moment to notice.
+            self._replaced = [(at, lost) for at, lost in self._replaced if not lost.has_left()]
+            if link.has_left():
+                return True
+        if len(self._replaced) >= self._replacements:
+            return False
+        self._replaced.append((now, link))
+        return True
 
     def _assign(self) -> None:
         """Give the waiting requests to ready generators, group by group, each to the one with the fewest.

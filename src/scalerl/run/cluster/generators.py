@@ -108,13 +108,14 @@ def build_fleet(
             if gpus
             else _actors(settings, rollout, num_gpus=num_gpus, num_cpus=place.cpus_per_generator),
             rollout.generators,
+            most_generators=rollout.max_generators,
             max_length=rollout.context,
             vocabulary=int(head.weight.shape[0]),
             limits=Limits(silent_s=rollout.silent_s),
             replacements=rollout.max_replacements,
             **common,
         )
-    return fleet, FleetMeter(fleet, slots)
+    return fleet, FleetMeter(fleet, slots, joining_gpus=0 if rollout.max_generators is None else num_gpus)
 
 
 def gpus_of_generators(rollout: RolloutSettings, num_gpus: int, *, first: int) -> list[Sequence[int]]:
@@ -169,10 +170,15 @@ def _generator(settings: ModelSettings, rollout: RolloutSettings, device: str = 
 class FleetMeter:
     """Measures what a fleet did in each step, for metrics.jsonl."""
 
-    def __init__(self, fleet: Fleet, slots: int) -> None:
-        """`slots` are those of one generator."""
-        self.fleet, self._slots = fleet, slots
+    def __init__(self, fleet: Fleet, slots: int, *, joining_gpus: int = 0) -> None:
+        """`slots` are those of one generator, `joining_gpus` the GPUs of one where generators join and leave."""
+        self.fleet, self._slots, self._joining_gpus = fleet, slots, joining_gpus
         self._pace, self._num_lost = fleet.total.pace, 0
+
+    @property
+    def num_joined_gpus(self) -> int:
+        """GPUs of the generators that have joined since the start, less those that have left."""
+        return self._joining_gpus * (self.fleet.num_placed - self.fleet.num_first)
 
     def row(self) -> dict[str, Any]:
         """Return the columns of a step: what the generators did since the last call."""
@@ -190,5 +196,13 @@ class FleetMeter:
             "generators/lost": len(losses),
         }
         if losses:
-            row["lost"] = [{"generator": loss.number, "kind": loss.kind, "reason": loss.reason} for loss in losses]
+            row["lost"] = [
+                {
+                    "generator": loss.number,
+                    "kind": loss.kind,
+                    "reason": loss.reason,
+                    "requests": loss.num_requests,
+                }
+                for loss in losses
+            ]
         return row
