@@ -3,7 +3,8 @@
     python benchmarks/leased_run.py RECIPE --out RUN
     python benchmarks/leased_run.py RECIPE --out RUN --generator int8          fp8, int8, int4 or int3
 
-No forecast is made at evaluations, and no checkpoint is written before the last: runs beside each other share the cores.
+No forecast is made at evaluations, and no checkpoint is written before the last, since runs beside each other share the
+cores.
 
 With --generator the generator is made to differ: it samples with rounded weights. The matrices of the layers are
 rounded at the start and at every push, as an engine with quantised weights rounds them: fp8 (e4m3) with one scale per

@@ -8,10 +8,12 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from boards import GrowingRun
+from boards import GrowingRun, ServedBoard
 from commands import scalerl
 from until import wait_until
+from webhook import webhook
 
+from scalerl import store
 from scalerl.cli import watch as cli_watch
 from scalerl.report.board import beside
 from scalerl.report.board.beside import board_beside
@@ -28,6 +30,15 @@ def test_what_cannot_be_watched_is_an_error(tmp_path: Path, words: str, said: st
     done = scalerl("watch", "--no-open", *words.split(), cwd=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr
+
+
+def test_news_of_what_is_watched_are_posted(tmp_path: Path):
+    run = GrowingRun(tmp_path / "first")
+    with webhook() as chat, ServedBoard(run.folder, options=("--port", "0", "--notify", chat.url)) as board:
+        wait_until(lambda: board.json("/api/runs")["runs"])
+        store.write_status(run.folder, "done", "budget spent")
+        wait_until(lambda: chat.texts)
+    assert chat.texts == ["watch: first: done: budget spent"]
 
 
 def test_board_beside_a_block_serves_and_ends_with_it(tmp_path: Path):

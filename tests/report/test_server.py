@@ -61,6 +61,7 @@ def board(watched: Path) -> Iterator[ServedBoard]:
 
 
 def test_every_kind_of_input_is_listed(board: ServedBoard):
+    wait_until(lambda: board.json("/api/runs")["studies"])
     listing = wait_until(lambda: _listed(board, {"good", "verl"}))
     names = {row["name"] for row in listing["runs"]}
     assert {"two-arms/base-seed0", "two-arms/lower-seed0"} <= names

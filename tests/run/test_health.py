@@ -6,7 +6,7 @@ from typing import Any
 
 from scalerl.report.alarms import Alarm, alarm_text
 from scalerl.run.clock import Clock, Pace
-from scalerl.run.health import Axis, Health, Outlooks
+from scalerl.run.health import Health, Outlooks
 from scalerl.run.rows import Rows
 
 END = {"gpu_hours": 10.0, "flops": 1e15, "tokens": 1e6, "step": 100}
@@ -38,7 +38,7 @@ class Told:
         self,
         errors: Mapping[tuple[str, str], str] | None = None,
         num_unrewarded: int = 0,
-        axis: Axis | None = None,
+        axis: str | None = None,
     ) -> None:
         self.now = 0.0
         self.clock = Clock(now=lambda: self.now, pace=Pace())
@@ -61,7 +61,7 @@ class Told:
         return self.reports[-1]
 
 
-def axis_of(rows: list[dict[str, Any]], axis: Axis | None = None) -> str | None:
+def axis_of(rows: list[dict[str, Any]], axis: str | None = None) -> str | None:
     outlook = Told(axis=axis).evaluated(*rows)[0]["main"]
     assert outlook is not None
     return outlook.axis

@@ -231,10 +231,10 @@ def _run(asked: _Asked, notifier: "Notifier") -> tuple[dict[str, Any], int]:
 
 def decision_text(row: Mapping[str, Any]) -> str:
     """Return a decision of a policy, a row of decisions.jsonl, as one sentence."""
-    from scalerl.report.content import choice_text
+    from scalerl.report.sections import choice_say
 
     if row["arm"] is None:
-        return choice_text(dict(row))
+        return choice_say(dict(row)).text
     return f"{row['arm']} gets compute until {row['until']:.0%} of its budget ({row['policy']}, {row['kind']})."
 
 

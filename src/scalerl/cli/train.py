@@ -259,6 +259,8 @@ class Terminal(RunTerminal):
         self.notifier = Notifier(webhook, name, warn=self.print, secrets=[value for _, value in secrets_in(recipe)])
         self.last_lines: list[str] = []
         """What the last evaluation says, a line for each set."""
+        self._decided: dict[str, tuple[str, str]] = {}
+        """State and action of each set, as posted."""
 
     def started(self, run: "Run") -> None:
         self._run = run
@@ -293,6 +295,7 @@ class Terminal(RunTerminal):
             words = f"step {row['step']}  {hours}  {name}{_number(row['reward'])}"
             self.last_lines.append(words + forecast_words(outlooks[row["set"]]))
             self.print(self.last_lines[-1])
+            self._post_decision(row["set"], outlooks[row["set"]])
             if outcomes := outcome_words(row):
                 self.print(f"  {name}{outcomes}")
         for alarm in alarms:
@@ -300,6 +303,17 @@ class Terminal(RunTerminal):
             text = f"{label}{alarm_text(alarm)}"
             self.print(text, style=style)
             self.notifier.send(text)
+
+    def _post_decision(self, name: str, outlook: "CurveResult | None") -> None:
+        """Post where a run stands and what to do, where that is another answer than before."""
+        from scalerl.curves import State
+        from scalerl.report.sections import do_text
+
+        if outlook is None or outlook.decision is None or outlook.decision.state == State.TOO_EARLY:
+            return
+        before, self._decided[name] = self._decided.get(name), (outlook.decision.state, outlook.decision.action)
+        if self._decided[name] != before:
+            self.notifier.send(f"{name} is {outlook.decision.state}: {do_text(outlook)}\n{self.last_lines[-1]}")
 
     def hung(self, reason: str) -> None:
         self.close()

@@ -5,12 +5,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from scalerl.cli.options import argument, flag, option
+from scalerl.cli.options import NOTIFY, argument, flag, option
 from scalerl.errors import InputError
 
 _NICENESS = 10
@@ -28,6 +29,7 @@ def watch(
     budget: float | None = option("C", "Compute at the end of the run, for logs that do not contain it.", min=0),
     browser: bool = flag("--open/--no-open", "Open the page in a browser.", default=True),
     wait: bool = flag("--wait", "Wait for paths that do not exist yet."),
+    notify: str | None = NOTIFY,
     beside: Annotated[bool, typer.Option(hidden=True, help="End with the process that started this one.")] = False,
 ) -> None:
     """Show runs, studies and logs in a browser while they are written: curve, forecast, alarms, samples.
@@ -41,6 +43,7 @@ def watch(
     missing = [path for path in paths if not path.exists()]
     if missing and not wait:
         raise InputError(f"there is no file or folder {missing[0]}: check the path, or wait for it with --wait.")
+    from scalerl.notify import Notifier
     from scalerl.report.board.serve import serve
 
     if beside and hasattr(os, "nice"):
@@ -55,6 +58,7 @@ def watch(
             webbrowser.open(opened.enter_context(private_page(link)))
 
     with ExitStack() as opened:
+        notifier = opened.enter_context(Notifier(notify, "watch", warn=partial(typer.echo, err=True)))
         serve(
             paths,
             host=host,
@@ -63,6 +67,7 @@ def watch(
             announce=announce,
             # Its standard input is a pipe from the run: it ends when the run does, however that ends.
             until=sys.stdin.buffer.read if beside else None,
+            send=notifier.send if notify else None,
         )
 
 

@@ -239,8 +239,7 @@ def _look(
         return Look(row=row, sections=to_json(shown), is_empty=result is None)
     (run,) = runs
     steps = run.columns.get("step", np.empty(0))
-    num_alarms = sum(each["kind"].startswith("alarm_") and each["kind"] != "alarm_when" and each["level"] == "warning"
-                     for part in to_json(shown) for each in part["blocks"] if each["type"] == "say")  # fmt: skip
+    num_alarms = sum(is_alarm(each) for part in to_json(shown) for each in part["blocks"])
     row |= {
         "study": source.study,
         "arm": source.arm,
@@ -261,6 +260,12 @@ def _look(
         num_samples=len(lines_of(source.path / store.SAMPLES, source.root)) if run.is_folder else 0,
         is_empty=result is None and not run.columns,
     )
+
+
+def is_alarm(block: Json) -> bool:
+    """Return whether a block of a section warns of something that goes on."""
+    is_one = block["type"] == "say" and block["kind"].startswith("alarm_") and block["kind"] != "alarm_when"
+    return is_one and block["level"] == Level.WARNING
 
 
 def _cells(result: Result | None) -> Json:

@@ -27,6 +27,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from scalerl.errors import UsageError
+from scalerl.report.board.news import News
 from scalerl.report.board.state import LOOK_EVERY_S, Board
 from scalerl.report.samples import MAX_PAGE, PAGE, Query
 from scalerl.web_server import Handler, Server
@@ -166,10 +167,14 @@ def serve(
     end_compute: float | None = None,
     announce: Callable[[str], None],
     until: Callable[[], Any] | None = None,
+    send: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve the board until Ctrl-C; `until` blocks, in a thread, for as long as it should run."""
+    """Serve the board until Ctrl-C; `until` blocks, in a thread, for as long as it should run.
+
+    `send` gets the news of what is watched.
+    """
     token = kept_token(TOKEN_FILE) if is_loopback(host) else secrets.token_urlsafe(24)
-    board = Board(paths, end_compute=end_compute)
+    board = Board(paths, end_compute=end_compute, **({} if send is None else {"on_look": News(send)}))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _watching(board), listen(board, host, port, token) as server, suppress(KeyboardInterrupt):
         announce(link_to(host, server.server_address[1], token))

@@ -77,7 +77,15 @@ def _timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
 class Board:
     """Everything that is followed. `look` is called by one thread; the rest may be called by any."""
 
-    def __init__(self, paths: Sequence[Path], *, end_compute: float | None = None) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        end_compute: float | None = None,
+        on_look: Callable[[Look], None] = lambda look: None,
+    ) -> None:
+        """`on_look` is called with what there is to show of a source, whenever that may have changed."""
+        self._on_look = on_look
         self.roots = [Root(path) for path in paths]
         self.version = 1
         self.epoch = f"{os.getpid()}-{time.time_ns()}"
@@ -147,6 +155,7 @@ class Board:
         item.future, item.next_at = None, now + min(times * cpu_s, most)
         self.version += 1
         item.version = self.version
+        self._on_look(item.look)
 
     def _discover(self) -> None:
         sources, notes = discover(self.roots)
