@@ -21,7 +21,7 @@ from scalerl.rollout.torch.body import FusedBody
 from scalerl.rollout.torch.cache import SlotCache
 from scalerl.rollout.torch.decoder import Decoder
 from scalerl.rollout.torch.engine import TorchEngine, pass_tokens
-from scalerl.rollout.torch.layout import FixedRows
+from scalerl.rollout.torch.layout import HalvedRows
 from scalerl.types import Completion, LengthPlan
 
 BODIES = [*((family, True) for family in SAMPLED), ("llama-no-groups", False), ("qwen3", False)]
@@ -34,10 +34,10 @@ def body():
 
 
 @pytest.fixture
-def fixed_rows(monkeypatch):
-    """As on a GPU: every slot has its row."""
-    fixed = lambda slots, *, max_length, **_: FixedRows(slots, max_length=max_length)  # noqa: E731
-    monkeypatch.setattr("scalerl.rollout.torch.decoder.RowLayout", fixed)
+def halved_rows(monkeypatch):
+    """As on a GPU, but down to one row."""
+    halved = lambda slots, *, max_length, **_: HalvedRows(slots, max_length=max_length, least_rows=1)  # noqa: E731
+    monkeypatch.setattr("scalerl.rollout.torch.decoder.RowLayout", halved)
 
 
 @pytest.fixture
@@ -78,20 +78,22 @@ def test_every_family_samples_with_the_models_own_log_probs(make_engine, model, 
     check_log_probs(model, drain(engine))
 
 
-@pytest.mark.usefixtures("fixed_rows")
-def test_fixed_rows_sample_the_same(make_engine, model, monkeypatch):
-    sent, send = [], Decoder.send
+@pytest.mark.usefixtures("halved_rows")
+def test_halved_rows_sample_the_same(make_engine, model, monkeypatch):
+    sent, send, sizes, launch = [], Decoder.send, set(), Decoder.launch
     monkeypatch.setattr(
         Decoder, "send", lambda self, *each: (sent.append(each[0].flags.c_contiguous), send(self, *each))[1]
     )
-    engine = make_engine(slots=5, stop_tokens=(3,))
-    engine.submit(mixed_requests(12))
+    monkeypatch.setattr(Decoder, "launch", lambda self, chunk: (launch(self, chunk), sizes.add(self.num_rows))[0])
+    engine = make_engine(slots=8, stop_tokens=(3,))
+    engine.submit(mixed_requests(20))
     completions = engine.poll()
     with engine.paused():
         engine.submit([make_request(number + 50) for number in range(6)])
         completions += drain(engine)
     check_log_probs(model, completions + drain(engine))
     assert all(sent), "a GPU waits for a copy from memory in another order"
+    assert len(sizes) > 2
 
 
 def places(thing: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], int]:
@@ -325,11 +327,12 @@ class Largest(TorchDispatchMode):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("graphs", [True, False])
+@pytest.mark.parametrize(("slots", "graphs"), [(16, True), (16, False), (128, True)])
 @pytest.mark.parametrize("family", ["llama-tied", "qwen2", "qwen3"])
-def test_on_a_gpu_completions_have_the_models_log_probs(family, graphs):
-    model, requests = sampled_model(family), mixed_requests(40)
-    engine = engine_of(model, slots=16, stop_tokens=(3,), device="cuda", cuda_graphs=graphs)
+def test_on_a_gpu_completions_have_the_models_log_probs(family, slots, graphs):
+    """From 128 slots on, a step computes half of the rows when few are in use."""
+    model, requests = sampled_model(family), mixed_requests(40 if slots == 16 else 150)
+    engine = engine_of(model, slots=slots, stop_tokens=(3,), device="cuda", cuda_graphs=graphs)
     for version in (0, 1):
         engine.submit(requests)
         check_log_probs(model, drain(engine), atol=1e-3)

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalerl.rollout.torch.layout import LENGTH_STEP, RowLayout
+from scalerl.rollout.torch.layout import LENGTH_STEP, HalvedRows, RowLayout
 
 lengths = st.lists(st.lists(st.integers(0, 100), min_size=7, max_size=7), min_size=1, max_size=8)
 
@@ -22,6 +22,20 @@ def test_rows_in_use_come_first_in_covering_spans(steps, row_step):
         for span in spans:
             longest = by_row[span.start : span.stop].max()
             assert longest <= span.filled <= min(100, longest + LENGTH_STEP - 1)
+
+
+@given(st.lists(st.lists(st.integers(0, 100), min_size=12, max_size=12).filter(any), min_size=1, max_size=8))
+def test_halved_rows_have_all_slots_in_use(steps):
+    layout = HalvedRows(12, max_length=100, least_rows=3)
+    for needed in map(np.array, steps):
+        before = layout.row.copy()
+        moved, (span,) = layout.arrange(needed)
+        assert sorted(layout.row) == list(range(12))
+        assert layout.row[layout.slot].tolist() == list(range(12))
+        assert span.stop == min(size for size in (12, 6, 3) if size >= (needed > 0).sum())
+        assert (layout.row[needed > 0] < span.stop).all()
+        assert sorted(moved) == np.flatnonzero(layout.row != before).tolist()
+        assert needed.max() <= span.filled <= min(100, needed.max() + LENGTH_STEP - 1)
 
 
 @given(lengths)

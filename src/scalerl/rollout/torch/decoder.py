@@ -1,9 +1,10 @@
 """The part of the torch engine that runs on the device: prefill prompts, and sample a chunk of tokens for all slots.
 
-Nothing is read back before the chunk ends; the host then applies stops and budgets. On a GPU every step computes all
-slots in one fixed shape, recorded as a CUDA graph. On a CPU it computes only the rows in use.
+Nothing is read back before the chunk ends; the host then applies stops and budgets. On a GPU every step is a CUDA graph
+of one of few shapes (layout.py). On a CPU it computes only the rows in use.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from scalerl.rollout.sampling import sample
 from scalerl.rollout.torch.body import FusedBody, make_body
 from scalerl.rollout.torch.cache import DecodePass, ExtendPass, KernelPass, PrefillPass, SlotCache
 from scalerl.rollout.torch.head import Head
-from scalerl.rollout.torch.layout import ROW_STEP, FixedRows, RowLayout, Span, rounded_length
+from scalerl.rollout.torch.layout import ROW_STEP, HalvedRows, RowLayout, Span, rounded_length
 from scalerl.rollout.torch.scheduler import PromptBatch
 
 
@@ -43,6 +44,8 @@ class Chunk:
 class _Shape:
     """Everything that determines which operations a step consists of; one CUDA graph is recorded per shape."""
 
+    rows: int
+    """The number of rows that are computed."""
     spans: tuple[Span, ...]
     """Empty if the attention kernel reads each row's position itself."""
     greedy: bool
@@ -87,8 +90,10 @@ class Decoder:
             row_step = ROW_STEP if weight.dtype == torch.float32 else slots
             self._layout = RowLayout(slots, max_length=max_length, row_step=row_step)
         else:
-            self._layout = FixedRows(slots, max_length=max_length)
+            self._layout = HalvedRows(slots, max_length=max_length)
         self._spans: tuple[Span, ...] = ()
+        self.num_rows = slots
+        """Rows of the chunk that was arranged last."""
         self._pass: DecodePass | None = None
         self.graphs: dict[_Shape | tuple[int, int], torch.cuda.CUDAGraph] | None = {} if cuda_graphs else None
         """CUDA graphs of decode steps by shape, and of prefill passes by rows and width."""
@@ -133,10 +138,10 @@ class Decoder:
         needed = np.where(active, np.minimum(position + self._chunk, self._max_length), 0)
         before = self._layout.row.copy()
         moved, spans = self._layout.arrange(needed)
-        self._spans = () if self._kernels else spans
+        self._spans, self.num_rows = () if self._kernels else spans, spans[-1].stop
         moved = moved[held[moved]]
         if len(moved):
-            rows = (torch.from_numpy(row[moved]) for row in (before, self._layout.row))
+            rows = (self._sent(row[moved]) for row in (before, self._layout.row))
             self._cache.move(*rows, filled=int(position[moved].max()))
 
     def hold(self, slots: NDArray[np.int64], filled: int) -> list[Tensor]:
@@ -148,7 +153,7 @@ class Decoder:
         self._cache.copy_in(held, self._rows_of(slots))
 
     def _rows_of(self, slots: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(self._layout.row[slots]).to(self._device)
+        return self._sent(self._layout.row[slots])
 
     def prefill(self, batch: PromptBatch) -> None:
         """Write the keys and values of the batch's tokens into their slots."""
@@ -163,7 +168,7 @@ class Decoder:
             return
         self.send(tokens.reshape(-1), self._prompts[: tokens.size])
         self.run_prompts((batch.rows, batch.width))
-        rows, slots = self.send(places.T.copy(), torch.empty(2, len(places), dtype=torch.int64, device=self._device))
+        rows, slots = self._sent(places.T.copy())
         self._cache.keep(self._cache.computed(batch.rows, batch.width), rows, slots)
 
     def _extend(self, tokens: NDArray[np.int64], starts: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
@@ -171,7 +176,7 @@ class Decoder:
         # Padding is written beyond the prompt, where the mask hides it until it is overwritten.
         position = np.minimum(starts[:, None] + np.arange(tokens.shape[1]), self._max_length - 1)
         filled = rounded_length(int(position.max()) + 1, self._max_length)
-        given, at, into = (torch.from_numpy(part).to(self._device) for part in (tokens, position, rows))
+        given, at, into = map(self._sent, (tokens, position, rows))
         if self._recorder is not None:
             self._recorder.into(*self._cache.routed(into, at))
         self._body(given, at, ExtendPass(self._cache, into, at, filled))
@@ -196,10 +201,11 @@ class Decoder:
 
     def launch(self, chunk: Chunk) -> None:
         """Sample a chunk; on a GPU this returns before it is done."""
-        slot = self._layout.slot
+        slot = self._layout.slot[: self.num_rows]
         # Not by [..., slot], whose result is column by column: a GPU would wait for a copy of it.
         chunk = Chunk(**{name: getattr(chunk, name).take(slot, axis=-1) for name in Chunk.__slots__})
         shape = _Shape(
+            rows=self.num_rows,
             spans=self._spans,
             greedy=not self._kernels and bool(chunk.greedy.any()),
             top_p=bool((chunk.top_p < 1).any()),
@@ -217,19 +223,22 @@ class Decoder:
             for _ in range(self._chunk):
                 self.graphs[shape].replay()
         if self._on_host is not None:
-            self._on_host[0].copy_(self._tokens, non_blocking=True)
-            self._on_host[1].copy_(self._log_probs, non_blocking=True)
+            for host, results in zip(self._on_host, (self._tokens, self._log_probs), strict=True):
+                _first_rows(host, self.num_rows).copy_(_first_rows(results, self.num_rows), non_blocking=True)
             self._done.record()
 
     def collect(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return tokens and log-probs, [chunk, slots]. Entries after a completion's end are meaningless."""
+        results = self._tokens, self._log_probs
         if self._on_host is not None:
             self._done.synchronize()
-            tokens, log_probs = (part.numpy() for part in self._on_host)
-        else:
-            tokens, log_probs = self._tokens.numpy(), self._log_probs.numpy()
+            results = self._on_host
+        slot = self._layout.slot[: self.num_rows]
         # Copies, which the next chunk does not overwrite.
-        return tokens[:, self._layout.row], log_probs[:, self._layout.row]
+        tokens, log_probs = (np.zeros(part.shape, dtype=part.numpy().dtype) for part in results)
+        for target, part in zip((tokens, log_probs), results, strict=True):
+            target[:, slot] = _first_rows(part, self.num_rows).numpy()
+        return tokens, log_probs
 
     def experts(self, slot: int, num: int) -> NDArray[np.int16] | None:
         """Return the experts of the first tokens of a slot; None if they are not recorded."""
@@ -239,7 +248,7 @@ class Decoder:
 
     def _load(self, chunk: Chunk) -> None:
         for name, target in self._inputs.items():
-            self.send(getattr(chunk, name), target)
+            self.send(getattr(chunk, name), _first_rows(target, self.num_rows))
         self._step.zero_()
 
     def send(self, values: NDArray[Any], target: Tensor) -> Tensor:
@@ -247,9 +256,12 @@ class Decoder:
         source = torch.from_numpy(values)
         return target.copy_(source.pin_memory() if target.is_cuda else source, non_blocking=True)
 
+    def _sent(self, values: NDArray[np.int64]) -> Tensor:
+        return self.send(values, torch.empty(values.shape, dtype=torch.int64, device=self._device))
+
     def _advance(self, shape: _Shape) -> None:
         """Sample one token for every row in use."""
-        rows = slice(shape.spans[-1].stop if shape.spans else self._slots)
+        rows = slice(shape.rows)
         token, position = self._inputs["token"][rows], self._inputs["position"][rows]
         if shape.spans:
             if self._pass is None or self._pass.spans != shape.spans:
@@ -261,41 +273,41 @@ class Decoder:
             self._recorder.into(*self._cache.routed(rows, position[:, None]))
         logits = self.head.logits(self._body(token[:, None], position[:, None], view)[:, 0])
         if not shape.spans and not shape.top_p:
-            self._sample_by_kernel(logits)
+            self._sample_by_kernel(logits, shape.rows)
         else:
-            self._sample(logits, shape, rows)
+            self._sample(logits, shape)
         self._step.add_(1)
 
-    def _sample(self, logits: Tensor, shape: _Shape, rows: slice) -> None:
+    def _sample(self, logits: Tensor, shape: _Shape) -> None:
         """Sample with torch. With the kernels it is used only for top_p, and always applies greedy and forced."""
-        inputs = self._inputs
+        inputs = {name: _first_rows(buffer, shape.rows) for name, buffer in self._inputs.items()}
         tokens, log_probs = sample(
             logits,
-            inputs["noise"].index_select(0, self._step)[0, rows],
-            inputs["temperature"][rows],
-            top_p=inputs["top_p"][rows] if shape.top_p else None,
-            greedy=inputs["greedy"][rows] if shape.greedy or not shape.spans else None,
+            inputs["noise"].index_select(0, self._step)[0],
+            inputs["temperature"],
+            top_p=inputs["top_p"] if shape.top_p else None,
+            greedy=inputs["greedy"] if shape.greedy or not shape.spans else None,
         )
         if shape.forced or not shape.spans:
-            forced = inputs["forced"].index_select(0, self._step)[0, rows]
+            forced = inputs["forced"].index_select(0, self._step)[0]
             tokens = torch.where(forced >= 0, forced, tokens)
             log_probs = log_probs.masked_fill(forced >= 0, 0.0)
-        self._tokens[:, rows].index_copy_(0, self._step, tokens[None])
-        self._log_probs[:, rows].index_copy_(0, self._step, log_probs[None].float())
-        inputs["token"][rows].copy_(tokens)
+        _first_rows(self._tokens, shape.rows).index_copy_(0, self._step, tokens[None])
+        _first_rows(self._log_probs, shape.rows).index_copy_(0, self._step, log_probs[None].float())
+        inputs["token"].copy_(tokens)
         # A finished slot may run on to the end of the cache, where it overwrites only itself.
-        inputs["position"][rows].add_(1).clamp_(max=self._max_length - 1)
+        inputs["position"].add_(1).clamp_(max=self._max_length - 1)
 
-    def _sample_by_kernel(self, logits: Tensor) -> None:
+    def _sample_by_kernel(self, logits: Tensor, rows: int) -> None:
         from scalerl.rollout.torch import kernels
 
         kernels.sample_step(
             logits,
             step=self._step,
-            tokens=self._tokens,
-            log_probs=self._log_probs,
+            tokens=_first_rows(self._tokens, rows),
+            log_probs=_first_rows(self._log_probs, rows),
             last_position=self._max_length - 1,
-            **{name: buffer for name, buffer in self._inputs.items() if name != "top_p"},
+            **{name: _first_rows(buffer, rows) for name, buffer in self._inputs.items() if name != "top_p"},
         )
 
     def _record(self, work: Callable[[], None], before: Callable[[], Any] = lambda: None) -> torch.cuda.CUDAGraph:
@@ -314,3 +326,9 @@ class Decoder:
         with torch.cuda.graph(graph, pool=pool):
             work()
         return graph
+
+
+def _first_rows(buffer: Tensor, rows: int) -> Tensor:
+    """Return the beginning of a buffer over slots, or over steps and slots, as one over this number of rows."""
+    shape = (*buffer.shape[:-1], rows)
+    return buffer.view(-1)[: math.prod(shape)].view(shape)

@@ -6,9 +6,9 @@
     poll:  refill slots, prefill their prompts, sample a chunk for all slots, apply length plans, return completions
 
 A completion depends only on its request and the weights. Noise is keyed by (seed, token index). The shape in which a
-prompt is computed depends on that prompt alone, and the shape of a decode step does not change a row's result: all
-slots on a GPU, multiples of 16 rows on a CPU. (Attention over a masked tail of another length can still change the last
-bit.)
+prompt is computed depends on that prompt alone, and the shape of a decode step does not change a row's result: one
+number of rows on a GPU, multiples of 16 on a CPU. (Attention over a masked tail of another length can still change the
+last bit, and so can a GPU that computes half of 128 slots or more because few are in use.)
 
 On a GPU the next chunk is launched before a poll returns, so that the device does not wait for the host. New weights
 and requests therefore take effect one chunk later.

@@ -2,7 +2,8 @@
 
 On a CPU they are sorted by length. A product over several slots needs neighbouring rows. Rows in use therefore come
 first, the longest at the front, in spans of similar length: a step computes only the rows in use, and reads of each
-span only as much as its longest row holds. On a GPU every slot has its row, and every step computes all of them.
+span only as much as its longest row holds. On a GPU a step computes all rows, or the first half, quarter and so on
+while these can have all slots in use: few numbers of rows are few CUDA graphs.
 """
 
 from dataclasses import dataclass
@@ -14,6 +15,10 @@ LENGTH_STEP = 64
 """Lengths are rounded up to a multiple of this. A smaller step reads less and moves rows more often."""
 ROW_STEP = 16
 """The number of rows computed is a multiple of this, so that a row's last bits do not depend on the other rows."""
+
+
+LEAST_ROWS = 64
+"""The fewest rows that a step on a GPU is halved to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +35,33 @@ def rounded_length(length: int, max_length: int) -> int:
     return min(-(-length // LENGTH_STEP) * LENGTH_STEP, max_length)
 
 
-class FixedRows:
-    """Every slot has the row of its number; a step computes all rows, in one of few shapes."""
+class HalvedRows:
+    """A one-to-one assignment of slots to rows, of which a step computes the first: all, a half, a quarter and so on.
 
-    def __init__(self, slots: int, *, max_length: int) -> None:
-        self.row = self.slot = np.arange(slots)
-        self._max_length = max_length
+    Below `least_rows` a step takes as long with fewer: reading the weights takes longer than multiplying with them.
+    """
+
+    def __init__(self, slots: int, *, max_length: int, least_rows: int = LEAST_ROWS) -> None:
+        self.row, self.slot = np.arange(slots), np.arange(slots)
+        """The row of each slot, and the slot of each row."""
+        self._max_length, self._sizes = max_length, [slots]
+        while self._sizes[-1] % 2 == 0 and self._sizes[-1] >= 2 * least_rows:
+            self._sizes.append(self._sizes[-1] // 2)
 
     def arrange(self, needed: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[Span, ...]]:
-        """Return that no slot has moved, and one span."""
-        return self.row[:0], (Span(0, len(self.row), rounded_length(int(needed.max()), self._max_length)),)
+        """Bring the slots in use into as few rows as a step can have; return the moved slots and one span.
+
+        As RowLayout.arrange. Slots change places, so that those which are not in use move too.
+        """
+        is_used = needed > 0
+        num_rows = min(size for size in self._sizes if size >= is_used.sum())
+        used = np.flatnonzero(is_used & (self.row >= num_rows))
+        unused = np.flatnonzero(~is_used & (self.row < num_rows))[: len(used)]
+        self.row[used], self.row[unused] = self.row[unused], self.row[used]
+        moved = np.concatenate([used, unused])
+        self.slot[self.row[moved]] = moved
+        filled = rounded_length(int(needed.max()), self._max_length)
+        return moved, (Span(0, num_rows, filled),)
 
 
 class RowLayout:
