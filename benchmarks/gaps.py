@@ -113,7 +113,8 @@ def by_role(events: Sequence[Event]) -> dict[str, list[tuple[float, float, str]]
         place = bisect_right(starts, time) - 1
         return calls[place][2] if place >= 0 and time < calls[place][1] else ""
 
-    launched = {event["args"]["correlation"]: event["ts"] for event in events if event.get("cat") in _LAUNCHES}
+    launches = (event for event in events if event.get("cat") in _LAUNCHES)
+    launched = {event.get("args", {}).get("correlation"): event["ts"] for event in launches}
     work: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
     for event in events:
         if event.get("cat") in _ON_DEVICE:
@@ -145,8 +146,10 @@ def kernels(work: Sequence[tuple[float, float, str]], num_steps: int) -> dict[st
 
 
 def device_figures(events: Sequence[Event], num_steps: int) -> dict[str, Any]:
-    """Return the milliseconds of a step that the device works for each role, and for what."""
+    """Return the milliseconds of a step that the device works for each role, and for what; {} if a trace has none."""
     work = by_role(events)
+    if not work:
+        return {}
     figures: dict[str, Any] = {f"{role}_ms": 1e3 * busy_s(work[role]) / num_steps for role in ROLES}
     figures["other_ms"] = 1e3 * busy_s(work[""]) / num_steps
     return figures | {f"{role}_kernels": kernels(work[role], num_steps) for role in ("engine", "learner")}

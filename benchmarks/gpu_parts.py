@@ -652,6 +652,8 @@ def gaps(subject: Subject, seconds: float) -> Figures:
             figures |= device_figures(events, len(seen))
         else:
             figures |= {f"{role}_ms": 1e3 * spent / len(done) for role, spent in roles.calls_s.items()}
+        if "engine_ms" not in figures:
+            return figures
         busy = sum(figures.get(f"{role}_ms", 0.0) for role in ("engine", "learner", "push", "other"))
         return figures | {"idle_ms": figures["step_ms"] - busy, "idle": 1 - busy / figures["step_ms"]}
 
