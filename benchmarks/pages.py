@@ -58,7 +58,9 @@ def printed_by(command: str) -> str:
         return "\n".join(["```text", *lines, "```"])
     script = importlib.import_module(Path(words[0]).stem)
     if not hasattr(script, "run"):
-        return subprocess.run([sys.executable, *words], check=True, capture_output=True, text=True).stdout.rstrip()
+        printed = subprocess.run([sys.executable, *words], check=True, capture_output=True, text=True).stdout
+        # Tables alone: some scripts say how long they took.
+        return "\n".join(line for line in printed.splitlines() if line.startswith("|") or not line).strip()
     with contextlib.redirect_stdout(io.StringIO()) as out:
         script.run(*words[1:])
     return out.getvalue().rstrip()
