@@ -88,7 +88,7 @@ class Old:
 
         pair = compare({"first": self.curve(first), "second": self.curve(second)}).pairs[0]
         sign = {"first": 1, "second": -1, None: 0}[pair.winner]
-        is_ceiling = pair.kind == "higher_ceiling"
+        is_ceiling = getattr(pair, "kind", None) == "higher_ceiling"  # of releases before decisions had a module
         return Decision(answer="take" if is_ceiling else "open", leader=sign, efficiency=0 if is_ceiling else sign)
 
 

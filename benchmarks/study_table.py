@@ -29,7 +29,7 @@ import statistics
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -251,7 +251,7 @@ def cost(path: str, base: str, *targets: str) -> None:
         print(f"| {f'**{arm}**' if arm == base else arm} | {len(found[arm])} |", " | ".join([*cells, ends]), "|")
 
 
-def within_arms(logs: dict[str, list[float]]) -> tuple[float, int]:
+def within_arms(logs: Mapping[Any, list[float]]) -> tuple[float, int]:
     """Return the standard deviation between seeds of one arm, from all arms, and its degrees of freedom."""
     freedom = sum(len(each) - 1 for each in logs.values())
     squares = sum(statistics.variance(each) * (len(each) - 1) for each in logs.values() if len(each) > 1)

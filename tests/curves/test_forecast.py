@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from known import known
 from simulate import run, sigmoid
 
 from scalerl.curves import State, compute_for, decide, fit, most_of_gain, reward_at, score
@@ -37,7 +38,7 @@ def test_compute_for_a_reward_or_above_the_ceiling(curve):
     assert ahead.compute is not None
     assert ahead.compute.low < ahead.compute.value <= ahead.compute.high
     assert never.compute is None
-    assert never.p_never > 0.9
+    assert known(never.p_never) > 0.9
     assert reached.p_never == 0.0
 
 
@@ -50,7 +51,7 @@ def test_compute_for_undoes_the_curve(form: str):
 
 
 def test_doubling_is_the_difference_of_the_curve(curve):
-    gain = decide(curve).doubling
+    gain = known(decide(curve).doubling)
     assert gain.value == pytest.approx(float(np.diff(curve.predict([4.0, 8.0]))[0]), abs=1e-3)
     assert gain.low < gain.value < gain.high
 
@@ -77,7 +78,7 @@ def test_a_score_tells_the_error_on_points_that_were_not_fitted():
     assert result.num_points == 20
     assert result.rmse == pytest.approx(np.sqrt(np.mean(error**2)))
     assert result.bias == pytest.approx(error.mean())
-    assert result.coverage > 0.6
+    assert known(result.coverage) > 0.6
     assert score(early, compute[:0], reward[:0]) is None
 
 

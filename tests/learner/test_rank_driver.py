@@ -31,6 +31,9 @@ class ScriptedRank:
         self._results = answers or {}
         self.commands: list[Any] = []
 
+    def has_left(self) -> bool:
+        return False
+
     def packed(self, name: Any, arguments: tuple[Any, ...]) -> Any:
         return name
 

@@ -102,7 +102,9 @@ def test_arms_on_other_prompts_are_not_compared(tmp_path: Path):
                          settings={"loss": {"name": name}}) for k, name in enumerate("abc")]  # fmt: skip
     result = report(*folders)
     assert len(result.curves) == 3
-    assert result.comparisons[""].names == ("a", "b")
+    comparison = result.comparisons[""]
+    assert isinstance(comparison, Comparison)
+    assert comparison.names == ("a", "b")
     assert said(result)["different_prompts"].values["names"] == ("c",)
 
 

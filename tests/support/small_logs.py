@@ -16,6 +16,8 @@ from scalerl.report.results import (
     analyse_forecast,
 )
 
+Rewards = Sequence[float] | np.ndarray
+Axes = dict[str, np.ndarray]
 STEPS = np.arange(1, 41)
 
 
@@ -33,9 +35,9 @@ def dipped() -> np.ndarray:
     return rise(noise=0.003) - 0.25 * np.exp(-(((STEPS - 22) / 4.0) ** 2))
 
 
-def write(path: Path, rewards: Sequence[float], start: float | None = 0.3, **axes: np.ndarray) -> str:
+def write(path: Path, rewards: Rewards, start: float | None = 0.3, axes: Axes | None = None) -> str:
     """Write a log of steps, GPU-hours and other axes."""
-    columns = {"step": 10 * STEPS, "gpu_hours": 4.0 * STEPS, **axes}
+    columns = {"step": 10 * STEPS, "gpu_hours": 4.0 * STEPS, **(axes or {})}
     lines = [",".join([*columns, "reward"])]
     lines += [] if start is None else [",".join([*("0" for _ in columns), f"{start}"])]
     places = range(len(rewards))
@@ -44,7 +46,7 @@ def write(path: Path, rewards: Sequence[float], start: float | None = 0.3, **axe
     return str(path)
 
 
-def one(rewards: Sequence[float], options: FitOptions | None = None, **given: Any) -> Callable[[Path], Result]:
+def one(rewards: Rewards, options: FitOptions | None = None, **given: Any) -> Callable[[Path], Result]:
     def make(folder: Path) -> Result:
         log = write(folder / "run.csv", rewards, **given)
         return analyse_fit(read([log], Selection(x="gpu_hours")), options or FitOptions())
@@ -53,12 +55,12 @@ def one(rewards: Sequence[float], options: FitOptions | None = None, **given: An
 
 
 def several(
-    *rewards: Sequence[float], options: FitOptions | None = None, at: float | None = None, paces: Sequence[float] = ()
+    *rewards: Rewards, options: FitOptions | None = None, at: float | None = None, paces: Sequence[float] = ()
 ) -> Callable[[Path], Result]:
     def make(folder: Path) -> Result:
-        tokens = [{"tokens": 1000.0 * pace * STEPS} for pace in paces] or [{} for _ in rewards]
+        tokens: Sequence[Axes] = [{"tokens": 1000.0 * pace * STEPS} for pace in paces] or [{} for _ in rewards]
         names = ["one", "two", "three", "four"]
-        logs = [write(folder / f"{names[k]}.csv", each, **tokens[k]) for k, each in enumerate(rewards)]
+        logs = [write(folder / f"{names[k]}.csv", each, axes=tokens[k]) for k, each in enumerate(rewards)]
         return analyse_compare(read(logs, Selection(x="gpu_hours")), options or FitOptions(), at)
 
     return make

@@ -139,16 +139,16 @@ class Decision:
     dip: Dip | None = None
 
 
-def decide(curve: Fit, worth: float | None = None) -> Decision | None:
+def decide(curve: Fit, worth: float | None = None) -> Decision:
     """Decide where a run stands and whether to go on with it.
 
-    None for the paper's procedure, which does not say how sure its numbers are.
+    The paper's procedure does not say how sure its numbers are, and nothing is decided by it: a ValueError.
     """
     worth = default_worth([curve]) if worth is None else worth
     if curve.lack is not None:
         return Decision(state=State.TOO_EARLY, action=Action.OPEN, worth=worth, missing=_missing(curve.lack))
     if not curve.has_intervals:
-        return None
+        raise ValueError("method='paper' does not say how sure its numbers are, so nothing is decided by it")
     drawn = curve.drawn
     path = course(curve)
     peak = path.max(axis=1)

@@ -6,8 +6,9 @@ function that runs code.
 
 import functools
 import socket
+from collections.abc import Callable
+from typing import Any
 
-from scalerl.environments.tools import Tool
 from scalerl.graders.code import prepare
 from scalerl.graders.sandbox.box import Box
 from scalerl.graders.sandbox.job import Reference, RunLimits
@@ -49,7 +50,7 @@ def run(code):
 """
 
 
-def python_tool(timeout_s: float = 5.0, memory_limit_mb: int = 512) -> Tool:
+def python_tool(timeout_s: float = 5.0, memory_limit_mb: int = 512) -> Callable[..., Any]:
     """Return a tool that runs Python; `timeout_s` bounds each call, and the CPU time of all calls of a conversation."""
     _check_once()
     limits = RunLimits(timeout_s=timeout_s, cpu_limit_s=timeout_s, memory_limit_mb=memory_limit_mb)

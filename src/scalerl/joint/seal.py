@@ -85,7 +85,7 @@ def sealed_curve(name: str, fit: Fit, at: Sequence[float], compute: Array, rewar
         "largest_compute": float(np.max(compute)),
         "data": data_digest(compute, reward),
         "form": fit.form,
-        "state": None if (decision := decide(fit)) is None else str(decision.state),
+        "state": str(decide(fit).state),
         "pooled": fit.alone is not None,
         "level": fit.level,
         "ceiling": _value(fit.params["ceiling"], low, high),

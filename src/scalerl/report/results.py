@@ -431,7 +431,7 @@ def fitted_curve(data: Series, options: FitOptions) -> CurveResult:
     """Fit one series and decide about it."""
     done = fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
     price = price_of_compute(data, options.price)
-    return CurveResult(series=data, fit=done, decision=decide(done, options.worth), price=price)
+    return CurveResult(series=data, fit=done, decision=_decision(done, options.worth), price=price)
 
 
 def price_of_compute(data: Series, price: float | None) -> float | None:
@@ -463,7 +463,12 @@ def pooled(curves: Sequence[CurveResult], options: FitOptions) -> list[CurveResu
 
 def _decided(curve: CurveResult, fit: Fit, worth: float | None) -> CurveResult:
     is_known = fit is curve.fit and (curve.decision is None or curve.decision.worth == worth)
-    return curve if is_known else replace(curve, fit=fit, decision=decide(fit, worth))
+    return curve if is_known else replace(curve, fit=fit, decision=_decision(fit, worth))
+
+
+def _decision(fit: Fit, worth: float | None) -> Decision | None:
+    """Return what is decided about a curve: nothing by the paper's procedure."""
+    return decide(fit, worth) if fit.has_intervals or fit.lack is not None else None
 
 
 def pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[Say, ...]:

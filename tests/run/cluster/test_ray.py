@@ -220,8 +220,9 @@ def test_generators_join_and_leave_a_running_run(tmp_path, monkeypatch):
         return store.read_metrics(folder)[-1]["generators/ready"]
 
     try:
-        elastic = {"rollout__generators": 1, "rollout__max_generators": 2, "rollout__max_replacements": 0}
-        driver = start(folder, cluster__address=cluster.address, **elastic)
+        elastic: dict[str, Any] = {"generators": 1, "max_generators": 2, "max_replacements": 0}
+        settings = {f"rollout__{name}": value for name, value in elastic.items()}
+        driver = start(folder, cluster__address=cluster.address, **settings)
         wait_for_steps(folder, 4, driver)
         assert ready() == 1, "the second one waits for room"
         added = time.monotonic()

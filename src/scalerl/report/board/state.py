@@ -146,16 +146,17 @@ class Board:
     def _collect(self, item: Item, now: float) -> None:
         assert item.future is not None
         try:
-            item.look, cpu_s = item.future.result()
+            look, cpu_s = item.future.result()
         except (WorkerDied, OSError, EOFError) as error:
             reason = str(error) if isinstance(error, WorkerDied) else "ended"
-            item.look, cpu_s = unreadable(item.source, f"its reader {reason}"), math.inf
+            look, cpu_s = unreadable(item.source, f"its reader {reason}"), math.inf
+        item.look = look
         times, most = PAUSES[item.source.kind]
         item.took_s = now - item.asked_at
         item.future, item.next_at = None, now + min(times * cpu_s, most)
         self.version += 1
         item.version = self.version
-        self._on_look(item.look)
+        self._on_look(look)
 
     def _discover(self) -> None:
         sources, notes = discover(self.roots)
