@@ -177,10 +177,10 @@ class Curriculum:
                 f"{dict(weights)}"
             )
         self._records: dict[str, PassRecord] = {}
-        never = PassRecord()
 
         def of_problem(problem_id: str) -> float:
-            return float(left_out(self._records.get(problem_id, never)))
+            record = self._records.get(problem_id)
+            return 0.0 if record is None else float(left_out(record))  # its first epoch asks it
 
         # Sorted: the order of problems must not depend on the order of a file.
         self._tasks = {
