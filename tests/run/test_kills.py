@@ -56,8 +56,12 @@ RAY = ("cluster.address=local",)
 TALKING = ('task.environment="own_environments:Nudge"',)
 """A process per conversation."""
 SUPPORT = Path(__file__).parents[1] / "support"
+CRITIC = ("critic.lr=1e-3", 'advantage.credit="gae"', "filter.zero_variance=false")
+PARTS = ("kl.coefficient=0.01", 'imitation="correct"', 'correction="band"', 'entropy="clip_cov"')
 LAYOUTS: Mapping[str, tuple[str, ...]] = {
     "one device": (),
+    "critic": CRITIC,
+    "parts of a loss": PARTS,
     "sandboxes": PROGRAMS,
     "conversations": TALKING,
     "generators": CHILDREN,
