@@ -3,8 +3,8 @@
     python benchmarks/pages.py again docs/results/*.md     run them, and put what they print below them
     python benchmarks/pages.py check docs/results/*.md     say which pages are out of date (exit status 1)
 
-A command stands alone in backticks at the start of a line; below it is a table (scripts of benchmarks/) or a block of
-text (scalerl).
+A script of benchmarks/ stands alone in backticks below the table that it prints, a scalerl command above its block of
+text.
 """
 
 import contextlib
@@ -16,32 +16,54 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 ON_PAGE = re.compile(
-    r"(?P<above>^`(?P<command>(?:(?P<text>scalerl)|python benchmarks/\w+\.py) .*?)`.*\n\n)"
-    r"(?P<printed>(?(text)```text\n[\s\S]*?^```|\|.*(?:\n+\|.*)*))",
+    r"^`(?P<command>scalerl .*?)`.*\n\n(?P<text>```text\n[\s\S]*?^```)"
+    r"|(?P<table>^\|.*(?:\n+\|.*)*)\n\n`(?P<script>python benchmarks/\w+\.py .*?)`",
     re.MULTILINE,
 )
 
 
+@dataclass(frozen=True)
+class Example:
+    """A command on a page, what the page says that it prints, and where."""
+
+    command: str
+    printed: str
+    span: tuple[int, int]
+
+
+def examples(page: Path) -> list[Example]:
+    return [
+        Example(match["command"] or match["script"], match[kind], match.span(kind))
+        for match in ON_PAGE.finditer(page.read_text())
+        for kind in ("text" if match["text"] else "table",)
+    ]
+
+
 def again(*pages: str) -> None:
     for page in map(Path, pages):
-        page.write_text(ON_PAGE.sub(lambda match: match["above"] + anew(match), page.read_text()))
+        text = page.read_text()
+        for example in reversed(examples(page)):
+            start, end = example.span
+            text = text[:start] + anew(example) + text[end:]
+        page.write_text(text)
 
 
-def anew(match: re.Match[str]) -> str:
+def anew(example: Example) -> str:
     """Return what the command prints; what stands there where a file that it needs is not part of the repository."""
     try:
-        return printed_by(match["command"])
+        return printed_by(example.command)
     except FileNotFoundError as error:
-        print(f"kept as it is, since {error.filename} is not here: {match['command']}", file=sys.stderr)
-        return match["printed"]
+        print(f"kept as it is, since {error.filename} is not here: {example.command}", file=sys.stderr)
+        return example.printed
 
 
 def check(*pages: str) -> None:
-    matches = [(page, match) for page in pages for match in ON_PAGE.finditer(Path(page).read_text())]
-    old = [f"{page}: {match['command']}" for page, match in matches if anew(match).split() != match["printed"].split()]
+    on_pages = [(page, example) for page in pages for example in examples(Path(page))]
+    old = [f"{page}: {each.command}" for page, each in on_pages if anew(each).split() != each.printed.split()]
     print(*old, sep="\n")
     raise SystemExit(bool(old))
 

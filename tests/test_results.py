@@ -10,9 +10,9 @@ pages = importlib.import_module("pages")
 
 ROOT = Path(__file__).parents[1]
 ON_PAGES = [
-    (page.stem, match["command"], match["printed"])
+    (page.stem, example.command, example.printed)
     for page in sorted([*(ROOT / "docs/results").glob("*.md"), ROOT / "docs/trust.md"])
-    for match in pages.ON_PAGE.finditer(page.read_text())
+    for example in pages.examples(page)
 ]
 COUNTED = re.compile(
     r"python benchmarks/(trust\.py |release\.py |"
@@ -38,7 +38,7 @@ def marks(command: str) -> list[pytest.MarkDecorator]:
     ("command", "printed"),
     [pytest.param(command, printed, id=page, marks=marks(command)) for page, command, printed in ON_PAGES],
 )
-def test_page_has_what_the_command_above_it_prints(command, printed, monkeypatch):
+def test_page_has_what_the_command_prints(command, printed, monkeypatch):
     monkeypatch.chdir(ROOT)
     try:
         assert pages.printed_by(command).split() == printed.split()
