@@ -16,11 +16,11 @@ from scalerl.config import load_recipe
 from scalerl.config.parts import Settings
 from scalerl.environments import protocol
 from scalerl.graders import judge
-from scalerl.report import outlook, paper_figures
+from scalerl.report import figures, outlook
 from scalerl.run import simulate
 
 SOURCE = Path(protocol.__file__).parents[1]
-SMALL = (rules, outlook, paper_figures)
+SMALL = (rules, outlook, figures)
 
 
 def block(text: str | None, begins: str) -> str:

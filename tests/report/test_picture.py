@@ -16,9 +16,10 @@ from scalerl.errors import InputError
 from scalerl.logs.series import Series
 from scalerl.report import figures
 from scalerl.report.document import Curves
-from scalerl.report.figures import chart, short_names
+from scalerl.report.figures import FOLDERS, WORDS, chart, short_names
 from scalerl.report.numbers import number_text, short_compute_text
-from scalerl.report.picture import compute_ticks, cut, draw, figure_of, legend_text
+from scalerl.report.panels import compute_ticks
+from scalerl.report.picture import cut, draw, legend_text, picture_of
 from scalerl.report.results import FitOptions, Result, analyse_compare, analyse_fit, analyse_forecast
 
 ALONE = FitOptions(alone=True)
@@ -46,7 +47,7 @@ def compared() -> Result:
 
 
 def test_every_point_has_its_role_and_residual(one: Result):
-    figure, (curve,) = figure_of(one), one.curves
+    figure, (curve,) = picture_of(one), one.curves
     (points,), given = [each.dots for each in figure.chart.drawn], curve.series
     outside = (given.compute < 500) | (given.compute > 2500)
     for role, compute in {
@@ -116,7 +117,7 @@ def test_many_points_are_drawn_as_bins(num: int, noise: float, is_quantised: boo
 
 
 def test_comparison_has_one_end_and_its_budget(compared: Result):
-    figure = figure_of(compared)
+    figure = picture_of(compared)
     ends = [each.line.compute[-1] for each in figure.chart.drawn if each.line is not None]
     assert ends == pytest.approx([40000] * 2)
     assert (figure.chart.at, figure.title) == (40000, "fig")
@@ -126,10 +127,25 @@ def test_comparison_has_one_end_and_its_budget(compared: Result):
 # Words
 
 
+@pytest.mark.parametrize(
+    ("names", "parts", "shared", "short"),
+    [
+        (["fig2/a", "fig2/b/c"], FOLDERS, "fig2", ["a", "b/c"]),
+        (["fig2/a"], FOLDERS, "", ["fig2/a"]),
+        (["x", "x/y"], FOLDERS, "", ["x", "x/y"]),
+        (["s/a-seed0", "s/a-seed1"], FOLDERS, "s", ["a-seed0", "a-seed1"]),
+        (["textcraft__main-clip-gp1.csv", "textcraft__main-pos.csv"], WORDS, "textcraft__main", ["clip-gp1", "pos"]),
+        (["run-1", "run-10"], WORDS, "run", ["1", "10"]),
+        (["alone"], WORDS, "", ["alone"]),
+        (["scalerl", "scalerl-b"], WORDS, "", ["scalerl", "scalerl-b"]),
+        (["same", "same"], WORDS, "", ["same", "same"]),
+    ],
+)
+def test_names_leave_out_what_all_share(names: list[str], parts: str, shared: str, short: list[str]):
+    assert short_names(names, parts) == (shared, short)
+
+
 def test_names_and_numbers_are_short():
-    assert short_names(["fig2/a", "fig2/b/c"]) == ("fig2", ["a", "b/c"])
-    assert short_names(["fig2/a"]) == ("", ["fig2/a"])
-    assert short_names(["x", "x/y"]) == ("", ["x", "x/y"])
     assert (cut("x" * 20, 20), cut("abc" * 30, 20)) == ("x" * 20, "abcabcabc...bcabcabc")
     computes = {0.25: "0.25", 750: "750", 1e3: "1k", 1.5e4: "15k", 2e6: "2M", 1e18: "1e18", 2.5e-5: "2.5e-5"}
     assert {compute: short_compute_text(compute) for compute in computes} == computes

@@ -1,14 +1,16 @@
 """What charts show, as numbers. Pure: the picture and the page only draw it."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scalerl.curves import Fit, linearise, tails
+from scalerl.curves import Fit, tails
 from scalerl.curves.data import block_means
+from scalerl.curves.forms import Array
 from scalerl.logs.series import Series
 from scalerl.report.document import Curves, Dots, Drawn, Level, Line, say
 from scalerl.report.results import CurveResult
@@ -23,6 +25,12 @@ REACH = 4.0  # how far beyond the data a curve is drawn, in multiples of the dat
 MOST_REACH = 100.0  # a mark further out than this would squeeze the data into a corner
 NUM_PLACES = 60
 DIFFERENT_UNITS = "compute (different units)"
+ODDS = (0.02, 50.0)
+"""Range of won over left gain within which noise does not decide."""
+POINT = ("compute", "reward", "error", "run", "role")
+"""What is known of each point, in the order in which `_dots` makes it."""
+FOLDERS, WORDS = r"[^/]+|/", r"[^\W_]+|[\W_]+"
+"""Parts of names: folders, or words."""
 
 
 def dots_of(series: Series, roles: Mapping[Role, NDArray[np.bool_]] | None = None) -> Dots:
@@ -34,17 +42,21 @@ def dots_of(series: Series, roles: Mapping[Role, NDArray[np.bool_]] | None = Non
         labels = [str(label) for label in unique]
     groups = [(role, run, mask & (runs == run)) for run, (role, mask) in product(range(len(labels)), roles.items())]
     parts = [(role, run, series.compute[which], series.reward[which]) for role, run, which in groups]
+    return _dots([*parts, ("held out", 0, series.holdout_compute, series.holdout_reward)], labels)
+
+
+def _dots(parts: Iterable[tuple[str, int, Array, Array]], labels: Sequence[str] = ("",)) -> Dots:
+    """Return points from (role, run, compute, reward); of a part with very many, means of neighbours."""
     rows = []
-    for role, run, compute, reward in [*parts, ("held out", 0, series.holdout_compute, series.holdout_reward)]:
+    for role, run, compute, reward in parts:
         error = np.full(len(reward), np.nan)
         is_quantised = len(np.unique(reward)) < FEW_VALUES * len(reward)
         if len(reward) > (MOST_QUANTISED if is_quantised else MOST_DOTS):
             compute, reward, error, _ = block_means(compute, reward)
         rows.append((compute, reward, error, np.full(len(reward), run), np.full(len(reward), role)))
-    compute, reward, error, run, role = (np.concatenate(values) for values in zip(*rows, strict=True))
-    order = np.lexsort((run, compute))
-    picked = {"compute": compute, "reward": reward, "error": error, "run": run, "role": role}
-    return Dots(runs=tuple(labels), **{name: values[order] for name, values in picked.items()})
+    values = dict(zip(POINT, map(np.concatenate, zip(*rows, strict=True)), strict=True))
+    order = np.lexsort((values["run"], values["compute"]))
+    return Dots(runs=tuple(labels), **{name: each[order] for name, each in values.items()})
 
 
 def roles_of(curve: CurveResult) -> dict[Role, NDArray[np.bool_]]:
@@ -112,31 +124,37 @@ def marks_of(curve: CurveResult) -> tuple[tuple[float, float], ...]:
 
 
 def straight_chart(fits: Mapping[str, Fit], colours: Mapping[str, int], unit: str, ceiling: float) -> Curves:
-    """Return log F against compute at one ceiling: a straight line of slope B where the sigmoid holds."""
+    """Return log10 of won over left gain at one ceiling: a straight line of slope B where the sigmoid holds."""
     drawn = []
     for name, fit in fits.items():
-        x, y = linearise(fit)
-        ends = np.array([fit.compute.min(), fit.scale])
-        height = fit.params["exponent"] * np.log10(ends)
-        line = Line(compute=ends, reward=height, first=float(ends[0]), last=float(ends[1]))
-        inside = y / np.log(10) <= height[1] + 0.3 * np.ptp(height)
-        dots = Dots(
-            compute=np.exp(x[inside]),
-            reward=y[inside] / np.log(10),
-            error=np.full(inside.sum(), np.nan),
-            run=np.zeros(inside.sum(), dtype=int),
-            role=np.full(inside.sum(), "fitted"),
-        )
-        drawn.append(Drawn(name=name, dots=dots, line=line, colour=colours.get(name, 0)))
-    note = say("straight_note", ceiling=ceiling)
-    return Curves(key="straight", drawn=tuple(drawn), x_label=unit, y_label="log10 F", note=note, level=Level.DETAIL)
+        start, exponent, midpoint = (fit.params[each] for each in ("start", "exponent", "midpoint"))
+        dots = _dots([("fitted", 0, fit.compute, fit.reward)])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            odds = (dots.reward - start) / (ceiling - dots.reward)
+        inside = (odds > ODDS[0]) & (odds < ODDS[1])
+        kept = {each: getattr(dots, each)[inside] for each in POINT}
+        kept |= {"reward": np.log10(odds[inside]), "error": np.full(inside.sum(), np.nan)}
+        ends = np.clip(midpoint * np.array(ODDS) ** (1.0 / exponent), fit.compute.min(), fit.scale)
+        line = Line(compute=ends, reward=exponent * np.log10(ends / midpoint), first=ends[0], last=ends[1])
+        drawn.append(Drawn(name=name, dots=Dots(**kept), line=line, colour=colours.get(name, 0)))
+    note, label = say("straight_note", ceiling=ceiling), "log10 (gain won / gain left)"
+    return Curves(key="straight", drawn=tuple(drawn), x_label=unit, y_label=label, note=note, level=Level.DETAIL)
 
 
-def short_names(names: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the folders that all names share, and the names without them: fig2/a, fig2/b -> fig2, [a, b]."""
+def short_names(names: Sequence[str], parts: str = FOLDERS) -> tuple[str, list[str]]:
+    """Return what all names begin with, and the names without what all begin and end with, cut between `parts`.
+
+    >>> short_names(["fig2/a-1", "fig2/b-1"])
+    ('fig2', ['a-1', 'b-1'])
+    >>> short_names(["textcraft-main-clip.csv", "textcraft-main-pos.csv"], WORDS)
+    ('textcraft-main', ['clip', 'pos'])
+    """
     if len(names) < 2:
-        return "", list(names)
-    parts = [name.split("/") for name in names]
-    most = min(map(len, parts)) - 1
-    shared = next((n for n in range(most) if len({part[n] for part in parts}) > 1), most)
-    return "/".join(parts[0][:shared]), ["/".join(part[shared:]) for part in parts]
+        return "", [*names]
+    words = [re.findall(parts, name) for name in names]
+    most = min(map(len, words)) - 1
+    begin = next((n for n in range(most) if len({each[n] for each in words}) > 1), most)
+    end = next((n for n in range(most - begin) if len({each[-1 - n] for each in words}) > 1), most - begin)
+    pieces = [words[0][:begin], *(each[begin : len(each) - end] for each in words)]
+    shared, *short = ("".join(piece).strip("_-/. ") for piece in pieces)
+    return shared, short

@@ -1,12 +1,15 @@
-"""Draw results with matplotlib, as .png or .svg: rewards, and below them residuals over the same compute."""
+"""Draw results with matplotlib, as .png or .svg, from the panels of `panels.py`.
+
+A comparison is drawn as in arXiv 2510.13786: curves, the ladder of recipes, and their efficiency. Any other result has
+its residuals below the curves.
+"""
 
 import math
 import textwrap
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +18,26 @@ import numpy as np
 from scalerl.atomic_files import new_file
 from scalerl.curves import Comparison
 from scalerl.errors import InputError, StoreError
-from scalerl.report.document import Curves, Drawn
-from scalerl.report.figures import MOST_BANDS, chart, short_names
-from scalerl.report.numbers import fixed, interval_text, short_compute_text
-from scalerl.report.paper_figures import Shown, figure
-from scalerl.report.results import CurveResult, Result
+from scalerl.report.document import Curves
+from scalerl.report.figures import FOLDERS, WORDS, chart, short_names, straight_chart
+from scalerl.report.numbers import fixed, interval_text, short_compute_text, two_decimals
+from scalerl.report.panels import (
+    GREY,
+    colour,
+    curve_panel,
+    explain_params,
+    ladder_panels,
+    marker,
+    residual_panel,
+    straight_panel,
+)
+from scalerl.report.results import CurveResult, Result, param_value
 
-# Okabe and Ito's colours without the yellow that white swallows, then Paul Tol's muted ones.
-COLOURS = (
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9",
-    "#332288", "#882255", "#999933", "#44AA99", "#661100", "#555555",
-)  # fmt: skip
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
-WARNING, GREY = "#B00020", "#666666"
 SUFFIXES = (".png", ".svg")
 DPI = 160
 MOST_NAMED = 60  # curves in the legend
-MOST_RIMMED = 100  # points of one run that stand apart with a white rim; the rims of more would hide the curve
+LEGEND = {"loc": "outside lower left", "frameon": False, "alignment": "left", "fontsize": 7.5, "title_fontsize": 7.5}
+ROLES = {"left out": "faint points are left out of the fit", "held out": "hollow points are held out"}
 STYLE: dict[Any, Any] = {
     "text.parse_math": False,  # a name may hold dollars
     "svg.hashsalt": "scalerl",  # the same figure is the same file
@@ -63,91 +69,19 @@ def _check_installed() -> None:
         raise InputError('--plot needs the report extra: pip install "scalerl[report]".') from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """What is drawn: a chart, its title, and what the legend says of each curve."""
-
-    title: str
-    chart: Curves
-    legend: tuple[str, ...]
-    residuals: tuple[np.ndarray, ...]
-    level: float
-
-    @property
-    def x_range(self) -> tuple[float, float]:
-        parts = [each.line.compute for each in self.chart.drawn if each.line is not None]
-        places = np.concatenate([[], *parts, *(each.dots.compute for each in self.chart.drawn)])
-        low, high = (places.min(), places.max()) if len(places) else (1.0, 10.0)
-        pad = max(high / low, 1.5) ** 0.025
-        return float(low / pad), float(high * pad)
-
-    @property
-    def y_range(self) -> tuple[float, float]:
-        """The range of rewards to show: all points, and curves unless far above; no bands."""
-        points = np.concatenate([[], *(each.dots.reward for each in self.chart.drawn)])
-        low, top = (float(points.min()), float(points.max())) if len(points) else (0.0, 1.0)
-        span = max(top - low, 0.02 * abs(top), 1e-9)
-        tips = [float(each.line.reward[-1]) for each in self.chart.drawn if each.line is not None]
-        high = max(tip for tip in (top, *tips) if tip <= top + 1.5 * span)
-        pad = 0.05 * (high - low) if high > low else span
-        return low - pad, high + pad
-
-    def left(self, role: str) -> np.ndarray:
-        """Return the residuals of the points with a role."""
-        pairs = zip(self.residuals, self.chart.drawn, strict=True)
-        found = np.concatenate([[], *(left[each.dots.role == role] for left, each in pairs)])
-        return found[np.isfinite(found)]
-
-
-def figure_of(result: Result, evaluation_set: str | None = None, title: str = "") -> Figure:
-    """Return what the picture of a result shows, or of one of its evaluation sets."""
-    curves = list(result.curves) if evaluation_set is None else result.members(evaluation_set)
-    comparison = result.comparison(curves[0].evaluation_set)
-    at = comparison.at if isinstance(comparison, Comparison) and not comparison.is_default_budget else None
-    drawn = chart(curves, "picture", at=at, num=120)
-    prefix, labels = short_names([curve.name for curve in curves])
-    p_best = {}
-    for each in result.comparisons.values():
-        p_best |= {row.name: row.p_best for row in each.standings} if isinstance(each, Comparison) else {}
-    usual = prefix or (labels[0] if len(labels) == 1 else f"{drawn.y_label} of {len(labels)} curves")
-    return Figure(
-        title=title or usual,
-        chart=drawn,
-        legend=tuple(legend_text(curve, label, p_best.get(curve.name))
-                     for curve, label in zip(curves, labels, strict=True)),
-        residuals=tuple(each.dots.reward - (curve.fit.predict(each.dots.compute) if curve.usable else np.nan)
-                        for curve, each in zip(curves, drawn.drawn, strict=True)),
-        level=curves[0].fit.level,
-    )  # fmt: skip
+def draw(result: Result, path: Path, *, evaluation_set: str | None = None, title: str = "") -> None:
+    """Write the picture of a result; the suffix of `path` chooses the kind."""
+    data = picture_of(result, evaluation_set, title)
+    write_figure(path, lambda: _figure(data))
 
 
 def picture(result: Result) -> Any:
-    """Return the figure of a result, to show in a notebook."""
+    """Return the picture of a result as a figure, to show in a notebook."""
     _check_installed()
     import matplotlib
 
     with matplotlib.rc_context(STYLE):
-        return _figure(figure_of(result))
-
-
-def draw(result: Result, path: Path, *, evaluation_set: str | None = None, title: str = "") -> None:
-    """Write the figure of a result; the suffix of `path` chooses the kind."""
-    curves = list(result.curves) if evaluation_set is None else result.members(evaluation_set)
-    comparison = result.comparison(curves[0].evaluation_set)
-    if result.command == "compare" and isinstance(comparison, Comparison):
-        write_figure(path, lambda: paper_figure(curves, comparison, title))
-    else:
-        data = figure_of(result, evaluation_set, title)
-        write_figure(path, lambda: _figure(data))
-
-
-def paper_figure(curves: Sequence[CurveResult], comparison: Comparison, title: str) -> Any:
-    """Return the pictures of the paper for these curves."""
-    shown = [
-        Shown(name=curve.name, fit=curve.fit, held_out=(curve.series.holdout_compute, curve.series.holdout_reward))
-        for curve in curves
-    ]
-    return figure(shown, comparison, x_label=curves[0].unit, y_label=curves[0].y, title=title)
+        return _figure(picture_of(result))
 
 
 def write_figure(path: Path, make: Callable[[], Any]) -> None:
@@ -178,122 +112,63 @@ def new_figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
 
 
-def _figure(data: Figure) -> Any:
-    named = data.chart.drawn[:MOST_NAMED]
-    names = list(data.legend[:MOST_NAMED])
-    columns = 1 if len(names) < 4 or max(map(len, names)) > 60 else 2
-    figure = new_figure(7.8, 5.6 + 0.16 * (2 + math.ceil(len(names) / columns)))
-    main, below = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1.0])
-    _main_panel(main, data)
-    _residual_panel(below, data)
-    handles = [_handle(colour(place), marker(place, 0) if len(each.dots.reward) else "")
-               for place, each in enumerate(named)]  # fmt: skip
-    more = len(data.chart.drawn) - len(names)
-    figure.legend(
-        handles, names, loc="outside lower left", ncols=columns, fontsize=7.5, frameon=False, alignment="left",
-        title=_legend_title(data) + (f"; {more} more have no name here" if more else ""), title_fontsize=7.5,
+# What is drawn --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """What is drawn: a chart, its title, what the legend says of each curve, and what stands beside or below."""
+
+    title: str
+    curves: tuple[CurveResult, ...]
+    chart: Curves
+    labels: tuple[str, ...]
+    """Short names of the curves."""
+    legend: tuple[str, ...]
+    comparison: Comparison | None
+    """Of a comparison that has an order: drawn beside the curves. Without one, residuals are drawn below them."""
+
+    @property
+    def residuals(self) -> list[np.ndarray]:
+        pairs = zip(self.curves, self.chart.drawn, strict=True)
+        return [each.dots.reward - (curve.fit.predict(each.dots.compute) if curve.usable else np.nan)
+                for curve, each in pairs]  # fmt: skip
+
+
+def picture_of(result: Result, evaluation_set: str | None = None, title: str = "") -> Picture:
+    """Return what the picture of a result shows, or of one of its evaluation sets."""
+    curves = result.curves if evaluation_set is None else tuple(result.members(evaluation_set))
+    compared = result.comparison(curves[0].evaluation_set)
+    comparison = compared if isinstance(compared, Comparison) else None
+    ranked = comparison if result.command == "compare" and comparison is not None and comparison.standings else None
+    drawn = chart(curves, "picture", at=None if comparison is None else comparison.at, num=120)
+    shared, labels = short_names([curve.name for curve in curves], FOLDERS if ranked is None else WORDS)
+    standings = [each for own in result.comparisons.values() if isinstance(own, Comparison) for each in own.standings]
+    p_best = {each.name: each.p_best for each in standings}
+    usual = shared or (labels[0] if len(labels) == 1 else f"{drawn.y_label} of {len(labels)} curves")
+    return Picture(
+        title=title or usual,
+        curves=curves,
+        chart=drawn,
+        labels=tuple(labels),
+        legend=tuple(legend_text(curve, label, p_best.get(curve.name))
+                     for curve, label in zip(curves, labels, strict=True)),
+        comparison=ranked,
     )  # fmt: skip
-    return figure
-
-
-def _legend_title(data: Figure) -> str:
-    level = f"{100 * data.level:g}%"
-    parts = [f"ceiling [{level} interval], state", f"bands: {level} of the curve, and of a new evaluation"]
-    roles = {role for each in data.chart.drawn for role in each.dots.role}
-    signs = {"left out": "faint points are left out of the fit", "held out": "hollow points are held out"}
-    return "; ".join([*parts, *(text for role, text in signs.items() if role in roles)])
-
-
-def _main_panel(axes: Any, data: Figure) -> None:
-    compute_axis(axes, *data.x_range)
-    axes.set_ylim(*data.y_range)
-    axes.set_ylabel(data.chart.y_label)
-    axes.set_title(textwrap.fill(data.title, 76), fontsize=11, fontweight="bold")
-    drawn = data.chart.drawn
-    few = len(drawn) <= MOST_BANDS
-    if len(drawn) == 1 and drawn[0].line is not None:
-        axes.axvspan(drawn[0].line.last, data.x_range[1], color="black", alpha=0.035, linewidth=0)
-    if data.chart.at is not None:
-        axes.axvline(data.chart.at, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
-    for place, each in enumerate(drawn):
-        _draw_line(axes, each, colour(place), few)
-        _draw_points(axes, place, each, each.dots.reward, few)
-        if each.marks:
-            where = zip(*each.marks, strict=True)
-            axes.plot(*where, linestyle="", marker="*", color=colour(place), markersize=9, markeredgecolor="white",
-                      markeredgewidth=0.6, zorder=6)  # fmt: skip
-
-
-def _draw_line(axes: Any, each: Drawn, shade: str, few: bool) -> None:
-    line = each.line
-    if line is None:
-        return
-    if line.band is not None and line.new_band is not None:
-        axes.fill_between(line.compute, *line.new_band, color=shade, alpha=0.07, linewidth=0)
-        axes.fill_between(line.compute, *line.band, color=shade, alpha=0.17, linewidth=0)
-    before, after = line.compute <= line.first, line.compute >= line.last
-    within = (line.compute >= line.first) & (line.compute <= line.last)
-    for mask, style in ((before, (0, (4, 2.2))), (within, "-"), (after, (0, (4, 2.2)))):
-        axes.plot(
-            line.compute[mask], line.reward[mask], color=shade, linestyle=style, linewidth=1.7 if few else 1.1,
-            alpha=1.0 if mask is within else 0.8, zorder=4,
-        )  # fmt: skip
-
-
-def _draw_points(axes: Any, place: int, each: Drawn, at: Any, few: bool, size: float = 4.6) -> None:
-    """Draw the points of a curve at these heights, runs by their signs and roles by their looks."""
-    points, shade = each.dots, colour(place)
-    size *= 1.0 if few else 0.65
-    many = len(points.reward) > MOST_RIMMED
-    # Many points lie behind the curve, and have no rims.
-    fitted = {"markeredgewidth": 0.0, "markersize": 0.7 * size, "alpha": 0.5, "zorder": 3.5} if many else {}
-    styles = {
-        "left out": {**fitted, "alpha": 0.28, "zorder": 3},
-        "fitted": fitted,
-        "held out": {"markerfacecolor": "white", "markeredgecolor": shade, "markeredgewidth": 1.0, "alpha": 1.0},
-    }
-    for run, (role, own) in product(range(len(points.runs)), styles.items()):
-        which = (points.run == run) & (points.role == role)
-        style = {
-            "linestyle": "", "marker": marker(place, run), "markersize": size, "color": shade, "zorder": 5,
-            "markeredgecolor": "white", "markeredgewidth": 0.4, "alpha": 0.9 if few else 0.55,
-        }  # fmt: skip
-        axes.plot(points.compute[which], at[which], **(style | own))
-        means = which & np.isfinite(points.error)
-        ends = at[means] - points.error[means], at[means] + points.error[means]
-        axes.vlines(points.compute[means], *ends, color=shade, linewidth=0.7, alpha=0.2 if role == "left out" else 0.5)
-
-
-def _residual_panel(axes: Any, data: Figure) -> None:
-    compute_axis(axes, *data.x_range, label=data.chart.x_label)
-    fitted, held = data.left("fitted"), data.left("held out")
-    noise = float(fitted.std()) if len(fitted) else 0.0
-    far = min(float(np.abs(held).max(initial=0.0)), 8 * noise)
-    limit = 1.15 * max(3 * noise, float(np.abs(fitted).max(initial=0.0)), far) or 0.01
-    axes.set_ylim(-limit, limit)
-    axes.set_ylabel("residual")
-    axes.axhspan(-2 * noise, 2 * noise, color="black", alpha=0.05, linewidth=0)
-    axes.axhline(0, color=GREY, linewidth=0.8)
-    few = len(data.chart.drawn) <= MOST_BANDS
-    for place, (each, left) in enumerate(zip(data.chart.drawn, data.residuals, strict=True)):
-        if each.line is not None:
-            shown = np.clip(left, -0.93 * limit, 0.93 * limit)
-            shown[each.dots.role == "left out"] = np.nan
-            _draw_points(axes, place, each, shown, few, size=3.6)
-
-
-# Words, colours and ticks
 
 
 def legend_text(curve: CurveResult, label: str, p_best: float | None = None) -> str:
-    """Return the name, P(best), the ceiling with its interval or the peak, and the state."""
+    """Return the name, P(best), the parameters with the ceiling's interval or the peak, and the state."""
     fall, show = None if curve.decision is None else curve.decision.fall, fixed(curve.decimals)
     parts = [cut(label, 60)]
     parts += [] if p_best is None else [f"P(best) {p_best:.2f}"]
     if fall is not None:
         parts.append(f"peak {show(fall.peak)} at {short_compute_text(fall.last_good)}")
     elif curve.ceiling is not None:
-        parts.append(interval_text(curve.ceiling, show))
+        exponent, midpoint = (param_value(curve.fit, name) for name in ("exponent", "midpoint"))
+        parts.append(f"A {interval_text(curve.ceiling, show)}")
+        parts += [] if exponent is None else [f"B {two_decimals(exponent.value)}"]
+        parts += [] if midpoint is None else [f"C_mid {short_compute_text(float(f'{midpoint.value:.3g}'))}"]
     return "  ".join([*parts, "" if curve.state is None else str(curve.state)]).rstrip()
 
 
@@ -302,40 +177,52 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most // 2 - 1]}...{text[-(most // 2 - 2) :]}"
 
 
-def colour(curve: int) -> str:
-    return COLOURS[curve % len(COLOURS)]
+# Figures --------------------------------------------------------------------------------------------------------------
 
 
-def marker(curve: int, run: int) -> str:
-    """Return a marker that differs between runs, and between curves of the same colour."""
-    return MARKERS[(curve // len(COLOURS) + run) % len(MARKERS)]
-
-
-def _handle(shade: str, sign: str) -> Any:
+def _figure(data: Picture) -> Any:
     from matplotlib.lines import Line2D
 
-    return Line2D([], [], color=shade, marker=sign, markersize=4.6, linewidth=1.6)
+    chart, ranked, names = data.chart, data.comparison, data.legend[:MOST_NAMED]
+    columns = 1 if len(names) < 4 or max(map(len, names)) > (60 if ranked is None else 90) else 2
+    height = 5.6 if ranked is None else max(4.6, 2.2 + 0.24 * len(ranked.standings))
+    figure = new_figure(7.8 if ranked is None else 11.5, height + 0.16 * (2 + math.ceil(len(names) / columns)))
+    if ranked is None:
+        main, below = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1.0])
+        curve_panel(main, chart)
+        residual_panel(below, chart, data.residuals)
+        main.set_xlabel("")
+    else:
+        main = _compared(figure, data, ranked)
+    main.set_title(textwrap.fill(data.title, 76), fontsize=11, fontweight="bold")
+    handles = [Line2D([], [], color=colour(each.colour), marker=marker(each.colour) if len(each.dots.reward) else "",
+                      markersize=4.6, linewidth=1.6) for each in chart.drawn[:MOST_NAMED]]  # fmt: skip
+    figure.legend(handles, names, ncols=columns, title=_legend_title(data), **LEGEND)
+    return figure
 
 
-def compute_axis(axes: Any, low: float, high: float, label: str = "") -> None:
-    """Make the axis of compute logarithmic, with ticks at round numbers."""
-    ticks = compute_ticks(low, high, 12)
-    axes.set_xscale("log")
-    axes.set_xlim(low, high)
-    axes.xaxis.set_ticks(ticks, [short_compute_text(tick) for tick in ticks])
-    axes.xaxis.set_ticks([], minor=True)
-    axes.set_xlabel(label)
-    axes.grid(True)
+def _compared(figure: Any, data: Picture, comparison: Comparison) -> Any:
+    """Draw the panels of the paper; return that of the curves."""
+    grid = figure.add_gridspec(2, 2, width_ratios=(1.5, 1.0))
+    main, names, unit = figure.add_subplot(grid[:, 0]), [curve.name for curve in data.curves], data.chart.x_label
+    curve_panel(main, data.chart)
+    place = names.index(comparison.standings[0].name)
+    explain_params(main, data.curves[place].fit, colour(place))
+    colours, shared = {name: place for place, name in enumerate(names)}, comparison.shared_ceiling
+    shades = {name: colour(place) for name, place in colours.items()}
+    labels = dict(zip(names, data.labels, strict=True))
+    # Without a shared ceiling there are no efficiencies to compare, and the ladder has the whole side.
+    ladder_panels(figure, grid[:, 1] if shared is None else grid[0, 1], comparison, labels, shades, unit)
+    if shared is not None:
+        straight = straight_chart(comparison.shared_fits, colours, unit, shared)
+        straight_panel(figure.add_subplot(grid[1, 1]), straight, shared)
+    return main
 
 
-def compute_ticks(low: float, high: float, most: int = 10) -> list[float]:
-    """Return round numbers as ticks, each at least 1 / `most` of the axis from the next."""
-    apart = math.log(high / low) / most
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks: Sequence[float] = ()
-    for digits in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
-        ticks = [float(f"{digit}e{decade}") for decade in decades for digit in digits]
-        ticks = [tick for tick in ticks if low <= tick <= high]
-        if all(math.log(after / tick) >= apart for tick, after in pairwise(ticks)):
-            break
-    return list(ticks[:: math.ceil(len(ticks) / most)]) if len(ticks) > 1 else [low, high]
+def _legend_title(data: Picture) -> str:
+    level, more = f"{100 * data.curves[0].fit.level:g}%", len(data.legend) - MOST_NAMED
+    parts = [f"A [{level} interval] how high, B how fast, C_mid when"]
+    parts.append(f"bands: {level} of the curve, and of a new evaluation")
+    roles = {role for each in data.chart.drawn for role in each.dots.role}
+    parts += [text for role, text in ROLES.items() if role in roles]
+    return "; ".join([*parts, *([f"{more} more have no name here"] if more > 0 else [])])

@@ -364,8 +364,8 @@ WORDS: dict[str, Words] = {
     "do_checkpoint_compute": "take the checkpoint at {compute:c} {unit}",
     "chart_note": _chart_note,
     "straight_note": (
-        "Fitted again with one ceiling of {ceiling:r}: log F is a straight line whose slope is the exponent B, so the "
-        "steeper, the more efficient."
+        "Fitted again with one ceiling of {ceiling:r}: the gain won over the gain left is a straight line whose slope "
+        "is the exponent B. A steeper line is more efficient, and half is won where the line crosses 0."
     ),
     "no_curve_yet": "There is no curve yet.",
     "nothing_to_compare": "There are no two curves to compare.",

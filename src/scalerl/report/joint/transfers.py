@@ -15,13 +15,15 @@ from scalerl.joint.transfer import LEAST_SIBLINGS, Sibling, Transfer, first_rewa
 from scalerl.logs.series import Series, in_shares
 from scalerl.report.document import Level, Say, Section, grid, picked, plain, say, section
 from scalerl.report.numbers import compute_text, interval_text, number_text, two_decimals
-from scalerl.report.picture import GREY, WARNING, colour, new_figure, write_figure
+from scalerl.report.panels import GREY, colour
+from scalerl.report.picture import new_figure, write_figure
 from scalerl.report.results import CurveResult, check_one_axis
 
 UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 SIZE = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kmbt]?)\s*", re.IGNORECASE)
 UNUSABLE = (State.PAST_PEAK, State.FLAT, State.TOO_EARLY)
 PER_SAMPLE = ("step", "token", "sample", "epoch")  # axes on which larger models do not need more
+RED = "#B00020"
 MODEL_SIZE = 1e6  # parameters; smaller numbers are a batch size, a context length or generations per prompt
 
 
@@ -156,7 +158,7 @@ def draw_transfer(done: Transfer, path: Path) -> None:
             axes.errorbar([own.start], [own.ceiling[0]], yerr=ends, fmt="o", color=colour(place), label=name)
         target = done.ceiling
         ends = [[target.value - target.low], [target.high - target.value]]
-        axes.errorbar([done.start], [target.value], yerr=ends, fmt="D", color=WARNING, label="target")
+        axes.errorbar([done.start], [target.value], yerr=ends, fmt="D", color=RED, label="target")
         starts = np.linspace(0.0, max(done.start, *(own.start for own in done.siblings)) * 1.1, 50)[1:]
         odds = target.value / (1 - target.value) / (done.start / (1 - done.start))
         axes.plot(starts, odds * starts / (1 - starts + odds * starts), color=GREY, linewidth=0.9, linestyle="--")
