@@ -5,14 +5,17 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import typer
 from commands import answer, scalerl
 
 from scalerl import store
-from scalerl.cli import main
+from scalerl.cli import app, main
 from scalerl.errors import InputError, LearnerError, RecipeError, StoreError, UsageError
 
 
@@ -365,7 +368,7 @@ def test_what_is_wrong_is_said_before_torch_is_loaded(tmp_path: Path):
         store.write_json(tmp_path / name / file, {})
     code = """import sys
 from scalerl import store
-from scalerl.cli import main
+from scalerl.cli import app, main
 assert not {'pydantic', 'torch', 'numpy'} & sys.modules.keys()
 for line in sys.argv[1:]:
     sys.argv = ['scalerl', *line.split()]
@@ -379,3 +382,19 @@ for line in sys.argv[1:]:
         [sys.executable, "-c", code, *LIGHT], capture_output=True, text=True, cwd=tmp_path, check=True, timeout=60
     )
     assert [said for said in LIGHT.values() if said not in done.stdout + done.stderr] == []
+
+
+def test_every_option_with_commas_may_be_repeated():
+    def options(command: Any) -> Iterator[Any]:
+        yield from command.params
+        for each in getattr(command, "commands", {}).values():
+            yield from options(each)
+
+    with_commas = [each for each in options(typer.main.get_command(app)) if "[," in (each.metavar or "")]
+    assert len(with_commas) > 5
+    assert [each.opts for each in with_commas if not each.multiple] == []
+
+
+def test_a_repeated_by_gives_a_curve_for_each_value_of_both(table: Path):
+    curves = answer("fit", table, "--x", "gpu_hours", "--y", "pass_rate", "--by", "recipe", "--by", "part")["curves"]
+    assert {curve["name"] for curve in curves} == {"old/early", "old/late", "new/early", "new/late"}

@@ -33,7 +33,7 @@ class Common:
     files: list[str] = opt.argument("FILE|FOLDER", KINDS)
     x: str | None = option("COLUMN", "Column of compute: GPU-hours, FLOPs, tokens or steps. Unset: recognised.")
     y: str | None = option("COLUMN", "Column of reward, such as a pass rate. Unset: recognised.")
-    by: Parsed = option(
+    by: ParsedList = option(
         "COL[,COL]",
         "One curve for each value of these columns. Unset: one for each recipe, arm, model ... or file.",
         check=opt.columns,
@@ -75,7 +75,7 @@ class Common:
         "--run-spread",
         check=opt.positive,
     )
-    ceiling: Parsed = rare(
+    ceiling: ParsedList = rare(
         "A|LOW,HIGH", "Hold the ceiling fixed; two values: the range of the grid of --method paper.", check=opt.numbers
     )
     form: str = rare("NAME", "sigmoid, power, exponential or log-linear.", default="sigmoid", check=opt.one_of(*FORMS))
@@ -211,10 +211,10 @@ def forecast(
 def backtest(
     common: Common,
     holdout: Parsed = option("COL=VALUE", "Score these rows instead of fitting them.", check=opt.column_value),
-    fraction: Parsed = option(
+    fraction: ParsedList = option(
         "F[,F]",
         "Fit the points before each share of the compute, score the rest.",
-        default="0.25,0.5,0.75",
+        default=["0.25", "0.5", "0.75"],
         check=opt.shares,
     ),
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from scalerl.cli import options as opt
 from scalerl.cli.console import show, show_document
 from scalerl.cli.curves import Common, read, shares_options
-from scalerl.cli.options import Parsed, ParsedList, option
+from scalerl.cli.options import ParsedList, option
 from scalerl.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def plan(
         "Compute that all arms may spend together, including what they have spent. Unset: no limit.",
         check=opt.positive,
     ),
-    allocate: Parsed = option(
+    allocate: ParsedList = option(
         "COL[,COL]",
         "Say instead which values of these columns are best at which compute up to the target: what a step is spent "
         "on, such as completions_per_group,groups_per_batch.",

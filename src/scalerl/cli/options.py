@@ -106,11 +106,14 @@ def number(text: str, expected: str) -> float:
     return value
 
 
-def numbers(given: str | Sequence[str], option: str) -> list[float]:
-    """Parse numbers separated by commas, such as '1,2.5', of one text or of all."""
-    texts = [given] if isinstance(given, str) else given
-    words = [word for text in texts for word in text.split(",") if word.strip()]
-    return [number(word, f"{option} takes numbers with commas between them") for word in words]
+def columns(texts: Sequence[str], option: str) -> tuple[str, ...]:
+    """Return the words of all texts, separated by commas."""
+    return tuple(word.strip() for text in texts for word in text.split(",") if word.strip())
+
+
+def numbers(texts: Sequence[str], option: str) -> list[float]:
+    """Parse the numbers of all texts, separated by commas: '1,2.5'."""
+    return [number(word, f"{option} takes numbers with commas between them") for word in columns(texts, option)]
 
 
 def positive(value: float, option: str) -> float:
@@ -119,8 +122,8 @@ def positive(value: float, option: str) -> float:
     return value
 
 
-def positives(given: str | Sequence[str], option: str) -> list[float]:
-    return [positive(value, option) for value in numbers(given, option)]
+def positives(texts: Sequence[str], option: str) -> list[float]:
+    return [positive(value, option) for value in numbers(texts, option)]
 
 
 def share(value: float, option: str) -> float:
@@ -129,8 +132,8 @@ def share(value: float, option: str) -> float:
     return value
 
 
-def shares(text: str, option: str) -> list[float]:
-    return [share(value, option) for value in numbers(text, option)]
+def shares(texts: Sequence[str], option: str) -> list[float]:
+    return [share(value, option) for value in numbers(texts, option)]
 
 
 def one_of(*choices: str) -> Check:
@@ -140,10 +143,6 @@ def one_of(*choices: str) -> Check:
         return text
 
     return check
-
-
-def columns(text: str, option: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def column_value(text: str, option: str) -> tuple[str, str]:
