@@ -2,14 +2,28 @@
 
 import io
 import json
+import math
 
 import pytest
 from known import known
 from rich.console import Console
 from small_logs import RESULTS
 
-from scalerl.curves import Action, State
-from scalerl.report.document import MARKDOWN, TERMINAL, Grid, Level, render, say, says, section, shielded, to_json
+from scalerl.curves import Action, State, Value
+from scalerl.report.document import (
+    MARKDOWN,
+    TERMINAL,
+    Grid,
+    Level,
+    Section,
+    render,
+    say,
+    says,
+    section,
+    shielded,
+    to_json,
+)
+from scalerl.report.numbers import fixed, interval_text, ratio_text, worth_text
 from scalerl.report.page import page
 from scalerl.report.results import Result
 from scalerl.report.sections import curve_json, document, result_json
@@ -123,3 +137,38 @@ def test_markup_in_names_stays_text():
     html = page("</script><b>", [made])
     assert "<script>alert" not in html
     assert "</script><b>" not in html
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_no_number_is_cut_on_a_narrow_terminal(width: int):
+    cells = (
+        "a-long-name-of-a-run",
+        "levelling off",
+        "0.612 [0.590, 0.634]",
+        "+0.021 [-0.002, +0.050]",
+    )
+    block = Grid(key="curves", heads=("curve", "state", "ceiling", "one doubling brings"), rows=(cells, cells), left=2)
+    out = io.StringIO()
+    Console(width=width, file=out).print(render([Section(key="", title="", blocks=(block,))], TERMINAL))
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert all(sum(number in line for line in lines) == 2 for number in cells[2:])
+    assert "a-long-name" in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.01, "0.01"), (0.0249, "0.025"), (0.0005, "0.0005"), (1.0, "1"), (117.0, "120"), (1234.0, "1,200")],
+)
+def test_worth_has_two_digits(value: float, text: str):
+    assert worth_text(value) == text
+
+
+def test_small_negative_numbers_are_not_minus_zero():
+    assert (fixed(3)(-0.0002), fixed(3, "+")(-0.0002), fixed(3)(-0.002)) == ("0.000", "+0.000", "-0.002")
+
+
+def test_ratios_have_three_digits_and_open_ends():
+    assert [ratio_text(each) for each in (1.1, 0.8734, 677.0, 12345.0)] == ["1.10", "0.873", "677", "1.23e+04"]
+    assert interval_text(Value(value=2.0, low=0.5, high=math.inf), ratio_text) == "2.00 [more than 0.500]"
+    assert interval_text(Value(value=2.0, low=0.0, high=math.inf), ratio_text) == "2.00 [not known]"

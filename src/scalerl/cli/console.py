@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from scalerl.logs.series import Series
     from scalerl.report.document import Section
 
-_PIPE_WIDTH = 160
+_PIPE_WIDTH = 100_000
 _LINE_S = 10.0  # in a log file, progress is a line at least this much after the line before
 _IMPATIENCE_S = 5.0  # further signals within this time of the one that stops at once belong to it
 
@@ -64,7 +64,7 @@ def new_console(*, stderr: bool = False, width: int | None = None, raises_broken
 
 
 def table_console() -> "Console":
-    """Return a console as wide as the screen; for a file or a pipe, one wide enough that no table is folded."""
+    """Return a console as wide as the screen; for a file or a pipe, one so wide that nothing is folded."""
     console = new_console()
     return console if console.is_terminal else new_console(width=max(console.width, _PIPE_WIDTH))
 

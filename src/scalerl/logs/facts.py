@@ -62,15 +62,15 @@ SENTENCES = {
     # which rows count
     "held_values": "{num} of {num_rows} rows repeat the value of the row before: a value counts once.",
     "start_at_zero": (
-        "The start is {start:g}, the mean at compute {compute:g} (rows: {num}), taken as the model before training; "
+        "The start is {start:.4g}, the mean at compute {compute:g} (rows: {num}), taken as the model before training; "
         "--start gives another."
     ),
     "start_is_late": (
         "The first row lies at compute {compute:g}, not before training: it is a point, and the start is fitted."
     ),
-    "start_from_evaluation": "The start, {start:g}, is {column} before training (--start fit leaves it out).",
+    "start_from_evaluation": "The start, {start:.4g}, is {column} before training (--start fit leaves it out).",
     # in which unit
-    "percent": "{y} runs from {low:g} to {high:g} and is read as per cent.",
-    "own_scale": "{y} runs from {low:g} to {high:g}: it is fitted as it is, without limits (--y-scale 100: per cent).",
+    "percent": "{y} runs from {low:.4g} to {high:.4g} and is read as per cent.",
+    "own_scale": "{y} runs from {low:.4g} to {high:.4g} and is fitted without limits (--y-scale names some).",
     "counted_in_flops": "Time per FLOP changed during the run: compute is counted in FLOPs (--x gpu_hours: in time).",
 }

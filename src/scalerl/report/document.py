@@ -216,7 +216,7 @@ def render(document: Sequence[Section], view: View, *, explain: bool = True) -> 
 
 
 STYLES = {Level.ANSWER: "bold", Level.WHY: "", Level.WARNING: "yellow", Level.DETAIL: "dim"}
-NARROWEST = 14  # letters that a column of names keeps on a narrow terminal
+NARROWEST = 14  # letters that a column of words keeps on a narrow terminal
 
 
 def _terminal_text(block: Say) -> Any:
@@ -225,26 +225,50 @@ def _terminal_text(block: Say) -> Any:
     return Text(block.text, style=STYLES[block.level])
 
 
-def _terminal_grid(block: Grid) -> Any:
-    from rich.table import Table
-    from rich.text import Text
+@dataclass(frozen=True, slots=True)
+class TerminalGrid:
+    """A table; on a terminal that is too narrow for its numbers, each row as a list of its cells."""
 
-    table = Table(
-        title=block.title or None, title_justify="left", title_style="bold", header_style="bold", pad_edge=False,
-        box=None,
-    )  # fmt: skip
-    for place, head in enumerate(block.heads):
-        longest = max((len(row[place]) for row in block.rows), default=0)
-        table.add_column(
-            head,
-            justify="right" if block.is_number(place) else "left",
-            overflow="fold",
-            no_wrap=block.is_number(place),
-            min_width=min(NARROWEST, longest) if place == 0 else None,
-        )
-    for row in block.rows:
-        table.add_row(*map(Text, row))
-    return table
+    block: Grid
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        widths = [max(map(len, column)) for column in zip(self.block.heads, *self.block.rows, strict=True)]
+        least = [width if self.block.is_number(place) else min(NARROWEST, width) for place, width in enumerate(widths)]
+        is_wide_enough = sum(least) + 2 * (len(least) - 1) <= options.max_width
+        yield self._table(least) if is_wide_enough else self._lists()
+
+    def _table(self, least: Sequence[int]) -> Any:
+        from rich.table import Table
+        from rich.text import Text
+
+        block = self.block
+        made = Table(
+            title=block.title or None, title_justify="left", title_style="bold", header_style="bold", pad_edge=False,
+            box=None,
+        )  # fmt: skip
+        for place, head in enumerate(block.heads):
+            is_number = block.is_number(place)
+            justify = "right" if is_number else "left"
+            made.add_column(head, justify=justify, overflow="fold", no_wrap=is_number, min_width=least[place])
+        for row in block.rows:
+            made.add_row(*map(Text, row))
+        return made
+
+    def _lists(self) -> Any:
+        from rich.padding import Padding
+        from rich.table import Table
+        from rich.text import Text
+
+        block, parts = self.block, [Text(self.block.title, style="bold")] if self.block.title else []
+        for name, *cells in block.rows:
+            made = Table.grid(padding=(0, 2, 0, 0))
+            made.add_column(min_width=max(map(len, block.heads[1:])))
+            made.add_column(overflow="fold")
+            for head, cell in zip(block.heads[1:], cells, strict=True):
+                if cell not in ("", "-"):
+                    made.add_row(head, Text(cell))
+            parts += [Text(name, style="bold"), Padding(made, (0, 0, 0, 2))]
+        return _group(parts)
 
 
 def _group(parts: list[Any]) -> Any:
@@ -253,7 +277,7 @@ def _group(parts: list[Any]) -> Any:
     return Group(*parts)
 
 
-TERMINAL = View(lambda section: None, {Say: _terminal_text, Grid: _terminal_grid}, _group)
+TERMINAL = View(lambda section: None, {Say: _terminal_text, Grid: TerminalGrid}, _group)
 
 
 def shielded(text: object) -> str:

@@ -33,16 +33,25 @@ def short_compute_text(compute: float) -> str:
 def decimals(fit: Fit) -> int:
     """Return how many decimals a reward needs: three for rewards in [0, 1], one for per cent."""
     if fit.bounds is not None:
-        return 3 - math.floor(math.log10(fit.bounds[1] - fit.bounds[0]))
-    span = float(np.ptp(fit.reward)) if fit.num_points else 0.0
-    if not span > 0:
-        return 3
-    return min(max(3 - math.floor(math.log10(span)), 0), 9)
+        span = fit.bounds[1] - fit.bounds[0]
+    else:
+        span = float(np.ptp(fit.reward)) if fit.num_points else 0.0
+    return min(max(3 - round(math.log10(span)), 0), 9) if span > 0 else 3
 
 
 def fixed(num_decimals: int, sign: str = "") -> Format:
     """Return a function that formats numbers with `decimals` decimals; `sign="+"` shows plus signs too."""
-    return lambda value: f"{value:{sign},.{num_decimals}f}"
+    return lambda value: f"{value:{sign}z,.{num_decimals}f}"
+
+
+def worth_text(value: float) -> str:
+    """Format a difference that matters with two digits: 0.01, 0.025, 120."""
+    return f"{float(f'{value:.2g}'):,.12g}"
+
+
+def ratio_text(value: float) -> str:
+    """Format a ratio with three digits: 0.873, 1.10, 677."""
+    return f"{value:#.3g}".rstrip(".") if value < 1000 else f"{value:.3g}"
 
 
 def number_text(value: float) -> str:
@@ -67,7 +76,10 @@ def interval_text(value: Value | None, show: Format = number_text) -> str:
         return "-"
     if math.isnan(value.low) or value.low == value.high:
         return show(value.value)
-    ends = f"{show(value.low)}, {show(value.high)}" if math.isfinite(value.high) else f"more than {show(value.low)}"
+    if math.isfinite(value.high):
+        ends = f"{show(value.low)}, {show(value.high)}"
+    else:
+        ends = f"more than {show(value.low)}" if value.low > 0 else "not known"
     return f"{show(value.value)} [{ends}]"
 
 

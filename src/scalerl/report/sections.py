@@ -237,7 +237,8 @@ def curve_grid(members: Sequence[CurveResult], result: Result) -> Grid | None:
         given = {**dict.fromkeys(f"at_{place}" for place in range(len(at))), **forecasts}
         cells = SimpleNamespace(**given, peak=_peak(curve), cost=curve.money(curve.fit.scale), do=do_text(curve))
         rows.append((cells, curve, curve.decision, SimpleNamespace(**curve.fit.params)))
-    forecast_heads = {f"at {compute_text(compute)}": f"{{at_{place}:r}}" for place, compute in enumerate(at)}
+    unit = members[0].unit
+    forecast_heads = {f"at {compute_text(compute)} {unit}": f"{{at_{place}:r}}" for place, compute in enumerate(at)}
     if result.options.method == "paper":
         return table("curves", {**PAPER_COLUMNS, **forecast_heads}, rows, colours=colours)
     price = {"doubling costs": "{cost:$}"} if has_price else {}
@@ -309,7 +310,10 @@ def pairs(result: Result, name: str) -> Section | None:
                f"reward at {compute_text(comparison.at)} {unit}": "{reward:r}"}  # fmt: skip
     shade = tuple(colours[each.name] for each in comparison.standings)
     items = [(each, SimpleNamespace(decimals=finest)) for each in comparison.standings]
-    blocks: list[Block | None] = [table("standings", columns, items, colours=shade), *pair_grids(comparison, finest)]
+    blocks: list[Block | None] = [
+        table("standings", columns, items, colours=shade),
+        *pair_grids(comparison, finest, unit),
+    ]
     shared = comparison.shared_exponents
     if comparison.shared_ceiling is not None and len(shared) > 1:
         exponents = [f"{each} {interval_text(value, two_decimals)}" for each, value in shared.items()]
@@ -320,7 +324,7 @@ def pairs(result: Result, name: str) -> Section | None:
     return section(f"pairs/{name}", titled("Which recipe", name), *blocks)
 
 
-def pair_grids(comparison: Comparison, finest: int) -> list[Grid | None]:
+def pair_grids(comparison: Comparison, finest: int, unit: str) -> list[Grid | None]:
     """Return each pair at the budget; and on the paper's axes: ceilings, compute to a target, B at one ceiling."""
     first = comparison.standings[0].name
     every = [pair for pair in comparison.pairs if pair.answer is not None]
@@ -328,12 +332,13 @@ def pair_grids(comparison: Comparison, finest: int) -> list[Grid | None]:
     for pair in [pair for pair in every if len(every) <= MOST_PAIRS or first in (pair.a, pair.b)]:
         both = [exponents.get(each) for each in (pair.a, pair.b)]
         names = ("take", pair.winner) if pair.winner is not None else (str(pair.answer),)
-        cells = SimpleNamespace(decimals=finest, does=" ".join(names), b_one=both[0], b_two=both[1])
+        exponent = "-" if both == [None, None] else " / ".join(interval_text(each, two_decimals) for each in both)
+        cells = SimpleNamespace(decimals=finest, does=" ".join(names), exponent=exponent)
         rows.append((cells, pair, pair.target))
-    level = WHY if len(every) > 1 else DETAIL
+    crossing, level = {f"curves cross at ({unit})": "{crossing:c}"}, WHY if len(every) > 1 else DETAIL
     title = "On the axes of the paper, which decide nothing by themselves"
     return [
-        table("pairs", PAIR_COLUMNS, rows, left=2, level=level),
+        table("pairs", {**PAIR_COLUMNS, **crossing}, rows, left=2, level=level),
         table("paper_axes", AXES_COLUMNS, rows, title=title),
     ]
 
@@ -343,16 +348,15 @@ PAIR_COLUMNS = {
     "answer": "{does}",
     "a less b at the budget": "{lead:+r}",
     "P(a ahead)": "{p_ahead:p}",
-    "P(no matter)": "{p_close:p}",
-    "curves cross at": "{crossing:c}",
+    "P(alike)": "{p_close:p}",
 }
 AXES_COLUMNS = {
     "a / b": "{a} / {b}",
     "A of a less b": "{ceiling_difference:+r}",
     "P(a higher)": "{p_higher_ceiling:p}",
-    "compute a / b": "{ratio:c}",
+    "compute a / b": "{ratio:x}",
     "to reach": "{reward:r}",
-    "B at one A": "{b_one:2} / {b_two:2}",
+    "B at one A": "{exponent}",
     "P(a larger)": "{p_larger_exponent:p}",
 }
 
@@ -383,13 +387,13 @@ def axes(result: Result, name: str) -> Section | None:
     if len(answers) < 2:
         return section(f"axes/{name}", titled("By each axis", name), *warnings)
     rows, by_answer = [], {}
-    hours = _hours(result)
+    hours, finest = _hours(result), max(curve.decimals for curve in members)
     for each in answers:
         comparison, label = each.comparison, axis_label(each.axis, hours)
         first = comparison.standings[0]
         kind = comparison.pick.answer if comparison.pick is not None else Answer.OPEN
         by_answer.setdefault((kind, tuple(sorted(comparison.chosen))), []).append(label)
-        cells = (probability_text(first.p_best), fixed(4)(first.loss))
+        cells = (probability_text(first.p_best), fixed(finest)(first.loss))
         rows.append((label, _axis_answer(comparison), *cells, compute_text(each.at)))
     table = grid("axes", ("compute in", "answer", "P(best) of the first", "its expected loss", "budget"), rows, left=2)
     if len(by_answer) > 1:
@@ -431,7 +435,7 @@ def scores(result: Result, name: str) -> Section | None:
 SCORE_COLUMNS = {
     "curve": "{name}",
     "fitted on": "{part}",
-    "later evaluations": "{num_points}",
+    "later points": "{num_points}",
     "RMSE": "{rmse:.3g}",
     "bias": "{bias:+.3g}",
     "inside": "{coverage:%}",
@@ -454,8 +458,7 @@ def details(result: Result, name: str) -> Section | None:
         if result.command == "fit":
             blocks += among_public(curve)
     if result.options.method != "paper":
-        finest = max(curve.decimals for curve in members)
-        blocks.append(say("worth", DETAIL, worth=result.worth, decimals=finest + 1))
+        blocks.append(say("worth", DETAIL, worth=result.worth))
     return section(f"details/{name}", titled("Details", name), *blocks, parameter_grid(members))
 
 
@@ -478,7 +481,7 @@ def parameter_grid(members: Sequence[CurveResult]) -> Grid | None:
         cells = SimpleNamespace(**params, alone=param_value(fit.alone, "ceiling"))
         rows.append((cells, curve, fit))
     columns = {**PARAMETER_COLUMNS, "A alone": "{alone:r}" if is_pooled else ""}
-    title = FORMS[members[0].fit.form].formula
+    title = f"{FORMS[members[0].fit.form].formula}, C in {members[0].unit}"
     return table("parameters", columns, rows, title=title, level=DETAIL)
 
 
@@ -697,9 +700,9 @@ def log_section(result: Result, origins: Mapping[str, str]) -> Section | None:
             holders.setdefault(repr(fact), (fact, []))[1].append(curve.name)
     for fact, names in holders.values():
         level = DETAIL if fact.kind in QUIET_FACTS else WHY
-        blocks.append(Say(fact.kind, fact.values, level))
         if len(names) < len(result.curves):
             blocks.append(say("holds_for", level, names=tuple(names)))
+        blocks.append(Say(fact.kind, fact.values, level))
     return section("log", "What was read", *blocks)
 
 

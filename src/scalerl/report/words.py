@@ -3,7 +3,8 @@
 A template names the values that it needs. Besides the usual format specs it has these:
 
     r, +r   a reward, with its interval where it has one; with the decimals that the values name
-    c       an amount of compute, with its interval
+    w       a worth: a difference of rewards that matters
+    c, x    an amount of compute; a ratio of two; with their intervals
     p, %    a probability; a share, with its interval
     n, or   names in a sentence, joined by "and" or by "or"
     $, 2    an amount of money; a number with two decimals and its interval
@@ -22,8 +23,10 @@ from scalerl.report.numbers import (
     join_names,
     money_text,
     probability_text,
+    ratio_text,
     share_text,
     two_decimals,
+    worth_text,
 )
 
 Values = Mapping[str, Any]
@@ -64,7 +67,9 @@ class Sentence(Formatter):
         shows = {
             "r": fixed(self._decimals),
             "+r": fixed(self._decimals, "+"),
+            "w": worth_text,
             "c": compute_text,
+            "x": ratio_text,
             "%": share_text,
             "2": two_decimals,
         }
@@ -96,7 +101,7 @@ def _missing_points(values: Values) -> str:
     start = ", the start included" if values["has_start"] else ""
     left_out = " Others lie outside the range that is fitted: {num_left_out}." if values["num_left_out"] else ""
     return filled(
-        "It is too early to judge {name}: {num:g} evaluations are there" + start + ", and {needed:g} are needed."
+        "It is too early to judge {name}: {num:g} points are there" + start + ", and {needed:g} are needed."
         + left_out,
         values,
     )  # fmt: skip
@@ -105,7 +110,7 @@ def _missing_points(values: Values) -> str:
 def _doubling(values: Values) -> str:
     """Say what one more doubling brings, and what it costs where that is known."""
     cost = " for {price:$}" if values.get("price") is not None else ""
-    chance = ": more than what matters ({worth:r}) with probability {p_worth:p}. "
+    chance = ": more than what matters ({worth:w}) with probability {p_worth:p}. "
     return filled("One more doubling brings {doubling:+r}" + cost + chance + DOUBLING[values["action"]], values)
 
 
@@ -121,13 +126,13 @@ def _settled(values: Values) -> str:
     ways = [f"about {times:g} times the compute of both"] if times is not None else []
     ways += [f"{seeds} seeds of each"] if seeds is not None else []
     if not ways:
-        return filled("Neither 16 times the compute nor 32 seeds should settle {a} against {b}.", values)
+        return filled("Neither 16 times the compute nor 32 seeds would settle {a} against {b}.", values)
     return filled(f"To settle {{a}} against {{b}} should take {', or '.join(ways)}.", values)
 
 
 def _either(values: Values) -> str:
-    rest = ": at {at:c} {unit} they differ by less than what matters ({worth:r}) with probability {probability:p}."
-    first = "Either of {names} will do" if len(values["names"]) == 2 else "Any of {names:or} will do"
+    rest = ": at {at:c} {unit} they differ by less than what matters ({worth:w}) with probability {probability:p}."
+    first = "Either {names:or} will do" if len(values["names"]) == 2 else "Any of {names:or} will do"
     return filled(first + rest, values)
 
 
@@ -271,7 +276,7 @@ def _forecast(values: Values) -> str:
     """Say what a forecast is on one line."""
     ceiling = "" if values["ceiling"] is None else "; ceiling {ceiling:r}"
     doubling = "" if values["doubling"] is None else (
-        "; twice the compute brings {doubling:+r}, more than what matters ({worth:r}) with probability {p_worth:p}"
+        "; twice the compute brings {doubling:+r}, more than what matters ({worth:w}) with probability {p_worth:p}"
     )  # fmt: skip
     end = "" if values["end"] is None else "; at the end of the budget {end:r}"
     source = "training rewards" if values["is_training"] else "evaluations"
@@ -300,7 +305,7 @@ WORDS: dict[str, Words] = {
     # What was decided about a log
     **SENTENCES,
     "problem": "{name} has no curve: {problem}",
-    "holds_for": "This holds for {names}.",
+    "holds_for": "For {names}:",
     "columns": "Compute is {compute}, reward is {reward}.",
     "columns_recognised": "Compute is {compute}, reward is {reward}; name others with --x and --y.",
     "explain": "--explain says more.",
@@ -309,7 +314,7 @@ WORDS: dict[str, Words] = {
     # Where a run stands
     "too_early_points": _missing_points,
     "too_early_computes": (
-        "It is too early to judge {name}: its evaluations are at {num:g} different computes, and {needed:g} are needed."
+        "It is too early to judge {name}: its points are at {num:g} different computes, and {needed:g} are needed."
     ),
     "too_early_beginning": (
         "It is too early to judge {name}: its log begins at {num:c} {unit}, in the middle of the run, so what it has "
@@ -319,14 +324,14 @@ WORDS: dict[str, Words] = {
     "rising": "{name} is rising: it has reached {share:%} of its whole gain.",
     "levelling_off": "{name} is levelling off: it has reached {share:%} of its whole gain.",
     "past_peak": (
-        "{name} is past its peak: it has fallen by {drop:r} from {peak:r}, and by more than what matters ({worth:r}) "
+        "{name} is past its peak: it has fallen by {drop:r} from {peak:r}, and by more than what matters ({worth:w}) "
         "with probability {probability:p}."
     ),
     "checkpoint_step": (
-        "Take the checkpoint of step {checkpoint:,.0f}, the last evaluation before the fall; {num_after} came after it."
+        "Take the checkpoint of step {checkpoint:,.0f}, the last point before the fall; {num_after} came after it."
     ),
     "checkpoint_compute": (
-        "Take the checkpoint at {last_good:c} {unit}, the last evaluation before the fall; {num_after} came after it."
+        "Take the checkpoint at {last_good:c} {unit}, the last point before the fall; {num_after} came after it."
     ),
     "checkpoint_saved": "The last checkpoint on disk before the fall is that of step {step:,.0f}.",
     "ceiling": "Its ceiling is {ceiling:r}.",
@@ -334,24 +339,24 @@ WORDS: dict[str, Words] = {
     "doubling": _doubling,
     "flat_doubling": "Look into the recipe before you spend more: nothing has risen.",
     "open_settled": "About {settled_at:g} times the present compute should settle it.",
-    "open_unsettled": "Not even 16 times the present compute should settle it.",
+    "open_unsettled": "Even 16 times the present compute would hardly settle it.",
     "weak_backtest_half": (
-        "Do not lean on the forecast of {name}: one from the first half of the run missed what followed. Of "
-        "{num_points} later evaluations {coverage:%} fell inside its {level:%} interval."
+        "Do not rely on the forecast of {name}: one from the first half of the run missed what followed. Of "
+        "{num_points} later points {coverage:%} fell inside its {level:%} interval."
     ),
     "weak_backtest_held_out": (
-        "Do not lean on the forecast of {name}: of {num_points} evaluations that were held out {coverage:%} fell "
+        "Do not rely on the forecast of {name}: of {num_points} points that were held out {coverage:%} fell "
         "inside its {level:%} interval."
     ),
-    "forecast_at": "At {compute:c} {unit} a new evaluation should give {reward:r}.",
+    "forecast_at": "At {compute:c} {unit} a new measurement should give {reward:r}.",
     "unused_start": "The start of {name}, {start:r}, is not used: the form {form} has none.",
     "smallest_change": (
-        "Ignore changes of {name} below {change:r}: noise makes a larger difference between two evaluations once in "
+        "Ignore changes of {name} below {change:r}: noise makes a larger difference between two points once in "
         "twenty times."
     ),
     "among_public_exponent": "{name} rises more steeply than {below:%} of {num} public runs (docs/results/bank.md).",
     "among_public_gain": "Its whole gain is larger than that of {below:%} of {num} public runs.",
-    "worth": "Differences below {worth:r} do not matter here; --worth names another value.",
+    "worth": "Differences below {worth:w} do not matter here; --worth names another value.",
     "price_needs_hours": "--price needs compute in GPU-hours, and here it is {unit}: no cost is given.",
     "far": "{compute:c} {unit} is {times:,.0f} times the compute measured: nobody has tested forecasts that far.",
     "do_wait": "wait: too early to judge",
@@ -373,12 +378,12 @@ WORDS: dict[str, Words] = {
     # Which recipe
     "take": (
         "Take {name}: at {at:c} {unit} it is the best with probability {p_best:p}, and taking it loses {loss:r} on "
-        "average, less than what matters ({worth:r})."
+        "average, less than what matters ({worth:w})."
     ),
     "either": _either,
     "open": (
         "Which to take is open: at {at:c} {unit} {name} leads, the best with probability {p_best:p}. Taking it loses "
-        "{loss:r} on average; what matters is {worth:r}."
+        "{loss:r} on average; what matters is {worth:w}."
     ),
     "settle": _settled,
     "default_budget": "This is 4 times the largest compute measured; --at names another budget.",
@@ -388,7 +393,7 @@ WORDS: dict[str, Words] = {
         "assumed; --run-spread names another."
     ),
     "shared_exponents": "Exponents at one ceiling of {ceiling:r}: {exponents}.",
-    "same_run": "{a} and {b} hold the same evaluations: one is the other, or a part of it.",
+    "same_run": "{a} and {b} hold the same points: one is the other, or a part of it.",
     "different_prompts": "{names} were evaluated on other prompts{of_set} and are not compared.",
     "different_units": "The curves count compute in different units ({units}) and are not compared.",
     "different_rewards": "The curves are of different rewards ({names}) and are not compared.",
@@ -398,25 +403,28 @@ WORDS: dict[str, Words] = {
     "uneven_steps": (
         "A step takes up to {ratio:.1f} times as much ({axis}) in one curve as in another: do not compare them by step."
     ),
-    "pooled": "{num} curves of one task inform each other; --alone keeps them apart.",
+    "pooled": (
+        "{num} curves with one reward and nearly one start inform each other, as runs of one task; --alone keeps them "
+        "apart."
+    ),
     "pooled_prior": "Earlier runs ({num}) inform each curve.",
     "not_pooled": "Not informed by others: {names}.",
-    "equal_curves": "{names} have the same reward at every evaluation: what differs between them has had no effect.",
+    "equal_curves": "{names} have the same reward at every point: what differs between them has had no effect.",
     # The paper's procedure
     "paper": "By the paper's procedure {name} has A = {ceiling:r}, B = {exponent:.2f} and C_mid = {midpoint:c} {unit}.",
     "paper_edge": "Of {name} {names} lies on the edge of its grid.",
     "paper_ceiling": (
         "By the paper's rule {winner} is the better of {a} and {b}: its ceiling is higher by {difference:r}, more than "
-        "{margin:r}."
+        "{margin:w}."
     ),
     "paper_exponent": (
         "By the paper's rule {winner} is the better of {a} and {b}: their ceilings differ by {difference:r}, no more "
-        "than {margin:r}, and at one ceiling its exponent is {larger:.2f}, the other {smaller:.2f}."
+        "than {margin:w}, and at one ceiling its exponent is {larger:.2f}, the other {smaller:.2f}."
     ),
     "paper_equal": "By the paper's rule {a} and {b} are equal.",
     # Back-tests
-    "not_scored": "{name}, {part}: not scored, because {num} evaluations before it are too few.",
-    "nothing_after": "{name}, {part}: not scored, because no evaluation lies after it.",
+    "not_scored": "{name}, {part}: not scored, because {num} points before it are too few.",
+    "nothing_after": "{name}, {part}: not scored, because no point lies after it.",
     # What a reader must know about runs
     "fault": "{problem}",
     "not_finished": "{run} did not finish ({status}): its curve stands as far as it goes.",
@@ -457,7 +465,7 @@ WORDS: dict[str, Words] = {
     "no_sample": "No sample matches.",
     "search_goes_on": "None yet; the search goes on with the button below.",
     "history_note": (
-        "Each place on the line is the forecast of {subject} from the evaluations until then, with the interval that "
+        "Each place on the line is the forecast of {subject} from the points until then, with the interval that "
         "it gave itself; points are what was measured."
     ),
     # What training changed
@@ -481,10 +489,12 @@ WORDS: dict[str, Words] = {
         "Take {name}: at {at:c} {unit} it is the best with probability {p_best:p}, and taking it now loses {loss:r} on "
         "average."
     ),
-    "plan_either": "Any of {names:or} will do: at {at:c} {unit} they differ by less than what matters ({worth:r}).",
+    "plan_either": (
+        "{names:or} will do equally well: at {at:c} {unit} they differ by less than what matters ({worth:w})."
+    ),
     "plan_open": (
         "Which arm to take is open: at {at:c} {unit} {name} leads, the best with probability {p_best:p}. Taking it now "
-        "loses {loss:r} on average; what matters is {worth:r}."
+        "loses {loss:r} on average; what matters is {worth:w}."
     ),
     "plan_continue": _continue,
     "plan_worth_most": "One more stage is worth most on {name}: {value:.2g} of reward is expected of it.",
@@ -493,7 +503,7 @@ WORDS: dict[str, Words] = {
     "plan_not_chosen": "Stop {names}: another arm is taken.",
     "plan_tells_most": "Would tell most: {names}.",
     "plan_tells_little": "Stop {names}: more compute would hardly change the choice.",
-    "plan_no_curve": "Too few evaluations to judge: {names}.",
+    "plan_no_curve": "Too few points to judge: {names}.",
     "plan_past_peak": "Stop {names}: after a fall, the best checkpoint competes.",
     "plan_budget": "Stop {names}: the budget is spent.",
     "plan_cannot": "{names} cannot be continued.",
@@ -509,7 +519,7 @@ WORDS: dict[str, Words] = {
     "transfer_not_smaller": "{name} is left out: it is not smaller than the target.",
     "transfer_state": "{name} is left out: it is {detail}.",
     "transfer_form": "{name} is left out: a {detail} form fits it.",
-    "score_held": "{level:%} intervals held {share:%} of {num} evaluations.",
+    "score_held": "{level:%} intervals held {share:%} of {num} later points.",
     "score_nothing": "Nothing was measured since that a forecast covers.",
     "score_changed": "{name}: the log no longer holds the data that the forecast was made from.",
     "score_missing": "{name} is not in what was given.",

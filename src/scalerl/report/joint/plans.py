@@ -53,13 +53,14 @@ def make_candidates(curves: Sequence[CurveResult], target: float) -> list[Candid
 def plan_document(planned: Planned, candidates: Sequence[Candidate], curves: Sequence[CurveResult]) -> list[Section]:
     """Return the plan: the decision first, then a line for each arm."""
     fits, price = {arm.name: arm.fit for arm in candidates}, curves[0].price
+    unit = curves[0].unit
     heads = (
         "arm",
-        "spent",
+        f"spent ({unit})",
         "P(best)",
-        f"reward at {compute_text(planned.target)}",
+        f"reward at {compute_text(planned.target)} {unit}",
         "alone",
-        "until",
+        f"until ({unit})",
         "value",
         "action",
     )
@@ -71,7 +72,7 @@ def plan_document(planned: Planned, candidates: Sequence[Candidate], curves: Seq
             interval_text(arm.reward_at_target),
             interval_text(_alone(fits.get(arm.name), planned.target)),
             "" if arm.until is None else compute_text(arm.until),
-            f"{arm.value:.4f}" if math.isfinite(arm.value) and arm.action == "continue" else "",
+            f"{arm.value:.2g}" if math.isfinite(arm.value) and arm.action == "continue" else "",
             arm.action if arm.reason is None else f"{arm.action}: {arm.reason}",
         )
         for arm in planned.arms
