@@ -251,7 +251,7 @@ FAULTS = {
     "fit all_nan.csv": ("all_nan.csv", "0 have a number for 'reward'", "--y"),
     "fit percent.csv --y-scale 1": ("--y-scale",),
     "fit good.csv --where compute=99": ("compute", "99"),
-    "fit nan.csv --where reward!=nan": ("no usable curve", "2 evaluations", "6 are needed"),
+    "fit nan.csv --where reward!=nan": ("no usable curve", "2 of the 6 points"),
     "fit good.csv --where compute": ("--where", "COLUMN=VALUE"),
     "fit good.csv --where !=3": ("--where", "COLUMN!=VALUE"),
     "fit good.csv --form sigmod": ("sigmod", "sigmoid"),
@@ -398,3 +398,16 @@ def test_every_option_with_commas_may_be_repeated():
 def test_a_repeated_by_gives_a_curve_for_each_value_of_both(table: Path):
     curves = answer("fit", table, "--x", "gpu_hours", "--y", "pass_rate", "--by", "recipe", "--by", "part")["curves"]
     assert {curve["name"] for curve in curves} == {"old/early", "old/late", "new/early", "new/late"}
+
+
+def test_different_rewards_and_axes_are_not_added_up_silently(tmp_path: Path):
+    steps, rng = np.arange(1, 21), np.random.default_rng(0)
+    for name, axis, y in (("a", "step", "reward"), ("b", "step", "accuracy"), ("c", "gpu_hours", "reward")):
+        rewards = 0.2 + 0.5 * steps / (steps + 5) + 0.005 * rng.standard_normal(len(steps))
+        lines = [f"{axis},{y}", *(f"{step},{reward:.4f}" for step, reward in zip(steps, rewards, strict=True))]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines))
+    compared = answer("compare", tmp_path / "a.csv", tmp_path / "b.csv")
+    kinds = [block.get("kind") for section in compared["sections"] for block in section["blocks"]]
+    assert "unlike_rewards" in kinds
+    refused = scalerl("more", "replay-rule", tmp_path / "a.csv", tmp_path / "c.csv")
+    assert (refused.returncode, "gpu_hours and step" in refused.stderr) == (2, True)

@@ -30,12 +30,14 @@ def replay_rule(
     from scalerl.callbacks.rules import StopRule
     from scalerl.report.document import TERMINAL, Section, grid, plain, render, say
     from scalerl.report.numbers import compute_text, fixed
+    from scalerl.report.results import check_one_axis
 
     asked = StopRule(rule, give_up_after)
     series, options = read(common)
     usable = [data for data in series if not data.problem and len(data.compute)]
     if not usable:
         raise InputError(f"no usable curve among {len(series)}; the first, {series[0].name}: {series[0].problem}")
+    check_one_axis(usable, "runs must be on one axis of compute, so that savings can be added")
     done = [replay(data, asked, patience=patience, options=options) for data in usable]
     rows = [
         (
@@ -56,7 +58,7 @@ def replay_rule(
         lost=max((each.lost or 0.0 for each in stopped), default=0.0),
         saved=sum(each.saved for each in done) / sum(each.compute for each in done),
     )
-    heads = ("curve", f"stopped at ({done[0].axis})", "evaluations", "reward lost", "compute saved")
+    heads = ("curve", f"stopped at ({done[0].axis})", "points", "reward lost", "compute saved")
     blocks = [block for block in (answer, grid("replay", heads, rows)) if block is not None]
     document = [Section(key="replay", title="", blocks=tuple(blocks))]
     content = {"rule": rule, "curves": [asdict(each) | {"lost": each.lost, "saved": each.saved} for each in done]}

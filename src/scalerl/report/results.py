@@ -345,14 +345,16 @@ def compared(result: Result, at: float | None = None) -> Result:
     for name in result.sets:
         members = result.members(name)
         units = sorted({curve.unit for curve in members})
+        rewards = tuple(sorted({curve.y for curve in members}))
         if len(members) < 2:
             has_others = len({curve.name for curve in result.curves}) > 1
             notes += [say("alone_in_set", name=members[0].name)] if has_others else []
         elif len(units) > 1:
             notes.append(say("different_units", Level.WARNING, units=tuple(units)))
-        elif result.command == "report" and len(rewards := sorted({curve.y for curve in members})) > 1:
-            notes.append(say("different_rewards", names=tuple(rewards)))
+        elif result.command == "report" and len(rewards) > 1:
+            notes.append(say("different_rewards", names=rewards))
         elif sum(curve.usable for curve in members) > 1:
+            notes += [say("unlike_rewards", Level.WARNING, names=rewards)] if len(rewards) > 1 else []
             comparison = comparisons[name] = result.options.compare(fits_of(members), at)
             if isinstance(comparison, Comparison):
                 by_axis[name] = _on_axes(members, comparison, result.options)

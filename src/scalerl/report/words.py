@@ -101,7 +101,7 @@ def _missing_points(values: Values) -> str:
     start = ", the start included" if values["has_start"] else ""
     left_out = " Others lie outside the range that is fitted: {num_left_out}." if values["num_left_out"] else ""
     return filled(
-        "It is too early to judge {name}: {num:g} points are there" + start + ", and {needed:g} are needed."
+        "It is too early to judge {name}: it has {num:g} of the {needed:g} points that are needed" + start + "."
         + left_out,
         values,
     )  # fmt: skip
@@ -357,7 +357,10 @@ WORDS: dict[str, Words] = {
     "among_public_exponent": "{name} rises more steeply than {below:%} of {num} public runs (docs/results/bank.md).",
     "among_public_gain": "Its whole gain is larger than that of {below:%} of {num} public runs.",
     "worth": "Differences below {worth:w} do not matter here; --worth names another value.",
-    "price_needs_hours": "--price needs compute in GPU-hours, and here it is {unit}: no cost is given.",
+    "price_needs_hours": (
+        "--price needs compute in GPU-hours, and here it is {unit}: no cost is given. --gpus N builds GPU-hours where a "
+        "log has times."
+    ),
     "far": "{compute:c} {unit} is {times:,.0f} times the compute measured: nobody has tested forecasts that far.",
     "do_wait": "wait: too early to judge",
     "do_look": "look into the recipe",
@@ -397,6 +400,7 @@ WORDS: dict[str, Words] = {
     "different_prompts": "{names} were evaluated on other prompts{of_set} and are not compared.",
     "different_units": "The curves count compute in different units ({units}) and are not compared.",
     "different_rewards": "The curves are of different rewards ({names}) and are not compared.",
+    "unlike_rewards": "The curves are of different rewards ({names}): the answer holds only if these measure the same.",
     "alone_in_set": "{name} is the only curve of its evaluation set and is not compared.",
     "axes_disagree": "The axes disagree: {answers}. Decide what you pay for.",
     "axes_agree": "By each of {axes} the answer is the same.",
