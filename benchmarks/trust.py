@@ -118,17 +118,15 @@ def peers() -> Iterator[str]:
 
 def rows() -> Iterator[str]:
     """Every row of the gate: of shares at a tenth, a quarter, half and whole."""
-    columns = ("ceiling_covered", "new_covered", "ok", "ok_covered")
-    heads = ("runs", "ceiling inside", "later evaluations inside", "called levelling off", "of those inside")
-    yield f"| {' | '.join(heads)} | called flat | called fallen |\n{'|---' * 7}|"
+    columns = ("ceiling_covered", "new_covered")
+    yield "| runs | ceiling inside | later evaluations inside | called fallen |\n|---|---|---|---|"
     held: dict[str, dict[str, dict[str, Any]]] = {}
     for row in gate()["rows"]:
         held.setdefault(row["population"], {})[row["cut"]] = row
     text = lambda row, column: "-" if row is None or row[column] is None else f"{row[column]:.2f}"  # noqa: E731
     for name, cuts in held.items():
         cells = [" / ".join(text(cuts.get(cut), column) for cut in CUTS) for column in columns]
-        last = [*cuts.values()][-1]
-        yield f"| {name} | {' | '.join(cells)} | {text(last, 'flat')} | {text(last, 'fallen')} |"
+        yield f"| {name} | {' | '.join(cells)} | {text([*cuts.values()][-1], 'fallen')} |"
 
 
 TABLES = {each.__name__: each for each in (forecasts, ceilings, states, picks, peers, rows)}
