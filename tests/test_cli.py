@@ -411,3 +411,19 @@ def test_different_rewards_and_axes_are_not_added_up_silently(tmp_path: Path):
     assert "unlike_rewards" in kinds
     refused = scalerl("more", "replay-rule", tmp_path / "a.csv", tmp_path / "c.csv")
     assert (refused.returncode, "gpu_hours and step" in refused.stderr) == (2, True)
+
+
+def test_fit_imports_no_more_than_numpy(tmp_path: Path):
+    rows = [f"{step},{0.4 + 0.2 / (1 + 30 / step):.4f}" for step in range(5, 200, 10)]
+    (tmp_path / "log.csv").write_text("\n".join(["step,reward", *rows]))
+    code = """import sys
+from scalerl.cli import main
+sys.argv = ['scalerl', 'fit', 'log.csv']
+try:
+    main()
+except SystemExit:
+    pass
+print(sorted({'numpy', 'scipy', 'pydantic', 'pandas', 'sqlite3', 'torch'} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert done.stdout.splitlines()[-1] == "['numpy']"

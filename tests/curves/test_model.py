@@ -210,7 +210,7 @@ def test_precise_data_are_found():
 def test_what_others_say_of_the_gain_counts():
     compute, reward = run(0, num=10, reach=0.7)
     blocks = make_blocks(make_points(compute, reward), 0.4, 0.0)
-    told = Prior(log_share=(np.log(1 / 3), 0.05), df=3.0)
+    told = Prior(log_share=(np.log(1 / 3), 0.05), has_heavy_tails=True)
     weak, pooled = posterior(blocks), posterior(blocks, prior=told)
     assert np.ptp(np.quantile(pooled.draws.gain, [0.05, 0.95])) < np.ptp(np.quantile(weak.draws.gain, [0.05, 0.95]))
     assert np.median(pooled.draws.gain) == pytest.approx(0.2, abs=0.03)

@@ -3,6 +3,8 @@
 import math
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import typer
@@ -17,9 +19,33 @@ else:
     Parsed, ParsedList = str | None, list[str] | None
 """The types of an option with a `check`, given once or several times: a command gets what that returns."""
 
-# Typer prints Python's type, as in <list[str]>, beside an argument and --help. What a value is, its name and help say.
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """How typer converts the value of an option: only if it does not have its type yet.
+
+    For a conversion typer imports pydantic, which takes longer than a fit.
+    """
+
+    by_typer: Callable[[Any], Any]
+
+    def coerce(self, value: Any, *, param: Any, ctx: Any) -> Any:
+        kind = param.type_descriptor.annotation
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        if isinstance(kind, type) and isinstance(value, kind):
+            return value
+        if kind == list[str] and not isinstance(value, str):
+            return list(value)
+        return self.by_typer(param).coerce(value, param=param, ctx=ctx)
+
+
 for _kind in (TyperArgument, TyperOption):
+    # Typer prints Python's type, as in <list[str]>, beside an argument and --help. Names and help say what a value is.
     _kind.display_type = lambda *_, **__: ""  # type: ignore[method-assign]
+    # Older ones have neither this nor pydantic.
+    if hasattr(_kind, "get_runtime_param"):
+        _kind.get_runtime_param = partial(Conversion, _kind.get_runtime_param)
 
 Check = Callable[[Any, str], Any]
 """check(value, name of the option) returns the value that a command gets; UsageError says what the option takes."""

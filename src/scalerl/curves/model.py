@@ -25,6 +25,7 @@ import numpy as np
 from scalerl.curves import priors
 from scalerl.curves.data import Blocks
 from scalerl.curves.forms import FORMS, Array, Form, sigmoid
+from scalerl.curves.normal import log_normal_cdf, normal_cdf, normal_quantile, student_quantile
 from scalerl.curves.priors import Prior
 
 MODEL = "scalerl-curve-7"
@@ -122,14 +123,10 @@ class Problem:
 
     def shapes(self, normal: Array) -> Array:
         """Return log exponent, midpoint and skew (rows) for standard normal numbers (columns), following the prior."""
-        from scipy.special import ndtr, stdtrit
-
         prior = self.prior
         exponent, midpoint = normal[:, 0], normal[:, 1]
-        if np.isfinite(prior.df):
-            exponent, midpoint = (
-                stdtrit(prior.df, ndtr(np.clip(each, -7.0, 7.0))) for each in (normal[:, 0], normal[:, 1])
-            )
+        if prior.has_heavy_tails:
+            exponent, midpoint = student_quantile(normal_cdf(np.clip(normal[:, :2].T, -7.0, 7.0)))
         places = (prior.log_exponent, prior.log_midpoint, priors.LOG_SKEW)
         return np.stack([m + sd * z for (m, sd), z in zip(places, (exponent, midpoint, normal[:, 2]), strict=True)])
 
@@ -182,8 +179,6 @@ def gain_unit(blocks: Blocks) -> float:
 
 
 def make_gains(blocks: Blocks, prior: Prior) -> Gains:
-    from scipy.special import log_ndtr, ndtr, stdtrit
-
     unit = gain_unit(blocks)
     rows = [
         (0.0, scale * unit, weight)
@@ -193,13 +188,13 @@ def make_gains(blocks: Blocks, prior: Prior) -> Gains:
         # A mixture of normals along the quantiles of a Student-t in the logarithm.
         centre, spread = prior.log_share
         steps = np.arange(5) * 0.2 + 0.1
-        normal = stdtrit(prior.df, steps) if np.isfinite(prior.df) else np.array([-1.28, -0.52, 0.0, 0.52, 1.28])
-        likely = unit * np.exp(centre + spread * normal)
+        quantile = student_quantile if prior.has_heavy_tails else normal_quantile
+        likely = unit * np.exp(centre + spread * quantile(steps))
         rows = [(mean, sd, priors.SURPRISE * weight) for mean, sd, weight in rows]
         rows += [(mean, max(0.5 * spread, 0.02) * mean, (1.0 - priors.SURPRISE) / 5) for mean in likely]
     mean, sd, weight = (np.array(column) for column in zip(*rows, strict=True))
     room = room_of(blocks)
-    inside = ndtr((room - mean) / sd) - np.exp(log_ndtr(-mean / sd))
+    inside = normal_cdf((room - mean) / sd) - normal_cdf(-mean / sd)
     precision = (blocks.noise / sd) ** 2
     log_weight = np.log(weight) + 0.5 * np.log(precision) - np.log(np.maximum(inside, 1e-300))
     return Gains(mean=mean, precision=precision, log_weight=log_weight, room=room)
@@ -463,8 +458,6 @@ def weigh_exactly(
 
     `log_cell` is that mass, with what the shapes stand for. A cell that is drawn stands for all of its kind.
     """
-    from scipy.special import log_ndtr, ndtr
-
     gains, blocks = problem.gains, problem.blocks
     rough = rough_mass(problem, known, cells)
     top = float(log_cell.max())
@@ -487,11 +480,11 @@ def weigh_exactly(
     drop = np.where(has_fall, known.fall[covariance, course] / fall_precision - gain * on_fall, 0.0)
     drop_precision = fall_precision * gain_precision / given
     drop_sd, gain_sd = error / np.sqrt(drop_precision), error / np.sqrt(given)
-    log_mass += np.where(has_fall, log_ndtr(drop / drop_sd), 0.0)
+    log_mass += np.where(has_fall, log_normal_cdf(drop / drop_sd), 0.0)
     likely_drop = np.where(has_fall, np.where(drop > 0.0, drop, 0.4 * drop_sd), 0.0)
     trade = fall_precision * on_fall / given
     mean = gain - trade * (likely_drop - drop)
-    log_mass += np.log(np.maximum(ndtr((gains.room - mean) / gain_sd) - ndtr(-mean / gain_sd), 1e-300))
+    log_mass += np.log(np.maximum(normal_cdf((gains.room - mean) / gain_sd) - normal_cdf(-mean / gain_sd), 1e-300))
     likely = np.where(mean > 0.0, np.minimum(mean, gains.room), 0.4 * gain_sd)
     on_level = cells.on_level[j, r]
     if known.spread is not None:
@@ -500,7 +493,7 @@ def weigh_exactly(
         # A level below what is possible; by one standard error, since noise may put it there.
         level = problem.centre + known.level[covariance] - likely * on_level - blocks.bounds[0]
         level -= likely_drop * known.fall_on_level[covariance, course]
-        log_mass += log_ndtr(level / error * np.sqrt(known.level_precision[covariance]) + 1.0)
+        log_mass += log_normal_cdf(level / error * np.sqrt(known.level_precision[covariance]) + 1.0)
     return Weighed(
         log_mass=log_mass,
         squares=squares,
@@ -599,11 +592,9 @@ def effective_number(weight: Array) -> float:
 
 def draw_again(cloud: Cloud | None, num: int, rng: np.random.Generator) -> tuple[Array, Array]:
     """Draw shapes about those of a cloud, or from a wide prior without one; return them and their log density."""
-    from scipy.special import ndtri
-
     dims = 3
     even = spread_evenly(num, dims + 1, rng)
-    normal = ndtri(np.clip(even[:, :dims], 1e-4, 1.0 - 1e-4))
+    normal = normal_quantile(np.clip(even[:, :dims], 1e-4, 1.0 - 1e-4))
     if cloud is None:
         return WIDE * normal, log_normal(WIDE * normal, WIDE)
     weight = tempered(cloud.log_mass, EFFECTIVE)
@@ -739,12 +730,11 @@ def _drawn(log_mass: Array, num: int, rng: np.random.Generator) -> np.ndarray:
 
 def cut_normal(mean: Array, sd: Array, high: float, rng: np.random.Generator) -> Array:
     """Draw from normals that are cut off below 0 and above `high`."""
-    from scipy.special import ndtr, ndtri
-
     # From the tail that is nearer, where small probabilities are exact.
     sign = np.where(mean < 0.0, -1.0, 1.0)
-    one, other = ndtr(sign * (0.0 - mean) / sd), ndtr(sign * (high - mean) / sd)
-    value = mean + sign * sd * ndtri(np.clip(one + (other - one) * rng.uniform(size=len(mean)), 1e-300, 1.0 - 1e-15))
+    one, other = normal_cdf(sign * (0.0 - mean) / sd), normal_cdf(sign * (high - mean) / sd)
+    share = np.clip(one + (other - one) * rng.uniform(size=len(mean)), 1e-300, 1.0 - 1e-15)
+    value = mean + sign * sd * normal_quantile(share)
     return np.clip(value, 0.0, high)
 
 

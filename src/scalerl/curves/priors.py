@@ -70,14 +70,15 @@ NOTICED = 3.0
 class Prior:
     """What is believed of a sigmoid's parameters before its points are seen: location and scale of each logarithm.
 
-    `df` is that of a Student-t (infinite: normal). `log_share` is the gain's share of what is possible; None stands for
-    the weak prior of this module. `log_midpoint` is relative to `scale`, or to the largest compute where that is None.
+    Each is normal, or a Student-t with three degrees of freedom (`has_heavy_tails`). `log_share` is the gain's share of
+    what is possible; None stands for the weak prior of this module. `log_midpoint` is relative to `scale`, or to the
+    largest compute where that is None.
     """
 
     log_exponent: tuple[float, float] = LOG_EXPONENT
     log_midpoint: tuple[float, float] = LOG_MIDPOINT
     log_share: tuple[float, float] | None = None
-    df: float = np.inf
+    has_heavy_tails: bool = False
     scale: float | None = None
     sources: tuple[str, ...] = ()
     """Names of the runs that it was learned from."""

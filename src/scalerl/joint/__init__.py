@@ -1,6 +1,6 @@
 """Inference from several curves together: pooled fits, learnt priors, transfer between sizes, and what to run next.
 
-Imports numpy and scipy only.
+Imports numpy only.
 """
 
 from scalerl.joint.plan import ArmPlan, Candidate, Planned, plan

@@ -24,10 +24,8 @@ from scalerl.curves.priors import Prior
 
 SCATTERS = np.geomspace(0.125, 16.0, 15)
 """In units of a typical scatter."""
-DF = 3.0
-"""Degrees of freedom of the Student-t: one arm in twenty lies beyond three scales."""
 T_QUANTILE = 1.6377
-"""Half the width of the central 80 % of such a Student-t."""
+"""Half the width of the central 80 % of a Student-t with three degrees of freedom."""
 WEAK_SHARE = (np.log(0.2), 1.2)
 """About what the weak prior says of the logarithm of the gain, in units of what is possible ..."""
 WEAK_SPAN = (0.0, 1.6)
@@ -123,7 +121,7 @@ def learn_prior(members: Sequence[Member], curve: Fit | None = None) -> Prior:
         log_exponent=found.get("exponent", priors.LOG_EXPONENT),
         log_midpoint=priors.LOG_MIDPOINT if midpoint is None else midpoint,
         log_share=share,
-        df=DF,
+        has_heavy_tails=True,
         scale=None if midpoint is None else 1.0,
         sources=tuple(own.name for own in members),
     )

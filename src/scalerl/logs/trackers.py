@@ -7,12 +7,11 @@ which a few fields are read. Every loop moves forward in the file or spends the 
 """
 
 import functools
-import sqlite3
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from scalerl.errors import InputError
@@ -20,6 +19,9 @@ from scalerl.logs.columns import are_splits
 from scalerl.logs.frame import Placed
 from scalerl.logs.objects import loaded, metrics_of
 from scalerl.logs.source import MAX_COLUMNS, Source, bounded_bytes
+
+if TYPE_CHECKING:
+    import sqlite3
 
 Message = dict[int, list[Any]]
 """Values of a protobuf message by the number of their field: integers for varints, else bytes."""
@@ -222,6 +224,8 @@ _METRICS = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'metr
 
 def sqlite_rows(source: Source) -> Placed:
     """Return the rows of the table `metrics`, in the order in which they were logged. A view may compute for ever."""
+    import sqlite3
+
     refused: list[InputError] = []
 
     def within_budget() -> int:
@@ -252,12 +256,14 @@ def _sqlite_row(row: dict[str, Any]) -> dict[str, Any]:
     return named | (metrics_of(metrics) if isinstance(metrics, dict) else {})
 
 
-def _opened(path: Path, data: bytes) -> sqlite3.Connection:
+def _opened(path: Path, data: bytes) -> "sqlite3.Connection":
     """Open a copy in memory, so that no lock is waited for and nothing is written.
 
     A writer may keep its newest rows in a file beside it: then the file itself is opened, where that is allowed. Bytes
     18 and 19 of the copy say that it has no such file.
     """
+    import sqlite3
+
     if path.with_name(f"{path.name}-wal").exists():
         with suppress(sqlite3.Error):
             connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=0.1)
