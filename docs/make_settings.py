@@ -21,15 +21,14 @@ from scalerl.tasks.problems import TASKS
 PAGE = Path(__file__).with_name("settings.md")
 HEAD = """# Settings
 
-Every setting of a recipe, made by `python docs/make_settings.py` from the code. Change one in a TOML file or by
-`--set KEY=VALUE`. Unknown keys are errors. `scalerl recipe show RECIPE` prints the values of a recipe, and
-`scalerl recipe diff` what two of them differ in; the folder of a run is a recipe too. A file may begin with `extends`,
-the recipe that it changes, and with `derived`, the settings that follow from model and problems and are filled in when
-a run starts.
+Every setting of a recipe. Change one in a TOML file or with `--set KEY=VALUE`; unknown keys are errors.
+`scalerl recipe show RECIPE` prints the values of a recipe, and `scalerl recipe diff` compares two; the folder of a run
+is a recipe too. A file may begin with `extends`, the recipe that it changes, and with `derived`, the settings that are
+filled in from model and problems when a run starts.
 
 A name with a colon, `package.module:function`, is an import path: **a recipe with import paths is code**, and so is
-`rollout.vllm.python`. `scalerl train`, `eval` and `sft` list the import paths that they will run. Whether code that
-comes with a model may run is not a setting: it is the option `--trust-remote-code`, given each time.
+`rollout.vllm.python`. `scalerl train`, `eval` and `sft` list the import paths that they will run. Code that comes with
+a model runs only with the option `--trust-remote-code`, given each time.
 """
 NAMED = {
     "tasks": ("NAME", MixedTaskSettings),
@@ -46,9 +45,9 @@ def page() -> str:
     sections = ["\n".join([HEAD, *_table(_top(Recipe))])]
     for name, field in Recipe.model_fields.items():
         if rows := list(_rows(field, name)):
-            sections.append(
-                "\n".join([f"## {name}\n", f"{field.description}\n" if field.description else "", *_table(rows)])
-            )
+            # The first row of an axis has its description.
+            intro = "" if axis_choices(field) or not field.description else f"{field.description}\n"
+            sections.append("\n".join([f"## {name}\n", *([intro] if intro else []), *_table(rows)]))
     sections.append(
         "## Settings of each task\n\nKeys of `[task]`, `[tasks.NAME]` and `[evaluation.sets.NAME]`, by the task's name."
     )

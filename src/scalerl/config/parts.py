@@ -101,7 +101,7 @@ class EnvironmentSettings(Settings):
     rewards: Literal["last", "sum", "mean"] = "last"
     """How a conversation's value comes from the rewards of its turns."""
     reward_range: Annotated[tuple[float, float], Field(strict=False)] = (0.0, 1.0)
-    """What is worth 0, and what is worth 1; the value is linear in between and stays within 0 to 1."""
+    """Rewards that map to 0 and to 1; the value is linear in between and is clipped to 0 to 1."""
     in_process: bool = False
     """Run an environment or tool of your own in the process that trains instead of a process per conversation: faster
     and repeatable to the last digit, but a step that hangs or crashes stops the run."""
@@ -159,7 +159,7 @@ class MixedTaskSettings(TaskSettings):
     weight: float = Field(default=1.0, gt=0)
     """How often its problems are drawn, relative to the weights of the other tasks."""
     algorithm: dict[str, Any] = Field(default_factory=dict)
-    """What is different for its answers, by key: settings of advantage, entropy and imitation, kl.coefficient,
+    """Settings that differ for this task: those of advantage, entropy and imitation, kl.coefficient,
     filter.zero_variance and filter.drop_truncated. Loss and averaging are the recipe's."""
 
 
@@ -451,7 +451,7 @@ class CompletionCreditSettings(Settings):
 class GaeSettings(Settings):
     name: Literal["gae"] = "gae"
     gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """By which the reward is worth less with every token, or turn, before it."""
+    """Discount of the reward per token, or per turn."""
     lam: Fraction = 0.95
     """1 compares what came with the critic's value; 0 compares each value with the next one."""
     level: Literal["token", "turn"] = "token"
@@ -461,9 +461,9 @@ class GaeSettings(Settings):
 class StatesSettings(Settings):
     name: Literal["states"] = "states"
     gamma: Annotated[float, Field(gt=0, le=1)] = 0.95
-    """By which the value of a conversation is worth less with every turn before its end."""
+    """Discount of a conversation's value per turn before its end."""
     weight: float = Field(default=1.0, ge=0)
-    """What the comparison of turns counts beside that of conversations."""
+    """Weight of the comparison of turns relative to that of conversations."""
 
 
 Credit = Axis[CompletionCreditSettings | GaeSettings | StatesSettings]
@@ -484,8 +484,8 @@ class AdvantageSettings(Settings):
     normalisation: Normalisation = BatchNormalisationSettings()
     """Whose standard deviation advantages are divided by: the batch's, the prompt's, or none."""
     credit: Credit = CompletionCreditSettings()
-    """What each token gets: the advantage of its completion, that of gae by a critic, as in PPO, or beside the first
-    that of its turn against others of the group which began at the same state of an environment (states)."""
+    """Advantage of each token: that of its completion; "gae", by a critic, as in PPO; or "states", which adds the
+    advantage of its turn over other turns of the group that began at the same state of an environment."""
 
 
 class RewardSettings(Settings):
@@ -501,7 +501,7 @@ class GradingSettings(Settings):
     """Limits for graders that run in child processes: math, those of gym, and a user's own."""
 
     num_workers: int = Field(default=0, ge=0)
-    """Processes of each grader that grade at the same time; 0 means twice the number of cores, at most 32, or 64 of a
+    """Answers that each grader grades at the same time; 0 means twice the number of cores, at most 32, or 64 for a
     grader that waits for others: a judge, or a coroutine function."""
     timeout_s: float = Field(default=10.0, gt=0, le=86400)
     """Seconds after which an answer is given up; it then has no verdict."""
@@ -530,8 +530,8 @@ class PipelineSettings(Settings):
     drain: bool = False
     """Finish everything sampled with one policy before pushing the next: no completion then mixes policies."""
     waits_for: Literal["batch", "groups"] = "batch"
-    """What a step waits for: "batch", the paper's rule, for a full batch alone, so that a slow group is trained late;
-    "groups" also for every group that would otherwise get older than max_lag steps, so that one slow group can stop
+    """What a step waits for: "batch", the paper's rule, only for a full batch, so a slow group is trained late;
+    "groups" also for every group that would otherwise get older than max_lag steps, so one slow group can stop
     training."""
     groups_per_batch: int = Field(default=48, ge=1)
     """Problems that a step trains on, before any filter."""
@@ -561,8 +561,8 @@ class OptimizerSettings(Settings):
     grad_clip: float = Field(default=1.0, ge=0)
     """Largest norm of the gradient; 0 turns clipping off."""
     bits: Literal[32, 8] = 32
-    """Bits of each number of AdamW's two moments: 8 takes a quarter of their memory and rounds them, without bias, to
-    about a twentieth of themselves."""
+    """Bits of each number of AdamW's two moments: 8 takes a quarter of the memory and rounds them, without bias, to
+    about 5 %."""
     on_host: bool = False
     """Keep FP32 weights and moments in host memory, apart from the head's weights; an update brings them to the GPU in
     portions. 12 bytes less per weight, and the same numbers."""

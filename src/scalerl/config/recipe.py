@@ -36,13 +36,13 @@ class Recipe(Settings):
     loss: parts.Loss = parts.CispoSettings()
     """The loss of a token."""
     correction: parts.Correction = parts.NoCorrectionSettings()
-    """What the loss makes of tokens whose probability differs between generator and learner, beside its own cap or
-    clip: it leaves out tokens (band) or completions (sequence_mask), or weighs by the ratio of the completion."""
+    """How to treat tokens whose probability differs between generator and learner, in addition to the loss's own cap
+    or clip: leave out tokens (band) or completions (sequence_mask), or weigh by the ratio of the completion."""
     weights: parts.Weights = parts.PromptAverageSettings()
     """How token losses are averaged: equal weight for each prompt, completion or token, or a constant denominator."""
     entropy: parts.EntropyControl = parts.NoEntropyControlSettings()
-    """What keeps the policy from becoming certain too early: an entropy bonus, or clip_cov, by which a few tokens that
-    lower the entropy most lose their gradient."""
+    """How to keep the policy from becoming certain too early: an entropy bonus, or clip_cov, which drops the gradient
+    of the few tokens that lower the entropy most."""
     imitation: parts.Imitation = parts.NoImitationSettings()
     """Which completions are also imitated, as in supervised fine-tuning: none, or the correct ones."""
     kl: parts.KlSettings = parts.KlSettings()
