@@ -23,6 +23,7 @@ from scalerl.report.document import (
     shielded,
     to_json,
 )
+from scalerl.report.figures import chart
 from scalerl.report.numbers import fixed, interval_text, ratio_text, worth_text
 from scalerl.report.page import page
 from scalerl.report.results import Result
@@ -172,3 +173,14 @@ def test_ratios_have_three_digits_and_open_ends():
     assert [ratio_text(each) for each in (1.1, 0.8734, 677.0, 12345.0)] == ["1.10", "0.873", "677", "1.23e+04"]
     assert interval_text(Value(value=2.0, low=0.5, high=math.inf), ratio_text) == "2.00 [more than 0.500]"
     assert interval_text(Value(value=2.0, low=0.0, high=math.inf), ratio_text) == "2.00 [not known]"
+
+
+@pytest.mark.parametrize("made", ["fallen"], indirect=True)
+def test_chart_of_a_fallen_run_ends_with_its_data_and_falls(made: Result):
+    (curve,) = made.curves
+    drawn = chart(made.curves, "curves").drawn[0]
+    assert curve.decision is not None
+    assert curve.decision.fall is not None
+    assert drawn.line is not None
+    assert drawn.line.compute[-1] <= curve.fit.scale
+    assert drawn.line.reward.max() - drawn.line.reward[-1] > curve.decision.worth

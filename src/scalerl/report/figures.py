@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from scalerl.curves import Fit, tails
 from scalerl.curves.data import block_means
+from scalerl.curves.decide import course
 from scalerl.curves.forms import Array
 from scalerl.logs.series import Series
 from scalerl.report.document import Curves, Dots, Drawn, Level, Line, say
@@ -79,9 +80,24 @@ def line_of(fit: Fit, begin: float, end: float, *, num: int = NUM_PLACES, bands:
     return Line(compute=grid, reward=middle, first=first, last=last, band=band, new_band=new_band)
 
 
+def course_of(fit: Fit, *, bands: bool = True) -> Line:
+    """Return where a run was at its points, its wander included and without a forecast: for a run past its peak."""
+    tail, path = tails(fit.level), course(fit)
+    compute, places = np.unique(np.sort(fit.drawn.blocks.scale * np.exp(fit.drawn.blocks.x)), return_index=True)
+    low, middle, high = np.quantile(path[:, places], [tail[0], 0.5, tail[1]], axis=0)
+    first, last = float(fit.compute.min()), fit.scale
+    return Line(compute=compute, reward=middle, first=first, last=last, band=(low, high) if bands else None)
+
+
+def is_past_peak(curve: CurveResult) -> bool:
+    return curve.decision is not None and curve.decision.fall is not None
+
+
 def end_of(curve: CurveResult) -> float:
     """Return the compute up to which a curve is drawn: beyond the data, and to any point held out or asked for."""
     series, data = curve.series, curve.fit.scale
+    if is_past_peak(curve):
+        return float(max(series.compute.max(initial=0.0), series.holdout_compute.max(initial=0.0)))
     asked = [each.compute for each in curve.at]
     asked += [each.compute.value for each in curve.reach if each.compute is not None]
     asked = [compute for compute in asked if compute <= MOST_REACH * data]
@@ -106,7 +122,10 @@ def chart(
         if curve.usable:
             series = curve.series
             begin = min(float(each.min(initial=np.inf)) for each in (series.compute, series.holdout_compute))
-            line = line_of(curve.fit, begin, max(end, end_of(curve)), num=num, bands=bands)
+            if is_past_peak(curve):
+                line = course_of(curve.fit, bands=bands)
+            else:
+                line = line_of(curve.fit, begin, max(end, end_of(curve)), num=num, bands=bands)
         dots = dots_of(curve.series, roles_of(curve))
         drawn.append(Drawn(name=curve.name, dots=dots, line=line, colour=place, marks=marks_of(curve)))
     note = say("chart_note", level=curves[0].fit.level, has_bands=bands)

@@ -358,8 +358,8 @@ WORDS: dict[str, Words] = {
     "among_public_gain": "Its whole gain is larger than that of {below:%} of {num} public runs.",
     "worth": "Differences below {worth:w} do not matter here; --worth names another value.",
     "price_needs_hours": (
-        "--price needs compute in GPU-hours, and here it is {unit}: no cost is given. --gpus N builds GPU-hours where a "
-        "log has times."
+        "--price needs compute in GPU-hours, and here it is {unit}: no cost is given. --gpus N builds them from the "
+        "times of a log."
     ),
     "far": "{compute:c} {unit} is {times:,.0f} times the compute measured: nobody has tested forecasts that far.",
     "do_wait": "wait: too early to judge",

@@ -63,11 +63,11 @@ class Chart {
   _axes(xLabel, yLabel, yText, xWhole) {
     const { svg, width, height, left, right, top, bottom } = this;
     const yTicks = niceTicks(...this.yRange, Math.max(3, Math.round((height - 50) / 48)));
-    const digits = Math.min(Math.max(0, -Math.floor(Math.log10(yTicks.length > 1 ? yTicks[1] - yTicks[0] : 1) + 1e-9)), 6);
+    const step = yTicks.length > 1 ? Number((yTicks[1] - yTicks[0]).toPrecision(2)) : 1, digits = [0, 1, 2, 3, 4, 5].find((n) => Number(step.toFixed(n)) === step) ?? 6;
     for (const tick of yTicks) {
       const y = this.y(tick);
       svg.append(node("line", { class: "grid", x1: left, x2: width - right, y1: y, y2: y }));
-      svg.append(node("text", { x: left - 8, y: y + 4, "text-anchor": "end" }, yText(tick, Math.max(digits, tick % 1 && digits < 1 ? 1 : digits))));
+      svg.append(node("text", { x: left - 8, y: y + 4, "text-anchor": "end" }, yText(tick, digits)));
     }
     const most = Math.max(3, Math.floor((width - left - right) / 62));
     const xTicks = this.xLog ? logTicks(...this.xRange, most) : niceTicks(...this.xRange, most).filter((tick) => !xWhole || Number.isInteger(tick));
