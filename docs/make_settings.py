@@ -84,10 +84,13 @@ def _rows(field: FieldInfo, key: str) -> Iterator[Row]:
     if choices := axis_choices(field):
         names = ", ".join(f"`{name}`" for name in choices)
         yield f"{key}.name", _shown(field.get_default().name), f"{_text(field)} One of {names}, or an import path."
+        shared: dict[Row, list[str]] = {}
         for name, choice in choices.items():
             for own, inner in choice.model_fields.items():
                 if own != "name":
-                    yield f"{key}.{own}", _default(inner), f"`{name}`: {_text(inner)}"
+                    shared.setdefault((f"{key}.{own}", _default(inner), _text(inner)), []).append(f"`{name}`")
+        for (setting, default, text), users in shared.items():
+            yield setting, default, f"{', '.join(users)}: {text}"
     elif key in NAMED:
         place, part = NAMED[key]
         shared = set(TaskSettings.model_fields) if key != "task.graders" else set()
