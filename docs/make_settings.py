@@ -84,12 +84,12 @@ def _rows(field: FieldInfo, key: str) -> Iterator[Row]:
     if choices := axis_choices(field):
         names = ", ".join(f"`{name}`" for name in choices)
         yield f"{key}.name", _shown(field.get_default().name), f"{_text(field)} One of {names}, or an import path."
-        shared: dict[Row, list[str]] = {}
+        choosers: dict[Row, list[str]] = {}
         for name, choice in choices.items():
             for own, inner in choice.model_fields.items():
                 if own != "name":
-                    shared.setdefault((f"{key}.{own}", _default(inner), _text(inner)), []).append(f"`{name}`")
-        for (setting, default, text), users in shared.items():
+                    choosers.setdefault((f"{key}.{own}", _default(inner), _text(inner)), []).append(f"`{name}`")
+        for (setting, default, text), users in choosers.items():
             yield setting, default, f"{', '.join(users)}: {text}"
     elif key in NAMED:
         place, part = NAMED[key]
