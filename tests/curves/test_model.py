@@ -53,7 +53,8 @@ SHAPE = np.array([[np.log(1.9)], [np.log(0.33)], [0.2]])
 
 def weighed(problem, wanders, known, covariance: int, course: int):
     cells = weigh(problem, wanders, known, SHAPE, np.array([covariance]), np.array([course]))
-    return weigh_exactly(problem, known, cells, SHAPE, rough_mass(problem, known, cells), np.random.default_rng(0))
+    rough = rough_mass(problem, known, cells)
+    return weigh_exactly(problem, known, cells, SHAPE, rough, np.zeros(1), np.random.default_rng(0))
 
 
 def covariance_of(problem, wanders, number: int) -> np.ndarray:
@@ -160,8 +161,7 @@ def test_the_search_finds_what_a_dense_grid_has():
     log_prior = -0.5 * (normal**2).sum(axis=1) + 3 * np.log(ticks[1] - ticks[0])
     shapes = problem.shapes(normal)
     cells = weigh(problem, wanders, known, shapes, np.arange(len(known.level)), plain)
-    log_cell = rough_mass(problem, known, cells) + log_prior[:, None]
-    dense = weigh_exactly(problem, known, cells, shapes, log_cell, rng)
+    dense = weigh_exactly(problem, known, cells, shapes, rough_mass(problem, known, cells), log_prior, rng)
     drawn, expected = (draw(problem, known, each, 4000, rng) for each in (rows, dense))
     for name in ("log_exponent", "log_midpoint", "log_skew", "gain"):
         mine, theirs = getattr(drawn, name), getattr(expected, name)

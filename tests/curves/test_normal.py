@@ -3,7 +3,13 @@
 import numpy as np
 from scipy import special
 
-from scalerl.curves.normal import log_normal_cdf, normal_cdf, normal_quantile, student_quantile
+from scalerl.curves.normal import (
+    log_normal_between,
+    log_normal_cdf,
+    normal_cdf,
+    normal_quantile,
+    student_quantile,
+)
 
 PLACES = np.concatenate([np.linspace(-37.0, 37.0, 20_001), np.linspace(-1e-3, 1e-3, 101)])
 
@@ -15,7 +21,14 @@ def test_cdf_is_that_of_scipy():
 
 def test_log_cdf_is_that_of_scipy():
     places = np.concatenate([PLACES[PLACES < 30.0], -np.geomspace(37.0, 1e8, 1001)])
-    np.testing.assert_allclose(log_normal_cdf(places), special.log_ndtr(places), rtol=1e-12)
+    np.testing.assert_allclose(log_normal_cdf(places), special.log_ndtr(places), rtol=1e-12, atol=1e-18)
+
+
+def test_log_between_is_that_of_two_cdfs():
+    low, high = (each.ravel() for each in np.meshgrid(np.linspace(-40.0, 5.0, 181), np.linspace(5.5, 40.0, 139)))
+    expected = np.log(special.ndtr(high) - special.ndtr(low))
+    np.testing.assert_allclose(log_normal_between(low, high), expected, rtol=1e-9, atol=1e-15)
+    assert log_normal_between(np.array([50.0]), np.array([51.0])).item() == np.log(1e-300)
 
 
 def test_quantile_is_that_of_scipy():

@@ -53,7 +53,7 @@ def sigmoid(log_compute: Array, log_exponent, log_midpoint, log_skew=0.0) -> Arr
     steepness = np.exp(log_exponent) / (2.0 * skew * (1.0 - half))
     with np.errstate(over="ignore"):
         odds = (1.0 / half - 1.0) * np.exp(steepness * (log_midpoint - log_compute))
-        return np.exp(-skew * np.log1p(odds))
+        return np.exp(-skew * np.log(1.0 + odds))
 
 
 def exponential(log_compute: Array, log_exponent, log_midpoint, log_skew=0.0) -> Array:

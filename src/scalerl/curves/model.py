@@ -25,7 +25,13 @@ import numpy as np
 from scalerl.curves import priors
 from scalerl.curves.data import Blocks
 from scalerl.curves.forms import FORMS, Array, Form, sigmoid
-from scalerl.curves.normal import log_normal_cdf, normal_cdf, normal_quantile, student_quantile
+from scalerl.curves.normal import (
+    log_normal_between,
+    log_normal_cdf,
+    normal_cdf,
+    normal_quantile,
+    student_quantile,
+)
 from scalerl.curves.priors import Prior
 
 MODEL = "scalerl-curve-7"
@@ -194,9 +200,8 @@ def make_gains(blocks: Blocks, prior: Prior) -> Gains:
         rows += [(mean, max(0.5 * spread, 0.02) * mean, (1.0 - priors.SURPRISE) / 5) for mean in likely]
     mean, sd, weight = (np.array(column) for column in zip(*rows, strict=True))
     room = room_of(blocks)
-    inside = normal_cdf((room - mean) / sd) - normal_cdf(-mean / sd)
     precision = (blocks.noise / sd) ** 2
-    log_weight = np.log(weight) + 0.5 * np.log(precision) - np.log(np.maximum(inside, 1e-300))
+    log_weight = np.log(weight) + 0.5 * np.log(precision) - log_normal_between(-mean / sd, (room - mean) / sd)
     return Gains(mean=mean, precision=precision, log_weight=log_weight, room=room)
 
 
@@ -296,8 +301,9 @@ def make_wanders(problem: Problem, shared_shape: Array | None) -> list[Wander]:
 class Known:
     """What no shape changes: the level and the falls under every covariance (first axis)."""
 
-    rotated: list[Array]
-    """Columns 1, rewards and falls, rotated, for each `Wander`."""
+    columns: Array
+    """Weights under every covariance: the product with a rise is how much it goes along with the level, the rewards and
+    each fall (last axis). The level is taken out of rewards and falls."""
     log_weight: Array
     spread: Array | None
     """Between runs, as a share of the range that was seen: one of `RUN_SPREADS` or 0; None with one run."""
@@ -313,16 +319,20 @@ class Known:
 def make_known(problem: Problem, wanders: list[Wander]) -> Known:
     ones = np.ones((len(problem.rewards), 1))
     table = np.concatenate([ones, problem.rewards[:, None], problem.falls()], axis=1)
-    rotated = [wander.rotate @ table for wander in wanders]
-    pairs = list(zip(wanders, rotated, strict=True))
-    first = np.concatenate([np.einsum("jn,na,nb->jab", each.shrink, r[:, :2], r) for each, r in pairs])
-    own = np.concatenate([each.shrink @ r**2 for each, r in pairs])
+    columns, own = [], []
+    for wander in wanders:
+        rotated = wander.rotate @ table
+        columns.append(wander.rotate.T @ (wander.shrink[:, :, None] * rotated))
+        own.append(wander.shrink @ rotated**2)
+    columns, own = np.concatenate(columns), np.concatenate(own)
+    first = table[:, :2].T @ columns
     precision = first[:, 0, 0] + problem.level_precision
     level = first[:, 0, 1] / precision
     on_level = first[:, 0, 2:] / precision[:, None]
+    columns[:, :, 1:] -= columns[:, :, :1] * np.concatenate([level[:, None], on_level], axis=1)[:, None]
     unit = problem.blocks.span / problem.blocks.noise
     return Known(
-        rotated=rotated,
+        columns=columns,
         log_weight=np.concatenate([each.log_weight for each in wanders])
         + 0.5 * np.log(problem.level_precision / precision),
         spread=np.concatenate([np.full(len(each.size), each.spread / unit) for each in wanders])
@@ -361,25 +371,21 @@ def weigh(
 ) -> Cells:
     """Integrate level and drop out of every cell."""
     rises = problem.rises(shapes)
-    columns = np.concatenate([[0, 1], 2 + course])
-    ends = np.cumsum([len(each.size) for each in wanders])
-    with_known, own = [], []
-    for wander, rotated, end in zip(wanders, known.rotated, ends, strict=True):
-        size = covariance[(covariance >= end - len(wander.size)) & (covariance < end)] - (end - len(wander.size))
+    with_known = rises.T @ known.columns[covariance][:, :, np.concatenate([[0, 1], 2 + course])]
+    own, begin = [], 0
+    for wander in wanders:
+        end = begin + len(wander.size)
+        size = covariance[(covariance >= begin) & (covariance < end)] - begin
         if len(size):
-            shrink, turned = wander.shrink[size], wander.rotate @ rises
-            with_known.append((shrink[:, None, :] * turned.T) @ rotated[:, columns])
-            own.append(shrink @ turned**2)
-    with_known, own = np.concatenate(with_known), np.concatenate(own)
+            own.append(wander.shrink[size] @ (wander.rotate @ rises) ** 2)
+        begin = end
+    own = np.concatenate(own)
     level_precision = known.level_precision[covariance, None]
     on_level = with_known[:, :, 0] / level_precision
     rise = own - level_precision * on_level**2
-    pull = with_known[:, :, 1] - level_precision * on_level * known.level[covariance, None]
     here = np.ix_(covariance, course)
-    fall_precision, fall, fall_on_level = (
-        values[here][:, None] for values in (known.fall_precision, known.fall, known.fall_on_level)
-    )
-    along = with_known[:, :, 2:] - (level_precision * on_level)[:, :, None] * fall_on_level
+    fall_precision, fall = (values[here][:, None] for values in (known.fall_precision, known.fall))
+    pull, along = with_known[:, :, 1:2], with_known[:, :, 2:]
     on_fall = along / fall_precision
     has_fall = np.where(course == NO_FALL, 0.0, 1.0)
     log_weight = known.log_weight[covariance, None] + problem.courses.log_weight[course]
@@ -390,7 +396,7 @@ def weigh(
         course=course,
         log_weight=log_weight[:, None],
         precision=np.maximum(rise[:, :, None] - along * on_fall, 1e-12),
-        pull=pull[:, :, None] - on_fall * fall,
+        pull=pull - on_fall * fall,
         squares=known.squares[covariance, None, None] - fall**2 / fall_precision,
         on_level=on_level,
         on_fall=on_fall,
@@ -452,14 +458,20 @@ NUM_WEIGHED = 1200
 
 
 def weigh_exactly(
-    problem: Problem, known: Known, cells: Cells, shapes: Array, log_cell: Array, rng: np.random.Generator
+    problem: Problem,
+    known: Known,
+    cells: Cells,
+    shapes: Array,
+    rough: Array,
+    log_share: Array,
+    rng: np.random.Generator,
 ) -> Weighed:
     """Weigh cells drawn by their rough mass, with the gain's prior, its limits and those of level and drop.
 
-    `log_cell` is that mass, with what the shapes stand for. A cell that is drawn stands for all of its kind.
+    `log_share` is what each shape stands for. A cell that is drawn stands for all of its kind.
     """
     gains, blocks = problem.gains, problem.blocks
-    rough = rough_mass(problem, known, cells)
+    log_cell = rough + log_share[:, None]
     top = float(log_cell.max())
     mass = np.cumsum(np.exp(log_cell - top))
     places = (np.arange(NUM_WEIGHED) + rng.uniform()) / NUM_WEIGHED
@@ -480,11 +492,11 @@ def weigh_exactly(
     drop = np.where(has_fall, known.fall[covariance, course] / fall_precision - gain * on_fall, 0.0)
     drop_precision = fall_precision * gain_precision / given
     drop_sd, gain_sd = error / np.sqrt(drop_precision), error / np.sqrt(given)
-    log_mass += np.where(has_fall, log_normal_cdf(drop / drop_sd), 0.0)
+    log_mass[:, has_fall] += log_normal_cdf((drop / drop_sd)[:, has_fall])
     likely_drop = np.where(has_fall, np.where(drop > 0.0, drop, 0.4 * drop_sd), 0.0)
     trade = fall_precision * on_fall / given
     mean = gain - trade * (likely_drop - drop)
-    log_mass += np.log(np.maximum(normal_cdf((gains.room - mean) / gain_sd) - normal_cdf(-mean / gain_sd), 1e-300))
+    log_mass += log_normal_between(-mean / gain_sd, (gains.room - mean) / gain_sd)
     likely = np.where(mean > 0.0, np.minimum(mean, gains.room), 0.4 * gain_sd)
     on_level = cells.on_level[j, r]
     if known.spread is not None:
@@ -562,14 +574,14 @@ def search(
         normal, log_drawn = draw_again(cloud, num, rng)
         shapes = problem.shapes(normal)
         cells = weigh(problem, wanders, known, shapes, covariance, course)
-        log_cell = rough_mass(problem, known, cells) + (log_normal(normal) - log_drawn)[:, None]
-        top = float(log_cell.max())
-        mass = np.exp(log_cell - top)
+        rough, log_share = rough_mass(problem, known, cells), log_normal(normal) - log_drawn
+        mass = rough + log_share[:, None]
+        mass = np.exp(mass - mass.max())
         by_shape = mass.sum(axis=(0, 2))
         cloud = Cloud(normal=normal, log_mass=np.log(np.maximum(by_shape, 1e-290)))
         if is_last:
-            log_cell = log_cell - np.log(num) - log_lost
-            return weigh_exactly(problem, known, cells, shapes, log_cell, rng), cloud
+            log_share = log_share - np.log(num) - log_lost
+            return weigh_exactly(problem, known, cells, shapes, rough, log_share, rng), cloud
         share = effective_number(by_shape) / num
         if len(course) > MOST_COURSES:
             by_course = mass.sum(axis=(0, 1))
@@ -618,19 +630,21 @@ def spread_evenly(num: int, dims: int, rng: np.random.Generator) -> Array:
     for _ in range(30):
         root = (1.0 + root) ** (1.0 / (dims + 1))
     steps = root ** -np.arange(1.0, dims + 1)
-    return (rng.uniform(size=dims) + np.outer(np.arange(1, num + 1), steps)) % 1.0
+    places = rng.uniform(size=dims) + np.outer(np.arange(1, num + 1), steps)
+    return places - np.floor(places)
 
 
 def tempered(log_mass: Array, least: float) -> Array:
     """Return weights by the mass to a power: the largest up to 1 that leaves an effective number of `least`."""
     power, low, high = 1.0, 0.0, 1.0
+    log_mass = log_mass - log_mass.max()
     for _ in range(10):
-        weight = np.exp(power * (log_mass - log_mass.max()))
+        weight = np.exp(power * log_mass)
         low, high = (power, high) if effective_number(weight) >= least else (low, power)
         if low == 1.0:
             break
         power = 0.5 * (low + high)
-    weight = np.exp(low * (log_mass - log_mass.max()))
+    weight = np.exp(low * log_mass)
     return weight / weight.sum()
 
 
@@ -678,10 +692,11 @@ def draw(problem: Problem, known: Known, weighed: Weighed, num: int, rng: np.ran
     noise = np.sqrt(weighed.squares[k, i] / rng.chisquare(problem.df, num))
     drop_sd = noise / np.sqrt(weighed.drop_precision[k, i])
     has_fall = course != NO_FALL
-    drop = np.where(has_fall, cut_normal(weighed.drop[k, i], drop_sd, np.inf, rng), 0.0)
+    shares, drop = rng.uniform(size=num), np.zeros(num)
+    drop[has_fall] = cut_normal(weighed.drop[k, i][has_fall], drop_sd[has_fall], np.inf, shares[has_fall])
     gain_sd = noise / np.sqrt(weighed.gain_precision[k, i])
     mean = weighed.gain[k, i] - weighed.trade[k, i] * (drop - weighed.drop[k, i])
-    gain = cut_normal(mean, gain_sd, problem.gains.room, rng)
+    gain = cut_normal(mean, gain_sd, problem.gains.room, rng.uniform(size=num))
     level = problem.centre + known.level[covariance] - gain * weighed.on_level[i]
     level -= drop * known.fall_on_level[covariance, course]
     level += noise / np.sqrt(known.level_precision[covariance]) * rng.standard_normal(num)
@@ -728,13 +743,12 @@ def _drawn(log_mass: Array, num: int, rng: np.random.Generator) -> np.ndarray:
     return np.minimum(np.searchsorted(mass, places * mass[-1]), len(mass) - 1)
 
 
-def cut_normal(mean: Array, sd: Array, high: float, rng: np.random.Generator) -> Array:
-    """Draw from normals that are cut off below 0 and above `high`."""
+def cut_normal(mean: Array, sd: Array, high: float, share: Array) -> Array:
+    """Return the quantiles at these shares of normals that are cut off below 0 and above `high`."""
     # From the tail that is nearer, where small probabilities are exact.
     sign = np.where(mean < 0.0, -1.0, 1.0)
     one, other = normal_cdf(sign * (0.0 - mean) / sd), normal_cdf(sign * (high - mean) / sd)
-    share = np.clip(one + (other - one) * rng.uniform(size=len(mean)), 1e-300, 1.0 - 1e-15)
-    value = mean + sign * sd * normal_quantile(share)
+    value = mean + sign * sd * normal_quantile(np.clip(one + (other - one) * share, 1e-300, 1.0 - 1e-15))
     return np.clip(value, 0.0, high)
 
 

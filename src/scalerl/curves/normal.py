@@ -22,6 +22,8 @@ GUESS = (
 """Of r - z with r = sqrt(-2 log P(Z > z)), in (r - 3) / (r + 3): wrong by less than 2e-5, and corrected from there."""
 FARTHEST = 1e150
 """Stands for infinity: its square is finite."""
+FAR = 9.0
+"""Beyond it is a share of 1e-19, which a probability near 1 does not notice."""
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
@@ -46,12 +48,22 @@ def normal_cdf(x) -> Array:
 
 
 def log_normal_cdf(x) -> Array:
-    """Return log P(Z <= x), also where that probability is too small for a number."""
+    """Return log P(Z <= x), also where that probability is too small for a number; 0 for a large x."""
     x = np.asarray(x, dtype=float)
-    z = np.minimum(np.abs(x), FARTHEST)
-    scaled = _scaled_tail(z)
-    log_tail = np.log(scaled) - 0.5 * z * z
-    return np.where(x > 0.0, np.log1p(-np.exp(log_tail)), log_tail)
+    value, is_near = np.zeros_like(x), x < FAR
+    near = x[is_near]
+    z = np.minimum(np.abs(near), FARTHEST)
+    log_tail = np.log(_scaled_tail(z)) - 0.5 * z * z
+    value[is_near] = np.where(near > 0.0, np.log1p(-np.exp(log_tail)), log_tail)
+    return value
+
+
+def log_normal_between(low: Array, high: Array) -> Array:
+    """Return log P(low < Z < high), at least log 1e-300; 0 where both ends are far out."""
+    value, is_near = np.zeros_like(low), (low > -FAR) | (high < FAR)
+    inside = normal_cdf(high[is_near]) - normal_cdf(low[is_near])
+    value[is_near] = np.log(np.maximum(inside, 1e-300))
+    return value
 
 
 def normal_quantile(p) -> Array:
