@@ -1,6 +1,6 @@
 """Commands on pages of docs/, and what they print.
 
-    python benchmarks/pages.py again docs/results/*.md     run them, and put what they print below them
+    python benchmarks/pages.py again docs/results/*.md     run them, and put what they print on the page
     python benchmarks/pages.py check docs/results/*.md     say which pages are out of date (exit status 1)
 
 A script of benchmarks/ stands alone in backticks below the table that it prints, a scalerl command above its block of
