@@ -35,7 +35,7 @@ def test_a_run_past_its_peak_names_its_checkpoint(tmp_path: Path):
     lines = [f"{x},{y}" for x, y in zip(compute, reward, strict=True)]
     (tmp_path / "a.csv").write_text("\n".join(["gpu_hours,reward", *lines]))
     seen = look(Source(path=tmp_path / "a.csv", root=Root(tmp_path), kind="log", name="a"), 30.0)
-    assert (seen.row["state"], seen.row["num_alarms"]) == ("past its peak", 1)
+    assert (seen.row["curves"][0]["state"], seen.row["num_alarms"]) == ("past its peak", 1)
     found = says(seen)
     assert 8.0 < found["checkpoint_compute"]["last_good"] < 14.0
     assert found["alarm_fall"]["began_compute"] == found["checkpoint_compute"]["last_good"]
@@ -85,3 +85,9 @@ def test_what_cannot_be_read_is_said(tmp_path: Path):
     assert seen.is_empty
     assert seen.row["problem"]
     assert "fault" in says(seen)
+
+
+def test_overview_has_cells_for_each_curve_of_a_log(tmp_path: Path):
+    curves = look(write(tmp_path / "runs.jsonl", 2, 25)).row["curves"]
+    assert [(curve["name"], curve["step"]) for curve in curves] == [("r0", "step 24"), ("r1", "step 24")]
+    assert all(curve["ceiling"] and curve["do"] and curve["drawn"] for curve in curves)

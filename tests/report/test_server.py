@@ -114,7 +114,7 @@ def test_study_is_compared_and_follows_its_plan(board: ServedBoard, watched: Pat
 def test_overview_compares_what_is_watched(board: ServedBoard):
     listing = wait_until(lambda: (seen := board.json("/api/runs")) and block(seen, "overview") and seen)
     table = block(listing, "overview")
-    assert len(table["rows"]) == len(listing["runs"])
+    assert {link.removeprefix("#run/") for link in table["links"]} == {run["key"] for run in listing["runs"]}
     colours = {row[0].rpartition("/")[2]: colour for row, colour in zip(table["rows"], table["colours"], strict=True)}
     assert colours["base-seed0"] != colours["lower-seed0"]
     assert len(block(listing, "together")["drawn"]) > 1

@@ -7,7 +7,6 @@ import typer
 
 def conclude(out: Path, *, plots: bool) -> None:
     """Print what was learned, how sure that is and what to try next; draw the curve if that is possible."""
-    from scalerl import store
     from scalerl.errors import InputError, NoCurveError
     from scalerl.logs import Selection, read
     from scalerl.report.results import FitOptions, analyse_fit
@@ -16,9 +15,7 @@ def conclude(out: Path, *, plots: bool) -> None:
     if not _print_gains(out):
         return
     try:
-        # Where there is no GPU, hours say more about the machine than about the run.
-        selection = Selection(x="flops" if (store.read_env(out) or {}).get("device") == "cpu" else None)
-        result = analyse_fit(read([out], selection), FitOptions())
+        result = analyse_fit(read([out], Selection()), FitOptions())
     except InputError as error:
         why = (error.reason if isinstance(error, NoCurveError) else str(error)).rstrip(".")
         typer.echo(f"No curve yet: {why}. A smaller evaluation.every, or a longer run, gives one.")
@@ -26,8 +23,8 @@ def conclude(out: Path, *, plots: bool) -> None:
     for curve in result.curves:
         typer.echo(" ".join(each.text for each in curve_says(curve, result)))
     typer.echo(
-        f"Next: scalerl forecast {out} --at C, or train with another setting (--set loss=dapo, say) into OTHER and "
-        f"scalerl compare {out} OTHER"
+        f"Next: scalerl forecast {out} --at C (in {result.curves[0].unit}), or train with another setting (--set "
+        f"loss=dapo, say) into OTHER and scalerl compare {out} OTHER"
     )
     if not plots:
         return

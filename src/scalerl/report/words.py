@@ -299,7 +299,7 @@ def _replayed(values: Values) -> str:
 
 
 GAIN = "{name} went from {first:.3f} to {last:.3f} (mean of the last {num_last})"
-DIFFERENCE = "; 95% of the difference between {low:+.3f} and {high:+.3f}."
+DIFFERENCE = "; a difference of {low:+.3f} to {high:+.3f} (95% interval)."
 
 WORDS: dict[str, Words] = {
     # What was decided about a log
@@ -465,6 +465,10 @@ WORDS: dict[str, Words] = {
     "no_evaluation": "No evaluation yet.",
     "not_started": "Not started yet.",
     "watched": "{num} runs and logs in {paths}.",
+    "unlike_units": (
+        "The runs count compute in different units ({units}): the chart has those in {unit}, and the answer below "
+        "counts in a unit that all have."
+    ),
     "samples_shown": "{num} of {total} samples, newest first.",
     "no_sample": "No sample matches.",
     "search_goes_on": "None yet; the search goes on with the button below.",

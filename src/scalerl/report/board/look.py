@@ -250,7 +250,7 @@ def _look(
         "step": f"{run.counted} {steps[-1]:,.0f}" if len(steps) else "",
         "updated_at": max((changed for _, _, changed in files_of(source)), default=0) / 1e9,
         "num_alarms": num_alarms,
-        **_cells(result),
+        "curves": [_cells(curve) for curve in (result.curves if result else ()) if len(curve.series.reward)],
     }
     return Look(
         row=row,
@@ -268,14 +268,12 @@ def is_alarm(block: Json) -> bool:
     return is_one and block["level"] == Level.WARNING
 
 
-def _cells(result: Result | None) -> Json:
-    """Return what the list shows of the first curve that can be used."""
-    nothing = dict.fromkeys(("reward", "state", "ceiling", "end", "do"), "")
-    curves = [] if result is None else sorted(result.curves, key=lambda curve: not curve.usable)
-    if not curves or not len(curves[0].series.reward):
-        return {**nothing, "drawn": None, "unit": ""}
-    curve, show = curves[0], fixed(curves[0].decimals)
+def _cells(curve: CurveResult) -> Json:
+    """Return what the overview shows of a curve."""
+    show, steps = fixed(curve.decimals), curve.series.axes.get("step")
     return {
+        "name": curve.name,
+        "step": f"step {steps.max():,.0f}" if steps is not None and len(steps) else "",
         "reward": show(float(curve.series.reward[np.argmax(curve.series.compute)])),
         "state": "" if curve.state is None else str(curve.state),
         "ceiling": interval_text(curve.ceiling, show),

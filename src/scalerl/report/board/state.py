@@ -212,7 +212,7 @@ class Board:
         return {
             "epoch": self.epoch,
             "version": self.version,
-            "runs": [{key: value for key, value in row.items() if key != "drawn"} for row in rows],
+            "runs": [*map(without_charts, rows)],
             "studies": [look.row for item, look in shown if item.source.kind == "study"],
             "num_unread": num_unread,
             "sections": [*self._overview(rows, [look for _, look in shown]), *together],
@@ -220,17 +220,24 @@ class Board:
 
     def _overview(self, rows: list[Json], looks: Sequence[Look]) -> list[Json]:
         """Return everything side by side: runs of one recipe in one colour, and what differs between them."""
-        groups = [f"{row['study']}/{row['arm']}" if row["study"] else without_seed(row["name"]) for row in rows]
+        lines = [(row, curve) for row in rows for curve in row["curves"] or [{}]]
+        several = [len(row["curves"]) > 1 for row, _ in lines]
+        groups = [f"{row['study']}/{row['arm']}" if row["study"] else without_seed(row["name"]) for row, _ in lines]
+        groups = [f"{group}/{curve['name']}" if many else group
+                  for group, many, (_, curve) in zip(groups, several, lines, strict=True)]  # fmt: skip
         colours = [list(dict.fromkeys(groups)).index(group) for group in groups]
-        names = short_names([row["name"] for row in rows])[1]
-        order = sorted(range(len(rows)), key=lambda at: (colours[at], at))
-        cells = [
-            (names[at], f"{rows[at]['status']}", rows[at]["step"], rows[at]["reward"], rows[at]["end"],
-             rows[at]["ceiling"], str(rows[at]["num_alarms"] or ""), rows[at]["state"], rows[at]["do"])
-            for at in order
-        ]  # fmt: skip
+        names = short_names([f"{row['name']}/{curve['name']}" if many else row["name"]
+                             for many, (row, curve) in zip(several, lines, strict=True)])[1]  # fmt: skip
+        order = sorted(range(len(lines)), key=lambda at: (colours[at], at))
+        cells = []
+        for at in order:
+            row, curve = lines[at]
+            reward, end, ceiling = (curve.get(key, "") for key in ("reward", "end", "ceiling"))
+            step, alarms = curve["step"] if several[at] else row["step"], str(row["num_alarms"] or "")
+            words = (curve.get("state", ""), curve.get("do", ""))
+            cells.append((names[at], f"{row['status']}", step, reward, end, ceiling, alarms, *words))
         heads = ("run", "status", "step", "reward", "at the end", "ceiling", "alarms", "state", "what to do")
-        links = tuple(f"#run/{rows[at]['key']}" for at in order)
+        links = tuple(f"#run/{lines[at][0]['key']}" for at in order)
         table = grid("overview", heads, cells, left=2, right=2, links=links, colours=tuple(colours[at] for at in order))
         recipes = {look.row["name"]: look.settings for look in looks if look.settings}
         text = lambda value: "-" if value is None else value if isinstance(value, str) else json.dumps(value)  # noqa: E731
@@ -239,16 +246,17 @@ class Board:
         settings = grid("differing", ("setting", *recipes), differing, left=1 + len(recipes))
         paths = tuple(str(root.path) for root in self.roots)
         watched = say("watched", num=len(rows), paths=paths)
-        made = [section("overview", "Everything watched", *self._notes, watched, table),
+        # Runs that count compute in different units cannot share an axis: the commonest unit is drawn.
+        units = Counter(curve["unit"] for _, curve in lines if curve)
+        unit = units.most_common(1)[0][0] if units else ""
+        unlike = say("unlike_units", units=tuple(units), unit=unit) if len(units) > 1 else None
+        made = [section("overview", "Everything watched", *self._notes, watched, unlike, table),
                 section("differing", "Settings that differ between the runs", settings)]  # fmt: skip
         overview = to_json([each for each in made if each is not None])
-        # Runs that count compute in different units cannot share an axis: the commonest unit is drawn.
-        units = Counter(row["unit"] for row in rows if row["drawn"] is not None)
         if units:
-            unit = units.most_common(1)[0][0]
-            drawn = [{**row["drawn"], "name": name, "colour": colour}
-                     for row, name, colour in zip(rows, names, colours, strict=True)
-                     if row["drawn"] is not None and row["unit"] == unit]  # fmt: skip
+            drawn = [{**curve["drawn"], "name": name, "colour": colour}
+                     for (_, curve), name, colour in zip(lines, names, colours, strict=True)
+                     if curve and curve["unit"] == unit]  # fmt: skip
             marks = {"at": None, "note": None, "level": "why"}
             chart = {"type": "curves", "key": "together", "drawn": drawn, "x_label": unit, "y_label": "reward", **marks}
             overview[0]["blocks"].append(chart)
@@ -262,10 +270,9 @@ class Board:
             if item is None or seen is None:
                 return None
             item.wanted_until = time.monotonic() + WANTED_S
-            row = {name: value for name, value in seen.row.items() if name != "drawn"}
             others = sorted(name for name in seen.columns if name not in (*CHARTS, "step", "attempt"))
-            content = {**row, "sections": seen.sections, "columns": others, "num_samples": seen.num_samples,
-                       "settings": seen.settings, "version": item.version}  # fmt: skip
+            content = {**without_charts(seen.row), "sections": seen.sections, "columns": others,
+                       "num_samples": seen.num_samples, "settings": seen.settings, "version": item.version}  # fmt: skip
             return self._cached(key, item.version, lambda: content)
 
     def columns(self, keys: Sequence[str], names: Sequence[str], smooth: float = 0.0) -> list[Json] | None:
@@ -300,6 +307,12 @@ class Board:
             return None
         path, root = item.source.path / SAMPLES, item.source.root
         return samples.search(path, root, query) if number is None else samples.one_sample(path, root, number)
+
+
+def without_charts(row: Json) -> Json:
+    """Return a row as the lists have it: its curves without their points and lines."""
+    curves = [{key: value for key, value in curve.items() if key != "drawn"} for curve in row.get("curves", ())]
+    return {**row, "curves": curves}
 
 
 def smoothed(values: Sequence[float | None], weight: float) -> list[float | None]:
