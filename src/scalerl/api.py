@@ -192,7 +192,7 @@ def read(
     >>> runs = scalerl.read("runs.csv", x="hours", y="score", by="recipe")
     >>> runs.fit().curves[0].ceiling, runs.compare(), runs.forecast(at=100), runs.compare().to_frame()
     """
-    from scalerl.logs.series import Selection
+    from scalerl.logs import Selection
     from scalerl.report.python import read_runs
 
     columns = (by,) if isinstance(by, str) else tuple(by)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from run_folders import write_study
 
-from scalerl.logs.series import Selection
+from scalerl.logs import Selection
 from scalerl.report.build import build_report
 from scalerl.report.document import Grid, Level, says
 from scalerl.report.page import page

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from scalerl.cli import app
 from scalerl.curves import Comparison
 from scalerl.errors import InputError
-from scalerl.logs.series import Selection
+from scalerl.logs import Selection
 from scalerl.report import workers
 from scalerl.report.build import build_report
 from scalerl.report.document import Grid, Say, says

@@ -15,7 +15,7 @@ from scalerl.cli.options import Parsed, ParsedList, flag, option, rare
 from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
-    from scalerl.logs.series import Selection, Series
+    from scalerl.logs import Selection, Series
     from scalerl.report.results import FitOptions, Result
 
 KINDS = (
@@ -299,7 +299,7 @@ def _check(common: Common) -> None:
 
 def chosen(common: Common, *, holdout: tuple[str, str] | None = None) -> "tuple[Selection, FitOptions]":
     """Return the data selection and fit options of a command; checks them before any file is read."""
-    from scalerl.logs.series import Selection
+    from scalerl.logs import Selection
     from scalerl.report.results import FitOptions
 
     _check(common)

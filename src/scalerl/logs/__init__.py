@@ -9,9 +9,10 @@ ended when a log takes too long can call it.
 from collections.abc import Sequence
 from pathlib import Path
 
+from scalerl.logs.curves import series_from
 from scalerl.logs.formats import Log, read_log, read_logs
 from scalerl.logs.selection import Selection
-from scalerl.logs.series import Series, series_from
+from scalerl.logs.series import Series
 
 __all__ = ["Log", "Selection", "Series", "read", "read_log", "read_logs", "series_from"]
 

@@ -26,6 +26,11 @@ def fact(kind: str, **values: Any) -> Fact:
     return Fact(kind=kind, values=values)
 
 
+def facts_of(kind: str, **values: Any) -> tuple[Fact, ...]:
+    """Return a fact alone in a tuple; none where its first value is 0 or empty, since there is nothing to say."""
+    return (fact(kind, **values),) if next(iter(values.values())) else ()
+
+
 def sentence(fact: Fact) -> str:
     """Return a fact in one or two sentences."""
     listing = {key: listed([*map(str, value)]) for key, value in fact.values.items() if isinstance(value, tuple)}

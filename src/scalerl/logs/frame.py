@@ -6,15 +6,16 @@ spreadsheets write them: 0.25, 1,234.5, 25 %.
 
 import math
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scalerl.errors import printable
 
+Item = TypeVar("Item")
 Cells = NDArray[Any]
 """Floats, or objects that are all str."""
 Words = NDArray[np.object_]
@@ -75,6 +76,11 @@ class Frame:
     def take(self, which: Any) -> "Frame":
         """Return some of the rows, by mask or index."""
         return Frame({name: cells[which] for name, cells in self.columns.items()}, self.origin[which])
+
+    def sorted(self, *columns: str) -> "Frame":
+        """Return the rows in the order of columns, the first of which counts most."""
+        keys = [self.columns[name] for name in reversed(columns) if name in self]
+        return self.take(np.lexsort(keys))
 
     def having(self, columns: Columns) -> "Frame":
         """Return the frame with more columns."""
@@ -164,6 +170,14 @@ def numbered(keys: Iterable[Hashable]) -> Rows:
     """Return a number for each key, equal for equal keys, in the order in which they come."""
     places: dict[Hashable, int] = {}
     return np.array([places.setdefault(key, len(places)) for key in keys], dtype=np.intp)
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> list[list[Item]]:
+    """Return the items with equal keys together, in the order in which the keys come."""
+    groups: dict[Hashable, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return [*groups.values()]
 
 
 def members(groups: Rows) -> list[Rows]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scalerl.errors import InputError
-from scalerl.logs.columns import AXES, BARE, REWARD_KINDS, has_role, is_measured, reward_rank, with_role
+from scalerl.logs.columns import AXES, BARE, REWARD_KINDS, has_role, is_measured, is_part, reward_rank, with_role
 from scalerl.logs.facts import Fact
 from scalerl.logs.frame import Floats, Frame, Names, Rows, listed
 from scalerl.logs.names import FILE
@@ -58,6 +58,15 @@ class Plan:
         """Return the first column of a role; "" if it has none."""
         return self.roles[role].columns[0] if role in self.roles else ""
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether one of our runs wrote it: the store knows what a row is, and nothing is guessed."""
+        return self.kind == "run"
+
+    def steps(self, frame: Frame) -> Floats:
+        """Return the step of each row of a run; rows are counted where the log has none."""
+        return frame.numbers(self["step"]) if self["step"] else np.arange(1.0, len(frame) + 1)
+
     def axis(self, name: str) -> str:
         """Return the column of an axis of compute, which may be built; "" if the log does not have it."""
         is_logged = name in self.roles and self.roles[name].rule not in BUILT
@@ -69,7 +78,7 @@ class Plan:
 
     def decided(self) -> "Plan":
         """Return the plan with a choice for every role that a rule finds one for."""
-        plan, rules = self, OUR_RULES if self.kind == "run" else RULES
+        plan, rules = self, OUR_RULES if self.is_ours else RULES
         for role, table in rules.items():
             for rule in table:
                 if choice := rule(plan):
@@ -277,6 +286,11 @@ def hours_times_gpus(plan: Plan) -> Choice | None:
     return Choice(("hours",), "times_gpus") if plan.options.gpus and "hours" in plan.roles else None
 
 
+def answers_of_a_mean(plan: Plan) -> Choice | None:
+    """The number of answers that a reward is the mean of; what was chosen from several answers is no mean."""
+    return None if is_part(plan["y"]) else named("num_samples")(plan)
+
+
 def arm_and_set(plan: Plan) -> Choice | None:
     """The arm of a study's run, or its file, and the evaluation set; seeds are runs of one curve."""
     options = plan.options
@@ -302,13 +316,14 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "flops": (named("flops"),),
     "tokens": (named("tokens"), named("tokens_per_step", "per_step")),
     "cost": (named("cost"),),
-    "num_samples": (named("num_samples"),),
+    "num_samples": (answers_of_a_mean,),
     "x": (asked_compute,),
 }
 OUR_RULES: dict[str, tuple[Rule, ...]] = {
     "y": (asked_for("y"), present("reward"), like_a_reward),
     "label": (arm_and_set,),
-    **{name: (present(name),) for name in ("step", "gpu_hours", "flops", "tokens", "num_samples")},
+    "num_samples": (answers_of_a_mean,),
+    **{name: (present(name),) for name in ("step", "gpu_hours", "flops", "tokens")},
     "x": (asked_compute,),
 }
 """Rules of our own run folders: the store knows what a row is, and nothing is guessed."""

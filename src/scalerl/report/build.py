@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from scalerl.errors import InputError
+from scalerl.logs import Selection, Series, series_from
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
-from scalerl.logs.series import Selection, Series, series_from
 from scalerl.report.document import Level, Say, say
 from scalerl.report.material import ARM, Material, gather
 from scalerl.report.outlook import with_end

@@ -11,10 +11,10 @@ from scalerl.curves import fit, reward_at
 from scalerl.curves.decide import decide
 from scalerl.curves.fit import LEAST_POINTS
 from scalerl.errors import InputError
+from scalerl.logs import Selection, Series, series_from
 from scalerl.logs.formats import log_of_rows
 from scalerl.logs.objects import flatten
-from scalerl.logs.selection import Selection
-from scalerl.logs.series import Series, series_from, start_noise
+from scalerl.logs.start import start_noise
 from scalerl.report.results import CurveResult, FitOptions, fitted_curves
 
 FIRST_FIT = LEAST_POINTS - 1

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from scalerl.errors import InputError, StoreError
-from scalerl.logs.series import Selection
+from scalerl.logs import Selection
 from scalerl.report.build import build_report
 from scalerl.report.document import MARKDOWN, Level, render, says, shielded
 from scalerl.report.page import page

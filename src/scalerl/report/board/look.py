@@ -17,7 +17,7 @@ import numpy as np
 from scalerl import store
 from scalerl.curves import Value
 from scalerl.errors import InputError, UserError
-from scalerl.logs.series import Selection, Series
+from scalerl.logs import Selection, Series
 from scalerl.report.alarms import moved_alarms
 from scalerl.report.build import report_on
 from scalerl.report.document import (

@@ -1,0 +1,213 @@
+"""From logs to series: the numbers of each curve, checked and in the unit that is fitted.
+
+A fault of one curve among several becomes its `problem`, and the others stand; that of an only curve raises InputError.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from scalerl.errors import InputError
+from scalerl.logs.axes import UNEVEN_TIME, disagreement
+from scalerl.logs.columns import AXES, has_role
+from scalerl.logs.facts import Fact, fact, facts_of
+from scalerl.logs.formats import Log
+from scalerl.logs.frame import Frame, concatenated, listed, number
+from scalerl.logs.names import ATTEMPT, FILE, CurveKey, curve_names, file_names
+from scalerl.logs.plan import Plan
+from scalerl.logs.points import AMOUNTS, can_be_main
+from scalerl.logs.runs import Run, runs_of
+from scalerl.logs.scale import scale_of, within
+from scalerl.logs.selection import SCALES, Selection
+from scalerl.logs.series import Series, in_shares
+from scalerl.logs.start import before_training, start_of
+
+
+def series_from(logs: Sequence[Log], selection: Selection) -> list[Series]:
+    """Return one series for each value of `by`; without it for each file, and in it each arm, run, label or attempt."""
+    if not logs:
+        raise InputError("no file was given: name at least one log file or run folder.")
+    plans, built = _plans(logs, selection)
+    runs = runs_of(plans)
+    _check_selected(plans, runs, selection)
+    axis = main_axis(runs)
+    built = [*(_built(key, members, axis) for key, members in _curves(runs, selection).items()), *built]
+    names = curve_names([series.key for series in built], selection.labels)
+    usable = [series for series in built if not series.problem]
+    if not usable:
+        among = "" if len(built) == 1 else f"no usable curve among {len(built)}; the first, {names[0]}: "
+        raise InputError(f"{among}{built[0].problem}")
+    # What makes no curve is shown with the others, on their axes.
+    axes = {"x_label": usable[0].x_label, "y_label": usable[0].y_label}
+    named = [replace(series, name=name) for series, name in zip(built, names, strict=True)]
+    return _in_one_unit([replace(each, **axes) if each.problem else each for each in named], selection)
+
+
+def _plans(logs: Sequence[Log], selection: Selection) -> tuple[list[Plan], list[Series]]:
+    """Return the plan of each log, and series that say why the others have none."""
+    plans, faulty = list[Plan](), list[Series]()
+    for log, name in zip(logs, file_names([log.path for log in logs]), strict=True):
+        try:
+            plans.append(log.plan(selection, name))
+        except InputError as problem:
+            faulty.append(_without_points(((FILE, name),), problem))
+    return plans, faulty
+
+
+def _check_selected(plans: list[Plan], runs: list[Run], selection: Selection) -> None:
+    """Raise InputError for a filter that keeps no row, and for held-out rows that are not there."""
+    conditions = [] if runs else [("--where", each) for each in (*selection.where, *selection.where_not)]
+    if selection.holdout and not any(run.points.numbers("held").any() for run in runs):
+        conditions = [("--holdout", selection.holdout)]
+    for option, (column, value) in conditions if plans else ():
+        words = {word for plan in plans for word in plan.frame.words(column) if word}
+        place = listed([str(plan.path) for plan in plans])
+        raise InputError(
+            f"{option} {column}={value} matches no row of {place}: the values there are {listed(sorted(words))}."
+        )
+
+
+def _curves(runs: list[Run], selection: Selection) -> dict[CurveKey, list[Run]]:
+    """Return the runs of each curve, by the labels that differ between curves."""
+    labels = dict.fromkeys(name for run in runs for name in run.key)
+    apart = [name for name in labels if len({run.key.get(name) for run in runs}) > 1 or name in (FILE, *selection.by)]
+    curves: dict[CurveKey, list[Run]] = {}
+    for run in runs:
+        curves.setdefault(tuple((name, run.key[name]) for name in apart if run.key.get(name)), []).append(run)
+    return curves
+
+
+def main_axis(runs: list[Run]) -> str:
+    """Return the axis to show: the first that most rewards of all runs have, and that grows with the step.
+
+    For one of our runs alone these are FLOPs where the time per FLOP changed. "" if there is none.
+    """
+    if not runs or runs[0].plan.options.x:
+        return "x" if runs else ""
+    axes = [axis for axis in AXES if all(_is_counted(run, axis) and can_be_main(run.points, axis) for run in runs)]
+    plan = runs[0].plan
+    is_ours_alone = plan.is_ours and all(run.plan is plan and "arm" not in run.key for run in runs)
+    return "flops" if is_ours_alone and "flops" in axes and _is_uneven(plan.frame) else (*axes, "")[0]
+
+
+def _is_counted(run: Run, axis: str) -> bool:
+    """Return whether a log counts this compute; a sum of the tokens of its steps lacks those that were not logged."""
+    return axis in run.plan.roles and (axis, run.plan.roles[axis].rule) != ("tokens", "per_step")
+
+
+def _is_uneven(frame: Frame) -> bool:
+    spent = zip(frame.numbers("gpu_hours").tolist(), frame.numbers("flops").tolist(), strict=True)
+    return disagreement({"gpu_hours": hours, "flops": flops} for hours, flops in spent) > UNEVEN_TIME
+
+
+def _in_one_unit(built: list[Series], selection: Selection) -> list[Series]:
+    """Return curves in shares and in per cent side by side as shares; a start that is given is a share then."""
+    if not {"1", "100"} <= {series.y_scale for series in built if not series.problem}:
+        return built
+    given = {"start": selection.start} if isinstance(selection.start, float | int) else {}
+    shares = [in_shares(series) if series.y_scale == "100" else series for series in built]
+    return [series if series.start is None else replace(series, **given) for series in shares]
+
+
+# One curve
+
+
+def _built(key: CurveKey, runs: list[Run], shared: str) -> Series:
+    """Return a curve on the axis that all curves share, or else on its own."""
+    first = next(axis for axis in ("x", *AXES) if axis in runs[0].plan.roles)
+    try:
+        return _series(key, runs, shared or main_axis(runs) or first)
+    except InputError as problem:
+        return _without_points(key, problem)
+
+
+def _without_points(key: CurveKey, problem: InputError) -> Series:
+    nothing = np.empty(0)
+    return Series(name="", key=key, problem=str(problem), compute=nothing, reward=nothing, x_label="", y_label="")
+
+
+def _series(key: CurveKey, runs: list[Run], axis: str) -> Series:
+    plan = runs[0].plan
+    points, repeated = _once_each(_points(runs, axis))
+    scale, unit = scale_of([run.plan for run in runs])
+    points = within(points, scale, plan["y"])
+    is_start, is_held = before_training(plan, points, plan.axis(axis)), points.numbers("held") == 1
+    start = start_of(plan, points, is_start, SCALES[scale])
+    fitted, late = points.take(~is_held & ~is_start), points.take(is_held)
+    if not len(fitted):
+        raise InputError(f"{runs[0].file} has no row left to fit besides its start and what is held out.")
+    fitted = fitted.sorted("run", "compute", "y", "evaluation")
+    late = late.sorted("compute", "y")
+    samples, evaluation = fitted.numbers("num_samples"), fitted.words("evaluation")
+    facts = (*_facts(runs, axis, dict(key)), *repeated, *unit, *start.facts)
+    return Series(
+        name="",
+        key=key,
+        compute=fitted.numbers("compute"),
+        reward=fitted.numbers("y"),
+        x_label=plan.axis(axis),
+        y_label=plan["y"],
+        run=fitted.words("run").astype(str) if len({*fitted.words("run")}) > 1 else None,
+        num_samples=None if scale == "none" or np.isnan(samples).any() else samples.astype(np.int64),
+        start=start.value,
+        start_sd=start.sd,
+        holdout_compute=late.numbers("compute"),
+        holdout_reward=late.numbers("y"),
+        evaluation=evaluation.astype(str) if all(evaluation) else None,
+        evaluation_set=next((word for column, word in key if has_role(column, "set") or column == "set"), None),
+        y_scale=scale,
+        facts=tuple({repr(each): each for each in facts}.values()),
+        plan={**plan.roles, "x": plan.roles[axis]._replace(columns=(plan.axis(axis),))},
+        axes={name: fitted.numbers(name) for name in AMOUNTS if name != "x" and fitted.known(name).any()},
+    )
+
+
+def _facts(runs: list[Run], axis: str, labels: dict[str, str]) -> list[Fact]:
+    """Return what was decided about the runs of a curve, and about what sets it apart."""
+    plan = runs[0].plan
+    facts = [each for run in runs for each in run.facts if each.kind != "attempts" or ATTEMPT in labels]
+    if axis == "flops" and plan.is_ours and plan["gpu_hours"]:
+        facts.append(fact("counted_in_flops"))
+    apart = tuple(column for column in labels if column not in (FILE, ATTEMPT, *plan.options.by))
+    return [*facts, *facts_of("runs_apart", columns=apart)]
+
+
+def _points(runs: list[Run], axis: str) -> Frame:
+    """Return the points of a curve: those with compute and reward."""
+    if len({(run.plan.axis(axis), run.plan["y"]) for run in runs}) > 1:
+        raise InputError("the files of a curve use different columns: choose them with --x and --y.")
+    points = concatenated([run.points for run in runs])
+    points = points.having({"compute": points.numbers(axis)})
+    is_known = points.known("compute") & points.known("y")
+    if not is_known.any():
+        raise InputError(_nothing_measured(runs[0], axis))
+    return points.take(is_known)
+
+
+def _nothing_measured(run: Run, axis: str) -> str:
+    """Say why a run makes no curve, with the first word that stands where a number is needed."""
+    frame, columns = run.frame, {axis: run.plan.axis(axis), "y": run.plan["y"]}
+    known = " and ".join(f"{run.points.known(role).sum()} have a number for {columns[role]!r}" for role in columns)
+    cells = [cell for column in columns.values() for cell in zip(frame.origin, frame.words(column), strict=True)]
+    odd = [f" ({word[:40]!r} at {place})" for place, word in cells if word and not math.isfinite(number(word))]
+    return (
+        f"no usable curve: of {len(frame)} rows of {run.plan.path}, {known}, but none for both{''.join(odd[:1])}: "
+        "choose other columns with --x and --y."
+    )
+
+
+def _once_each(points: Frame) -> tuple[Frame, tuple[Fact, ...]]:
+    """Count a value once: leave out rows that are written twice, or hold a value until there is a new one.
+
+    A value is held where most values stand several times in a row, and hardly one comes again later, as counts of right
+    answers do.
+    """
+    ordered = points.sorted("run", "held", "compute", "y")
+    values = ordered.groups(["run", "held", "y"])
+    begins = np.flatnonzero(np.diff(values, prepend=-1))
+    is_held = len(begins) >= 6 and np.median(np.diff(begins, append=len(values))) >= 2
+    if not is_held or len({*values.tolist()}) < 0.8 * len(begins):
+        return ordered, ()
+    return ordered.take(begins), facts_of("held_values", num=len(values) - len(begins), num_rows=len(values))
