@@ -36,7 +36,7 @@ class Run:
     def steps(self) -> Floats:
         return self.plan.steps(self.frame)
 
-    @property
+    @cached_property
     def curve(self) -> Frame:
         """The rows that have a reward and a step."""
         return self.frame.take(self.frame.known(self.plan["y"]) & np.isfinite(self.steps))
@@ -54,17 +54,17 @@ class Run:
 def runs_of(plans: list[Plan]) -> list[Run]:
     """Return the runs of logs that have rows after all filters."""
     is_free = not any(plan.options.by or plan.options.seed for plan in plans)
-    runs = [run for plan in plans for run in _split(plan)]
+    runs = [run for plan in plans for run in _split(plan, len(plans) > 1)]
     runs = _with_parts_joined(runs) if is_free else runs
     runs = [attempt for run in runs for attempt in _attempts(run)]
     runs = _with_seeds_pooled(runs) if is_free else runs
     return [run for run in runs if len(run.points)]
 
 
-def _split(plan: Plan) -> list[Run]:
+def _split(plan: Plan, is_one_of_many: bool) -> list[Run]:
     """Return the runs of a log; those that never logged the reward are left out, if others did."""
     label, options = plan.roles["label"], plan.options
-    repeat = label.others if options.seed else [FILE, *label.others]
+    repeat = [FILE, *label.others] if is_one_of_many and not options.seed else label.others
     columns = dict.fromkeys([FILE, *label.columns, *repeat, *(options.holdout or ())[:1]])
     runs: list[Run] = []
     for rows in members(plan.frame.groups(columns)):

@@ -1,0 +1,145 @@
+"""One line of console output: the values and the counters that it names.
+
+Three dialects:
+
+    step:12 - actor/loss:0.1 - val-core/gsm8k/acc/mean@1:np.float64(0.5)          verl
+    {'loss': 0.1, 'reward': '0.4'}     Global step 12: {'reward': 0.4}            dicts, as transformers prints them
+    Step 12 | Reward: 0.35     [12/50] acc=50.0%     iter 12 loss 0.1     - Avg Reward: 0.27
+
+A counter is a step, an epoch, N/M of a progress bar, or a value that counts, such as total_timesteps.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from scalerl.logs.columns import is_evaluation, plain
+from scalerl.logs.frame import number
+from scalerl.logs.objects import metrics_of
+from scalerl.logs.source import MAX_WORD
+
+Values = dict[str, float]
+Counters = dict[str, int]
+"""Names in lower case; the counter of a bar is named by its end, as '/250'."""
+
+# Longer lines are prompts and answers; a record of many metrics has some ten thousand characters.
+MAX_RECORD = 60_000
+_MAX_PROSE = 2_000
+# verl's records; what it prints beside them are prompts and answers.
+VERL = re.compile(r"(?<![\w/])step:\d{1,12} - ")
+_WRAPPER = re.compile(r"\b(?:(?:np|numpy|torch|jnp)\.\w{1,16}|tensor)\(")
+_ITEM = re.compile(r"""['"]([^'"]{1,200})['"]\s*+:\s*+['"]?([-+\w.]{1,64})""")
+# 50%|###   | 12/24 [00:10<00:10, 2.0s/it, reward=0.35]: after a bar only 'name=value' is a value.
+_BAR = re.compile(r"\d{1,3}%\|[^|]*+\|\s*+(\d{1,12})/(\d{1,12})")
+_ASSIGNED = re.compile(r"[\w./@-]{1,200}=\s?[^\s,\]=]{1,64}")
+WORD = re.compile(r"(?<!\w)[^\W\d][\w./@#+'-]*+")
+# A name of up to four words and its number; they may have '|' between them, in a box, or 128/512 before a share.
+_ENTRY = re.compile(
+    r"\[(?P<step>\d{1,12})\]|(?<!\w)(?:(?P<name>(?:[^\W\d][\w./@#+'-]*+\s?+){1,4})\s*+(?P<mark>[:=]|[|\u2502](?=\s*+[-+.\d]))?+\s*+(?:\d+/\d+ (?=\())?)?+[\[(]?"
+    r"(?P<number>[-+]?(?:\.?\d(?:[\w.:/+-]|,(?=\d))*+(?:\s?%)?|(?:nan|inf)(?!\w)))",
+    re.IGNORECASE,
+)
+_UNIT = re.compile(r"(.*?)(ms|s|)", re.IGNORECASE)
+_OF = re.compile(r"(\d{1,12})/(\d{1,12})")
+_COUNTED = "(?:step|iteration|iter|update|batch|rollout|episode|ep|epoch|timestep)s?"
+_COUNTER = re.compile(_COUNTED, re.IGNORECASE)
+# total_timesteps: a value that counts.
+COUNTING = re.compile(rf"(?:.*[/_. ])?{_COUNTED}(?:_total|/max_steps)?", re.IGNORECASE)
+_METRIC = re.compile(r"(?:^|.*[/_])(?:reward|rew|accuracy|acc|score|return|loss|time)s?(?:[/_].*)?", re.IGNORECASE)
+_EVALUATED = re.compile(r"\bevaluated (\S{1,200}) in\b", re.IGNORECASE)
+_CORRECT = re.compile(r"correct\b", re.IGNORECASE)
+
+
+class Line(NamedTuple):
+    """What a line says."""
+
+    counters: Counters
+    values: Values
+    is_alone: bool
+    """Whether it is one value and nothing else."""
+
+    @property
+    def counting(self) -> Counters:
+        """The values that count."""
+        return {plain(name): int(value) for name, value in self.values.items() if _counts(name, value)}
+
+    def evaluated(self) -> "Line":
+        """Return the line with its values named as evaluations."""
+        values = {name if is_evaluation(name) else f"eval/{name}": value for name, value in self.values.items()}
+        return self._replace(values=values)
+
+
+def read_line(text: str, is_cut: bool) -> Line:
+    """Return what a line says; where it may be cut, its last value is left out."""
+    begin = text.find("{")
+    if begin >= 0 and (values := _dict_values(text[begin:])):
+        return Line(_entries(text[max(begin - 200, 0) : begin]).counters, values, False)
+    verl = VERL.search(text)
+    if len(text) > _MAX_PROSE and not verl:
+        return Line({}, {}, False)
+    text = text[verl.start() :] if verl else text
+    *before, after = _BAR.split(text)[::3]
+    bars = {f"/{end}": int(at) for at, end in _BAR.findall(text)}
+    line = _entries(" | ".join([*before, *_ASSIGNED.findall(after)]) if bars else text, is_cut)
+    of_set = _EVALUATED.search(text)
+    values = {f"{of_set[1]}/{name.lower()}": value for name, value in line.values.items()} if of_set else line.values
+    return Line(bars | line.counters, values, line.is_alone and not bars)
+
+
+def _entries(text: str, is_cut: bool = False) -> Line:
+    """Return counters and values in a text, the first of a name."""
+    text = _WRAPPER.sub("", text)
+    counters, values = Counters(), Values()
+    num_words = len(WORD.findall(text))
+    for entry in _ENTRY.finditer(text):
+        if entry["step"]:
+            counters.setdefault("/[]", int(entry["step"]))  # [2000] loss=0.1
+            continue
+        words = WORD.findall(entry["name"] or "")
+        name, written = (words or [""])[-1], entry["number"].rstrip(".,: ")
+        count = _OF.fullmatch(written)
+        is_counter = _COUNTER.fullmatch(name) is not None
+        if count and (is_counter or not name):
+            counters.setdefault(_counter(name) or f"/{count[2]}", int(count[1]))
+        is_last = is_cut and entry.end() == len(text.rstrip())
+        value = float("nan") if is_last or count else _value(written)
+        if value != value or not words:
+            continue
+        if is_counter and value.is_integer() and not entry["mark"]:
+            counters.setdefault(_counter(name), int(value))
+        elif entry["mark"] or any(map(_METRIC.fullmatch, words)) or _counts(name, value):
+            values.setdefault(" ".join(words)[:MAX_WORD], value)
+            num_words -= len(words)
+    return Line(counters, values, not counters and len(values) == 1 and num_words == 0)
+
+
+def _counter(word: str) -> str:
+    return {"ep": "episode", "iter": "iteration"}.get(word.lower(), word.lower())
+
+
+def _counts(name: str, value: float) -> bool:
+    return value.is_integer() and COUNTING.fullmatch(name) is not None
+
+
+def _value(word: str) -> float:
+    """Return a number, milliseconds as seconds; NaN for a time of day, a date or a version."""
+    match = _UNIT.fullmatch(word[:MAX_WORD])
+    return number(match[1]) / (1000 if match[2].lower() == "ms" else 1) if match else float("nan")
+
+
+def _dict_values(text: str) -> Values:
+    """Return the numbers of a Python or JSON dict that begins here; a tally of answers is the share of correct ones."""
+    text = text[: text.rfind("}") + 1]
+    if not re.match(r"\{\s*+['\"]", text):
+        return {}
+    try:
+        items: Iterable[tuple[str, Any]] = metrics_of(json.loads(text)).items()
+    except (ValueError, RecursionError):
+        items = _ITEM.findall(_WRAPPER.sub("", text))
+    values = {name: number(value) for name, value in items if not isinstance(value, bool)}
+    values = {name: value for name, value in values.items() if value == value}
+    correct = [value for name, value in values.items() if _CORRECT.match(name)]
+    counts, total = [*values.values()], sum(values.values())
+    is_tally = correct and len(counts) > 1 < total and all(count.is_integer() and count >= 0 for count in counts)
+    return {"accuracy": sum(correct) / total, "num_samples": total} if is_tally else values
