@@ -28,8 +28,8 @@ _MIN_RISES = 0.2
 _MANY_RISES = 0.8
 _ORDER = (*ROLES["step"], *ROLES["coarse"])
 
-Lines = list[tuple[int, str]]
-"""Line numbers and texts."""
+NumberedLine = tuple[int, str]
+Lines = list[NumberedLine]
 
 
 @dataclass(slots=True)
@@ -56,12 +56,13 @@ def console_rows(source: Source) -> Placed | None:
     """Return one row per record, with its step; None if the text holds no dict and not two other records."""
     lines = list(_lines(source))
     is_open = not source.text.rstrip("\0").endswith(("\n", "\r"))
-    last = lines[-1][0] if is_open else 0
-    lines = [line for line in lines if VERL.search(line[1])] or lines
-    records = _without_prose([*_records(lines, last, source)])
+    cut = lines[-1] if is_open else None
+    verl = [line for line in lines if VERL.search(line[1])]
+    records = [*_records(verl, cut, source)] if len(verl) > 1 else []
+    records = _without_prose(records or [*_records(lines, cut, source)])
     if len(records) > 1 or (records and not records[0].words):
         steps, origin = _steps(records)
-        source.note("lines_taken", num=len(records), num_lines=source.text.count("\n"), origin=origin)
+        source.note("lines_taken", num=len(records), num_lines=lines[-1][0], origin=origin)
         return [(f"line {record.line}", _row(record, step)) for record, step in zip(records, steps, strict=True)]
     longest = max((len(word) for _, line in lines for word in line.split()), default=0)
     if longest > MAX_WORD:
@@ -92,15 +93,16 @@ def _without_prose(records: list[Record]) -> list[Record]:
     return common if 2 * len(common) > len(records) else records
 
 
-def _records(lines: Lines, last: int, source: Source) -> Iterator[Record]:
-    """Yield what the lines record. Where the last line may be cut, its last value and its block are left out."""
+def _records(lines: Lines, cut: NumberedLine | None, source: Source) -> Iterator[Record]:
+    """Yield what the lines record. Of a line that may be cut the last value and its block are left out."""
     record: Record | None = None
     context, in_block, evaluates, line = Counters(), False, False, Line({}, {}, False)
-    for at, text in lines:
+    for numbered in lines:
         source.spend()
+        at, text = numbered
         if len(text) > MAX_RECORD:
             continue
-        line = read_line(text, is_cut=at == last)
+        line = read_line(text, is_cut=numbered is cut)
         speaks = _EVALUATING.search(text.partition(next(iter(line.values), "\n"))[0]) is not None
         before, context = context, context | line.counters | line.counting
         if not ((speaks and line.values) or _is_record(line, text, in_block)):
@@ -124,7 +126,7 @@ def _records(lines: Lines, last: int, source: Source) -> Iterator[Record]:
             words = "" if "{" in text or VERL.search(text) else " ".join(WORD.findall(text))
             record = Record(at, line.values, context, {*line.counters, *line.counting}, words)
         in_block, evaluates = in_block and line.is_alone, evaluates and line.is_alone
-    if record and not (last and line.is_alone):
+    if record and not (cut and line.is_alone):
         yield record
 
 
@@ -150,17 +152,17 @@ def _steps(records: list[Record]) -> tuple[list[int], str]:
         default="",
     )
     training = [record for record in records if main in record.values] or records
+    named = Counter(name for record in training for name in record.named)
     rises: dict[str, int] = {}
-    # A bar may be drawn after the first record; a named counter that comes later is another's.
-    for name in training[-1].counters if len(training) > 1 else training[0].named:
+    for name in training[-1].counters:
         counts = [record.counters.get(name, 0) for record in training]
-        if name[0] == "/" or name in training[0].counters:
+        # A bar may be drawn after the first record; another counter that comes later is not their step.
+        if name[0] == "/" or name in training[0].counters or 2 * named[name] > len(training):
             rises[name] = sum(map(int.__lt__, counts, counts[1:]))
     least = max(_MIN_RISES * (len(training) - 1), _MANY_RISES * max(rises.values(), default=0))
     usable = [name for name, num in rises.items() if num >= least]
     if not usable:
         return [*itertools.accumulate(int(main in record.values) for record in records)], "the number of the record"
-    named = Counter(name for record in training for name in record.named)
     order = {name: _ORDER.index(plain(name)) if plain(name) in _ORDER else len(_ORDER) for name in usable}
     step = min(usable, key=lambda name: (2 * named[name] <= len(training), order[name], name))
     given = [record.counters.get(step, 0) for record in records]

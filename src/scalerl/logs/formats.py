@@ -6,20 +6,19 @@ Content decides, not the name of a file; the first format that recognises it rea
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from scalerl import store
 from scalerl.errors import InputError, UserError
 from scalerl.logs import trackers
 from scalerl.logs.console import console_rows
 from scalerl.logs.delimited import csv_rows
-from scalerl.logs.facts import Fact, fact
-from scalerl.logs.frame import Frame, Placed, objects
+from scalerl.logs.facts import Fact, fact, facts_of
+from scalerl.logs.frame import Frame, Placed, Row, objects
 from scalerl.logs.names import FILE
 from scalerl.logs.objects import flatten, json_rows, jsonl_rows, loaded
 from scalerl.logs.places import Group, files_of, find, no_such_file, nothing_to_read, step_files, whole_kinds
 from scalerl.logs.plan import Plan
-from scalerl.logs.projects import Project, project_at, project_rows
+from scalerl.logs.projects import project_at, project_rows
 from scalerl.logs.selection import Selection
 from scalerl.logs.source import Source
 from scalerl.logs.tidy import tidied
@@ -47,17 +46,14 @@ class Log:
         )
         return plan.decided().checked()
 
-    def planned(self) -> Plan | None:
-        """Return the plan without options; None where something is not recognised."""
-        try:
-            return self.plan()
-        except InputError:
-            return None
-
     @property
     def num_rewards(self) -> int:
-        plan = self.planned()
-        return int(plan.frame.known(plan["y"]).sum()) if plan else 0
+        """The number of rewards that are read without options; 0 where something is not recognised."""
+        try:
+            plan = self.plan()
+        except InputError:
+            return 0
+        return int(plan.frame.known(plan["y"]).sum())
 
 
 def read_log(path: str | Path) -> Log:
@@ -80,6 +76,7 @@ def expand(paths: Sequence[str | Path]) -> list[Path]:
 
 def _read_all(path: Path, groups: list[Group]) -> list[Log]:
     """Read what lies at a path. Of files that the user did not name, those that make no curve are left out."""
+    named = {place.path for group in groups for place in group if place.is_named}
     read: list[list[Log]] = []
     for group in groups:
         read.append([])
@@ -87,9 +84,8 @@ def _read_all(path: Path, groups: list[Group]) -> list[Log]:
             try:
                 read[-1].append(read_place(place.path))
             except InputError:
-                if place.is_named:
+                if place.path in named:
                     raise
-    named = {place.path for group in groups for place in group if place.is_named}
     curves = [[log for log in logs if log.path in named or log.num_rewards > 1] for logs in read]
     kept = curves if any(curves) else read
     if not any(kept):
@@ -104,8 +100,7 @@ def _of_one_run(logs: list[Log], folder: Path) -> list[Log]:
     """
     if not len({log.kind for log in logs}) == len(logs) > 1:
         return logs
-    evaluations = {log.path for log in logs if log.path.is_dir() or log.plan().roles["y"].rule == "evaluation"}
-    best = max(logs, key=lambda log: (log.path in evaluations, log.num_rewards))
+    best = max(logs, key=lambda log: (log.path.is_dir() or log.plan().roles["y"].rule == "evaluation", log.num_rewards))
     others = tuple(log.path.name for log in logs if log is not best)
     choice = fact("other_logs", file=best.path.name, num=best.num_rewards, y=best.plan()["y"], others=others)
     return [replace(best, path=folder, facts=(choice, *best.facts))]
@@ -117,12 +112,7 @@ def _of_one_run(logs: list[Log], folder: Path) -> list[Log]:
 def read_place(path: Path) -> Log:
     """Read one log. This is the one place that turns whatever a reader raises into a sentence."""
     try:
-        if project := project_at(path):
-            return _project_log(path, project)
-        if not path.exists():
-            raise InputError(no_such_file(path))
-        is_ours = path.name in (store.EVALS, store.METRICS) and store.is_run_folder(path.parent)
-        log = _run_log(path.parent, path) if is_ours else _folder_log(path) if path.is_dir() else _file_log(path)
+        return _recognised(Source(path))
     except InputError:
         raise
     except OSError as fault:
@@ -133,33 +123,36 @@ def read_place(path: Path) -> Log:
         reason = str(fault) if isinstance(fault, ValueError) else f"{type(fault).__name__}: {fault}"
         where = "" if str(path) in reason else f"{path} "
         raise InputError(f"{where}cannot be read ({reason}): it is damaged, or not a log.") from None
-    if log is None and path.is_dir():
+
+
+def _recognised(source: Source) -> Log:
+    """Return what lies at a path, read by the first format that recognises it."""
+    path = source.path
+    if project := project_at(path):
+        return _log(source, project.tracker, project_rows(project, source))
+    if not path.exists():
+        raise InputError(no_such_file(path))
+    if path.is_dir():
+        for kind in whole_kinds(path):
+            if log := FOLDERS[kind](source, files_of(path, kind)):
+                return log
         raise InputError(nothing_to_read(path, ()))
-    if log is None:
-        raise InputError(
-            f"{path} is text in which no line records a training step: give CSV (a tracker, a notebook or a data frame "
-            "exports it), JSON lines, or console output with lines such as 'step:12 - reward:0.5' or {'reward': 0.5}."
-        )
-    return log
+    for kind, reader in FILES.items():
+        if (rows := reader(source)) is not None:
+            return _log(source, kind, rows)
+    raise InputError(
+        f"{path} is text in which no line records a training step: give CSV (a tracker, a notebook or a data frame "
+        "exports it), JSON lines, or console output with lines such as 'step:12 - reward:0.5' or {'reward': 0.5}."
+    )
 
 
-def _project_log(path: Path, project: Project) -> Log:
-    source = Source(path)
-    return Log(path=path, kind=project.tracker, frame=source.framed(project_rows(project, source)))
+def _log(source: Source, kind: str, rows: Placed) -> Log:
+    return Log(path=source.path, kind=kind, frame=source.framed(rows), facts=tuple(source.facts))
 
 
-def _file_log(path: Path) -> Log | None:
-    source = Source(path)
-    for name, reader in FILES.items():
-        rows = reader(source)
-        if rows is not None:
-            return Log(path=path, kind=name, frame=source.framed(rows), facts=tuple(source.facts))
-    return None
-
-
-def _folder_log(folder: Path) -> Log | None:
-    logs = (FOLDERS[kind](folder, files_of(folder, kind)) for kind in whole_kinds(folder))
-    return next(filter(None, logs), None)
+def log_of_rows(path: Path, rows: Placed) -> Log:
+    """Return rows of our runs as a log."""
+    return _log(Source(path), "run", rows)
 
 
 def starting_with(mark: bytes, reader: Callable[[Source], Placed]) -> Callable[[Source], Placed | None]:
@@ -167,25 +160,28 @@ def starting_with(mark: bytes, reader: Callable[[Source], Placed]) -> Callable[[
     return lambda source: reader(source) if source.data.startswith(mark) else None
 
 
-def _run_log(folder: Path, path: Path | Files = ()) -> Log:
-    """Return the evaluations of one of our runs, or of the file of it that is asked for."""
-    file = path if isinstance(path, Path) else folder / store.EVALS
-    rows = [(place, flatten(row)) for place, row in store.labelled_rows(file)]
-    if not rows:
-        raise InputError(f"{folder} has no rows in {file.name} yet: wait for its first evaluation.")
-    return log_of_rows(path if isinstance(path, Path) else folder, rows)
+def _run_log(source: Source, files: Files) -> Log:
+    """Return the evaluations of one of our runs."""
+    if not (rows := _our_rows(source.path / store.EVALS)):
+        raise InputError(f"{source.path} has no rows in {store.EVALS} yet: wait for its first evaluation.")
+    return _log(source, "run", rows)
 
 
-def log_of_rows(path: Path, rows: Placed) -> Log:
-    """Return rows of our runs as a log."""
-    return Log(path=path, kind="run", frame=Source(path).framed(rows))
+def _file_of_a_run(source: Source) -> Placed | None:
+    """Return the rows of a file in one of our run folders; None if it is not one."""
+    is_ours = source.path.name in (store.EVALS, store.METRICS) and store.is_run_folder(source.path.parent)
+    return _our_rows(source.path) if is_ours else None
 
 
-def _study_log(folder: Path, files: Files) -> Log:
-    return log_of_rows(folder, [(place, flatten(row)) for place, row in store.study_rows(folder)])
+def _our_rows(file: Path) -> Placed:
+    return [(place, flatten(row)) for place, row in store.labelled_rows(file)]
 
 
-def _longest(folder: Path, files: Files) -> Log | None:
+def _study_log(source: Source, files: Files) -> Log:
+    return _log(source, "run", [(place, flatten(row)) for place, row in store.study_rows(source.path)])
+
+
+def _longest(source: Source, files: Files) -> Log | None:
     """Read the largest file that can be read, since each checkpoint repeats those before it."""
     faults: list[InputError] = []
     for file in sorted(files, key=lambda file: (file.name != store.METRICS, -file.stat().st_size)):
@@ -195,43 +191,42 @@ def _longest(folder: Path, files: Files) -> Log | None:
             faults.append(fault)
             continue
         are_alike = len({file.name for file in files}) == 1 < len(files)
-        facts = [fact("longest_history", file=file.parent.name, num_files=len(files))] if are_alike else []
-        return replace(log, path=folder, facts=(*facts, *log.facts))
+        facts = facts_of("longest_history", num_files=len(files) * are_alike, file=file.parent.name)
+        return replace(log, path=source.path, facts=(*facts, *log.facts))
     if any(file.name == "output.log" for file in files):
         return None
     raise faults[0]
 
 
-def _wandb_log(folder: Path, files: Files) -> Log | None:
+def _wandb_log(source: Source, files: Files) -> Log | None:
     """Return the history of wandb's runs; None for a run of which only what it printed is there."""
-    source = Source(folder)
     rows = trackers.wandb_rows(source, files)
     is_printed = any((file.parent / "files/output.log").is_file() for file in files)
-    return Log(path=folder, kind="wandb", frame=source.framed(rows)) if rows or not is_printed else None
+    return _log(source, "wandb", rows) if rows or not is_printed else None
 
 
-def _event_log(folder: Path, files: Files) -> Log:
-    source = Source(folder)
-    return Log(path=folder, kind="tensorboard", frame=source.framed(trackers.event_rows(source, files)))
+def _event_log(source: Source, files: Files) -> Log:
+    return _log(source, "tensorboard", trackers.event_rows(source, files))
 
 
-def _step_log(folder: Path, files: Files) -> Log | None:
+def _step_log(source: Source, files: Files) -> Log | None:
     """Return a row for each step whose evaluation is a file; several files of a step put their names before columns."""
-    contents: dict[tuple[str, int], dict[str, Any]] = {}
-    for file, step in step_files(folder).items():
+    contents: dict[tuple[str, int], Row] = {}
+    for file, step in step_files(source.path).items():
         value = loaded(Source(file).data)
         if isinstance(value, dict):  # else it is still being written
-            name = "/".join(file.relative_to(folder).with_suffix("").parts[1:]).replace(str(step[1]), "").strip("-_ ")
-            contents.setdefault(step, {})[name] = value
-    are_named = any(len(parts) > 1 for parts in contents.values())
+            name = "/".join(file.relative_to(source.path).with_suffix("").parts[1:])
+            contents.setdefault(step, {})[name.replace(str(step[1]), "").strip("-_ ")] = value
+    # The name of a step's only file says nothing.
+    is_only = all(len(parts) == 1 for parts in contents.values())
     rows: Placed = []
     for (run, step), parts in contents.items():
-        values = flatten(parts if are_named else next(iter(parts.values())))
+        values = flatten(next(iter(parts.values())) if is_only else parts)
         rows.append((f"step {step}", {**({"run": run} if run else {}), "step": step, **values}))
-    return Log(path=folder, kind="json", frame=Source(folder).framed(rows)) if rows else None
+    return _log(source, "json", rows) if rows else None
 
 
-FOLDERS: dict[str, Callable[[Path, Files], Log | None]] = {
+FOLDERS: dict[str, Callable[[Source, Files], Log | None]] = {
     "study": _study_log,
     "run": _run_log,
     "trainer folder": _longest,
@@ -241,6 +236,7 @@ FOLDERS: dict[str, Callable[[Path, Files], Log | None]] = {
     "a file each step": _step_log,
 }
 FILES: dict[str, Callable[[Source], Placed | None]] = {
+    "run": _file_of_a_run,
     "wandb": starting_with(b":W&B", trackers.wandb_rows),
     "tensorboard": trackers.event_file_rows,
     "sqlite": starting_with(b"SQLite format 3", trackers.sqlite_rows),

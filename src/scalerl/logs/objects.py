@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from scalerl.errors import InputError
-from scalerl.logs.columns import are_splits, has_role, is_measured, reward_rank, with_role
-from scalerl.logs.frame import Placed, Row
+from scalerl.logs.columns import AXES, are_splits, has_role, is_measured, reward_rank, with_role
+from scalerl.logs.frame import Placed, Row, grouped
 from scalerl.logs.source import Source
 
 Labels = dict[str, str]
@@ -64,8 +64,10 @@ class Table(NamedTuple):
 
     rows: list[Row]
     labels: Labels
-    are_values: bool = False
-    """Whether they were a list of values, whose places are the steps where no others are given."""
+
+    @property
+    def names(self) -> set[str]:
+        return {name for row in self.rows for name in row}
 
 
 def json_rows(source: Source) -> Placed | None:
@@ -76,70 +78,80 @@ def json_rows(source: Source) -> Placed | None:
         return []
     if document is None and re.match(r"\[\s*[{\[\]]", body):
         raise InputError(f"{source.path} begins as a JSON list, but is not JSON: repair it.")
-    if document is None or (isinstance(document, dict) and "\n" not in body and not list(_tables(document))):
+    tables = [] if document is None else [*_tables(document)]
+    source.spend(sum(len(table.rows) for table in tables))
+    if not tables and isinstance(document, dict | None) and (document is None or "\n" not in body):
         return None  # lines of objects, perhaps
-    depths: dict[tuple[str, ...], list[Table]] = {}
-    for table in _tables(document):
-        source.spend(len(table.rows))
-        depths.setdefault(tuple(table.labels), []).append(table)
-    if not depths:
+    if not tables:
         raise InputError(f"{source.path} is JSON, but holds no list of rows, lists of equal length or values by step.")
-    tables = max(depths.values(), key=_fitness)
+    tables = max(grouped(tables, lambda table: tuple(table.labels)), key=_fitness)
     # A label that all tables share says nothing.
     apart = [name for name in tables[0].labels if len({table.labels[name] for table in tables}) > 1]
-    is_counted = _fitness(tables)[0] == 2 or any(table.are_values for table in tables if not _fitness(tables)[0] % 2)
+    is_counted = not with_role(set.union(*(table.names for table in tables)), "step", "coarse", *AXES)
+    if is_counted:
+        source.note("rows_counted", num=max(len(table.rows) for table in tables))
     rows: list[Row] = []
     for table in tables:
         labels = {name: table.labels[name] for name in apart}
         rows += [labels | ({"step": at} if is_counted else {}) | row for at, row in enumerate(table.rows, start=1)]
-    if is_counted:
-        source.note("rows_counted", num=max(len(table.rows) for table in tables))
     return [(f"row {at}", row) for at, row in enumerate(rows, start=1)]
 
 
-def _fitness(tables: list[Table]) -> tuple[int, int]:
-    """Return 3 for tables with a reward and a step, 2 for a reward and 1 for a step alone, and the number of rows."""
-    names = {name for table in tables for row in table.rows for name in row}
-    values = {
-        name: {str(row.get(name)) for table in tables for row in table.rows} for name in names if reward_rank(name)
-    }
+def _fitness(tables: list[Table]) -> tuple[bool, bool, int]:
+    """Return whether tables have a reward, whether they have a step, and the number of their rows."""
+    rows = [row for table in tables for row in table.rows]
+    names = set.union(*(table.names for table in tables))
     # A reward that has hardly two values is a right or wrong answer.
-    is_reward = any(len(each) >= _MIN_VALUES for each in values.values())
-    return 2 * is_reward + bool(with_role(names, "step", "coarse")), sum(len(table.rows) for table in tables)
+    is_reward = any(len({str(row.get(name)) for row in rows}) >= _MIN_VALUES for name in filter(reward_rank, names))
+    return is_reward, bool(with_role(names, "step", "coarse")), len(rows)
 
 
 def _tables(value: Any, path: tuple[str, ...] = (), labels: Labels = {}) -> Iterator[Table]:  # noqa: B006
     """Yield the tables in a value, under the keys of `path`."""
-    kinds = set(map(type, value)) if isinstance(value, list) and len(path) <= _MAX_DEPTH else set()
-    if kinds == {dict}:
-        yield Table([metrics_of(row) for row in value], labels)
+    if len(path) > _MAX_DEPTH:
+        return
+    if rows := _rows(value):
+        yield _named(rows, path, labels)
+    elif isinstance(value, dict):
+        yield from _tables_in(value, path, labels)
+    if rows and isinstance(value, list) and isinstance(value[0], dict):
         for row in value:
             words = {name: cell for name, cell in row.items() if isinstance(cell, str)}
             yield from _tables_in(row, path, {**labels, **words})
-    elif kinds == {list} and all(len(row) in _POINTS and set(map(type, row)) <= _NUMBERS for row in value):
-        yield _series([dict(zip(_POINTS[len(row)], row, strict=True)) for row in value], path, labels)
-    elif kinds and kinds <= _NUMBERS and len(value) >= _MIN_VALUES:
-        yield _series([{"value": cell} for cell in value], path, labels)._replace(are_values=True)
-    elif isinstance(value, dict) and len(path) <= _MAX_DEPTH:
-        yield from _tables_in(value, path, labels)
+
+
+def _rows(value: Any) -> list[Row]:
+    """Return a list of objects, points or numbers, or a map from step to values, as rows; none for anything else."""
+    if isinstance(value, dict):
+        steps = [_STEP_KEY.fullmatch(key) for key in value]
+        cells = [metrics_of(cell) if isinstance(cell, dict) else {"value": cell} for cell in value.values()]
+        return [{"step": int(step[1]), **row} for step, row in zip(steps, cells, strict=True) if step and all(steps)]
+    kinds = set(map(type, value)) if isinstance(value, list) else set()
+    if kinds == {dict}:
+        return [metrics_of(row) for row in value]
+    if kinds == {list} and all(len(row) in _POINTS and set(map(type, row)) <= _NUMBERS for row in value):
+        return [dict(zip(_POINTS[len(row)], row, strict=True)) for row in value]
+    is_numbers = bool(kinds) and kinds <= _NUMBERS and len(value) >= _MIN_VALUES
+    return [{"value": cell} for cell in value] if is_numbers else []
+
+
+def _named(rows: list[Row], path: tuple[str, ...], labels: Labels) -> Table:
+    """Return the table of rows under a key: it is the name of what was measured, or of a run."""
+    name = path[-1] if path else ""
+    if not name or not any("value" in row for row in rows):
+        return Table(rows, labels)
+    if is_measured(name):
+        return Table([{name if key == "value" else key: cell for key, cell in row.items()} for row in rows], labels)
+    return Table(rows, labels if name in labels.values() else {**labels, "run": name})
 
 
 def _tables_in(value: Row, path: tuple[str, ...], labels: Labels) -> Iterator[Table]:
-    """Yield the tables in an object: a map from step to value, columns, and what lies under its keys."""
-    steps = [_STEP_KEY.fullmatch(key) for key in value]
-    if steps and all(steps):
-        rows = [metrics_of(cell) if isinstance(cell, dict) else {"value": cell} for cell in value.values()]
-        yield _series(
-            [{"step": int(step[1]), **row} for step, row in zip(steps, rows, strict=True) if step], path, labels
-        )
-        return
+    """Yield the tables in an object: its lists of one length as columns, and what lies under its keys."""
     lists = _lists(value)
     for length in dict.fromkeys(map(len, lists.values())):
         columns = {key: cells for key, cells in lists.items() if len(cells) == length > 0}
         if len(columns) > 1 or any(map(is_measured, columns)):
-            yield Table(
-                [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], labels, True
-            )
+            yield Table([dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], labels)
         elif columns:
             yield from _tables(next(iter(columns.values())), (*path, *columns), labels)
     inner = {key: part for key, part in value.items() if isinstance(part, dict | list) and key not in lists}
@@ -157,14 +169,6 @@ def _lists(value: Row) -> dict[str, list[Any]]:
         return by_row
     lists = {key: part for key, part in value.items() if isinstance(part, list)}
     return {key: part for key, part in lists.items() if set(map(type, part)) <= {*_NUMBERS, str, bool}}
-
-
-def _series(rows: list[Row], path: tuple[str, ...], labels: Labels) -> Table:
-    """Return values under a key: it is the name of what was measured, or of a run."""
-    name = path[-1] if path else ""
-    if is_measured(name):
-        return Table([{name if key == "value" else key: cell for key, cell in row.items()} for row in rows], labels)
-    return Table(rows, labels if not path or name in labels.values() else {**labels, "run": name})
 
 
 # One object after the other

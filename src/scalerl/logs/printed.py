@@ -35,8 +35,11 @@ _BAR = re.compile(r"\d{1,3}%\|[^|]*+\|\s*+(\d{1,12})/(\d{1,12})")
 _ASSIGNED = re.compile(r"[\w./@-]{1,200}=\s?[^\s,\]=]{1,64}")
 WORD = re.compile(r"(?<!\w)[^\W\d][\w./@#+'-]*+")
 # A name of up to four words and its number; they may have '|' between them, in a box, or 128/512 before a share.
+_GAP = r"[^\w.+:=|\u2502;,\]-]*+"
 _ENTRY = re.compile(
-    r"\[(?P<step>\d{1,12})\]|(?<!\w)(?:(?P<name>(?:[^\W\d][\w./@#+'-]*+\s?+){1,4})\s*+(?P<mark>[:=]|[|\u2502](?=\s*+[-+.\d]))?+\s*+(?:\d+/\d+ (?=\())?)?+[\[(]?"
+    r"\[(?P<step>\d{1,12})\]|(?<!\w)"
+    rf"(?:(?P<name>(?:[^\W\d][\w./@#+'-]*+\s?+[^\w\s.+:=|\u2502;,\]-]*+){{1,4}}){_GAP}"
+    rf"(?P<mark>[:=]|[|\u2502](?=\s*+[-+.\d]))?+{_GAP}(?:\d+/\d+ (?=\())?+{_GAP})?+"
     r"(?P<number>[-+]?(?:\.?\d(?:[\w.:/+-]|,(?=\d))*+(?:\s?%)?|(?:nan|inf)(?!\w)))",
     re.IGNORECASE,
 )
