@@ -10,17 +10,16 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scalerl.errors import InputError
 from scalerl.logs.columns import ROLES, is_evaluation, plain, reward_rank
 from scalerl.logs.frame import Placed
-from scalerl.logs.printed import COUNTING, MAX_RECORD, VERL, WORD, Counters, Line, Values, read_line
+from scalerl.logs.printed import COUNTING, VERL, Counters, Line, Values, read_line
 from scalerl.logs.source import MAX_WORD, Source
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;:?]*+[ -/]*+[@-~]|\x1b\][^\x07\x1b]*+(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 _RAY = re.compile(r"\s{0,20}\((?:\S{1,80} )?pid=\d{1,12}[^)]{0,80}\)\s?|")
-_EVALUATING = re.compile(r"\b(?:evaluat|validat|testing)|\[eval\]", re.IGNORECASE)
 _TRAINING = re.compile(r"\btraining (?:results|metrics)\b", re.IGNORECASE)
 # The share of records at which a counter rises, if it is their step.
 _MIN_RISES = 0.2
@@ -43,13 +42,39 @@ class Record:
     named: set[str]
     """Counters that its own lines name."""
     words: str
-    """The words of its first line, which tell prose from records; a dict and verl's line have none."""
+    """The words of its first line."""
 
     def continues(self, line: Line, counters: Counters) -> bool:
-        """Return whether a line has other values, and no named counter has moved but those that it names anew."""
+        """Return whether a line goes on with this record, where the counters stand like this.
+
+        It has other values, and no named counter has moved but those that it names anew. A bar is drawn again and again
+        while its step stays.
+        """
         moved = [name for name, count in self.counters.items() if counters[name] != count and name[0] != "/"]
         is_new = all(name in line.counting and name not in self.named for name in moved)
-        return is_new and self.values.keys().isdisjoint(line.values)
+        is_drawn_again = line.is_bar and self.counters == counters
+        return is_drawn_again or (is_new and self.values.keys().isdisjoint(line.values))
+
+
+@dataclass(slots=True)
+class Heading:
+    """What the lines before say about the next one."""
+
+    counters: Counters = field(default_factory=dict)
+    is_open: bool = False
+    """Whether values that are alone on their lines are records."""
+    evaluates: bool = False
+    """Whether such values are evaluations."""
+
+    def read(self, line: Line) -> None:
+        """Take in a line without a record. A bar ends nothing, and neither does a box that repeats the step."""
+        is_moved = self.counters != self.counters | line.counters
+        if not line.is_bar or any(name[0] != "/" for name in line.counters):
+            goes_on = self.evaluates and not is_moved
+            self.evaluates = (goes_on or line.evaluates) and not _TRAINING.search(line.text)
+            self.is_open = self.is_open or bool(line.counters)
+        self.is_open = self.is_open or self.evaluates
+        self.counters = self.counters | line.counters | line.counting
 
 
 def console_rows(source: Source) -> Placed | None:
@@ -95,49 +120,27 @@ def _without_prose(records: list[Record]) -> list[Record]:
 
 def _records(lines: Lines, cut: NumberedLine | None, source: Source) -> Iterator[Record]:
     """Yield what the lines record. Of a line that may be cut the last value and its block are left out."""
-    record: Record | None = None
-    context, in_block, evaluates, line = Counters(), False, False, Line({}, {}, False)
+    record, heading, line = None, Heading(), Line("", {}, {})
     for numbered in lines:
         source.spend()
-        at, text = numbered
-        if len(text) > MAX_RECORD:
+        line = read_line(numbered[1], is_cut=numbered is cut)
+        is_in_block = line.is_alone and (heading.is_open or line.text.lstrip()[0] in "|\u2502")
+        if not line.is_record and not is_in_block:
+            heading.read(line)
             continue
-        line = read_line(text, is_cut=numbered is cut)
-        speaks = _EVALUATING.search(text.partition(next(iter(line.values), "\n"))[0]) is not None
-        before, context = context, context | line.counters | line.counting
-        if not ((speaks and line.values) or _is_record(line, text, in_block)):
-            # A bar ends nothing, and neither does a heading that repeats the step, as in the box of an evaluation.
-            if "%|" not in text or any(name[0] != "/" for name in line.counters):
-                is_repeated = evaluates and context == before
-                evaluates = (is_repeated or speaks) and not _TRAINING.search(text)
-                in_block = in_block or bool(line.counters)
-            in_block = in_block or evaluates
-            continue
-        if speaks or (evaluates and not line.counters):
-            line = line.evaluated()
-        if record and "%|" in text and record.counters == context:
-            record.values |= line.values  # a bar is drawn again and again while its step stays
-        elif record and record.continues(line, context):
+        if line.evaluates or (heading.evaluates and not line.counters):
+            line = line.of_evaluation()
+        counters, named = heading.counters | line.counters | line.counting, {*line.counters, *line.counting}
+        if record and record.continues(line, counters):
             record.values |= line.values
-            record.named |= {*line.counters, *line.counting}
-            record.counters |= context
+            record.named |= named
+            record.counters |= counters
         else:
             yield from [record] if record else []
-            words = "" if "{" in text or VERL.search(text) else " ".join(WORD.findall(text))
-            record = Record(at, line.values, context, {*line.counters, *line.counting}, words)
-        in_block, evaluates = in_block and line.is_alone, evaluates and line.is_alone
+            record = Record(numbered[0], line.values, counters, named, line.words)
+        heading = Heading(counters, heading.is_open and line.is_alone, heading.evaluates and line.is_alone)
     if record and not (cut and line.is_alone):
         yield record
-
-
-def _is_record(line: Line, text: str, in_block: bool) -> bool:
-    """Return whether the values of a line are a record: in a dict, beside a counter, or under a heading."""
-    if "{" in text or line.counters:
-        return bool(line.values)
-    if line.is_alone and (in_block or text.lstrip()[0] in "|\u2502"):
-        return True
-    is_evaluation_alone = any(is_evaluation(name) and reward_rank(name) for name in line.values)
-    return is_evaluation_alone or len(line.values) > len(line.counting) > 0
 
 
 def _steps(records: list[Record]) -> tuple[list[int], str]:

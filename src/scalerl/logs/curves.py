@@ -14,7 +14,7 @@ from scalerl.logs.axes import UNEVEN_TIME, disagreement
 from scalerl.logs.columns import AXES, has_role
 from scalerl.logs.facts import Fact, fact, facts_of
 from scalerl.logs.formats import Log
-from scalerl.logs.frame import Frame, concatenated, listed, number
+from scalerl.logs.frame import Frame, concatenated, grouped, listed, number
 from scalerl.logs.names import ATTEMPT, FILE, CurveKey, curve_names, file_names
 from scalerl.logs.plan import Plan
 from scalerl.logs.points import AMOUNTS, can_be_main
@@ -73,10 +73,11 @@ def _curves(runs: list[Run], selection: Selection) -> dict[CurveKey, list[Run]]:
     """Return the runs of each curve, by the labels that differ between curves."""
     labels = dict.fromkeys(name for run in runs for name in run.key)
     apart = [name for name in labels if len({run.key.get(name) for run in runs}) > 1 or name in (FILE, *selection.by)]
-    curves: dict[CurveKey, list[Run]] = {}
-    for run in runs:
-        curves.setdefault(tuple((name, run.key[name]) for name in apart if run.key.get(name)), []).append(run)
-    return curves
+
+    def key(run: Run) -> CurveKey:
+        return tuple((name, run.key[name]) for name in apart if run.key.get(name))
+
+    return {key(members[0]): members for members in grouped(runs, key)}
 
 
 def main_axis(runs: list[Run]) -> str:

@@ -188,24 +188,27 @@ def like_a_reward(plan: Plan) -> Choice | None:
     """
     frame = plan.frame
     ranks = {name: rank for name in frame.columns if (rank := reward_rank(name)) and _may_be(frame, name, rank == BARE)}
+    if not ranks:
+        return None
     labels = [name for name in frame.columns if frame.is_words(name) and 2 * len({*frame.words(name)}) <= len(frame)]
-    steps = frame.numbers(plan["step"]) if plan["step"] else np.arange(1.0, len(frame) + 1)
+    steps = plan.steps(frame)
     places = frame.groups([*labels, plan["step"]]) if plan["step"] else steps
     # The model before training aside.
     num = {name: max(len({*steps[frame.known(name)]} - {0.0}), int(frame.known(name).any())) for name in ranks}
     most = {kind: max(num[name] for name in ranks if ranks[name][0] == kind) for kind, _, _ in ranks.values()}
-    few = {name: num[name] < max(_ENOUGH_STEPS, most[ranks[name][0]] / _FEWER) for name in ranks}
-    repeats = {name: frame.known(name).sum() / len({*places[frame.known(name)]}) for name in ranks if num[name]}
-    most_repeats = _PER_SAMPLE * min(repeats.values(), default=1.0)
-    key = {name: (not num[name], few[name], repeats.get(name, 0) > most_repeats, *ranks[name]) for name in ranks}
-    order = sorted(ranks, key=lambda name: key[name])
-    if not order:
-        return None
-    best, *rest = order
+    repeats = {name: frame.known(name).sum() / max(len({*places[frame.known(name)]}), 1) for name in ranks}
+    most_repeats = _PER_SAMPLE * min((repeats[name] for name in ranks if num[name]), default=1.0)
+
+    def is_rare(name: str) -> bool:
+        return num[name] < max(_ENOUGH_STEPS, most[ranks[name][0]] / _FEWER)
+
+    best, *rest = sorted(
+        ranks, key=lambda name: (not num[name], is_rare(name), repeats[name] > most_repeats, ranks[name])
+    )
     kind, part, _ = ranks[best]
     others = [name for name in rest if num[name] and ranks[name][:2] == (kind, part)]
-    too_few = {name: num[name] for name in rest if num[name] and few[name] > few[best] and ranks[name][0] < kind}
-    return Choice((best,), REWARD_KINDS[kind], others, too_few)
+    rarer = [name for name in rest if num[name] and is_rare(name) > is_rare(best) and ranks[name][0] < kind]
+    return Choice((best,), REWARD_KINDS[kind], others, {name: num[name] for name in rarer})
 
 
 def _may_be(frame: Frame, column: str, is_bare: bool) -> bool:

@@ -42,7 +42,8 @@ def _amounts(plan: Plan, frame: Frame) -> dict[str, Floats]:
     """Return every amount of compute that the plan has, counted."""
     spent: dict[str, Floats] = {}
     for axis in filter(plan.roles.__contains__, AMOUNTS):
-        counted = COUNTED.get(plan.roles[axis].rule, _total)(plan, frame, axis)
+        count = COUNTED.get(plan.roles[axis].rule)
+        counted = count(plan, frame, axis) if count else frame.numbers(plan[axis])
         spent[axis] = _filled(plan.steps(frame), counted)
         frame = frame.having({plan.axis(axis): spent[axis]})
     return spent
@@ -53,10 +54,6 @@ def _filled(steps: Floats, values: Floats) -> Floats:
     is_known = ~np.isnan(values)
     known = {0.0: 0.0, **dict(zip(steps[is_known].tolist(), values[is_known].tolist(), strict=True))}
     return np.where(is_known, values, [known.get(step, np.nan) for step in steps.tolist()])
-
-
-def _total(plan: Plan, frame: Frame, axis: str) -> Floats:
-    return frame.numbers(plan[axis])
 
 
 def _per_step(plan: Plan, frame: Frame, axis: str) -> Floats:

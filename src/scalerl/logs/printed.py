@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from scalerl.logs.columns import is_evaluation, plain
+from scalerl.logs.columns import is_evaluation, plain, reward_rank
 from scalerl.logs.frame import number
 from scalerl.logs.objects import metrics_of
 from scalerl.logs.source import MAX_WORD
@@ -24,7 +24,7 @@ Counters = dict[str, int]
 """Names in lower case; the counter of a bar is named by its end, as '/250'."""
 
 # Longer lines are prompts and answers; a record of many metrics has some ten thousand characters.
-MAX_RECORD = 60_000
+_MAX_RECORD = 60_000
 _MAX_PROSE = 2_000
 # verl's records; what it prints beside them are prompts and answers.
 VERL = re.compile(r"(?<![\w/])step:\d{1,12} - ")
@@ -50,6 +50,7 @@ _COUNTER = re.compile(_COUNTED, re.IGNORECASE)
 # total_timesteps: a value that counts.
 COUNTING = re.compile(rf"(?:.*[/_. ])?{_COUNTED}(?:_total|/max_steps)?", re.IGNORECASE)
 _METRIC = re.compile(r"(?:^|.*[/_])(?:reward|rew|accuracy|acc|score|return|loss|time)s?(?:[/_].*)?", re.IGNORECASE)
+_EVALUATING = re.compile(r"\b(?:evaluat|validat|testing)|\[eval\]", re.IGNORECASE)
 _EVALUATED = re.compile(r"\bevaluated (\S{1,200}) in\b", re.IGNORECASE)
 _CORRECT = re.compile(r"correct\b", re.IGNORECASE)
 
@@ -57,9 +58,10 @@ _CORRECT = re.compile(r"correct\b", re.IGNORECASE)
 class Line(NamedTuple):
     """What a line says."""
 
+    text: str
     counters: Counters
     values: Values
-    is_alone: bool
+    is_alone: bool = False
     """Whether it is one value and nothing else."""
 
     @property
@@ -67,7 +69,30 @@ class Line(NamedTuple):
         """The values that count."""
         return {plain(name): int(value) for name, value in self.values.items() if _counts(name, value)}
 
-    def evaluated(self) -> "Line":
+    @property
+    def is_bar(self) -> bool:
+        return "%|" in self.text
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether it speaks of evaluation, before its first value."""
+        before = self.text.partition(next(iter(self.values), "\n"))[0]
+        return _EVALUATING.search(before) is not None
+
+    @property
+    def is_record(self) -> bool:
+        """Whether its values belong together by themselves: in a dict, beside a counter, or named as evaluations."""
+        if "{" in self.text or self.counters or self.evaluates:
+            return bool(self.values)
+        is_evaluated = any(is_evaluation(name) and reward_rank(name) for name in self.values)
+        return is_evaluated or len(self.values) > len(self.counting) > 0
+
+    @property
+    def words(self) -> str:
+        """What tells prose from records: lines of records are alike. A dict and verl's line are records anyway."""
+        return "" if "{" in self.text or VERL.search(self.text) else " ".join(WORD.findall(self.text))
+
+    def of_evaluation(self) -> "Line":
         """Return the line with its values named as evaluations."""
         values = {name if is_evaluation(name) else f"eval/{name}": value for name, value in self.values.items()}
         return self._replace(values=values)
@@ -75,19 +100,18 @@ class Line(NamedTuple):
 
 def read_line(text: str, is_cut: bool) -> Line:
     """Return what a line says; where it may be cut, its last value is left out."""
-    begin = text.find("{")
-    if begin >= 0 and (values := _dict_values(text[begin:])):
-        return Line(_entries(text[max(begin - 200, 0) : begin]).counters, values, False)
-    verl = VERL.search(text)
-    if len(text) > _MAX_PROSE and not verl:
-        return Line({}, {}, False)
-    text = text[verl.start() :] if verl else text
+    begin, verl = text.find("{"), VERL.search(text)
+    if begin >= 0 and len(text) <= _MAX_RECORD and (values := _dict_values(text[begin:])):
+        return Line(text, _entries(text[max(begin - 200, 0) : begin]).counters, values)
+    if len(text) > (_MAX_RECORD if verl else _MAX_PROSE):
+        return Line(text, {}, {})
     *before, after = _BAR.split(text)[::3]
     bars = {f"/{end}": int(at) for at, end in _BAR.findall(text)}
-    line = _entries(" | ".join([*before, *_ASSIGNED.findall(after)]) if bars else text, is_cut)
+    plainly = text[verl.start() :] if verl else " | ".join([*before, *_ASSIGNED.findall(after)]) if bars else text
+    line = _entries(plainly, is_cut)
     of_set = _EVALUATED.search(text)
     values = {f"{of_set[1]}/{name.lower()}": value for name, value in line.values.items()} if of_set else line.values
-    return Line(bars | line.counters, values, line.is_alone and not bars)
+    return Line(text, bars | line.counters, values, line.is_alone and not bars)
 
 
 def _entries(text: str, is_cut: bool = False) -> Line:
@@ -114,7 +138,7 @@ def _entries(text: str, is_cut: bool = False) -> Line:
         elif entry["mark"] or any(map(_METRIC.fullmatch, words)) or _counts(name, value):
             values.setdefault(" ".join(words)[:MAX_WORD], value)
             num_words -= len(words)
-    return Line(counters, values, not counters and len(values) == 1 and num_words == 0)
+    return Line(text, counters, values, not counters and len(values) == 1 and num_words == 0)
 
 
 def _counter(word: str) -> str:

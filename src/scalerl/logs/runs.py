@@ -53,11 +53,11 @@ class Run:
 
 def runs_of(plans: list[Plan]) -> list[Run]:
     """Return the runs of logs that have rows after all filters."""
-    is_free = not any(plan.options.by or plan.options.seed for plan in plans)
     runs = [run for plan in plans for run in _split(plan, len(plans) > 1)]
-    runs = _with_parts_joined(runs) if is_free else runs
+    are_related = len(runs) > 1 and not any(plan.options.by or plan.options.seed for plan in plans)
+    runs = _with_parts_joined(runs) if are_related else runs
     runs = [attempt for run in runs for attempt in _attempts(run)]
-    runs = _with_seeds_pooled(runs) if is_free else runs
+    runs = _with_seeds_pooled(runs) if are_related else runs
     return [run for run in runs if len(run.points)]
 
 

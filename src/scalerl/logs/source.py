@@ -61,12 +61,10 @@ class Source:
         """Return rows as a frame; InputError for none, or for too many columns."""
         if not rows:
             raise InputError(f"{self.path} holds no rows yet: wait until the run has logged something.")
-        names: set[str] = set()
-        for _, row in rows:
-            self.spend(len(row) + 1)
-            names.update(row)
-            self.limit(len(names), MAX_COLUMNS, "columns")
-        self.limit(len(names) * len(rows), _MAX_CELLS, "cells")
+        self.spend(sum(len(row) + 1 for _, row in rows))
+        num_columns = len({name for _, row in rows for name in row})
+        self.limit(num_columns, MAX_COLUMNS, "columns")
+        self.limit(num_columns * len(rows), _MAX_CELLS, "cells")
         return frame_of(rows)
 
     @cached_property

@@ -16,24 +16,34 @@ from urllib.parse import quote
 
 from scalerl.errors import InputError
 from scalerl.logs.columns import are_splits
-from scalerl.logs.frame import Placed
+from scalerl.logs.frame import Placed, Row
 from scalerl.logs.objects import loaded, metrics_of
 from scalerl.logs.source import MAX_COLUMNS, Source, bounded_bytes
 
 if TYPE_CHECKING:
     import sqlite3
 
-Message = dict[int, list[Any]]
-"""Values of a protobuf message by the number of their field: integers for varints, else bytes."""
-
 _VARINT, _BYTES = 0, 2
 _WIDTHS = {1: 8, 5: 4}
 _MAX_VARINT_BITS = 70
 
 
+class Message(dict[int, list[Any]]):
+    """The fields of a protobuf message by their number: integers for varints, else bytes."""
+
+    def last(self, field: int, default: Any) -> Any:
+        return self.get(field, [default])[-1]
+
+    def text(self, field: int) -> str:
+        return self.last(field, b"").decode("utf-8", errors="replace")
+
+    def messages(self, field: int) -> list["Message"]:
+        return [parse(message) for message in self.get(field, ())]
+
+
 def parse(message: bytes | memoryview) -> Message:
     """Return the fields of a protobuf message."""
-    fields: Message = {}
+    fields = Message()
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
@@ -59,16 +69,16 @@ def _varint(message: bytes | memoryview, at: int) -> tuple[int, int]:
     raise ValueError("a number has more than ten bytes")
 
 
-def _text(values: Sequence[bytes]) -> str:
-    return values[-1].decode("utf-8", errors="replace") if values else ""
-
-
 # tensorboard
 
 _RECORD = struct.Struct("<QI")
 _CRC_BYTES = 4
 # TensorProto: data type -> (struct letter, width, field of the typed list)
 _TENSOR_FLOATS = {1: ("f", 4, 5), 2: ("d", 8, 6)}
+# Field numbers of tensorboard's messages.
+_EVENT_TIME, _EVENT_STEP, _EVENT_SUMMARY, _SUMMARY_VALUE = 1, 2, 5, 1
+_VALUE_TAG, _VALUE_FLOAT, _VALUE_TENSOR = 1, 2, 8
+_TENSOR_TYPE, _TENSOR_CONTENT = 1, 4
 
 
 def event_file_rows(source: Source) -> Placed | None:
@@ -84,30 +94,45 @@ def event_rows(source: Source, files: Sequence[Path] = ()) -> Placed:
     folders = [*dict.fromkeys(file.parent for file in rows_of)]
     label = "split" if len(folders) > 1 and are_splits(folder.name for folder in folders) else "run"
     root = source.path if source.path.is_dir() else source.path.parent
-    # Files of one folder follow each other in time.
-    begins = {file: min(row["wall_time"] for row in rows.values()) for file, rows in rows_of.items()}
     placed: Placed = []
-    for file in sorted(rows_of, key=lambda file: (folders.index(file.parent), begins[file])):
+    # Files of one folder follow each other in time.
+    for file in sorted(rows_of, key=lambda file: (folders.index(file.parent), min(map(_time, rows_of[file].values())))):
         run = {label: file.parent.relative_to(root).as_posix()}
         placed += [(f"step {step}", {**run, **row}) for step, row in rows_of[file].items()]
     return placed
 
 
-def _events_by_step(file: Path, source: Source) -> dict[int, dict[str, Any]]:
+def _time(row: Row) -> float:
+    return row["wall_time"]
+
+
+def _events_by_step(file: Path, source: Source) -> dict[int, Row]:
     """Return the scalars of one file by step, in the order in which they were written."""
-    rows: dict[int, dict[str, Any]] = {}
+    rows: dict[int, Row] = {}
     for record in _records(bounded_bytes(file), file):
         source.spend()
         event = parse(record)
-        wall_time = struct.unpack("<d", event.get(1, [bytes(8)])[-1])[0]
-        step = event.get(2, [0])[-1]
+        (wall_time,) = struct.unpack("<d", event.last(_EVENT_TIME, bytes(8)))
+        step = event.last(_EVENT_STEP, 0)
         step -= (step >= 1 << 63) << 64
-        for value in [parse(item) for summary in event.get(5, []) for item in parse(summary).get(1, [])]:
-            scalar = struct.unpack("<f", value[2][-1])[0] if 2 in value else _tensor_scalar(value.get(8, [b""])[-1])
-            if scalar is not None:
+        for value in [
+            value for summary in event.messages(_EVENT_SUMMARY) for value in summary.messages(_SUMMARY_VALUE)
+        ]:
+            if (scalar := _scalar(value)) is not None:
                 row = rows.setdefault(step, {"step": step})
-                row |= {"wall_time": wall_time, _text(value.get(1, [])): scalar}
+                row |= {"wall_time": wall_time, value.text(_VALUE_TAG): scalar}
     return rows
+
+
+def _scalar(value: Message) -> float | None:
+    """Return the number of a value: a float, or a tensor with one; None for any other (text, histograms)."""
+    if _VALUE_FLOAT in value:
+        return struct.unpack("<f", value.last(_VALUE_FLOAT, b""))[0]
+    tensor = parse(value.last(_VALUE_TENSOR, b""))
+    letter, width, typed_field = _TENSOR_FLOATS.get(tensor.last(_TENSOR_TYPE, 0), ("", 0, 0))
+    # tensor_content and packed or single entries of the typed list hold the same little-endian bytes.
+    content = b"".join([*tensor.get(_TENSOR_CONTENT, []), *tensor.get(typed_field, [])])
+    return struct.unpack(f"<{letter}", content)[0] if letter and len(content) == width else None
 
 
 def _records(data: bytes, path: Path) -> Iterator[memoryview]:
@@ -124,15 +149,6 @@ def _records(data: bytes, path: Path) -> Iterator[memoryview]:
         if at > len(data):
             return
         yield view[begin : begin + length]
-
-
-def _tensor_scalar(message: bytes) -> float | None:
-    """Return the number in a one-element float tensor, None for any other tensor (text, histograms)."""
-    tensor = parse(message)
-    letter, width, typed_field = _TENSOR_FLOATS.get(tensor.get(1, [0])[-1], ("", 0, 0))
-    # tensor_content (field 4) and packed or single entries of the typed list hold the same little-endian bytes.
-    content = b"".join([*tensor.get(4, []), *tensor.get(typed_field, [])])
-    return struct.unpack(f"<{letter}", content)[0] if letter and len(content) == width else None
 
 
 @functools.cache
@@ -160,7 +176,7 @@ _PART = struct.Struct("<IHB")
 _WHOLE, _FIRST, _LAST = 1, 2, 4
 # Field numbers of wandb's messages.
 _RECORD_HISTORY, _RECORD_RUN = 2, 17
-_HISTORY_ITEM, _HISTORY_STEP = 1, 2
+_HISTORY_ITEM, _HISTORY_STEP, _STEP_NUMBER = 1, 2, 1
 _ITEM_KEY, _ITEM_NESTED_KEY, _ITEM_JSON = 1, 2, 16
 _RUN_ID, _RUN_NAME = 1, 8
 _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
@@ -170,28 +186,28 @@ def wandb_rows(source: Source, files: Sequence[Path] = ()) -> Placed:
     """Return the history of each run, with the run's name."""
     placed: Placed = []
     for file in dict.fromkeys(file.resolve() for file in files or (source.path,)):
-        run, rows = file.parent.name, []
+        run, rows = file.parent.name, list[Row]()
         for record in map(parse, _wandb_records(bounded_bytes(file))):
-            for message in map(parse, record.get(_RECORD_RUN, [])):
-                run = _text(message.get(_RUN_NAME, [])) or _text(message.get(_RUN_ID, [])) or run
-            rows += map(_history_row, record.get(_RECORD_HISTORY, []))
             source.spend()
+            for message in record.messages(_RECORD_RUN):
+                run = message.text(_RUN_NAME) or message.text(_RUN_ID) or run
+            rows += map(_history_row, record.messages(_RECORD_HISTORY))
         placed += [(f"row {at}", {"run": run, **row}) for at, row in enumerate(rows, start=1) if row]
     return placed
 
 
-def _history_row(message: bytes) -> dict[str, Any]:
+def _history_row(history: Message) -> Row:
     """Return the numbers of one row of a history."""
-    history = parse(message)
-    steps = [parse(step).get(1, [0])[-1] for step in history.get(_HISTORY_STEP, [])]
-    row: dict[str, Any] = {"_step": steps[-1]} if steps else {}
-    for item in map(parse, history.get(_HISTORY_ITEM, [])):
-        key = "/".join(_text([key]) for key in (*item.get(_ITEM_KEY, []), *item.get(_ITEM_NESTED_KEY, [])))
-        row[key] = loaded(_text(item.get(_ITEM_JSON, [])))
+    row: Row = {}
+    for step in history.messages(_HISTORY_STEP):
+        row["_step"] = step.last(_STEP_NUMBER, 0)
+    for item in history.messages(_HISTORY_ITEM):
+        keys = [*item.get(_ITEM_KEY, []), *item.get(_ITEM_NESTED_KEY, [])]
+        row[b"/".join(keys).decode("utf-8", errors="replace")] = loaded(item.text(_ITEM_JSON))
     return numbers_of(row)
 
 
-def numbers_of(row: Mapping[str, Any]) -> dict[str, Any]:
+def numbers_of(row: Mapping[str, Any]) -> Row:
     """Return the numbers of a row, also those that JSON cannot write; pictures, tables and words are left out."""
     values = {key: _NOT_FINITE.get(value) if isinstance(value, str) else value for key, value in row.items()}
     return {key: value for key, value in values.items() if type(value) in (int, float)}
@@ -249,7 +265,7 @@ def sqlite_rows(source: Source) -> Placed:
         raise refused[0] if refused else InputError(f"{source.path} is a damaged SQLite database ({fault}).") from None
 
 
-def _sqlite_row(row: dict[str, Any]) -> dict[str, Any]:
+def _sqlite_row(row: Row) -> Row:
     metrics = loaded(row.pop("metrics", None))
     named = {_SQLITE_NAMES.get(name, name): value for name, value in row.items()}
     named.pop("", None)
