@@ -419,7 +419,7 @@ class Side:
     drop: float = 0.0
 
 
-def draw_pair(rng: np.random.Generator, sides: tuple[Side, Side], drift: bool, efficiency: int) -> Pair:
+def draw_pair(rng: np.random.Generator, sides: tuple[Side, Side], drift: bool, efficiency: int | None) -> Pair:
     """Return two runs measured alike from one start; the better one is the first in every second pair."""
     start, gain, reach = rng.uniform(0.1, 0.4), rng.uniform(0.15, 0.4), rng.uniform(3, 8)
     exponent, num = log_uniform(rng, 1.3, 3.0), int(log_uniform(rng, 20, 80))
@@ -446,7 +446,7 @@ def draw_pair(rng: np.random.Generator, sides: tuple[Side, Side], drift: bool, e
 
 
 EQUAL = Side()
-PAIRS: dict[str, tuple[Side, Side, int]] = {
+PAIRS: dict[str, tuple[Side, Side, int | None]] = {
     "equal": (EQUAL, EQUAL, 0),
     "higher by 1.5 margins": (Side(higher=1.5), EQUAL, 1),
     "higher by 3 margins": (Side(higher=3), EQUAL, 1),
@@ -454,11 +454,12 @@ PAIRS: dict[str, tuple[Side, Side, int]] = {
     "exponent 2.6 against 1.5": (Side(exponent=2.6), Side(exponent=1.5), 1),
     "midpoint twice as early": (EQUAL, Side(midpoint=2.0), 1),
     "equal, one half as long": (EQUAL, Side(length=0.5), 0),
+    "higher by 6 margins, four times as late": (Side(higher=6, midpoint=4.0), EQUAL, None),
     "higher by 6 margins, half as long": (Side(higher=6, length=0.5), EQUAL, 1),
     "rising against flat": (EQUAL, Side(is_flat=True), 1),
     "rising against collapsed": (EQUAL, Side(drop=0.15), 1),
 }
-"""The first of each is the better one: sides, and whether it needs less compute."""
+"""The first of each is the better one at the budget: sides, and whether it needs less compute (None: at first more)."""
 
 
 def pairs(name: str, drift: bool, num: int) -> Iterator[Pair]:
