@@ -11,7 +11,6 @@ of the intervals that are shown changes none of them. docs/math.md has the rules
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -20,6 +19,7 @@ from scalerl.curves import priors
 from scalerl.curves.draws import Value, explained_share, summary
 from scalerl.curves.fit import Fit, Lack
 from scalerl.curves.forms import Array
+from scalerl.curves.normal import normal_quantile
 
 SURE = 0.9
 """Probability from which something is said to be so ..."""
@@ -175,7 +175,7 @@ def decide(curve: Fit, worth: float | None = None) -> Decision:
         action = Action.OPEN
     settled_at = None
     if action == Action.OPEN and missing is None:
-        target = (worth - float(doubling.mean())) / _quantile(SURE)
+        target = (worth - float(doubling.mean())) / float(normal_quantile(SURE))
         settled_at = next((t for t in TIMES if left_sd(curve, doubling, t) <= target), None)
     return Decision(
         state=state,
@@ -286,11 +286,6 @@ def left_sds(curve: Fit, at: float) -> list[float]:
     return [left_sd(curve, wanted, times) for times in TIMES]
 
 
-def _quantile(probability: float) -> float:
-    """Return the standard normal quantile."""
-    return NormalDist().inv_cdf(probability)
-
-
 # Several recipes ------------------------------------------------------------------------------------------------------
 
 
@@ -380,7 +375,8 @@ def settle(
     """
     difference = values[0] - values[1]
     lead = abs(float(difference.mean()))
-    target = max(lead / _quantile(SURE), (worth - lead) / _quantile(0.5 + SURE / 2))
+    by_lead, by_worth = normal_quantile([SURE, 0.5 + SURE / 2])
+    target = max(lead / float(by_lead), (worth - lead) / float(by_worth))
     inside = float(np.sqrt(max(float(difference.var()) - between**2, 0.0)))
     left = zip(TIMES, *spreads, strict=True)
     times = next((factor for factor, *sds in left if np.linalg.norm([*sds, between]) <= target), None)

@@ -269,13 +269,14 @@ def make_wanders(problem: Problem, shared_shape: Array | None) -> list[Wander]:
     risen = np.zeros(num) if shared_shape is None else sigmoid(blocks.x, *shared_shape)
     # What the runs have in common is the recipe's: how far they lie from it in the mean cannot be seen.
     between = (np.equal.outer(blocks.run, blocks.run) - 1.0 / blocks.num_runs) * np.outer(risen, risen)
+    matrices = kernels(blocks, places_of(blocks), places_of(blocks))
     wanders = []
     for spread in spreads:
         base = noise.copy()
         base[:num, :num] += (spread * unit) ** 2 * between
         factor = np.linalg.cholesky(base)
         whiten = np.linalg.inv(factor)
-        for number, kernel in enumerate(kernels(blocks, places_of(blocks), places_of(blocks))):
+        for number, kernel in enumerate(matrices):
             inner = whiten[:, :num] @ kernel @ whiten[:, :num].T
             values, vectors = np.linalg.eigh(inner)
             size, weight = tables[number].T
@@ -410,11 +411,11 @@ def log_spread_prior(spread: Array, gain: Array, unit: Array) -> Array:
     gain: how large a gain is likely to be does not depend on the sizes that are tried.
     """
     mean, sd = priors.LOG_RUN_SPREAD
-    expected = np.log(np.maximum(gain, 1e-12) / unit) + mean
+    expected = (np.log(np.maximum(gain, 1e-12) / unit) + mean) / sd
     none = priors.NO_RUN_SPREAD * np.sqrt(2.0 * np.pi) * sd / np.log(priors.RUN_SPREADS[1] / priors.RUN_SPREADS[0])
 
     def weight(size: Array | float) -> Array:
-        return np.exp(-0.5 * np.minimum(((np.log(size) - expected) / sd) ** 2, 1e3))
+        return np.exp(np.maximum(-0.5 * (np.log(size) / sd - expected) ** 2, -500.0))
 
     tried = none + sum(weight(size) for size in priors.RUN_SPREADS)
     mine = np.where(spread > 0.0, weight(np.maximum(spread, 1e-300)), none)

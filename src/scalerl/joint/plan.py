@@ -14,7 +14,6 @@ continue to that has the largest value per unit of compute.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -23,6 +22,7 @@ from scalerl.curves.decide import Answer, Pick, default_worth, pick, value_draws
 from scalerl.curves.draws import Value, explained_share, tails
 from scalerl.curves.fit import Fit
 from scalerl.curves.forms import Array
+from scalerl.curves.normal import normal_cdf
 
 NUM_HORIZONS = 6
 GROUPS = 3  # averages that new evaluations are summed up by
@@ -269,8 +269,7 @@ def knowledge_gradient(gap: float, spread: Array) -> Array:
     """Return the expected increase of the larger of two means `gap` apart if one moves by a normal of sd `spread`."""
     ratio = gap / np.maximum(spread, 1e-12)
     density = np.exp(-0.5 * ratio**2) / np.sqrt(2 * np.pi)
-    below = np.array([NormalDist().cdf(-each) for each in ratio])
-    return np.maximum(spread * density - gap * below, 0.0)
+    return np.maximum(spread * density - gap * normal_cdf(-ratio), 0.0)
 
 
 def explained_sds(curve: Fit, spent: float, horizons: Array, target: float) -> Array:
