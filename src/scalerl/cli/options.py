@@ -45,7 +45,7 @@ for _kind in (TyperArgument, TyperOption):
     _kind.display_type = lambda *_, **__: ""  # type: ignore[method-assign]
     # Older ones have neither this nor pydantic.
     if hasattr(_kind, "get_runtime_param"):
-        _kind.get_runtime_param = partial(Conversion, _kind.get_runtime_param)
+        _kind.get_runtime_param = partial(Conversion, _kind.get_runtime_param)  # pyright: ignore[reportAttributeAccessIssue]
 
 Check = Callable[[Any, str], Any]
 """check(value, name of the option) returns the value that a command gets; UsageError says what the option takes."""
