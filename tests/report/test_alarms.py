@@ -236,10 +236,10 @@ def test_fall_while_training_goes_on_rising_is_overfitting(rise: float, kind: Al
     noise = np.random.default_rng(0).normal(0, 0.02, 100)
     data = columns(gpu_hours=np.arange(1.0, 101), reward__mean=0.5 + rise * np.arange(100) / 100 + noise)
     fall = SimpleNamespace(last_good=40.0, drop=Value(value=0.1, low=0.05, high=0.2))
-    curve: Any = SimpleNamespace(decision=SimpleNamespace(fall=fall), checkpoint=None, axis="gpu_hours")
+    curve: Any = SimpleNamespace(fall=fall, checkpoint=None, axis="gpu_hours")
     (alarm,) = fall_alarms("main", curve, data)
     assert (alarm.kind, alarm.began, alarm.subject) == (kind, 40.0, "main")
-    curve.decision.fall = None
+    curve.fall = None
     assert fall_alarms("main", curve, data) == []
 
 

@@ -12,8 +12,8 @@ from scalerl.logs import Selection, read_log, series_from
 from scalerl.report.inside import Root
 from scalerl.report.metrics import thinned
 from scalerl.report.places import MOST_SOURCES, Source, discover
+from scalerl.report.run_sections import lines_of, run_says
 from scalerl.report.runs import Run, hours_name, read_source
-from scalerl.report.sections import lines_of, run_says
 
 
 def opened(folder: Path) -> Run:

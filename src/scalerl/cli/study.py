@@ -167,7 +167,7 @@ class _Asked:
 
 def _run(asked: _Asked, notifier: "Notifier") -> tuple[dict[str, Any], int]:
     """Run what is left of a study; return what became of it, for --json, and the exit code."""
-    from scalerl.report.sections import choice_json, choice_say, last_choice
+    from scalerl.report.run_sections import choice_json, choice_say, last_choice
     from scalerl.study.controller import Controller
     from scalerl.study.folder import fair_axis, log_file, opened, policy_record
     from scalerl.study.live_table import Screen
@@ -231,7 +231,7 @@ def _run(asked: _Asked, notifier: "Notifier") -> tuple[dict[str, Any], int]:
 
 def decision_text(row: Mapping[str, Any]) -> str:
     """Return a decision of a policy, a row of decisions.jsonl, as one sentence."""
-    from scalerl.report.sections import choice_say
+    from scalerl.report.run_sections import choice_say
 
     if row["arm"] is None:
         return choice_say(dict(row)).text

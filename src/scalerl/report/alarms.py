@@ -1,10 +1,15 @@
-"""The alarms of a run: signals beyond their limits, falls, forecasts that moved; each with when it began and ended.
+"""Alarms of a run: what a person should look at, with when it began and ended.
 
-One set of rules for a run that trains, the live page and the report. `words.py` has the sentences.
+    SIGNALS          columns with a limit: an alarm for each stretch of steps whose rolling mean lies beyond it
+    backend_alarm    generator and learner differ although their weights are equal
+    overtrained      pass@1 rises while pass@k falls        fall_alarms     an evaluation fell after its peak
+    moved_alarms     a forecast left its own interval       AlarmNews       what to report of alarms that go on
+
+`alarms` applies them to a run that trains, to a report and to the board alike. `words.py` has the sentences.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -32,16 +37,9 @@ SURE = 2.0  # standard errors by which training rewards must have risen
 WINDOW = 3  # evaluations whose mean is compared
 FEWEST_EVALUATIONS = 8  # from which a trend is looked for
 SURE_FALL = 3.0  # standard errors of a fall; it is measured from the highest window, which is high by chance too
-EMPTY = "batch/empty"  # derived from batch/effective: 1 for a step without anything to train on
-CALLS = "rollout/tool_calls_share"  # derived: a step's tool calls per conversation over the most they have been
 FEWEST_CALLS = 0.1  # calls per conversation of an agent that uses its tools
-SOLVED = "curriculum/solved_frac"  # the largest of all tasks; with several, each is in SOLVED/TASK
-# Derived from loss/kl and loss/ratio_max of steps whose tokens were all sampled with the weights that are trained: what
-# is left of the difference between generator and learner is that of their arithmetic.
-BACKEND_KL, BACKEND_RATIO = "loss/backend_kl", "loss/backend_ratio_max"
 # Two FP32 engines differ by 1e-9, bf16 bodies with FP32 heads by about 1e-3; more is a fault, or a rounded head.
 BACKEND_LIMIT = 0.01
-LAG_LIMIT = 8.0  # largest lag for which the paper found no loss (PipelineRL-8), where a run does not name its own
 
 
 class AlarmKind(StrEnum):
@@ -68,48 +66,16 @@ class AlarmKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signal:
-    """A column of metrics.jsonl that shows whether a run is healthy."""
-
-    key: str
-    limit: float
-    """Mean over the last steps beyond which an alarm is raised."""
-    alarm: AlarmKind
-    below: bool = False
-    """Whether the alarm is raised below the limit instead of above it."""
-
-
-SIGNALS: tuple[Signal, ...] = (
-    # arXiv 2510.13786, section 5: 10 to 15 % truncated completions came before a collapse.
-    Signal(key="rollout/truncated_frac", limit=0.10, alarm=AlarmKind.TRUNCATED),
-    # A model this certain samples the same answer each time, so groups have nothing to compare. Runs that reached 0.9
-    # and more on sums and products had 0.007 to 0.03 (docs/results/first_curves.md).
-    Signal(key="loss/entropy", limit=0.003, below=True, alarm=AlarmKind.ENTROPY),
-    # More than lag alone explains.
-    Signal(key="loss/kl", limit=0.2, alarm=AlarmKind.MISMATCH),
-    # An agent that has lost its tools does not find them again: what it no longer tries is not rewarded.
-    Signal(key=CALLS, limit=0.25, below=True, alarm=AlarmKind.UNUSED_TOOLS),
-    # A grader without a verdict on this many answers is at fault, not the answers.
-    Signal(key="batch/no_verdict_frac", limit=0.05, alarm=AlarmKind.NO_VERDICT),
-    # One in twenty may be an outlier; more is a fault.
-    Signal(key="optim/skipped", limit=0.05, alarm=AlarmKind.SKIPPED),
-    Signal(key=EMPTY, limit=0.2, alarm=AlarmKind.EMPTY),
-    # Runs whose problems were nearly all solved, and no longer asked, fell (docs/results/principles.md).
-    Signal(key=SOLVED, limit=0.8, alarm=AlarmKind.SOLVED),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
     """Something that a person should look at."""
 
     kind: AlarmKind
     value: float | None = None
-    """Mean of the signal over the last steps; of a fall, how far below its peak the reward is."""
+    """Mean of the signal over the last steps, or how far a reward lies below its peak."""
     limit: float | None = None
     state: Literal["new", "changed", "over"] = "new"
     before: float | None = None
-    """The value last reported of an alarm that has changed or is over; of a forecast that moved, its earlier ends."""
+    """The value last reported of an alarm that has changed or is over; or how far pass@1 rose."""
     cause: str | None = None
     """Why batches are empty, or the most frequent reason for which a grader has no verdict."""
     remedies: tuple[str, ...] = ()
@@ -118,7 +84,7 @@ class Alarm:
     """The evaluation set, the grader or environment at fault, or the task that has few problems left."""
     detail: str = ""
     num_answers: int = 0
-    """Of a grader that gave no reward: how many answers it has seen."""
+    """Answers that a grader without any reward has seen."""
     answers: tuple[tuple[str, str], ...] = ()
     """Some of them, each with its reference."""
     ratio: float | None = None
@@ -139,23 +105,125 @@ def alarm_text(alarm: Alarm) -> str:
     return alarm.say().text
 
 
-# The rules
+# Signals --------------------------------------------------------------------------------------------------------------
 
 
-def with_derived(columns: Columns) -> dict[str, Array]:
-    """Add the columns that signals need and metrics.jsonl does not have."""
-    derived = dict(columns)
-    if (effective := columns.get("batch/effective")) is not None:
-        derived[EMPTY] = np.where(np.isfinite(effective), (effective == 0).astype(float), np.nan)
-    if (calls := columns.get("rollout/tool_calls_mean")) is not None and len(calls):
-        most = np.fmax.accumulate(rolling_means(calls))
-        with np.errstate(invalid="ignore"):
-            derived[CALLS] = np.where(most >= FEWEST_CALLS, calls / most, np.nan)
-    if {"rollout/lag_max", "loss/kl", "loss/ratio_max"} <= columns.keys():
-        equal = columns["rollout/lag_max"] == 0
-        derived[BACKEND_KL] = np.where(equal, columns["loss/kl"], np.nan)
-        derived[BACKEND_RATIO] = np.where(equal, columns["loss/ratio_max"], np.nan)
-    return derived
+def _same(columns: Columns, key: str) -> Array | None:
+    return columns.get(key)
+
+
+def _is_empty(columns: Columns, key: str) -> Array | None:
+    """Return 1 for a step without anything to train on, 0 for any other."""
+    effective = columns.get(key)
+    return None if effective is None else np.where(np.isfinite(effective), (effective == 0).astype(float), np.nan)
+
+
+def _share_of_most(columns: Columns, key: str) -> Array | None:
+    """Return a step's tool calls per conversation over the most they have been."""
+    calls = columns.get(key)
+    if calls is None or not len(calls):
+        return None
+    most = np.fmax.accumulate(rolling_means(calls))
+    with np.errstate(invalid="ignore"):
+        return np.where(most >= FEWEST_CALLS, calls / most, np.nan)
+
+
+def _largest_lag(columns: Columns, key: str) -> Array | None:
+    return columns.get(key, columns.get("rollout/lag_mean"))
+
+
+def _why_empty(columns: Columns) -> Row:
+    """Say why the last empty batches had nothing to train on."""
+    correct, truncated = (
+        values[(columns["batch/effective"] == 0) & np.isfinite(values)]
+        for values in (columns.get(key, np.nan * columns["batch/effective"])
+                       for key in ("reward/correct_frac", "rollout/truncated_frac"))
+    )  # fmt: skip
+    if len(truncated) and truncated.mean() > 0.5:
+        return {"cause": "truncated"}
+    if not len(correct):
+        return {"cause": "no_verdict"}
+    return {"cause": "all_wrong" if correct.max() == 0 else "all_right" if correct.min() == 1 else "mixed"}
+
+
+def _why_no_verdict(columns: Columns) -> Row:
+    """Name the column that counts most answers without a verdict."""
+    counts = Counter({name: float(np.nansum(columns.get(name, 0.0))) for name in NO_VERDICT})
+    name, most = counts.most_common(1)[0]
+    return {"cause": name if most else None}
+
+
+def _most_solved(columns: Columns) -> Row:
+    """Name the task whose problems are solved most; with a single task there is nothing to name."""
+    keys = [key for key in columns if key.startswith(f"{SOLVED}/")]
+    return {"subject": max(keys, key=lambda key: columns[key][-1], default="").removeprefix(f"{SOLVED}/")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """A column of metrics.jsonl that shows whether a run is healthy."""
+
+    key: str
+    limit: float
+    """Mean over the last steps beyond which an alarm is raised."""
+    alarm: AlarmKind
+    below: bool = False
+    """Whether the alarm is raised below the limit instead of above it."""
+    values: Callable[[Columns, str], Array | None] = _same
+    """What is averaged: the column, or what is derived from it; None where it is not logged."""
+    explain: Callable[[Columns], Row] = lambda columns: {}
+    """Fields of an alarm that lasts, from the last steps."""
+
+
+SOLVED = "curriculum/solved_frac"  # the largest of all tasks; with several, each is in SOLVED/TASK
+SIGNALS: tuple[Signal, ...] = (
+    # arXiv 2510.13786, section 5: 10 to 15 % truncated completions came before a collapse.
+    Signal(key="rollout/truncated_frac", limit=0.10, alarm=AlarmKind.TRUNCATED),
+    # A model this certain samples the same answer each time, so groups have nothing to compare. Runs that reached 0.9
+    # and more on sums and products had 0.007 to 0.03 (docs/results/first_curves.md).
+    Signal(key="loss/entropy", limit=0.003, below=True, alarm=AlarmKind.ENTROPY),
+    # More than lag alone explains.
+    Signal(key="loss/kl", limit=0.2, alarm=AlarmKind.MISMATCH),
+    # An agent that has lost its tools does not find them again: what it no longer tries is not rewarded.
+    Signal(key="rollout/tool_calls_mean", limit=0.25, below=True, alarm=AlarmKind.UNUSED_TOOLS, values=_share_of_most),
+    # A grader without a verdict on this many answers is at fault, not the answers.
+    Signal(key="batch/no_verdict_frac", limit=0.05, alarm=AlarmKind.NO_VERDICT, explain=_why_no_verdict),
+    # One in twenty may be an outlier; more is a fault.
+    Signal(key="optim/skipped", limit=0.05, alarm=AlarmKind.SKIPPED),
+    Signal(key="batch/effective", limit=0.2, alarm=AlarmKind.EMPTY, values=_is_empty, explain=_why_empty),
+    # Runs whose problems were nearly all solved, and no longer asked, fell (docs/results/principles.md).
+    Signal(key=SOLVED, limit=0.8, alarm=AlarmKind.SOLVED, explain=_most_solved),
+    # The largest lag for which the paper found no loss (PipelineRL-8), where a run does not name its own.
+    Signal(key="rollout/lag_max", limit=8.0, alarm=AlarmKind.LAG, values=_largest_lag),
+)
+LIMITS = {signal.key: signal.limit for signal in SIGNALS if signal.values is _same}
+"""Limits of columns as they are logged."""
+
+
+def signal_alarms(columns: Columns, max_lag: float | None) -> list[Alarm]:
+    """Return an alarm for each stretch of steps in which the rolling mean of a signal lies beyond its limit."""
+    num = max((len(values) for values in columns.values()), default=0)
+    steps = columns.get("step", np.arange(1.0, num + 1))
+    raised = []
+    for signal in SIGNALS:
+        values = signal.values(columns, signal.key)
+        means = rolling_means(np.empty(0) if values is None else values)
+        limit = max_lag if signal.alarm == AlarmKind.LAG and max_lag is not None else signal.limit
+        for first, last in _stretches((means < limit) if signal.below else (means > limit + 1e-9)):
+            lasts, stretch = last == num - 1, means[first : last + 1]
+            recent = {key: values[-ALARM_STEPS:] for key, values in columns.items()} if lasts else {}
+            alarm = Alarm(
+                kind=signal.alarm,
+                value=float(stretch[-1] if lasts else stretch.min() if signal.below else stretch.max()),
+                limit=limit,
+                began=float(steps[first]),
+                ended=None if lasts else float(steps[last]),
+            )
+            raised.append(replace(alarm, **signal.explain(recent)) if lasts else alarm)
+    return raised
+
+
+# Other rules ----------------------------------------------------------------------------------------------------------
 
 
 def alarms(
@@ -170,86 +238,31 @@ def alarms(
     """Return the alarms of a run, those that are over too.
 
     `curves` and `evals` are by evaluation set; `spent` are rows with GPU-hours and FLOPs; `remedies` are settings of
-    the recipe that can help against each kind. `max_lag` is what the recipe allows; None, where it is not known,
-    stands for what was seen to be harmless.
+    the recipe that can help against each kind. `max_lag` is what the recipe allows; None if that is not known.
     """
-    found = signal_alarms(columns, max_lag)
-    found = [replace(alarm, remedies=tuple(remedies.get(alarm.kind, ()))) for alarm in found]
+    raised = [*signal_alarms(columns, max_lag), *backend_alarm(columns)]
     for name, rows in evals.items():
-        found += overtrained(rows, name)
+        raised += overtrained(rows, name)
     for name, curve in curves.items():
-        if curve is not None:
-            found += fall_alarms(name, curve, columns)
+        raised += [] if curve is None else fall_alarms(name, curve, columns)
     if (share := disagreement(spent)) > UNEVEN_TIME:
-        found.append(Alarm(kind=AlarmKind.UNEVEN_TIME, value=share, limit=UNEVEN_TIME))
-    return found
+        raised.append(Alarm(kind=AlarmKind.UNEVEN_TIME, value=share, limit=UNEVEN_TIME))
+    return [replace(alarm, remedies=tuple(remedies.get(alarm.kind, ()))) for alarm in raised]
 
 
-def signal_alarms(columns: Columns, max_lag: float | None) -> list[Alarm]:
-    """Return an alarm for each stretch of steps in which the rolling mean of a signal lies beyond its limit."""
-    columns = with_derived(columns)
-    num = max((len(values) for values in columns.values()), default=0)
-    steps = columns.get("step", np.arange(1.0, num + 1))
-    limits = [(signal.alarm, signal.key, signal.limit, signal.below) for signal in SIGNALS]
-    lag = next((key for key in ("rollout/lag_max", "rollout/lag_mean") if key in columns), "")
-    limits.append((AlarmKind.LAG, lag, LAG_LIMIT if max_lag is None else max_lag, False))
-    found = []
-    for kind, key, limit, below in limits:
-        if key not in columns:
-            continue
-        means = rolling_means(columns[key])
-        for first, last in _stretches((means < limit) if below else (means > limit + 1e-9)):
-            lasts = last == num - 1
-            worst = means[first : last + 1]
-            alarm = Alarm(
-                kind=kind,
-                value=float(means[last] if lasts else worst.min() if below else worst.max()),
-                limit=limit,
-                began=float(steps[first]),
-                ended=None if lasts else float(steps[last]),
-            )
-            found.append(_with_cause(alarm, columns) if lasts else alarm)
-    return [*found, *_backend_alarm(columns)]
+def backend_alarm(columns: Columns) -> list[Alarm]:
+    """Return the alarm if generator and learner differ in steps whose tokens were sampled with the trained weights.
 
-
-def _with_cause(alarm: Alarm, columns: Columns) -> Alarm:
-    recent = {key: values[-ALARM_STEPS:] for key, values in columns.items()}
-    if alarm.kind == AlarmKind.EMPTY:
-        return replace(alarm, cause=_empty_cause(recent))
-    if alarm.kind == AlarmKind.NO_VERDICT:
-        counts = Counter({name: float(np.nansum(recent.get(name, 0.0))) for name in NO_VERDICT})
-        name, most = counts.most_common(1)[0]
-        return replace(alarm, cause=name if most else None)
-    if alarm.kind == AlarmKind.SOLVED:
-        shares = {key: values[-1] for key, values in recent.items() if key.startswith(f"{SOLVED}/")}
-        return replace(alarm, subject=max(shares, key=lambda key: shares[key]).removeprefix(f"{SOLVED}/")
-                       if shares else "")  # fmt: skip
-    return alarm
-
-
-def _empty_cause(recent: Columns) -> str:
-    empty = recent[EMPTY] == 1.0
-    nothing = np.full(len(empty), np.nan)
-    correct, truncated = (recent.get(key, nothing)[empty] for key in ("reward/correct_frac", "rollout/truncated_frac"))
-    correct, truncated = correct[np.isfinite(correct)], truncated[np.isfinite(truncated)]
-    if len(truncated) and truncated.mean() > 0.5:
-        return "truncated"
-    if not len(correct):
-        return "no_verdict"
-    return "all_wrong" if correct.max() == 0 else "all_right" if correct.min() == 1 else "mixed"
-
-
-def _backend_alarm(columns: Columns) -> list[Alarm]:
-    """Compare generator and learner where both have the same weights; an asynchronous run has that at its start only.
-
-    One step is enough: it is a mean over thousands of tokens.
+    What differs then is their arithmetic. An asynchronous run has such steps at its start only, and one is enough: it
+    is a mean over thousands of tokens.
     """
-    if BACKEND_KL not in columns or not (known := np.isfinite(columns[BACKEND_KL])).any():
+    if not {"rollout/lag_max", "loss/kl", "loss/ratio_max"} <= columns.keys():
         return []
-    value, ratio = (columns[key][known][-ALARM_STEPS:] for key in (BACKEND_KL, BACKEND_RATIO))
-    if value.mean() <= BACKEND_LIMIT:
+    is_equal = (columns["rollout/lag_max"] == 0) & np.isfinite(columns["loss/kl"])
+    difference, ratio = (columns[key][is_equal][-ALARM_STEPS:] for key in ("loss/kl", "loss/ratio_max"))
+    if not len(difference) or difference.mean() <= BACKEND_LIMIT:
         return []
-    mean, largest = float(value.mean()), float(np.nanmax(ratio))
+    mean, largest = float(difference.mean()), float(np.nanmax(ratio))
     return [Alarm(kind=AlarmKind.BACKEND, value=mean, limit=BACKEND_LIMIT, ratio=largest)]
 
 
@@ -276,7 +289,7 @@ def overtrained(rows: Sequence[Mapping[str, Any]], name: str) -> list[Alarm]:
 
 def fall_alarms(name: str, curve: CurveResult, columns: Columns) -> list[Alarm]:
     """Return the alarm of a curve that fell; it is overfitted if the training reward rose meanwhile."""
-    fall = None if curve.decision is None else curve.decision.fall
+    fall = curve.fall
     if fall is None:
         return []
     began = curve.checkpoint
@@ -336,10 +349,10 @@ def _stretches(flags: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     yield from ((int(first), int(end) - 1) for first, end in zip(edges[::2], edges[1::2], strict=True))
 
 
-def shown(found: Sequence[Alarm]) -> list[Alarm]:
+def shown(alarms: Sequence[Alarm]) -> list[Alarm]:
     """Return the alarms that a page shows: those that last first, then the latest of the others."""
-    active = [alarm for alarm in found if alarm.ended is None]
-    past = sorted((alarm for alarm in found if alarm.ended is not None), key=lambda alarm: -(alarm.ended or 0))
+    active = [alarm for alarm in alarms if alarm.ended is None]
+    past = sorted((alarm for alarm in alarms if alarm.ended is not None), key=lambda alarm: -(alarm.ended or 0))
     return [*active, *past[:MOST_PAST]]
 
 
@@ -351,16 +364,14 @@ class AlarmNews:
 
     def update(self, alarms: Sequence[Alarm]) -> list[Alarm]:
         """Return the alarms that are new, that have changed by NOTABLE since they were reported, or that are over."""
-        current: dict[tuple[AlarmKind, str], Alarm] = {(alarm.kind, alarm.subject): alarm for alarm in alarms}
+        current = {(alarm.kind, alarm.subject): alarm for alarm in alarms}
         news = []
         for key, alarm in current.items():
-            before = self._reported.get(key)
-            if before is None:
+            known = self._reported.get(key)
+            if known is None:
                 news.append(alarm)
-            elif alarm.value is None or before.value is None:
-                continue
-            elif abs(alarm.value - before.value) > NOTABLE * abs(before.value):
-                news.append(replace(alarm, state="changed", before=before.value))
+            elif abs((alarm.value or 0.0) - (known.value or 0.0)) > NOTABLE * abs(known.value or 0.0):
+                news.append(replace(alarm, state="changed", before=known.value))
             else:
                 continue
             self._reported[key] = alarm

@@ -77,7 +77,14 @@ def report_on(
         notes=(*notes, *pool_notes(curves, options)),
         material=material,
     )
-    return _without_other_prompts(compared(_comparable(result)), result)
+    others = _other_prompts(result)
+    kept = [curve for curve in result.curves if curve.name not in others.get(curve.evaluation_set, ())]
+    notes = [
+        say("different_prompts", Level.WARNING, names=tuple(sorted(arms)), of_set=f" of {name}" if name else "")
+        for name, arms in others.items()
+    ]
+    done = compared(replace(result, curves=tuple(kept)))
+    return replace(done, curves=result.curves, notes=(*done.notes, *notes))
 
 
 def _early(data: Series, share: float, options: FitOptions, fitted: Fitted) -> Any:
@@ -144,19 +151,3 @@ def _other_prompts(result: Result) -> dict[str, set[str]]:
         # A single evaluation set goes without its name.
         others[name if name in result.sets else ""] = set(prompts) - most
     return others
-
-
-def _comparable(result: Result) -> Result:
-    """Return the result without the curves that were evaluated on other prompts."""
-    others = _other_prompts(result)
-    kept = tuple(curve for curve in result.curves if curve.name not in others.get(curve.evaluation_set, ()))
-    return replace(result, curves=kept)
-
-
-def _without_other_prompts(compared: Result, result: Result) -> Result:
-    """Return the comparison of comparable curves, with all curves."""
-    notes = [
-        say("different_prompts", Level.WARNING, names=tuple(sorted(arms)), of_set=f" of {name}" if name else "")
-        for name, arms in _other_prompts(result).items()
-    ]
-    return replace(compared, curves=result.curves, notes=(*compared.notes, *notes))

@@ -46,9 +46,9 @@ class Say:
 
 def say(kind: str, level: Level = Level.WHY, /, *objects: Any, **given: Any) -> Say:
     """Return something to say; the values that its words name are given, or attributes of the objects."""
-    found = words.Found(*objects, **given)
-    words.text(kind, found)
-    return Say(kind, {**given, **found.used}, level)
+    values = words.Lookup(given, *objects)
+    words.text(kind, values)
+    return Say(kind, {**given, **values.used}, level)
 
 
 Cell = str
@@ -153,6 +153,8 @@ class Samples:
 
 
 Block = Say | Grid | Curves | Lines | Samples
+Blocks = Iterable[Block | None]
+"""What a section yields; None is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,8 +175,14 @@ def says(document: Sequence[Section]) -> Iterator[Say]:
 
 def section(key: str, title: str, *blocks: Block | None) -> Section | None:
     """Return a section with the blocks that there are; None without any."""
-    found = tuple(block for block in blocks if block is not None)
-    return Section(key=key, title=title, blocks=found) if found else None
+    kept = tuple(block for block in blocks if block is not None)
+    return Section(key=key, title=title, blocks=kept) if kept else None
+
+
+def sections(*parts: tuple[str, str, Blocks]) -> Document:
+    """Return a section for each (key, title, blocks) that has a block."""
+    made = (section(key, title, *blocks) for key, title, blocks in parts)
+    return tuple(each for each in made if each is not None)
 
 
 def grid(key: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]], **given: Any) -> Grid | None:
@@ -183,9 +191,9 @@ def grid(key: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]], **given
 
 
 def table(key: str, columns: Mapping[str, str], items: Iterable[Sequence[Any]], **given: Any) -> Grid | None:
-    """Return a table of templates, by their heads; each item is a row: objects whose attributes the templates name."""
+    """Return a table from templates by their heads; each item is a row: the objects that have what templates name."""
     heads = [head for head, template in columns.items() if template]
-    rows = [[words.filled(columns[head], words.Found(*objects)) for head in heads] for objects in items]
+    rows = [[words.filled(columns[head], words.Lookup(*objects)) for head in heads] for objects in items]
     return grid(key, heads, rows, **given)
 
 
@@ -331,21 +339,19 @@ def plain(value: Any) -> Any:
     return value
 
 
-def picked(value: Any, *names: str) -> Json:
-    """Return some attributes of a value as JSON types."""
-    return {name: plain(getattr(value, name)) for name in names}
+def picked(names: Iterable[str], *objects: Any) -> Json:
+    """Return values by name as JSON types, from the first object that has each; null where none has it."""
+    values = words.Lookup(*objects)
+    return {name: plain(values.get(name)) for name in names}
 
 
 def to_json(document: Sequence[Section]) -> list[Json]:
     """Return the sections: each block with its type, and each sentence with its kind and its values."""
-    return [
-        {
-            "key": each.key,
-            "title": each.title,
-            "blocks": [{"type": type(block).__name__.lower(), **plain(block)} for block in each.blocks],
-        }
-        for each in document
-    ]
+    return [{"key": each.key, "title": each.title, "blocks": [*map(block_json, each.blocks)]} for each in document]
+
+
+def block_json(block: Block) -> Json:
+    return {"type": type(block).__name__.lower(), **plain(block)}
 
 
 def rounded(values: Any, digits: int = 6) -> list[Any]:

@@ -137,8 +137,7 @@ def marks_of(curve: CurveResult) -> tuple[tuple[float, float], ...]:
     """Return (compute, reward) of the forecasts that were asked for, and of the last evaluation before a fall."""
     marks = [(each.compute, each.reward.value) for each in curve.at]
     marks += [(each.compute.value, each.reward) for each in curve.reach if each.compute is not None]
-    fall = None if curve.decision is None else curve.decision.fall
-    marks += [] if fall is None else [(fall.last_good, fall.peak)]
+    marks += [] if curve.fall is None else [(curve.fall.last_good, curve.fall.peak)]
     return tuple((compute, reward) for compute, reward in marks if 0 < compute <= MOST_REACH * curve.fit.scale)
 
 

@@ -33,11 +33,11 @@ class Material:
     has_arms: bool
     """Whether rows say which arm they belong to."""
     folder: Path | None = None
-    """The study's own."""
+    """The folder of a study."""
     base: str | None = None
     """The arm that the others change."""
     plan: Mapping[str, Any] = field(default_factory=dict)
-    """The study's: its description, axis of compute, and what is fitted and held out."""
+    """The plan of a study: its description, axis of compute, and what is fitted and held out."""
     notes: tuple[Say, ...] = ()
     """What went wrong, and what was decided on the way."""
 

@@ -61,11 +61,6 @@ def number_text(value: float) -> str:
     return f"{value:.{min(max(3 - math.ceil(math.log10(abs(value))), 0), 3)}f}"
 
 
-def error_text(value: float, sign: str = "") -> str:
-    """Format an error or a difference of rewards: 0.0123, 1.23."""
-    return f"{value:{sign}.3g}"
-
-
 def two_decimals(value: float) -> str:
     return f"{value:.2f}"
 

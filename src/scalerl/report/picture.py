@@ -159,7 +159,7 @@ def picture_of(result: Result, evaluation_set: str | None = None, title: str = "
 
 def legend_text(curve: CurveResult, label: str, p_best: float | None = None) -> str:
     """Return the name, P(best), the parameters with the ceiling's interval or the peak, and the state."""
-    fall, show = None if curve.decision is None else curve.decision.fall, fixed(curve.decimals)
+    fall, show = curve.fall, fixed(curve.decimals)
     parts = [cut(label, 60)]
     parts += [] if p_best is None else [f"P(best) {p_best:.2f}"]
     if fall is not None:

@@ -12,6 +12,7 @@ from scalerl.curves import (
     At,
     Comparison,
     Decision,
+    Fall,
     Fit,
     Grid,
     PaperComparison,
@@ -39,15 +40,16 @@ from scalerl.report.numbers import decimals
 
 Command = Literal["fit", "forecast", "backtest", "compare", "report"]
 GRID_STEP = 0.005
-"""Of the paper's grid of ceilings, as a share of the scale."""
+"""Step of the paper's grid of ceilings, as a share of the scale."""
 HALF = 0.5
 """Share of the compute from which a run's own back-test forecasts the rest."""
 WEAK = 0.5
-"""Share of later evaluations inside the interval below which a forecast is not to be leant on."""
+"""Share of later evaluations inside the interval below which a forecast should not be trusted."""
 ALIKE = 0.05
-"""Curves whose axes differ by one factor, up to this share, are told apart by neither ..."""
+"""Two axes give one answer if they differ by the same factor for all curves, up to this share."""
 MOST_ON_AXES = 8
-"""... and more curves than these are compared on their first axis only."""
+"""More curves than these are compared on their first axis only."""
+PARAMS = ("ceiling", "exponent", "midpoint", "start")
 AXES = {
     "gpu_hours": "GPU-hours", "flops": "FLOPs", "tokens": "tokens", "step": "steps", "hours": "hours", "cost": "cost",
 }  # fmt: skip
@@ -87,7 +89,7 @@ class FitOptions:
     prior: str | None = None
     """File of earlier runs that inform each curve, or `published`."""
     price: float | None = None
-    """Money for a GPU-hour."""
+    """Price of a GPU-hour."""
 
     def of(self, series: Series) -> dict[str, Any]:
         """Return the keyword arguments of `fit` for one series."""
@@ -144,7 +146,7 @@ class CurveResult:
     at: tuple[At, ...] = ()
     reach: tuple[Reach, ...] = ()
     price: float | None = None
-    """Of one unit of compute; None where it is not known."""
+    """Price of one unit of compute; None where it is not known."""
     hours: str = "GPU-hours"
     """What hours of devices are called: those of CPUs are not GPU-hours."""
 
@@ -198,10 +200,20 @@ class CurveResult:
         return None if self.decision is None else self.decision.state
 
     @property
+    def fall(self) -> Fall | None:
+        """The fall of a run that is past its peak."""
+        return None if self.decision is None else self.decision.fall
+
+    @property
     def ceiling(self) -> Value | None:
         """None where there is no curve, and where it has none: it is flat, or past its peak."""
         has_none = self.state in (State.FLAT, State.TOO_EARLY, State.PAST_PEAK)
         return None if has_none else param_value(self.fit, "ceiling")
+
+    @property
+    def params(self) -> "dict[str, Value | None]":
+        """The parameters with their intervals; None for one that the form does not have, or without a curve."""
+        return {name: param_value(self.fit, name) for name in PARAMS}
 
     @property
     def doubling(self) -> Value | None:
@@ -218,7 +230,7 @@ class CurveResult:
     @property
     def checkpoint(self) -> float | None:
         """The step of the last evaluation before a fall; None without a fall, or without steps."""
-        fall, steps = None if self.decision is None else self.decision.fall, self.series.axes.get("step")
+        fall, steps = self.fall, self.series.axes.get("step")
         if fall is None or (steps is None and axis_label(self.axis) != AXES["step"]):
             return None
         if steps is None:
@@ -249,7 +261,7 @@ class Result:
     by_axis: Mapping[str, tuple[AxisAnswer, ...]] = field(default_factory=dict)
     """By evaluation set: the first axis first."""
     notes: tuple[Say, ...] = ()
-    """On the curves together."""
+    """Notes on the curves together."""
     material: Any = None
     """The `Material` that a report was made from; None for other commands."""
 
@@ -272,6 +284,11 @@ class Result:
         return default_worth(list(fits_of(self.curves).values())) if self.options.worth is None else self.options.worth
 
     @property
+    def runs(self) -> tuple[Any, ...]:
+        """The run folders that a report was made from."""
+        return () if self.material is None else self.material.runs
+
+    @property
     def title(self) -> str:
         return "" if self.material is None else self.material.title
 
@@ -292,7 +309,7 @@ def analyse_forecast(
     *,
     command: Command = "forecast",
 ) -> Result:
-    """Forecast the reward at computes, or the compute for rewards; unasked, the reward at 2 and 4 times the data."""
+    """Forecast the reward at computes and the compute for rewards; by default the reward at 2 and 4 times the data."""
     curves, left_out, notes = _analysed(series, options)
     done = []
     for curve in curves:
@@ -398,32 +415,23 @@ def _analysed(
     if not any(curve.usable for curve in curves):
         first = series[0]
         among = f" among {len(series)}; the first, {first.name}" if len(series) > 1 else ""
-        why = first.problem or " ".join(each.text for each in missing_says(curves[0]))
+        missing = None if first.problem else missing_say(curves[0])
+        why = first.problem or ("" if missing is None else missing.text)
         raise NoCurveError(f"no usable curve{among}: {why}", reason=why)
     return tuple(curves), left_out, pool_notes(curves, options)
 
 
-def missing_says(curve: CurveResult) -> list[Say]:
-    """Return what a run lacks that is too early to judge; empty where it lacks nothing."""
+def missing_say(curve: CurveResult) -> Say | None:
+    """Return what a run lacks that is too early to judge; None where it lacks nothing."""
     missing = None if curve.decision is None else curve.decision.missing
     if missing is None:
-        return []
-    return [
-        say(
-            f"too_early_{missing.what}",
-            Level.ANSWER,
-            name=curve.name,
-            num=missing.num,
-            needed=missing.needed,
-            num_left_out=missing.num_left_out,
-            has_start=missing.what == "points" and curve.fit.lack is not None and curve.fit.start is not None,
-            unit=curve.unit,
-        )
-    ]
+        return None
+    has_start = missing.what == "points" and curve.fit.lack is not None and curve.fit.start is not None
+    return say(f"too_early_{missing.what}", Level.ANSWER, missing, curve, has_start=has_start)
 
 
 def fitted_curves(series: Sequence[Series], options: FitOptions) -> list[CurveResult]:
-    """Fit every curve; where several are of one model and task, then each again with what the others say of it."""
+    """Fit every curve; curves of one model and task then inform each other."""
     if options.prior is not None:
         read_prior(options.prior)
     return pooled([fitted_curve(data, options) for data in series], options)
@@ -445,22 +453,24 @@ def price_of_compute(data: Series, price: float | None) -> float | None:
 
 
 def pooled(curves: Sequence[CurveResult], options: FitOptions) -> list[CurveResult]:
-    """Let curves that share a start and a task inform each other, and earlier runs all of them; decide again then."""
+    """Let curves that share a start and a task inform each other, and earlier runs all of them; then decide again."""
     earlier = None if options.prior is None else read_prior(options.prior)
-    tasks: dict[tuple[Any, ...], dict[str, Fit]] = {}
-    for place, curve in enumerate(curves if options.method == "posterior" else ()):
-        data = curve.series
-        tasks.setdefault((data.x_label, data.y_label, data.evaluation_set, data.y_scale), {})[str(place)] = curve.fit
+    # By place: curves of several evaluation sets may share a name.
     fits = {str(place): curve.fit for place, curve in enumerate(curves)}
+    tasks: dict[tuple[Any, ...], dict[str, Fit]] = {}
+    for place, curve in zip(fits, curves if options.method == "posterior" else (), strict=False):
+        data = curve.series
+        tasks.setdefault((data.x_label, data.y_label, data.evaluation_set, data.y_scale), {})[place] = curve.fit
     for (axis, *_), own in tasks.items():
         known = () if earlier is None else earlier.on_axis(axis)
         for names in [(name,) for name in own] if options.alone else siblings(own):
             fits |= pool({name: own[name] for name in names}, known)
-    worths = {curve.series.y_scale: options.worth for curve in curves}
-    for scale in [scale for scale, worth in worths.items() if worth is None]:
-        worths[scale] = default_worth([fits[str(place)] for place, curve in enumerate(curves)
-                                       if curve.series.y_scale == scale])  # fmt: skip
-    return [_decided(curve, fits[str(place)], worths[curve.series.y_scale]) for place, curve in enumerate(curves)]
+    of_scale: dict[Any, list[Fit]] = {}
+    for place, curve in zip(fits, curves, strict=True):
+        of_scale.setdefault(curve.series.y_scale, []).append(fits[place])
+    worths = {scale: default_worth(own) if options.worth is None else options.worth for scale, own in of_scale.items()}
+    pairs = zip(fits, curves, strict=True)
+    return [_decided(curve, fits[place], worths[curve.series.y_scale]) for place, curve in pairs]
 
 
 def _decided(curve: CurveResult, fit: Fit, worth: float | None) -> CurveResult:
@@ -469,7 +479,7 @@ def _decided(curve: CurveResult, fit: Fit, worth: float | None) -> CurveResult:
 
 
 def _decision(fit: Fit, worth: float | None) -> Decision | None:
-    """Return what is decided about a curve: nothing by the paper's procedure."""
+    """Decide about a curve; the paper's procedure decides nothing."""
     return decide(fit, worth) if fit.has_intervals or fit.lack is not None else None
 
 
@@ -516,16 +526,8 @@ def part(
     data: Series, share: float, options: FitOptions, fitted: Callable[[Series, FitOptions], CurveResult] = fitted_curve
 ) -> CurveResult:
     """Fit the series up to a share of its largest compute, and score it on the rest."""
-    return scored(fitted(before(data, share), options))
-
-
-def largest_compute(data: Series) -> float:
-    return float(max(data.compute.max(initial=0.0), data.holdout_compute.max(initial=0.0)))
-
-
-def before(data: Series, share: float) -> Series:
-    """Return the series up to a share of its largest compute, with the rest held out."""
-    return held_out_after(data, share * largest_compute(data))
+    largest = max(data.compute.max(initial=0.0), data.holdout_compute.max(initial=0.0))
+    return scored(fitted(held_out_after(data, share * float(largest)), options))
 
 
 def with_backtest(curve: CurveResult, options: FitOptions) -> CurveResult:
@@ -537,12 +539,11 @@ def with_backtest(curve: CurveResult, options: FitOptions) -> CurveResult:
     return replace(curve, backtest=part(curve.series, HALF, options).backtest)
 
 
-def held_out_after(data: Series, limit: float, test_from: float = 0.0) -> Series:
-    """Return the series up to a compute, with what lies after it held out, as far as it lies after `test_from`."""
-    early, late = data.compute <= limit * (1 + 1e-9), data.compute >= test_from * (1 - 1e-9)
-    later, held = late & ~early, data.holdout_compute > (limit if np.isfinite(limit) else 0.0)
+def held_out_after(data: Series, limit: float) -> Series:
+    """Return the series up to a compute, with what lies after it held out."""
+    early, held = data.compute <= limit * (1 + 1e-9), data.holdout_compute > (limit if np.isfinite(limit) else 0.0)
     return replace(
         data.take(early),
-        holdout_compute=np.concatenate([data.compute[later], data.holdout_compute[held]]),
-        holdout_reward=np.concatenate([data.reward[later], data.holdout_reward[held]]),
+        holdout_compute=np.concatenate([data.compute[~early], data.holdout_compute[held]]),
+        holdout_reward=np.concatenate([data.reward[~early], data.holdout_reward[held]]),
     )

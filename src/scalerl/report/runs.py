@@ -1,4 +1,9 @@
-"""What the files of a run say: one of our run folders or another trainer's log; and what several runs say together."""
+"""`Run`: one of our run folders, or another trainer's log, read into one value; and what several runs have together.
+
+read_source    reads either; of a run folder that grows, only what was added
+Run            its columns over the steps, its evaluations, settings, cost, faults and alarms
+differences, environments, uneven_pace, incomparable    compare runs with each other
+"""
 
 import json
 import math
@@ -85,7 +90,7 @@ class Run:
 
     @property
     def hours(self) -> str:
-        """What to call the hours that its devices were held."""
+        """The name of its device hours: CPU-hours or GPU-hours."""
         return "CPU-hours" if self.environment.get("device") == "cpu" else "GPU-hours"
 
     @property
@@ -99,7 +104,7 @@ class Run:
 
     @property
     def counted(self) -> str:
-        """What its steps are: a log may have none, and its rows are counted then."""
+        """`step`, or `row` for a log without a column of steps."""
         return "row" if self.log is not None and step_column(self.log) is None else "step"
 
     @property
@@ -196,8 +201,7 @@ class Run:
 
     def axis(self) -> str:
         """Return the column of compute: as the recipe says, else GPU-hours, or FLOPs where time per FLOP changed."""
-        forecast = self.recipe.get("forecast")
-        chosen = forecast.get("compute", "auto") if isinstance(forecast, dict) else "auto"
+        chosen = self.settings.get("forecast.compute")
         return str(chosen) if chosen in AXES else preferred_axis(self._spent())
 
     def _spent(self) -> list[dict[str, float]]:
@@ -211,11 +215,9 @@ class Run:
 
     def end_compute(self) -> float | None:
         """Return the compute at the end of the budget, at the pace so far; None where it is not known."""
-        budget = self.recipe.get("budget")
-        limits = budget if isinstance(budget, dict) else {}
-        last = self._last_row
-        shares = [last[column] / number(limits[name]) for name, column in store.BUDGET_COLUMNS.items()
-                  if number(limits.get(name)) > 0 and column in last]  # fmt: skip
+        settings, last = self.settings, self._last_row
+        limits = {column: number(settings.get(f"budget.{name}")) for name, column in store.BUDGET_COLUMNS.items()}
+        shares = [last[column] / limit for column, limit in limits.items() if limit > 0 and column in last]
         share, spent = max(shares, default=0.0), last.get(self.axis(), 0.0)
         return spent / share if share > 0 and spent > 0 else None
 
@@ -224,15 +226,14 @@ class Run:
     @property
     def max_lag(self) -> float | None:
         """The largest lag that the recipe allows for a group, infinite where it bounds the mean; None if unknown."""
-        pipeline = self.recipe.get("pipeline")
-        value = number(pipeline.get("max_lag")) if isinstance(pipeline, dict) else float("nan")
-        if not isinstance(pipeline, dict) or not value >= 0:
+        allowed = number(self.settings.get("pipeline.max_lag"))
+        if not allowed >= 0:
             return None
-        return value if pipeline.get("waits_for", "groups") == "groups" else float("inf")
+        return allowed if self.settings.get("pipeline.waits_for", "groups") == "groups" else math.inf
 
     @cached_property
     def alarms(self) -> list[Alarm]:
-        """Those of its metrics and evaluations, also those that are over; a curve has its own."""
+        """Alarms from its metrics and evaluations, including those that are over; curves have their own."""
         given = {"evals": self._counted(), "spent": self._spent(), "remedies": self._remedies()}
         return alarms(self.columns, max_lag=self.max_lag, **given)
 
@@ -342,15 +343,6 @@ def log_columns(log: Log) -> dict[str, Array]:
 # Several runs
 
 
-def changed_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the settings in which two recipes differ, by dotted key: (old value, new value), None if there is none.
-
-    Seed and description are left out, since they differ between runs of one arm.
-    """
-    keys = [key for key in dict.fromkeys([*before, *after]) if key not in PER_RUN]
-    return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
-
-
 def settings_that_differ(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Return the settings that are not the same in all recipes, by dotted key: the value in each, None without one."""
     rows = {key: [own.get(key) for own in settings] for key in dict.fromkeys(key for own in settings for key in own)}
@@ -358,12 +350,12 @@ def settings_that_differ(settings: Sequence[Mapping[str, Any]]) -> dict[str, lis
 
 
 def hours_name(runs: Sequence[Run]) -> str:
-    """Return what to call the hours that devices were held: no GPU-hours where all of them are CPUs."""
+    """Return the name of the device hours: CPU-hours if all runs used CPUs, otherwise GPU-hours."""
     return "CPU-hours" if {run.hours for run in runs} == {"CPU-hours"} else "GPU-hours"
 
 
 def differences(runs: Sequence[Run], base: str | None) -> list[dict[str, Any]]:
-    """Return what each arm changes, against `base` or the first arm; seeds aside."""
+    """Return what each arm changes against `base` or the first arm, but for seeds and descriptions."""
     of_arm: dict[str, Mapping[str, Any]] = {}
     for run in runs:
         if run.recipe:
@@ -372,7 +364,8 @@ def differences(runs: Sequence[Run], base: str | None) -> list[dict[str, Any]]:
     return [
         {"arm": arm, "key": key, "base": old, "value": new}
         for arm, settings in of_arm.items()
-        for key, (old, new) in changed_settings(before, settings).items()
+        for key, (old, new) in settings_that_differ([before, settings]).items()
+        if key not in PER_RUN
     ]
 
 

@@ -1,73 +1,42 @@
-"""`document(result)`: what there is to say about a result, as sections. Each is a function that returns one or None.
+"""`document(result)`: everything there is to say about a result, as the sections of one table.
 
-A section takes the values that `decide.py` and `compare.py` have made; it decides nothing and words nothing.
+A section is a function that yields its blocks. It takes the values that `decide.py` and `compare.py` have made; it
+decides nothing and words nothing. `run_sections.py` has those on runs.
 """
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from scalerl import store
-from scalerl.curves import FORMS, Action, Answer, Comparison, PaperComparison, State, tails
+from scalerl.curves import FORMS, Action, Answer, Comparison, PaperComparison, State, Value, tails
 from scalerl.joint.bank import place
 from scalerl.logs.facts import Fact
-from scalerl.logs.frame import listed
-from scalerl.logs.series import uneven_steps
-from scalerl.report.alarms import SIGNALS, fall_alarms, shown
+from scalerl.logs.series import Series, uneven_steps
 from scalerl.report.document import (
-    Block,
+    Blocks,
     Document,
     Grid,
     Json,
     Level,
-    Lines,
-    Samples,
     Say,
-    Section,
-    grid,
     picked,
     plain,
-    rounded,
     say,
-    section,
+    sections,
     table,
     to_json,
 )
 from scalerl.report.figures import chart, straight_chart
-from scalerl.report.metrics import CHARTS, number, thinned, with_pace
-from scalerl.report.numbers import (
-    compute_text,
-    duration,
-    fixed,
-    interval_text,
-    money_text,
-    probability_text,
-    short_compute_text,
-    two_decimals,
-)
-from scalerl.report.results import (
-    AXES,
-    HALF,
-    CurveResult,
-    Result,
-    axis_label,
-    missing_says,
-    param_value,
-)
-from scalerl.report.runs import Run, differences, environments, hours_name
-from scalerl.report.samples import Query, search
+from scalerl.report.numbers import compute_text, fixed, interval_text, two_decimals
+from scalerl.report.results import AXES, HALF, CurveResult, Result, axis_label, missing_say, param_value
+from scalerl.report.run_sections import cost, health, hours_of, samples, settings
 
 ANSWER, WHY, WARNING, DETAIL = Level.ANSWER, Level.WHY, Level.WARNING, Level.DETAIL
 MOST_PAIRS = 15
 """Of more pairs only those with the leader are listed."""
 FAR = 30.0
 """Times the data from which a forecast is called far."""
-SAMPLES_OF_A_RUN = 6
 QUIET_FACTS = (
     "lines_taken", "rows_counted", "longest_history", "one_column_per_run", "short_attempts", "superseded",
     "files_joined", "runs_apart", "runs_by_column", "repeated_rows", "held_values", "start_at_zero",
@@ -78,12 +47,13 @@ QUIET_FACTS = (
 
 def document(result: Result, origins: Mapping[str, str] | None = None) -> Document:
     """Return everything there is to say. `origins`: why columns were taken that the user did not name."""
-    made: list[Section | None] = []
-    for name in result.sets:
-        made += [make(result, name) for make in OF_A_SET]
-    made += [make(result) for make in OF_ALL]
-    made.append(log_section(result, origins or {}))
-    return tuple(each for each in made if each is not None)
+    by_set = [
+        (f"{key}/{name}", titled(title, name), make(result, name))
+        for name in result.sets
+        for key, (title, make) in OF_A_SET.items()
+    ]
+    of_runs = [(key, title, make(result)) for key, (title, make) in OF_RUNS.items()]
+    return sections(*by_set, *of_runs, ("log", "What was read", log_says(result, origins or {})))
 
 
 def titled(title: str, name: str) -> str:
@@ -93,173 +63,177 @@ def titled(title: str, name: str) -> str:
 # The answer -----------------------------------------------------------------------------------------------------------
 
 
-def answer(result: Result, name: str) -> Section | None:
+def answer(result: Result, name: str) -> Blocks:
     """Say which recipe to take; of a single curve, where it stands and whether to go on."""
     comparison, members = result.comparison(name), result.members(name)
-    blocks: list[Say] = [say("in_set", set=name)] if name and len(result.sets) > 1 else []
+    if name and len(result.sets) > 1:
+        yield say("in_set", set=name)
     if isinstance(comparison, PaperComparison):
-        blocks += paper_says(comparison, members)
+        yield from paper_says(comparison, members)
     elif comparison is not None:
-        blocks += comparison_says(comparison, members)
+        yield from comparison_says(comparison, members)
     elif result.command == "compare":
-        blocks.append(say("nothing_to_compare", ANSWER))
-        blocks += [say("without_curve", names=tuple(curve.name for curve in members if not curve.usable))]
-    if len(members) == 1:
-        blocks += curve_says(members[0], result)
-    elif result.command != "backtest":
-        for curve in members:
-            blocks += [each for each in curve_says(curve, result) if each.kind in ALWAYS]
-    return section(f"answer/{name}", titled("Answer", name), *blocks)
+        yield say("nothing_to_compare", ANSWER)
+        yield say("without_curve", names=tuple(curve.name for curve in members if not curve.usable))
+    for curve in members:
+        for each in curve_says(curve, result):
+            if len(members) == 1 or (each.kind in ALWAYS and result.command != "backtest"):
+                yield each
 
 
 ALWAYS = ("weak_backtest_half", "weak_backtest_held_out", "checkpoint_step", "checkpoint_compute", "checkpoint_saved")
 """What is said about each of several curves too; the rest is in their table."""
 
 
-def curve_says(curve: CurveResult, result: Result) -> list[Say]:
-    """Return what there is to say about one curve, the most important first."""
+def curve_says(curve: CurveResult, result: Result) -> Iterator[Say]:
+    """Yield what there is to say about one curve, the most important first."""
     decision = curve.decision
-    if missing := missing_says(curve):
-        return missing
+    if (missing := missing_say(curve)) is not None:
+        yield missing
+        return
     if decision is None:
-        return paper_curve_says(curve)
-    found = [say(STATES[decision.state], ANSWER, curve, decision, decision.fall)]
-    found += [] if curve.ceiling is None else [say("ceiling", ANSWER, curve)]
+        yield from paper_curve_says(curve)
+        return
+    yield say(decision.state.name.lower(), ANSWER, curve, decision, decision.fall)
+    if curve.ceiling is not None:
+        yield say("ceiling", ANSWER, curve)
     if decision.fall is not None:
-        found += checkpoint_says(curve, result)
+        yield from checkpoint_says(curve, result)
     elif decision.state == State.FLAT:
-        found.append(say("flat_doubling"))
+        yield say("flat_doubling")
     else:
-        found.append(say("doubling", ANSWER, decision, curve, price=curve.money(curve.fit.scale)))
+        yield say("doubling", ANSWER, decision, curve, price=curve.money(curve.fit.scale))
         if decision.action == Action.OPEN:
-            found.append(say("open_unsettled" if decision.settled_at is None else "open_settled", WHY, decision))
-    found += [say("forecast_at", ANSWER, each, curve) for each in curve.at]
-    found += [] if decision.dip is None else [say("dip", WHY, decision.dip, curve)]
+            yield say("open_unsettled" if decision.settled_at is None else "open_settled", WHY, decision)
+    for each in curve.at:
+        yield say("forecast_at", ANSWER, each, curve)
+    if decision.dip is not None:
+        yield say("dip", WHY, decision.dip, curve)
     if curve.is_weak:
         kind = "weak_backtest_held_out" if len(curve.series.holdout_compute) else "weak_backtest_half"
-        found.append(say(kind, WARNING, curve, curve.backtest))
+        yield say(kind, WARNING, curve, curve.backtest)
     if curve.series.start is not None and not curve.fit.own_form.has_start:
-        found.append(say("unused_start", WHY, curve, curve.series, curve.fit))
-    return found
+        yield say("unused_start", WHY, curve, curve.series, curve.fit)
 
 
-STATES = {
-    State.FLAT: "flat",
-    State.RISING: "rising",
-    State.LEVELLING_OFF: "levelling_off",
-    State.PAST_PEAK: "past_peak",
-}
-
-
-def checkpoint_says(curve: CurveResult, result: Result) -> list[Say]:
+def checkpoint_says(curve: CurveResult, result: Result) -> Iterator[Say]:
     """Say which checkpoint to take of a run that fell: that of an evaluation that exists."""
-    assert curve.decision is not None
-    fall, step = curve.decision.fall, curve.checkpoint
-    found = [say("checkpoint_compute" if step is None else "checkpoint_step", ANSWER, fall, curve)]
-    runs = [] if result.material is None else [run for run in result.material.runs if run.arm == curve.name]
+    step = curve.checkpoint
+    yield say("checkpoint_compute" if step is None else "checkpoint_step", ANSWER, curve.fall, curve)
+    runs = [run for run in result.runs if run.arm == curve.name]
     saved = [each for run in runs for each in run.checkpoints() if step is not None and each <= step]
-    return [*found, *([say("checkpoint_saved", step=max(saved))] if saved else [])]
+    if saved:
+        yield say("checkpoint_saved", step=max(saved))
 
 
-def comparison_says(comparison: Comparison, members: Sequence[CurveResult]) -> list[Say]:
-    """Return which of several recipes to take at the budget, and what would settle an open choice."""
-    pick, standings = comparison.pick, comparison.standings
+def comparison_says(comparison: Comparison, members: Sequence[CurveResult]) -> Iterator[Say]:
+    """Yield which of several recipes to take at the budget, and what would settle an open choice."""
+    pick, standings, finest = comparison.pick, comparison.standings, decimals_of(members)
     if pick is None:
-        return [say("no_curve_yet", ANSWER)]
-    finest = max(curve.decimals for curve in members)
+        yield say("no_curve_yet", ANSWER)
+        return
     first = next(each for each in standings if each.name == comparison.chosen[0])
     given = {"unit": members[0].unit, "names": comparison.chosen, "decimals": finest}
-    found = [say(ANSWERS[pick.answer], ANSWER, first, comparison, pick, **given)]
+    yield say(pick.answer.name.lower(), ANSWER, first, comparison, pick, **given)
     if pick.answer == Answer.OPEN:
         rival = next(each.name for each in standings if each.name != first.name)
         pair = next(pair for pair in comparison.pairs if {pair.a, pair.b} == {first.name, rival})
-        found += [] if pair.settling is None else [say("settle", WHY, pair.settling, a=first.name, b=rival)]
-    found += [say("default_budget")] if comparison.is_default_budget else []
-    fallen = tuple(each.name for each in standings if each.uses_best_checkpoint)
-    found += [say("best_checkpoint", names=fallen)] if fallen else []
-    assumed = {each.name: each.assumed_spread for each in standings if each.assumed_spread is not None}
-    if assumed:
-        found.append(say("assumed_spread", DETAIL, names=tuple(assumed), sd=max(assumed.values()), decimals=finest))
-    found += [say("same_run", WARNING, pair) for pair in comparison.pairs if pair.is_same_run]
-    without = tuple(curve.name for curve in members if curve.name not in comparison.names)
-    return [*found, *([say("without_curve", names=without)] if without else [])]
+        if pair.settling is not None:
+            yield say("settle", WHY, pair.settling, a=first.name, b=rival)
+    if comparison.is_default_budget:
+        yield say("default_budget")
+    if fallen := tuple(each.name for each in standings if each.uses_best_checkpoint):
+        yield say("best_checkpoint", names=fallen)
+    if assumed := {each.name: each.assumed_spread for each in standings if each.assumed_spread is not None}:
+        yield say("assumed_spread", DETAIL, names=tuple(assumed), sd=max(assumed.values()), decimals=finest)
+    yield from (say("same_run", WARNING, pair) for pair in comparison.pairs if pair.is_same_run)
+    if without := tuple(curve.name for curve in members if curve.name not in comparison.names):
+        yield say("without_curve", names=without)
 
 
-ANSWERS = {Answer.TAKE: "take", Answer.EITHER: "either", Answer.OPEN: "open"}
+def decimals_of(members: Sequence[CurveResult]) -> int:
+    """Return the decimals of the curve that needs most of them."""
+    return max(curve.decimals for curve in members)
 
 
-def paper_curve_says(curve: CurveResult) -> list[Say]:
-    """Return the paper's numbers, and no word on how sure they are."""
-    found = [say("paper", ANSWER, curve, **curve.fit.params)]
-    return [*found, *([say("paper_edge", WARNING, curve, names=curve.fit.edges)] if curve.fit.edges else [])]
+def paper_curve_says(curve: CurveResult) -> Iterator[Say]:
+    """Yield the paper's numbers, and no word on how sure they are."""
+    yield say("paper", ANSWER, curve, **curve.fit.params)
+    if curve.fit.edges:
+        yield say("paper_edge", WARNING, curve, names=curve.fit.edges)
 
 
-def paper_says(comparison: PaperComparison, members: Sequence[CurveResult]) -> list[Say]:
-    finest, found = max(curve.decimals for curve in members), []
+def paper_says(comparison: PaperComparison, members: Sequence[CurveResult]) -> Iterator[Say]:
     for pair in comparison.pairs:
         kind = "paper_equal" if pair.winner is None else "paper_ceiling" if pair.by_ceiling else "paper_exponent"
         smaller, larger = sorted(pair.exponents or (math.nan, math.nan))
-        given = {"difference": abs(pair.ceiling_difference), "smaller": smaller, "larger": larger, "decimals": finest}
-        found.append(say(kind, ANSWER, pair, **given))
-    return found
+        given = {"difference": abs(pair.ceiling_difference), "smaller": smaller, "larger": larger}
+        yield say(kind, ANSWER, pair, **given, decimals=decimals_of(members))
 
 
 # Curves ---------------------------------------------------------------------------------------------------------------
 
 
-def curves(result: Result, name: str) -> Section | None:
+def curves(result: Result, name: str) -> Blocks:
     """Show the chart, a line for each curve, and the forecasts that were asked for."""
     members, comparison = result.members(name), result.comparison(name)
-    at = comparison.at if isinstance(comparison, Comparison) else None
-    is_paper, blocks = result.options.method == "paper", list[Block | None]()
     if result.command == "report" and any(len(curve.series.compute) for curve in members):
-        blocks.append(chart(members, f"curves/{name}", at=at))
+        at = comparison.at if isinstance(comparison, Comparison) else None
+        yield chart(members, f"curves/{name}", at=at)
+    is_paper = result.options.method == "paper"
     if result.command != "backtest" and (len(members) > 1 or (is_paper and members[0].at)):
-        blocks.append(curve_grid(members, result))
-    blocks.append(reach_grid(members))
+        yield curve_grid(members, is_paper)
+    unit = members[0].unit
+    rows = [(curve, reach, {"needed": _needed(curve, reach)}) for curve in members for reach in curve.reach]
+    yield table("reach", {"curve": "{name}", "reward": "{reward:g}", f"{unit} needed": "{needed}"}, rows)
     for curve in members:
         far = [each.compute for each in curve.at if each.compute > FAR * curve.fit.scale]
-        blocks += [say("far", WARNING, compute=each, times=each / curve.fit.scale, unit=curve.unit) for each in far[:1]]
-    return section(f"curves/{name}", titled("Curves", name), *blocks)
+        yield from (say("far", WARNING, curve, compute=each, times=each / curve.fit.scale) for each in far[:1])
 
 
-def _hours(result: Result) -> str:
-    return hours_name(result.material.runs) if result.material is not None else AXES["gpu_hours"]
+def _needed(curve: CurveResult, reach: Any) -> str:
+    """Return the compute that reaches a reward: "never" only if that is as sure as an end of the interval."""
+    if reach.compute is not None:
+        return interval_text(reach.compute, compute_text)
+    is_sure = reach.p_never is None or reach.p_never >= tails(curve.fit.level)[1]
+    return "never" if is_sure else f"not known: P(never) {reach.p_never:.2f}"
 
 
-def curve_grid(members: Sequence[CurveResult], result: Result) -> Grid | None:
+def curve_grid(members: Sequence[CurveResult], is_paper: bool) -> Grid | None:
     """Return a line for each curve: where it stands, its ceiling, what doubling brings, and what to do."""
     at = [each.compute for each in next((curve.at for curve in members if curve.at), ())]
-    has_price = any(curve.price is not None for curve in members)
-    colours, rows = tuple(range(len(members))), []
-    for curve in members:
-        forecasts = {f"at_{place}": each.reward for place, each in enumerate(curve.at)}
-        given = {**dict.fromkeys(f"at_{place}" for place in range(len(at))), **forecasts}
-        cells = SimpleNamespace(**given, peak=_peak(curve), cost=curve.money(curve.fit.scale), do=do_text(curve))
-        rows.append((cells, curve, curve.decision, SimpleNamespace(**curve.fit.params)))
+    names = [f"at_{place}" for place in range(len(at))]
     unit = members[0].unit
-    forecast_heads = {f"at {compute_text(compute)} {unit}": f"{{at_{place}:r}}" for place, compute in enumerate(at)}
-    if result.options.method == "paper":
-        return table("curves", {**PAPER_COLUMNS, **forecast_heads}, rows, colours=colours)
-    price = {"doubling costs": "{cost:$}"} if has_price else {}
-    columns = {**CURVE_COLUMNS, **forecast_heads, **price, "what to do": "{do}"}
+    forecasts = {f"at {compute_text(compute)} {unit}": f"{{{name}:r}}" for name, compute in zip(names, at, strict=True)}
+    rows = []
+    for curve in members:
+        cells: Json = {"peak": _peak(curve), "cost": curve.money(curve.fit.scale), "do": do_text(curve)}
+        reached = dict(zip(names, (each.reward for each in curve.at), strict=False))
+        rows.append((cells, reached, curve, curve.decision, curve.fit.params, dict.fromkeys(names)))
+    colours = tuple(range(len(members)))
+    if is_paper:
+        # The paper's ceiling has no state that could hide it.
+        rows = [(curve.fit.params, *row) for curve, row in zip(members, rows, strict=True)]
+        return table("curves", {**PAPER_COLUMNS, **forecasts}, rows, colours=colours)
+    price = {"doubling costs": "{cost:$}"} if any(curve.price is not None for curve in members) else {}
+    columns = {**CURVE_COLUMNS, **forecasts, **price, "what to do": "{do}"}
     return table("curves", columns, rows, left=2, right=1, colours=colours)
 
 
 CURVE_COLUMNS = {
     "curve": "{name}",
     "state": "{state}",
-    "share reached": "{share:%}",
+    "share reached": "{decision.share:%}",
     "ceiling": "{peak}",
     "one doubling brings": "{doubling:+r}",
-    "P(worth it)": "{p_worth:p}",
+    "P(worth it)": "{decision.p_worth:p}",
 }
 PAPER_COLUMNS = {"curve": "{name}", "A": "{ceiling:r}", "B": "{exponent:.2f}", "C_mid": "{midpoint:c}"}
 
 
 def _peak(curve: CurveResult) -> str:
     """Return the ceiling with its interval, or the peak of a run that fell after it."""
-    fall, show = None if curve.decision is None else curve.decision.fall, fixed(curve.decimals)
+    fall, show = curve.fall, fixed(curve.decimals)
     return interval_text(curve.ceiling, show) if fall is None else f"peak {show(fall.peak)}"
 
 
@@ -270,8 +244,8 @@ def do_text(curve: CurveResult) -> str:
         return ""
     if decision.fall is not None:
         step = curve.checkpoint
-        where = {"compute": decision.fall.last_good, "unit": curve.unit} if step is None else {"step": step}
-        return Say("do_checkpoint_compute" if step is None else "do_checkpoint_step", where).text
+        kind = "do_checkpoint_compute" if step is None else "do_checkpoint_step"
+        return say(kind, WHY, curve, step=step, compute=decision.fall.last_good).text
     kinds = {State.TOO_EARLY: "do_wait", State.FLAT: "do_look"}
     kind = kinds.get(decision.state, f"do_{decision.action.name.lower()}")
     if kind == "do_open" and decision.settled_at is not None:
@@ -279,73 +253,60 @@ def do_text(curve: CurveResult) -> str:
     return say(kind).text
 
 
-def reach_grid(members: Sequence[CurveResult]) -> Grid | None:
-    """Return the compute that reaches each reward: "never" only if that is as sure as an end of the interval."""
-    rows = []
-    for curve in members:
-        for reach in curve.reach:
-            if reach.compute is not None:
-                cell = interval_text(reach.compute, compute_text)
-            elif reach.p_never is None or reach.p_never >= tails(curve.fit.level)[1]:
-                cell = "never"
-            else:
-                cell = f"not known: P(never) {reach.p_never:.2f}"
-            rows.append((curve.name, f"{reach.reward:g}", cell))
-    return grid("reach", ("curve", "reward", f"{members[0].unit} needed"), rows)
-
-
 # Pairs ----------------------------------------------------------------------------------------------------------------
 
 
-def pairs(result: Result, name: str) -> Section | None:
+def pairs(result: Result, name: str) -> Blocks:
     """Show how recipes stand at the budget, and the paper's axes beside every answer."""
     comparison, members = result.comparison(name), result.members(name)
+    finest, unit = {"decimals": decimals_of(members)}, members[0].unit
     if isinstance(comparison, PaperComparison):
-        return paper_section(comparison, members, name)
+        rows = []
+        for pair in comparison.pairs:
+            exponent = "-" if pair.exponents is None else " / ".join(map(two_decimals, pair.exponents))
+            rows.append((finest, {"exponent": exponent, "by_rule": pair.winner or "equal"}, pair))
+        yield table("pairs", RULE_COLUMNS, rows, left=2, right=1)
+        yield from (each for curve in members for each in paper_curve_says(curve) if each.kind == "paper_edge")
+        return
     if comparison is None or comparison.pick is None:
-        return None
-    finest, unit = max(curve.decimals for curve in members), members[0].unit
+        return
     colours = {curve.name: place for place, curve in enumerate(members)}
     columns = {"curve": "{name}", "P(best)": "{p_best:p}", "expected loss": "{loss:r}",
                f"reward at {compute_text(comparison.at)} {unit}": "{reward:r}"}  # fmt: skip
-    shade = tuple(colours[each.name] for each in comparison.standings)
-    items = [(each, SimpleNamespace(decimals=finest)) for each in comparison.standings]
-    blocks: list[Block | None] = [
-        table("standings", columns, items, colours=shade),
-        *pair_grids(comparison, finest, unit),
-    ]
-    shared = comparison.shared_exponents
-    if comparison.shared_ceiling is not None and len(shared) > 1:
-        exponents = [f"{each} {interval_text(value, two_decimals)}" for each, value in shared.items()]
-        values = {"ceiling": comparison.shared_ceiling, "exponents": tuple(exponents), "decimals": finest}
-        blocks.append(Say("shared_exponents", values, DETAIL))
+    shades = tuple(colours[each.name] for each in comparison.standings)
+    yield table("standings", columns, [(each, finest) for each in comparison.standings], colours=shades)
+    yield from pair_grids(comparison, finest, unit)
+    shared, ceiling = comparison.shared_exponents, comparison.shared_ceiling
+    if ceiling is not None and len(shared) > 1:
+        exponents = tuple(f"{each} {interval_text(value, two_decimals)}" for each, value in shared.items())
+        yield say("shared_exponents", DETAIL, ceiling=ceiling, exponents=exponents, **finest)
         if result.command == "report":
-            blocks.append(straight_chart(comparison.shared_fits, colours, unit, comparison.shared_ceiling))
-    return section(f"pairs/{name}", titled("Which recipe", name), *blocks)
+            yield straight_chart(comparison.shared_fits, colours, unit, ceiling)
 
 
-def pair_grids(comparison: Comparison, finest: int, unit: str) -> list[Grid | None]:
-    """Return each pair at the budget; and on the paper's axes: ceilings, compute to a target, B at one ceiling."""
-    first = comparison.standings[0].name
+def pair_grids(comparison: Comparison, finest: Json, unit: str) -> Blocks:
+    """Yield each pair at the budget; and on the paper's axes: ceilings, compute to a target, B at one ceiling."""
+    first, exponents = comparison.standings[0].name, comparison.shared_exponents
     every = [pair for pair in comparison.pairs if pair.answer is not None]
-    exponents, rows = comparison.shared_exponents, []
-    for pair in [pair for pair in every if len(every) <= MOST_PAIRS or first in (pair.a, pair.b)]:
-        both = [exponents.get(each) for each in (pair.a, pair.b)]
-        names = ("take", pair.winner) if pair.winner is not None else (str(pair.answer),)
-        exponent = "-" if both == [None, None] else " / ".join(interval_text(each, two_decimals) for each in both)
-        cells = SimpleNamespace(decimals=finest, does=" ".join(names), exponent=exponent)
-        rows.append((cells, pair, pair.target))
-    crossing, level = {f"curves cross at ({unit})": "{crossing:c}"}, WHY if len(every) > 1 else DETAIL
-    title = "On the axes of the paper, which decide nothing by themselves"
-    return [
-        table("pairs", {**PAIR_COLUMNS, **crossing}, rows, left=2, level=level),
-        table("paper_axes", AXES_COLUMNS, rows, title=title),
-    ]
+    shown = [pair for pair in every if len(every) <= MOST_PAIRS or first in (pair.a, pair.b)]
+    rows = []
+    for pair in shown:
+        advice = str(pair.answer) if pair.winner is None else f"take {pair.winner}"
+        both = _both([exponents.get(pair.a), exponents.get(pair.b)])
+        rows.append((finest, {"advice": advice, "exponent": both}, pair))
+    columns = {**PAIR_COLUMNS, f"curves cross at ({unit})": "{crossing:c}"}
+    yield table("pairs", columns, rows, left=2, level=WHY if len(every) > 1 else DETAIL)
+    yield table("paper_axes", AXES_COLUMNS, rows, title="On the axes of the paper, which decide nothing by themselves")
+
+
+def _both(values: Sequence[Value | None]) -> str:
+    """Return two exponents with their intervals; "-" where there is neither."""
+    return " / ".join(interval_text(each, two_decimals) for each in values) if any(values) else "-"
 
 
 PAIR_COLUMNS = {
     "a / b": "{a} / {b}",
-    "answer": "{does}",
+    "answer": "{advice}",
     "a less b at the budget": "{lead:+r}",
     "P(a ahead)": "{p_ahead:p}",
     "P(alike)": "{p_close:p}",
@@ -354,82 +315,74 @@ AXES_COLUMNS = {
     "a / b": "{a} / {b}",
     "A of a less b": "{ceiling_difference:+r}",
     "P(a higher)": "{p_higher_ceiling:p}",
-    "compute a / b": "{ratio:x}",
-    "to reach": "{reward:r}",
+    "compute a / b": "{target.ratio:x}",
+    "to reach": "{target.reward:r}",
     "B at one A": "{exponent}",
     "P(a larger)": "{p_larger_exponent:p}",
 }
+RULE_COLUMNS = {
+    "a": "{a}",
+    "b": "{b}",
+    "A of a less b": "{ceiling_difference:+r}",
+    "B at one A": "{exponent}",
+    "the paper's rule": "{by_rule}",
+}
 
 
-def paper_section(comparison: PaperComparison, members: Sequence[CurveResult], name: str) -> Section | None:
-    finest = max(curve.decimals for curve in members)
-    rows = [
-        (
-            pair.a,
-            pair.b,
-            fixed(finest, "+")(pair.ceiling_difference),
-            "-" if pair.exponents is None else " / ".join(map(two_decimals, pair.exponents)),
-            pair.winner or "equal",
-        )
-        for pair in comparison.pairs
-    ]
-    heads = ("a", "b", "A of a less b", "B at one A", "the paper's rule")
-    edges = [each for curve in members for each in paper_curve_says(curve) if each.kind == "paper_edge"]
-    return section(f"pairs/{name}", titled("Which recipe", name), grid("pairs", heads, rows, left=2, right=1), *edges)
-
-
-def axes(result: Result, name: str) -> Section | None:
+def axes(result: Result, name: str) -> Blocks:
     """Show the answer on each axis of compute, and say where they disagree."""
-    answers, members = result.by_axis.get(name, ()), result.members(name)
-    steps = [axis_label(each.axis) == AXES["step"] for each in answers]
-    uneven = uneven_steps(curve.series for curve in members) if any(steps[:1]) else {}
-    warnings = [say("uneven_steps", WARNING, axis=axis_label(axis), ratio=ratio) for axis, ratio in uneven.items()]
-    if len(answers) < 2:
-        return section(f"axes/{name}", titled("By each axis", name), *warnings)
-    rows, by_answer = [], {}
-    hours, finest = _hours(result), max(curve.decimals for curve in members)
+    answers, hours = result.by_axis.get(name, ()), hours_of(result)
+    finest = {"decimals": decimals_of(result.members(name))}
+    rows, by_answer = [], dict[tuple[str, tuple[str, ...]], list[str]]()
     for each in answers:
         comparison, label = each.comparison, axis_label(each.axis, hours)
-        first = comparison.standings[0]
-        kind = comparison.pick.answer if comparison.pick is not None else Answer.OPEN
+        kind = str(Answer.OPEN if comparison.pick is None else comparison.pick.answer)
         by_answer.setdefault((kind, tuple(sorted(comparison.chosen))), []).append(label)
-        cells = (probability_text(first.p_best), fixed(finest)(first.loss))
-        rows.append((label, _axis_answer(comparison), *cells, compute_text(each.at)))
-    table = grid("axes", ("compute in", "answer", "P(best) of the first", "its expected loss", "budget"), rows, left=2)
-    if len(by_answer) > 1:
-        parts = tuple(f"by {listed(labels)}: {kind} {listed(names)}" for (kind, names), labels in by_answer.items())
-        return section(
-            f"axes/{name}", titled("By each axis", name), say("axes_disagree", WARNING, answers=parts), table, *warnings
-        )
-    labels = tuple(axis_label(each.axis, hours) for each in answers)
-    agree = say("axes_agree", DETAIL, axes=labels)
-    return section(f"axes/{name}", titled("By each axis", name), agree, table, *warnings)
+        rows.append(({"label": label, "kind": kind, "first": comparison.standings[0], **finest}, each, comparison))
+    if len(answers) > 1 and len(by_answer) == 1:
+        yield say("axes_agree", DETAIL, axes=tuple(label for labels in by_answer.values() for label in labels))
+    if len(answers) > 1:
+        if len(by_answer) > 1:
+            yield say("axes_disagree", WARNING, answers=tuple(_axis_answer(*each) for each in by_answer.items()))
+        yield table("axes", AXIS_COLUMNS, rows, left=2)
+    if answers and axis_label(answers[0].axis) == AXES["step"]:
+        for axis, ratio in uneven_steps(curve.series for curve in result.members(name)).items():
+            yield say("uneven_steps", WARNING, axis=axis_label(axis), ratio=ratio)
 
 
-def _axis_answer(comparison: Comparison) -> str:
-    kind = Answer.OPEN if comparison.pick is None else comparison.pick.answer
-    return f"{kind}: {listed(comparison.chosen)}"
+def _axis_answer(answer: tuple[str, tuple[str, ...]], labels: list[str]) -> str:
+    kind, names = answer
+    return say("axis_answer", labels=tuple(labels), kind=kind, names=names).text
+
+
+AXIS_COLUMNS = {
+    "compute in": "{label}",
+    "answer": "{kind}: {chosen}",
+    "P(best) of the first": "{first.p_best:p}",
+    "its expected loss": "{first.loss:r}",
+    "budget": "{at:c}",
+}
 
 
 # Scores and details ---------------------------------------------------------------------------------------------------
 
 
-def scores(result: Result, name: str) -> Section | None:
+def scores(result: Result, name: str) -> Blocks:
     """Show how forecasts did on evaluations that they had not seen."""
     rows, missing = [], []
     for curve in result.members(name):
         whole = "all but held-out rows" if len(curve.series.holdout_compute) else f"first {HALF:.0%}"
-        parts = [(whole, curve.backtest, curve)] if curve.backtest is not None else []
-        for part, score, own in [*parts, *((f"first {share:.0%}", each.backtest, each) for share, each in curve.early)]:
-            if score is not None:
-                rows.append((SimpleNamespace(name=curve.name, part=part), score))
-            elif not len(own.series.holdout_compute):
-                missing.append(say("nothing_after", name=curve.name, part=part))
+        parts = [(whole, curve)] if curve.backtest is not None else []
+        for part, own in [*parts, *((f"first {share:.0%}", each) for share, each in curve.early)]:
+            given = {"name": curve.name, "part": part}
+            if own.backtest is not None:
+                rows.append((given, own.backtest))
+            elif len(own.series.holdout_compute):
+                missing.append(say("not_scored", num=own.fit.num_points, **given))
             else:
-                missing.append(say("not_scored", name=curve.name, part=part, num=own.fit.num_points))
+                missing.append(say("nothing_after", **given))
     level = WHY if result.command in ("backtest", "report") else DETAIL
-    scored = table("scores", SCORE_COLUMNS, rows, left=2, level=level)
-    return section(f"scores/{name}", titled("Forecasts against what happened", name), scored, *missing)
+    return [table("scores", SCORE_COLUMNS, rows, left=2, level=level), *missing]
 
 
 SCORE_COLUMNS = {
@@ -443,46 +396,27 @@ SCORE_COLUMNS = {
 }
 
 
-def details(result: Result, name: str) -> Section | None:
+def details(result: Result, name: str) -> Blocks:
     """Show the parameters, the noise, and the smallest change that means something."""
-    members, blocks = result.members(name), []
-    if len(members) > 1:
-        for curve in members:
-            blocks += [Say(each.kind, each.values, DETAIL) for each in curve_says(curve, result)
-                       if each.kind not in ALWAYS]  # fmt: skip
+    members = result.members(name)
+    for curve in members if len(members) > 1 else ():
+        yield from (replace(each, level=DETAIL) for each in curve_says(curve, result) if each.kind not in ALWAYS)
     for curve in members:
-        decision = curve.decision
-        if decision is not None and math.isfinite(decision.smallest_change):
-            given = {"change": decision.smallest_change, "decimals": curve.decimals + 1}
-            blocks.append(say("smallest_change", DETAIL, curve, **given))
-        if result.command == "fit":
-            blocks += among_public(curve)
+        change = math.nan if curve.decision is None else curve.decision.smallest_change
+        if math.isfinite(change):
+            yield say("smallest_change", DETAIL, curve, change=change, decimals=curve.decimals + 1)
+        # Where a run lies among public ones: how steep it is, and how much it gains.
+        places = {each.measure: each for each in place(curve.fit, "public")} if result.command == "fit" else {}
+        for measure in ("exponent", "gain"):
+            if measure in places:
+                yield say(f"among_public_{measure}", DETAIL, places[measure], name=curve.name)
     if result.options.method != "paper":
-        blocks.append(say("worth", DETAIL, worth=result.worth))
-    return section(f"details/{name}", titled("Details", name), *blocks, parameter_grid(members))
-
-
-def among_public(curve: CurveResult) -> list[Say]:
-    """Say where a run lies among public ones: how steep it is, and how much it gains."""
-    places = {each.measure: each for each in place(curve.fit, "public")}
-    return [
-        say(f"among_public_{measure}", DETAIL, name=curve.name, below=places[measure].below, num=places[measure].num)
-        for measure in ("exponent", "gain")
-        if measure in places
-    ]
-
-
-def parameter_grid(members: Sequence[CurveResult]) -> Grid | None:
-    """Return the parameters of each fit."""
+        yield say("worth", DETAIL, worth=result.worth)
     is_pooled = any(curve.fit.alone is not None for curve in members)
-    rows = []
-    for curve in members:
-        fit, params = curve.fit, {name: param_value(curve.fit, name) for name in ("exponent", "midpoint", "start")}
-        cells = SimpleNamespace(**params, alone=param_value(fit.alone, "ceiling"))
-        rows.append((cells, curve, fit))
     columns = {**PARAMETER_COLUMNS, "A alone": "{alone:r}" if is_pooled else ""}
+    rows = [({"alone": param_value(curve.fit.alone, "ceiling")}, curve, curve.params, curve.fit) for curve in members]
     title = f"{FORMS[members[0].fit.form].formula}, C in {members[0].unit}"
-    return table("parameters", columns, rows, title=title, level=DETAIL)
+    yield table("parameters", columns, rows, title=title, level=DETAIL)
 
 
 PARAMETER_COLUMNS = {
@@ -491,209 +425,30 @@ PARAMETER_COLUMNS = {
     "runs": "{num_runs}",
     "ceiling A": "{ceiling:r}",
     "A alone": "",
-    "exponent B": "{exponent:2}",
+    "exponent B": "{exponent:.2f}",
     "midpoint C_mid": "{midpoint:c}",
     "start R0": "{start:r}",
     "noise": "{noise_sd:.4g}",
 }
 
 
-# Runs -----------------------------------------------------------------------------------------------------------------
-
-
-def health(result: Result) -> Section | None:
-    """Show the alarms of runs, and what shows whether they are healthy."""
-    runs: list[Run] = [] if result.material is None else list(result.material.every)
-    arms = list(dict.fromkeys(run.arm for run in runs))
-    blocks: list[Block | None] = list(run_says(_runs(result)))
-    for run in runs:
-        for alarm in shown(run.alarms):
-            blocks += alarm_says(alarm, run.name if len(runs) > 1 else "")
-    for curve in result.curves if runs else ():
-        columns = next((run.columns for run in runs if run.arm == curve.name), runs[0].columns)
-        for alarm in fall_alarms(curve.evaluation_set or curve.name, curve, columns):
-            blocks += alarm_says(alarm, curve.name if len(result.curves) > 1 else "", curve.unit)
-    return section("health", "Health", *blocks, *lines_of(runs, arms), *pass_lines(runs))
-
-
-def alarm_says(alarm: Any, run: str, unit: str = "") -> list[Say]:
-    """Return an alarm and when it was, with the name of its run where there are several."""
-    said, values = alarm.say(), {"run": run, "unit": unit}
-    when = {name: getattr(alarm, name) for name in ("began", "ended", "began_compute")}
-    return [said, Say("alarm_when", {**values, **when}, said.level if run else WHY)]
-
-
-def run_says(runs: Sequence[Run]) -> Iterator[Say]:
-    """Yield what a reader must know: runs cut short, work done twice, time that stood still, other environments."""
-    for run in runs:
-        # An unreadable status.json is among the faults already.
-        if run.is_cut and (run.status != "unknown" or not run.faults()):
-            yield say("not_finished", WARNING, run=run.name, status=": ".join(filter(None, (run.status, run.reason))))
-        if again := run.repeated:
-            share = again["flops"] / run.cost["flops"] if run.cost.get("flops") else 0.0
-            yield say("repeated", run=run.name, hours=run.hours, share=share, **again)
-        if stalled_s := run.seconds.get("stalled"):
-            yield say("stood_still", run=run.name, hours=run.hours, seconds=stalled_s)
-    differing = tuple(key for key, values in environments(runs).items() if len(values) > 1)
-    if differing:
-        yield say("different_environments", WARNING, keys=differing)
-
-
-def _runs(result: Result) -> tuple[Run, ...]:
-    return () if result.material is None else result.material.runs
-
-
-def lines_of(runs: Sequence[Run], arms: Sequence[str]) -> list[Lines]:
-    """Return a small chart for each usual column, a line for each run in the colour of its arm."""
-    counted = "row" if runs and all(run.counted == "row" for run in runs) else "step"
-    limits = {signal.key: signal.limit for signal in SIGNALS}
-    found: dict[str, list[Any]] = {}
-    for run in runs:
-        columns = with_pace(run.columns)
-        steps = thinned("step", columns.get("step", np.empty(0)))
-        for key in CHARTS:
-            values = columns.get(key)
-            if values is not None and np.isfinite(values).any():
-                line = (run.name, arms.index(run.arm) if run.arm in arms else 0, steps, thinned(key, values))
-                found.setdefault(key, []).append(line)
-    return [
-        Lines(key=key, title=CHARTS[key], lines=tuple(lines), limit=limits.get(key), counted=counted)
-        for key, lines in found.items()
-    ]
-
-
-def pass_lines(runs: Sequence[Run]) -> list[Lines]:
-    """Return pass@k over the steps, a chart for each run and evaluation set."""
-    found = []
-    for run in runs:
-        for name, (steps, by_k) in run.passes().items():
-            lines = tuple((f"pass@{k}", place, steps, rounded(np.array(values), 5))
-                          for place, (k, values) in enumerate(by_k.items()))  # fmt: skip
-            title = ", ".join(filter(None, ("pass@k", run.name if len(runs) > 1 else "", name)))
-            found.append(Lines(key=f"pass/{run.name}/{name}", title=title, lines=lines))
-    return found
-
-
-def cost(result: Result) -> Section | None:
-    """Show what runs have spent, in compute, time and money."""
-    runs, keys, price = _runs(result), ("gpu_hours", "flops", "tokens"), result.options.price
-    amount = lambda value: "-" if value is None else short_compute_text(value)  # noqa: E731
-    rows = []
-    for run in runs:
-        spent, total = run.cost, sum(run.seconds.values())
-        parts = [f"{part.replace('_', '-')} {seconds / total:.0%}" for part, seconds in run.seconds.items()
-                 if total > 0 and seconds / total >= 0.005]  # fmt: skip
-        status = f"{run.status}: {run.reason}" if run.reason else run.status
-        money = [money_text(price * spent.get("gpu_hours", 0.0))] if price is not None else []
-        cells = (f"{run.num_steps:,}", *(amount(spent.get(key)) for key in keys), duration(total) if total else "-")
-        rows.append((run.name, status, ", ".join(parts) or "-", *cells, *money))
-    if len(runs) > 1:
-        total = [sum(run.cost.get(key, 0.0) for run in runs) for key in keys]
-        seconds = sum(sum(run.seconds.values()) for run in runs)
-        money = [money_text(price * total[0])] if price is not None else []
-        rows.append(("together", "", "", "", *map(amount, total), duration(seconds), *money))
-    heads = ("run", "status", "where the time went", "steps", _hours(result), "FLOPs", "tokens", "wall time")
-    table = grid("cost", (*heads, *(["cost"] if price is not None else [])), rows, left=3)
-    units = {curve.unit for curve in result.curves}
-    needs = price is not None and all(curve.price is None for curve in result.curves)
-    warning = say("price_needs_hours", WARNING, unit=listed(sorted(units))) if needs else None
-    return section("cost", "Runs and cost", warning, table)
-
-
-def settings(result: Result) -> Section | None:
-    """Show what arms change, what a policy decided, and the environments."""
-    material = result.material
-    if material is None:
-        return None
-    text = lambda value: "-" if value is None else json.dumps(value)  # noqa: E731
-    changes = [(row["arm"], row["key"], text(row["base"]), text(row["value"]))
-               for row in differences(material.runs, material.base)]  # fmt: skip
-    base = material.base or next((run.arm for run in material.runs), "")
-    machines = []
-    for key, values in environments(material.runs).items():
-        of = [f"{value} ({', '.join(runs)})" if len(values) > 1 else value for value, runs in values.items()]
-        machines.append((key, "; ".join(of)))
-    return section(
-        "settings",
-        "Settings",
-        grid("decisions", DECISION_HEADS, decision_rows(material.folder), left=5, title="Decisions"),
-        grid("differences", ("arm", "setting", base, "this arm"), changes, left=4, title="What differs"),
-        grid("environment", ("", "value"), machines, left=2, title="Environment", level=DETAIL),
-    )
-
-
-def samples(result: Result) -> Section | None:
-    """Show the last answers that each run was trained on."""
-    query = Query(num=SAMPLES_OF_A_RUN)
-    rows = [
-        {"run": run.name, **sample}
-        for run in _runs(result)
-        for sample in search(run.source.path / store.SAMPLES, run.source.root, query)["samples"]
-    ]
-    return section("samples", "Samples", Samples(rows=tuple(rows))) if rows else None
-
-
-# What the policy of a study decided
-
-DECISION_HEADS = ("decision", "time", "compute goes to", "because of", "favourite then", "expected loss")
-
-
-def decision_rows(folder: Path | None) -> list[tuple[str, ...]]:
-    """Return the decisions of the study's policy; others may have written the file."""
-    rows = []
-    for row in [] if folder is None else store.read_decisions(folder):
-        known, share = row.get("known") or {}, number(row.get("until"))
-        until = "" if math.isnan(share) else f" to {share:.0%} of its budget"
-        loss = number(known.get("loss"))
-        rows.append(
-            (
-                str(row.get("decision")),
-                str(row.get("time")),
-                "end" if row.get("arm") is None else f"{row['arm']}{until}",
-                str(row.get("kind")).replace("_", " "),
-                str(known.get("favourite") or ""),
-                "" if math.isnan(loss) else f"{loss:.4f}",
-            )
-        )
-    return rows
-
-
-def last_choice(out: Path) -> Json | None:
-    """Return the decision that ended a study; None if its policy has not ended it yet."""
-    rows = store.read_decisions(out)
-    return rows[-1] if rows and rows[-1]["arm"] is None else None
-
-
-def choice_say(row: Json) -> Say:
-    """Return the choice of a policy, to be said."""
-    known = row["known"]
-    if known.get("favourite") is None:
-        return say("choice_none", ANSWER)
-    spent = sum(arm["spent"] for arm in known["arms"]) / len(known["arms"])
-    values = {"favourite": known["favourite"], "spent": spent, "loss": known.get("loss") or 0.0}
-    return Say("choice_decided" if row["kind"] == "decided" else "choice_open", values, ANSWER)
-
-
-def choice_json(row: Json | None) -> Json | None:
-    if row is None:
-        return None
-    return {"kind": row["kind"], "favourite": row["known"].get("favourite"), "loss": row["known"].get("loss")}
-
-
 # What was read --------------------------------------------------------------------------------------------------------
 
 
-def log_section(result: Result, origins: Mapping[str, str]) -> Section | None:
+def log_says(result: Result, origins: Mapping[str, str]) -> Blocks:
     """Say which columns were read, what was decided about the logs, and what could not be used."""
-    blocks = [say("problem", WARNING, name=data.name, problem=data.problem) for data in result.left_out]
-    blocks += result.notes if result.material is None else [*result.material.notes, *result.notes]
-    blocks += equal_curves(result)
-    compute, reward = ({getattr(curve, role): origins.get(getattr(curve, role)) for curve in result.curves}
-                       for role in ("axis", "y"))  # fmt: skip
+    for data in result.left_out:
+        yield say("problem", WARNING, data)
+    yield from () if result.material is None else result.material.notes
+    yield from result.notes
+    yield from equal_curves(result)
     if result.command != "report":
-        columns = {name: tuple(f"{column} ({origin})" if origin else column for column, origin in own.items())
-                   for name, own in (("compute", compute), ("reward", reward))}  # fmt: skip
-        blocks.append(say("columns" if not origins else "columns_recognised", **columns))
+        columns = {
+            name: tuple(f"{column} ({origins[column]})" if origins.get(column) else column
+                        for column in dict.fromkeys(getattr(curve, role) for curve in result.curves))
+            for name, role in (("compute", "axis"), ("reward", "y"))
+        }  # fmt: skip
+        yield say("columns_recognised" if origins else "columns", **columns)
     holders: dict[str, tuple[Fact, list[str]]] = {}
     for curve in result.curves:
         for fact in curve.series.facts:
@@ -701,82 +456,93 @@ def log_section(result: Result, origins: Mapping[str, str]) -> Section | None:
     for fact, names in holders.values():
         level = DETAIL if fact.kind in QUIET_FACTS else WHY
         if len(names) < len(result.curves):
-            blocks.append(say("holds_for", level, names=tuple(names)))
-        blocks.append(Say(fact.kind, fact.values, level))
-    return section("log", "What was read", *blocks)
+            yield say("holds_for", level, names=tuple(names))
+        yield Say(fact.kind, fact.values, level)
 
 
-def equal_curves(result: Result) -> list[Say]:
-    """Return the curves with the same reward everywhere: their settings had no effect, or a log was given twice."""
+def equal_curves(result: Result) -> Iterator[Say]:
+    """Yield the curves with the same reward everywhere: their settings had no effect, or a log was given twice."""
     alike: dict[tuple[str, bytes], list[str]] = {}
     for curve in result.curves:
         if len(set(curve.series.reward)) > 2:
             alike.setdefault((curve.evaluation_set, curve.series.reward.tobytes()), []).append(curve.name)
-    return [say("equal_curves", WARNING, names=tuple(names)) for names in alike.values() if len(names) > 1]
+    yield from (say("equal_curves", WARNING, names=tuple(names)) for names in alike.values() if len(names) > 1)
 
 
-OF_A_SET: tuple[Callable[[Result, str], Section | None], ...] = (answer, curves, pairs, axes, scores, details)
-OF_ALL: tuple[Callable[[Result], Section | None], ...] = (health, cost, settings, samples)
+OF_A_SET: dict[str, tuple[str, Callable[[Result, str], Blocks]]] = {
+    "answer": ("Answer", answer),
+    "curves": ("Curves", curves),
+    "pairs": ("Which recipe", pairs),
+    "axes": ("By each axis", axes),
+    "scores": ("Forecasts against what happened", scores),
+    "details": ("Details", details),
+}
+OF_RUNS: dict[str, tuple[str, Callable[[Result], Blocks]]] = {
+    "health": ("Health", health),
+    "cost": ("Runs and cost", cost),
+    "settings": ("Settings", settings),
+    "samples": ("Samples", samples),
+}
 
 
 # Numbers --------------------------------------------------------------------------------------------------------------
 
-PARAMS = ("ceiling", "exponent", "midpoint", "start")
+CURVE_KEYS = (
+    "name", "set", "units", "form", "num_points", "num_runs", "noise_sd", "run_sd", "ceiling", "exponent", "midpoint",
+    "start", "state", "action", "share", "p_nearly_all", "p_worth", "p_seen", "settled_at", "noticed",
+    "smallest_change", "missing", "fall", "dip", "worth", "doubling", "checkpoint", "problem", "facts", "alone",
+    "pooled_with", "at", "reach", "holdout", "fractions",
+)  # fmt: skip
+COMPARISON_KEYS = (
+    "answer", "at", "worth", "winner", "chosen", "standings", "correlation", "shared_ceiling", "shared_exponents",
+)  # fmt: skip
+PAPER_KEYS = ("answer", "winner", "standings", "shared_ceiling")
 
 
 def result_json(result: Result, origins: Mapping[str, str] | None = None) -> Json:
-    """Return what `--json` prints: numbers under their old names, and the sections with their sentences."""
-    rankings = [{"set": name, **plain_comparison(each)} for name, each in result.comparisons.items()]
+    """Return what `--json` prints: numbers under their names, and the sections with their sentences."""
+    by_axis = [(name, each) for name, answers in result.by_axis.items() for each in answers]
     return {
         "curves": [*map(curve_json, result.curves), *map(left_out_json, result.left_out)],
         "pairs": plain(result.pairs),
-        "rankings": rankings,
+        "rankings": [{"set": name, **comparison_json(each)} for name, each in result.comparisons.items()],
         "axes": [
-            {"set": name, "axis": each.axis, "at": each.at, **plain_comparison(each.comparison)}
-            for name, answers in result.by_axis.items()
-            for each in answers
+            {"set": name, "axis": each.axis, **comparison_json(each.comparison), "at": each.at}
+            for name, each in by_axis
         ],
         "worth": plain(result.worth),
         "sections": to_json(document(result, origins)),
     }
 
 
-def plain_comparison(comparison: Any) -> Json:
+def comparison_json(comparison: Comparison | PaperComparison) -> Json:
     if isinstance(comparison, PaperComparison):
-        return {"answer": None, "winner": None, "standings": [], **picked(comparison, "shared_ceiling")}
-    answer = None if comparison.pick is None else plain(comparison.pick.answer)
-    names = ("at", "worth", "winner", "chosen", "standings", "correlation", "shared_ceiling", "shared_exponents")
-    return {"answer": answer, **picked(comparison, *names)}
+        return picked(PAPER_KEYS, {"standings": ()}, comparison)
+    return picked(COMPARISON_KEYS, comparison, comparison.pick)
 
 
 def curve_json(curve: CurveResult) -> Json:
     """Return one curve; what is not known, or not finite, is null."""
-    fit, series, decision = curve.fit, curve.series, curve.decision
-    names = ("state", "action", "share", "p_nearly_all", "p_worth", "p_seen", "settled_at", "noticed",
-             "smallest_change", "missing", "fall", "dip", "worth")  # fmt: skip
-    decided: Json = dict.fromkeys(names) if decision is None else picked(decision, *names)
-    params = {name: plain(param_value(fit, name)) for name in PARAMS}
-    return {
-        "name": curve.name,
+    fit = curve.fit
+    given = {
         "set": curve.evaluation_set,
-        "units": {"compute": series.x_label, "reward": series.y_label, "reward_scale": series.y_scale},
-        **picked(fit, "form", "num_points", "num_runs", "noise_sd", "run_sd"),
-        **params,
-        "ceiling": plain(curve.ceiling),
-        **decided,
-        "doubling": plain(curve.doubling),
-        "checkpoint": plain(curve.checkpoint),
+        "units": _units(curve.series),
+        "ceiling": curve.ceiling,
+        "doubling": curve.doubling,
         "problem": None,
-        "facts": [each.as_json() for each in series.facts],
-        "alone": None if fit.alone is None else {name: plain(param_value(fit.alone, name)) for name in PARAMS},
-        "pooled_with": list(fit.prior.sources) if fit.alone is not None and fit.prior is not None else [],
-        "at": plain(curve.at),
-        "reach": plain(curve.reach),
-        "holdout": plain(curve.backtest),
+        "facts": [each.as_json() for each in curve.series.facts],
+        "alone": None if fit.alone is None else {name: param_value(fit.alone, name) for name in curve.params},
+        "pooled_with": fit.prior.sources if fit.alone is not None and fit.prior is not None else (),
+        "holdout": curve.backtest,
         "fractions": [{"fraction": share, **(plain(early.backtest) or {})} for share, early in curve.early],
     }
+    return picked(CURVE_KEYS, given, curve.params, curve, curve.decision, fit)
 
 
-def left_out_json(series: Any) -> Json:
-    units = {"compute": series.x_label, "reward": series.y_label, "reward_scale": series.y_scale}
-    return {"name": series.name, "set": series.evaluation_set or "", "units": units, "problem": series.problem}
+def left_out_json(series: Series) -> Json:
+    given = {"set": series.evaluation_set or "", "units": _units(series)}
+    return picked(("name", "set", "units", "problem"), given, series)
+
+
+def _units(series: Series) -> Json:
+    return {"compute": series.x_label, "reward": series.y_label, "reward_scale": series.y_scale}

@@ -2,12 +2,12 @@
 
 A template names the values that it needs. Besides the usual format specs it has these:
 
-    r, +r   a reward, with its interval where it has one; with the decimals that the values name
-    w       a worth: a difference of rewards that matters
-    c, x    an amount of compute; a ratio of two; with their intervals
-    p, %    a probability; a share, with its interval
-    n, or   names in a sentence, joined by "and" or by "or"
-    $, 2    an amount of money; a number with two decimals and its interval
+    r, +r   a reward with the decimals that the values name       a       a number of any size, in few digits
+    w       a worth: a difference of rewards that matters         $, d    an amount of money; a duration in seconds
+    c, C    an amount of compute; in few characters               p, %    a probability; a share
+    x       a ratio of two computes                               or      names joined by "or", not by "and"
+
+A value that has an interval is written with it, whatever the spec. None and NaN are "-".
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,14 +18,16 @@ from scalerl.curves import Value
 from scalerl.logs.facts import SENTENCES
 from scalerl.report.numbers import (
     compute_text,
+    duration,
     fixed,
     interval_text,
     join_names,
     money_text,
+    number_text,
     probability_text,
     ratio_text,
     share_text,
-    two_decimals,
+    short_compute_text,
     worth_text,
 )
 
@@ -34,21 +36,19 @@ Words = str | Callable[[Values], str]
 USUAL_DECIMALS = 3
 
 
-class Found(Mapping[str, Any]):
-    """The values that a sentence names, found among the attributes of objects; `used` has those that were."""
+class Lookup(Mapping[str, Any]):
+    """The values that a template names, from the first mapping or object that has each; `used` has those named."""
 
-    def __init__(self, *objects: Any, **given: Any) -> None:
-        self._objects, self._given, self.used = objects, given, dict[str, Any]()
+    def __init__(self, *objects: Any) -> None:
+        self._objects, self.used = objects, dict[str, Any]()
 
     def __getitem__(self, name: str) -> Any:
-        if name in self._given:
-            value = self._given[name]
-        elif (owner := next((each for each in self._objects if hasattr(each, name)), None)) is not None:
-            value = getattr(owner, name)
-        else:
-            raise KeyError(name)
-        self.used[name] = value
-        return value
+        for each in self._objects:
+            value = each.get(name, self) if isinstance(each, Mapping) else getattr(each, name, self)
+            if value is not self:
+                self.used[name] = value
+                return value
+        raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.used)
@@ -57,34 +57,41 @@ class Found(Mapping[str, Any]):
         return len(self.used)
 
 
+SHOWS: dict[str, Callable[[Any], str]] = {
+    "w": worth_text,
+    "c": compute_text,
+    "C": short_compute_text,
+    "x": ratio_text,
+    "%": share_text,
+    "p": probability_text,
+    "$": money_text,
+    "a": number_text,
+    "d": duration,
+}
+
+
 class Sentence(Formatter):
     """A formatter that knows rewards, computes, probabilities, names and money."""
 
     def __init__(self, values: Values) -> None:
-        self._decimals = int(values.get("decimals", USUAL_DECIMALS))
+        num = int(values.get("decimals", USUAL_DECIMALS))
+        self._shows = {**SHOWS, "r": fixed(num), "+r": fixed(num, "+")}
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
+        """Return the value at a dotted name; None where something on the way is None."""
+        first, *rest = field_name.split(".")
+        value = kwargs[first]
+        for name in rest:
+            value = None if value is None else getattr(value, name)
+        return value, first
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        shows = {
-            "r": fixed(self._decimals),
-            "+r": fixed(self._decimals, "+"),
-            "w": worth_text,
-            "c": compute_text,
-            "x": ratio_text,
-            "%": share_text,
-            "2": two_decimals,
-        }
         if value is None or (isinstance(value, float) and value != value):
             return "-"
-        if format_spec in shows:
-            show = shows[format_spec]
-            return interval_text(value, show) if isinstance(value, Value) else show(value)
-        if format_spec == "p":
-            return probability_text(value)
-        if format_spec == "$":
-            return interval_text(value, money_text) if isinstance(value, Value) else money_text(value)
-        if isinstance(value, tuple | list):
+        if isinstance(value, tuple | list) and format_spec not in self._shows:
             return join_names([str(each) for each in value], "or" if format_spec == "or" else "and")
-        return super().format_field(value, format_spec)
+        show = self._shows.get(format_spec, lambda each: format(each, format_spec))
+        return interval_text(value, show) if isinstance(value, Value) and format_spec else show(value)
 
 
 def text(kind: str, values: Values) -> str:
@@ -403,6 +410,7 @@ WORDS: dict[str, Words] = {
     "unlike_rewards": "The curves are of different rewards ({names}): the answer holds only if these measure the same.",
     "alone_in_set": "{name} is the only curve of its evaluation set and is not compared.",
     "axes_disagree": "The axes disagree: {answers}. Decide what you pay for.",
+    "axis_answer": "by {labels}: {kind} {names}",
     "axes_agree": "By each of {axes} the answer is the same.",
     "uneven_steps": (
         "A step takes up to {ratio:.1f} times as much ({axis}) in one curve as in another: do not compare them by step."

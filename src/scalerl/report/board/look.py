@@ -21,6 +21,7 @@ from scalerl.logs import Selection, Series
 from scalerl.report.alarms import moved_alarms
 from scalerl.report.build import report_on
 from scalerl.report.document import (
+    Blocks,
     Curves,
     Document,
     Drawn,
@@ -28,25 +29,26 @@ from scalerl.report.document import (
     Level,
     Line,
     Say,
-    Section,
-    grid,
+    picked,
     plain,
     say,
-    section,
+    sections,
+    table,
     to_json,
 )
 from scalerl.report.figures import chart, dots_of
 from scalerl.report.material import Material, material_of
 from scalerl.report.metrics import thinned, with_pace
-from scalerl.report.numbers import compute_text, fixed, interval_text
+from scalerl.report.numbers import fixed, interval_text
 from scalerl.report.outlook import FIRST_FIT, with_end
 from scalerl.report.places import Source, planned
 from scalerl.report.results import CurveResult, FitOptions, Result, fitted_curve
+from scalerl.report.run_sections import alarm_says
 from scalerl.report.runs import WAITING, Rows, Run, new_rows, num_values, read_source
 from scalerl.report.samples import lines_of
-from scalerl.report.sections import OF_ALL, alarm_says, do_text, document, titled
+from scalerl.report.sections import do_text, document, titled
 
-# Of files that anyone may have written.
+# What reading files that anyone may have written can raise.
 UNFORESEEN = (OSError, MemoryError, RecursionError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 MAX_BYTES = 256 << 20
 """Largest log that is read: it is read as a whole whenever it grows."""
@@ -78,6 +80,8 @@ class Look:
     columns: dict[str, list[float | None]] = field(default_factory=dict)
     settings: Json = field(default_factory=dict)
     num_samples: int = 0
+    drawn: tuple[Drawn, ...] = ()
+    """Its curves in the overview, in the order of those in its row."""
     is_empty: bool = False
     """Whether there is neither a curve nor a column."""
 
@@ -123,11 +127,13 @@ def look(source: Source, end_compute: float | None = None, *, with_history: bool
     """Read a source and make its document; `end_compute` ends a budget that the run does not name itself."""
     try:
         runs = _runs(source)
+        own = runs[0].end_compute() if len(runs) == 1 else None
+        end = end_compute if own is None else own
         try:
-            result = _result(source, runs, _end_of(runs, end_compute))
+            result, problems = _result(source, runs, end), []
         except UserError as fault:
-            return _look(source, runs, None, [say("fault", Level.WARNING, problem=str(fault))])
-        return _look(source, runs, result, [], _history(result, _end_of(runs, end_compute)) if with_history else [])
+            result, problems = _no_result(source, runs), [say("fault", Level.WARNING, problem=str(fault))]
+        return _look(source, runs, result, problems, _history(result, end) if with_history else ())
     except UNFORESEEN as fault:
         return unreadable(source, f"{type(fault).__name__}: {fault}")
 
@@ -135,7 +141,8 @@ def look(source: Source, end_compute: float | None = None, *, with_history: bool
 def unreadable(source: Source, fault: str) -> Look:
     """Return what is shown of something that cannot be read."""
     problem = say("unreadable", Level.WARNING, name=source.name, fault=fault)
-    return _look(source, [Run(source=source, kind="log", problem=problem.text)], None, [problem])
+    runs = [Run(source=source, kind="log", problem=problem.text)]
+    return _look(source, runs, _no_result(source, runs), [problem])
 
 
 # Reading --------------------------------------------------------------------------------------------------------------
@@ -161,6 +168,12 @@ def _result(source: Source, runs: list[Run], end: float | None) -> Result:
     return report_on(material, selection, FitOptions(), fitted=_fitted, in_workers=False, end=end, most=MOST_CURVES)
 
 
+def _no_result(source: Source, runs: Sequence[Run]) -> Result:
+    """Return the report on runs without a curve."""
+    material = Material(title=source.name, tables=(), every=tuple(runs), has_arms=False)
+    return Result(command="report", curves=(), options=FitOptions(), material=material)
+
+
 def _fitted(data: Series, options: FitOptions) -> CurveResult:
     """Fit a series, or remember its fit."""
     parts = [
@@ -179,7 +192,7 @@ def _fitted(data: Series, options: FitOptions) -> CurveResult:
 
 
 def _read(source: Source) -> Run:
-    """Read a run or a log; of a run folder, what was added since the last time in this process."""
+    """Read a run or a log; from a run folder, only what was added since this process last read it."""
     if source.kind == "log":
         refusal = _refusal(source)
         return read_source(source) if refusal is None else Run(source=source, kind="log", problem=refusal.text)
@@ -208,57 +221,42 @@ def _refusal(source: Source) -> Say | None:
     return None
 
 
-def _end_of(runs: Sequence[Run], end_compute: float | None) -> float | None:
-    own = runs[0].end_compute() if len(runs) == 1 else None
-    return end_compute if own is None else own
-
-
 # Showing --------------------------------------------------------------------------------------------------------------
 
 
-def _look(
-    source: Source, runs: list[Run], result: Result | None, problems: list[Say], history: Sequence[Section] = ()
-) -> Look:
-    made: list[Section | None] = [section("problems", "", *source.faults, *problems)]
-    if result is not None:
-        # What each run shows by itself is not shown again for all together; samples are searched instead.
-        made += [each for each in document(result) if each.key.split("/")[0] in TOGETHER
-                 or (source.kind != "all" and each.key != "samples")]  # fmt: skip
-    elif runs and source.kind != "study":
-        empty = Result(
-            command="report",
-            curves=(),
-            options=FitOptions(),
-            material=Material(title=source.name, tables=(), every=tuple(runs), has_arms=False),
-        )
-        made += [make(empty) for make in OF_ALL]
-    shown = _with_history(tuple(each for each in made if each is not None), history)
+def _look(source: Source, runs: Sequence[Run], result: Result, problems: Sequence[Say], history: Document = ()) -> Look:
+    # What each run shows by itself is not shown again for all together; samples are searched instead.
+    shown = [
+        each
+        for each in document(result)
+        if each.key.split("/")[0] in TOGETHER or (source.kind != "all" and each.key != "samples")
+    ]
+    place = next((at + 1 for at, each in enumerate(shown) if each.key.startswith("curves/")), len(shown))
+    shown[place:place] = history
+    made = to_json([*sections(("problems", "", [*source.faults, *problems])), *shown])
     problem = " ".join(each.text for each in problems)
-    row = {"key": source.key, "name": source.name, "kind": source.kind, "problem": problem}
+    row: Json = {"key": source.key, "name": source.name, "kind": source.kind, "problem": problem}
     if source.kind in ("study", "all"):
-        return Look(row=row, sections=to_json(shown), is_empty=result is None)
-    (run,) = runs
+        return Look(row=row, sections=made, is_empty=not result.curves)
+    (run,), curves = runs, [curve for curve in result.curves if len(curve.series.reward)]
     steps = run.columns.get("step", np.empty(0))
-    num_alarms = sum(is_alarm(each) for part in to_json(shown) for each in part["blocks"])
     row |= {
-        "study": source.study,
-        "arm": source.arm,
-        "seed": source.seed,
+        **picked(("study", "arm", "seed"), source),
+        **picked(("status", "reason"), run),
         "format": run.kind,
-        "status": run.status,
-        "reason": run.reason,
         "step": f"{run.counted} {steps[-1]:,.0f}" if len(steps) else "",
         "updated_at": max((changed for _, _, changed in files_of(source)), default=0) / 1e9,
-        "num_alarms": num_alarms,
-        "curves": [_cells(curve) for curve in (result.curves if result else ()) if len(curve.series.reward)],
+        "num_alarms": sum(is_alarm(each) for part in made for each in part["blocks"]),
+        "curves": [_cells(curve) for curve in curves],
     }
     return Look(
         row=row,
-        sections=to_json(shown),
+        sections=made,
         columns={name: thinned(name, values) for name, values in with_pace(run.columns).items()},
         settings=plain(run.settings),
         num_samples=len(lines_of(source.path / store.SAMPLES, source.root)) if run.is_folder else 0,
-        is_empty=result is None and not run.columns,
+        drawn=tuple(chart([curve], "overview", num=24).drawn[0] for curve in curves),
+        is_empty=not result.curves and not run.columns,
     )
 
 
@@ -277,56 +275,54 @@ def _cells(curve: CurveResult) -> Json:
         "reward": show(float(curve.series.reward[np.argmax(curve.series.compute)])),
         "state": "" if curve.state is None else str(curve.state),
         "ceiling": interval_text(curve.ceiling, show),
-        "end": "-" if curve.at_end is None else interval_text(curve.at_end.reward, show),
+        "end": interval_text(None if curve.at_end is None else curve.at_end.reward, show),
         "do": do_text(curve),
         "unit": curve.unit,
-        "drawn": plain(chart([curve], "overview", num=24).drawn[0]),
     }
 
 
 # How the forecast moved -----------------------------------------------------------------------------------------------
 
 
-def _history(result: Result, end: float | None) -> list[Section]:
+def _history(result: Result, end: float | None) -> Document:
     """Return how the forecasts moved: what each was after some numbers of points, and now."""
-    found = []
+    parts = []
     for place, curve in enumerate(result.curves):
-        series, rows = curve.series, list[tuple[int, float, Value]]()
+        series, forecasts = curve.series, list[tuple[int, float, Value]]()
         order = np.argsort(series.compute, kind="stable")
-        parts = [series.take(np.sort(order[:num])) for num in _HISTORY if num < len(order)]
-        for each in [*(_fitted(data, result.options) for data in parts), curve]:
-            if (told := _told(each, end)) is not None:
-                rows.append((len(each.series.compute), float(each.series.compute.max()), told))
-        if len(rows) > 1:
-            found.append(_history_section(curve, rows, end is not None and end > curve.fit.scale, place))
-    return found
+        earlier = [series.take(np.sort(order[:num])) for num in _HISTORY if num < len(order)]
+        for each in [*(_fitted(data, result.options) for data in earlier), curve]:
+            if (value := _forecast(each, end)) is not None:
+                forecasts.append((len(each.series.compute), float(each.series.compute.max()), value))
+        if len(forecasts) > 1:
+            has_end = end is not None and end > curve.fit.scale
+            subject = "the end of the budget" if has_end else "the ceiling"
+            title = titled("How the forecast moved", curve.evaluation_set)
+            blocks = _history_blocks(curve, forecasts, subject, place)
+            parts.append((f"history/{curve.evaluation_set}/{curve.name}", title, blocks))
+    return sections(*parts)
 
 
-def _told(curve: CurveResult, end: float | None) -> Value | None:
+def _forecast(curve: CurveResult, end: float | None) -> Value | None:
     """Return the forecast for the end of the budget; where that is not known, the ceiling."""
     at_end = with_end(curve, end).at_end if end is not None else None
-    told = curve.ceiling if at_end is None else at_end.reward
-    return told if told is not None and math.isfinite(told.low) and math.isfinite(told.high) else None
+    value = curve.ceiling if at_end is None else at_end.reward
+    return value if value is not None and math.isfinite(value.low) and math.isfinite(value.high) else None
 
 
-def _history_section(curve: CurveResult, rows: list[tuple[int, float, Value]], has_end: bool, colour: int) -> Section:
-    subject = "the end of the budget" if has_end else "the ceiling"
-    compute = np.array([compute for _, compute, _ in rows])
-    low, middle, high = (np.array([getattr(told, name) for _, _, told in rows]) for name in ("low", "value", "high"))
-    line = Line(compute=compute, reward=middle, first=float(compute[0]), last=float(compute[-1]), band=(low, high))
+def _history_blocks(
+    curve: CurveResult, forecasts: Sequence[tuple[int, float, Value]], subject: str, colour: int
+) -> Blocks:
+    for alarm in moved_alarms(forecasts, subject):
+        yield from alarm_says(alarm, "", curve.unit)
+    compute = np.array([compute for _, compute, _ in forecasts])
+    low, middle, high = (
+        np.array([getattr(value, end) for _, _, value in forecasts]) for end in ("low", "value", "high")
+    )
+    line = Line(compute=np.array(compute), reward=middle, first=compute[0], last=compute[-1], band=(low, high))
     drawn = Drawn(name=curve.name, dots=dots_of(curve.series), line=line, colour=colour)
-    note, show = say("history_note", subject=subject), fixed(curve.decimals)
-    picture = Curves(key=f"history/{curve.name}", drawn=(drawn,), x_label=curve.unit, y_label=curve.y, note=note)
-    cells = [(str(num), compute_text(at), interval_text(told, show)) for num, at, told in reversed(rows)]
-    table = grid("history", ("evaluations", curve.unit, subject), cells, left=0, level=Level.DETAIL)
-    moved = [each for alarm in moved_alarms(rows, subject) for each in alarm_says(alarm, "", curve.unit)]
-    title = titled("How the forecast moved", curve.evaluation_set)
-    made = section(f"history/{curve.evaluation_set}/{curve.name}", title, *moved, picture, table)
-    assert made is not None
-    return made
-
-
-def _with_history(sections: Document, history: Sequence[Section]) -> Document:
-    """Put the history after the curves."""
-    place = next((at + 1 for at, each in enumerate(sections) if each.key.startswith("curves/")), len(sections))
-    return (*sections[:place], *history, *sections[place:])
+    note = say("history_note", subject=subject)
+    yield Curves(key=f"history/{curve.name}", drawn=(drawn,), x_label=curve.unit, y_label=curve.y, note=note)
+    columns = {"evaluations": "{num}", curve.unit: "{compute:c}", subject: "{value:r}"}
+    rows = [({"num": num, "compute": at, "value": value}, curve) for num, at, value in reversed(forecasts)]
+    yield table("history", columns, rows, left=0, level=Level.DETAIL)

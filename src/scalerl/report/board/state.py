@@ -1,4 +1,4 @@
-"""The board: looks at the named paths again and again, has workers make a document of what has changed, keeps them.
+"""The board: watches the named paths, has workers make a document when files change, and keeps the latest.
 
 watcher thread:   discover -> collect finished jobs, raise versions -> ask for what has changed
 server threads:   listing(), detail(), samples() under the lock; event streams wait for changes
@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,19 @@ from scalerl.errors import WorkerDied
 from scalerl.logs.names import without_seed
 from scalerl.report import samples
 from scalerl.report.board.look import Look, files_of, look, unreadable
-from scalerl.report.document import Json, grid, plain, say, section, to_json
+from scalerl.report.document import (
+    Curves,
+    Document,
+    Json,
+    Lines,
+    block_json,
+    grid,
+    plain,
+    say,
+    sections,
+    table,
+    to_json,
+)
 from scalerl.report.figures import short_names
 from scalerl.report.inside import Root, read_object
 from scalerl.report.metrics import CHARTS
@@ -38,14 +50,26 @@ WANTED_S = 30.0
 WORKER_BYTES = 2 << 30
 """Memory of a worker: it reads files that anyone may have written."""
 LOOK_S = {"run": 600.0, "log": 90.0, "study": 600.0, "all": 600.0}
-"""Time for a look, after which its worker is ended: a log's own reader has a limit of 60 s."""
+"""Seconds that a look may take before its worker is ended; the reader of a log has a limit of 60 s itself."""
 SLOW_S = 5.0
-"""What took longer is looked at again only while another worker stays free for the rest."""
+"""A source that took longer is looked at again only if another worker stays free."""
 MOST_WORKERS = 4
 MOST_TOGETHER = 12
 """Runs and logs that are compared with each other in the overview."""
 # After a look a source is left alone for so many times its CPU time, and at most so many seconds.
 PAUSES = {"run": (2.0, 20.0), "log": (10.0, 30.0), "study": (4.0, 60.0), "all": (8.0, 60.0)}
+
+OVERVIEW_COLUMNS = {
+    "run": "{run}",
+    "status": "{status}",
+    "step": "{step}",
+    "reward": "{reward}",
+    "at the end": "{end}",
+    "ceiling": "{ceiling}",
+    "alarms": "{alarms}",
+    "state": "{state}",
+    "what to do": "{do}",
+}
 
 
 @dataclass(slots=True)
@@ -59,11 +83,11 @@ class Item:
     asked_at: float = 0.0
     next_at: float = 0.0
     done_for: Any = None
-    """What it was looked at for last: it is again when that has changed."""
+    """Its files, status and source at the last look; a change of these calls for another."""
     took_s: float = 0.0
     version: int = 0
     status: Any = None
-    """What its status.json says now: a run's process can be killed without a word in its files."""
+    """Its status now: a killed process leaves nothing in its files."""
     wanted_until: float = 0.0
     """Time until which a page is showing it, so that its history is made."""
 
@@ -179,7 +203,7 @@ class Board:
             self.version += 1
 
     def _counts(self, source: Source) -> bool:
-        """Whether a source is compared with the others: it is no run of a study, and makes a curve or was named."""
+        """Return whether a source is compared with the others: not part of a study, and named or with a curve."""
         item = self._items.get(source.key)
         seen = None if item is None else item.look
         return source.study is None and (not source.quiet or (seen is not None and not seen.is_empty))
@@ -187,7 +211,7 @@ class Board:
     # What the page asks for
 
     def _shown(self) -> Iterator[tuple[Item, Look]]:
-        """Yield what there is to show: files beside a log that are not logs are not."""
+        """Yield what is shown; skip files of a named folder that turned out not to be logs."""
         for item in self._items.values():
             if item.look is not None and not (item.source.quiet and item.look.is_empty):
                 yield item, item.look
@@ -206,61 +230,52 @@ class Board:
 
     def _listing_json(self) -> Json:
         shown = list(self._shown())
-        rows = [{**look.row, "version": item.version} for item, look in shown if item.source.kind in ("run", "log")]
+        followed = [(item, look) for item, look in shown if item.source.kind in ("run", "log")]
         together = next((look.sections for item, look in shown if item.source.kind == "all"), [])
-        num_unread = sum(item.look is None for item in self._items.values() if item.source.kind != "all")
         return {
             "epoch": self.epoch,
             "version": self.version,
-            "runs": [*map(without_charts, rows)],
+            "runs": [{**look.row, "version": item.version} for item, look in followed],
             "studies": [look.row for item, look in shown if item.source.kind == "study"],
-            "num_unread": num_unread,
-            "sections": [*self._overview(rows, [look for _, look in shown]), *together],
+            "num_unread": sum(item.look is None for item in self._items.values() if item.source.kind != "all"),
+            "sections": [*to_json(self._overview([look for _, look in followed])), *together],
         }
 
-    def _overview(self, rows: list[Json], looks: Sequence[Look]) -> list[Json]:
+    def _overview(self, looks: Sequence[Look]) -> Document:
         """Return everything side by side: runs of one recipe in one colour, and what differs between them."""
-        lines = [(row, curve) for row in rows for curve in row["curves"] or [{}]]
-        several = [len(row["curves"]) > 1 for row, _ in lines]
-        groups = [f"{row['study']}/{row['arm']}" if row["study"] else without_seed(row["name"]) for row, _ in lines]
-        groups = [f"{group}/{curve['name']}" if many else group
-                  for group, many, (_, curve) in zip(groups, several, lines, strict=True)]  # fmt: skip
+        lines = [line for look in looks for line in _lines(look)]
+        groups = [f"{line['study']}/{line['arm']}" if line["study"] else without_seed(line["log"]) for line in lines]
+        groups = [f"{group}/{line['curve']}" for group, line in zip(groups, lines, strict=True)]
         colours = [list(dict.fromkeys(groups)).index(group) for group in groups]
-        names = short_names([f"{row['name']}/{curve['name']}" if many else row["name"]
-                             for many, (row, curve) in zip(several, lines, strict=True)])[1]  # fmt: skip
+        names = short_names([f"{line['log']}/{line['curve']}".removesuffix("/") for line in lines])[1]
         order = sorted(range(len(lines)), key=lambda at: (colours[at], at))
-        cells = []
-        for at in order:
-            row, curve = lines[at]
-            reward, end, ceiling = (curve.get(key, "") for key in ("reward", "end", "ceiling"))
-            step, alarms = curve["step"] if several[at] else row["step"], str(row["num_alarms"] or "")
-            words = (curve.get("state", ""), curve.get("do", ""))
-            cells.append((names[at], f"{row['status']}", step, reward, end, ceiling, alarms, *words))
-        heads = ("run", "status", "step", "reward", "at the end", "ceiling", "alarms", "state", "what to do")
-        links = tuple(f"#run/{lines[at][0]['key']}" for at in order)
-        table = grid("overview", heads, cells, left=2, right=2, links=links, colours=tuple(colours[at] for at in order))
+        listed = table(
+            "overview",
+            OVERVIEW_COLUMNS,
+            [({"run": names[at], "alarms": lines[at]["num_alarms"] or ""}, lines[at]) for at in order],
+            left=2,
+            right=2,
+            links=tuple(f"#run/{lines[at]['key']}" for at in order),
+            colours=tuple(colours[at] for at in order),
+        )
+        watched = say("watched", num=len(looks), paths=tuple(str(root.path) for root in self.roots))
+        # Runs that count compute in different units cannot share an axis: the commonest unit is drawn.
+        units = Counter(line["unit"] for line in lines if line["drawn"] is not None)
+        unit = units.most_common(1)[0][0] if units else ""
+        unlike = say("unlike_units", units=tuple(units), unit=unit) if len(units) > 1 else None
+        drawn = tuple(replace(line["drawn"], name=name, colour=colour)
+                      for line, name, colour in zip(lines, names, colours, strict=True)
+                      if line["drawn"] is not None and line["unit"] == unit)  # fmt: skip
+        chart = Curves(key="together", drawn=drawn, x_label=unit, y_label="reward") if drawn else None
         recipes = {look.row["name"]: look.settings for look in looks if look.settings}
         text = lambda value: "-" if value is None else value if isinstance(value, str) else json.dumps(value)  # noqa: E731
         differing = [(key, *map(text, plain(values)))
                      for key, values in settings_that_differ(list(recipes.values())).items()]  # fmt: skip
         settings = grid("differing", ("setting", *recipes), differing, left=1 + len(recipes))
-        paths = tuple(str(root.path) for root in self.roots)
-        watched = say("watched", num=len(rows), paths=paths)
-        # Runs that count compute in different units cannot share an axis: the commonest unit is drawn.
-        units = Counter(curve["unit"] for _, curve in lines if curve)
-        unit = units.most_common(1)[0][0] if units else ""
-        unlike = say("unlike_units", units=tuple(units), unit=unit) if len(units) > 1 else None
-        made = [section("overview", "Everything watched", *self._notes, watched, unlike, table),
-                section("differing", "Settings that differ between the runs", settings)]  # fmt: skip
-        overview = to_json([each for each in made if each is not None])
-        if units:
-            drawn = [{**curve["drawn"], "name": name, "colour": colour}
-                     for (_, curve), name, colour in zip(lines, names, colours, strict=True)
-                     if curve and curve["unit"] == unit]  # fmt: skip
-            marks = {"at": None, "note": None, "level": "why"}
-            chart = {"type": "curves", "key": "together", "drawn": drawn, "x_label": unit, "y_label": "reward", **marks}
-            overview[0]["blocks"].append(chart)
-        return overview
+        return sections(
+            ("overview", "Everything watched", [*self._notes, watched, unlike, listed, chart]),
+            ("differing", "Settings that differ between the runs", [settings]),
+        )
 
     def detail(self, key: str) -> bytes | None:
         """Return the document of a run or a study; None if there is no such thing."""
@@ -271,8 +286,8 @@ class Board:
                 return None
             item.wanted_until = time.monotonic() + WANTED_S
             others = sorted(name for name in seen.columns if name not in (*CHARTS, "step", "attempt"))
-            content = {**without_charts(seen.row), "sections": seen.sections, "columns": others,
-                       "num_samples": seen.num_samples, "settings": seen.settings, "version": item.version}  # fmt: skip
+            content = {**seen.row, "sections": seen.sections, "columns": others, "num_samples": seen.num_samples,
+                       "settings": seen.settings, "version": item.version}  # fmt: skip
             return self._cached(key, item.version, lambda: content)
 
     def columns(self, keys: Sequence[str], names: Sequence[str], smooth: float = 0.0) -> list[Json] | None:
@@ -281,14 +296,13 @@ class Board:
             found = {key: self._items[key].look for key in keys if key in self._items}
         charts = []
         for name in names:
-            lines = [
+            lines = tuple(
                 (seen.row["name"], place, seen.columns.get("step", []), smoothed(seen.columns[name], smooth))
                 for place, seen in enumerate(found.values())
                 if seen is not None and name in seen.columns
-            ]
+            )
             if lines:
-                charts.append({"type": "lines", "key": name, "title": CHARTS.get(name, name), "lines": lines,
-                               "limit": None, "counted": "step", "level": "why"})  # fmt: skip
+                charts.append(block_json(Lines(key=name, title=CHARTS.get(name, name), lines=lines)))
         return charts if found else None
 
     def _cached(self, key: str, version: int, make: Callable[[], Json]) -> bytes:
@@ -309,10 +323,14 @@ class Board:
         return samples.search(path, root, query) if number is None else samples.one_sample(path, root, number)
 
 
-def without_charts(row: Json) -> Json:
-    """Return a row as the lists have it: its curves without their points and lines."""
-    curves = [{key: value for key, value in curve.items() if key != "drawn"} for curve in row.get("curves", ())]
-    return {**row, "curves": curves}
+def _lines(look: Look) -> Iterator[Json]:
+    """Yield a line of the overview for each curve of a run or log; one without a curve has a line too."""
+    nothing: Json = dict.fromkeys(("reward", "end", "ceiling", "state", "do", "unit"), "")
+    curves: list[Json] = look.row["curves"] or [nothing]
+    for curve, drawn in zip(curves, look.drawn or [None], strict=True):
+        several = {"curve": curve["name"], "step": curve["step"]} if len(curves) > 1 else {}
+        own = several or {"curve": "", "step": look.row["step"]}
+        yield {**look.row, **curve, **own, "log": look.row["name"], "drawn": drawn}
 
 
 def smoothed(values: Sequence[float | None], weight: float) -> list[float | None]:

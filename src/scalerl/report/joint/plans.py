@@ -1,22 +1,21 @@
 """`scalerl plan`, from analysed curves: which arms to continue, or which settings of a step are best at a compute."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from scalerl.curves import Answer, Fit, Value
+from scalerl.curves import Fit, Value
 from scalerl.errors import InputError
 from scalerl.joint.allocate import Allocation, allocate
 from scalerl.joint.plan import Candidate, Planned, Reason
 from scalerl.joint.pool import pool
 from scalerl.logs.frame import listed
-from scalerl.report.document import Level, Say, Section, grid, plain, say, section
+from scalerl.report.document import Document, Json, Level, Say, picked, say, sections, table
 from scalerl.report.joint.transfers import parse_size
-from scalerl.report.numbers import compute_text, decimals, interval_text, probability_text, short_compute_text
+from scalerl.report.numbers import compute_text, short_compute_text
 from scalerl.report.picture import draw
 from scalerl.report.results import CurveResult, FitOptions, Result, check_one_axis, fits_of
 
@@ -50,63 +49,49 @@ def make_candidates(curves: Sequence[CurveResult], target: float) -> list[Candid
     ]
 
 
-def plan_document(planned: Planned, candidates: Sequence[Candidate], curves: Sequence[CurveResult]) -> list[Section]:
+def plan_document(planned: Planned, candidates: Sequence[Candidate], curves: Sequence[CurveResult]) -> Document:
     """Return the plan: the decision first, then a line for each arm."""
-    fits, price = {arm.name: arm.fit for arm in candidates}, curves[0].price
-    unit = curves[0].unit
-    heads = (
-        "arm",
-        f"spent ({unit})",
-        "P(best)",
-        f"reward at {compute_text(planned.target)} {unit}",
-        "alone",
-        f"until ({unit})",
-        "value",
-        "action",
-    )
-    rows = [
-        (
-            arm.name,
-            compute_text(arm.spent),
-            probability_text(arm.p_best),
-            interval_text(arm.reward_at_target),
-            interval_text(_alone(fits.get(arm.name), planned.target)),
-            "" if arm.until is None else compute_text(arm.until),
-            f"{arm.value:.2g}" if math.isfinite(arm.value) and arm.action == "continue" else "",
-            arm.action if arm.reason is None else f"{arm.action}: {arm.reason}",
-        )
-        for arm in planned.arms
-    ]
-    made = section("plan", "Plan", *plan_says(planned, curves[0], price), grid("plan", heads, rows, right=1))
-    return [] if made is None else [made]
+    fits = {arm.name: arm.fit for arm in candidates}
+    rows = []
+    for arm in planned.arms:
+        value = arm.value if math.isfinite(arm.value) and arm.action == "continue" else None
+        advice = arm.action if arm.reason is None else f"{arm.action}: {arm.reason}"
+        rows.append(({"alone": _alone(fits.get(arm.name), planned.target), "value": value, "advice": advice}, arm))
+    unit, target = curves[0].unit, compute_text(planned.target)
+    columns = {head.format(unit=unit, target=target): template for head, template in PLAN_COLUMNS.items()}
+    return sections(("plan", "Plan", [*plan_says(planned, curves[0]), table("plan", columns, rows, right=1)]))
 
 
-def plan_says(planned: Planned, first: CurveResult, price: float | None) -> list[Say]:
-    """Return the decision, what to continue, and what to stop and why."""
-    found = [_answer(planned, first)]
+PLAN_COLUMNS = {
+    "arm": "{name}",
+    "spent ({unit})": "{spent:c}",
+    "P(best)": "{p_best:p}",
+    "reward at {target} {unit}": "{reward_at_target:a}",
+    "alone": "{alone:a}",
+    "until ({unit})": "{until:c}",
+    "value": "{value:.2g}",
+    "action": "{advice}",
+}
+
+
+def plan_says(planned: Planned, first: CurveResult) -> Iterator[Say]:
+    """Yield the decision, what to continue, and what to stop and why."""
+    if planned.answer is None or not planned.chosen:
+        yield say("plan_no_curve_yet", Level.ANSWER)
+    else:
+        leader, given = planned.arm(planned.chosen[0]), {"names": planned.chosen, "at": planned.target}
+        yield say(f"plan_{planned.answer.name.lower()}", Level.ANSWER, leader, planned, first, **given)
     going = [arm for arm in planned.arms if arm.action == "continue"]
     if going:
         arms = tuple(f"{arm.name} to {compute_text(arm.until or 0.0)}" for arm in going)
-        money = None if price is None else price * planned.cost
-        found.append(say("plan_continue", arms=arms, cost=planned.cost, unit=first.unit, money=money))
+        yield say("plan_continue", Level.WHY, planned, first, arms=arms, money=first.money(planned.cost))
         best = max(going, key=lambda arm: arm.rate)
         if math.isfinite(best.value) and planned.kind != "decided":
-            found.append(say("plan_worth_most", name=best.name, value=best.value))
+            yield say("plan_worth_most", Level.WHY, best)
     for reason in Reason:
         names = tuple(arm.name for arm in planned.arms if arm.action != "continue" and arm.reason == reason)
         if names:
-            found.append(say(f"plan_{reason.name.lower()}", names=names))
-    return found
-
-
-def _answer(planned: Planned, first: CurveResult) -> Say:
-    if planned.answer is None or not planned.chosen:
-        return say("plan_no_curve_yet", Level.ANSWER)
-    arm = planned.arm(planned.chosen[0])
-    kinds = {Answer.TAKE: "plan_take", Answer.EITHER: "plan_either", Answer.OPEN: "plan_open"}
-    values = {"name": arm.name, "names": planned.chosen, "p_best": arm.p_best, "loss": arm.loss}
-    values |= {"at": planned.target, "unit": first.unit, "worth": planned.worth, "decimals": decimals(first.fit)}
-    return Say(kinds[planned.answer], values, Level.ANSWER)
+            yield say(f"plan_{reason.name.lower()}", names=names)
 
 
 def _alone(curve: Fit | None, target: float) -> Value | None:
@@ -152,50 +137,46 @@ def make_allocations(
     return allocate(arms, np.geomspace(min(first, target / 2), target, NUM_COMPUTES).tolist(), level)
 
 
-def allocation_document(found: Sequence[Allocation], names: Sequence[str]) -> list[Section]:
+def allocation_document(found: Sequence[Allocation], names: Sequence[str]) -> Document:
     """Return the best settings at each compute, and whether they move with it."""
+    keys = [f"setting_{place}" for place in range(len(names))]
+    columns = {"compute": "{compute:c}", **{name: f"{{{key}:g}}" for key, name in zip(keys, names, strict=True)}}
     rows = [
-        (
-            compute_text(row.compute),
-            *(interval_text(value, "{:g}".format) for value in row.settings),
-            " x ".join(f"{value:g}" for value in row.best),
-            probability_text(row.p_best),
-            interval_text(row.reward),
-            interval_text(row.lost),
-        )
+        (dict(zip(keys, row.settings, strict=True)), {"arm": " x ".join(f"{value:g}" for value in row.best)}, row)
         for row in found
     ]
-    heads = ("compute", *names, "best arm", "P(best)", "its reward", "more than the last arm has")
-    table = grid("allocation", heads, rows, left=0)
-    made = section("allocation", "What to spend a step on", *allocation_says(found, names), table)
-    return [] if made is None else [made]
+    best = table("allocation", columns | ALLOCATION_COLUMNS, rows, left=0)
+    return sections(("allocation", "What to spend a step on", [*allocation_says(found, names), best]))
 
 
-def allocation_says(found: Sequence[Allocation], names: Sequence[str]) -> list[Say]:
-    """Return what can be said of each setting: whether its best value moves with compute."""
-    first, last, says = found[0], found[-1], []
+ALLOCATION_COLUMNS = {
+    "best arm": "{arm}",
+    "P(best)": "{p_best:p}",
+    "its reward": "{reward:a}",
+    "more than the last arm has": "{lost:a}",
+}
+
+
+def allocation_says(found: Sequence[Allocation], names: Sequence[str]) -> Iterator[Say]:
+    """Yield what can be said of each setting: whether its best value moves with compute."""
+    first, last = found[0], found[-1]
     for name, early, late in zip(names, first.settings, last.settings, strict=True):
-        values = {"name": name, "at": last.compute, "early": early.value, "late": late.value}
         if early.high < late.low or late.high < early.low:
-            says.append(Say("allocation_grows" if late.value > early.value else "allocation_falls", values))
-        elif late.low == late.high:
-            says.append(Say("allocation_known", values))
+            kind = "allocation_grows" if late.value > early.value else "allocation_falls"
         else:
-            says.append(Say("allocation_open", {**values, "low": late.low, "high": late.high}))
-    return says
+            kind = "allocation_known" if late.low == late.high else "allocation_open"
+        yield say(kind, Level.WHY, late, name=name, at=last.compute, early=early.value, late=late.value)
 
 
-def allocation_json(found: Sequence[Allocation], names: Sequence[str]) -> dict[str, Any]:
+def allocation_json(found: Sequence[Allocation], names: Sequence[str]) -> Json:
+    by_name = lambda values: dict(zip(names, values, strict=True))  # noqa: E731
     return {
         "allocations": [
-            {
-                "compute": row.compute,
-                "best": dict(zip(names, row.best, strict=True)),
-                "p_best": row.p_best,
-                "settings": {name: plain(value) for name, value in zip(names, row.settings, strict=True)},
-                "reward": plain(row.reward),
-                "lost_by_last": plain(row.lost),
-            }
+            picked(
+                ("compute", "best", "p_best", "settings", "reward", "lost_by_last"),
+                {"best": by_name(row.best), "settings": by_name(row.settings), "lost_by_last": row.lost},
+                row,
+            )
             for row in found
         ]
     }

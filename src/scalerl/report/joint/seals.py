@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,14 +14,13 @@ from scalerl.errors import InputError, UsageError
 from scalerl.joint.seal import LEVELS, SealScore, opened, score_sealed, seal, sealed_curve
 from scalerl.logs import Selection, Series, read
 from scalerl.logs.series import in_shares
-from scalerl.report.document import Level, Say, Section, grid, picked, plain, say, section
-from scalerl.report.numbers import compute_text, error_text, interval_text, number_text
+from scalerl.report.document import Document, Json, Level, Say, picked, plain, say, sections, table
+from scalerl.report.numbers import number_text
 from scalerl.report.results import CurveResult, FitOptions
 from scalerl.store import write_json
 
 Kind = Literal["scored", "nothing_new"]
 DEFAULT_AT = (2.0, 4.0)  # times the data
-HEADS = ("file", "sealed", "curve", "new", "RMSE", "bias", "in 90%")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,74 +162,77 @@ def calibration(results: Sequence[FileScore]) -> dict[float, tuple[float, int]]:
 # As a document and as JSON
 
 
-def score_document(results: Sequence[FileScore]) -> list[Section]:
+def score_document(results: Sequence[FileScore]) -> Document:
     """Return a line for each sealed curve, what to beware of, and of a single file the forecasts it was asked for."""
-    asked = [
-        (
-            curve.name,
-            compute_text(row.compute),
-            interval_text(Value(value=row.value, low=row.low, high=row.high)),
-            "not yet" if row.measured is None else number_text(row.measured),
-            {None: "-", True: "yes", False: "no"}[row.inside],
-        )
-        for curve in (results[0].curves if len(results) == 1 else ())
-        for row in curve.at
-    ]
-    made = section(
-        "scores",
-        "Sealed forecasts",
-        *score_says(results),
-        grid("scores", HEADS, score_cells(results), left=3),
-        grid("asked", ("curve", "compute", "forecast", "measured", "inside"), asked),
-    )
-    return [] if made is None else [made]
-
-
-def score_cells(results: Sequence[FileScore]) -> list[tuple[str, ...]]:
-    """Return a row of `HEADS` for each sealed curve."""
     rows = []
     for result in results:
         for curve in result.curves:
             num = curve.num_new - curve.beyond
-            errors = (error_text(curve.rmse), error_text(curve.bias, "+"), f"{curve.coverage[0.9]:.0%}")
-            rows.append((result.path.name, result.date, curve.name, str(num), *(errors if num else ("-",) * 3)))
-    return rows
+            errors = {"rmse": curve.rmse, "bias": curve.bias, "inside": curve.coverage[0.9]}
+            given = {"file": result.path.name, "num": num, **(errors if num else dict.fromkeys(errors))}
+            rows.append((given, curve, result))
+    asked = []
+    for curve in results[0].curves if len(results) == 1 else ():
+        for row in curve.at:
+            measured = "not yet" if row.measured is None else number_text(row.measured)
+            given = {"name": curve.name, "forecast": Value(value=row.value, low=row.low, high=row.high)}
+            is_inside = {None: "-", True: "yes", False: "no"}[row.inside]
+            asked.append((given, {"measured": measured, "inside": is_inside}, row))
+    blocks = [*score_says(results), table("scores", SCORE_COLUMNS, rows, left=3), table("asked", ASKED_COLUMNS, asked)]
+    return sections(("scores", "Sealed forecasts", blocks))
 
 
-def score_says(results: Sequence[FileScore]) -> list[Say]:
-    """Return how many evaluations the intervals of each level held, and what does not match the sealed files."""
-    held = [
-        say("score_held", Level.ANSWER, level=level, share=share, num=num)
-        for level, (share, num) in calibration(results).items()
-        if num
-    ]
-    changed = [curve.name for result in results for curve in result.curves if curve.data_changed]
-    missing = [name for result in results for name in result.missing]
-    return [
-        *(held or [say("score_nothing", Level.ANSWER)]),
-        *(say("score_changed", Level.WARNING, name=name) for name in changed),
-        *(say("score_missing", Level.WARNING, name=name) for name in missing),
-    ]
+SCORE_COLUMNS = {
+    "file": "{file}",
+    "sealed": "{date}",
+    "curve": "{name}",
+    "new": "{num}",
+    "RMSE": "{rmse:.3g}",
+    "bias": "{bias:+.3g}",
+    "in 90%": "{inside:%}",
+}
+ASKED_COLUMNS = {
+    "curve": "{name}",
+    "compute": "{compute:c}",
+    "forecast": "{forecast:a}",
+    "measured": "{measured}",
+    "inside": "{inside}",
+}
 
 
-def scores_json(results: Sequence[FileScore]) -> dict[str, Any]:
+def score_says(results: Sequence[FileScore]) -> Iterator[Say]:
+    """Yield how many evaluations the intervals of each level held, and what does not match the sealed files."""
+    held = {level: (share, num) for level, (share, num) in calibration(results).items() if num}
+    for level, (share, num) in held.items():
+        yield say("score_held", Level.ANSWER, level=level, share=share, num=num)
+    if not held:
+        yield say("score_nothing", Level.ANSWER)
+    for curve in (curve for result in results for curve in result.curves if curve.data_changed):
+        yield say("score_changed", Level.WARNING, curve)
+    for name in (name for result in results for name in result.missing):
+        yield say("score_missing", Level.WARNING, name=name)
+
+
+def scores_json(results: Sequence[FileScore]) -> Json:
     levels = {level: {"covered": share, "num": num} for level, (share, num) in calibration(results).items()}
-    return {"files": [_score_json(result) for result in results], "calibration": plain(levels)}
+    files = [
+        {"file": str(result.path), **picked(("date", "kind", "missing"), result), "curves": _curves_json(result)}
+        for result in results
+    ]
+    return {"files": files, "calibration": plain(levels)}
 
 
-def _score_json(result: FileScore) -> dict[str, Any]:
-    return {
-        "file": str(result.path),
-        **picked(result, "date", "kind", "missing"),
-        "curves": [
+def _curves_json(result: FileScore) -> list[Json]:
+    names = ("name", "num_new", "rmse", "bias", "coverage", "data_changed", "num_scored", "at")
+    forecast = ("compute", "measured", "inside", "reward")
+    return [
+        picked(
+            names,
             {
-                **picked(curve, "name", "num_new", "rmse", "bias", "coverage", "data_changed"),
                 "num_scored": curve.num_new - curve.beyond,
-                "at": [
-                    {**picked(row, "compute", "measured", "inside"), "reward": picked(row, "value", "low", "high")}
-                    for row in curve.at
-                ],
-            }
-            for curve in result.curves
-        ],
-    }
+                "at": [picked(forecast, {"reward": picked(("value", "low", "high"), row)}, row) for row in curve.at],
+            },
+            curve,
+        )
+        for curve in result.curves
+    ]

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,8 +13,7 @@ from scalerl.curves import State
 from scalerl.errors import InputError
 from scalerl.joint.transfer import LEAST_SIBLINGS, Sibling, Transfer, first_reward, sibling, transfer
 from scalerl.logs.series import Series, in_shares
-from scalerl.report.document import Level, Say, Section, grid, picked, plain, say, section
-from scalerl.report.numbers import compute_text, interval_text, number_text, two_decimals
+from scalerl.report.document import Document, Json, Level, Say, picked, say, sections, table
 from scalerl.report.panels import GREY, colour
 from scalerl.report.picture import new_figure, write_figure
 from scalerl.report.results import CurveResult, check_one_axis
@@ -106,43 +105,48 @@ def make_transfer(
     return transfer(members, size, start, at, midpoint_slope=slope, level=level), left_out
 
 
-def transfer_says(done: Transfer, left_out: Sequence[LeftOut]) -> list[Say]:
-    """Return the forecast first, then what it was learnt from."""
-    values = {"size": size_text(done.size), "start": done.start, "ceiling": done.ceiling, "midpoint": done.midpoint}
-    found = [Say("transfer", values, Level.ANSWER)]
-    found += [say("transfer_at", Level.ANSWER, compute=compute, reward=value) for compute, value in done.at]
-    found.append(say("transfer_learnt", names=tuple(own.name for own in done.siblings), scatter=done.scatter))
-    found += [say("transfer_far", Level.WARNING)] if done.kind == "far_size" else []
-    return [*found, *(say(f"transfer_{each.reason}", name=each.name, detail=each.detail) for each in left_out)]
+def transfer_says(done: Transfer, left_out: Sequence[LeftOut]) -> Iterator[Say]:
+    """Yield the forecast first, then what it was learnt from."""
+    yield say("transfer", Level.ANSWER, done, size=size_text(done.size))
+    for compute, value in done.at:
+        yield say("transfer_at", Level.ANSWER, compute=compute, reward=value)
+    yield say("transfer_learnt", Level.WHY, done, names=tuple(own.name for own in done.siblings))
+    if done.kind == "far_size":
+        yield say("transfer_far", Level.WARNING)
+    yield from (say(f"transfer_{each.reason}", Level.WHY, each, detail=each.detail) for each in left_out)
 
 
-def transfer_json(done: Transfer, left_out: Sequence[LeftOut]) -> dict[str, Any]:
+def transfer_json(done: Transfer, left_out: Sequence[LeftOut]) -> Json:
     """Return the forecast as JSON types."""
-    return {
-        "target": picked(done, "size", "start"),
-        **picked(done, "ceiling", "exponent", "midpoint", "kind", "scatter"),
-        "at": [{"compute": compute, "reward": plain(value)} for compute, value in done.at],
+    given = {
+        "target": picked(("size", "start"), done),
+        "at": [{"compute": compute, "reward": value} for compute, value in done.at],
         "siblings": [own.name for own in done.siblings],
-        "left_out": plain(left_out),
+        "left_out": left_out,
     }
+    names = ("target", "ceiling", "exponent", "midpoint", "kind", "scatter", "at", "siblings", "left_out")
+    return picked(names, given, done)
 
 
-def transfer_document(done: Transfer, left_out: Sequence[LeftOut]) -> list[Section]:
+def transfer_document(done: Transfer, left_out: Sequence[LeftOut]) -> Document:
     """Return the forecast, and a table of the siblings and the target."""
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for own in done.siblings:
-        exponent, midpoint = math.exp(own.log_exponent[0]), math.exp(own.log_midpoint[0])
-        cells = (number_text(own.start), number_text(own.ceiling[0]), two_decimals(exponent), compute_text(midpoint))
-        rows.append((own.name, size_text(own.size), *cells))
-    values = (
-        interval_text(done.ceiling),
-        interval_text(done.exponent, two_decimals),
-        interval_text(done.midpoint, compute_text),
-    )
-    rows.append(("target", size_text(done.size), number_text(done.start), *values))
-    table = grid("transfer", ("run", "size", "start", "ceiling", "exponent", "midpoint"), rows)
-    made = section("transfer", "Transfer", *transfer_says(done, left_out), table)
-    return [] if made is None else [made]
+        params = {"exponent": math.exp(own.log_exponent[0]), "midpoint": math.exp(own.log_midpoint[0])}
+        rows.append(({"ceiling": own.ceiling[0], "size_text": size_text(own.size), **params}, own))
+    rows.append(({"name": "target", "size_text": size_text(done.size)}, done))
+    blocks = [*transfer_says(done, left_out), table("transfer", TRANSFER_COLUMNS, rows)]
+    return sections(("transfer", "Transfer", blocks))
+
+
+TRANSFER_COLUMNS = {
+    "run": "{name}",
+    "size": "{size_text}",
+    "start": "{start:a}",
+    "ceiling": "{ceiling:a}",
+    "exponent": "{exponent:.2f}",
+    "midpoint": "{midpoint:c}",
+}
 
 
 def draw_transfer(done: Transfer, path: Path) -> None:

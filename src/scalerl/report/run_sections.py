@@ -1,0 +1,227 @@
+"""Sections on runs: their health, what they spent, how they differ, what they wrote; and what a study decided."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scalerl import store
+from scalerl.logs.frame import listed
+from scalerl.report.alarms import LIMITS, Alarm, fall_alarms, shown
+from scalerl.report.document import Blocks, Json, Level, Lines, Samples, Say, grid, picked, rounded, say, table
+from scalerl.report.metrics import CHARTS, number, thinned, with_pace
+from scalerl.report.results import Result
+from scalerl.report.runs import COST, Run, differences, environments, hours_name
+from scalerl.report.samples import Query, search
+
+SAMPLES_OF_A_RUN = 6
+LEAST_SHARE = 0.005
+"""Share of the time from which a part of it is named."""
+
+
+def hours_of(result: Result) -> str:
+    """Return the name of the device hours."""
+    return hours_name(result.runs)
+
+
+# Health ---------------------------------------------------------------------------------------------------------------
+
+
+def health(result: Result) -> Blocks:
+    """Show the alarms of runs, and what shows whether they are healthy."""
+    runs: list[Run] = [] if result.material is None else [*result.material.every]
+    yield from run_says(result.runs)
+    for run in runs:
+        for alarm in shown(run.alarms):
+            yield from alarm_says(alarm, run.name if len(runs) > 1 else "")
+    for curve in result.curves if runs else ():
+        columns = next((run.columns for run in runs if run.arm == curve.name), runs[0].columns)
+        for alarm in fall_alarms(curve.evaluation_set or curve.name, curve, columns):
+            yield from alarm_says(alarm, curve.name if len(result.curves) > 1 else "", curve.unit)
+    yield from lines_of(runs, list(dict.fromkeys(run.arm for run in runs)))
+    yield from pass_lines(runs)
+
+
+def alarm_says(alarm: Alarm, run: str, unit: str = "") -> Iterator[Say]:
+    """Yield an alarm and when it was, with the name of its run where there are several."""
+    what = alarm.say()
+    yield what
+    given = {"run": run, "unit": unit, "began_compute": alarm.began_compute}
+    yield say("alarm_when", what.level if run else Level.WHY, alarm, **given)
+
+
+def run_says(runs: Sequence[Run]) -> Iterator[Say]:
+    """Yield what a reader must know: runs cut short, work done twice, time that stood still, other environments."""
+    for run in runs:
+        # An unreadable status.json is among the faults already.
+        if run.is_cut and (run.status != "unknown" or not run.faults()):
+            yield say("not_finished", Level.WARNING, run=run.name, status=status_text(run))
+        if again := run.repeated:
+            share = again["flops"] / run.cost["flops"] if run.cost.get("flops") else 0.0
+            yield say("repeated", run=run.name, hours=run.hours, share=share, **again)
+        if stalled_s := run.seconds.get("stalled"):
+            yield say("stood_still", run=run.name, hours=run.hours, seconds=stalled_s)
+    if differing := tuple(key for key, values in environments(runs).items() if len(values) > 1):
+        yield say("different_environments", Level.WARNING, keys=differing)
+
+
+def status_text(run: Run) -> str:
+    return ": ".join(filter(None, (run.status, run.reason)))
+
+
+def lines_of(runs: Sequence[Run], arms: Sequence[str]) -> list[Lines]:
+    """Return a small chart for each usual column, a line for each run in the colour of its arm."""
+    counted = "row" if runs and all(run.counted == "row" for run in runs) else "step"
+    charts: dict[str, list[Any]] = {}
+    for run in runs:
+        columns = with_pace(run.columns)
+        steps, colour = thinned("step", columns.get("step", np.empty(0))), arms.index(run.arm) if run.arm in arms else 0
+        for key in CHARTS:
+            if np.isfinite(columns.get(key, np.empty(0))).any():
+                charts.setdefault(key, []).append((run.name, colour, steps, thinned(key, columns[key])))
+    return [
+        Lines(key=key, title=CHARTS[key], lines=tuple(lines), limit=LIMITS.get(key), counted=counted)
+        for key, lines in charts.items()
+    ]
+
+
+def pass_lines(runs: Sequence[Run]) -> Iterator[Lines]:
+    """Yield pass@k over the steps, a chart for each run and evaluation set."""
+    for run in runs:
+        for name, (steps, by_k) in run.passes().items():
+            lines = tuple((f"pass@{k}", place, steps, rounded(np.array(values), 5))
+                          for place, (k, values) in enumerate(by_k.items()))  # fmt: skip
+            title = ", ".join(filter(None, ("pass@k", run.name if len(runs) > 1 else "", name)))
+            yield Lines(key=f"pass/{run.name}/{name}", title=title, lines=lines)
+
+
+# Cost -----------------------------------------------------------------------------------------------------------------
+
+
+def cost(result: Result) -> Blocks:
+    """Show what runs have spent, in compute, time and money."""
+    runs, price = result.runs, result.options.price
+    if price is not None and all(curve.price is None for curve in result.curves):
+        yield say("price_needs_hours", Level.WARNING, unit=listed(sorted({curve.unit for curve in result.curves})))
+    rows = [
+        ({"steps": f"{run.num_steps:,}", "status_text": status_text(run)}, _spent(run.cost, run.seconds, price), run)
+        for run in runs
+    ]
+    if len(runs) > 1:
+        amounts = {key: sum(run.cost.get(key, 0.0) for run in runs) for key in COST}
+        seconds = {"": sum(sum(run.seconds.values()) for run in runs)}
+        whole = {"name": "together", "status_text": "", "time": "", "steps": ""}
+        rows.append((whole, _spent(amounts, seconds, price), None))
+    columns = {
+        (hours_of(result) if head == "GPU-hours" else head): template
+        for head, template in COST_COLUMNS.items()
+        if head != "cost" or price is not None
+    }
+    yield table("cost", columns, rows, left=3)
+
+
+def _spent(amounts: Mapping[str, float], seconds: Mapping[str, float], price: float | None) -> Json:
+    """Return what a run has spent, by the names that its row in the table has."""
+    total = sum(seconds.values())
+    shares = {part: each / total for part, each in seconds.items() if total > 0}
+    parts = [f"{part.replace('_', '-')} {share:.0%}" for part, share in shares.items() if share >= LEAST_SHARE]
+    return {
+        **dict.fromkeys(COST),
+        **amounts,
+        "time": ", ".join(parts) or "-",
+        "total": total or None,
+        "money": None if price is None else price * amounts.get("gpu_hours", 0.0),
+    }
+
+
+COST_COLUMNS = {
+    "run": "{name}",
+    "status": "{status_text}",
+    "where the time went": "{time}",
+    "steps": "{steps}",
+    "GPU-hours": "{gpu_hours:C}",
+    "FLOPs": "{flops:C}",
+    "tokens": "{tokens:C}",
+    "wall time": "{total:d}",
+    "cost": "{money:$}",
+}
+
+
+# Settings and samples -------------------------------------------------------------------------------------------------
+
+
+def settings(result: Result) -> Blocks:
+    """Show what arms change, what a policy decided, and the environments."""
+    material = result.material
+    if material is None:
+        return
+    text = lambda value: "-" if value is None else json.dumps(value)  # noqa: E731
+    changes = [(row["arm"], row["key"], text(row["base"]), text(row["value"]))
+               for row in differences(material.runs, material.base)]  # fmt: skip
+    base = material.base or next((run.arm for run in material.runs), "")
+    machines = []
+    for key, values in environments(material.runs).items():
+        of = [f"{value} ({', '.join(runs)})" if len(values) > 1 else value for value, runs in values.items()]
+        machines.append((key, "; ".join(of)))
+    yield grid("decisions", DECISION_HEADS, decision_rows(material.folder), left=5, title="Decisions")
+    yield grid("differences", ("arm", "setting", base, "this arm"), changes, left=4, title="What differs")
+    yield grid("environment", ("", "value"), machines, left=2, title="Environment", level=Level.DETAIL)
+
+
+def samples(result: Result) -> Blocks:
+    """Show the last answers that each run was trained on."""
+    query = Query(num=SAMPLES_OF_A_RUN)
+    rows = [
+        {"run": run.name, **sample}
+        for run in result.runs
+        for sample in search(run.source.path / store.SAMPLES, run.source.root, query)["samples"]
+    ]
+    return [Samples(rows=tuple(rows))] if rows else []
+
+
+# What the policy of a study decided -----------------------------------------------------------------------------------
+
+DECISION_HEADS = ("decision", "time", "compute goes to", "because of", "favourite then", "expected loss")
+
+
+def decision_rows(folder: Path | None) -> list[tuple[str, ...]]:
+    """Return the decisions of the study's policy; others may have written the file."""
+    rows = []
+    for row in [] if folder is None else store.read_decisions(folder):
+        known, share = row.get("known") or {}, number(row.get("until"))
+        until = "" if math.isnan(share) else f" to {share:.0%} of its budget"
+        loss = number(known.get("loss"))
+        rows.append(
+            (
+                str(row.get("decision")),
+                str(row.get("time")),
+                "end" if row.get("arm") is None else f"{row['arm']}{until}",
+                str(row.get("kind")).replace("_", " "),
+                str(known.get("favourite") or ""),
+                "" if math.isnan(loss) else f"{loss:.4f}",
+            )
+        )
+    return rows
+
+
+def last_choice(out: Path) -> Json | None:
+    """Return the decision that ended a study; None if its policy has not ended it yet."""
+    rows = store.read_decisions(out)
+    return rows[-1] if rows and rows[-1]["arm"] is None else None
+
+
+def choice_say(row: Json) -> Say:
+    """Return the choice of a policy, to be said."""
+    known = row["known"]
+    if known.get("favourite") is None:
+        return say("choice_none", Level.ANSWER)
+    spent = sum(arm["spent"] for arm in known["arms"]) / len(known["arms"])
+    kind = "choice_decided" if row["kind"] == "decided" else "choice_open"
+    return say(kind, Level.ANSWER, known, spent=spent, loss=known.get("loss") or 0.0)
+
+
+def choice_json(row: Json | None) -> Json | None:
+    return None if row is None else picked(("kind", "favourite", "loss"), row, row["known"])
