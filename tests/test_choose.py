@@ -115,6 +115,7 @@ def _tables():
     from scalerl.learner.references import REFERENCES
     from scalerl.rl.advantages import BASELINES, NORMALISATIONS
     from scalerl.rl.correction import CORRECTIONS
+    from scalerl.rl.credit import CREDITS
     from scalerl.rl.entropy import CONTROLS
     from scalerl.rl.imitation import IMITATIONS
     from scalerl.rl.kl import ESTIMATORS
@@ -131,6 +132,7 @@ def _tables():
         "kl.reference": REFERENCES,
         "advantage.baseline": BASELINES,
         "advantage.normalisation": NORMALISATIONS,
+        "advantage.credit": CREDITS,
         "curriculum": CURRICULA,
         "length": LENGTHS,
     }
@@ -155,4 +157,5 @@ def test_filter_settings_are_those_of_the_filters():
     from scalerl.config.parts import FilterSettings
     from scalerl.rl.filters import effective_batch
 
-    assert keyword_settings(effective_batch).keys() >= FilterSettings.model_fields.keys()
+    # Refilling comes before a batch is there (loop/refill.py).
+    assert keyword_settings(effective_batch).keys() >= FilterSettings.model_fields.keys() - {"refill"}

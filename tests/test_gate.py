@@ -110,9 +110,10 @@ def test_both_orders_of_a_pair_are_drawn(kind):
     pairs = list(populations.pairs(kind, False, 20))
     signs = {np.sign(pair.lead) for pair in pairs}
     assert signs in ({0.0}, {-1.0, 1.0})
+    is_behind = "late" in kind
     for pair in pairs:
         late = [run.reward[-5:].mean() for run in (pair.first, pair.second)]
-        if abs(pair.lead) > 0.1 and len(pair.first.reward) == len(pair.second.reward):
+        if abs(pair.lead) > 0.1 and len(pair.first.reward) == len(pair.second.reward) and not is_behind:
             assert np.sign(late[0] - late[1]) == np.sign(pair.lead)
 
 
