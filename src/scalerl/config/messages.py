@@ -1,4 +1,8 @@
-"""Validation errors as problems of a recipe: where each came from, the field, the value, the choices, a suggestion."""
+"""Turn pydantic's validation errors into problems that the author of a recipe can act on.
+
+A problem names the file or option that set the key, the key, its value, what it must be instead, and a suggestion.
+`problems_of` is the entry; `Origins` remembers which layer set which key.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,14 +17,14 @@ from scalerl.config.suggest import closest, did_you_mean, quoted, show
 from scalerl.config.tree import AXES, known_keys, names_of, table_class
 from scalerl.errors import RecipeProblem
 
-# Settings that people look for and that are left out deliberately.
+# Settings that are left out on purpose, and what to say to those who look for them.
 _HINTS = {
     "rollout.top_p": "rollout.top_p cannot be set: the log-probs that training divides by would not be those of the "
     "sampled distribution; top_p is for evaluation only (evaluation.top_p)",
     "extends": 'extends cannot be set here: it belongs into a recipe file, as its first line (extends = "scalerl")',
 }
 
-# Names that other frameworks use, and how to get the same thing here.
+# Methods by the names that other frameworks use, and how to get them here.
 _MADE_OF = {
     "grpo": 'GRPO is loss = "dapo" with loss.clip_low = loss.clip_high = 0.2, or the recipe grpo',
     "ppo": 'PPO\'s clip is loss = "dapo" with loss.clip_low = loss.clip_high = 0.2',
@@ -58,7 +62,7 @@ _WORDS = {
     "False": "false",
     "'": '"',
 }
-"""pydantic's words for what a setting must be, as the author of a TOML file knows them."""
+"""pydantic's words for what a setting must be, and those that the author of a TOML file knows."""
 
 _IMPORT_PATH = 'an import path "package.module:function"'
 
@@ -68,7 +72,7 @@ class Origins:
 
     def __init__(self) -> None:
         self.otherwise = ""
-        """What is named where no layer has set a key."""
+        """Name of what is at fault if no layer has set a key."""
         self._layers: list[tuple[str, Sequence[str]]] = []
 
     def add(self, label: str, keys: Sequence[str]) -> None:
@@ -76,7 +80,7 @@ class Origins:
         self._layers.append((label, keys))
 
     def label(self, *keys: str) -> str:
-        """Return the latest layer that set one of these keys; otherwise one of their tables; otherwise the file."""
+        """Return the latest layer that set one of these keys, or else one of their tables, or else `otherwise`."""
         for label, set_keys in reversed(self._layers):
             if any(_holds(own, key) or _holds(key, own) for own in set_keys for key in keys):
                 return label
@@ -85,6 +89,7 @@ class Origins:
 
 
 def _holds(table: str, key: str) -> bool:
+    """Return whether a key is in a table, or is that very key."""
     return f"{key}.".startswith(f"{table}.")
 
 
@@ -101,7 +106,7 @@ def problems_of(error: ErrorDetails, tree: Mapping[str, Any], origins: Origins) 
 
 
 def described(error: ErrorDetails, tree: Mapping[str, Any], root: type[Settings] = Recipe) -> tuple[str, str, str]:
-    """Return a key of `tree`, what is wrong with its value, and a suggestion (empty where there is none)."""
+    """Return the key that an error is about, what is wrong with its value in `tree`, and a suggestion or ""."""
     kind, key, value = error["type"], _dotted_key(error["loc"]), error["input"]
     if kind == "extra_forbidden":
         return key, *_unknown_key(key, tree, root)
@@ -130,11 +135,12 @@ def described(error: ErrorDetails, tree: Mapping[str, Any], root: type[Settings]
 
 
 def _dotted_key(loc: Sequence[int | str]) -> str:
-    """Return the key as a user wrote it, without pydantic's marks of which choice of an axis it tried."""
+    """Return the key as a user writes it, without the parts by which pydantic marks the choice of an axis it tried."""
     key, parts = "", list(loc)
     while parts:
         part = parts.pop(0)
         if key in AXES and part == "built-in":
+            # The name of the choice follows the mark.
             parts = parts[1:]
         elif not (key in AXES and part == "custom"):
             key = dotted(key, str(part))
@@ -149,24 +155,26 @@ def _at(tree: Any, key: str) -> Any:
 
 
 def _names(table: str, tree: Mapping[str, Any], root: type[Settings]) -> list[str]:
-    """Return the settings of the table at this key, by the names its axes have in `tree`."""
-    part, key = root, ""
+    """Return the settings of the table at this key; those of an axis depend on its name in `tree`."""
+    settings_class, key = root, ""
     for name in table.split(".") if table else []:
-        key, field = dotted(key, name), part.model_fields.get(name)
+        key, field = dotted(key, name), settings_class.model_fields.get(name)
         inner = AXES[key][_at(tree, f"{key}.name")] if key in AXES else field and table_class(field)
         if inner is None:
             return []
-        part = inner
-    return names_of(part)
+        settings_class = inner
+    return names_of(settings_class)
 
 
 def _owner(table: str, tree: Mapping[str, Any], root: type[Settings]) -> str:
+    """Return how a message calls the table that a setting is in: by its key, or by the name chosen for an axis."""
     if table not in AXES:
         return table or {"Recipe": "a recipe", "Study": "a study"}.get(root.__name__, "the table")
     return f'{table}.name = "{_at(tree, f"{table}.name")}"'
 
 
 def _unknown_key(key: str, tree: Mapping[str, Any], root: type[Settings]) -> tuple[str, str]:
+    """Return what is wrong with a key that does not exist there, and a suggestion or ""."""
     table, _, name = key.rpartition(".")
     owner, settings = _owner(table, tree, root), _names(table, tree, root)
     own = [setting for setting in settings if setting != "name" or table not in AXES]
@@ -177,7 +185,7 @@ def _unknown_key(key: str, tree: Mapping[str, Any], root: type[Settings]) -> tup
 
 
 def _meant(name: str, settings: Sequence[str], root: type[Settings]) -> str:
-    """Suggest what an unknown name stands for: a setting of the same table, a known alias, or another table's."""
+    """Suggest what an unknown name means: a setting of the same table, a known alias, or a setting of another table."""
     aliases = _ALIASES if root is Recipe else {}
     if name not in aliases and (own := did_you_mean(name, settings)):
         return own

@@ -22,26 +22,29 @@ from scalerl.curves.forms import Array
 from scalerl.curves.normal import normal_quantile
 
 SURE = 0.9
-"""Probability from which something is said to be so ..."""
+"""Probability from which something counts as true ..."""
 UNLIKELY = 0.1
-"""... and below which it is said not to be so."""
+"""... and below which it counts as false."""
 LIKELIER = 0.5
+"""Probability from which something is likelier than not."""
 NEARLY_ALL = 0.9
 """Share of its whole gain from which a run is levelling off."""
 WORTH = 0.01
-"""Of a reward with limits, as a share of its scale ..."""
+"""Default worth of a reward with limits, as a share of its scale ..."""
 WORTH_OF_RANGE = 0.03
-"""... and of one without, as a share of the range that was seen, less noise."""
+"""... and of a reward without limits, as a share of the range that was seen, less noise."""
 EARLY_POINTS = 12
-"""With fewer points a run in which no rise is seen is too early to judge, not flat ..."""
+"""With fewer points than these, a run in which no rise is seen is too early to judge, not flat ..."""
 LATE_BEGINNING = 0.3
-"""... as is one whose first evaluation comes after this share of its compute."""
+"""... as is a run whose first evaluation comes after this share of its compute."""
 ONCE_IN_TWENTY = 1.96
+"""Standard errors that a normal number exceeds, up or down, once in twenty times."""
 TIMES = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
-"""How many times the present compute may settle an open question."""
+"""Multiples of the present compute that are tried to settle an open question."""
 MOST_SEEDS = 32
+"""Seeds of each recipe up to which they are proposed to settle a choice."""
 NUM_LATER = 8
-"""Means that the evaluations of a longer run are summed up by, to say what they would tell."""
+"""Places at which the later evaluations of a longer run are averaged, to estimate what they would tell."""
 
 
 def default_worth(curves: Sequence[Fit]) -> float:
@@ -73,18 +76,21 @@ class Action(StrEnum):
     GO_ON = "go on"
     STOP = "stop"
     OPEN = "open"
-    """More compute may be worth it or not."""
+    """Nobody can tell yet whether more compute is worth it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
-    """What a run lacks that is too early to judge."""
+    """What is missing of a run that is too early to judge."""
 
     what: Literal["points", "computes", "beginning"]
     """`beginning`: the log starts in the middle of the run, so nobody can see what it has risen from."""
     num: float
+    """How many there are; of a beginning, the compute of the first evaluation."""
     needed: float
+    """How many are needed; of a beginning, the largest compute at which it would count as one."""
     num_left_out: int = 0
+    """Points outside the window that was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +98,14 @@ class Fall:
     """A fall of the run's own course, wander included, after its peak."""
 
     probability: float
-    """That it is larger than the worth."""
+    """Probability that the drop is larger than the worth."""
     drop: Value
     peak: float
     now: float
     last_good: float
-    """Compute of the last evaluation before the fall: one that was measured."""
+    """Compute of the last measured evaluation before the fall."""
     num_after: int
-    """Evaluations since."""
+    """Number of evaluations after that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,19 +127,19 @@ class Decision:
     share: Value | None = None
     """How much of its whole gain a run has reached; None unless it is rising or levelling off."""
     p_nearly_all: float = float("nan")
-    """Probability that it has reached nearly all of it."""
+    """Probability that this share is at least `NEARLY_ALL`."""
     doubling: Value | None = None
-    """Gain of one more doubling over the best so far; None where there is no curve."""
+    """What twice the compute gains over the best so far; None where there is no curve."""
     p_worth: float = float("nan")
     """Probability that the doubling brings more than the worth."""
     settled_at: float | None = None
-    """How many times the present compute should settle an open action; None: not even 16 times."""
+    """Multiple of the present compute that should settle an open action; None if none of `TIMES` does."""
     p_seen: float = float("nan")
     """Probability that a rise, or a fall, has been seen."""
     noticed: float = float("nan")
     """The smallest rise that would have been noticed."""
     smallest_change: float = float("nan")
-    """Noise makes a larger difference between two evaluations once in twenty times."""
+    """The difference between two evaluations that noise exceeds once in twenty times."""
     missing: Missing | None = None
     fall: Fall | None = None
     dip: Dip | None = None
@@ -142,7 +148,7 @@ class Decision:
 def decide(curve: Fit, worth: float | None = None) -> Decision:
     """Decide where a run stands and whether to go on with it.
 
-    The paper's procedure does not say how sure its numbers are, and nothing is decided by it: a ValueError.
+    Raise ValueError for a fit by the paper's procedure, which does not say how sure its numbers are.
     """
     worth = default_worth([curve]) if worth is None else worth
     if curve.lack is not None:
@@ -157,8 +163,9 @@ def decide(curve: Fit, worth: float | None = None) -> Decision:
     p_worth = float(np.mean(doubling > worth))
     p_seen = float(np.mean(drawn.draws.seen))
     start, ceiling = drawn.draws.level, drawn.ceiling
-    rises = ceiling - start > 1e-9 * max(float(np.ptp(curve.reward)), 1e-12)
-    share = np.where(rises, np.clip((path[:, -1] - start) / np.where(rises, ceiling - start, 1.0), 0.0, 1.0), 1.0)
+    # The share of its whole gain that each draw has reached; all of it where there is none.
+    has_gain = ceiling - start > 1e-9 * max(float(np.ptp(curve.reward)), 1e-12)
+    share = np.where(has_gain, np.clip((path[:, -1] - start) / np.where(has_gain, ceiling - start, 1.0), 0.0, 1.0), 1.0)
     missing = None
     if p_seen < LIKELIER:
         missing = _unseen(curve)
@@ -175,6 +182,7 @@ def decide(curve: Fit, worth: float | None = None) -> Decision:
         action = Action.OPEN
     settled_at = None
     if action == Action.OPEN and missing is None:
+        # The spread with which a doubling is surely not worth it, if its mean stays.
         target = (worth - float(doubling.mean())) / float(normal_quantile(SURE))
         settled_at = next((t for t in TIMES if left_sd(curve, doubling, t) <= target), None)
     return Decision(
@@ -196,11 +204,12 @@ def decide(curve: Fit, worth: float | None = None) -> Decision:
 
 
 def _missing(lack: Lack) -> Missing:
+    """Return what a fit has too little of, as something that a run lacks."""
     return Missing(what=lack.what, num=lack.num, needed=lack.needed, num_left_out=lack.num_left_out)
 
 
 def _unseen(curve: Fit) -> Missing | None:
-    """Return what is missing to call a run flat in which no rise is seen."""
+    """Return what is missing before a run without a visible rise may be called flat; None if nothing is."""
     if curve.num_points < EARLY_POINTS:
         return Missing(what="points", num=curve.num_points, needed=EARLY_POINTS)
     first = float(curve.compute.min())
@@ -210,9 +219,9 @@ def _unseen(curve: Fit) -> Missing | None:
 
 
 def course(curve: Fit) -> Array:
-    """Return draws (rows) of where the run was at each of its blocks, in order of compute: without noise.
+    """Return draws (rows) of the reward without noise at each block, in order of compute.
 
-    Several runs wander each in its own way, so theirs is the curve of the recipe.
+    Of one run this is its curve with its wander. Several runs wander in different ways: then it is the recipe's curve.
     """
     drawn = curve.drawn
     order = np.argsort(drawn.blocks.x, kind="stable")
@@ -222,9 +231,9 @@ def course(curve: Fit) -> Array:
 
 
 def value_draws(curve: Fit, at: float, worth: float) -> tuple[Array, bool]:
-    """Return draws of what a run offers at a compute, and whether that is its best checkpoint.
+    """Return draws of the reward that a run offers at a compute, and whether that is its best checkpoint's.
 
-    A run past its peak offers the best checkpoint that it has, any other its curve.
+    A run past its peak offers its best checkpoint, any other run its curve.
     """
     path = course(curve)
     if np.mean(curve.drawn.draws.seen) >= LIKELIER and find_fall(curve, path, worth) is not None:
@@ -233,7 +242,7 @@ def value_draws(curve: Fit, at: float, worth: float) -> tuple[Array, bool]:
 
 
 def find_fall(curve: Fit, path: Array, worth: float) -> Fall | None:
-    """Return the fall from the peak to now, if it is larger than the worth for sure."""
+    """Return the fall from the peak to now; None unless it is surely larger than the worth."""
     drop = path.max(axis=1) - path[:, -1]
     probability = float(np.mean(drop > worth))
     if probability < SURE:
@@ -256,7 +265,7 @@ def find_fall(curve: Fit, path: Array, worth: float) -> Fall | None:
 
 
 def find_dip(curve: Fit, path: Array, worth: float) -> Dip | None:
-    """Return the deepest fall inside the run, if it surely exceeds what noise and drift make by the worth."""
+    """Return the deepest fall inside the run; None unless it surely exceeds `smallest_change` by the worth."""
     below = np.maximum.accumulate(path, axis=1) - path
     depth = below.max(axis=1)
     if np.mean(depth - smallest_change(curve) > worth) < SURE:
@@ -272,16 +281,16 @@ def smallest_change(curve: Fit) -> float:
 
 
 def left_sd(curve: Fit, wanted: Array, times: float) -> float:
-    """Return the spread left of a quantity once the run has `times` its compute, evaluated as often as now."""
+    """Return the standard deviation left of `wanted` once the run has `times` its compute, evaluated as often."""
     drawn = curve.drawn
-    per_place = max((times - 1.0) * curve.scale / drawn.blocks.spacing / NUM_LATER, 1.0)
+    evaluations_per_place = max((times - 1.0) * curve.scale / drawn.blocks.spacing / NUM_LATER, 1.0)
     later = curve.curve_draws(curve.scale * np.linspace(1.0, times, NUM_LATER + 1)[1:])
-    explained = explained_share(wanted, later, curve.noise_sd**2 / per_place)
+    explained = explained_share(wanted, later, curve.noise_sd**2 / evaluations_per_place)
     return float(wanted.std() * np.sqrt(max(1.0 - explained, 0.0)))
 
 
 def left_sds(curve: Fit, at: float) -> list[float]:
-    """Return the spread left of the curve at a compute for each of TIMES."""
+    """Return the standard deviation left of the curve at a compute after each of `TIMES`."""
     wanted = curve.curve_draws([at])[:, 0]
     return [left_sd(curve, wanted, times) for times in TIMES]
 
@@ -294,7 +303,7 @@ class Answer(StrEnum):
 
     TAKE = "take"
     EITHER = "either"
-    """The first ones are so close that the difference is not worth a choice."""
+    """The best ones are so close that it does not matter which is taken."""
     OPEN = "open"
 
 
@@ -309,6 +318,8 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pick:
+    """A choice between recipes."""
+
     answer: Answer
     options: tuple[Option, ...]
     """In the order given."""
@@ -317,14 +328,14 @@ class Pick:
     chosen: tuple[int, ...]
     """The one to take, those of which any will do, or the leader of an open choice."""
     probability: float
-    """That the one to take is the best; that the chosen lie within the worth; that the leader is the best."""
+    """Probability that the chosen one is the best; of several, that all lie within the worth of the best."""
 
 
 def pick(values: Array, worth: float) -> Pick:
     """Decide between recipes by draws (columns) of what each (row) is worth at the budget.
 
-    Any of several will do if they lie within the worth of each other for sure, and none of the others may be better by
-    more. One is to be taken if it is the best for sure, and taking it loses less than the worth on average.
+    Any of several will do if all of them surely lie within the worth of the best. Otherwise the one with the smallest
+    loss is to be taken, if it is surely the best and loses less than the worth on average.
     """
     best = values.max(axis=0)
     losses = best - values
@@ -332,6 +343,7 @@ def pick(values: Array, worth: float) -> Pick:
     loss = losses.mean(axis=1)
     order = np.argsort(loss, kind="stable")
     options = tuple(Option(p_best=float(p), loss=float(mean)) for p, mean in zip(p_best, loss, strict=True))
+    # As many of the best as surely lie within the worth of the best, all at once.
     close, p_close = [int(order[0])], 0.0
     for candidate in order[1:]:
         together = [*close, int(candidate)]
@@ -353,7 +365,7 @@ def pick(values: Array, worth: float) -> Pick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settling:
-    """What should settle an open choice between two recipes: either alone is enough; None where it is not."""
+    """What should settle an open choice between two recipes: either of these alone, or None where it is not enough."""
 
     times: float | None
     """Times the present compute of both."""
@@ -368,19 +380,21 @@ def settle(
     between: float,
     worth: float,
 ) -> Settling:
-    """Return what should make a choice sure, in either direction or as one that does not matter.
+    """Return what should settle a choice: that one of the two is surely better, or that it surely does not matter.
 
-    `values` are draws of both at the budget, `spreads` their `left_sds`, and `between` is the standard deviation that
-    runs of the recipes add to their difference: that of the means over the runs there are.
+    `values` are draws of both at the budget and `spreads` their `left_sds`. `between` is the standard deviation of the
+    difference that comes from runs of a recipe not being alike: that of the means over the runs there are.
     """
     difference = values[0] - values[1]
     lead = abs(float(difference.mean()))
     by_lead, by_worth = normal_quantile([SURE, 0.5 + SURE / 2])
+    # The larger spread of the difference that is enough: to be surely above 0, or surely between -worth and worth.
     target = max(lead / float(by_lead), (worth - lead) / float(by_worth))
-    inside = float(np.sqrt(max(float(difference.var()) - between**2, 0.0)))
-    left = zip(TIMES, *spreads, strict=True)
-    times = next((factor for factor, *sds in left if np.linalg.norm([*sds, between]) <= target), None)
+    within = float(np.sqrt(max(float(difference.var()) - between**2, 0.0)))
+    sds_after = zip(TIMES, *spreads, strict=True)
+    times = next((factor for factor, *sds in sds_after if np.linalg.norm([*sds, between]) <= target), None)
+    # More seeds reduce all of the variance in proportion to their number.
     num_runs = min(curve.num_runs for curve in curves)
-    needed = (inside**2 + between**2) / max(target, 1e-12) ** 2 * num_runs
+    needed = (within**2 + between**2) / max(target, 1e-12) ** 2 * num_runs
     seeds = max(int(np.ceil(needed)), num_runs + 1) if needed <= MOST_SEEDS else None
     return Settling(times=times, seeds=seeds)

@@ -35,13 +35,16 @@ from scalerl.curves.normal import (
 from scalerl.curves.priors import Prior
 
 MODEL = "scalerl-curve-7"
-"""Name of the model in JSON, sealed forecasts and prior files. It changes with what it says of the same points."""
+"""Name of the model in JSON, sealed forecasts and prior files. Change it whenever the same points get other answers."""
 NUM_DRAWS = 2000
+"""Draws that a posterior consists of."""
 NO_FALL = 0
-"""The course without a fall."""
+"""Number of the course without a fall."""
 
 
 class Kind(IntEnum):
+    """What happens to the reward: nothing, a rise, or a rise with a fall after it."""
+
     flat = 0
     rise = 1
     fall = 2
@@ -52,28 +55,31 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Courses:
-    """What may happen to a rise, by number: nothing, or a fall."""
+    """The courses that a rise may take: `NO_FALL`, then falls that differ in place and length. One entry for each."""
 
     place: Array
     """Compute at which the fall begins, relative to the largest."""
     length: Array
+    """Time constant of the fall, as a share of the compute from its place to the largest."""
     log_weight: Array
+    """Logarithm of the prior probability."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wander:
-    """Covariances `noise + size * kernel` for several sizes, which one rotation makes diagonal."""
+    """Covariances `noise + spread between runs + size * kernel` for several sizes; one rotation makes all diagonal."""
 
     kernel: int
+    """Number of the kernel in the list of `kernels`."""
     size: Array
     """In units of the noise's variance."""
     spread: float
     """Standard deviation between runs, in units of the noise."""
     rotate: Array
     shrink: Array
-    """What is left of each rotated direction, for every size (rows)."""
+    """Precision of each rotated direction (columns) for every size (rows), 1 without wander."""
     log_weight: Array
-    """Logarithm of the prior probability of each size, and of the normalisation under it."""
+    """Logarithm of the prior probability of each size, plus that of the normal density's constant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +96,8 @@ class Gains:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
+    """The evaluations of a fit, and the prior of everything that is unknown about them."""
+
     blocks: Blocks
     form: Form
     prior: Prior
@@ -98,18 +106,22 @@ class Problem:
     """Relative to `centre`; the start, where it is known, comes last."""
     centre: float
     level_precision: float
-    """Precision of the level about the centre, in units of the noise."""
+    """Prior precision of the level about the centre, in units of the noise."""
     drop_precision: float
+    """Prior precision of the drop, in the same unit."""
     gains: Gains
     courses: Courses
     noise_df: float
+    """Degrees of freedom of the noise's prior."""
 
     @property
     def df(self) -> float:
+        """Degrees of freedom of the noise, given the evaluations."""
         return self.blocks.num + self.noise_df
 
     @property
     def prior_squares(self) -> float:
+        """Sum of squares that the noise's prior adds to that of the residuals."""
         return self.noise_df * self.blocks.noise**2
 
     def with_start(self, values: Array) -> Array:
@@ -138,11 +150,12 @@ class Problem:
 
 
 def fallen_share(compute: Array, place, length) -> Array:
-    """0 where a fall begins, towards 1 after it."""
+    """Return the share of a fall that has happened: 0 up to its place, then towards 1."""
     return -np.expm1(-np.maximum(compute - place, 0.0) / (length * np.maximum(1.0 - place, 1e-9)))
 
 
 def make_problem(blocks: Blocks, form: Form, prior: Prior, fixed_ceiling: float | None, fall: float) -> Problem:
+    """Return the problem; `fall` is the prior probability of a fall."""
     if fixed_ceiling is not None:
         centre, level_sd = fixed_ceiling, 1e-6 * blocks.span
     elif blocks.start is not None:
@@ -185,6 +198,7 @@ def gain_unit(blocks: Blocks) -> float:
 
 
 def make_gains(blocks: Blocks, prior: Prior) -> Gains:
+    """Return the prior of the gain: wide components, and narrow ones where earlier runs inform it."""
     unit = gain_unit(blocks)
     rows = [
         (0.0, scale * unit, weight)
@@ -255,16 +269,20 @@ def kernels(blocks: Blocks, here: Place, there: Place) -> list[Array]:
 
 
 def make_wanders(problem: Problem, shared_shape: Array | None) -> list[Wander]:
-    """Return every covariance. Runs of a recipe differ along `shared_shape`; None leaves that spread out."""
+    """Return every covariance that is tried.
+
+    The rewards of runs of one recipe differ in proportion to a sigmoid of `shared_shape`; with None they do not differ.
+    """
     blocks = problem.blocks
     unit = blocks.span / blocks.noise
     num, extra = blocks.num, len(problem.rewards) - blocks.num
     noise = np.diag(np.append(blocks.weight, [blocks.start_weight] * extra))
+    # Sizes and their prior probabilities, a table for each kernel. No wander at all stands once, in the first.
     drifts = np.array(priors.DRIFTS)
-    none = np.array([[0.0, priors.INDEPENDENT]])
+    no_wander = np.array([[0.0, priors.INDEPENDENT]])
     misfits = np.array(priors.MISFITS) * (unit, 1.0)
     misfits[:, 0] **= 2
-    tables = [np.concatenate([none, drifts]), *[drifts] * (len(priors.DRIFT_LENGTHS) - 1), misfits]
+    sizes_of_kernels = [np.concatenate([no_wander, drifts]), *[drifts] * (len(priors.DRIFT_LENGTHS) - 1), misfits]
     spreads = (0.0,) if shared_shape is None else (0.0, *priors.RUN_SPREADS)
     risen = np.zeros(num) if shared_shape is None else sigmoid(blocks.x, *shared_shape)
     # What the runs have in common is the recipe's: how far they lie from it in the mean cannot be seen.
@@ -279,7 +297,7 @@ def make_wanders(problem: Problem, shared_shape: Array | None) -> list[Wander]:
         for number, kernel in enumerate(matrices):
             inner = whiten[:, :num] @ kernel @ whiten[:, :num].T
             values, vectors = np.linalg.eigh(inner)
-            size, weight = tables[number].T
+            size, weight = sizes_of_kernels[number].T
             shrink = 1.0 / (1.0 + np.outer(size, np.maximum(values, 0.0)))
             log_weight = np.log(weight) - np.log(np.diag(factor)).sum()
             wanders.append(
@@ -300,24 +318,30 @@ def make_wanders(problem: Problem, shared_shape: Array | None) -> list[Wander]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What no shape changes: the level and the falls under every covariance (first axis)."""
+    """What does not depend on the shape of the rise: level and drop under every covariance (first axis)."""
 
     columns: Array
-    """Weights under every covariance: the product with a rise is how much it goes along with the level, the rewards and
-    each fall (last axis). The level is taken out of rewards and falls."""
+    """The level, the rewards and each fall (last axis), times the inverse covariance. The product of a rise with one of
+    them is their scalar product under that covariance. The level is projected out of rewards and falls."""
     log_weight: Array
     spread: Array | None
-    """Between runs, as a share of the range that was seen: one of `RUN_SPREADS` or 0; None with one run."""
+    """Spread between runs, as a share of the range that was seen: one of `RUN_SPREADS` or 0; None with one run."""
     level_precision: Array
+    """Posterior precision of the level, given gain and drop ..."""
     level: Array
+    """... and its mean without any."""
     squares: Array
-    """Of the rewards, less what the level explains."""
+    """Sum of squares of the rewards, less what the level explains."""
     fall_on_level: Array
+    """How much a drop of 1 lowers the level, under each course."""
     fall_precision: Array
+    """Posterior precision of the drop under each course, given the gain ..."""
     fall: Array
+    """... and times the drop's mean without a gain."""
 
 
 def make_known(problem: Problem, wanders: list[Wander]) -> Known:
+    """Integrate the level out of rewards and falls, under every covariance."""
     ones = np.ones((len(problem.rewards), 1))
     table = np.concatenate([ones, problem.rewards[:, None], problem.falls()], axis=1)
     columns, own = [], []
@@ -326,10 +350,10 @@ def make_known(problem: Problem, wanders: list[Wander]) -> Known:
         columns.append(wander.rotate.T @ (wander.shrink[:, :, None] * rotated))
         own.append(wander.shrink @ rotated**2)
     columns, own = np.concatenate(columns), np.concatenate(own)
-    first = table[:, :2].T @ columns
-    precision = first[:, 0, 0] + problem.level_precision
-    level = first[:, 0, 1] / precision
-    on_level = first[:, 0, 2:] / precision[:, None]
+    products = table[:, :2].T @ columns
+    precision = products[:, 0, 0] + problem.level_precision
+    level = products[:, 0, 1] / precision
+    on_level = products[:, 0, 2:] / precision[:, None]
     columns[:, :, 1:] -= columns[:, :, :1] * np.concatenate([level[:, None], on_level], axis=1)[:, None]
     unit = problem.blocks.span / problem.blocks.noise
     return Known(
@@ -344,23 +368,24 @@ def make_known(problem: Problem, wanders: list[Wander]) -> Known:
         squares=own[:, 1] - precision * level**2,
         fall_on_level=on_level,
         fall_precision=own[:, 2:] - precision[:, None] * on_level**2 + problem.drop_precision,
-        fall=first[:, 1, 2:] - precision[:, None] * on_level * level[:, None],
+        fall=products[:, 1, 2:] - precision[:, None] * on_level * level[:, None],
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
-    """Covariances x shapes x courses, with level and drop integrated out and the gain still open."""
+    """Covariances x shapes x courses: level and drop are integrated out, the gain is not yet."""
 
     covariance: np.ndarray
     course: np.ndarray
-    """Numbers of the covariances and courses that are looked at."""
+    """Numbers of the covariances and courses that are still tried."""
     log_weight: Array
     precision: Array
-    """Of the gain, without its prior ..."""
+    """Precision of the gain, without its prior ..."""
     pull: Array
     """... and times its least-squares value."""
     squares: Array
+    """Sum of squares of the rewards, less what level and drop explain."""
     on_level: Array
     """How much a gain of 1 lowers the level (without courses) ..."""
     on_fall: Array
@@ -370,9 +395,10 @@ class Cells:
 def weigh(
     problem: Problem, wanders: list[Wander], known: Known, shapes: Array, covariance: np.ndarray, course: np.ndarray
 ) -> Cells:
-    """Integrate level and drop out of every cell."""
+    """Integrate level and drop out of every cell: shapes with these numbers of covariances and courses."""
     rises = problem.rises(shapes)
     with_known = rises.T @ known.columns[covariance][:, :, np.concatenate([[0, 1], 2 + course])]
+    # Squares of the rises. Covariances are numbered through all wanders.
     own, begin = [], 0
     for wander in wanders:
         end = begin + len(wander.size)
@@ -405,7 +431,7 @@ def weigh(
 
 
 def log_spread_prior(spread: Array, gain: Array, unit: Array) -> Array:
-    """Log prior of the spread between runs, which is a share of the gain, among the sizes that are tried.
+    """Return the log prior of the spread between runs, a share of the gain, among the sizes that are tried.
 
     `unit` is what those sizes count in. No spread stands for all that are smaller. The weights add up to 1 for every
     gain: how large a gain is likely to be does not depend on the sizes that are tried.
@@ -423,7 +449,7 @@ def log_spread_prior(spread: Array, gain: Array, unit: Array) -> Array:
 
 
 def rough_mass(problem: Problem, known: Known, cells: Cells) -> Array:
-    """Return the log mass of every cell at its best gain that is possible, under the widest prior of the gain."""
+    """Return the log mass of every cell at the best gain that is possible, under the widest component of its prior."""
     precision = cells.precision + problem.gains.precision.min()
     gain = np.clip(cells.pull / precision, 0.0, problem.gains.room)
     squares = cells.squares - 2.0 * gain * cells.pull + precision * gain**2
@@ -442,11 +468,12 @@ class Weighed:
 
     log_mass: Array
     squares: Array
+    """Sum of squares that is left for the noise, with that of its prior."""
     drop: Array
     drop_precision: Array
     gain: Array
     gain_precision: Array
-    """Given the drop ..."""
+    """Precision of the gain, given the drop ..."""
     trade: Array
     """... and how much less the gain is for a drop that is larger by 1."""
     shape: Array
@@ -456,6 +483,7 @@ class Weighed:
 
 
 NUM_WEIGHED = 1200
+"""Cells that are drawn to be weighed exactly."""
 
 
 def weigh_exactly(
@@ -467,9 +495,10 @@ def weigh_exactly(
     log_share: Array,
     rng: np.random.Generator,
 ) -> Weighed:
-    """Weigh cells drawn by their rough mass, with the gain's prior, its limits and those of level and drop.
+    """Draw cells by their rough mass, and weigh them with the whole prior of the gain and all limits.
 
-    `log_share` is what each shape stands for. A cell that is drawn stands for all of its kind.
+    The limits are those of gain, drop and level. `log_share` is the prior mass that each shape stands for. A drawn cell
+    counts by its exact mass over its rough one, so that the total is that of all cells.
     """
     gains, blocks = problem.gains, problem.blocks
     log_cell = rough + log_share[:, None]
@@ -477,34 +506,36 @@ def weigh_exactly(
     mass = np.cumsum(np.exp(log_cell - top))
     places = (np.arange(NUM_WEIGHED) + rng.uniform()) / NUM_WEIGHED
     which = np.searchsorted(mass, places * mass[-1] * (1.0 - 1e-12))
+    # Places of the covariance, the shape and the course of each.
     j, r, q = np.unravel_index(which, log_cell.shape)
     log_mass = top + np.log(mass[-1] / NUM_WEIGHED) - rough[j, r, q] + cells.log_weight[j, 0, q]
+    # The gain under each component of its prior (first axis), with the drop integrated out.
     gain_precision = cells.precision[j, r, q] + gains.precision[:, None]
     gain = (cells.pull[j, r, q] + (gains.precision * gains.mean)[:, None]) / gain_precision
     squares = cells.squares[j, 0, q] + (gains.precision * gains.mean**2)[:, None] - gain_precision * gain**2
     squares = np.maximum(squares, 0.0) + problem.prior_squares
     error = np.sqrt(squares / problem.df)
     log_mass = log_mass + gains.log_weight[:, None] - 0.5 * np.log(gain_precision) - 0.5 * problem.df * np.log(squares)
-    # The drop first, then the gain given it: the limit of the drop is the one that often matters.
+    # The limits: that of the drop first, which often matters, then that of the gain at the likely drop.
     covariance, course = cells.covariance[j], cells.course[q]
     has_fall = course != NO_FALL
     fall_precision, on_fall = known.fall_precision[covariance, course], cells.on_fall[j, r, q]
-    given = gain_precision + fall_precision * on_fall**2
+    precision_given_drop = gain_precision + fall_precision * on_fall**2
     drop = np.where(has_fall, known.fall[covariance, course] / fall_precision - gain * on_fall, 0.0)
-    drop_precision = fall_precision * gain_precision / given
-    drop_sd, gain_sd = error / np.sqrt(drop_precision), error / np.sqrt(given)
+    drop_precision = fall_precision * gain_precision / precision_given_drop
+    drop_sd, gain_sd = error / np.sqrt(drop_precision), error / np.sqrt(precision_given_drop)
     log_mass[:, has_fall] += log_normal_cdf((drop / drop_sd)[:, has_fall])
     likely_drop = np.where(has_fall, np.where(drop > 0.0, drop, 0.4 * drop_sd), 0.0)
-    trade = fall_precision * on_fall / given
-    mean = gain - trade * (likely_drop - drop)
-    log_mass += log_normal_between(-mean / gain_sd, (gains.room - mean) / gain_sd)
-    likely = np.where(mean > 0.0, np.minimum(mean, gains.room), 0.4 * gain_sd)
+    trade = fall_precision * on_fall / precision_given_drop
+    gain_given_drop = gain - trade * (likely_drop - drop)
+    log_mass += log_normal_between(-gain_given_drop / gain_sd, (gains.room - gain_given_drop) / gain_sd)
+    likely_gain = np.where(gain_given_drop > 0.0, np.minimum(gain_given_drop, gains.room), 0.4 * gain_sd)
     on_level = cells.on_level[j, r]
     if known.spread is not None:
-        log_mass += log_spread_prior(known.spread[covariance], likely, error * blocks.span / blocks.noise)
+        log_mass += log_spread_prior(known.spread[covariance], likely_gain, error * blocks.span / blocks.noise)
     if blocks.bounds is not None and problem.fixed_ceiling is None:
         # A level below what is possible; by one standard error, since noise may put it there.
-        level = problem.centre + known.level[covariance] - likely * on_level - blocks.bounds[0]
+        level = problem.centre + known.level[covariance] - likely_gain * on_level - blocks.bounds[0]
         level -= likely_drop * known.fall_on_level[covariance, course]
         log_mass += log_normal_cdf(level / error * np.sqrt(known.level_precision[covariance]) + 1.0)
     return Weighed(
@@ -513,7 +544,7 @@ def weigh_exactly(
         drop=drop,
         drop_precision=drop_precision,
         gain=gain,
-        gain_precision=given,
+        gain_precision=precision_given_drop,
         trade=trade,
         shape=shapes[:, r],
         covariance=covariance,
@@ -527,28 +558,31 @@ def weigh_exactly(
 WIDE = 1.2
 """Standard deviation of the first shapes, in units of the prior's."""
 ALWAYS_WIDE = 0.1
-"""Share of the shapes of every round that are drawn so."""
+"""Share of the shapes of every round that are drawn with that width."""
 NUM_CENTRES = 40
+"""Old shapes that the new ones of a round are drawn about."""
 WIDTH = 0.7
-"""Of a new shape about one of the old ones, in units of their spread."""
+"""Standard deviation of a new shape about an old one, in units of the old ones' spread."""
 EFFECTIVE = 14.0
-"""Old shapes that new ones are drawn about are at least that many, in effect."""
+"""Least effective number of the old shapes, from which these centres are drawn."""
 MOST_ROUNDS = 12
 ENOUGH = 0.25
-"""Shapes are where the mass is once their effective number is this share of their number."""
+"""The search ends once the effective number of the shapes is this share of their number."""
 MOST_COURSES = 12
+"""Courses that are still tried after the first round."""
 NEGLIGIBLE = 1e-4
+"""Share of the mass below which a covariance is no longer tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cloud:
-    """Shapes as standard normal numbers under the prior, with the log mass of each, over all else."""
+    """Shapes, as the numbers that `Problem.shapes` takes, with the log mass of each over covariances and courses."""
 
     normal: Array
     log_mass: Array
 
     def wider(self) -> "Cloud":
-        """Return the cloud as if the data said less: for another problem whose mass is near."""
+        """Return the cloud with flatter masses, to begin the search of a problem whose mass is nearby."""
         return Cloud(normal=self.normal, log_mass=0.2 * self.log_mass)
 
 
@@ -561,20 +595,22 @@ def search(
     rng: np.random.Generator,
     begin: Cloud | None = None,
 ) -> tuple[Weighed, Cloud]:
-    """Weigh shapes and draw again about those with mass, until they are where the mass is; return the last ones.
+    """Weigh shapes and draw new ones about the heavy ones until enough have mass; return the last, as cells and cloud.
 
-    `sizes` are numbers of shapes: in the first round, in later ones and in the last. `begin` is a cloud to start from.
+    This is adaptive importance sampling. `course` holds the courses to try, `begin` is a cloud to start from. `sizes`
+    are the numbers of shapes in the first round, in later ones and in the last.
     """
     first, again, last = sizes
     covariance = np.arange(len(known.level))
-    cloud, log_lost, share, is_last = begin, 0.0, 0.0, False
-    number = 0
+    cloud, log_lost, effective_share, is_last = begin, 0.0, 0.0, False
+    num_rounds = 0
     while True:
-        is_last = number >= MOST_ROUNDS or (number > 1 and share >= ENOUGH)
-        num = first if number == 0 else last if is_last else again
+        is_last = num_rounds >= MOST_ROUNDS or (num_rounds > 1 and effective_share >= ENOUGH)
+        num = first if num_rounds == 0 else last if is_last else again
         normal, log_drawn = draw_again(cloud, num, rng)
         shapes = problem.shapes(normal)
         cells = weigh(problem, wanders, known, shapes, covariance, course)
+        # Each shape counts by its density under the prior over that with which it was drawn.
         rough, log_share = rough_mass(problem, known, cells), log_normal(normal) - log_drawn
         mass = rough + log_share[:, None]
         mass = np.exp(mass - mass.max())
@@ -583,23 +619,25 @@ def search(
         if is_last:
             log_share = log_share - np.log(num) - log_lost
             return weigh_exactly(problem, known, cells, shapes, rough, log_share, rng), cloud
-        share = effective_number(by_shape) / num
+        effective_share = effective_number(by_shape) / num
         if len(course) > MOST_COURSES:
             by_course = mass.sum(axis=(0, 1))
             best = np.sort(np.argsort(-by_course)[:MOST_COURSES])
+            # The courses that are kept stand for all of them in the total.
             log_lost += np.log(by_course[best].sum() / by_course.sum())
             course = course[best]
-        if number:
+        if num_rounds:
             covariance = covariance[mass.sum(axis=(1, 2)) > NEGLIGIBLE * mass.sum()]
-        number += 1
+        num_rounds += 1
 
 
 def log_normal(normal: Array, sd: float = 1.0) -> Array:
-    """Log density up to the constant that all of these have."""
+    """Return the log density of normal numbers (rows), up to the constant that all of these have."""
     return -0.5 * (normal**2).sum(axis=1) / sd**2 - normal.shape[1] * np.log(sd)
 
 
 def effective_number(weight: Array) -> float:
+    """Return how many equal weights would be worth as much as these (Kish)."""
     return float(weight.sum() ** 2 / (weight @ weight))
 
 
@@ -618,6 +656,7 @@ def draw_again(cloud: Cloud | None, num: int, rng: np.random.Generator) -> tuple
     is_wide = even[:, dims] < ALWAYS_WIDE
     centre = ((even[:, dims] - ALWAYS_WIDE) / (1.0 - ALWAYS_WIDE) * NUM_CENTRES).astype(int)
     drawn = np.where(is_wide[:, None], WIDE * normal, centres[centre] + normal @ factor.T)
+    # The density of what was drawn: a mixture of normals about the centres and of the wide one.
     inverse = np.linalg.inv(factor).T
     mine, theirs = drawn @ inverse, centres @ inverse
     apart = (mine**2).sum(axis=1)[:, None] + (theirs**2).sum(axis=1) - 2.0 * mine @ theirs.T
@@ -627,16 +666,17 @@ def draw_again(cloud: Cloud | None, num: int, rng: np.random.Generator) -> tuple
 
 def spread_evenly(num: int, dims: int, rng: np.random.Generator) -> Array:
     """Return points of a unit cube that cover it more evenly than random ones: an additive recurrence."""
-    root = 2.0
+    # The golden ratio, generalised to this many dimensions; its powers are the steps.
+    base = 2.0
     for _ in range(30):
-        root = (1.0 + root) ** (1.0 / (dims + 1))
-    steps = root ** -np.arange(1.0, dims + 1)
+        base = (1.0 + base) ** (1.0 / (dims + 1))
+    steps = base ** -np.arange(1.0, dims + 1)
     places = rng.uniform(size=dims) + np.outer(np.arange(1, num + 1), steps)
     return places - np.floor(places)
 
 
 def tempered(log_mass: Array, least: float) -> Array:
-    """Return weights by the mass to a power: the largest up to 1 that leaves an effective number of `least`."""
+    """Return weights, the mass to a power: the largest up to 1 whose effective number is at least `least`."""
     power, low, high = 1.0, 0.0, 1.0
     log_mass = log_mass - log_mass.max()
     for _ in range(10):
@@ -667,11 +707,12 @@ class Draws:
     """How far the reward falls in the end; 0 without a fall."""
     place: Array
     length: Array
+    """Place and length of the fall, as in `Courses`."""
     noise: Array
     covariance: np.ndarray
-    """Its number."""
+    """Number of the covariance, through all wanders."""
     far: Array
-    """A normal number each, for what no evaluation has seen: the misfit at the ceiling, the course after a fall ..."""
+    """Standard normal numbers for what no evaluation shows: how far the curve leaves its shape beyond the last ..."""
     beside: Array
     """... and how far the recipe lies from the mean of its runs."""
     seen: np.ndarray
@@ -687,21 +728,21 @@ class Draws:
 
 
 def draw(problem: Problem, known: Known, weighed: Weighed, num: int, rng: np.random.Generator) -> Draws:
-    """Draw from the mixture: evenly spread over its mass, then everything that was integrated out."""
-    k, i = np.unravel_index(_drawn(weighed.log_mass, num, rng), weighed.log_mass.shape)
-    covariance, course = weighed.covariance[i], weighed.course[i]
-    noise = np.sqrt(weighed.squares[k, i] / rng.chisquare(problem.df, num))
-    drop_sd = noise / np.sqrt(weighed.drop_precision[k, i])
+    """Draw cells and components of the gain by their mass, then everything that was integrated out."""
+    component, cell = np.unravel_index(_drawn(weighed.log_mass, num, rng), weighed.log_mass.shape)
+    covariance, course = weighed.covariance[cell], weighed.course[cell]
+    noise = np.sqrt(weighed.squares[component, cell] / rng.chisquare(problem.df, num))
+    drop_sd = noise / np.sqrt(weighed.drop_precision[component, cell])
     has_fall = course != NO_FALL
     shares, drop = rng.uniform(size=num), np.zeros(num)
-    drop[has_fall] = cut_normal(weighed.drop[k, i][has_fall], drop_sd[has_fall], np.inf, shares[has_fall])
-    gain_sd = noise / np.sqrt(weighed.gain_precision[k, i])
-    mean = weighed.gain[k, i] - weighed.trade[k, i] * (drop - weighed.drop[k, i])
+    drop[has_fall] = cut_normal(weighed.drop[component, cell][has_fall], drop_sd[has_fall], np.inf, shares[has_fall])
+    gain_sd = noise / np.sqrt(weighed.gain_precision[component, cell])
+    mean = weighed.gain[component, cell] - weighed.trade[component, cell] * (drop - weighed.drop[component, cell])
     gain = cut_normal(mean, gain_sd, problem.gains.room, rng.uniform(size=num))
-    level = problem.centre + known.level[covariance] - gain * weighed.on_level[i]
+    level = problem.centre + known.level[covariance] - gain * weighed.on_level[cell]
     level -= drop * known.fall_on_level[covariance, course]
     level += noise / np.sqrt(known.level_precision[covariance]) * rng.standard_normal(num)
-    log_exponent, log_midpoint, log_skew = weighed.shape[:, i]
+    log_exponent, log_midpoint, log_skew = weighed.shape[:, cell]
     return Draws(
         kind=np.where(has_fall, Kind.fall, Kind.rise),
         level=level if problem.fixed_ceiling is None else level - gain,
@@ -721,6 +762,7 @@ def draw(problem: Problem, known: Known, weighed: Weighed, num: int, rng: np.ran
 
 
 def draw_flat(problem: Problem, known: Known, log_mass: Array, num: int, rng: np.random.Generator) -> Draws:
+    """Draw curves without a rise; `log_mass` is that of each covariance."""
     covariance, zero = _drawn(log_mass, num, rng), np.zeros(num)
     noise = np.sqrt((known.squares[covariance] + problem.prior_squares) / rng.chisquare(problem.df, num))
     level = problem.centre + known.level[covariance]
@@ -739,9 +781,10 @@ def draw_flat(problem: Problem, known: Known, log_mass: Array, num: int, rng: np
 
 
 def _drawn(log_mass: Array, num: int, rng: np.random.Generator) -> np.ndarray:
+    """Return `num` places in the flat array of masses, drawn by mass at even distances, in random order."""
     mass = np.cumsum(np.exp(log_mass - log_mass.max()))
-    places = (rng.permutation(num) + rng.uniform()) / max(num, 1)
-    return np.minimum(np.searchsorted(mass, places * mass[-1]), len(mass) - 1)
+    shares = (rng.permutation(num) + rng.uniform()) / max(num, 1)
+    return np.minimum(np.searchsorted(mass, shares * mass[-1]), len(mass) - 1)
 
 
 def cut_normal(mean: Array, sd: Array, high: float, share: Array) -> Array:
@@ -755,12 +798,14 @@ def cut_normal(mean: Array, sd: Array, high: float, share: Array) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Posterior:
+    """Draws of the model given the evaluations, and what follows from them. Compute has the unit of the data."""
+
     blocks: Blocks
     form: Form
     draws: Draws
     wanders: list[Wander]
     shared_shape: Array | None
-    """Log exponent, midpoint and skew of the spread between runs; None with one run."""
+    """Log exponent, midpoint and skew along which runs differ; None with one run."""
     fixed_ceiling: float | None
     room: float
     """The largest gain that is possible."""
@@ -800,15 +845,16 @@ class Posterior:
 
     @property
     def to_go(self) -> Array:
-        """Draws of the doublings beyond the last evaluation until 95 % of the rise is over: 1 to 4."""
+        """Draws of how many doublings after the last evaluation 95 % of the rise is over, cut to 1 to 4."""
         d = self.draws
         return np.clip((d.log_midpoint + np.log(19.0) * np.exp(-d.log_exponent)) / np.log(2.0), 1.0, 4.0)
 
     @property
     def leaves(self) -> Array:
-        """Draws of how far the curve is from its shape one doubling beyond the last evaluation.
+        """Draws of how far the curve has left its shape one doubling beyond the last evaluation, up or down.
 
-        By a share of what the last doubling brought; after a fall a run may go on falling or recover, by as much again.
+        It is of the order of a share of what the last doubling brought. After a fall, what has been lost is added: the
+        run may lose as much again, or recover.
         """
         d = self.draws
         ends = self.form.shape(np.log([[0.5], [1.0]]), d.log_exponent, d.log_midpoint, d.log_skew)
@@ -817,7 +863,7 @@ class Posterior:
 
     @property
     def ceiling(self) -> Array:
-        """Draws of what the curve rises to, without a fall."""
+        """Draws of the reward that the curve rises to, if it does not fall."""
         d = self.draws
         if self.fixed_ceiling is not None:
             return np.full(len(d.kind), self.fixed_ceiling)
@@ -830,19 +876,19 @@ class Posterior:
         """Return draws (rows) of the run's own course at every block: its curve with its wander, without noise."""
         blocks, d = self.blocks, self.draws
         path = self.mean_curve(blocks.scale * np.exp(blocks.x))
-        left = blocks.y - path
+        residual = blocks.y - path
         rng = np.random.default_rng(2)
         for wander, number, mine in self._by_covariance():
             kept = 1.0 - wander.shrink[number]
             if kept.any():
-                back = np.linalg.inv(wander.rotate)[: blocks.num]
-                mean = (left[mine] @ wander.rotate[:, : blocks.num].T) * kept
+                unrotate = np.linalg.inv(wander.rotate)[: blocks.num]
+                mean = (residual[mine] @ wander.rotate[:, : blocks.num].T) * kept
                 sd = d.noise[mine, None] * np.sqrt(kept)
-                path[mine] += (mean + sd * rng.standard_normal(mean.shape)) @ back.T
+                path[mine] += (mean + sd * rng.standard_normal(mean.shape)) @ unrotate.T
         return self.clipped(path)
 
     def new(self, compute) -> Array:
-        """Return draws of a new evaluation at each compute; of a run not seen yet where there are several.
+        """Return draws of a new evaluation at each compute: of the same run, or of a new one where there are several.
 
         The residuals of the evaluations say where drift and misfit are now; beyond them these go back to nothing.
         """
@@ -854,12 +900,12 @@ class Posterior:
         shared = kernels(blocks, places_of(blocks), here)
         risen = np.zeros(len(x)) if self.shared_shape is None else sigmoid(x, *self.shared_shape)
         values = self.curve(compute)
-        left = blocks.y - self.mean_curve(blocks.scale * np.exp(blocks.x))
+        residual = blocks.y - self.mean_curve(blocks.scale * np.exp(blocks.x))
         normal = np.random.default_rng(1).standard_normal(values.shape)
         for wander, number, mine in self._by_covariance():
             size, rotate = wander.size[number], wander.rotate[:, : blocks.num]
             half = np.sqrt(wander.shrink[number])[:, None] * (rotate @ (size * shared[wander.kernel]))
-            values[mine] += left[mine] @ (rotate.T @ (np.sqrt(wander.shrink[number])[:, None] * half))
+            values[mine] += residual[mine] @ (rotate.T @ (np.sqrt(wander.shrink[number])[:, None] * half))
             own = size * (movement(blocks, x) ** 2 if wander.kernel == len(priors.DRIFT_LENGTHS) else 1.0)
             variance = np.maximum(own + (wander.spread * risen) ** 2 - (half**2).sum(axis=0), 0.0)
             values[mine] += d.noise[mine, None] * np.sqrt(variance + blocks.evaluation_weight) * normal[mine]
@@ -890,7 +936,7 @@ class Posterior:
         return np.concatenate(values)[self.draws.covariance].astype(float)
 
     def _by_covariance(self):
-        """Yield each covariance that was drawn, with the draws under it: its `Wander` and number in that."""
+        """Yield each covariance that was drawn: its `Wander`, the place of its size there, and its draws."""
         rows = [(each, number) for each in self.wanders for number in range(len(each.size))]
         for covariance in np.unique(self.draws.covariance):
             yield *rows[covariance], np.flatnonzero(self.draws.covariance == covariance)
@@ -898,6 +944,7 @@ class Posterior:
 
 RISE_SIZES = (384, 128, 400)
 FALL_SIZES = (64, 96, 192)
+"""Numbers of shapes in the first round of a search, in later ones and in the last."""
 
 
 def posterior(
@@ -908,7 +955,10 @@ def posterior(
     fixed_ceiling: float | None = None,
     seed: int = 0,
 ) -> Posterior:
-    """Return what the evaluations say."""
+    """Return the posterior of a curve.
+
+    Rises, rises with a fall and flat curves are weighed one after the other, and share the draws by their mass.
+    """
     shape = FORMS[form]
     if not shape.has_exponent:
         prior = replace(prior, log_exponent=(0.0, 1e-4))
@@ -918,16 +968,16 @@ def posterior(
     flat, fall = (priors.FLAT, priors.FALL) if fixed_ceiling is None else (0.0, 0.0)
     problem = make_problem(blocks, shape, prior, fixed_ceiling, fall)
     rng = np.random.default_rng(seed)
-    plain = np.array([NO_FALL])
+    no_fall = np.array([NO_FALL])
     shared_shape, wanders = None, make_wanders(problem, None)
     known = make_known(problem, wanders)
-    rise, cloud = search(problem, wanders, known, plain, RISE_SIZES, rng)
+    rise, cloud = search(problem, wanders, known, no_fall, RISE_SIZES, rng)
     if blocks.num_runs > 1:
         # Runs of a recipe differ along the shape of its rise, which that spread hardly changes.
         shared_shape = rise.shape[:, rise.log_mass.max(axis=0).argmax()]
         wanders = make_wanders(problem, shared_shape)
         known = make_known(problem, wanders)
-        rise, cloud = search(problem, wanders, known, plain, RISE_SIZES, rng, cloud.wider())
+        rise, cloud = search(problem, wanders, known, no_fall, RISE_SIZES, rng, cloud.wider())
     parts, log_masses = [rise], [rise.log_mass]
     if len(problem.courses.place) > 1:
         falls = np.arange(1, len(problem.courses.place))
@@ -937,6 +987,7 @@ def posterior(
     if known.spread is not None:
         # Runs of a recipe that does not rise do not differ.
         flat_mass = np.where(known.spread > 0.0, -np.inf, flat_mass)
+    # The masses so far are of curves that are not flat.
     log_masses = [log_sum(each) + np.log(1.0 - flat) for each in log_masses]
     log_masses.append(log_sum(flat_mass) + np.log(max(flat, 1e-300)))
     share = np.exp(np.array(log_masses) - max(log_masses))
@@ -956,5 +1007,6 @@ def posterior(
 
 
 def log_sum(values: Array) -> float:
+    """Return the logarithm of the sum of numbers that are given by their logarithms."""
     top = float(values.max())
     return top + float(np.log(np.exp(values - top).sum()))

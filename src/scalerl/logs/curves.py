@@ -1,6 +1,7 @@
 """From logs to series: the numbers of each curve, checked and in the unit that is fitted.
 
-A fault of one curve among several becomes its `problem`, and the others stand; that of an only curve raises InputError.
+If a curve has a fault, it becomes the `problem` of its series, and the others are not affected. If no curve is usable,
+InputError is raised.
 """
 
 import math
@@ -26,27 +27,30 @@ from scalerl.logs.start import before_training, start_of
 
 
 def series_from(logs: Sequence[Log], selection: Selection) -> list[Series]:
-    """Return one series for each value of `by`; without it for each file, and in it each arm, run, label or attempt."""
+    """Return one series for each value of `selection.by`.
+
+    Without it, return one for each file, and within a file for each arm, run, label or attempt.
+    """
     if not logs:
         raise InputError("no file was given: name at least one log file or run folder.")
-    plans, built = _plans(logs, selection)
+    plans, faulty = _plans(logs, selection)
     runs = runs_of(plans)
     _check_selected(plans, runs, selection)
     axis = main_axis(runs)
-    built = [*(_built(key, members, axis) for key, members in _curves(runs, selection).items()), *built]
+    built = [*(_built(key, members, axis) for key, members in _curves(runs, selection).items()), *faulty]
     names = curve_names([series.key for series in built], selection.labels)
     usable = [series for series in built if not series.problem]
     if not usable:
         among = "" if len(built) == 1 else f"no usable curve among {len(built)}; the first, {names[0]}: "
         raise InputError(f"{among}{built[0].problem}")
-    # What makes no curve is shown with the others, on their axes.
+    # A series with a problem is shown with the others, and has the labels of their axes.
     axes = {"x_label": usable[0].x_label, "y_label": usable[0].y_label}
     named = [replace(series, name=name) for series, name in zip(built, names, strict=True)]
     return _in_one_unit([replace(each, **axes) if each.problem else each for each in named], selection)
 
 
 def _plans(logs: Sequence[Log], selection: Selection) -> tuple[list[Plan], list[Series]]:
-    """Return the plan of each log, and series that say why the others have none."""
+    """Return the plans of the logs that have one, and for each other log a series that says why not."""
     plans, faulty = list[Plan](), list[Series]()
     for log, name in zip(logs, file_names([log.path for log in logs]), strict=True):
         try:
@@ -61,6 +65,7 @@ def _check_selected(plans: list[Plan], runs: list[Run], selection: Selection) ->
     conditions = [] if runs else [("--where", each) for each in (*selection.where, *selection.where_not)]
     if selection.holdout and not any(run.points.numbers("held").any() for run in runs):
         conditions = [("--holdout", selection.holdout)]
+    # The first condition that matches nothing is reported.
     for option, (column, value) in conditions if plans else ():
         words = {word for plan in plans for word in plan.frame.words(column) if word}
         place = listed([str(plan.path) for plan in plans])
@@ -81,9 +86,9 @@ def _curves(runs: list[Run], selection: Selection) -> dict[CurveKey, list[Run]]:
 
 
 def main_axis(runs: list[Run]) -> str:
-    """Return the axis to show: the first that most rewards of all runs have, and that grows with the step.
+    """Return the first axis that most rewards of every run have, and that grows with the step; "" if there is none.
 
-    For one of our runs alone these are FLOPs where the time per FLOP changed. "" if there is none.
+    Return "x" if --x names the column, and FLOPs for a single run folder of ours in which the time per FLOP changed.
     """
     if not runs or runs[0].plan.options.x:
         return "x" if runs else ""
@@ -94,17 +99,18 @@ def main_axis(runs: list[Run]) -> str:
 
 
 def _is_counted(run: Run, axis: str) -> bool:
-    """Return whether a log counts this compute; a sum of the tokens of its steps lacks those that were not logged."""
+    """Return whether a log counts this compute; tokens per step do not count, as steps may be missing from a log."""
     return axis in run.plan.roles and (axis, run.plan.roles[axis].rule) != ("tokens", "per_step")
 
 
 def _is_uneven(frame: Frame) -> bool:
+    """Return whether the time per FLOP changed."""
     spent = zip(frame.numbers("gpu_hours").tolist(), frame.numbers("flops").tolist(), strict=True)
     return disagreement({"gpu_hours": hours, "flops": flops} for hours, flops in spent) > UNEVEN_TIME
 
 
 def _in_one_unit(built: list[Series], selection: Selection) -> list[Series]:
-    """Return curves in shares and in per cent side by side as shares; a start that is given is a share then."""
+    """Return all curves in shares if some are in shares and some in per cent; a given start is a share then."""
     if not {"1", "100"} <= {series.y_scale for series in built if not series.problem}:
         return built
     given = {"start": selection.start} if isinstance(selection.start, float | int) else {}
@@ -116,20 +122,22 @@ def _in_one_unit(built: list[Series], selection: Selection) -> list[Series]:
 
 
 def _built(key: CurveKey, runs: list[Run], shared: str) -> Series:
-    """Return a curve on the axis that all curves share, or else on its own."""
-    first = next(axis for axis in ("x", *AXES) if axis in runs[0].plan.roles)
+    """Return a curve on the axis that all curves share, or else on an axis of its own."""
+    any_axis = next(axis for axis in ("x", *AXES) if axis in runs[0].plan.roles)
     try:
-        return _series(key, runs, shared or main_axis(runs) or first)
+        return _series(key, runs, shared or main_axis(runs) or any_axis)
     except InputError as problem:
         return _without_points(key, problem)
 
 
 def _without_points(key: CurveKey, problem: InputError) -> Series:
+    """Return a series that only says what its problem is."""
     nothing = np.empty(0)
     return Series(name="", key=key, problem=str(problem), compute=nothing, reward=nothing, x_label="", y_label="")
 
 
 def _series(key: CurveKey, runs: list[Run], axis: str) -> Series:
+    """Return the curve of these runs: the points to fit, the start, and those held out."""
     plan = runs[0].plan
     points, repeated = _once_each(_points(runs, axis))
     scale, unit = scale_of([run.plan for run in runs])
@@ -200,15 +208,15 @@ def _nothing_measured(run: Run, axis: str) -> str:
 
 
 def _once_each(points: Frame) -> tuple[Frame, tuple[Fact, ...]]:
-    """Count a value once: leave out rows that are written twice, or hold a value until there is a new one.
+    """Leave out rows that only repeat the last evaluation, as some trainers write it until there is a new one.
 
-    A value is held where most values stand several times in a row, and hardly one comes again later, as counts of right
-    answers do.
+    Values count as repeated if most stand several times in a row, and hardly any comes back later. Independent values
+    that are equal by chance, such as counts of right answers, do come back.
     """
     ordered = points.sorted("run", "held", "compute", "y")
     values = ordered.groups(["run", "held", "y"])
     begins = np.flatnonzero(np.diff(values, prepend=-1))
-    is_held = len(begins) >= 6 and np.median(np.diff(begins, append=len(values))) >= 2
-    if not is_held or len({*values.tolist()}) < 0.8 * len(begins):
+    is_repeated = len(begins) >= 6 and np.median(np.diff(begins, append=len(values))) >= 2
+    if not is_repeated or len({*values.tolist()}) < 0.8 * len(begins):
         return ordered, ()
     return ordered.take(begins), facts_of("held_values", num=len(values) - len(begins), num_rows=len(values))

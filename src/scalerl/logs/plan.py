@@ -38,7 +38,7 @@ class Choice(NamedTuple):
     others: Names = ()
     """What else could have been chosen."""
     too_few: Mapping[str, int] = {}
-    """What would have come first, had it more values: column and number of steps."""
+    """Columns that would have come first if they had values at more steps, and at how many they have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +68,12 @@ class Plan:
         return frame.numbers(self["step"]) if self["step"] else np.arange(1.0, len(frame) + 1)
 
     def axis(self, name: str) -> str:
-        """Return the column of an axis of compute, which may be built; "" if the log does not have it."""
+        """Return the column of an axis of compute, or the axis's own name if it is `BUILT`; "" if there is neither."""
         is_logged = name in self.roles and self.roles[name].rule not in BUILT
         return self[name] if is_logged else name if name in self.roles else ""
 
     def named(self, *roles: str) -> Names:
-        """Return the columns of numbers that have one of these roles by their names."""
+        """Return the columns whose names have one of these roles, if they hold any number."""
         return [name for name in with_role(self.frame.columns, *roles) if self.frame.known(name).any()]
 
     def decided(self) -> "Plan":
@@ -88,7 +88,7 @@ class Plan:
         return plan
 
     def checked(self) -> "Plan":
-        """Return the plan; InputError where an option names nothing, or compute or reward were not recognised."""
+        """Return the plan; raise InputError if an option names nothing, or compute or reward is not recognised."""
         columns = listed([name for name in self.frame.columns if name != FILE])
         axes = [axis for axis in map(self.axis, AXES) if axis]
         check_columns([*self.frame.columns, *axes], self.options, self.path)
@@ -109,7 +109,7 @@ Rule = Callable[[Plan], Choice | None]
 
 
 def asked_for(role: str) -> Rule:
-    """The column that an option names."""
+    """Return the rule that chooses the column named by an option."""
 
     def option(plan: Plan) -> Choice | None:
         column = getattr(plan.options, role)
@@ -119,7 +119,7 @@ def asked_for(role: str) -> Rule:
 
 
 def named(role: str, counted: str = "total") -> Rule:
-    """The first column that has a role by its name, and how its amounts are counted."""
+    """Return the rule that chooses the first column whose name has a role; `counted` says how its amounts are."""
 
     def by_name(plan: Plan) -> Choice | None:
         columns = plan.named(role) if counted == "total" else with_role(plan.frame.columns, role)
@@ -129,13 +129,13 @@ def named(role: str, counted: str = "total") -> Rule:
 
 
 def rollout_and_training(plan: Plan) -> Choice | None:
-    """The seconds of rollout and of training of each step."""
+    """Choose the seconds of rollout and of training of each step, to be added up."""
     columns = [first(plan.frame, "rollout_seconds"), first(plan.frame, "train_seconds")]
     return Choice(columns, "per_step") if all(columns) else None
 
 
 def present(column: str) -> Rule:
-    """The column of this very name."""
+    """Return the rule that chooses the column of exactly this name."""
 
     def total(plan: Plan) -> Choice | None:
         return Choice((column,)) if column in plan.frame else None
@@ -147,14 +147,14 @@ def present(column: str) -> Rule:
 
 
 def named_step(plan: Plan) -> Choice | None:
-    """The first column named as a step that half of the rows have."""
+    """Choose the first column named as a step that half of the rows have; otherwise the first one."""
     names = plan.named("step")
     common = [name for name in names if 2 * plan.frame.known(name).sum() >= len(plan.frame)]
     return Choice((common or names)[:1]) if names else None
 
 
 def coarse_counter(plan: Plan) -> Choice | None:
-    """An epoch or episode, where nothing finer is there and most rows have their own."""
+    """Choose an epoch or episode, if most rows have their own and no column is named as compute."""
     column = first(plan.frame, "coarse")
     places = plan.frame.groups([column, *with_role(plan.frame.columns, "run", "arm", "seed")])
     is_fine = 2 * len({*places.tolist()}) > len(plan.frame)
@@ -162,7 +162,7 @@ def coarse_counter(plan: Plan) -> Choice | None:
 
 
 def rising_integers(plan: Plan) -> Choice | None:
-    """A column of integers that rises from row to row, such as an index, where no column is named as compute."""
+    """Choose integers that rise from row to row, such as an index, if no column is named as compute."""
     for name in plan.frame.columns if not plan.named(*AXES) and len(plan.frame) > 2 else ():
         values = plan.frame.numbers(name)
         is_rising = (np.diff(values) > 0).all() and (values % 1 == 0).all()
@@ -175,13 +175,13 @@ def rising_integers(plan: Plan) -> Choice | None:
 
 
 def of_the_export(plan: Plan) -> Choice | None:
-    """The one metric of a table with a column for each run, whatever its name."""
+    """Choose the only metric of a table that had a column for each run, whatever its name."""
     metrics = [name for each in plan.facts for name in each.values.get("metrics", ()) if name[:1] != "_"]
     return Choice(metrics, "evaluation") if len(metrics) == 1 else None
 
 
 def like_a_reward(plan: Plan) -> Choice | None:
-    """The column that is named most like a pass rate or reward, and has values at enough steps.
+    """Choose the column that is named most like a pass rate or reward, and has values at enough steps.
 
     An evaluation comes before a plain rate, and that before a training reward; a whole before its parts. A column with
     several values per step holds single answers, and comes after those with one.
@@ -190,25 +190,28 @@ def like_a_reward(plan: Plan) -> Choice | None:
     ranks = {name: rank for name in frame.columns if (rank := reward_rank(name)) and _may_be(frame, name, rank == BARE)}
     if not ranks:
         return None
+    # Rows at one place are repeats of one step: those with the same labels and step.
     labels = [name for name in frame.columns if frame.is_words(name) and 2 * len({*frame.words(name)}) <= len(frame)]
     steps = plan.steps(frame)
     places = frame.groups([*labels, plan["step"]]) if plan["step"] else steps
-    # The model before training aside.
-    num = {name: max(len({*steps[frame.known(name)]} - {0.0}), int(frame.known(name).any())) for name in ranks}
-    most = {kind: max(num[name] for name in ranks if ranks[name][0] == kind) for kind, _, _ in ranks.values()}
+    # Without step 0, which is the model before training.
+    num_steps = {name: max(len({*steps[frame.known(name)]} - {0.0}), int(frame.known(name).any())) for name in ranks}
+    most_steps = {
+        kind: max(num_steps[name] for name in ranks if ranks[name][0] == kind) for kind, _, _ in ranks.values()
+    }
     repeats = {name: frame.known(name).sum() / max(len({*places[frame.known(name)]}), 1) for name in ranks}
-    most_repeats = _PER_SAMPLE * min((repeats[name] for name in ranks if num[name]), default=1.0)
+    most_repeats = _PER_SAMPLE * min((repeats[name] for name in ranks if num_steps[name]), default=1.0)
 
     def is_rare(name: str) -> bool:
-        return num[name] < max(_ENOUGH_STEPS, most[ranks[name][0]] / _FEWER)
+        return num_steps[name] < max(_ENOUGH_STEPS, most_steps[ranks[name][0]] / _FEWER)
 
     best, *rest = sorted(
-        ranks, key=lambda name: (not num[name], is_rare(name), repeats[name] > most_repeats, ranks[name])
+        ranks, key=lambda name: (not num_steps[name], is_rare(name), repeats[name] > most_repeats, ranks[name])
     )
     kind, part, _ = ranks[best]
-    others = [name for name in rest if num[name] and ranks[name][:2] == (kind, part)]
-    rarer = [name for name in rest if num[name] and is_rare(name) > is_rare(best) and ranks[name][0] < kind]
-    return Choice((best,), REWARD_KINDS[kind], others, {name: num[name] for name in rarer})
+    others = [name for name in rest if num_steps[name] and ranks[name][:2] == (kind, part)]
+    rarer = [name for name in rest if num_steps[name] and is_rare(name) > is_rare(best) and ranks[name][0] < kind]
+    return Choice((best,), REWARD_KINDS[kind], others, {name: num_steps[name] for name in rarer})
 
 
 def _may_be(frame: Frame, column: str, is_bare: bool) -> bool:
@@ -218,7 +221,7 @@ def _may_be(frame: Frame, column: str, is_bare: bool) -> bool:
 
 
 def only_numbers(plan: Plan) -> Choice | None:
-    """The only column of numbers beside a step or compute that is named as one."""
+    """Choose the only column of numbers besides those named as step, compute or number of answers."""
     columns = [name for name in plan.frame.columns if plan.frame.known(name).any() and not is_measured(name)]
     others = {*columns} - {*plan.named(*AXES, "elapsed", "wall_clock", "num_samples")}
     return Choice([*others]) if plan.named(*AXES) and len(others) == 1 else None
@@ -228,10 +231,10 @@ def only_numbers(plan: Plan) -> Choice | None:
 
 
 def labels_that_explain(plan: Plan) -> Choice | None:
-    """The file, and columns within whose values compute rises from row to row, where it falls or repeats without them.
+    """Choose the file, and labels without which compute falls or repeats from row to row.
 
-    Arms are always apart. Of the other labels as few are taken as explain all that they explain together. Seeds, and
-    runs within an arm, are runs of one curve: the other columns of the choice.
+    Arms are always chosen. Of the other labels, as few are chosen as explain all falls that they explain together, if
+    these are at least half. Seeds, and runs within an arm, tell runs of one curve apart: they become `others`.
     """
     frame, options = plan.frame.take(plan.frame.known(plan["y"])), plan.options
     names = [*with_role(frame.columns, "run", "set", "seed", "arm"), *filter(frame.is_words, frame.columns)]
@@ -240,18 +243,18 @@ def labels_that_explain(plan: Plan) -> Choice | None:
     chosen = [name for name in names if name not in arms and (has_role(name, "seed") or not options.by)]
     base = [name for name in (*options.by, *arms, options.seed or "") if name in frame]
     progress = frame.numbers(plan["step"] or (*plan.named(*AXES), "")[0])
-    least, alone = (_num_falls(frame.groups(each), progress) for each in ([*base, *chosen], base))
-    chosen = chosen if 2 * least <= alone > 0 else []
+    falls_with_all, falls_without = (_num_falls(frame.groups(each), progress) for each in ([*base, *chosen], base))
+    chosen = chosen if 2 * falls_with_all <= falls_without > 0 else []
     for name in tuple(chosen):
         fewer = [other for other in chosen if other != name]
-        chosen = fewer if _num_falls(frame.groups([*base, *fewer]), progress) <= least else chosen
+        chosen = fewer if _num_falls(frame.groups([*base, *fewer]), progress) <= falls_with_all else chosen
     repeats = [name for name in chosen if has_role(name, "seed") or (arms and has_role(name, "run"))]
     apart = [*arms, *(name for name in frame.columns if name in chosen and name not in repeats)]
     return Choice([*(options.by or (FILE,)), *apart], others=[options.seed] if options.seed else repeats)
 
 
 def _separates(frame: Frame, column: str) -> bool:
-    """Return whether every row has a word that is no time, and there are several with several rows each."""
+    """Return whether a column may tell runs apart: all rows have a word, no time, and most words have several rows."""
     words = frame.words(column)
     sizes = np.unique(words.astype(str), return_counts=True)[1]
     is_label = (words != "").all() and not has_role(column, "date", "wall_clock", "elapsed")
@@ -259,7 +262,7 @@ def _separates(frame: Frame, column: str) -> bool:
 
 
 def _num_falls(runs: Rows, progress: Floats) -> int:
-    """Return the number of rows at which compute does not move on within its run, up or down throughout."""
+    """Return the number of rows at which progress does not go on within its run, counted upwards or downwards."""
     order = np.argsort(runs, kind="stable")
     moves = np.diff(progress[order])[np.diff(runs[order]) == 0]
     return int(min((moves <= 0).sum(), (moves >= 0).sum()))
@@ -269,7 +272,10 @@ def _num_falls(runs: Rows, progress: Floats) -> int:
 
 
 def time_of_day(plan: Plan) -> Choice | None:
-    """The time of day. What a console calls 'time' are seconds, since the beginning if they only grow, or per step."""
+    """Choose the time of day.
+
+    Where a console prints no dates, its 'time' is in seconds: since the beginning if they only grow, else per step.
+    """
     column = first(plan.frame, "wall_clock")
     if np.isfinite(wall_times(plan.frame)).any():
         return Choice((column,), "clock")
@@ -279,23 +285,23 @@ def time_of_day(plan: Plan) -> Choice | None:
 
 
 def asked_compute(plan: Plan) -> Choice | None:
-    """The column of --x; of a time of day the hours."""
+    """Choose the column of --x, or the hours if that is a time of day."""
     is_clock = has_role(plan.options.x or "", "wall_clock") and "hours" in plan.roles
     return Choice(("hours",) if is_clock else (plan.options.x,), "option") if plan.options.x else None
 
 
 def hours_times_gpus(plan: Plan) -> Choice | None:
-    """GPU-hours from the log's clock, with --gpus."""
+    """Choose the log's clock times --gpus."""
     return Choice(("hours",), "times_gpus") if plan.options.gpus and "hours" in plan.roles else None
 
 
 def answers_of_a_mean(plan: Plan) -> Choice | None:
-    """The number of answers that a reward is the mean of; what was chosen from several answers is no mean."""
+    """Choose the number of answers that the reward is the mean of; the best of several answers is no mean."""
     return None if is_part(plan["y"]) else named("num_samples")(plan)
 
 
 def arm_and_set(plan: Plan) -> Choice | None:
-    """The arm of a study's run, or its file, and the evaluation set; seeds are runs of one curve."""
+    """Choose the arm of a study's run, or else its file, and the evaluation set; seeds are runs of one curve."""
     options = plan.options
     apart = [name for name in ("arm", "set") if name in plan.frame and name not in options.columns]
     files, seeds = ([], ["seed"]) if "arm" in apart and "seed" in plan.frame else ([FILE], [])
@@ -303,7 +309,7 @@ def arm_and_set(plan: Plan) -> Choice | None:
 
 
 BUILT = ("per_step", "elapsed", "clock", "times_gpus")
-"""Rules by which an amount of compute is counted from a column, which is not the amount itself."""
+"""Rules whose column is not an amount of compute itself, but what the amount is counted from."""
 RULES: dict[str, tuple[Rule, ...]] = {
     "step": (named_step, coarse_counter, rising_integers),
     "y": (asked_for("y"), of_the_export, like_a_reward, only_numbers),

@@ -52,7 +52,7 @@ class Run:
 
 
 def runs_of(plans: list[Plan]) -> list[Run]:
-    """Return the runs of logs that have rows after all filters."""
+    """Return the runs of these logs that have rows left after the filters."""
     runs = [run for plan in plans for run in _split(plan, len(plans) > 1)]
     are_related = len(runs) > 1 and not any(plan.options.by or plan.options.seed for plan in plans)
     runs = _with_parts_joined(runs) if are_related else runs
@@ -62,7 +62,7 @@ def runs_of(plans: list[Plan]) -> list[Run]:
 
 
 def _split(plan: Plan, is_one_of_many: bool) -> list[Run]:
-    """Return the runs of a log; those that never logged the reward are left out, if others did."""
+    """Return the runs of a log; leave out those that never logged the reward, unless none did."""
     label, options = plan.roles["label"], plan.options
     repeat = [FILE, *label.others] if is_one_of_many and not options.seed else label.others
     columns = dict.fromkeys([FILE, *label.columns, *repeat, *(options.holdout or ())[:1]])
@@ -83,11 +83,13 @@ def _split(plan: Plan, is_one_of_many: bool) -> list[Run]:
 def _with_parts_joined(runs: list[Run]) -> list[Run]:
     """Join runs of one kind that continue each other, and leave out those that another one begins with.
 
-    Files lie in one folder then, or files of one name in folders of one folder.
+    Runs are of one kind if their files lie in one folder, or have one name in folders of one folder, and if format,
+    columns and labels are the same, except for the names of the runs.
     """
     names = [path.name for path in {run.plan.path for run in runs}]
 
     def kind(run: Run) -> tuple[object, ...]:
+        # With several files of this name, the folder above the file's.
         folder = run.plan.path.absolute().parents[names.count(run.plan.path.name) > 1]
         labels = {name: word for name, word in {**run.repeat, **run.key}.items() if not _is_name(name)}
         return folder, run.plan.kind, run.plan["step"], run.plan["y"], *labels.items()
@@ -96,11 +98,12 @@ def _with_parts_joined(runs: list[Run]) -> list[Run]:
 
 
 def _is_name(column: str) -> bool:
+    """Return whether a column names runs."""
     return column == FILE or has_role(column, "run")
 
 
 def _without_contained(runs: list[Run]) -> list[Run]:
-    """Return the runs without those of files that hold the first part of another."""
+    """Return the runs without those whose points are all among the points of another file's run."""
     points = {run: _points(run) for run in runs}
     whole = {part: [run for run in runs if run.file != part.file and set() < points[part] < points[run]]
              for part in runs}  # fmt: skip
@@ -109,12 +112,13 @@ def _without_contained(runs: list[Run]) -> list[Run]:
 
 
 def _points(run: Run) -> set[tuple[float, float]]:
+    """Return the steps of a run with their rewards."""
     steps, rewards = (run.curve.numbers(run.plan[role]).tolist() for role in ("step", "y"))
     return {*zip(steps, rewards, strict=True)}
 
 
 def _chained(runs: list[Run]) -> list[Run]:
-    """Return the runs, those that continue each other as one."""
+    """Return the runs; those that continue each other are joined to one."""
     steps = [run.curve.numbers(run.plan["step"]) for run in runs]
     spans = [(float(each.min(initial=np.inf)), float(each.max(initial=-np.inf))) for each in steps]
     return [_whole([runs[at] for at in parts]) for parts in sorted(chains(spans), key=min)]
@@ -135,13 +139,17 @@ def _whole(parts: list[Run]) -> Run:
 
 
 def _attempts(run: Run) -> list[Run]:
-    """Return the attempts of a run that begin anew, without the rows that a resumed one superseded."""
+    """Return the attempts of a run that began anew, without the rows that a later resume superseded.
+
+    Our own folders, logs without a column of steps and logs that name their attempts are left as they are.
+    """
     frame, steps = run.frame, run.steps
     logged = np.flatnonzero(frame.known(run.plan["y"]) & np.isfinite(steps))
     if not len(logged) or run.plan.is_ours or not has_role(run.plan["step"], "step") or ATTEMPT in frame:
         return [run]
     split = attempts(steps[logged])
     run = run.noting(*facts_of("short_attempts", num_rows=int(split.short.sum()), place=run.file))
+    # The first resume stands for all of them in what is noted.
     for at in split.resumed[:1] if split.gone.any() else ():
         before, after = steps[logged[at - 1 : at + 1]].tolist()
         counts = {"times": len(split.resumed), "num": int(split.gone.sum())}
@@ -158,6 +166,7 @@ def _attempts(run: Run) -> list[Run]:
 
 
 def _attempt(run: Run, number: str, frame: Frame) -> Run:
+    """Return one attempt: a curve of its own, or a run of its curve if --seed asks for that."""
     frame, label = frame.having({ATTEMPT: objects([number] * len(frame))}), {ATTEMPT: number}
     is_repeat = run.plan.options.seed == ATTEMPT
     return replace(run, frame=frame, **({"repeat": label} if is_repeat else {"key": {**run.key, **label}}))
@@ -167,9 +176,9 @@ def _attempt(run: Run, number: str, frame: Frame) -> Run:
 
 
 def _with_seeds_pooled(runs: list[Run]) -> list[Run]:
-    """Return the runs; those whose files or names differ in the seed alone are runs of one curve.
+    """Return the runs; make those whose files or names differ only in the seed runs of one curve.
 
-    Where one has the very name without a seed, or they count different things, the names say too little.
+    Runs with different rewards stay apart, as do those whose name without the seed is the name of another run.
     """
     taken = {word for run in runs for word in run.key.values()}
 
@@ -181,11 +190,12 @@ def _with_seeds_pooled(runs: list[Run]) -> list[Run]:
 
 
 def _naming(run: Run) -> str:
-    """Return the column that names a run: that of runs, or the file."""
+    """Return the column that names a run: its label of runs if it has one, otherwise the file."""
     return [FILE, *(name for name in run.key if has_role(name, "run"))][-1]
 
 
 def _pooled(family: list[Run], key: Mapping[str, str], taken: set[str]) -> list[Run]:
+    """Return a family as runs of the curve `key`, unless it is a single run or the name of the curve is taken."""
     column = _naming(family[0])
     if len(family) == 1 or column not in key or key[column] in taken:
         return family

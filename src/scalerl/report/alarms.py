@@ -2,10 +2,12 @@
 
     SIGNALS          columns with a limit: an alarm for each stretch of steps whose rolling mean lies beyond it
     backend_alarm    generator and learner differ although their weights are equal
-    overtrained      pass@1 rises while pass@k falls        fall_alarms     an evaluation fell after its peak
-    moved_alarms     a forecast left its own interval       AlarmNews       what to report of alarms that go on
+    overtrained      pass@1 rises while pass@k falls
+    fall_alarms      an evaluation fell after its peak
+    moved_alarms     a forecast left its own interval
+    AlarmNews        reduces the alarms of a run that goes on to what is new
 
-`alarms` applies them to a run that trains, to a report and to the board alike. `words.py` has the sentences.
+`alarms` applies all but the last two, for a run that trains, a report and the board. `words.py` has the sentences.
 """
 
 from collections import Counter
@@ -31,18 +33,20 @@ Row = Mapping[str, Any]
 
 ALARM_STEPS = 20  # steps that a signal is averaged over before it is compared with its limit
 FEWEST_STEPS = 5  # fewer values than these do not distinguish a trend from noise
-NOTABLE = 0.25  # relative change of an alarm's value that is reported again
-MOST_PAST = 12  # alarms that are over, the latest ones, that a page lists
+NOTABLE = 0.25  # relative change of an alarm's value from which it is reported again
+MOST_PAST = 12  # a page lists at most this many alarms that are over
 SURE = 2.0  # standard errors by which training rewards must have risen
-WINDOW = 3  # evaluations whose mean is compared
-FEWEST_EVALUATIONS = 8  # from which a trend is looked for
-SURE_FALL = 3.0  # standard errors of a fall; it is measured from the highest window, which is high by chance too
-FEWEST_CALLS = 0.1  # calls per conversation of an agent that uses its tools
+WINDOW = 3  # evaluations that are averaged at the peak and at the end, to be compared
+FEWEST_EVALUATIONS = 8  # fewer evaluations than these are not searched for a trend
+SURE_FALL = 3.0  # standard errors of a fall; more, since the highest window is high partly by chance
+FEWEST_CALLS = 0.1  # tool calls per conversation from which an agent counts as using its tools
 # Two FP32 engines differ by 1e-9, bf16 bodies with FP32 heads by about 1e-3; more is a fault, or a rounded head.
 BACKEND_LIMIT = 0.01
 
 
 class AlarmKind(StrEnum):
+    """What an alarm is about; `words.py` has a sentence for each."""
+
     TRUNCATED = "truncated"
     MISMATCH = "mismatch"
     BACKEND = "backend"
@@ -71,7 +75,7 @@ class Alarm:
 
     kind: AlarmKind
     value: float | None = None
-    """Mean of the signal over the last steps, or how far a reward lies below its peak."""
+    """Mean of the signal over the last steps; of other kinds the number in the sentence, such as how far it fell."""
     limit: float | None = None
     state: Literal["new", "changed", "over"] = "new"
     before: float | None = None
@@ -83,20 +87,21 @@ class Alarm:
     subject: str = ""
     """The evaluation set, the grader or environment at fault, or the task that has few problems left."""
     detail: str = ""
+    """The k of pass@k, the interval that a forecast left, or what a grader or environment said."""
     num_answers: int = 0
-    """Answers that a grader without any reward has seen."""
+    """Number of answers seen by a grader that gave no reward to any."""
     answers: tuple[tuple[str, str], ...] = ()
-    """Some of them, each with its reference."""
+    """Some of these answers, each with its reference."""
     ratio: float | None = None
     """The largest ratio of probabilities between learner and generator at equal weights."""
     began: float | None = None
     """Step at which it began; None where that is not known."""
     ended: float | None = None
-    """Step of the last row of an alarm that is over; None while it lasts."""
+    """Last step of an alarm that is over; None while it lasts."""
     began_compute: float | None = None
 
     def say(self) -> Say:
-        """Return it in words."""
+        """Return the alarm in words."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return Say(f"alarm_{self.kind}", values, Level.WHY if self.ended is not None else Level.WARNING)
 
@@ -109,6 +114,7 @@ def alarm_text(alarm: Alarm) -> str:
 
 
 def _same(columns: Columns, key: str) -> Array | None:
+    """Return the column as it is."""
     return columns.get(key)
 
 
@@ -119,7 +125,7 @@ def _is_empty(columns: Columns, key: str) -> Array | None:
 
 
 def _share_of_most(columns: Columns, key: str) -> Array | None:
-    """Return a step's tool calls per conversation over the most they have been."""
+    """Return the tool calls per conversation of each step, as a share of the most so far; NaN before there were any."""
     calls = columns.get(key)
     if calls is None or not len(calls):
         return None
@@ -129,6 +135,7 @@ def _share_of_most(columns: Columns, key: str) -> Array | None:
 
 
 def _largest_lag(columns: Columns, key: str) -> Array | None:
+    """Return the largest lag of each step; the mean lag in logs without it."""
     return columns.get(key, columns.get("rollout/lag_mean"))
 
 
@@ -147,14 +154,14 @@ def _why_empty(columns: Columns) -> Row:
 
 
 def _why_no_verdict(columns: Columns) -> Row:
-    """Name the column that counts most answers without a verdict."""
+    """Name the most frequent reason: the column that counts most answers without a verdict."""
     counts = Counter({name: float(np.nansum(columns.get(name, 0.0))) for name in NO_VERDICT})
     name, most = counts.most_common(1)[0]
     return {"cause": name if most else None}
 
 
 def _most_solved(columns: Columns) -> Row:
-    """Name the task whose problems are solved most; with a single task there is nothing to name."""
+    """Name the task with the largest solved share; with a single task there is nothing to name."""
     keys = [key for key in columns if key.startswith(f"{SOLVED}/")]
     return {"subject": max(keys, key=lambda key: columns[key][-1], default="").removeprefix(f"{SOLVED}/")}
 
@@ -172,7 +179,7 @@ class Signal:
     values: Callable[[Columns, str], Array | None] = _same
     """What is averaged: the column, or what is derived from it; None where it is not logged."""
     explain: Callable[[Columns], Row] = lambda columns: {}
-    """Fields of an alarm that lasts, from the last steps."""
+    """Further fields of an alarm that lasts, from the columns of the last steps."""
 
 
 SOLVED = "curriculum/solved_frac"  # the largest of all tasks; with several, each is in SOLVED/TASK
@@ -197,20 +204,20 @@ SIGNALS: tuple[Signal, ...] = (
     Signal(key="rollout/lag_max", limit=8.0, alarm=AlarmKind.LAG, values=_largest_lag),
 )
 LIMITS = {signal.key: signal.limit for signal in SIGNALS if signal.values is _same}
-"""Limits of columns as they are logged."""
+"""Limits of the columns that are averaged as they are."""
 
 
 def signal_alarms(columns: Columns, max_lag: float | None) -> list[Alarm]:
     """Return an alarm for each stretch of steps in which the rolling mean of a signal lies beyond its limit."""
-    num = max((len(values) for values in columns.values()), default=0)
-    steps = columns.get("step", np.arange(1.0, num + 1))
+    num_steps = max((len(values) for values in columns.values()), default=0)
+    steps = columns.get("step", np.arange(1.0, num_steps + 1))
     raised = []
     for signal in SIGNALS:
         values = signal.values(columns, signal.key)
         means = rolling_means(np.empty(0) if values is None else values)
         limit = max_lag if signal.alarm == AlarmKind.LAG and max_lag is not None else signal.limit
         for first, last in _stretches((means < limit) if signal.below else (means > limit + 1e-9)):
-            lasts, stretch = last == num - 1, means[first : last + 1]
+            lasts, stretch = last == num_steps - 1, means[first : last + 1]
             recent = {key: values[-ALARM_STEPS:] for key, values in columns.items()} if lasts else {}
             alarm = Alarm(
                 kind=signal.alarm,
@@ -237,8 +244,9 @@ def alarms(
 ) -> list[Alarm]:
     """Return the alarms of a run, those that are over too.
 
-    `curves` and `evals` are by evaluation set; `spent` are rows with GPU-hours and FLOPs; `remedies` are settings of
-    the recipe that can help against each kind. `max_lag` is what the recipe allows; None if that is not known.
+    `curves` and `evals` are by evaluation set. `spent` holds rows with GPU-hours and FLOPs, `remedies` the settings of
+    the recipe that can help against each kind. `max_lag` is the lag that the recipe allows; with None, which stands for
+    unknown, the limit of the signal counts.
     """
     raised = [*signal_alarms(columns, max_lag), *backend_alarm(columns)]
     for name, rows in evals.items():
@@ -253,8 +261,8 @@ def alarms(
 def backend_alarm(columns: Columns) -> list[Alarm]:
     """Return the alarm if generator and learner differ in steps whose tokens were sampled with the trained weights.
 
-    What differs then is their arithmetic. An asynchronous run has such steps at its start only, and one is enough: it
-    is a mean over thousands of tokens.
+    At equal weights only their arithmetic can differ. An asynchronous run has such steps only at its start, and one is
+    enough: it is a mean over thousands of tokens.
     """
     if not {"rollout/lag_max", "loss/kl", "loss/ratio_max"} <= columns.keys():
         return []
@@ -271,12 +279,13 @@ def overtrained(rows: Sequence[Mapping[str, Any]], name: str) -> list[Alarm]:
     usable, correct, num = counted(rows)
     if len(usable) < FEWEST_EVALUATIONS or num < 2 or correct.shape[1] < 2:
         return []
+    # The last window of evaluations against the one with the highest pass@k before it.
     k = ks_of(num)[-1]
-    many, one = pass_at(correct, num, k), correct / num
+    pass_k, pass_1 = pass_at(correct, num, k), correct / num
     last = len(usable) - WINDOW
-    peak = int(np.convolve(many.mean(axis=1), np.ones(WINDOW), mode="valid")[: last - WINDOW + 1].argmax())
+    peak = int(np.convolve(pass_k.mean(axis=1), np.ones(WINDOW), mode="valid")[: last - WINDOW + 1].argmax())
     changes = []
-    for values in (many, one):
+    for values in (pass_k, pass_1):
         difference = values[last:].mean(axis=0) - values[peak : peak + WINDOW].mean(axis=0)
         changes.append((float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference)))))
     (change_k, error_k), (change_1, error_1) = changes
@@ -288,7 +297,7 @@ def overtrained(rows: Sequence[Mapping[str, Any]], name: str) -> list[Alarm]:
 
 
 def fall_alarms(name: str, curve: CurveResult, columns: Columns) -> list[Alarm]:
-    """Return the alarm of a curve that fell; it is overfitted if the training reward rose meanwhile."""
+    """Return the alarm of a curve that fell: OVERFITTED if the training reward rose meanwhile, otherwise FALL."""
     fall = curve.fall
     if fall is None:
         return []
@@ -316,9 +325,9 @@ def _rose_since(columns: Columns, step: float) -> bool:
 
 
 def moved_alarms(history: Sequence[tuple[int, float, Value]], subject: str) -> list[Alarm]:
-    """Return the alarm of a forecast that has left the interval which an earlier one gave itself.
+    """Return the alarm if the latest forecast lies outside the interval of an earlier one, the earliest such.
 
-    Each row is the number of evaluations, the compute, and the forecast that was made then.
+    A row of `history` is a number of evaluations, their compute, and the forecast that was made then.
     """
     for at, (num, _, earlier) in enumerate(history[:-1]):
         is_inside = [earlier.low <= later.value <= earlier.high for _, _, later in history[at:]]
@@ -333,7 +342,7 @@ def moved_alarms(history: Sequence[tuple[int, float, Value]], subject: str) -> l
 
 
 def rolling_means(values: Array) -> Array:
-    """Return the mean over the last ALARM_STEPS rows at each row; NaN where fewer than FEWEST_STEPS are known."""
+    """Return for each row the mean over the last ALARM_STEPS rows; NaN if fewer than FEWEST_STEPS of them are known."""
     known = np.isfinite(values)
     total = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
     count = np.concatenate([[0], np.cumsum(known)])

@@ -1,4 +1,12 @@
-"""Analyse series: fits, decisions, and the forecasts, scores or comparisons asked for, as one value for all views."""
+"""Analyse series: from curves of numbers to one `Result`, which every view of a command shows.
+
+    analyse_fit, analyse_forecast, analyse_backtest, analyse_compare    what each command does
+    FitOptions      options of a fit, checked against each series
+    CurveResult     one curve: its fit, the decision about it, and forecasts or scores if asked for
+    fitted_curves   fits each curve, lets curves of one task inform each other, and decides
+
+A series that cannot be fitted is in `Result.left_out`. If no curve is usable, NoCurveError is raised.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,9 +54,9 @@ HALF = 0.5
 WEAK = 0.5
 """Share of later evaluations inside the interval below which a forecast should not be trusted."""
 ALIKE = 0.05
-"""Two axes give one answer if they differ by the same factor for all curves, up to this share."""
+"""Two axes give one answer if the factor between them is the same for all curves, up to this share."""
 MOST_ON_AXES = 8
-"""More curves than these are compared on their first axis only."""
+"""More curves than these are not fitted again to be compared on other axes."""
 PARAMS = ("ceiling", "exponent", "midpoint", "start")
 AXES = {
     "gpu_hours": "GPU-hours", "flops": "FLOPs", "tokens": "tokens", "step": "steps", "hours": "hours", "cost": "cost",
@@ -85,14 +93,14 @@ class FitOptions:
     method: Literal["posterior", "paper"] = "posterior"
     """"paper": the grid procedure of arXiv 2510.13786, which has no intervals."""
     alone: bool = False
-    """Whether each curve is fitted by itself, also where others are of the same model and task."""
+    """Whether each curve is fitted by itself, even if others have the same model and task."""
     prior: str | None = None
     """File of earlier runs that inform each curve, or `published`."""
     price: float | None = None
     """Price of a GPU-hour."""
 
     def of(self, series: Series) -> dict[str, Any]:
-        """Return the keyword arguments of `fit` for one series."""
+        """Return the keyword arguments of `fit` for one series; raise InputError for an option that does not fit it."""
         if series.bounds is None and FORMS[self.form].ceiling is not None:
             raise InputError(f"--form {self.form} needs rewards with limits, and those of {series.name} have none")
         low, high = series.bounds or (-np.inf, np.inf)
@@ -140,15 +148,17 @@ class CurveResult:
     decision: Decision | None = None
     """None for the paper's procedure."""
     backtest: Score | None = None
-    """How well the curve without its held-out rows, or the first half of it, forecasts the others."""
+    """How well the fit forecasts the held-out rows; without any, how well its first half forecasts the rest."""
     early: tuple[tuple[float, "CurveResult"], ...] = ()
     """The same curve up to shares of its compute, with the rest held out."""
     at: tuple[At, ...] = ()
+    """Forecasts of the reward at computes ..."""
     reach: tuple[Reach, ...] = ()
+    """... and of the compute for rewards."""
     price: float | None = None
     """Price of one unit of compute; None where it is not known."""
     hours: str = "GPU-hours"
-    """What hours of devices are called: those of CPUs are not GPU-hours."""
+    """What hours of devices are called: CPU-hours or GPU-hours."""
 
     @property
     def name(self) -> str:
@@ -206,7 +216,7 @@ class CurveResult:
 
     @property
     def ceiling(self) -> Value | None:
-        """None where there is no curve, and where it has none: it is flat, or past its peak."""
+        """The ceiling; None if there is no curve, or if it is flat or past its peak."""
         has_none = self.state in (State.FLAT, State.TOO_EARLY, State.PAST_PEAK)
         return None if has_none else param_value(self.fit, "ceiling")
 
@@ -223,7 +233,7 @@ class CurveResult:
 
     @property
     def is_weak(self) -> bool:
-        """Whether the run's own back-test held hardly any of what came later."""
+        """Whether the interval of the run's own back-test missed most of what came later."""
         inside = None if self.backtest is None else self.backtest.coverage
         return inside is not None and inside < WEAK
 
@@ -257,9 +267,9 @@ class Result:
     left_out: tuple[Series, ...] = ()
     """Series that make no curve; their problems say why."""
     comparisons: Mapping[str, "Comparison | PaperComparison"] = field(default_factory=dict)
-    """By evaluation set; under "" where there is but one."""
+    """The comparison of each evaluation set; under "" if there is only one."""
     by_axis: Mapping[str, tuple[AxisAnswer, ...]] = field(default_factory=dict)
-    """By evaluation set: the first axis first."""
+    """The answers of each evaluation set on every axis; that of the fits comes first."""
     notes: tuple[Say, ...] = ()
     """Notes on the curves together."""
     material: Any = None
@@ -270,9 +280,11 @@ class Result:
         return list(dict.fromkeys(curve.evaluation_set for curve in self.curves))
 
     def members(self, evaluation_set: str) -> list[CurveResult]:
+        """Return the curves of an evaluation set."""
         return [curve for curve in self.curves if curve.evaluation_set == evaluation_set]
 
     def comparison(self, evaluation_set: str) -> "Comparison | PaperComparison | None":
+        """Return the comparison of an evaluation set; None if its curves were not compared."""
         return self.comparisons.get(evaluation_set) or (self.comparisons.get("") if len(self.sets) == 1 else None)
 
     @property
@@ -281,6 +293,7 @@ class Result:
 
     @property
     def worth(self) -> float:
+        """The smallest difference of reward that matters."""
         return default_worth(list(fits_of(self.curves).values())) if self.options.worth is None else self.options.worth
 
     @property
@@ -313,12 +326,13 @@ def analyse_forecast(
     curves, left_out, notes = _analysed(series, options)
     done = []
     for curve in curves:
-        usual = () if reach or command == "fit" else (2 * curve.fit.scale, 4 * curve.fit.scale)
-        done.append(with_backtest(_forecast(curve, at or usual, reach), options))
+        default_at = () if reach or command == "fit" else (2 * curve.fit.scale, 4 * curve.fit.scale)
+        done.append(with_backtest(_forecast(curve, at or default_at, reach), options))
     return Result(command=command, curves=tuple(done), options=options, left_out=left_out, notes=notes)
 
 
 def _forecast(curve: CurveResult, at: Sequence[float], reach: Sequence[float]) -> CurveResult:
+    """Return a curve with these forecasts, if it can make any."""
     if not curve.usable:
         return curve
     return replace(curve, at=tuple(reward_at(curve.fit, at)), reach=tuple(compute_for(curve.fit, reach)))
@@ -338,7 +352,7 @@ def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: S
 
 
 def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | None) -> Result:
-    """Compare all curves; those of run folders with several evaluation sets within each set."""
+    """Compare the curves of each evaluation set; raise InputError if no set has two."""
     sets: dict[str | None, list[str]] = {}
     for data in series:
         sets.setdefault(data.evaluation_set, []).append(data.name)
@@ -357,7 +371,7 @@ def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | N
 
 
 def compared(result: Result, at: float | None = None) -> Result:
-    """Compare the curves of each evaluation set, on every axis that tells them apart."""
+    """Return a result with the comparison of each evaluation set, on every axis, or with notes on why there is none."""
     comparisons, by_axis, notes = {}, {}, list(result.notes)
     for name in result.sets:
         members = result.members(name)
@@ -379,24 +393,28 @@ def compared(result: Result, at: float | None = None) -> Result:
 
 
 def _on_axes(members: Sequence[CurveResult], first: Comparison, options: FitOptions) -> tuple[AxisAnswer, ...]:
-    """Return the answers on all axes that the curves share; where the axes differ by a factor they are the same."""
+    """Return the answer on every axis that the curves share.
+
+    On an axis that is a multiple of the first one, by the same factor for all curves, the answer is the same. On any
+    other axis the curves are fitted and compared again, unless there are too many.
+    """
     usable = [curve for curve in members if curve.usable]
     own = usable[0].axis
     shared = set.intersection(*(set(curve.series.axes) for curve in usable))
     answers = [AxisAnswer(axis=own, at=first.at, comparison=first)]
     largest = max(curve.fit.scale for curve in usable)
     for axis in (axis for axis in AXES if axis in shared and axis_label(axis) != axis_label(own)):
-        moved = [curve.series.on(axis) for curve in usable]
-        if any(not len(data.compute) for data in moved):
+        on_axis = [curve.series.on(axis) for curve in usable]
+        if any(not len(data.compute) for data in on_axis):
             continue
-        ends = np.array([data.compute.max() for data in moved])
-        at = first.at * float(ends.max()) / largest
-        factors = ends / np.array([curve.series.compute.max() for curve in usable])
+        largest_there = np.array([data.compute.max() for data in on_axis])
+        at = first.at * float(largest_there.max()) / largest
+        factors = largest_there / np.array([curve.series.compute.max() for curve in usable])
         if factors.max() <= (1.0 + ALIKE) * factors.min():
             answers.append(AxisAnswer(axis=axis, at=at, comparison=first))
         elif len(usable) <= MOST_ON_AXES:
             fits = {data.name: fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
-                    for data in moved}  # fmt: skip
+                    for data in on_axis}  # fmt: skip
             again = options.compare(fits, at)
             assert isinstance(again, Comparison)
             answers.append(AxisAnswer(axis=axis, at=at, comparison=again))
@@ -409,7 +427,7 @@ def _on_axes(members: Sequence[CurveResult], first: Comparison, options: FitOpti
 def _analysed(
     series: Sequence[Series], options: FitOptions
 ) -> tuple[tuple[CurveResult, ...], tuple[Series, ...], tuple[Say, ...]]:
-    """Fit every series that can be; NoCurveError where no curve is usable."""
+    """Return the fitted curves, the series left out, and notes; raise NoCurveError if no curve is usable."""
     left_out = tuple(data for data in series if data.problem)
     curves = fitted_curves([data for data in series if not data.problem], options)
     if not any(curve.usable for curve in curves):
@@ -422,7 +440,7 @@ def _analysed(
 
 
 def missing_say(curve: CurveResult) -> Say | None:
-    """Return what a run lacks that is too early to judge; None where it lacks nothing."""
+    """Return the sentence on what is missing of a run that is too early to judge; None if nothing is."""
     missing = None if curve.decision is None else curve.decision.missing
     if missing is None:
         return None
@@ -433,6 +451,7 @@ def missing_say(curve: CurveResult) -> Say | None:
 def fitted_curves(series: Sequence[Series], options: FitOptions) -> list[CurveResult]:
     """Fit every curve; curves of one model and task then inform each other."""
     if options.prior is not None:
+        # A file that cannot be read is reported before the fits, which take long.
         read_prior(options.prior)
     return pooled([fitted_curve(data, options) for data in series], options)
 
@@ -445,7 +464,7 @@ def fitted_curve(data: Series, options: FitOptions) -> CurveResult:
 
 
 def price_of_compute(data: Series, price: float | None) -> float | None:
-    """Return the price of one unit of compute: from GPU-hours and their price, or from the log's own cost."""
+    """Return the price of one unit of compute: from the price of a GPU-hour, or without it from the cost in the log."""
     spent = data.axes.get("cost" if price is None else "gpu_hours")
     if spent is None or not len(spent) or not np.isfinite(spent[-1]):
         return price if axis_label(data.x_label) == AXES["gpu_hours"] else None
@@ -453,7 +472,7 @@ def price_of_compute(data: Series, price: float | None) -> float | None:
 
 
 def pooled(curves: Sequence[CurveResult], options: FitOptions) -> list[CurveResult]:
-    """Let curves that share a start and a task inform each other, and earlier runs all of them; then decide again."""
+    """Let curves of one task with a similar start inform each other, and earlier runs inform all; then decide again."""
     earlier = None if options.prior is None else read_prior(options.prior)
     # By place: curves of several evaluation sets may share a name.
     fits = {str(place): curve.fit for place, curve in enumerate(curves)}
@@ -465,6 +484,7 @@ def pooled(curves: Sequence[CurveResult], options: FitOptions) -> list[CurveResu
         known = () if earlier is None else earlier.on_axis(axis)
         for names in [(name,) for name in own] if options.alone else siblings(own):
             fits |= pool({name: own[name] for name in names}, known)
+    # Curves of one scale of rewards share a worth.
     of_scale: dict[Any, list[Fit]] = {}
     for place, curve in zip(fits, curves, strict=True):
         of_scale.setdefault(curve.series.y_scale, []).append(fits[place])
@@ -474,17 +494,18 @@ def pooled(curves: Sequence[CurveResult], options: FitOptions) -> list[CurveResu
 
 
 def _decided(curve: CurveResult, fit: Fit, worth: float | None) -> CurveResult:
+    """Return a curve with this fit and the decision about it, which is made again only if one of both has changed."""
     is_known = fit is curve.fit and (curve.decision is None or curve.decision.worth == worth)
     return curve if is_known else replace(curve, fit=fit, decision=_decision(fit, worth))
 
 
 def _decision(fit: Fit, worth: float | None) -> Decision | None:
-    """Decide about a curve; the paper's procedure decides nothing."""
+    """Return the decision about a curve; None for a fit by the paper's procedure."""
     return decide(fit, worth) if fit.has_intervals or fit.lack is not None else None
 
 
 def pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[Say, ...]:
-    """Return which curves inform each other."""
+    """Return notes on how many curves inform each other, and on those that a prior does not inform."""
     informed = [curve.name for curve in curves if curve.fit.alone is not None]
     rest = tuple(curve.name for curve in curves if curve.usable and curve.fit.alone is None)
     if options.prior is not None:
@@ -531,7 +552,7 @@ def part(
 
 
 def with_backtest(curve: CurveResult, options: FitOptions) -> CurveResult:
-    """Return a curve that knows how it forecasts its held-out rows; without any, how its first half did."""
+    """Return a curve with the score of its forecast of the held-out rows; without any, that of its first half."""
     if len(curve.series.holdout_compute):
         return scored(curve)
     if not curve.fit.has_intervals or options.fit_until is not None:

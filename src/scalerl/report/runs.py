@@ -1,7 +1,7 @@
 """`Run`: one of our run folders, or another trainer's log, read into one value; and what several runs have together.
 
 read_source    reads either; of a run folder that grows, only what was added
-Run            its columns over the steps, its evaluations, settings, cost, faults and alarms
+Run            the columns over the steps, evaluations, settings, cost, faults and alarms of a run
 differences, environments, uneven_pace, incomparable    compare runs with each other
 """
 
@@ -41,8 +41,9 @@ PER_RUN = ("description", "seed")  # settings in which runs of one arm may diffe
 COST = ("gpu_hours", "flops", "tokens")
 AXES = (*COST, "step")
 PARTS = ("training", "evaluation", "checkpoint", "compilation", "stalled", "start_up")
-_MOST_PROMPTS = 5000
-_MOST_SPENT = 500
+"""What the wall time of a run is spent on."""
+_MOST_PROMPTS = 5000  # an evaluation with more counts of right answers is read without them
+_MOST_SPENT = 500  # rows, about, that are read to compare GPU-hours with FLOPs
 
 
 @dataclass(kw_only=True)
@@ -53,19 +54,19 @@ class Run:
     kind: str = "run"
     """`run` for a run folder, else the format of the log."""
     columns: Mapping[str, Array] = field(default_factory=dict)
-    """The numbers over the steps, of the rows that count."""
+    """The numbers over the steps, without rows that a later attempt replaced."""
     evals: Sequence[tuple[int, store.Row]] = ()
-    """The evaluations that count, with their line numbers."""
+    """The evaluations with their line numbers, without those that a later attempt replaced."""
     log: Log | None = None
     problem: str = ""
-    """Why it has no curve; empty where it has."""
+    """Why it has no curve; empty if it has one."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
     written_status: Mapping[str, Any] = field(default_factory=dict)
     damage: Sequence[str] = ()
-    """What is wrong with its files."""
+    """Sentences on what is wrong with its files."""
     repeated: Mapping[str, float] = field(default_factory=dict)
-    """Steps that a later attempt took again after an interruption, and what they cost; empty if there are none."""
+    """Number of steps that a later attempt took again, and what they cost; empty if there are none."""
 
     @property
     def is_folder(self) -> bool:
@@ -95,8 +96,9 @@ class Run:
 
     @property
     def status(self) -> str:
-        usual = "log" if not self.is_folder else "unknown" if self.recipe or self.evals else WAITING
-        return str(self.written_status.get("status", usual))
+        """The status in its folder; without one `log`, `unknown` or `waiting`."""
+        default = "log" if not self.is_folder else "unknown" if self.recipe or self.evals else WAITING
+        return str(self.written_status.get("status", default))
 
     @property
     def reason(self) -> str:
@@ -104,7 +106,7 @@ class Run:
 
     @property
     def counted(self) -> str:
-        """`step`, or `row` for a log without a column of steps."""
+        """What `step` counts, for people: `step`, or `row` for a log without a column of steps."""
         return "row" if self.log is not None and step_column(self.log) is None else "step"
 
     @property
@@ -132,6 +134,7 @@ class Run:
 
     @property
     def _last_row(self) -> dict[str, float]:
+        """The last value of each column."""
         return {key: float(values[-1]) for key, values in self.columns.items() if len(values)}
 
     @property
@@ -144,7 +147,7 @@ class Run:
         return {name: frozenset(own) for name, own in hashes.items()}
 
     def faults(self) -> list[str]:
-        """Return what cannot be read or is missing."""
+        """Return sentences on what cannot be read or is missing."""
         if self.status == WAITING:
             return []
         if not self.is_folder:
@@ -173,7 +176,7 @@ class Run:
     # Its evaluations
 
     def table(self) -> Log:
-        """Return the evaluations that count, or the log; InputError where there are none or they cannot be read."""
+        """Return the evaluations of a run folder, or the log; raise InputError if it has a problem."""
         if self.problem:
             raise InputError(self.problem)
         if self.log is not None:
@@ -185,7 +188,7 @@ class Run:
         return log_of_rows(self.source.path, rows)
 
     def _counted(self) -> dict[str, list[store.Row]]:
-        """Return the evaluations with right answers per problem, by set."""
+        """Return the evaluations that have counts of right answers per problem, by set."""
         sets: dict[str, list[store.Row]] = {}
         for _, row in self.evals:
             if "num_correct" in row:
@@ -200,15 +203,16 @@ class Run:
     # Compute
 
     def axis(self) -> str:
-        """Return the column of compute: as the recipe says, else GPU-hours, or FLOPs where time per FLOP changed."""
+        """Return the column of compute: that of the recipe, else GPU-hours, or FLOPs if the time per FLOP changed."""
         chosen = self.settings.get("forecast.compute")
         return str(chosen) if chosen in AXES else preferred_axis(self._spent())
 
     def _spent(self) -> list[dict[str, float]]:
+        """Return GPU-hours and FLOPs of some rows, the last first."""
         hours, flops = self.columns.get("gpu_hours"), self.columns.get("flops")
         if hours is None or flops is None:
             return []
-        # Of a long run only some rows: the two change slowly.
+        # Some rows are enough of a long run: their ratio changes slowly.
         every = max(len(hours) // _MOST_SPENT, 1)
         pairs = zip(hours[::-every].tolist(), flops[::-every].tolist(), strict=True)
         return [{"gpu_hours": spent, "flops": done} for spent, done in pairs]
@@ -218,6 +222,7 @@ class Run:
         settings, last = self.settings, self._last_row
         limits = {column: number(settings.get(f"budget.{name}")) for name, column in store.BUDGET_COLUMNS.items()}
         shares = [last[column] / limit for column, limit in limits.items() if limit > 0 and column in last]
+        # The limit that is nearest ends the run.
         share, spent = max(shares, default=0.0), last.get(self.axis(), 0.0)
         return spent / share if share > 0 and spent > 0 else None
 
@@ -233,7 +238,7 @@ class Run:
 
     @cached_property
     def alarms(self) -> list[Alarm]:
-        """Alarms from its metrics and evaluations, including those that are over; curves have their own."""
+        """Alarms from its metrics and evaluations, including those that are over, but not those of curves."""
         given = {"evals": self._counted(), "spent": self._spent(), "remedies": self._remedies()}
         return alarms(self.columns, max_lag=self.max_lag, **given)
 
@@ -254,7 +259,7 @@ Rows = store.RunReader[NumberColumns]
 
 
 def new_rows(source: Source) -> Rows:
-    """Return the reader of a run folder that has read nothing yet."""
+    """Return a reader of a run folder, which has not read anything yet."""
     files = {name: Lines(source.path / name, source.root) for name in (store.METRICS, store.EVALS)}
     return store.RunReader(files, NumberColumns)
 
@@ -265,7 +270,7 @@ def num_values(rows: Rows) -> int:
 
 
 def _checked(row: store.Row) -> store.Row:
-    """Return an evaluation without right answers per problem, where these are not counts."""
+    """Return an evaluation; leave out its right answers per problem unless they are counts, and not too many."""
     counts = row.get("num_correct")
     is_valid = isinstance(counts, list) and len(counts) <= _MOST_PROMPTS and all(number(each) >= 0 for each in counts)
     return row if is_valid else {key: value for key, value in row.items() if key != "num_correct"}
@@ -278,6 +283,7 @@ def read_folder(source: Source, rows: Rows | None = None) -> Run:
     (recipe, _), (status, _), (environment, _) = objects.values()
     damage = [fault for _, fault in objects.values() if fault]
     rows.read()
+    # Lines that are no JSON objects, by file: the first of them, and how many more.
     for name, (first, *others) in [(name, lines) for name, lines in rows.skipped.items() if lines]:
         more = f" and {len(others)} more" if others else ""
         damage.append(f"{folder / name}, line {first}{more}: not a JSON object, and left out.")
@@ -303,7 +309,7 @@ def read_folder(source: Source, rows: Rows | None = None) -> Run:
 
 
 def read_source(source: Source, rows: Rows | None = None) -> Run:
-    """Read a run folder, or another trainer's log; whatever is wrong with a log is its problem."""
+    """Read a run folder, or another trainer's log; a log that cannot be read becomes a run with a `problem`."""
     if source.kind == "run":
         return read_folder(source, rows)
     try:
@@ -314,14 +320,16 @@ def read_source(source: Source, rows: Rows | None = None) -> Run:
 
 
 def step_column(log: Log) -> str | None:
+    """Return the column of steps of a log; None if it has none."""
     columns = list(log.frame.columns)
     return renamed(columns).get("step", next(iter(with_role(columns, "step")), None))
 
 
 def log_columns(log: Log) -> dict[str, Array]:
-    """Return the numbers of a log, the usual ones under our names, one entry per training step, in order of steps.
+    """Return the columns of numbers of a log, with one entry per training step, in order of steps.
 
-    The number of the row is the step in a log without a column of steps; rows whose step is missing are skipped.
+    Columns that we log too get our names. In a log without a column of steps, rows are counted; rows whose step is
+    missing are skipped.
     """
     frame = log.frame
     names, steps = renamed(list(frame.columns)), step_column(log)
@@ -331,9 +339,9 @@ def log_columns(log: Log) -> dict[str, Array]:
     shown.pop("attempt", None)
     by_step: dict[float, dict[str, float]] = {}
     columns = {key: frame.numbers(name).tolist() for key, name in shown.items()}
-    counted = np.arange(1.0, len(frame) + 1) if steps is None else frame.numbers(steps)
-    for place, step in enumerate(counted.tolist()):
-        known = {key: values[place] for key, values in columns.items() if math.isfinite(values[place])}
+    step_of_row = np.arange(1.0, len(frame) + 1) if steps is None else frame.numbers(steps)
+    for row, step in enumerate(step_of_row.tolist()):
+        known = {key: values[row] for key, values in columns.items() if math.isfinite(values[row])}
         if known and math.isfinite(step):
             # A trainer may write several rows for one step, such as one of the losses and one of the times.
             by_step.setdefault(step, {}).update(known)
@@ -344,7 +352,7 @@ def log_columns(log: Log) -> dict[str, Array]:
 
 
 def settings_that_differ(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the settings that are not the same in all recipes, by dotted key: the value in each, None without one."""
+    """Return the settings that differ between recipes, by dotted key, with the value in each; None if it has none."""
     rows = {key: [own.get(key) for own in settings] for key in dict.fromkeys(key for own in settings for key in own)}
     return {key: values for key, values in rows.items() if any(value != values[0] for value in values)}
 
@@ -355,16 +363,16 @@ def hours_name(runs: Sequence[Run]) -> str:
 
 
 def differences(runs: Sequence[Run], base: str | None) -> list[dict[str, Any]]:
-    """Return what each arm changes against `base` or the first arm, but for seeds and descriptions."""
+    """Return the settings in which each arm differs from `base` or the first arm, without seed and description."""
     of_arm: dict[str, Mapping[str, Any]] = {}
     for run in runs:
         if run.recipe:
             of_arm.setdefault(run.arm, run.settings)
-    before = of_arm.get(base or "", next(iter(of_arm.values()), {}))
+    base_settings = of_arm.get(base or "", next(iter(of_arm.values()), {}))
     return [
         {"arm": arm, "key": key, "base": old, "value": new}
         for arm, settings in of_arm.items()
-        for key, (old, new) in settings_that_differ([before, settings]).items()
+        for key, (old, new) in settings_that_differ([base_settings, settings]).items()
         if key not in PER_RUN
     ]
 
@@ -374,14 +382,14 @@ def environments(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:
     by_key: dict[str, dict[str, list[str]]] = {}
     for run in runs:
         for key, value in flatten(run.environment).items():
-            # The version of the file; and slots, which the run chose for its arm: neither describes the machine.
+            # Neither the version of the file nor the number of slots, which depends on the arm, describes the machine.
             if key not in ("format", "slots"):
                 by_key.setdefault(key.replace("/", "."), {}).setdefault(str(value), []).append(run.name)
     return by_key
 
 
 def uneven_pace(runs: Sequence[Run]) -> float:
-    """Return the largest ratio of time per FLOP between two runs of one arm; about 1 unless they shared a machine."""
+    """Return the largest ratio of GPU-hours per FLOP between runs of one arm; about 1 unless they shared a machine."""
     paces: dict[str, list[float]] = {}
     for run in runs:
         if (spent := run.cost).get("gpu_hours") and spent.get("flops"):
@@ -390,7 +398,7 @@ def uneven_pace(runs: Sequence[Run]) -> float:
 
 
 def incomparable(runs: Sequence[Run]) -> dict[str, dict[str, frozenset[str]]]:
-    """Return, for each evaluation set on which prompts differed between runs, the prompt hashes of each arm."""
+    """Return the evaluation sets whose prompts differ between runs, with the prompt hashes of each arm."""
     by_set: dict[str, dict[str, frozenset[str]]] = {}
     for run in runs:
         for name, hashes in run.prompts.items():

@@ -1,7 +1,9 @@
 """The board: watches the named paths, has workers make a document when files change, and keeps the latest.
 
-watcher thread:   discover -> collect finished jobs, raise versions -> ask for what has changed
-server threads:   listing(), detail(), samples() under the lock; event streams wait for changes
+    watcher thread    calls look() again and again: discover sources, collect what workers made, ask for what changed
+    server threads    call listing(), detail(), columns() and samples(); event streams wait in versions()
+
+What there is to show of a source is a `Look`. The version of an item, and of the board, rises with each new one.
 """
 
 import json
@@ -45,18 +47,21 @@ from scalerl.store import SAMPLES, STATUS, current_status
 LOOK_EVERY_S = 0.03
 """Time between looks at the files of a run that a page shows."""
 OTHERS_EVERY_S = 0.1
+"""Time between looks at the files of other sources."""
 DISCOVER_EVERY_S = 1.0
+"""Time between searches of the named paths for sources."""
 WANTED_S = 30.0
+"""Time for which a page that has asked for a source counts as showing it."""
 WORKER_BYTES = 2 << 30
-"""Memory of a worker: it reads files that anyone may have written."""
+"""Memory that a worker may use: it reads files that anyone may have written."""
 LOOK_S = {"run": 600.0, "log": 90.0, "study": 600.0, "all": 600.0}
 """Seconds that a look may take before its worker is ended; the reader of a log has a limit of 60 s itself."""
 SLOW_S = 5.0
-"""A source that took longer is looked at again only if another worker stays free."""
+"""A source whose last look took longer is looked at again only if another worker stays free."""
 MOST_WORKERS = 4
 MOST_TOGETHER = 12
 """Runs and logs that are compared with each other in the overview."""
-# After a look a source is left alone for so many times its CPU time, and at most so many seconds.
+# Pause after a look at a source: this many times its CPU time, but at most this many seconds.
 PAUSES = {"run": (2.0, 20.0), "log": (10.0, 30.0), "study": (4.0, 60.0), "all": (8.0, 60.0)}
 
 OVERVIEW_COLUMNS = {
@@ -70,26 +75,31 @@ OVERVIEW_COLUMNS = {
     "state": "{state}",
     "what to do": "{do}",
 }
+"""Columns of the overview, with the value of a line that each shows."""
 
 
 @dataclass(slots=True)
 class Item:
-    """Something that is followed, with what there is to show of it."""
+    """A source that is followed, with its latest `Look` and the job that makes the next one."""
 
     source: Source
     look: Look | None = None
     """None until it has been looked at."""
     future: Future[Any] | None = None
+    """The job of a worker that is looking at it; None while no one does."""
     asked_at: float = 0.0
     next_at: float = 0.0
+    """Earliest time of the next look."""
     done_for: Any = None
-    """Its files, status and source at the last look; a change of these calls for another."""
+    """Its files, status and source when a look was last asked for, and whether with history."""
     took_s: float = 0.0
+    """Time from asking for the last look to collecting it."""
     version: int = 0
+    """Version of the board at its last change."""
     status: Any = None
-    """Its status now: a killed process leaves nothing in its files."""
+    """Its status now. It may change without its files: a process that is killed writes nothing."""
     wanted_until: float = 0.0
-    """Time until which a page is showing it, so that its history is made."""
+    """Time until which a page counts as showing it. Looks are more frequent then, and come with history."""
 
 
 def _timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
@@ -99,7 +109,7 @@ def _timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
 
 
 class Board:
-    """Everything that is followed. `look` is called by one thread; the rest may be called by any."""
+    """Everything that is followed. Only one thread may call `look`; any thread may call the other methods."""
 
     def __init__(
         self,
@@ -108,7 +118,7 @@ class Board:
         end_compute: float | None = None,
         on_look: Callable[[Look], None] = lambda look: None,
     ) -> None:
-        """`on_look` is called with what there is to show of a source, whenever that may have changed."""
+        """Follow the sources at these paths; `on_look` is called with every new `Look`."""
         self._on_look = on_look
         self.roots = [Root(path) for path in paths]
         self.version = 1
@@ -132,7 +142,7 @@ class Board:
     # Looking
 
     def look(self) -> None:
-        """Collect what workers have made, and ask for a look at what has changed since."""
+        """Collect the looks that workers have made, and ask for looks at what has changed since."""
         now, before = time.monotonic(), self.version
         with self.lock:
             if now >= self._next_discovery:
@@ -158,31 +168,33 @@ class Board:
         source, is_wanted = item.source, now < item.wanted_until
         item.next_at = now + (LOOK_EVERY_S if is_wanted else OTHERS_EVERY_S)
         with_history = is_wanted and source.kind in ("run", "log")
-        wanted = files_of(source), str(item.status), source
-        # A history that is there does no harm where none is asked for.
-        if item.done_for in ((wanted, with_history), (wanted, True)):
+        seen_now = files_of(source), str(item.status), source
+        # A look with history also serves where none is needed.
+        if item.done_for in ((seen_now, with_history), (seen_now, True)):
             return
-        item.done_for, item.asked_at = (wanted, with_history), now
+        item.done_for, item.asked_at = (seen_now, with_history), now
         called = partial(look, with_history=with_history)
         item.future = self._workers.submit(_timed, called, source, self._end_compute, most_s=LOOK_S[source.kind])
         item.future.add_done_callback(lambda _: self.woken.set())
 
     def _collect(self, item: Item, now: float) -> None:
+        """Take the look that a worker has made of an item; if the worker died, one that says so."""
         assert item.future is not None
         try:
-            look, cpu_s = item.future.result()
+            made, cpu_s = item.future.result()
         except (WorkerDied, OSError, EOFError) as error:
             reason = str(error) if isinstance(error, WorkerDied) else "ended"
-            look, cpu_s = unreadable(item.source, f"its reader {reason}"), math.inf
-        item.look = look
-        times, most = PAUSES[item.source.kind]
+            made, cpu_s = unreadable(item.source, f"its reader {reason}"), math.inf
+        item.look = made
+        factor, most = PAUSES[item.source.kind]
         item.took_s = now - item.asked_at
-        item.future, item.next_at = None, now + min(times * cpu_s, most)
+        item.future, item.next_at = None, now + min(factor * cpu_s, most)
         self.version += 1
         item.version = self.version
-        self._on_look(look)
+        self._on_look(made)
 
     def _discover(self) -> None:
+        """Search the paths for sources; keep the items of those that are still there."""
         sources, notes = discover(self.roots)
         single = tuple(source for source in sources if source.kind != "study" and self._counts(source))
         if 1 < len(single) <= MOST_TOGETHER:
@@ -203,7 +215,7 @@ class Board:
             self.version += 1
 
     def _counts(self, source: Source) -> bool:
-        """Return whether a source is compared with the others: not part of a study, and named or with a curve."""
+        """Return whether a source is compared with others: not in a study, and named or with something to show."""
         item = self._items.get(source.key)
         seen = None if item is None else item.look
         return source.study is None and (not source.quiet or (seen is not None and not seen.is_empty))
@@ -211,20 +223,20 @@ class Board:
     # What the page asks for
 
     def _shown(self) -> Iterator[tuple[Item, Look]]:
-        """Yield what is shown; skip files of a named folder that turned out not to be logs."""
+        """Yield the items with a look; skip files found in a named folder that turned out not to be logs."""
         for item in self._items.values():
             if item.look is not None and not (item.source.quiet and item.look.is_empty):
                 yield item, item.look
 
     def versions(self, after: int = 0, wait_s: float = 0.0) -> Json:
-        """Return the version of everything, as soon as it is another than `after` or the time is over."""
+        """Return the versions of board and items, once that of the board is not `after` or the time is over."""
         with self._changed:
             self._changed.wait_for(lambda: self.version != after, wait_s)
             items = {item.source.key: item.version for item, _ in self._shown()}
             return {"epoch": self.epoch, "version": self.version, "items": items}
 
     def listing(self) -> bytes:
-        """Return the list of runs, and the overview: a document on everything that is followed."""
+        """Return, as JSON, the list of runs and studies, and the overview of everything that is followed."""
         with self.lock:
             return self._cached("", self.version, self._listing_json)
 
@@ -242,7 +254,7 @@ class Board:
         }
 
     def _overview(self, looks: Sequence[Look]) -> Document:
-        """Return everything side by side: runs of one recipe in one colour, and what differs between them."""
+        """Return all runs and logs in a table and a chart, one colour for each recipe, and the settings that differ."""
         lines = [line for look in looks for line in _lines(look)]
         groups = [f"{line['study']}/{line['arm']}" if line["study"] else without_seed(line["log"]) for line in lines]
         groups = [f"{group}/{line['curve']}" for group, line in zip(groups, lines, strict=True)]
@@ -278,7 +290,7 @@ class Board:
         )
 
     def detail(self, key: str) -> bytes | None:
-        """Return the document of a run or a study; None if there is no such thing."""
+        """Return, as JSON, the document of a run, log or study; None if there is none with this key."""
         with self.lock:
             item = self._items.get(key)
             seen = None if item is None else item.look
@@ -306,6 +318,7 @@ class Board:
         return charts if found else None
 
     def _cached(self, key: str, version: int, make: Callable[[], Json]) -> bytes:
+        """Return the JSON of what `make` returns; it is called once for each version of a key."""
         known = self._cache.get(key)
         if known is not None and known[0] == version:
             return known[1]
@@ -324,7 +337,7 @@ class Board:
 
 
 def _lines(look: Look) -> Iterator[Json]:
-    """Yield a line of the overview for each curve of a run or log; one without a curve has a line too."""
+    """Yield a line of the overview for each curve of a run or log, and one line if it has no curve."""
     nothing: Json = dict.fromkeys(("reward", "end", "ceiling", "state", "do", "unit"), "")
     curves: list[Json] = look.row["curves"] or [nothing]
     for curve, drawn in zip(curves, look.drawn or [None], strict=True):
@@ -334,7 +347,7 @@ def _lines(look: Look) -> Iterator[Json]:
 
 
 def smoothed(values: Sequence[float | None], weight: float) -> list[float | None]:
-    """Return a running mean that forgets; weight 0 leaves values as they are."""
+    """Return an exponential moving mean; `weight` is that of the past, and 0 leaves values as they are."""
     total, norm, means = 0.0, 0.0, list[float | None]()
     for value in values:
         if value is not None:
