@@ -503,12 +503,11 @@ def weigh_exactly(
     gains, blocks = problem.gains, problem.blocks
     log_cell = rough + log_share[:, None]
     top = float(log_cell.max())
-    mass = np.cumsum(np.exp(log_cell - top))
-    places = (np.arange(NUM_WEIGHED) + rng.uniform()) / NUM_WEIGHED
-    which = np.searchsorted(mass, places * mass[-1] * (1.0 - 1e-12))
+    mass = np.exp(log_cell - top).ravel()
+    which = drawn_by_mass(mass, (np.arange(NUM_WEIGHED) + rng.uniform()) / NUM_WEIGHED)
     # Places of the covariance, the shape and the course of each.
     j, r, q = np.unravel_index(which, log_cell.shape)
-    log_mass = top + np.log(mass[-1] / NUM_WEIGHED) - rough[j, r, q] + cells.log_weight[j, 0, q]
+    log_mass = top + np.log(mass.sum() / NUM_WEIGHED) - rough[j, r, q] + cells.log_weight[j, 0, q]
     # The gain under each component of its prior (first axis), with the drop integrated out.
     gain_precision = cells.precision[j, r, q] + gains.precision[:, None]
     gain = (cells.pull[j, r, q] + (gains.precision * gains.mean)[:, None]) / gain_precision
@@ -651,8 +650,7 @@ def draw_again(cloud: Cloud | None, num: int, rng: np.random.Generator) -> tuple
     weight = tempered(cloud.log_mass, EFFECTIVE)
     off = cloud.normal - weight @ cloud.normal
     factor = WIDTH * np.linalg.cholesky((weight[:, None] * off).T @ off + 1e-10 * np.eye(dims))
-    ticks = (np.arange(NUM_CENTRES) + rng.uniform()) / NUM_CENTRES
-    centres = cloud.normal[np.searchsorted(np.cumsum(weight), ticks * (1.0 - 1e-9))]
+    centres = cloud.normal[drawn_by_mass(weight, (np.arange(NUM_CENTRES) + rng.uniform()) / NUM_CENTRES)]
     is_wide = even[:, dims] < ALWAYS_WIDE
     centre = ((even[:, dims] - ALWAYS_WIDE) / (1.0 - ALWAYS_WIDE) * NUM_CENTRES).astype(int)
     drawn = np.where(is_wide[:, None], WIDE * normal, centres[centre] + normal @ factor.T)
@@ -662,6 +660,12 @@ def draw_again(cloud: Cloud | None, num: int, rng: np.random.Generator) -> tuple
     apart = (mine**2).sum(axis=1)[:, None] + (theirs**2).sum(axis=1) - 2.0 * mine @ theirs.T
     near = np.exp(-0.5 * apart).mean(axis=1) / np.prod(np.diag(factor))
     return drawn, np.log((1.0 - ALWAYS_WIDE) * near + ALWAYS_WIDE * np.exp(log_normal(drawn, WIDE)))
+
+
+def drawn_by_mass(mass: Array, shares: Array) -> np.ndarray:
+    """Return the places at which these shares of the total mass are reached."""
+    total = np.cumsum(mass)
+    return np.minimum(np.searchsorted(total, shares * total[-1]), len(total) - 1)
 
 
 def spread_evenly(num: int, dims: int, rng: np.random.Generator) -> Array:
@@ -782,9 +786,8 @@ def draw_flat(problem: Problem, known: Known, log_mass: Array, num: int, rng: np
 
 def _drawn(log_mass: Array, num: int, rng: np.random.Generator) -> np.ndarray:
     """Return `num` places in the flat array of masses, drawn by mass at even distances, in random order."""
-    mass = np.cumsum(np.exp(log_mass - log_mass.max()))
     shares = (rng.permutation(num) + rng.uniform()) / max(num, 1)
-    return np.minimum(np.searchsorted(mass, shares * mass[-1]), len(mass) - 1)
+    return drawn_by_mass(np.exp(log_mass - log_mass.max()), shares)
 
 
 def cut_normal(mean: Array, sd: Array, high: float, share: Array) -> Array:
@@ -819,38 +822,41 @@ class Posterior:
         mean = self.mean_curve(compute)
         if self.shared_shape is None:
             return mean
-        x = np.log(np.maximum(np.atleast_1d(np.asarray(compute, dtype=float)), 1e-300) / self.blocks.scale)
-        return self.clipped(mean + self.beside_mean[:, None] * sigmoid(x, *self.shared_shape))
+        x = self._x_of(compute)
+        return self.clipped(mean + self.recipe_offset[:, None] * sigmoid(x, *self.shared_shape))
 
     @property
-    def beside_mean(self) -> Array:
+    def recipe_offset(self) -> Array:
         """Draws of how far the recipe's ceiling lies from the mean of its runs."""
         if self.shared_shape is None:
             return np.zeros(len(self.draws.kind))
         spread = self._of_covariance("spread") * self.draws.noise / np.sqrt(self.blocks.num_runs)
         return spread * self.draws.beside
 
+    def _x_of(self, compute) -> Array:
+        """Return the logarithm of compute in units of the largest that was measured."""
+        return np.log(np.maximum(np.atleast_1d(np.asarray(compute, dtype=float)) / self.blocks.scale, 1e-9))
+
     def mean_curve(self, compute) -> Array:
         """Return draws of the curve that the runs have in common."""
-        d, scale = self.draws, self.blocks.scale
-        x = np.log(np.maximum(np.atleast_1d(np.asarray(compute, dtype=float)), 1e-9 * scale) / scale)
+        d, x = self.draws, self._x_of(compute)
         column = lambda name: getattr(d, name)[:, None]  # noqa: E731
         shape = self.form.shape(x, column("log_exponent"), column("log_midpoint"), column("log_skew"))
         curve = column("level") + column("gain") * shape
         falls = np.flatnonzero(d.kind == Kind.fall)
         curve[falls] -= d.drop[falls, None] * fallen_share(np.exp(x), d.place[falls, None], d.length[falls, None])
         if x.max(initial=0.0) > 0.0:
-            curve += self.leaves[:, None] * np.sqrt(np.clip(x / np.log(2.0), 0.0, self.to_go[:, None]))
+            curve += self.departure[:, None] * np.sqrt(np.clip(x / np.log(2.0), 0.0, self.doublings_left[:, None]))
         return self.clipped(curve)
 
     @property
-    def to_go(self) -> Array:
+    def doublings_left(self) -> Array:
         """Draws of how many doublings after the last evaluation 95 % of the rise is over, cut to 1 to 4."""
         d = self.draws
         return np.clip((d.log_midpoint + np.log(19.0) * np.exp(-d.log_exponent)) / np.log(2.0), 1.0, 4.0)
 
     @property
-    def leaves(self) -> Array:
+    def departure(self) -> Array:
         """Draws of how far the curve has left its shape one doubling beyond the last evaluation, up or down.
 
         It is of the order of a share of what the last doubling brought. After a fall, what has been lost is added: the
@@ -867,10 +873,10 @@ class Posterior:
         d = self.draws
         if self.fixed_ceiling is not None:
             return np.full(len(d.kind), self.fixed_ceiling)
-        leaves = np.where(d.kind == Kind.fall, 0.0, self.leaves * np.sqrt(self.to_go))
+        departure = np.where(d.kind == Kind.fall, 0.0, self.departure * np.sqrt(self.doublings_left))
         misfit = np.where(self._of_covariance("kernel") == len(priors.DRIFT_LENGTHS), self._of_covariance("size"), 0.0)
         misfit = np.sqrt(misfit) * float(movement(self.blocks, np.zeros(1))[0])
-        return self.clipped(d.level + d.gain + leaves + d.far * misfit * d.noise + self.beside_mean)
+        return self.clipped(d.level + d.gain + departure + d.far * misfit * d.noise + self.recipe_offset)
 
     def path(self) -> Array:
         """Return draws (rows) of the run's own course at every block: its curve with its wander, without noise."""
