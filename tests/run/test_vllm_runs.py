@@ -60,7 +60,8 @@ def running(folder: Path, *settings: str) -> Iterator[tuple[int, Wait]]:
 
     Yields its process id, and a function that waits until something is true of its rows.
     """
-    endless = ["evaluation.every=1000", "budget.steps=100000"]
+    # Only this rule limits the lag of every group.
+    endless = ["evaluation.every=1000", "budget.steps=100000", "pipeline.waits_for=groups"]
     command = train("tiny-cpu", "--no-plots", "--out", str(folder), settings=[VLLM, *FEW, *endless, *settings])
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
 
