@@ -123,7 +123,7 @@ def test_training_rewards_are_named_as_such():
     assert "training rewards" not in replace(made, is_training=False).text
 
 
-def test_fits_are_due_at_each_evaluation_and_now_and_then_for_training_rewards():
+def test_fits_are_due_at_evaluations_and_rarely_for_training_rewards():
     assert [num for num in range(8) if is_due(num, num - 1, is_training=False)] == [5, 6, 7]
     assert not is_due(FEWEST_REWARDS - 1, 0, is_training=True)
     assert is_due(FEWEST_REWARDS, 0, is_training=True)

@@ -53,5 +53,5 @@ def test_clock_that_begins_anew_goes_on() -> None:
     assert on_clock(np.arange(6.0), _floats(0, 10, 20, 0, 10, 20)).tolist() == [0, 10, 20, 20, 30, 40]
 
 
-def test_clock_that_begins_with_the_first_row_counts_the_steps_before_it() -> None:
+def test_clock_that_begins_late_counts_the_steps_before_it() -> None:
     assert on_clock(_floats(10, 20, 30), _floats(0, 100, 200)).tolist() == [100, 200, 300]
