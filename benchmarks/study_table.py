@@ -4,7 +4,9 @@
     python benchmarks/study_table.py reach TABLE.csv.gz[:ARM,ARM] BASE 0.8     FLOPs to these rewards
     python benchmarks/study_table.py cost TABLE.csv.gz BASE 0.8          the same over the base's, with intervals
     python benchmarks/study_table.py arms TABLE.csv.gz BASE [FLOPS]      each arm against the base, up to there
-    python benchmarks/study_table.py grid TABLE.csv.gz                   best and last reward by lag and learning rate
+    python benchmarks/study_table.py grid TABLE.csv.gz                   best and last reward by lag and another setting
+    python benchmarks/study_table.py paired TABLE.csv.gz BASE            what a column of the grid adds to the base's
+    python benchmarks/study_table.py gap TABLE.csv.gz                    how far generator and learner differ
     python benchmarks/study_table.py factors TABLE.csv.gz BASE 0.8       effects of a full design, and whether they add
     python benchmarks/study_table.py pairs TABLE.csv.gz BASE             ceilings and verdicts of one, two and all seeds
     python benchmarks/study_table.py subsets TABLE.csv.gz BASE 0.8       the ratio of FLOPs by two, three ... seeds
@@ -15,7 +17,7 @@
     scalerl compare TABLE.csv.gz --x flops
 
 A row is an evaluation, with the arm and the seed of its run, pass@k where the correct answers of each problem are
-known, and a few metrics of the training step at which it was made.
+known, and a few metrics of the training step at which it was made (of the first step for the evaluation before it).
 """
 
 import csv
@@ -62,8 +64,10 @@ TRAINING = (
     "loss/corrected_frac",
     "loss/reference_kl",
     "batch/replaced_groups",
+    "critic/explained",
+    "optim/grad_norm",
 )
-LAG = "training/rollout/lag_mean"
+LAG, KL = "training/rollout/lag_mean", "training/loss/kl"
 SPENT = ("completions_per_group", "groups_per_batch")
 """What a step is spent on, of the recipe's pipeline."""
 COLUMNS = (
@@ -109,7 +113,7 @@ def rows_of(folder: Path) -> Iterator[dict[str, object]]:
         if correct := row.get("num_correct"):
             num = row["num_samples"] // len(correct)
             values |= {f"pass@{k}": short(pass_at(correct, num, k)) for k in PASS if k <= num}
-        step = steps.get(row["step"], {})
+        step = steps.get(row["step"] or 1, {})
         yield values | {f"training/{name}": short(step[name]) for name in TRAINING if name in step}
 
 
@@ -424,44 +428,125 @@ def scores_of(sealed: dict[str, Any], runs: list[list[dict[str, str]]]) -> Itera
 
 
 def grid(path: str) -> None:
-    """Print the best mean of three evaluations of each run, its last one and its mean lag; arms are named lagK-RATE."""
-    rows: dict[tuple[float, str], list[list[dict[str, str]]]] = defaultdict(list)
-    for run in runs_of(path).values():
-        lag, _, rate = run[0]["arm"].removeprefix("lag").partition("-")
-        rows[float(lag), rate].append(run)
-    rates = sorted({rate for _, rate in rows}, key=float)
-    print("| max_lag | mean lag |", " | ".join(rates), "|\n|---|---|" + "---|" * len(rates))
-    for lag in sorted({lag for lag, _ in rows}):
-        lags = [float(row[LAG]) for rate in rates for run in rows[lag, rate] for row in run if row[LAG]]
+    """Print the best mean of three evaluations of each run, its last one and its mean lag; for arms see `placed`."""
+    runs = placed(path)
+    kinds, lags, columns = ({place[axis]: None for place in runs} for axis in range(3))
+    print("|" + " generator |" * (len(kinds) > 1), "max_lag | mean lag |", " | ".join(columns), "|")
+    print("|---" * (len(kinds) > 1) + "|---|---|" + "---|" * len(columns))
+    for kind, lag in itertools.product(kinds, lags):
         cells = [
-            ", ".join(f"{max(means):.2f} to {means[-1]:.2f}" for means in map(thirds, rows[lag, rate]))
-            for rate in rates
+            ", ".join(f"{max(means):.2f} to {means[-1]:.2f}" for means in map(thirds, runs[kind, lag, column]))
+            for column in columns
         ]
-        print(f"| {lag:g} | {statistics.mean(lags):.1f} |", " | ".join(cells), "|")
+        steps = [float(row[LAG]) for column in columns for run in runs[kind, lag, column] for row in run if row[LAG]]
+        print(
+            f"| {kind} |" * (len(kinds) > 1) or "|", f"{lag} | {statistics.mean(steps):.1f} |", " | ".join(cells), "|"
+        )
+
+
+def placed(path: str) -> dict[tuple[str, int, str], list[list[dict[str, str]]]]:
+    """Return the runs of arms named lagK-COLUMN or GENERATOR-lagK-COLUMN by generator, lag and column, in order."""
+    runs: dict[tuple[str, int, str], list[list[dict[str, str]]]] = {}
+    for arm, seeds in by_arm(path).items():
+        generator, lag, column = re.fullmatch(r"(?:(.+)-)?lag(\d+)-(.+)", arm).groups("")  # type: ignore[union-attr]
+        runs[generator, int(lag), column] = seeds
+    return dict(sorted(runs.items(), key=lambda each: (ORDER.index(each[0][0]), each[0][1], order(each[0][2]))))
+
+
+ORDER = ("", "exact", "fp8", "int4", "none", "band", "sequence-truncate", "sequence-mask")
+
+
+def order(column: str) -> float:
+    return ORDER.index(column) if column in ORDER else float(column)
+
+
+def paired(path: str, base: str) -> None:
+    """Print what other columns of the grid, or other generators, add to the base's best and last reward, by lag.
+
+    A pair has everything else in common, the seed too; 90 % intervals from the pairs. Fallen are runs that end lower
+    than they began.
+    """
+    runs = placed(path)
+    axis = 2 if any(place[2] == base for place in runs) else 0
+    print(f"| max_lag | {'generator' if axis == 0 else 'correction'} | pairs | best | end | fallen |")
+    print("|---|---|---|---|---|---|")
+    for lag, level in itertools.product(*({place[of]: None for place in runs} for of in (1, axis))):
+        pairs: list[tuple[list[dict[str, str]], list[dict[str, str]]]] = []
+        for place, mine in runs.items():
+            if (place[1], place[axis]) == (lag, level):
+                pairs += zip(mine, runs[(base, *place[1:]) if axis == 0 else (*place[:2], base)], strict=True)
+        cells = []
+        for last in (False, True):
+            own, other = (
+                [thirds(run)[-1] if last else max(thirds(run)) for run in each] for each in zip(*pairs, strict=True)
+            )
+            gains = [mine - theirs for mine, theirs in zip(own, other, strict=True)]
+            mean, num = statistics.mean(gains), len(gains)
+            error = float(scipy.stats.t.ppf(0.95, num - 1)) * statistics.stdev(gains) / math.sqrt(num)
+            gain = f"{mean:+.2f} [{mean - error:+.2f}, {mean + error:+.2f}]"
+            cells.append(f"{statistics.mean(own):.2f}" if level == base else gain)
+        fallen = sum(thirds(run)[-1] < float(run[0]["reward"]) for run, _ in pairs)
+        print(f"| {lag} | {level} | {len(pairs)} |", " | ".join(cells), f"| {fallen} |")
+
+
+def gap(path: str) -> None:
+    """Print how far generator and learner differ: loss/kl of the first step and later, and what corrections change.
+
+    Medians over all runs and evaluations of a generator and a lag.
+    """
+    runs = placed(path)
+    generators, lags, columns = ({place[axis]: None for place in runs} for axis in range(3))
+
+    def values(name: str, generator: str, lag: int, *of: str) -> list[float]:
+        rows = (row for column in of for run in runs[generator, lag, column] for row in run[1:])
+        return [float(row[name]) for row in rows if row[name]]
+
+    print("| generator | max_lag | KL, first step | KL, later |", end="")
+    print("".join(f" tokens changed: {column} |" for column in columns if column != "none"))
+    print("|---" * (len(columns) + 3) + "|")
+    for generator, lag in itertools.product(generators, lags):
+        first = [float(run[0][KL]) for column in columns for run in runs[generator, lag, column]]
+        later = statistics.median(values(KL, generator, lag, *columns))
+        changed = [
+            f"{statistics.median(values('training/loss/corrected_frac', generator, lag, column)):.1%}"
+            for column in columns
+            if column != "none"
+        ]
+        print(f"| {generator} | {lag} | {statistics.median(first):.1e} | {later:.3f} |", " | ".join(changed), "|")
 
 
 def lag_picture(path: str, target: str) -> None:
-    """Draw the rewards of every run over steps, a panel for each learning rate and a colour for each lag."""
+    """Draw the rewards of every run over steps: panels by column of the grid, colours by lag.
+
+    With several generators a row of panels has one lag, and colours are generators.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
-    runs = list(runs_of(path).values())
-    arms = [run[0]["arm"].removeprefix("lag").partition("-") for run in runs]
-    rates, lags = sorted({rate for *_, rate in arms}, key=float), sorted({lag for lag, *_ in arms}, key=float)
+    runs = placed(path)
+    generators, lags, columns = ([*{place[axis]: None for place in runs}] for axis in range(3))
+    several = len(generators) > 1
+    colours = ("#0072B2", "#009E73", "#E69F00", "#D55E00") if not several else ("#0072B2", "#E69F00", "#D55E00")
     with matplotlib.rc_context({"font.size": 8}):
-        figure = Figure(figsize=(9.5, 3.0), dpi=140, layout="constrained")
-        for axes, rate in zip(figure.subplots(1, len(rates), sharey=True), rates, strict=True):
-            for run, (lag, _, own) in sorted(zip(runs, arms, strict=True), key=lambda each: float(each[1][0])):
-                if own == rate:
-                    steps, rewards = ([float(row[name]) for row in run] for name in ("step", "reward"))
-                    colour = ("#0072B2", "#009E73", "#E69F00", "#D55E00")[lags.index(lag)]
-                    label = f"lag {lag}" if run[0]["seed"] == "0" else None
-                    axes.plot(steps, rewards, color=colour, linewidth=1.2, label=label)
-            axes.set_title(f"learning rate {rate}", loc="left", fontsize=8)
-            axes.set_xlabel("step")
-            axes.spines[["top", "right"]].set_visible(False)
-        figure.axes[0].set_ylabel("reward")
-        figure.axes[0].legend(frameon=False, fontsize=7)
+        rows = lags if several else [None]
+        figure = Figure(figsize=(9.5, 0.8 + 2.2 * len(rows)), dpi=140, layout="constrained")
+        panels = figure.subplots(len(rows), len(columns), sharex=True, sharey=True, squeeze=False)
+        for (kind, lag, column), seeds in runs.items():
+            axes = panels[rows.index(lag) if several else 0][columns.index(column)]
+            for run in seeds:
+                steps, rewards = ([float(row[name]) for row in run] for name in ("step", "reward"))
+                colour = colours[generators.index(kind) if several else lags.index(lag)]
+                label = (kind if several else f"lag {lag}") if run is seeds[0] else None
+                axes.plot(steps, rewards, color=colour, linewidth=1.2, label=label)
+        for place, column in enumerate(columns):
+            title = column if several else f"learning rate {column}"
+            panels[0][place].set_title(title, loc="left", fontsize=8)
+            panels[-1][place].set_xlabel("step")
+        for lag, line in zip(rows, panels, strict=True):
+            line[0].set_ylabel(f"reward, lag up to {lag}" if several else "reward")
+            for axes in line:
+                axes.spines[["top", "right"]].set_visible(False)
+        panels[0][0].legend(frameon=False, fontsize=7)
         figure.savefig(target, facecolor="white")
 
 
@@ -540,6 +625,8 @@ COMMANDS = {
         pairs,
         subsets,
         grid,
+        paired,
+        gap,
         column,
         kept,
         kinds,
