@@ -448,7 +448,9 @@ def placed(path: str) -> dict[tuple[str, int, str], list[list[dict[str, str]]]]:
     """Return the runs of arms named lagK-COLUMN or GENERATOR-lagK-COLUMN by generator, lag and column, in order."""
     runs: dict[tuple[str, int, str], list[list[dict[str, str]]]] = {}
     for arm, seeds in by_arm(path).items():
-        generator, lag, column = re.fullmatch(r"(?:(.+)-)?lag(\d+)-(.+)", arm).groups("")  # type: ignore[union-attr]
+        match = re.fullmatch(r"(?:(.+)-)?lag(\d+)-(.+)", arm)
+        assert match, f"{arm} is not named lagK-COLUMN or GENERATOR-lagK-COLUMN"
+        generator, lag, column = match.groups("")
         runs[generator, int(lag), column] = seeds
     return dict(sorted(runs.items(), key=lambda each: (ORDER.index(each[0][0]), each[0][1], order(each[0][2]))))
 
@@ -528,7 +530,7 @@ def lag_picture(path: str, target: str) -> None:
     several = len(generators) > 1
     colours = ("#0072B2", "#009E73", "#E69F00", "#D55E00") if not several else ("#0072B2", "#E69F00", "#D55E00")
     with matplotlib.rc_context({"font.size": 8}):
-        rows = lags if several else [None]
+        rows = lags if several else lags[:1]
         figure = Figure(figsize=(9.5, 0.8 + 2.2 * len(rows)), dpi=140, layout="constrained")
         panels = figure.subplots(len(rows), len(columns), sharex=True, sharey=True, squeeze=False)
         for (kind, lag, column), seeds in runs.items():
