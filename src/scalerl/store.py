@@ -326,15 +326,21 @@ def latest_rows(path: Path) -> list[tuple[int, Row]]:
 
 
 def labelled_rows(path: Path) -> list[tuple[str, Row]]:
-    """Return (place, row) of the rows of a run's file that count, each with the run's seed and batch."""
-    try:
-        recipe = read_recipe(path.parent) or {}
-    except RunFolderError:
-        recipe = {}  # only labels are taken from it
+    """Return (place, row) of the rows of a run's file that count, each with the run's seed, batch and device."""
+    recipe, environment = (_readable(path.parent / name) for name in (RECIPE, ENV))
     seeds = _values_of(recipe, "seed")
     labels = {"seed": seeds[0]} if seeds else {}
     labels |= {key: value for key, value in (recipe.get("pipeline") or {}).items() if key in BATCH}
+    labels |= {key: value for key, value in environment.items() if key == "device"}
     return [(f"{path.name} line {line}", {**labels, **row}) for line, row in latest_rows(path)]
+
+
+def _readable(path: Path) -> Row:
+    """Return what a file holds; nothing if it is not there or damaged."""
+    try:
+        return _read_object(path) or {}
+    except RunFolderError:
+        return {}
 
 
 def _values_of(section: Mapping[str, Any], key: str) -> list[Any]:

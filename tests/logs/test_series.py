@@ -349,7 +349,8 @@ def test_uneven_time_is_fitted_over_flops_and_compared_over_hours(tmp_path: Path
         [row | {"gpu_hours": row["gpu_hours"] + 0.07 * max(row["step"] - 80, 0)} for row in rows],
     )
     found = [(one.x_label, kinds(one)) for one in (*read(uneven), *read(uneven, x="gpu_hours"), *read(even))]
-    assert found == [("flops", ["counted_in_flops"]), ("gpu_hours", []), ("gpu_hours", [])]
+    on_cpu = ["cpu_time"]
+    assert found == [("flops", ["counted_in_flops", *on_cpu]), ("gpu_hours", on_cpu), ("gpu_hours", on_cpu)]
     assert [one.x_label for one in read(uneven, even)] == ["gpu_hours"] * 2
 
 

@@ -12,6 +12,7 @@ from scalerl.logs import Selection, read_log, series_from
 from scalerl.report.inside import Root
 from scalerl.report.metrics import thinned
 from scalerl.report.places import MOST_SOURCES, Source, discover
+from scalerl.report.results import FitOptions, fitted_curves
 from scalerl.report.run_sections import lines_of, run_says
 from scalerl.report.runs import Run, hours_name, read_source
 
@@ -111,9 +112,18 @@ def test_hours_are_gpu_hours_only_on_a_gpu(tmp_path: Path):
         (folder / "env.json").write_text(json.dumps({"device": device}))
         runs.append(opened(folder))
     assert [run.hours for run in runs] == ["CPU-hours", "GPU-hours"]
-    assert hours_name(runs) == "GPU-hours"
+    assert hours_name(run.hours for run in runs) == "GPU-hours"
     # The logs of others do not say what they ran on.
     assert hours_name([]) == "GPU-hours"
+
+
+@pytest.mark.parametrize(("device", "unit"), [("cpu", "CPU-hours"), ("NVIDIA H200", "GPU-hours")])
+def test_fit_and_report_name_the_hours_of_the_device(tmp_path: Path, device: str, unit: str):
+    folder = write_run(tmp_path / "a")
+    (folder / "env.json").write_text(json.dumps({"device": device}))
+    for log in (read_log(folder), opened(folder).table()):
+        (curve,) = fitted_curves(series_from([log], Selection(x="gpu_hours")), FitOptions())
+        assert curve.unit == unit
 
 
 def test_names_cannot_leave_the_study(tmp_path: Path):

@@ -38,7 +38,6 @@ class Told:
         self,
         errors: Mapping[tuple[str, str], str] | None = None,
         num_unrewarded: int = 0,
-        axis: str | None = None,
     ) -> None:
         self.now = 0.0
         self.clock = Clock(now=lambda: self.now, pace=Pace())
@@ -48,7 +47,6 @@ class Told:
             self.rows,
             self.clock,
             lambda rows, outlooks, alarms: self.reports.append((outlooks, list(alarms))),
-            axis=axis,
             at_end=END.get,
             errors=lambda: errors or {},
             num_unrewarded=lambda: num_unrewarded,
@@ -61,8 +59,8 @@ class Told:
         return self.reports[-1]
 
 
-def axis_of(rows: list[dict[str, Any]], axis: str | None = None) -> str | None:
-    outlook = Told(axis=axis).evaluated(*rows)[0]["main"]
+def axis_of(rows: list[dict[str, Any]]) -> str | None:
+    outlook = Told().evaluated(*rows)[0]["main"]
     assert outlook is not None
     return outlook.axis
 
@@ -70,7 +68,6 @@ def axis_of(rows: list[dict[str, Any]], axis: str | None = None) -> str | None:
 def test_forecast_is_over_flops_where_time_is_uneven():
     assert axis_of(EVEN) == "gpu_hours"
     assert axis_of(BUSY) == "flops"
-    assert axis_of(EVEN, "flops") == "flops"
 
 
 def test_nothing_is_reported_without_an_evaluation():
@@ -92,9 +89,6 @@ def test_uneven_time_and_stalls_are_reported_once():
     uneven, stalled = told.evaluated(EVEN[0])[1]
     assert (uneven.kind, stalled.kind, stalled.value) == ("uneven_time", "stalled", 68.5)
     assert told.evaluated(EVEN[1])[1] == []
-    on_cpu = Told(axis="flops")
-    on_cpu.rows.metrics.extend(BUSY)
-    assert on_cpu.evaluated(EVEN[0])[1] == []
 
 
 def test_each_exception_of_a_grader_is_reported_once():

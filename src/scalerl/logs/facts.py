@@ -77,5 +77,6 @@ SENTENCES = {
     # in which unit
     "percent": "{y} runs from {low:.4g} to {high:.4g} and is read as per cent.",
     "own_scale": "{y} runs from {low:.4g} to {high:.4g} and is fitted without limits (--y-scale names some).",
+    "cpu_time": "The run had no GPU: gpu_hours are hours of CPU time.",
     "counted_in_flops": "Time per FLOP changed during the run: compute is counted in FLOPs (--x gpu_hours: in time).",
 }

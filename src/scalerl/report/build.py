@@ -59,14 +59,14 @@ def report_on(
     if most is not None and len(series) > most:
         notes = [*notes, say("too_many_curves", Level.WARNING, most=most, num=len(series))]
         series = series[:most]
-    good, hours = [data for data in series if not data.problem], hours_name(material.runs)
+    good = [data for data in series if not data.problem]
     with Workers(worth(2 * len(good)) if in_workers else 0) as workers:
         whole = [workers.submit(fitted, data, options) for data in good]
         early = [workers.submit(_early, data, share, options, fitted) for data in good]
         curves = pooled([job.result() for job in whole], options)
         scores = [job.result() for job in early]
     done = [
-        replace(scored(curve) if len(curve.series.holdout_compute) else replace(curve, backtest=score), hours=hours)
+        scored(curve) if len(curve.series.holdout_compute) else replace(curve, backtest=score)
         for curve, score in zip(curves, scores, strict=True)
     ]
     result = Result(
@@ -116,7 +116,7 @@ def _main_axis(material: Material, selection: Selection) -> tuple[str | None, li
 
 def _distorted(material: Material) -> list[Say]:
     """Return why the time that runs took does not measure their compute; empty where it does."""
-    hours = hours_name(material.runs)
+    hours = hours_name(run.hours for run in material.runs)
     if material.plan.get("shared_device"):
         return [say("shared_device", hours=hours)]
     if (uneven := uneven_pace(material.runs)) > UNEVEN:

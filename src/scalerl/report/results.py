@@ -157,8 +157,11 @@ class CurveResult:
     """... and of the compute for rewards."""
     price: float | None = None
     """Price of one unit of compute; None where it is not known."""
-    hours: str = "GPU-hours"
-    """What hours of devices are called: CPU-hours or GPU-hours."""
+
+    @property
+    def hours(self) -> str:
+        """What hours of devices are called: CPU-hours or GPU-hours."""
+        return "CPU-hours" if any(each.kind == "cpu_time" for each in self.series.facts) else "GPU-hours"
 
     @property
     def name(self) -> str:

@@ -24,7 +24,7 @@ LEAST_SHARE = 0.005
 
 def hours_of(result: Result) -> str:
     """Return the name of the device hours."""
-    return hours_name(result.runs)
+    return hours_name(each.hours for each in result.runs or result.curves)
 
 
 # Health ---------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ differences, environments, uneven_pace, incomparable    compare runs with each o
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -181,10 +181,11 @@ class Run:
             raise InputError(self.problem)
         if self.log is not None:
             return self.log
-        seed = {} if self.seed is None else {"seed": self.seed}
+        labels = {"device": self.environment.get("device"), "seed": self.seed}
+        labels = {name: value for name, value in labels.items() if value is not None}
         rows = []
         for line, row in self.evals:
-            rows.append((f"{store.EVALS} line {line}", {**seed, **flatten(row)}))
+            rows.append((f"{store.EVALS} line {line}", {**labels, **flatten(row)}))
         return log_of_rows(self.source.path, rows)
 
     def _counted(self) -> dict[str, list[store.Row]]:
@@ -357,9 +358,9 @@ def settings_that_differ(settings: Sequence[Mapping[str, Any]]) -> dict[str, lis
     return {key: values for key, values in rows.items() if any(value != values[0] for value in values)}
 
 
-def hours_name(runs: Sequence[Run]) -> str:
-    """Return the name of the device hours: CPU-hours if all runs used CPUs, otherwise GPU-hours."""
-    return "CPU-hours" if {run.hours for run in runs} == {"CPU-hours"} else "GPU-hours"
+def hours_name(hours: Iterable[str]) -> str:
+    """Return what the device hours of several are called: CPU-hours if those of each are, otherwise GPU-hours."""
+    return "CPU-hours" if {*hours} == {"CPU-hours"} else "GPU-hours"
 
 
 def differences(runs: Sequence[Run], base: str | None) -> list[dict[str, Any]]:

@@ -35,21 +35,17 @@ class Health(Hook):
         clock: Clock,
         report: Callable[[Sequence[Row], Outlooks, Sequence[Alarm]], None],
         *,
-        axis: str | None = None,
         at_end: Callable[[str], float | None] = lambda axis: None,
         errors: Callable[[], Mapping[tuple[str, str], str]] = dict,
         num_unrewarded: Callable[[], int] = int,
         graders: str = "",
         remedies: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     ) -> None:
-        """`axis` is what forecasts are made over; None for GPU-hours, or FLOPs where time per FLOP is uneven.
-
-        `at_end` returns the compute at the end of the budget, `errors` and `num_unrewarded` are those of Parts.
+        """`at_end` returns the compute at the end of the budget, `errors` and `num_unrewarded` are those of Parts.
 
         `graders` are their names; `remedies` are the settings that help against each kind of alarm.
         """
         self._rows, self._clock, self._report = rows, clock, report
-        self._axis = axis
         self._at_end, self._errors, self._remedies = at_end, errors, remedies
         self._num_unrewarded, self._graders = num_unrewarded, graders
         self._news = AlarmNews()
@@ -63,7 +59,7 @@ class Health(Hook):
         self._num_reported += len(new)
         with self._clock.aside("evaluation"):
             # As `scalerl fit` of the folder: the sets of a run share an axis.
-            known = outlooks_of(self._rows.evals, self._axis)
+            known = outlooks_of(self._rows.evals)
             ahead = {name: with_end(curve, self._at_end(curve.axis)) for name, curve in known.items()}
             outlooks = {row["set"]: ahead.get(row["set"]) for row in new}
             self._report(new, outlooks, self._alarms(outlooks))
@@ -78,8 +74,7 @@ class Health(Hook):
             number_columns(metrics),
             curves=outlooks,
             evals={name: self._of_set(name) for name in outlooks},
-            # Uneven time is no news where time is not the axis.
-            spent=() if self._axis else metrics,
+            spent=metrics,
             remedies=self._remedies,
         )
         present = [self._with_grader(alarm) for alarm in raised if alarm.ended is None]

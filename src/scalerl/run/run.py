@@ -126,7 +126,6 @@ class Run:
                 at_end=self.budget.at_end,
                 errors=lambda: self.parts.first_errors,
                 num_unrewarded=lambda: self.parts.num_unrewarded,
-                axis="flops" if self.device.type == "cpu" else None,
                 graders=", ".join(dict.fromkeys(each.judge.name for each in self.parts.inputs.eval_sets)),
                 remedies=remedies(self.recipe),
             )
