@@ -58,6 +58,7 @@ SENTENCES = {
         "The step goes from {from_step:g} to {to_step:g} at {place}, as where a run is resumed (restarts: {times}): "
         "{num} rows are left out. If they belong to another run, name the column of runs with --seed or --by."
     ),
+    "files_unused": "Files without a curve are left out: {names}.",
     "files_joined": "{names} are one run: each continues the one before (--by file keeps them apart).",
     "seeds_by_name": "{names} are runs of one curve by their names (--by {column} keeps them apart).",
     "steps_per_epoch": "{step} begins anew in each of {num} values of {coarse}: the steps are counted through.",

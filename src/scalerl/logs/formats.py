@@ -90,7 +90,10 @@ def _read_all(path: Path, groups: list[Group]) -> list[Log]:
     kept = curves if any(curves) else read
     if not any(kept):
         raise InputError(nothing_to_read(path, ()))
-    return [log for logs in kept for log in _of_one_run(logs, path)]
+    used = {log.path for logs in kept for log in logs}
+    unused = tuple(place.path.name for group in groups for place in group if place.path not in used)
+    facts = facts_of("files_unused", names=unused)
+    return [replace(log, facts=(*log.facts, *facts)) for logs in kept for log in _of_one_run(logs, path)]
 
 
 def _of_one_run(logs: list[Log], folder: Path) -> list[Log]:
