@@ -214,7 +214,7 @@ def test_folder_with_one_log_is_that_log(tmp_path: Path) -> None:
     write(tmp_path / "config.yaml", "a: 1\n")
     write(tmp_path / "notes.txt", "It went well.\n")
     assert read_log(tmp_path).path == tmp_path / "train.log"
-    (unused,) = read_log(tmp_path).facts
+    unused = read_log(tmp_path).facts[-1]
     assert (unused.kind, unused.values["names"]) == ("files_unused", ("notes.txt",))
 
 
