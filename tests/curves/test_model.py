@@ -9,24 +9,12 @@ from simulate import run
 from scalerl.curves import FORMS, Kind, fit, priors
 from scalerl.curves.data import make_blocks, make_points
 from scalerl.curves.forms import sigmoid
-from scalerl.curves.model import (
-    NO_FALL,
-    RISE_SIZES,
-    draw,
-    kernels,
-    log_sum,
-    make_known,
-    make_problem,
-    make_wanders,
-    places_of,
-    posterior,
-    rough_mass,
-    search,
-    tempered,
-    weigh,
-    weigh_exactly,
-)
+from scalerl.curves.model import RISE_SIZES, draw, log_sum, posterior
 from scalerl.curves.priors import Prior
+from scalerl.curves.problem import NO_FALL, make_problem
+from scalerl.curves.search import search, tempered
+from scalerl.curves.wander import kernels, make_wanders, places_of
+from scalerl.curves.weigh import prepare, rough_mass, weigh, weigh_exactly
 from scalerl.logs import Selection, read
 
 
@@ -39,22 +27,16 @@ def problem():
 
 
 @pytest.fixture(scope="module")
-def wanders(problem):
-    return make_wanders(problem, None)
-
-
-@pytest.fixture(scope="module")
-def known(problem, wanders):
-    return make_known(problem, wanders)
+def prepared(problem):
+    return prepare(problem)
 
 
 SHAPE = np.array([[np.log(1.9)], [np.log(0.33)], [0.2]])
 
 
-def weighed(problem, wanders, known, covariance: int, course: int):
-    cells = weigh(problem, wanders, known, SHAPE, np.array([covariance]), np.array([course]))
-    rough = rough_mass(problem, known, cells)
-    return weigh_exactly(problem, known, cells, SHAPE, rough, np.zeros(1), np.random.default_rng(0))
+def weighed(prepared, covariance: int, course: int):
+    cells = weigh(prepared, SHAPE, np.array([covariance]), np.array([course]))
+    return weigh_exactly(prepared, cells, SHAPE, rough_mass(prepared, cells), np.zeros(1), np.random.default_rng(0))
 
 
 def covariance_of(problem, wanders, number: int) -> np.ndarray:
@@ -106,19 +88,19 @@ def by_integration(problem, total: np.ndarray, course: int) -> tuple[float, floa
 
 
 @pytest.mark.parametrize("covariance", [0, 5, 11])
-def test_cells_are_weighed_as_by_integration(problem, wanders, known, covariance: int):
+def test_cells_are_weighed_as_by_integration(problem, prepared, covariance: int):
     courses = (NO_FALL, 5)
-    total = covariance_of(problem, wanders, covariance)
+    total = covariance_of(problem, prepared.wanders, covariance)
     closed, dense = [], []
     for course in courses:
-        rows = weighed(problem, wanders, known, covariance, course)
+        rows = weighed(prepared, covariance, course)
         # What the covariance and the course stand for is not part of the integral.
         prior = problem.courses.log_weight[course]
         closed.append(log_sum(rows.log_mass) - prior)
         log_dense, mean = by_integration(problem, total, course)
         # The normal density of a drop has a constant of its own.
         dense.append(log_dense - (0.0 if course == NO_FALL else 0.5 * np.log(2 * np.pi)))
-        drawn = draw(problem, known, rows, 4000, np.random.default_rng(0))
+        drawn = draw(prepared, rows, 4000, np.random.default_rng(0))
         assert drawn.gain.mean() == pytest.approx(mean, abs=0.15 * drawn.gain.std())
     # The limit of the drop is taken at the likely gain: a few per cent.
     assert closed[1] - closed[0] == pytest.approx(dense[1] - dense[0], abs=0.12)
@@ -127,14 +109,13 @@ def test_cells_are_weighed_as_by_integration(problem, wanders, known, covariance
 def test_wanders_are_diagonal_under_their_rotation():
     compute, reward = run(0, num=9, reach=3.0)
     blocks = make_blocks(make_points(compute, reward, run=np.arange(9) % 2), 0.4, 0.05)
-    problem = make_problem(blocks, FORMS["sigmoid"], priors.WEAK, None, priors.FALL)
     shape = np.array([0.5, -0.3, 0.0])
     risen = sigmoid(blocks.x, *shape)
     apart = np.equal.outer(blocks.run, blocks.run) - 0.5
     tables = {0: [(0.0, priors.INDEPENDENT), *priors.DRIFTS]} | {
         number: list(priors.DRIFTS) for number in range(1, len(priors.DRIFT_LENGTHS))
     }
-    for wander in make_wanders(problem, shape):
+    for wander in make_wanders(blocks, shape):
         kernel = kernels(blocks, places_of(blocks), places_of(blocks))[wander.kernel]
         for number, size in enumerate(wander.size):
             total = np.diag(np.append(blocks.weight, blocks.start_weight))
@@ -152,17 +133,16 @@ def test_the_search_finds_what_a_dense_grid_has():
     compute, reward = run(2, num=20, reach=3.0, noise=0.03)
     blocks = make_blocks(make_points(compute, reward), 0.4, 0.0)
     problem = make_problem(blocks, FORMS["sigmoid"], priors.WEAK, None, 0.0)
-    wanders = make_wanders(problem, None)
-    known = make_known(problem, wanders)
+    prepared = prepare(problem)
     plain, rng = np.array([NO_FALL]), np.random.default_rng(0)
-    rows, _ = search(problem, wanders, known, plain, RISE_SIZES, rng)
+    rows, _ = search(prepared, plain, RISE_SIZES, rng)
     ticks = (np.arange(24) + 0.5) / 24 * 6.4 - 3.2
     normal = np.stack(np.meshgrid(ticks, ticks, ticks, indexing="ij"), axis=-1).reshape(-1, 3)
     log_prior = -0.5 * (normal**2).sum(axis=1) + 3 * np.log(ticks[1] - ticks[0])
     shapes = problem.shapes(normal)
-    cells = weigh(problem, wanders, known, shapes, np.arange(len(known.level)), plain)
-    dense = weigh_exactly(problem, known, cells, shapes, rough_mass(problem, known, cells), log_prior, rng)
-    drawn, expected = (draw(problem, known, each, 4000, rng) for each in (rows, dense))
+    cells = weigh(prepared, shapes, np.arange(len(prepared.level)), plain)
+    dense = weigh_exactly(prepared, cells, shapes, rough_mass(prepared, cells), log_prior, rng)
+    drawn, expected = (draw(prepared, each, 4000, rng) for each in (rows, dense))
     for name in ("log_exponent", "log_midpoint", "log_skew", "gain"):
         mine, theirs = getattr(drawn, name), getattr(expected, name)
         assert mine.mean() == pytest.approx(theirs.mean(), abs=0.2 * theirs.std()), name

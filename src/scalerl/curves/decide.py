@@ -11,7 +11,6 @@ of the intervals that are shown changes none of them. docs/math.md has the rules
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
 
 import numpy as np
 
@@ -80,20 +79,6 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
-    """What is missing of a run that is too early to judge."""
-
-    what: Literal["points", "computes", "beginning"]
-    """`beginning`: the log starts in the middle of the run, so nobody can see what it has risen from."""
-    num: float
-    """How many there are; of a beginning, the compute of the first evaluation."""
-    needed: float
-    """How many are needed; of a beginning, the largest compute at which it would count as one."""
-    num_left_out: int = 0
-    """Points outside the window that was asked for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Fall:
     """A fall of the run's own course, wander included, after its peak."""
 
@@ -140,7 +125,8 @@ class Decision:
     """The smallest rise that would have been noticed."""
     smallest_change: float = float("nan")
     """The difference between two evaluations that noise exceeds once in twenty times."""
-    missing: Missing | None = None
+    missing: Lack | None = None
+    """What a run lacks that is too early to judge."""
     fall: Fall | None = None
     dip: Dip | None = None
 
@@ -152,39 +138,27 @@ def decide(curve: Fit, worth: float | None = None) -> Decision:
     """
     worth = default_worth([curve]) if worth is None else worth
     if curve.lack is not None:
-        return Decision(state=State.TOO_EARLY, action=Action.OPEN, worth=worth, missing=_missing(curve.lack))
+        return Decision(state=State.TOO_EARLY, action=Action.OPEN, worth=worth, missing=curve.lack)
     if not curve.has_intervals:
         raise ValueError("method='paper' does not say how sure its numbers are, so nothing is decided by it")
-    drawn = curve.drawn
     path = course(curve)
-    peak = path.max(axis=1)
-    fall, dip = find_fall(curve, path, worth), find_dip(curve, path, worth)
-    doubling = curve.curve_draws([2.0 * curve.scale])[:, 0] - peak
-    p_worth = float(np.mean(doubling > worth))
-    p_seen = float(np.mean(drawn.draws.seen))
-    start, ceiling = drawn.draws.level, drawn.ceiling
-    # The share of its whole gain that each draw has reached; all of it where there is none.
-    has_gain = ceiling - start > 1e-9 * max(float(np.ptp(curve.reward)), 1e-12)
-    share = np.where(has_gain, np.clip((path[:, -1] - start) / np.where(has_gain, ceiling - start, 1.0), 0.0, 1.0), 1.0)
-    missing = None
-    if p_seen < LIKELIER:
-        missing = _unseen(curve)
+    doubling = curve.curve_draws([2.0 * curve.scale])[:, 0] - path.max(axis=1)
+    share = share_reached(curve, path)
+    p_worth, p_seen = float(np.mean(doubling > worth)), float(np.mean(curve.drawn.draws.seen))
+    is_seen = p_seen >= LIKELIER
+    missing = None if is_seen else missing_of_flat(curve)
+    fall = find_fall(curve, path, worth) if is_seen else None
+    if not is_seen:
         state = State.FLAT if missing is None else State.TOO_EARLY
-        fall = None
     elif fall is not None:
         state = State.PAST_PEAK
-    elif np.mean((share >= NEARLY_ALL) | (doubling < worth)) > LIKELIER:
-        state = State.LEVELLING_OFF
     else:
-        state = State.RISING
+        is_level = np.mean((share >= NEARLY_ALL) | (doubling < worth)) > LIKELIER
+        state = State.LEVELLING_OFF if is_level else State.RISING
     action = Action.GO_ON if p_worth > LIKELIER else Action.STOP if p_worth < UNLIKELY else Action.OPEN
-    if state == State.TOO_EARLY:
+    if missing is not None:
         action = Action.OPEN
-    settled_at = None
-    if action == Action.OPEN and missing is None:
-        # The spread with which a doubling is surely not worth it, if its mean stays.
-        target = (worth - float(doubling.mean())) / float(normal_quantile(SURE))
-        settled_at = next((t for t in TIMES if left_sd(curve, doubling, t) <= target), None)
+    is_open = action == Action.OPEN and missing is None
     return Decision(
         state=state,
         action=action,
@@ -193,28 +167,38 @@ def decide(curve: Fit, worth: float | None = None) -> Decision:
         p_nearly_all=float(np.mean(share >= NEARLY_ALL)),
         doubling=summary(doubling, curve.level),
         p_worth=p_worth,
-        settled_at=settled_at,
+        settled_at=settling_times(curve, doubling, worth) if is_open else None,
         p_seen=p_seen,
         noticed=priors.NOTICED * curve.noise_sd * 2.0 / np.sqrt(curve.num_points),
         smallest_change=smallest_change(curve),
         missing=missing,
         fall=fall,
-        dip=dip if fall is None else None,
+        dip=find_dip(curve, path, worth) if fall is None else None,
     )
 
 
-def _missing(lack: Lack) -> Missing:
-    """Return what a fit has too little of, as something that a run lacks."""
-    return Missing(what=lack.what, num=lack.num, needed=lack.needed, num_left_out=lack.num_left_out)
+def share_reached(curve: Fit, path: Array) -> Array:
+    """Return draws of the share of its whole gain that a run has reached; all of it where there is none."""
+    start, ceiling = curve.drawn.draws.level, curve.drawn.ceiling
+    has_gain = ceiling - start > 1e-9 * max(float(np.ptp(curve.reward)), 1e-12)
+    share = np.clip((path[:, -1] - start) / np.where(has_gain, ceiling - start, 1.0), 0.0, 1.0)
+    return np.where(has_gain, share, 1.0)
 
 
-def _unseen(curve: Fit) -> Missing | None:
+def settling_times(curve: Fit, doubling: Array, worth: float) -> float | None:
+    """Return the first of `TIMES` that should show whether a doubling is worth it; None if none of them does."""
+    # The spread with which a doubling is surely not worth it, if its mean stays.
+    target = (worth - float(doubling.mean())) / float(normal_quantile(SURE))
+    return next((times for times in TIMES if left_sd(curve, doubling, times) <= target), None)
+
+
+def missing_of_flat(curve: Fit) -> Lack | None:
     """Return what is missing before a run without a visible rise may be called flat; None if nothing is."""
     if curve.num_points < EARLY_POINTS:
-        return Missing(what="points", num=curve.num_points, needed=EARLY_POINTS)
+        return Lack(what="points", num=curve.num_points, needed=EARLY_POINTS)
     first = float(curve.compute.min())
     if curve.start is None and first > LATE_BEGINNING * curve.scale:
-        return Missing(what="beginning", num=first, needed=LATE_BEGINNING * curve.scale)
+        return Lack(what="beginning", num=first, needed=LATE_BEGINNING * curve.scale)
     return None
 
 

@@ -21,11 +21,14 @@ LEAST_COMPUTES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lack:
-    """What a fit has too little of."""
+    """What there is too little of to fit a run, or to judge it."""
 
-    what: Literal["points", "computes"]
-    num: int
-    needed: int
+    what: Literal["points", "computes", "beginning"]
+    """`beginning`: the log starts in the middle of the run, so nobody can see what it has risen from."""
+    num: float
+    """How many there are; of a beginning, the compute of the first evaluation."""
+    needed: float
+    """How many are needed; of a beginning, the largest compute at which it would count as one."""
     num_left_out: int = 0
     """Points that lie outside the window that was asked for."""
 
@@ -198,12 +201,7 @@ def fit(
     num_given = points.num
     points = _window(points, skip_before, fit_until)
     start = start if shape.has_start else None
-    num, num_computes = points.num + (start is not None), len(np.unique(points.compute))
-    lack = None
-    if num < LEAST_POINTS:
-        lack = Lack(what="points", num=num, needed=LEAST_POINTS, num_left_out=num_given - points.num)
-    elif num_computes < LEAST_COMPUTES:
-        lack = Lack(what="computes", num=num_computes, needed=LEAST_COMPUTES)
+    lack = _lack(points, start, num_given)
     empty = _fit_without_curve(points, shape, level, start, start_sd, lack)
     if lack is not None:
         return empty
@@ -271,6 +269,16 @@ def _checked(
         if value is not None and bounds is not None and not bounds[0] <= value <= bounds[1]:
             raise ValueError(f"{name} = {value:g} lies outside the reward's bounds {bounds}")
     return shape, fixed
+
+
+def _lack(points: Points, start: float | None, num_given: int) -> Lack | None:
+    """Return what there is too little of for a fit; None if there is enough."""
+    num, num_computes = points.num + (start is not None), len(np.unique(points.compute))
+    if num < LEAST_POINTS:
+        return Lack(what="points", num=num, needed=LEAST_POINTS, num_left_out=num_given - points.num)
+    if num_computes < LEAST_COMPUTES:
+        return Lack(what="computes", num=num_computes, needed=LEAST_COMPUTES)
+    return None
 
 
 def _form_ceiling(form: Form, bounds: Bounds) -> float | None:

@@ -19,8 +19,9 @@ from scalerl.curves import priors
 from scalerl.curves.decide import LIKELIER
 from scalerl.curves.fit import Fit
 from scalerl.curves.forms import Array
-from scalerl.curves.model import Kind, gain_unit
+from scalerl.curves.model import Kind
 from scalerl.curves.priors import Prior
+from scalerl.curves.problem import gain_unit
 
 SCATTERS = np.geomspace(0.125, 16.0, 15)
 """In units of a typical scatter."""

@@ -1,0 +1,174 @@
+"""Find where the mass is: rounds of weighing shapes and drawing new ones about the heavy ones."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalerl.curves.forms import Array
+from scalerl.curves.normal import normal_quantile
+from scalerl.curves.weigh import Cells, Prepared, Weighed, drawn_by_mass, rough_mass, weigh, weigh_exactly
+
+WIDE = 1.2
+"""Standard deviation of the first shapes, in units of the prior's."""
+ALWAYS_WIDE = 0.1
+"""Share of the shapes of every round that are drawn with that width."""
+NUM_CENTRES = 40
+"""Old shapes that the new ones of a round are drawn about."""
+WIDTH = 0.7
+"""Standard deviation of a new shape about an old one, in units of the old ones' spread."""
+EFFECTIVE = 14.0
+"""Least effective number of the old shapes, from which these centres are drawn."""
+MOST_ROUNDS = 12
+ENOUGH = 0.25
+"""The search ends once the effective number of the shapes is this share of their number."""
+MOST_COURSES = 12
+"""Courses that are still tried after the first round."""
+NEGLIGIBLE = 1e-4
+"""Share of the mass below which a covariance is no longer tried."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cloud:
+    """Shapes, as the numbers that `Problem.shapes` takes, with the log mass of each over covariances and courses."""
+
+    normal: Array
+    log_mass: Array
+
+    def wider(self) -> "Cloud":
+        """Return the cloud with flatter masses, to begin the search of a problem whose mass is nearby."""
+        return Cloud(normal=self.normal, log_mass=0.2 * self.log_mass)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """Shapes that were drawn and weighed together."""
+
+    cloud: Cloud
+    shapes: Array
+    cells: Cells
+    rough: Array
+    """Log mass of every cell, given its shape."""
+    log_share: Array
+    """Log density of each shape under the prior over that with which it was drawn."""
+    mass: Array
+    """Mass of every cell, relative to the largest."""
+
+
+def search(
+    prepared: Prepared,
+    course: np.ndarray,
+    sizes: tuple[int, int, int],
+    rng: np.random.Generator,
+    begin: Cloud | None = None,
+) -> tuple[Weighed, Cloud]:
+    """Weigh shapes and draw new ones about the heavy ones until enough have mass; return the last, as cells and cloud.
+
+    This is adaptive importance sampling. `course` holds the courses to try, `begin` is a cloud to start from. `sizes`
+    are the numbers of shapes in the first round, in later ones and in the last.
+    """
+    num, again, last = sizes
+    covariance, cloud, log_kept = np.arange(len(prepared.level)), begin, 0.0
+    for number in range(MOST_ROUNDS):
+        done = weigh_round(prepared, cloud, num, covariance, course, rng)
+        cloud, num = done.cloud, again
+        course, kept = likely_courses(course, done.mass)
+        log_kept += np.log(kept)
+        if number > 0:
+            covariance = covariance[done.mass.sum(axis=(1, 2)) > NEGLIGIBLE * done.mass.sum()]
+            by_shape = done.mass.sum(axis=(0, 2))
+            if effective_number(by_shape) / len(by_shape) >= ENOUGH:
+                break
+    done = weigh_round(prepared, cloud, last, covariance, course, rng)
+    # The courses that were kept stand for all of them in the total.
+    log_share = done.log_share - np.log(last) - log_kept
+    return weigh_exactly(prepared, done.cells, done.shapes, done.rough, log_share, rng), done.cloud
+
+
+def weigh_round(
+    prepared: Prepared,
+    cloud: Cloud | None,
+    num: int,
+    covariance: np.ndarray,
+    course: np.ndarray,
+    rng: np.random.Generator,
+) -> Round:
+    """Draw shapes about those of a cloud, and weigh them roughly."""
+    normal, log_drawn = draw_again(cloud, num, rng)
+    shapes = prepared.problem.shapes(normal)
+    cells = weigh(prepared, shapes, covariance, course)
+    rough, log_share = rough_mass(prepared, cells), log_normal(normal) - log_drawn
+    mass = rough + log_share[:, None]
+    mass = np.exp(mass - mass.max())
+    log_mass = np.log(np.maximum(mass.sum(axis=(0, 2)), 1e-290))
+    new = Cloud(normal=normal, log_mass=log_mass)
+    return Round(cloud=new, shapes=shapes, cells=cells, rough=rough, log_share=log_share, mass=mass)
+
+
+def likely_courses(course: np.ndarray, mass: Array) -> tuple[np.ndarray, float]:
+    """Return the courses with the most mass, at most `MOST_COURSES`, and the share of the mass that they have."""
+    if len(course) <= MOST_COURSES:
+        return course, 1.0
+    by_course = mass.sum(axis=(0, 1))
+    best = np.sort(np.argsort(-by_course)[:MOST_COURSES])
+    return course[best], by_course[best].sum() / by_course.sum()
+
+
+def log_normal(normal: Array, sd: float = 1.0) -> Array:
+    """Return the log density of normal numbers (rows), up to the constant that all of these have."""
+    return -0.5 * (normal**2).sum(axis=1) / sd**2 - normal.shape[1] * np.log(sd)
+
+
+def effective_number(weight: Array) -> float:
+    """Return how many equal weights would be worth as much as these (Kish)."""
+    return float(weight.sum() ** 2 / (weight @ weight))
+
+
+def draw_again(cloud: Cloud | None, num: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Draw shapes about those of a cloud, or from a wide prior without one; return them and their log density."""
+    dims = 3
+    even = spread_evenly(num, dims + 1, rng)
+    normal = normal_quantile(np.clip(even[:, :dims], 1e-4, 1.0 - 1e-4))
+    if cloud is None:
+        return WIDE * normal, log_normal(WIDE * normal, WIDE)
+    weight = tempered(cloud.log_mass, EFFECTIVE)
+    off = cloud.normal - weight @ cloud.normal
+    factor = WIDTH * np.linalg.cholesky((weight[:, None] * off).T @ off + 1e-10 * np.eye(dims))
+    centres = cloud.normal[drawn_by_mass(weight, (np.arange(NUM_CENTRES) + rng.uniform()) / NUM_CENTRES)]
+    is_wide = even[:, dims] < ALWAYS_WIDE
+    centre = ((even[:, dims] - ALWAYS_WIDE) / (1.0 - ALWAYS_WIDE) * NUM_CENTRES).astype(int)
+    drawn = np.where(is_wide[:, None], WIDE * normal, centres[centre] + normal @ factor.T)
+    return drawn, log_mixture(drawn, centres, factor)
+
+
+def log_mixture(drawn: Array, centres: Array, factor: np.ndarray) -> Array:
+    """Return the log density of a mixture: normals about the centres, with this factor, and the wide one."""
+    inverse = np.linalg.inv(factor).T
+    mine, theirs = drawn @ inverse, centres @ inverse
+    apart = (mine**2).sum(axis=1)[:, None] + (theirs**2).sum(axis=1) - 2.0 * mine @ theirs.T
+    near = np.exp(-0.5 * apart).mean(axis=1) / np.prod(np.diag(factor))
+    return np.log((1.0 - ALWAYS_WIDE) * near + ALWAYS_WIDE * np.exp(log_normal(drawn, WIDE)))
+
+
+def spread_evenly(num: int, dims: int, rng: np.random.Generator) -> Array:
+    """Return points of a unit cube that cover it more evenly than random ones: an additive recurrence."""
+    # The golden ratio, generalised to this many dimensions; its powers are the steps.
+    base = 2.0
+    for _ in range(30):
+        base = (1.0 + base) ** (1.0 / (dims + 1))
+    steps = base ** -np.arange(1.0, dims + 1)
+    places = rng.uniform(size=dims) + np.outer(np.arange(1, num + 1), steps)
+    return places - np.floor(places)
+
+
+def tempered(log_mass: Array, least: float) -> Array:
+    """Return weights, the mass to a power: the largest up to 1 whose effective number is at least `least`."""
+    power, low, high = 1.0, 0.0, 1.0
+    log_mass = log_mass - log_mass.max()
+    for _ in range(10):
+        weight = np.exp(power * log_mass)
+        low, high = (power, high) if effective_number(weight) >= least else (low, power)
+        if low == 1.0:
+            break
+        power = 0.5 * (low + high)
+    weight = np.exp(low * log_mass)
+    return weight / weight.sum()
