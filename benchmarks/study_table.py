@@ -430,7 +430,7 @@ def scores_of(sealed: dict[str, Any], runs: list[list[dict[str, str]]]) -> Itera
 def grid(path: str) -> None:
     """Print the best mean of three evaluations of each run, its last one and its mean lag; for arms see `placed`."""
     runs = placed(path)
-    kinds, lags, columns = ({place[axis]: None for place in runs} for axis in range(3))
+    kinds, lags, columns = levels(runs)
     print("|" + " generator |" * (len(kinds) > 1), "max_lag | mean lag |", " | ".join(columns), "|")
     print("|---" * (len(kinds) > 1) + "|---|---|" + "---|" * len(columns))
     for kind, lag in itertools.product(kinds, lags):
@@ -444,15 +444,25 @@ def grid(path: str) -> None:
         )
 
 
-def placed(path: str) -> dict[tuple[str, int, str], list[list[dict[str, str]]]]:
+Placed = dict[tuple[str, int, str], list[list[dict[str, str]]]]
+"""The runs of a grid by generator, lag and column."""
+
+
+def placed(path: str) -> Placed:
     """Return the runs of arms named lagK-COLUMN or GENERATOR-lagK-COLUMN by generator, lag and column, in order."""
-    runs: dict[tuple[str, int, str], list[list[dict[str, str]]]] = {}
+    runs: Placed = {}
     for arm, seeds in by_arm(path).items():
         match = re.fullmatch(r"(?:(.+)-)?lag(\d+)-(.+)", arm)
         assert match, f"{arm} is not named lagK-COLUMN or GENERATOR-lagK-COLUMN"
         generator, lag, column = match.groups("")
         runs[generator, int(lag), column] = seeds
     return dict(sorted(runs.items(), key=lambda each: (ORDER.index(each[0][0]), each[0][1], order(each[0][2]))))
+
+
+def levels(runs: Placed) -> tuple[list[str], list[int], list[str]]:
+    """Return the generators, lags and columns of a grid, in order."""
+    generators, lags, columns = zip(*runs, strict=True)
+    return [*dict.fromkeys(generators)], [*dict.fromkeys(lags)], [*dict.fromkeys(columns)]
 
 
 ORDER = ("", "exact", "fp8", "int4", "none", "band", "sequence-truncate", "sequence-mask")
@@ -472,7 +482,7 @@ def paired(path: str, base: str) -> None:
     axis = 2 if any(place[2] == base for place in runs) else 0
     print(f"| max_lag | {'generator' if axis == 0 else 'correction'} | pairs | best | end | fallen |")
     print("|---|---|---|---|---|---|")
-    for lag, level in itertools.product(*({place[of]: None for place in runs} for of in (1, axis))):
+    for lag, level in itertools.product(levels(runs)[1], levels(runs)[axis]):
         pairs: list[tuple[list[dict[str, str]], list[dict[str, str]]]] = []
         for place, mine in runs.items():
             if (place[1], place[axis]) == (lag, level):
@@ -497,7 +507,7 @@ def gap(path: str) -> None:
     Medians over all runs and evaluations of a generator and a lag.
     """
     runs = placed(path)
-    generators, lags, columns = ({place[axis]: None for place in runs} for axis in range(3))
+    generators, lags, columns = levels(runs)
 
     def values(name: str, generator: str, lag: int, *of: str) -> list[float]:
         rows = (row for column in of for run in runs[generator, lag, column] for row in run[1:])
@@ -526,7 +536,7 @@ def lag_picture(path: str, target: str) -> None:
     from matplotlib.figure import Figure
 
     runs = placed(path)
-    generators, lags, columns = ([*{place[axis]: None for place in runs}] for axis in range(3))
+    generators, lags, columns = levels(runs)
     several = len(generators) > 1
     colours = ("#0072B2", "#009E73", "#E69F00", "#D55E00") if not several else ("#0072B2", "#E69F00", "#D55E00")
     with matplotlib.rc_context({"font.size": 8}):
