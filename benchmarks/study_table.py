@@ -2,7 +2,7 @@
 
     python benchmarks/study_table.py write TABLE.csv.gz RUN [RUN ...]
     python benchmarks/study_table.py reach TABLE.csv.gz[:ARM,ARM] BASE 0.8     FLOPs to these rewards
-    python benchmarks/study_table.py cost TABLE.csv.gz BASE 0.8          the same over the base's, with intervals
+    python benchmarks/study_table.py cost TABLE.csv.gz BASE [step] 0.8   the same over the base's, with intervals
     python benchmarks/study_table.py arms TABLE.csv.gz BASE [FLOPS]      each arm against the base, up to there
     python benchmarks/study_table.py grid TABLE.csv.gz                   best and last reward by lag and another setting
     python benchmarks/study_table.py paired TABLE.csv.gz BASE            what a column of the grid adds to the base's
@@ -68,6 +68,7 @@ TRAINING = (
     "optim/grad_norm",
 )
 LAG, KL = "training/rollout/lag_mean", "training/loss/kl"
+PER_TOKEN = "learner_mflops_per_token"
 SPENT = ("completions_per_group", "groups_per_batch")
 """What a step is spent on, of the recipe's pipeline."""
 COLUMNS = (
@@ -78,6 +79,7 @@ COLUMNS = (
     *EVALUATION,
     *(f"pass@{k}" for k in PASS),
     *(f"training/{name}" for name in TRAINING),
+    PER_TOKEN,
 )
 
 
@@ -114,6 +116,8 @@ def rows_of(folder: Path) -> Iterator[dict[str, object]]:
             num = row["num_samples"] // len(correct)
             values |= {f"pass@{k}": short(pass_at(correct, num, k)) for k in PASS if k <= num}
         step = steps.get(row["step"] or 1, {})
+        if step.get("batch/trained_tokens"):
+            values[PER_TOKEN] = short(step["batch/flops"] / step["batch/trained_tokens"] / 1e6)
         yield values | {f"training/{name}": short(step[name]) for name in TRAINING if name in step}
 
 
@@ -229,14 +233,15 @@ def arms(path: str, base: str, until: str = "inf") -> None:
 
 
 def cost(path: str, base: str, *targets: str) -> None:
-    """Print what every arm multiplies the base's FLOPs to a reward by, cheapest first.
+    """Print what every arm multiplies the base's FLOPs to a reward by, cheapest first, or its steps.
 
     90 % intervals, from the spread of the seeds of all arms together; "-" where a run does not get there.
     """
     found = by_arm(path)
+    axis, targets = ("step", targets[1:]) if targets[0] == "step" else ("flops", targets)
     columns: dict[str, dict[str, tuple[float, str]]] = {}
     for target in targets:
-        logs = {arm: [math.log(crossing(rows, float(target))) for rows in runs] for arm, runs in found.items()}
+        logs = {arm: [math.log(crossing(rows, float(target), axis)) for rows in runs] for arm, runs in found.items()}
         whole = {arm: each for arm, each in logs.items() if all(map(math.isfinite, each))}
         spread, freedom = within_arms(whole)
         quantile = float(scipy.stats.t.ppf(0.95, freedom))
@@ -284,14 +289,14 @@ def factors(path: str, base: str, target: str) -> None:
     print(f"| a seed, one standard deviation | {math.exp(spread):.2f} |")
 
 
-def crossing(rows: list[dict[str, str]], target: float) -> float:
-    """Return the FLOPs at which the mean of three evaluations crosses a reward, between two of them."""
-    means, flops = thirds(rows), [math.log(float(row["flops"])) for row in rows[1:] if float(row["flops"])]
+def crossing(rows: list[dict[str, str]], target: float, axis: str = "flops") -> float:
+    """Return the compute at which the mean of three evaluations crosses a reward, between two of them."""
+    means, spent = thirds(rows), [math.log(float(row[axis])) for row in rows[1:] if float(row[axis])]
     place = next((place for place, mean in enumerate(means) if mean >= target), None)
     if place is None:
         return math.inf
     share = 1.0 if place == 0 else (target - means[place - 1]) / (means[place] - means[place - 1])
-    return math.exp(flops[place] if place == 0 else flops[place - 1] + share * (flops[place] - flops[place - 1]))
+    return math.exp(spent[place] if place == 0 else spent[place - 1] + share * (spent[place] - spent[place - 1]))
 
 
 def pairs(path: str, base: str) -> None:

@@ -51,7 +51,9 @@ def test_commands_are_found():
     assert counted == {
         "algorithms",
         "calibration",
+        "critic",
         "data",
+        "distillation",
         "forward",
         "interactions",
         "lag-rate",
@@ -73,6 +75,20 @@ def test_sentence_has_the_numbers_of_its_command(sentence, command, monkeypatch)
     monkeypatch.chdir(ROOT)
     printed = set(re.findall(r"\d+(?:\.\d+)?", pages.printed_by(command)))
     assert not set(NUMBER.findall(sentence)) - printed
+
+
+MEASURED = [
+    (row.split("|")[1].strip(), row.split("|")[4])
+    for row in (ROOT / "docs/recipes.md").read_text().splitlines()
+    if row.startswith("|") and "](results/" in row
+]
+
+
+@pytest.mark.parametrize(("setting", "cell"), MEASURED, ids=[setting for setting, _ in MEASURED])
+def test_measured_effect_is_on_its_page(setting, cell):
+    linked = re.findall(r"\((results/[\w-]+\.md)", cell)
+    text = "".join((ROOT / "docs" / page).read_text() for page in linked)
+    assert not [effect for effect in re.findall(r"[+-]?\d\.\d+ \[.+?\]", cell) if effect not in text]
 
 
 def test_every_result_has_its_command():
