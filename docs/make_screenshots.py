@@ -11,11 +11,11 @@ import tempfile
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import ViewportSize, sync_playwright
 
 HERE = Path(__file__).parent
 SCALERL = (sys.executable, "-m", "scalerl")
-REPORT, BOARD = {"width": 1160, "height": 820}, {"width": 1280, "height": 860}
+REPORT, BOARD = ViewportSize(width=1160, height=820), ViewportSize(width=1280, height=860)
 
 
 def main() -> None:

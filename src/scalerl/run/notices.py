@@ -35,6 +35,6 @@ def mismatch_notices(recipe: Recipe, *, gpu: bool) -> Iterator[str]:
     rounded, remedy = rounds_generator(recipe, gpu=gpu), remedies(recipe)["backend"]
     if rounded and recipe.correction.name == "none":
         yield (
-            f"{rounded}: generator and learner give the same token different probabilities, and such runs have "
-            f"collapsed; set {' or '.join(remedy)}, and watch loss/kl"
+            f"{rounded}: generator and learner give the same token different probabilities; watch loss/kl, and if it "
+            f"grows, set {' or '.join(remedy)} (docs/results/mismatch.md)"
         )
