@@ -10,7 +10,9 @@ from scalerl import logs
 from scalerl.callbacks.publish import line_of, publish, tracker_of
 from scalerl.errors import InputError, UsageError
 from scalerl.logs import Selection
-from scalerl.report.results import CurveResult, FitOptions, analyse_fit
+from scalerl.report.analyse import analyse_fit
+from scalerl.report.options import FitOptions
+from scalerl.report.results import CurveResult
 
 
 @pytest.fixture(scope="module")

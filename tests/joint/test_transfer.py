@@ -8,8 +8,9 @@ import pytest
 from scalerl.errors import InputError
 from scalerl.joint.transfer import Sibling, expit, logit, transfer
 from scalerl.logs import Selection, read_log, series_from
+from scalerl.report.analyse import analyse_forecast
 from scalerl.report.joint.transfers import find_siblings, parse_size
-from scalerl.report.results import FitOptions, analyse_forecast
+from scalerl.report.options import FitOptions
 
 SIZES = np.array([0.5e9, 1.5e9, 3e9, 7e9, 14e9])
 

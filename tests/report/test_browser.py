@@ -10,8 +10,8 @@ from run_folders import write_study
 from scalerl.logs import Selection
 from scalerl.report.build import build_report
 from scalerl.report.document import Grid, Level, says
+from scalerl.report.options import FitOptions
 from scalerl.report.page import page
-from scalerl.report.results import FitOptions
 from scalerl.report.sections import document
 
 

@@ -16,7 +16,8 @@ from scalerl.logs import Selection
 from scalerl.report import workers
 from scalerl.report.build import build_report
 from scalerl.report.document import Grid, Say, says
-from scalerl.report.results import FitOptions, Result
+from scalerl.report.options import FitOptions
+from scalerl.report.results import Result
 from scalerl.report.sections import document
 from scalerl.report.write import write_report
 

@@ -10,8 +10,10 @@ from scalerl import store
 from scalerl.cli.train import forecast_words
 from scalerl.curves import At, State, fit
 from scalerl.logs import read
+from scalerl.report.analyse import analyse_fit
+from scalerl.report.options import FitOptions
 from scalerl.report.outlook import FIRST_FIT, LiveForecast, outlooks_of, with_end
-from scalerl.report.results import CurveResult, FitOptions, analyse_fit
+from scalerl.report.results import CurveResult
 
 
 def evaluations(num: int, start: float | None = 0.2, ceiling: float = 0.8, name: str = "main") -> list[dict[str, Any]]:

@@ -5,8 +5,10 @@ import pytest
 from simulate import series
 
 from scalerl.curves import Comparison
+from scalerl.report.analyse import analyse_compare
+from scalerl.report.options import FitOptions
 from scalerl.report.picture import picture
-from scalerl.report.results import FitOptions, Result, analyse_compare
+from scalerl.report.results import Result
 
 ALONE = FitOptions(alone=True)
 

@@ -15,12 +15,14 @@ from scalerl.curves import State
 from scalerl.errors import InputError
 from scalerl.logs.series import Series
 from scalerl.report import figures
+from scalerl.report.analyse import analyse_compare, analyse_fit, analyse_forecast
 from scalerl.report.document import Curves
 from scalerl.report.figures import FOLDERS, WORDS, chart, short_names
 from scalerl.report.numbers import number_text, short_compute_text
+from scalerl.report.options import FitOptions
 from scalerl.report.panels import compute_ticks
 from scalerl.report.picture import cut, draw, legend_text, picture_of
-from scalerl.report.results import FitOptions, Result, analyse_compare, analyse_fit, analyse_forecast
+from scalerl.report.results import Result
 
 ALONE = FitOptions(alone=True)
 

@@ -9,10 +9,11 @@ from boards import GrowingRun
 from run_folders import write_run
 
 from scalerl.logs import Selection, read_log, series_from
+from scalerl.report.analyse import fitted_curves
 from scalerl.report.inside import Root
 from scalerl.report.metrics import thinned
+from scalerl.report.options import FitOptions
 from scalerl.report.places import MOST_SOURCES, Source, discover
-from scalerl.report.results import FitOptions, fitted_curves
 from scalerl.report.run_sections import lines_of, run_says
 from scalerl.report.runs import Run, hours_name, read_source
 

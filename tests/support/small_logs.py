@@ -7,14 +7,9 @@ from typing import Any
 import numpy as np
 
 from scalerl.logs import Selection, read
-from scalerl.report.results import (
-    FitOptions,
-    Result,
-    analyse_backtest,
-    analyse_compare,
-    analyse_fit,
-    analyse_forecast,
-)
+from scalerl.report.analyse import analyse_backtest, analyse_compare, analyse_fit, analyse_forecast
+from scalerl.report.options import FitOptions
+from scalerl.report.results import Result
 
 Rewards = Sequence[float] | np.ndarray
 Axes = dict[str, np.ndarray]

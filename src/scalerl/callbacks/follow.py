@@ -7,8 +7,9 @@ from pathlib import Path
 from scalerl.callbacks.forecast import Forecast, describe
 from scalerl.errors import InputError
 from scalerl.logs import Selection, Series, read
+from scalerl.report.analyse import fitted_curve
+from scalerl.report.options import FitOptions
 from scalerl.report.outlook import FIRST_FIT, with_end
-from scalerl.report.results import FitOptions, fitted_curve
 
 
 def follow(

@@ -9,8 +9,10 @@ from scalerl.callbacks.rules import StopRule
 from scalerl.curves import Fit
 from scalerl.curves.decide import course
 from scalerl.logs import Series
+from scalerl.report.analyse import fitted_curve, held_out_after
+from scalerl.report.options import FitOptions
 from scalerl.report.outlook import FIRST_FIT, with_end
-from scalerl.report.results import CurveResult, FitOptions, fitted_curve, held_out_after
+from scalerl.report.results import CurveResult
 
 PATIENCE = 2
 """Forecasts in a row for which a rule must hold."""

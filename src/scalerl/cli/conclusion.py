@@ -9,7 +9,8 @@ def conclude(out: Path, *, plots: bool) -> None:
     """Print what was learned, how sure that is and what to try next; draw the curve if that is possible."""
     from scalerl.errors import InputError, NoCurveError
     from scalerl.logs import Selection, read
-    from scalerl.report.results import FitOptions, analyse_fit
+    from scalerl.report.analyse import analyse_fit
+    from scalerl.report.options import FitOptions
     from scalerl.report.sections import curve_says
 
     if not _print_gains(out):

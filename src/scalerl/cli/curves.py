@@ -16,7 +16,8 @@ from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
     from scalerl.logs import Selection, Series
-    from scalerl.report.results import FitOptions, Result
+    from scalerl.report.options import FitOptions
+    from scalerl.report.results import Result
 
 KINDS = (
     "CSV, JSONL, trainer_state.json, console output; folders of a run, a study, a Trainer, tensorboard or wandb; "
@@ -145,7 +146,7 @@ def fit(
 
     See also: forecast, compare; report for one page with all of them.
     """
-    from scalerl.report.results import analyse_fit
+    from scalerl.report.analyse import analyse_fit
 
     _run(common, lambda series, options: analyse_fit(series, options, at or []))
 
@@ -172,7 +173,7 @@ def forecast(
 
     See also: more score for forecasts written with --seal; watch to forecast a run while it is trained.
     """
-    from scalerl.report.results import analyse_forecast
+    from scalerl.report.analyse import analyse_forecast
 
     if publish is not None:
         from scalerl.callbacks.publish import tracker_of
@@ -224,7 +225,7 @@ def backtest(
 
     See also: forecast for what lies ahead.
     """
-    from scalerl.report.results import analyse_backtest
+    from scalerl.report.analyse import analyse_backtest
 
     _run(common, lambda series, options: analyse_backtest(series, options, fraction), holdout=holdout)
 
@@ -242,7 +243,7 @@ def compare(
 
     See also: plan for which runs to continue; study to run the recipes; report for one page.
     """
-    from scalerl.report.results import analyse_compare
+    from scalerl.report.analyse import analyse_compare
 
     if at is not None and common.method == "paper":
         raise UsageError("--at compares by probabilities, which --method paper does not have: leave out one of the two")
@@ -300,7 +301,7 @@ def _check(common: Common) -> None:
 def chosen(common: Common, *, holdout: tuple[str, str] | None = None) -> "tuple[Selection, FitOptions]":
     """Return the data selection and fit options of a command; checks them before any file is read."""
     from scalerl.logs import Selection
-    from scalerl.report.results import FitOptions
+    from scalerl.report.options import FitOptions
 
     _check(common)
     conditions: Any = common.where or ()

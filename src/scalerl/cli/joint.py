@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def _curves(common: Common) -> "list[CurveResult]":
     """Fit the curves that the shared options select."""
-    from scalerl.report.results import fitted_curves
+    from scalerl.report.analyse import fitted_curves
 
     series, options = read(common)
     return fitted_curves(readable(series), options)
@@ -41,7 +41,7 @@ def prior(
 
     [dim]scalerl more prior old_runs/ --out ours.json; scalerl forecast new_run/ --prior ours.json[/dim]
     """
-    from scalerl.report.results import prior_of
+    from scalerl.report.analyse import prior_of
     from scalerl.store import write_json
 
     content = prior_of(_curves(common))
@@ -112,8 +112,8 @@ def transfer(
 
     [dim]scalerl more transfer runs.csv --x flops --y pass_rate --size size --to 72B --start 0.31 --at 2e20[/dim]
     """
+    from scalerl.report.analyse import fitted_curves
     from scalerl.report.joint import transfers
-    from scalerl.report.results import fitted_curves
 
     target = transfers.parse_size(to, "--to")
     # The size last, so that it ends each curve's name.

@@ -30,7 +30,7 @@ def replay_rule(
     from scalerl.callbacks.rules import StopRule
     from scalerl.report.document import TERMINAL, Section, grid, plain, render, say
     from scalerl.report.numbers import compute_text, fixed
-    from scalerl.report.results import check_one_axis
+    from scalerl.report.options import check_one_axis
 
     asked = StopRule(rule, give_up_after)
     series, options = read(common)

@@ -76,7 +76,8 @@ def _steps_to(path: Path, reward: float) -> "Value | None":
     """Return the steps at which the curve of a run has this reward, with an interval; None if probably never."""
     from scalerl.curves import compute_for
     from scalerl.logs import Selection, read
-    from scalerl.report.results import FitOptions, analyse_fit
+    from scalerl.report.analyse import analyse_fit
+    from scalerl.report.options import FitOptions
 
     result = analyse_fit(read([path], Selection(x="step"))[:1], FitOptions()).curves[0]
     return compute_for(result.fit, [reward])[0].compute

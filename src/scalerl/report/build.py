@@ -8,21 +8,12 @@ from typing import Any
 from scalerl.errors import InputError
 from scalerl.logs import Selection, Series, series_from
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
+from scalerl.report.analyse import HALF, compared, fitted_curve, part, pool_notes, pooled, scored
 from scalerl.report.document import Level, Say, say
 from scalerl.report.material import ARM, Material, gather
+from scalerl.report.options import FitOptions
 from scalerl.report.outlook import with_end
-from scalerl.report.results import (
-    HALF,
-    CurveResult,
-    FitOptions,
-    Result,
-    compared,
-    fitted_curve,
-    part,
-    pool_notes,
-    pooled,
-    scored,
-)
+from scalerl.report.results import CurveResult, Result
 from scalerl.report.runs import hours_name, incomparable, uneven_pace
 from scalerl.report.workers import Workers, worth
 

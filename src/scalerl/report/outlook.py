@@ -15,7 +15,9 @@ from scalerl.logs import Selection, Series, series_from
 from scalerl.logs.formats import log_of_rows
 from scalerl.logs.objects import flatten
 from scalerl.logs.start import start_noise
-from scalerl.report.results import CurveResult, FitOptions, fitted_curves
+from scalerl.report.analyse import fitted_curves
+from scalerl.report.options import FitOptions
+from scalerl.report.results import CurveResult
 
 FIRST_FIT = LEAST_POINTS - 1
 """Evaluations after the start from which a curve is fitted."""

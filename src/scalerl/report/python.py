@@ -11,17 +11,10 @@ from typing import Any
 from scalerl.curves import Value
 from scalerl.errors import InputError
 from scalerl.logs import Selection, Series, read
+from scalerl.report.analyse import analyse_backtest, analyse_compare, analyse_fit, analyse_forecast
 from scalerl.report.document import TERMINAL, render, say, section
-from scalerl.report.results import (
-    CurveResult,
-    FitOptions,
-    Result,
-    analyse_backtest,
-    analyse_compare,
-    analyse_fit,
-    analyse_forecast,
-    fits_of,
-)
+from scalerl.report.options import FitOptions
+from scalerl.report.results import CurveResult, Result, fits_of
 from scalerl.report.sections import document, result_json
 
 WIDTH = 140

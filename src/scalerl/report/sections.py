@@ -13,6 +13,7 @@ from scalerl.curves import FORMS, Action, Answer, Comparison, PaperComparison, S
 from scalerl.joint.bank import place
 from scalerl.logs.facts import Fact
 from scalerl.logs.series import Series, uneven_steps
+from scalerl.report.analyse import HALF, missing_say
 from scalerl.report.document import (
     Blocks,
     Document,
@@ -29,7 +30,8 @@ from scalerl.report.document import (
 )
 from scalerl.report.figures import chart, straight_chart
 from scalerl.report.numbers import compute_text, fixed, interval_text, two_decimals
-from scalerl.report.results import AXES, HALF, CurveResult, Result, axis_label, missing_say, param_value
+from scalerl.report.options import AXIS_LABELS, axis_label
+from scalerl.report.results import CurveResult, Result, param_value
 from scalerl.report.run_sections import cost, health, hours_of, samples, settings
 
 ANSWER, WHY, WARNING, DETAIL = Level.ANSWER, Level.WHY, Level.WARNING, Level.DETAIL
@@ -345,7 +347,7 @@ def axes(result: Result, name: str) -> Blocks:
         if len(by_answer) > 1:
             yield say("axes_disagree", WARNING, answers=tuple(_axis_answer(*each) for each in by_answer.items()))
         yield table("axes", AXIS_COLUMNS, rows, left=2)
-    if answers and axis_label(answers[0].axis) == AXES["step"]:
+    if answers and axis_label(answers[0].axis) == AXIS_LABELS["step"]:
         for axis, ratio in uneven_steps(curve.series for curve in result.members(name)).items():
             yield say("uneven_steps", WARNING, axis=axis_label(axis), ratio=ratio)
 

@@ -10,8 +10,9 @@ from scalerl.errors import InputError, StoreError
 from scalerl.logs import Selection
 from scalerl.report.build import build_report
 from scalerl.report.document import MARKDOWN, Level, render, says, shielded
+from scalerl.report.options import FitOptions
 from scalerl.report.page import page
-from scalerl.report.results import FitOptions, Result
+from scalerl.report.results import Result
 from scalerl.report.sections import document
 from scalerl.store import write_text
 

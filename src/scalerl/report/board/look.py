@@ -19,6 +19,7 @@ from scalerl.curves import Value
 from scalerl.errors import InputError, UserError
 from scalerl.logs import Selection, Series
 from scalerl.report.alarms import moved_alarms
+from scalerl.report.analyse import fitted_curve
 from scalerl.report.build import report_on
 from scalerl.report.document import (
     Blocks,
@@ -40,9 +41,10 @@ from scalerl.report.figures import chart, dots_of
 from scalerl.report.material import Material, material_of
 from scalerl.report.metrics import thinned, with_pace
 from scalerl.report.numbers import fixed, interval_text
+from scalerl.report.options import FitOptions
 from scalerl.report.outlook import FIRST_FIT, with_end
 from scalerl.report.places import Source, planned
-from scalerl.report.results import CurveResult, FitOptions, Result, fitted_curve
+from scalerl.report.results import CurveResult, Result
 from scalerl.report.run_sections import alarm_says
 from scalerl.report.runs import WAITING, Rows, Run, new_rows, num_values, read_source
 from scalerl.report.samples import lines_of

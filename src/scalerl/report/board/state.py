@@ -11,36 +11,26 @@ import math
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from scalerl.errors import WorkerDied
-from scalerl.logs.names import without_seed
 from scalerl.report import samples
 from scalerl.report.board.look import Look, files_of, look, unreadable
+from scalerl.report.board.overview import overview
 from scalerl.report.document import (
-    Curves,
-    Document,
     Json,
     Lines,
     block_json,
-    grid,
-    plain,
-    say,
-    sections,
-    table,
     to_json,
 )
-from scalerl.report.figures import short_names
 from scalerl.report.inside import Root, read_object
 from scalerl.report.metrics import CHARTS
 from scalerl.report.places import Source, discover
-from scalerl.report.runs import settings_that_differ
 from scalerl.report.workers import Workers, num_cores
 from scalerl.store import SAMPLES, STATUS, current_status
 
@@ -63,19 +53,6 @@ MOST_TOGETHER = 12
 """Runs and logs that are compared with each other in the overview."""
 # Pause after a look at a source: this many times its CPU time, but at most this many seconds.
 PAUSES = {"run": (2.0, 20.0), "log": (10.0, 30.0), "study": (4.0, 60.0), "all": (8.0, 60.0)}
-
-OVERVIEW_COLUMNS = {
-    "run": "{run}",
-    "status": "{status}",
-    "step": "{step}",
-    "reward": "{reward}",
-    "at the end": "{end}",
-    "ceiling": "{ceiling}",
-    "alarms": "{alarms}",
-    "state": "{state}",
-    "what to do": "{do}",
-}
-"""Columns of the overview, with the value of a line that each shows."""
 
 
 @dataclass(slots=True)
@@ -243,6 +220,7 @@ class Board:
     def _listing_json(self) -> Json:
         shown = list(self._shown())
         followed = [(item, look) for item, look in shown if item.source.kind in ("run", "log")]
+        paths = tuple(str(root.path) for root in self.roots)
         together = next((look.sections for item, look in shown if item.source.kind == "all"), [])
         return {
             "epoch": self.epoch,
@@ -250,44 +228,8 @@ class Board:
             "runs": [{**look.row, "version": item.version} for item, look in followed],
             "studies": [look.row for item, look in shown if item.source.kind == "study"],
             "num_unread": sum(item.look is None for item in self._items.values() if item.source.kind != "all"),
-            "sections": [*to_json(self._overview([look for _, look in followed])), *together],
+            "sections": [*to_json(overview([look for _, look in followed], self._notes, paths)), *together],
         }
-
-    def _overview(self, looks: Sequence[Look]) -> Document:
-        """Return all runs and logs in a table and a chart, one colour for each recipe, and the settings that differ."""
-        lines = [line for look in looks for line in _lines(look)]
-        groups = [f"{line['study']}/{line['arm']}" if line["study"] else without_seed(line["log"]) for line in lines]
-        groups = [f"{group}/{line['curve']}" for group, line in zip(groups, lines, strict=True)]
-        colours = [list(dict.fromkeys(groups)).index(group) for group in groups]
-        names = short_names([f"{line['log']}/{line['curve']}".removesuffix("/") for line in lines])[1]
-        order = sorted(range(len(lines)), key=lambda at: (colours[at], at))
-        listed = table(
-            "overview",
-            OVERVIEW_COLUMNS,
-            [({"run": names[at], "alarms": lines[at]["num_alarms"] or ""}, lines[at]) for at in order],
-            left=2,
-            right=2,
-            links=tuple(f"#run/{lines[at]['key']}" for at in order),
-            colours=tuple(colours[at] for at in order),
-        )
-        watched = say("watched", num=len(looks), paths=tuple(str(root.path) for root in self.roots))
-        # Runs that count compute in different units cannot share an axis: the commonest unit is drawn.
-        units = Counter(line["unit"] for line in lines if line["drawn"] is not None)
-        unit = units.most_common(1)[0][0] if units else ""
-        unlike = say("unlike_units", units=tuple(units), unit=unit) if len(units) > 1 else None
-        drawn = tuple(replace(line["drawn"], name=name, colour=colour)
-                      for line, name, colour in zip(lines, names, colours, strict=True)
-                      if line["drawn"] is not None and line["unit"] == unit)  # fmt: skip
-        chart = Curves(key="together", drawn=drawn, x_label=unit, y_label="reward") if drawn else None
-        recipes = {look.row["name"]: look.settings for look in looks if look.settings}
-        text = lambda value: "-" if value is None else value if isinstance(value, str) else json.dumps(value)  # noqa: E731
-        differing = [(key, *map(text, plain(values)))
-                     for key, values in settings_that_differ(list(recipes.values())).items()]  # fmt: skip
-        settings = grid("differing", ("setting", *recipes), differing, left=1 + len(recipes))
-        return sections(
-            ("overview", "Everything watched", [*self._notes, watched, unlike, listed, chart]),
-            ("differing", "Settings that differ between the runs", [settings]),
-        )
 
     def detail(self, key: str) -> bytes | None:
         """Return, as JSON, the document of a run, log or study; None if there is none with this key."""
@@ -334,16 +276,6 @@ class Board:
             return None
         path, root = item.source.path / SAMPLES, item.source.root
         return samples.search(path, root, query) if number is None else samples.one_sample(path, root, number)
-
-
-def _lines(look: Look) -> Iterator[Json]:
-    """Yield a line of the overview for each curve of a run or log, and one line if it has no curve."""
-    nothing: Json = dict.fromkeys(("reward", "end", "ceiling", "state", "do", "unit"), "")
-    curves: list[Json] = look.row["curves"] or [nothing]
-    for curve, drawn in zip(curves, look.drawn or [None], strict=True):
-        several = {"curve": curve["name"], "step": curve["step"]} if len(curves) > 1 else {}
-        own = several or {"curve": "", "step": look.row["step"]}
-        yield {**look.row, **curve, **own, "log": look.row["name"], "drawn": drawn}
 
 
 def smoothed(values: Sequence[float | None], weight: float) -> list[float | None]:

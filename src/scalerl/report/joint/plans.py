@@ -16,8 +16,9 @@ from scalerl.logs.frame import listed
 from scalerl.report.document import Document, Json, Level, Say, picked, say, sections, table
 from scalerl.report.joint.transfers import parse_size
 from scalerl.report.numbers import compute_text, short_compute_text
+from scalerl.report.options import FitOptions, check_one_axis
 from scalerl.report.picture import draw
-from scalerl.report.results import CurveResult, FitOptions, Result, check_one_axis, fits_of
+from scalerl.report.results import CurveResult, Result, fits_of
 
 NUM_COMPUTES = 5
 FIRST = 1 / 16

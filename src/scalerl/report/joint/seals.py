@@ -16,7 +16,8 @@ from scalerl.logs import Selection, Series, read
 from scalerl.logs.series import in_shares
 from scalerl.report.document import Document, Json, Level, Say, picked, plain, say, sections, table
 from scalerl.report.numbers import number_text
-from scalerl.report.results import CurveResult, FitOptions
+from scalerl.report.options import FitOptions
+from scalerl.report.results import CurveResult
 from scalerl.store import write_json
 
 Kind = Literal["scored", "nothing_new"]

@@ -1,0 +1,280 @@
+"""Analyse series: from curves of numbers to one `Result`.
+
+    analyse_fit, analyse_forecast, analyse_backtest, analyse_compare    what each command does
+    fitted_curves   fits each curve, lets curves of one task inform each other, and decides
+    compared        compares the curves of each evaluation set, on every axis of compute
+    part, scored    back-tests: the forecast from part of a curve against the rest
+
+A series that cannot be fitted is in `Result.left_out`. If no curve is usable, NoCurveError is raised.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from scalerl.curves import Comparison, Decision, Fit, compute_for, decide, default_worth, fit, reward_at, score
+from scalerl.errors import InputError, NoCurveError
+from scalerl.joint.pool import pool, siblings
+from scalerl.joint.prior_file import prior_content, read_prior
+from scalerl.logs.facts import sentence
+from scalerl.logs.series import Series
+from scalerl.report.document import Level, Say, say
+from scalerl.report.options import AXIS_LABELS, FitOptions, axis_label, check_one_axis
+from scalerl.report.results import AxisAnswer, Command, CurveResult, Result, fits_of
+
+HALF = 0.5
+"""Share of the compute from which a run's own back-test forecasts the rest."""
+ALIKE = 0.05
+"""Two axes give one answer if the factor between them is the same for all curves, up to this share."""
+MOST_ON_AXES = 8
+"""More curves than these are not fitted again to be compared on other axes."""
+
+
+def analyse_fit(series: Sequence[Series], options: FitOptions, at: Sequence[float] = ()) -> Result:
+    """Fit every curve; with `at`, forecast the reward there too."""
+    return analyse_forecast(series, options, at, (), command="fit")
+
+
+def analyse_forecast(
+    series: Sequence[Series],
+    options: FitOptions,
+    at: Sequence[float],
+    reach: Sequence[float],
+    *,
+    command: Command = "forecast",
+) -> Result:
+    """Forecast the reward at computes and the compute for rewards; by default the reward at 2 and 4 times the data."""
+    curves, left_out, notes = _analysed(series, options)
+    done = []
+    for curve in curves:
+        default_at = () if reach or command == "fit" else (2 * curve.fit.scale, 4 * curve.fit.scale)
+        done.append(with_backtest(_forecast(curve, at or default_at, reach), options))
+    return Result(command=command, curves=tuple(done), options=options, left_out=left_out, notes=notes)
+
+
+def _forecast(curve: CurveResult, at: Sequence[float], reach: Sequence[float]) -> CurveResult:
+    """Return a curve with these forecasts, if it can make any."""
+    if not curve.usable:
+        return curve
+    return replace(curve, at=tuple(reward_at(curve.fit, at)), reach=tuple(compute_for(curve.fit, reach)))
+
+
+def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: Sequence[float]) -> Result:
+    """Score each curve's forecast on its held-out points, and on what lies after each fraction."""
+    for share in fractions:
+        if not 0 < share < 1:
+            raise ValueError(f"a fraction must lie between 0 and 1, not {share:g}")
+    curves, left_out, notes = _analysed(series, options)
+    done = [
+        replace(scored(curve), early=tuple((share, part(curve.series, share, options)) for share in fractions))
+        for curve in curves
+    ]
+    return Result(command="backtest", curves=tuple(done), options=options, left_out=left_out, notes=notes)
+
+
+def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | None) -> Result:
+    """Compare the curves of each evaluation set; raise InputError if no set has two."""
+    sets: dict[str | None, list[str]] = {}
+    for data in series:
+        sets.setdefault(data.evaluation_set, []).append(data.name)
+    if max(map(len, sets.values()), default=0) < 2:
+        number = "only one curve" if len(sets) < 2 else "only one curve of each evaluation set"
+        facts = [fact for data in series for fact in data.facts if fact.kind in ("files_joined", "seeds_by_name")]
+        joined = "".join(f" {each}" for each in dict.fromkeys(map(sentence, facts)))
+        raise InputError(
+            f"{number} ({', '.join(data.name for data in series) or 'none'}) was found and two or more are needed to "
+            f"compare: name more files, or split one with --by {'COLUMN' if len(sets) < 2 else 'set'}.{joined}"
+        )
+    check_one_axis(series, "curves must be on one axis of compute to be compared")
+    curves, left_out, notes = _analysed(series, options)
+    result = Result(command="compare", curves=curves, options=options, left_out=left_out, notes=notes)
+    return compared(result, at)
+
+
+def compared(result: Result, at: float | None = None) -> Result:
+    """Return a result with the comparison of each evaluation set, on every axis, or with notes on why there is none."""
+    comparisons, by_axis, notes = {}, {}, list(result.notes)
+    for name in result.sets:
+        members = result.members(name)
+        units = sorted({curve.unit for curve in members})
+        rewards = tuple(sorted({curve.y for curve in members}))
+        if len(members) < 2:
+            has_others = len({curve.name for curve in result.curves}) > 1
+            notes += [say("alone_in_set", name=members[0].name)] if has_others else []
+        elif len(units) > 1:
+            notes.append(say("different_units", Level.WARNING, units=tuple(units)))
+        elif result.command == "report" and len(rewards) > 1:
+            notes.append(say("different_rewards", names=rewards))
+        elif sum(curve.usable for curve in members) > 1:
+            notes += [say("unlike_rewards", Level.WARNING, names=rewards)] if len(rewards) > 1 else []
+            comparison = comparisons[name] = result.options.compare(fits_of(members), at)
+            if isinstance(comparison, Comparison):
+                by_axis[name] = _on_axes(members, comparison, result.options)
+    return replace(result, comparisons=comparisons, by_axis=by_axis, notes=tuple(notes))
+
+
+def _on_axes(members: Sequence[CurveResult], first: Comparison, options: FitOptions) -> tuple[AxisAnswer, ...]:
+    """Return the answer on every axis that the curves share.
+
+    On an axis that is a multiple of the first one, by the same factor for all curves, the answer is the same. On any
+    other axis the curves are fitted and compared again, unless there are too many.
+    """
+    usable = [curve for curve in members if curve.usable]
+    own = usable[0].axis
+    shared = set.intersection(*(set(curve.series.axes) for curve in usable))
+    answers = [AxisAnswer(axis=own, at=first.at, comparison=first)]
+    largest = max(curve.fit.scale for curve in usable)
+    for axis in (axis for axis in AXIS_LABELS if axis in shared and axis_label(axis) != axis_label(own)):
+        on_axis = [curve.series.on(axis) for curve in usable]
+        if any(not len(data.compute) for data in on_axis):
+            continue
+        largest_there = np.array([data.compute.max() for data in on_axis])
+        at = first.at * float(largest_there.max()) / largest
+        factors = largest_there / np.array([curve.series.compute.max() for curve in usable])
+        if factors.max() <= (1.0 + ALIKE) * factors.min():
+            answers.append(AxisAnswer(axis=axis, at=at, comparison=first))
+        elif len(usable) <= MOST_ON_AXES:
+            fits = {data.name: fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
+                    for data in on_axis}  # fmt: skip
+            again = options.compare(fits, at)
+            assert isinstance(again, Comparison)
+            answers.append(AxisAnswer(axis=axis, at=at, comparison=again))
+    return tuple(answers)
+
+
+# Fits -----------------------------------------------------------------------------------------------------------------
+
+
+def _analysed(
+    series: Sequence[Series], options: FitOptions
+) -> tuple[tuple[CurveResult, ...], tuple[Series, ...], tuple[Say, ...]]:
+    """Return the fitted curves, the series left out, and notes; raise NoCurveError if no curve is usable."""
+    left_out = tuple(data for data in series if data.problem)
+    curves = fitted_curves([data for data in series if not data.problem], options)
+    if not any(curve.usable for curve in curves):
+        first = series[0]
+        among = f" among {len(series)}; the first, {first.name}" if len(series) > 1 else ""
+        missing = None if first.problem else missing_say(curves[0])
+        why = first.problem or ("" if missing is None else missing.text)
+        raise NoCurveError(f"no usable curve{among}: {why}", reason=why)
+    return tuple(curves), left_out, pool_notes(curves, options)
+
+
+def missing_say(curve: CurveResult) -> Say | None:
+    """Return the sentence on what is missing of a run that is too early to judge; None if nothing is."""
+    missing = None if curve.decision is None else curve.decision.missing
+    if missing is None:
+        return None
+    has_start = missing.what == "points" and curve.fit.lack is not None and curve.fit.start is not None
+    return say(f"too_early_{missing.what}", Level.ANSWER, missing, curve, has_start=has_start)
+
+
+def fitted_curves(series: Sequence[Series], options: FitOptions) -> list[CurveResult]:
+    """Fit every curve; curves of one model and task then inform each other."""
+    if options.prior is not None:
+        # A file that cannot be read is reported before the fits, which take long.
+        read_prior(options.prior)
+    return pooled([fitted_curve(data, options) for data in series], options)
+
+
+def fitted_curve(data: Series, options: FitOptions) -> CurveResult:
+    """Fit one series and decide about it."""
+    done = fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
+    price = price_of_compute(data, options.price)
+    return CurveResult(series=data, fit=done, decision=_decision(done, options.worth), price=price)
+
+
+def price_of_compute(data: Series, price: float | None) -> float | None:
+    """Return the price of one unit of compute: from the price of a GPU-hour, or without it from the cost in the log."""
+    spent = data.axes.get("cost" if price is None else "gpu_hours")
+    if spent is None or not len(spent) or not np.isfinite(spent[-1]):
+        return price if axis_label(data.x_label) == AXIS_LABELS["gpu_hours"] else None
+    return (1.0 if price is None else price) * float(spent[-1] / data.compute[-1])
+
+
+def pooled(curves: Sequence[CurveResult], options: FitOptions) -> list[CurveResult]:
+    """Let curves of one task with a similar start inform each other, and earlier runs inform all; then decide again."""
+    earlier = None if options.prior is None else read_prior(options.prior)
+    # By place: curves of several evaluation sets may share a name.
+    fits = {str(place): curve.fit for place, curve in enumerate(curves)}
+    tasks: dict[tuple[Any, ...], dict[str, Fit]] = {}
+    for place, curve in zip(fits, curves if options.method == "posterior" else (), strict=False):
+        data = curve.series
+        tasks.setdefault((data.x_label, data.y_label, data.evaluation_set, data.y_scale), {})[place] = curve.fit
+    for (axis, *_), own in tasks.items():
+        known = () if earlier is None else earlier.on_axis(axis)
+        for names in [(name,) for name in own] if options.alone else siblings(own):
+            fits |= pool({name: own[name] for name in names}, known)
+    # Curves of one scale of rewards share a worth.
+    of_scale: dict[Any, list[Fit]] = {}
+    for place, curve in zip(fits, curves, strict=True):
+        of_scale.setdefault(curve.series.y_scale, []).append(fits[place])
+    worths = {scale: default_worth(own) if options.worth is None else options.worth for scale, own in of_scale.items()}
+    pairs = zip(fits, curves, strict=True)
+    return [_decided(curve, fits[place], worths[curve.series.y_scale]) for place, curve in pairs]
+
+
+def _decided(curve: CurveResult, fit: Fit, worth: float | None) -> CurveResult:
+    """Return a curve with this fit and the decision about it, which is made again only if one of both has changed."""
+    is_known = fit is curve.fit and (curve.decision is None or curve.decision.worth == worth)
+    return curve if is_known else replace(curve, fit=fit, decision=_decision(fit, worth))
+
+
+def _decision(fit: Fit, worth: float | None) -> Decision | None:
+    """Return the decision about a curve; None for a fit by the paper's procedure."""
+    return decide(fit, worth) if fit.has_intervals or fit.lack is not None else None
+
+
+def pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[Say, ...]:
+    """Return notes on how many curves inform each other, and on those that a prior does not inform."""
+    informed = [curve.name for curve in curves if curve.fit.alone is not None]
+    rest = tuple(curve.name for curve in curves if curve.usable and curve.fit.alone is None)
+    if options.prior is not None:
+        num = len(read_prior(options.prior).on_axis(None))
+        notes = [say("pooled_prior", num=num)] if informed else []
+        return (*notes, *([say("not_pooled", names=rest)] if rest else []))
+    return (say("pooled", num=len(informed)),) if informed else ()
+
+
+def prior_of(curves: Sequence[CurveResult]) -> dict[str, Any]:
+    """Return the content of a prior file for these curves."""
+    check_one_axis([curve.series for curve in curves], "a prior needs runs on one axis of compute")
+    return prior_content(fits_of(curves), curves[0].series.x_label)
+
+
+# Back-tests -----------------------------------------------------------------------------------------------------------
+
+
+def scored(curve: CurveResult) -> CurveResult:
+    """Return a curve with the score of its fit on the held-out points, where it has both."""
+    data = curve.series
+    return replace(curve, backtest=score(curve.fit, data.holdout_compute, data.holdout_reward))
+
+
+def part(
+    data: Series, share: float, options: FitOptions, fitted: Callable[[Series, FitOptions], CurveResult] = fitted_curve
+) -> CurveResult:
+    """Fit the series up to a share of its largest compute, and score it on the rest."""
+    largest = max(data.compute.max(initial=0.0), data.holdout_compute.max(initial=0.0))
+    return scored(fitted(held_out_after(data, share * float(largest)), options))
+
+
+def with_backtest(curve: CurveResult, options: FitOptions) -> CurveResult:
+    """Return a curve with the score of its forecast of the held-out rows; without any, that of its first half."""
+    if len(curve.series.holdout_compute):
+        return scored(curve)
+    if not curve.fit.has_intervals or options.fit_until is not None:
+        return curve
+    return replace(curve, backtest=part(curve.series, HALF, options).backtest)
+
+
+def held_out_after(data: Series, limit: float) -> Series:
+    """Return the series up to a compute, with what lies after it held out."""
+    early, held = data.compute <= limit * (1 + 1e-9), data.holdout_compute > (limit if np.isfinite(limit) else 0.0)
+    return replace(
+        data.take(early),
+        holdout_compute=np.concatenate([data.compute[~early], data.holdout_compute[held]]),
+        holdout_reward=np.concatenate([data.reward[~early], data.holdout_reward[held]]),
+    )
