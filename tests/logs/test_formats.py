@@ -18,7 +18,7 @@ from scalerl import store
 from scalerl.errors import InputError
 from scalerl.logs import read_log, read_logs, source
 from scalerl.logs.columns import ROLES
-from scalerl.logs.formats import FILES, FOLDERS, expand
+from scalerl.logs.formats import FILES, FOLDERS
 from scalerl.logs.frame import Frame
 from scalerl.logs.selection import Selection
 from scalerl.logs.tidy import tidied
@@ -224,13 +224,13 @@ def test_folder_of_several_logs_stands_for_them(tmp_path: Path) -> None:
         read_log(tmp_path)
     assert [log.path for log in read_logs([tmp_path])] == paths
     folders = [_steps(tmp_path / f"runs/{name}/metrics.jsonl").parent for name in "cd"]
-    assert expand([tmp_path / "runs"]) == folders
+    assert [log.path for log in read_logs([tmp_path / "runs"])] == folders
     hydra = [_steps(tmp_path / f"outputs/2026-05-01/12-0{at}-00/train.jsonl") for at in (0, 1)]
-    assert expand([tmp_path / "outputs"]) == hydra
+    assert [log.path for log in read_logs([tmp_path / "outputs"])] == hydra
     uneven = [_steps(tmp_path / f"uneven/{name}.jsonl") for name in ("a/1", "b/1", "b/2", "all")]
     for name in ("config.json", "step_100/actor/vocab.json"):
         write(tmp_path / "uneven" / name, '{"lr": 1}')
-    assert expand([tmp_path / "uneven"]) == uneven
+    assert [log.path for log in read_logs([tmp_path / "uneven"])] == uneven
 
 
 @pytest.mark.parametrize("place", ["step_{}.json", "step_{}/results.json", "evals/step_{}.json"])
@@ -245,10 +245,14 @@ def test_log_beside_evaluations_of_each_step_is_of_the_same_run(tmp_path: Path, 
 
 def test_patterns_stand_for_the_files_they_match(tmp_path: Path) -> None:
     paths = [_steps(tmp_path / f"{name}/metrics.jsonl") for name in "ab"]
-    assert expand([tmp_path / "*/metrics.jsonl"]) == expand([tmp_path / "**/*.jsonl"]) == paths
+    assert (
+        [log.path for log in read_logs([tmp_path / "*/metrics.jsonl"])]
+        == [log.path for log in read_logs([tmp_path / "**/*.jsonl"])]
+        == paths
+    )
     assert f"no file matches {tmp_path}/*.csv" in fault(tmp_path / "*.csv")
     odd = _steps(tmp_path / "run[1].jsonl")
-    assert expand([odd]) == [odd]
+    assert [log.path for log in read_logs([odd])] == [odd]
 
 
 def test_docs_list_every_format() -> None:

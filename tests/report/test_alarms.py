@@ -16,7 +16,6 @@ from scalerl.report.alarms import (
     Alarm,
     AlarmKind,
     AlarmNews,
-    alarm_text,
     alarms,
     fall_alarms,
     moved_alarms,
@@ -96,7 +95,7 @@ def test_signals_beyond_their_limits_raise_an_alarm_with_its_cause(
 ):
     (alarm,) = present(steps(**values), remedies=remedies(load_recipe("scalerl")))
     assert (alarm.kind, alarm.limit, alarm.cause) == (kind, limit, cause)
-    assert words in alarm_text(alarm)
+    assert words in alarm.text
 
 
 def test_a_mismatch_at_equal_weights_names_the_papers_remedy():
@@ -105,7 +104,7 @@ def test_a_mismatch_at_equal_weights_names_the_papers_remedy():
     (alarm,) = present([first, *[later] * 40], remedies=remedies(load_recipe("base")))
     assert (alarm.kind, alarm.value, alarm.limit, alarm.ratio) == (AlarmKind.BACKEND, 0.03, 0.01, 7.5)
     assert alarm.remedies == ('model.fp32_head = "both"', 'correction = "band"')
-    assert all(name in alarm_text(alarm) for name in alarm.remedies)
+    assert all(name in alarm.text for name in alarm.remedies)
     assert present([first | {"loss/kl": 1e-6}, *[later] * 40]) == []
     assert remedies(load_recipe("scalerl"))["backend"] == ('model.dtype = "float32"', 'correction = "band"')
     quantised = load_recipe("scalerl", ["rollout.engine=vllm", "rollout.vllm.quantisation=fp8"])
@@ -123,7 +122,7 @@ def test_a_mismatch_at_equal_weights_names_the_papers_remedy():
 def test_mismatch_names_what_the_recipe_does_not_do_yet(changes: tuple[str, ...], expected: tuple[str, ...]):
     (alarm,) = present(steps(loss__kl=0.5), remedies=remedies(load_recipe("scalerl", changes)))
     assert alarm.remedies == expected
-    assert all(each in alarm_text(alarm) for each in expected)
+    assert all(each in alarm.text for each in expected)
 
 
 def test_a_run_that_falls_below_its_curve_is_an_alarm():
@@ -171,10 +170,10 @@ def test_truncation_names_the_settings_of_the_recipe():
         change = [] if length == "interruption" else ['length={name="none", max_length=40}']
         (alarm,) = present(rows, remedies=remedies(load_recipe("tiny-cpu", change)))
         assert alarm.remedies == names
-        assert all(name in alarm_text(alarm) for name in names)
+        assert all(name in alarm.text for name in names)
     kept = load_recipe("tiny-cpu", ["filter.drop_truncated=false"])
     (alarm,) = present(rows, remedies=remedies(kept))
-    assert alarm_text(alarm).endswith("leave more room (length.answer_budget or length.thinking_max).")
+    assert alarm.text.endswith("leave more room (length.answer_budget or length.thinking_max).")
 
 
 def test_an_alarm_is_reported_once_and_then_its_changes():
@@ -183,7 +182,7 @@ def test_an_alarm_is_reported_once_and_then_its_changes():
     assert news.update(at(0.13)) == []
     (changed,) = news.update(at(0.30))
     assert changed.state == "changed"
-    assert alarm_text(changed).endswith("are cut off now, after 12%.")
+    assert changed.text.endswith("are cut off now, after 12%.")
     (over,) = news.update(at(0.05))
     assert over.state == "over"
     assert news.update(at(0.05)) == []
@@ -226,7 +225,7 @@ def test_forecast_that_left_its_interval_is_found():
     rows = [row(4, 0.5, 0.4, 0.6), row(6, 0.55, 0.5, 0.6), row(8, 0.7, 0.65, 0.75), row(10, 0.72, 0.7, 0.74)]
     (alarm,) = moved_alarms(rows, "the ceiling")
     assert (alarm.kind, alarm.began_compute, alarm.value) == (AlarmKind.FORECAST_MOVED, 8.0, 0.72)
-    assert "0.400 to 0.600 after 4 evaluations" in alarm_text(alarm)
+    assert "0.400 to 0.600 after 4 evaluations" in alarm.text
     # Not if a forecast came back.
     assert moved_alarms([rows[0], row(6, 0.7, 0.5, 0.8), row(8, 0.55, 0.5, 0.6)], "the ceiling") == []
 
@@ -268,7 +267,7 @@ def test_pass_at_1_that_rises_while_pass_at_k_falls_is_overtraining():
     (alarm,) = present([], evals={"main": rows})
     assert (alarm.kind, alarm.subject) == (AlarmKind.OVERTRAINED, "main")
     assert min(alarm.value or 0.0, alarm.before or 0.0) > 0.1
-    assert "pass@16 has fallen" in alarm_text(alarm)
+    assert "pass@16 has fallen" in alarm.text
     assert overtrained(evaluations(rising, [0.9] * 12), "main") == overtrained(rows[:5], "main") == []
     numbers, curves = pass_curves(rows)
     assert numbers == list(range(12))

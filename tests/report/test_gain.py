@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scalerl.report.gain import Gain, gain_text, measure_gain
+from scalerl.report.gain import Gain, measure_gain
 
 UPDATED = {"optim/skipped": 0.0, "batch/effective": 30.0}
 
@@ -41,7 +41,7 @@ RESULTS = [
 def test_rise_fall_and_noise_are_distinguished(rates: list[float], kind: str, words: str):
     gain = measured(evaluations(rates), [UPDATED] * 40)
     assert gain.kind == kind
-    assert gain_text("main", gain).startswith(words)
+    assert gain.say("main").text.startswith(words)
 
 
 def test_few_samples_prove_nothing():
@@ -65,7 +65,7 @@ def test_run_without_an_update_has_learned_nothing():
     skipped = [UPDATED | {"optim/skipped": 1.0}] * 5 + [UPDATED | {"batch/effective": 0.0}] * 3
     gain = measured(rising, skipped)
     assert (gain.kind, gain.num_skipped, gain.num_empty) == ("no_update", 5, 3)
-    text = gain_text("main", gain)
+    text = gain.say("main").text
     assert "none of 8 steps changed a weight" in text
     assert "5 had a loss or gradient that was not finite and 3 had an empty batch" in text
     assert measured(rising, [*skipped, UPDATED]).kind == "rose"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scalerl.report.alarms import Alarm, alarm_text
+from scalerl.report.alarms import Alarm
 from scalerl.run.clock import Clock, Pace
 from scalerl.run.health import Health, Outlooks
 from scalerl.run.rows import Rows
@@ -110,7 +110,7 @@ def test_grader_that_never_rewards_is_named_with_answers():
     (alarm,) = told.evaluated(EVEN[0])[1]
     assert (alarm.kind, alarm.cause, alarm.subject, alarm.num_answers) == ("empty", "unrewarded", "mine:grade", 384)
     assert alarm.answers == (("<think></think>0", "7"), ("<think></think>1", "7"), ("<think></think>2", "7"))
-    text = alarm_text(alarm)
+    text = alarm.text
     assert all(part in text for part in ("mine:grade", "384", "'<think></think>2' for '7'"))
 
 

@@ -95,6 +95,6 @@ def _not_stopped(data: Series, whole: CurveResult, num_forecasts: int, end: floa
 def best_by(curve: Fit, compute: float) -> float:
     """Return the best reward of the run's own course, without noise, up to a compute."""
     blocks = curve.drawn.blocks
-    reached = np.sort(blocks.scale * np.exp(blocks.x)) <= compute * (1 + 1e-9)
+    reached = np.sort(blocks.compute) <= compute * (1 + 1e-9)
     path = np.median(course(curve), axis=0)
     return float(path[reached].max() if reached.any() else path[0])

@@ -41,7 +41,7 @@ def conclude(out: Path, *, plots: bool) -> None:
 def _print_gains(out: Path) -> bool:
     """Print what each evaluation set gained; return whether the run made any update."""
     from scalerl import store
-    from scalerl.report.gain import gain_text, measure_gain
+    from scalerl.report.gain import measure_gain
 
     evals, metrics = store.read_evals(out), store.read_metrics(out)
     gains = {
@@ -53,7 +53,7 @@ def _print_gains(out: Path) -> bool:
         return False
     for name, gain in gains.items():
         if gain is not None:
-            typer.echo(gain_text(name if len(gains) > 1 else out.name, gain))
+            typer.echo(gain.say(name if len(gains) > 1 else out.name).text)
     return all(gain is None or gain.kind != "no_update" for gain in gains.values())
 
 

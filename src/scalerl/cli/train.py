@@ -286,7 +286,6 @@ class Terminal(RunTerminal):
         self.update(description=f"evaluating {finished}/{total}")
 
     def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: "Outlooks", alarms: "Sequence[Alarm]") -> None:
-        from scalerl.report.alarms import alarm_text
 
         self._reward, self.last_lines = rows[0]["reward"], []
         for row in rows:
@@ -300,7 +299,7 @@ class Terminal(RunTerminal):
                 self.print(f"  {name}{outcomes}")
         for alarm in alarms:
             label, style = ("", None) if alarm.state == "over" else ("Warning: ", "red")
-            text = f"{label}{alarm_text(alarm)}"
+            text = f"{label}{alarm.text}"
             self.print(text, style=style)
             self.notifier.send(text)
 

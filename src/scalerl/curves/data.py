@@ -133,6 +133,10 @@ class Blocks:
     start_weight: float
 
     @property
+    def compute(self) -> Array:
+        return self.scale * np.exp(self.x)
+
+    @property
     def num(self) -> int:
         return len(self.y)
 

@@ -210,7 +210,7 @@ def course(curve: Fit) -> Array:
     drawn = curve.drawn
     order = np.argsort(drawn.blocks.x, kind="stable")
     if drawn.blocks.num_runs > 1:
-        return curve.curve_draws(drawn.blocks.scale * np.exp(drawn.blocks.x[order]))
+        return curve.curve_draws(drawn.blocks.compute[order])
     return drawn.path()[:, order]
 
 
@@ -231,7 +231,7 @@ def find_fall(curve: Fit, path: Array, worth: float) -> Fall | None:
     probability = float(np.mean(drop > worth))
     if probability < SURE:
         return None
-    compute = np.sort(curve.drawn.blocks.scale * np.exp(curve.drawn.blocks.x))
+    compute = np.sort(curve.drawn.blocks.compute)
     # The last place at which each draw was as good as at its peak.
     is_good = path >= path.max(axis=1, keepdims=True) - worth
     last = compute[path.shape[1] - 1 - is_good[:, ::-1].argmax(axis=1)]
@@ -255,7 +255,7 @@ def find_dip(curve: Fit, path: Array, worth: float) -> Dip | None:
     if np.mean(depth - smallest_change(curve) > worth) < SURE:
         return None
     place = int(np.median(below.argmax(axis=1)))
-    compute = np.sort(curve.drawn.blocks.scale * np.exp(curve.drawn.blocks.x))
+    compute = np.sort(curve.drawn.blocks.compute)
     return Dip(compute=float(compute[place]), depth=float(np.median(depth)))
 
 

@@ -234,7 +234,7 @@ class Posterior:
     def path(self) -> Array:
         """Return draws (rows) of the run's own course at every block: its curve with its wander, without noise."""
         blocks, d = self.blocks, self.draws
-        path = self.mean_curve(blocks.scale * np.exp(blocks.x))
+        path = self.mean_curve(blocks.compute)
         residual = blocks.y - path
         rng = np.random.default_rng(2)
         for wander, number, mine in self._by_covariance():
@@ -259,7 +259,7 @@ class Posterior:
         shared = kernels(blocks, places_of(blocks), here)
         risen = np.zeros(len(x)) if self.shared_shape is None else sigmoid(x, *self.shared_shape)
         values = self.curve(compute)
-        residual = blocks.y - self.mean_curve(blocks.scale * np.exp(blocks.x))
+        residual = blocks.y - self.mean_curve(blocks.compute)
         normal = np.random.default_rng(1).standard_normal(values.shape)
         for wander, number, mine in self._by_covariance():
             size, rotate = wander.size[number], wander.rotate[:, : blocks.num]

@@ -69,11 +69,6 @@ def read_logs(paths: Sequence[str | Path]) -> list[Log]:
     return [log for path in paths for log in _read_all(Path(path), find(path))]
 
 
-def expand(paths: Sequence[str | Path]) -> list[Path]:
-    """Return the logs that paths stand for: matches of a pattern, logs of a folder."""
-    return [log.path for log in read_logs(paths)]
-
-
 def _read_all(path: Path, groups: list[Group]) -> list[Log]:
     """Read what lies at a path. Of files that the user did not name, those that make no curve are left out."""
     named = {place.path for group in groups for place in group if place.is_named}

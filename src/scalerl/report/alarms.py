@@ -35,7 +35,7 @@ ALARM_STEPS = 20  # steps that a signal is averaged over before it is compared w
 FEWEST_STEPS = 5  # fewer values than these do not distinguish a trend from noise
 NOTABLE = 0.25  # relative change of an alarm's value from which it is reported again
 MOST_PAST = 12  # a page lists at most this many alarms that are over
-SURE = 2.0  # standard errors by which training rewards must have risen
+SURE_RISE = 2.0  # standard errors by which training rewards must have risen
 WINDOW = 3  # evaluations that are averaged at the peak and at the end, to be compared
 FEWEST_EVALUATIONS = 8  # fewer evaluations than these are not searched for a trend
 SURE_FALL = 3.0  # standard errors of a fall; more, since the highest window is high partly by chance
@@ -100,14 +100,14 @@ class Alarm:
     """Last step of an alarm that is over; None while it lasts."""
     began_compute: float | None = None
 
+    @property
+    def text(self) -> str:
+        return self.say().text
+
     def say(self) -> Say:
         """Return the alarm in words."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return Say(f"alarm_{self.kind}", values, Level.WHY if self.ended is not None else Level.WARNING)
-
-
-def alarm_text(alarm: Alarm) -> str:
-    return alarm.say().text
 
 
 # Signals --------------------------------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def _rose_since(columns: Columns, step: float) -> bool:
     if min(len(then), len(now)) < FEWEST_STEPS:
         return False
     error = np.sqrt(then.var(ddof=1) / len(then) + now.var(ddof=1) / len(now))
-    return bool(now.mean() - then.mean() > SURE * error)
+    return bool(now.mean() - then.mean() > SURE_RISE * error)
 
 
 def moved_alarms(history: Sequence[tuple[int, float, Value]], subject: str) -> list[Alarm]:

@@ -46,12 +46,11 @@ def analyse_forecast(
     command: Command = "forecast",
 ) -> Result:
     """Forecast the reward at computes and the compute for rewards; by default the reward at 2 and 4 times the data."""
-    curves, left_out, notes = _analysed(series, options)
-    done = []
-    for curve in curves:
+    result, done = _analysed(command, series, options), []
+    for curve in result.curves:
         default_at = () if reach or command == "fit" else (2 * curve.fit.scale, 4 * curve.fit.scale)
         done.append(with_backtest(_forecast(curve, at or default_at, reach), options))
-    return Result(command=command, curves=tuple(done), options=options, left_out=left_out, notes=notes)
+    return replace(result, curves=tuple(done))
 
 
 def _forecast(curve: CurveResult, at: Sequence[float], reach: Sequence[float]) -> CurveResult:
@@ -66,12 +65,12 @@ def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: S
     for share in fractions:
         if not 0 < share < 1:
             raise ValueError(f"a fraction must lie between 0 and 1, not {share:g}")
-    curves, left_out, notes = _analysed(series, options)
+    result = _analysed("backtest", series, options)
     done = [
         replace(scored(curve), early=tuple((share, part(curve.series, share, options)) for share in fractions))
-        for curve in curves
+        for curve in result.curves
     ]
-    return Result(command="backtest", curves=tuple(done), options=options, left_out=left_out, notes=notes)
+    return replace(result, curves=tuple(done))
 
 
 def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | None) -> Result:
@@ -88,9 +87,7 @@ def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | N
             f"compare: name more files, or split one with --by {'COLUMN' if len(sets) < 2 else 'set'}.{joined}"
         )
     check_one_axis(series, "curves must be on one axis of compute to be compared")
-    curves, left_out, notes = _analysed(series, options)
-    result = Result(command="compare", curves=curves, options=options, left_out=left_out, notes=notes)
-    return compared(result, at)
+    return compared(_analysed("compare", series, options), at)
 
 
 def compared(result: Result, at: float | None = None) -> Result:
@@ -147,10 +144,8 @@ def _on_axes(members: Sequence[CurveResult], first: Comparison, options: FitOpti
 # Fits -----------------------------------------------------------------------------------------------------------------
 
 
-def _analysed(
-    series: Sequence[Series], options: FitOptions
-) -> tuple[tuple[CurveResult, ...], tuple[Series, ...], tuple[Say, ...]]:
-    """Return the fitted curves, the series left out, and notes; raise NoCurveError if no curve is usable."""
+def _analysed(command: Command, series: Sequence[Series], options: FitOptions) -> Result:
+    """Fit every series that has no problem; raise NoCurveError if no curve is usable."""
     left_out = tuple(data for data in series if data.problem)
     curves = fitted_curves([data for data in series if not data.problem], options)
     if not any(curve.usable for curve in curves):
@@ -159,7 +154,8 @@ def _analysed(
         missing = None if first.problem else missing_say(curves[0])
         why = first.problem or ("" if missing is None else missing.text)
         raise NoCurveError(f"no usable curve{among}: {why}", reason=why)
-    return tuple(curves), left_out, pool_notes(curves, options)
+    notes = pool_notes(curves, options)
+    return Result(command=command, curves=tuple(curves), options=options, left_out=left_out, notes=notes)
 
 
 def missing_say(curve: CurveResult) -> Say | None:

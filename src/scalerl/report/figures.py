@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Literal
 
@@ -74,29 +75,27 @@ def line_of(fit: Fit, begin: float, end: float, *, num: int = NUM_PLACES, bands:
     grid = np.unique(np.concatenate([np.geomspace(begin, end, num), [first, last]]))
     if not fit.has_intervals:
         return Line(compute=grid, reward=fit.predict(grid), first=first, last=last)
-    tail = tails(fit.level)
-    low, middle, high = np.quantile(fit.curve_draws(grid), [tail[0], 0.5, tail[1]], axis=0)
-    band, new_band = ((low, high), fit.new_interval(grid)) if bands else (None, None)
-    return Line(compute=grid, reward=middle, first=first, last=last, band=band, new_band=new_band)
+    line = _line_of_draws(fit, grid, fit.curve_draws(grid), bands)
+    return replace(line, new_band=fit.new_interval(grid)) if bands else line
 
 
 def course_of(fit: Fit, *, bands: bool = True) -> Line:
     """Return where a run was at its points, its wander included and without a forecast: for a run past its peak."""
-    tail, path = tails(fit.level), course(fit)
-    compute, places = np.unique(np.sort(fit.drawn.blocks.scale * np.exp(fit.drawn.blocks.x)), return_index=True)
-    low, middle, high = np.quantile(path[:, places], [tail[0], 0.5, tail[1]], axis=0)
+    compute, places = np.unique(np.sort(fit.drawn.blocks.compute), return_index=True)
+    return _line_of_draws(fit, compute, course(fit)[:, places], bands)
+
+
+def _line_of_draws(fit: Fit, compute: Array, draws: Array, bands: bool) -> Line:
+    below, above = tails(fit.level)
+    low, middle, high = np.quantile(draws, [below, 0.5, above], axis=0)
     first, last = float(fit.compute.min()), fit.scale
     return Line(compute=compute, reward=middle, first=first, last=last, band=(low, high) if bands else None)
-
-
-def is_past_peak(curve: CurveResult) -> bool:
-    return curve.decision is not None and curve.decision.fall is not None
 
 
 def end_of(curve: CurveResult) -> float:
     """Return the compute up to which a curve is drawn: beyond the data, and to any point held out or asked for."""
     series, data = curve.series, curve.fit.scale
-    if is_past_peak(curve):
+    if curve.fall is not None:
         return float(max(series.compute.max(initial=0.0), series.holdout_compute.max(initial=0.0)))
     asked = [each.compute for each in curve.at]
     asked += [each.compute.value for each in curve.reach if each.compute is not None]
@@ -122,7 +121,7 @@ def chart(
         if curve.usable:
             series = curve.series
             begin = min(float(each.min(initial=np.inf)) for each in (series.compute, series.holdout_compute))
-            if is_past_peak(curve):
+            if curve.fall is not None:
                 line = course_of(curve.fit, bands=bands)
             else:
                 line = line_of(curve.fit, begin, max(end, end_of(curve)), num=num, bands=bands)

@@ -7,12 +7,12 @@ failure added (Agresti and Caffo 2000).
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from scalerl.report.document import Level, Say
+from scalerl.report.document import Level, Say, say
 
 NUM_LAST = 3  # evaluations at the end whose mean is compared with the start
 FEWEST_PAIRS = 20  # prompts from which the spread of paired differences is a good estimate
@@ -36,6 +36,10 @@ class Gain:
     """Steps whose loss or gradient was not finite."""
     num_empty: int
     """Steps whose batch had nothing to train on."""
+
+    def say(self, name: str) -> Say:
+        """Return what a run changed on an evaluation set, in words."""
+        return say(f"gain_{self.kind}", Level.ANSWER, self, name=name)
 
 
 def measure_gain(evals: Sequence[Mapping[str, Any]], metrics: Sequence[Mapping[str, Any]]) -> Gain | None:
@@ -82,13 +86,3 @@ def _variance(rows: Sequence[Mapping[str, Any]]) -> float:
     successes = sum(row["reward"] * row["num_samples"] for row in rows)
     rate = (successes + 1) / (num + 2)
     return rate * (1 - rate) / (num + 2)
-
-
-def gain_say(name: str, gain: Gain) -> Say:
-    """Return what a run changed on an evaluation set, to be said."""
-    values = {each.name: getattr(gain, each.name) for each in fields(gain)}
-    return Say(f"gain_{gain.kind}", {"name": name, **values}, Level.ANSWER)
-
-
-def gain_text(name: str, gain: Gain) -> str:
-    return gain_say(name, gain).text

@@ -11,13 +11,13 @@ from typing import Any
 
 from scalerl import store
 from scalerl.errors import InputError
-from scalerl.logs.formats import Log, expand
+from scalerl.logs.formats import Log, read_logs
 from scalerl.logs.frame import objects
 from scalerl.logs.names import file_names, without_seed
 from scalerl.report.document import Level, Say, say
 from scalerl.report.inside import Root
 from scalerl.report.places import Source, planned
-from scalerl.report.runs import PER_RUN, WAITING, Run, read_source
+from scalerl.report.runs import PER_RUN, WAITING, Run, read_folder, read_source, run_of_log
 
 ARM = "arm"
 
@@ -59,7 +59,7 @@ def gather(paths: Sequence[Path]) -> Material:
             )
         return material_of(runs, str(plan.get("name") or paths[0].resolve().name), paths[0], plan)
     title = file_names([paths[0].resolve()])[0] if len(paths) == 1 else "report"
-    return material_of([read_source(source) for source in _expanded(paths)], title)
+    return material_of(_read(paths), title)
 
 
 def material_of(
@@ -97,13 +97,14 @@ def _with_arm(run: Run) -> Log:
     return replace(log, frame=log.frame.having(arm)) if run.is_folder else log
 
 
-def _expanded(paths: Sequence[Path]) -> list[Source]:
+def _read(paths: Sequence[Path]) -> list[Run]:
     """Return the runs and logs at these paths; a folder of runs is replaced by the runs in it."""
-    expanded = expand(paths)
-    return [
-        Source(path=path, root=Root(), kind="run" if store.is_run_folder(path) else "log", name=name, arm=name)
-        for path, name in zip(expanded, file_names(expanded), strict=True)
-    ]
+    runs, logs = [], read_logs(paths)
+    for log, name in zip(logs, file_names([log.path for log in logs]), strict=True):
+        is_run = store.is_run_folder(log.path)
+        source = Source(path=log.path, root=Root(), kind="run" if is_run else "log", name=name, arm=name)
+        runs.append(read_folder(source) if is_run else run_of_log(source, log))
+    return runs
 
 
 def _read_plan(folder: Path) -> store.Row:

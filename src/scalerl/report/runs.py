@@ -317,6 +317,10 @@ def read_source(source: Source, rows: Rows | None = None) -> Run:
         log = read_log(source.path)
     except InputError as fault:
         return Run(source=source, kind="log", problem=str(fault))
+    return run_of_log(source, log)
+
+
+def run_of_log(source: Source, log: Log) -> Run:
     return Run(source=source, kind=log.kind, log=log, columns=log_columns(log))
 
 
