@@ -35,7 +35,7 @@ except ModuleNotFoundError as error:
 
 EVAL_REWARDS = ("eval_reward", "eval_rewards/mean")
 TRAINING_REWARDS = ("reward", "rewards/mean")
-AXES = ("step", "tokens", "flops", "hours")
+COMPUTES = ("step", "tokens", "flops", "hours")
 
 
 class ForecastCallback(TrainerCallback, ExportableState):
@@ -63,8 +63,8 @@ class ForecastCallback(TrainerCallback, ExportableState):
         `give_up_after` evaluations have passed. Rewards outside `bounds` are fitted without bounds. At the end of
         training the last forecast is waited for, `final_wait_s` at most.
         """
-        if isinstance(compute, str) and compute not in AXES:
-            raise UsageError(f"compute is {compute!r}, and there are {', '.join(AXES)}, or a function")
+        if isinstance(compute, str) and compute not in COMPUTES:
+            raise UsageError(f"compute is {compute!r}, and there are {', '.join(COMPUTES)}, or a function")
         if patience < 1:
             raise UsageError(f"patience must be 1 or more, not {patience}")
         self.budget, self.compute, self.metric = budget, compute, metric

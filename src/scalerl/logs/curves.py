@@ -19,7 +19,7 @@ from scalerl.logs.frame import Frame, concatenated, grouped, listed, number
 from scalerl.logs.names import ATTEMPT, FILE, CurveKey, curve_names, file_names
 from scalerl.logs.plan import Plan
 from scalerl.logs.points import AMOUNTS, can_be_main
-from scalerl.logs.runs import Run, runs_of
+from scalerl.logs.runs import LoggedRun, runs_of
 from scalerl.logs.scale import scale_of, within
 from scalerl.logs.selection import SCALES, Selection
 from scalerl.logs.series import Series, in_shares
@@ -60,13 +60,13 @@ def _plans(logs: Sequence[Log], selection: Selection) -> tuple[list[Plan], list[
     return plans, faulty
 
 
-def _check_selected(plans: list[Plan], runs: list[Run], selection: Selection) -> None:
+def _check_selected(plans: list[Plan], runs: list[LoggedRun], selection: Selection) -> None:
     """Raise InputError for a filter that keeps no row, and for held-out rows that are not there."""
     conditions = [] if runs else [("--where", each) for each in (*selection.where, *selection.where_not)]
     if selection.holdout and not any(run.points.numbers("held").any() for run in runs):
         conditions = [("--holdout", selection.holdout)]
-    # The first condition that matches nothing is reported.
-    for option, (column, value) in conditions if plans else ():
+    if conditions and plans:
+        option, (column, value) = conditions[0]
         words = {word for plan in plans for word in plan.frame.words(column) if word}
         place = listed([str(plan.path) for plan in plans])
         raise InputError(
@@ -74,18 +74,18 @@ def _check_selected(plans: list[Plan], runs: list[Run], selection: Selection) ->
         )
 
 
-def _curves(runs: list[Run], selection: Selection) -> dict[CurveKey, list[Run]]:
+def _curves(runs: list[LoggedRun], selection: Selection) -> dict[CurveKey, list[LoggedRun]]:
     """Return the runs of each curve, by the labels that differ between curves."""
     labels = dict.fromkeys(name for run in runs for name in run.key)
     apart = [name for name in labels if len({run.key.get(name) for run in runs}) > 1 or name in (FILE, *selection.by)]
 
-    def key(run: Run) -> CurveKey:
+    def key(run: LoggedRun) -> CurveKey:
         return tuple((name, run.key[name]) for name in apart if run.key.get(name))
 
     return {key(members[0]): members for members in grouped(runs, key)}
 
 
-def main_axis(runs: list[Run]) -> str:
+def main_axis(runs: list[LoggedRun]) -> str:
     """Return the first axis that most rewards of every run have, and that grows with the step; "" if there is none.
 
     Return "x" if --x names the column, and FLOPs for a single run folder of ours in which the time per FLOP changed.
@@ -98,7 +98,7 @@ def main_axis(runs: list[Run]) -> str:
     return "flops" if is_ours_alone and "flops" in axes and _is_uneven(plan.frame) else (*axes, "")[0]
 
 
-def _is_counted(run: Run, axis: str) -> bool:
+def _is_counted(run: LoggedRun, axis: str) -> bool:
     """Return whether a log counts this compute; tokens per step do not count, as steps may be missing from a log."""
     return axis in run.plan.roles and (axis, run.plan.roles[axis].rule) != ("tokens", "per_step")
 
@@ -121,7 +121,7 @@ def _in_one_unit(built: list[Series], selection: Selection) -> list[Series]:
 # One curve
 
 
-def _built(key: CurveKey, runs: list[Run], shared: str) -> Series:
+def _built(key: CurveKey, runs: list[LoggedRun], shared: str) -> Series:
     """Return a curve on the axis that all curves share, or else on an axis of its own."""
     any_axis = next(axis for axis in ("x", *AXES) if axis in runs[0].plan.roles)
     try:
@@ -136,7 +136,7 @@ def _without_points(key: CurveKey, problem: InputError) -> Series:
     return Series(name="", key=key, problem=str(problem), compute=nothing, reward=nothing, x_label="", y_label="")
 
 
-def _series(key: CurveKey, runs: list[Run], axis: str) -> Series:
+def _series(key: CurveKey, runs: list[LoggedRun], axis: str) -> Series:
     """Return the curve of these runs: the points to fit, the start, and those held out."""
     plan = runs[0].plan
     points, repeated = _once_each(_points(runs, axis))
@@ -173,7 +173,7 @@ def _series(key: CurveKey, runs: list[Run], axis: str) -> Series:
     )
 
 
-def _facts(runs: list[Run], axis: str, labels: dict[str, str]) -> list[Fact]:
+def _facts(runs: list[LoggedRun], axis: str, labels: dict[str, str]) -> list[Fact]:
     """Return what was decided about the runs of a curve, and about what sets it apart."""
     plan = runs[0].plan
     facts = [each for run in runs for each in run.facts if each.kind != "attempts" or ATTEMPT in labels]
@@ -186,7 +186,7 @@ def _facts(runs: list[Run], axis: str, labels: dict[str, str]) -> list[Fact]:
     return [*facts, *facts_of("runs_apart", columns=apart)]
 
 
-def _points(runs: list[Run], axis: str) -> Frame:
+def _points(runs: list[LoggedRun], axis: str) -> Frame:
     """Return the points of a curve: those with compute and reward."""
     if len({(run.plan.axis(axis), run.plan["y"]) for run in runs}) > 1:
         raise InputError("the files of a curve use different columns: choose them with --x and --y.")
@@ -198,7 +198,7 @@ def _points(runs: list[Run], axis: str) -> Frame:
     return points.take(is_known)
 
 
-def _nothing_measured(run: Run, axis: str) -> str:
+def _nothing_measured(run: LoggedRun, axis: str) -> str:
     """Say why a run makes no curve, with the first word that stands where a number is needed."""
     frame, columns = run.frame, {axis: run.plan.axis(axis), "y": run.plan["y"]}
     known = " and ".join(f"{run.points.known(role).sum()} have a number for {columns[role]!r}" for role in columns)

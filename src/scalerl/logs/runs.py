@@ -1,4 +1,4 @@
-"""`Run`: the rows of one run; and what runs are to each other.
+"""`LoggedRun`: the rows of one run; and what runs are to each other.
 
 A run is one file and one value of each label. Runs that continue each other are joined, a run that begins anew is split
 into attempts, and runs whose names differ in a seed share a curve.
@@ -20,7 +20,7 @@ from scalerl.logs.points import points_of
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class LoggedRun:
     """The rows of one run, in the order of the log."""
 
     plan: Plan
@@ -47,11 +47,11 @@ class Run:
         points = points_of(self.plan, self.frame, "/".join(self.repeat.values()))
         return points.take(self.plan.options.selected(self.frame))
 
-    def noting(self, *facts: Fact) -> "Run":
+    def noting(self, *facts: Fact) -> "LoggedRun":
         return replace(self, facts=(*self.facts, *facts))
 
 
-def runs_of(plans: list[Plan]) -> list[Run]:
+def runs_of(plans: list[Plan]) -> list[LoggedRun]:
     """Return the runs of these logs that have rows left after the filters."""
     runs = [run for plan in plans for run in _split(plan, len(plans) > 1)]
     are_related = len(runs) > 1 and not any(plan.options.by or plan.options.seed for plan in plans)
@@ -61,17 +61,17 @@ def runs_of(plans: list[Plan]) -> list[Run]:
     return [run for run in runs if len(run.points)]
 
 
-def _split(plan: Plan, is_one_of_many: bool) -> list[Run]:
+def _split(plan: Plan, is_one_of_many: bool) -> list[LoggedRun]:
     """Return the runs of a log; leave out those that never logged the reward, unless none did."""
     label, options = plan.roles["label"], plan.options
     repeat = [FILE, *label.others] if is_one_of_many and not options.seed else label.others
     columns = dict.fromkeys([FILE, *label.columns, *repeat, *(options.holdout or ())[:1]])
-    runs: list[Run] = []
+    runs: list[LoggedRun] = []
     for rows in members(plan.frame.groups(columns)):
         frame = plan.frame.take(rows)
         words = {name: str(frame.words(name)[0]) for name in columns}
         key, names = ({name: words[name] for name in each} for each in (label.columns, repeat))
-        runs.append(Run(plan, words[FILE], key, names, frame, plan.facts))
+        runs.append(LoggedRun(plan, words[FILE], key, names, frame, plan.facts))
     logged = [run for run in runs if (run.frame.words(plan["y"]) != "").any()]
     silent = tuple("/".join([*run.key.values()][1:]) for run in runs if run not in logged)
     return [run.noting(*facts_of("no_reward", names=silent, y=plan["y"])) for run in logged] or runs
@@ -80,7 +80,7 @@ def _split(plan: Plan, is_one_of_many: bool) -> list[Run]:
 # Parts of one run
 
 
-def _with_parts_joined(runs: list[Run]) -> list[Run]:
+def _with_parts_joined(runs: list[LoggedRun]) -> list[LoggedRun]:
     """Join runs of one kind that continue each other, and leave out those that another one begins with.
 
     Runs are of one kind if their files lie in one folder, or have one name in folders of one folder, and if format,
@@ -88,7 +88,7 @@ def _with_parts_joined(runs: list[Run]) -> list[Run]:
     """
     names = [path.name for path in {run.plan.path for run in runs}]
 
-    def kind(run: Run) -> tuple[object, ...]:
+    def kind(run: LoggedRun) -> tuple[object, ...]:
         # With several files of this name, the folder above the file's.
         folder = run.plan.path.absolute().parents[names.count(run.plan.path.name) > 1]
         labels = {name: word for name, word in {**run.repeat, **run.key}.items() if not _is_name(name)}
@@ -102,7 +102,7 @@ def _is_name(column: str) -> bool:
     return column == FILE or has_role(column, "run")
 
 
-def _without_contained(runs: list[Run]) -> list[Run]:
+def _without_contained(runs: list[LoggedRun]) -> list[LoggedRun]:
     """Return the runs without those whose points are all among the points of another file's run."""
     points = {run: _points(run) for run in runs}
     whole = {part: [run for run in runs if run.file != part.file and set() < points[part] < points[run]]
@@ -111,20 +111,20 @@ def _without_contained(runs: list[Run]) -> list[Run]:
     return [run.noting(*facts_of("contained", files=parts[run], file=run.file)) for run in runs if not whole[run]]
 
 
-def _points(run: Run) -> set[tuple[float, float]]:
+def _points(run: LoggedRun) -> set[tuple[float, float]]:
     """Return the steps of a run with their rewards."""
     steps, rewards = (run.curve.numbers(run.plan[role]).tolist() for role in ("step", "y"))
     return {*zip(steps, rewards, strict=True)}
 
 
-def _chained(runs: list[Run]) -> list[Run]:
+def _chained(runs: list[LoggedRun]) -> list[LoggedRun]:
     """Return the runs; those that continue each other are joined to one."""
     steps = [run.curve.numbers(run.plan["step"]) for run in runs]
     spans = [(float(each.min(initial=np.inf)), float(each.max(initial=-np.inf))) for each in steps]
     return [_whole([runs[at] for at in parts]) for parts in sorted(chains(spans), key=min)]
 
 
-def _whole(parts: list[Run]) -> Run:
+def _whole(parts: list[LoggedRun]) -> LoggedRun:
     """Return a run from its parts, in the order of their steps."""
     first, *rest = parts
     if not rest:
@@ -138,7 +138,7 @@ def _whole(parts: list[Run]) -> Run:
 # Attempts
 
 
-def _attempts(run: Run) -> list[Run]:
+def _attempts(run: LoggedRun) -> list[LoggedRun]:
     """Return the attempts of a run that began anew, without the rows that a later resume superseded.
 
     Our own folders, logs without a column of steps and logs that name their attempts are left as they are.
@@ -149,8 +149,9 @@ def _attempts(run: Run) -> list[Run]:
         return [run]
     split = attempts(steps[logged])
     run = run.noting(*facts_of("short_attempts", num_rows=int(split.short.sum()), place=run.file))
-    # The first resume stands for all of them in what is noted.
-    for at in split.resumed[:1] if split.gone.any() else ():
+    if split.gone.any() and len(split.resumed):
+        # The first resume stands for all of them in what is noted.
+        at = split.resumed[0]
         before, after = steps[logged[at - 1 : at + 1]].tolist()
         counts = {"times": len(split.resumed), "num": int(split.gone.sum())}
         place = f"{frame.origin[logged[at]]} of {run.file}"
@@ -165,7 +166,7 @@ def _attempts(run: Run) -> list[Run]:
     return [_attempt(run, str(at), part) for at, part in enumerate(parts, start=1)]
 
 
-def _attempt(run: Run, number: str, frame: Frame) -> Run:
+def _attempt(run: LoggedRun, number: str, frame: Frame) -> LoggedRun:
     """Return one attempt: a curve of its own, or a run of its curve if --seed asks for that."""
     frame, label = frame.having({ATTEMPT: objects([number] * len(frame))}), {ATTEMPT: number}
     is_repeat = run.plan.options.seed == ATTEMPT
@@ -175,26 +176,26 @@ def _attempt(run: Run, number: str, frame: Frame) -> Run:
 # Seeds
 
 
-def _with_seeds_pooled(runs: list[Run]) -> list[Run]:
+def _with_seeds_pooled(runs: list[LoggedRun]) -> list[LoggedRun]:
     """Return the runs; make those whose files or names differ only in the seed runs of one curve.
 
     Runs with different rewards stay apart, as do those whose name without the seed is the name of another run.
     """
     taken = {word for run in runs for word in run.key.values()}
 
-    def without(run: Run) -> dict[str, str]:
+    def without(run: LoggedRun) -> dict[str, str]:
         return {name: without_seed(word) if name == _naming(run) else word for name, word in run.key.items()}
 
     families = grouped(runs, lambda run: (run.plan["y"], *without(run).items()))
     return [run for family in families for run in _pooled(family, without(family[0]), taken)]
 
 
-def _naming(run: Run) -> str:
+def _naming(run: LoggedRun) -> str:
     """Return the column that names a run: its label of runs if it has one, otherwise the file."""
     return [FILE, *(name for name in run.key if has_role(name, "run"))][-1]
 
 
-def _pooled(family: list[Run], key: Mapping[str, str], taken: set[str]) -> list[Run]:
+def _pooled(family: list[LoggedRun], key: Mapping[str, str], taken: set[str]) -> list[LoggedRun]:
     """Return a family as runs of the curve `key`, unless it is a single run or the name of the curve is taken."""
     column = _naming(family[0])
     if len(family) == 1 or column not in key or key[column] in taken:
