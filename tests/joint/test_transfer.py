@@ -8,7 +8,7 @@ import pytest
 from scalerl.errors import InputError
 from scalerl.joint.transfer import Sibling, expit, logit, transfer
 from scalerl.logs import Selection, read_log, series_from
-from scalerl.report.analyse import analyse_forecast
+from scalerl.report.analyse import fitted_curves
 from scalerl.report.joint.transfers import find_siblings, parse_size
 from scalerl.report.options import FitOptions
 
@@ -57,10 +57,14 @@ def test_midpoints_grow_with_size():
     assert 2 < far.value / near.value < 10
 
 
-def test_starts_are_those_measured_before_training():
+def test_starts_are_those_measured_before_training(tmp_path: Path):
     path = Path(__file__).parents[2] / "docs/results/principles/sealed/transfer/transfer-40m-ended.csv"
-    series = series_from([read_log(str(path))], Selection(x="flops", y="reward", by=("size",)))
-    curves = analyse_forecast(series, FitOptions(), [], []).curves
+    head, *rows = path.read_text().splitlines()
+    # A start is the first row of a run; an eighth of the others gives a curve as well, in a tenth of the time.
+    kept = [row for number, row in enumerate(rows) if number % 8 == 0 or row.split(",")[2] == "0.0"]
+    (tmp_path / "log.csv").write_text("\n".join([head, *kept]))
+    series = series_from([read_log(str(tmp_path / "log.csv"))], Selection(x="flops", y="reward", by=("size",)))
+    curves = fitted_curves(series, FitOptions())
     members, left_out = find_siblings(curves, "size", 1.377e8)
     assert [round(own.start, 3) for own in members] == [0.245, 0.327, 0.346]
     assert not left_out

@@ -1,5 +1,6 @@
 """The driver's side of ranks, without processes."""
 
+import functools
 import queue
 import threading
 import time
@@ -15,7 +16,11 @@ from scalerl.learner.ranks.rank import check_visible
 from scalerl.remote.peer import Lost
 from scalerl.remote.serve import RemoteFailure
 
-FACTS = 3, make_learner().shape
+
+@functools.cache
+def facts() -> tuple[int, Any]:
+    """Return what a rank reports when it is ready."""
+    return 3, make_learner().shape
 
 
 class ScriptedRank:
@@ -27,7 +32,7 @@ class ScriptedRank:
         self.killed, self.lost_at = False, float("inf")
         self._messages: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         if is_ready:
-            self._messages.put(("ready", FACTS))
+            self._messages.put(("ready", facts()))
         self._results = answers or {}
         self.commands: list[Any] = []
 
