@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from typing import Any
 
 import pytest
 import torch
@@ -26,8 +27,10 @@ def test_host_of_a_gpu_uses_one_thread(monkeypatch, variable, expected):
 
 
 @pytest.fixture
-def _nothing_frozen():
-    """Release what conftest.py froze before the first test, as in a process of a user."""
+def _nothing_frozen(monkeypatch):
+    """Release what conftest.py froze before the first test, as in a process of a user, and count what is frozen."""
+    counted: Any = gc.get_freeze_count
+    monkeypatch.setattr(gc, "get_freeze_count", counted.__wrapped__)
     gc.unfreeze()
     yield
     gc.freeze()

@@ -6,6 +6,7 @@ with one seed therefore has not seen the evaluation problems of any other seed.
 
 import functools
 import inspect
+import itertools
 import math
 import operator
 import random
@@ -29,8 +30,8 @@ _WITHHELD_ONE_IN = 16
 _MOST_MISSES = 5000
 """Draws in a row without a new problem after which there are assumed to be no more."""
 
-_RARE, _TRIED = 0.02, 500
-"""Share of successful attempts below which a size counts as impossible, and how many are made to see it."""
+_LEAST, _TRIED = 10, 500
+"""A size counts as impossible if fewer attempts than the first number succeed among the second."""
 
 _BLOCK = 2000
 """Draws over which the rate of new problems is measured."""
@@ -151,7 +152,8 @@ def retried(
     """
     for size in range(least, most + 1):
         stream = random.Random(0)
-        if sum(attempt(stream, size) is not None for _ in range(_TRIED)) < _RARE * _TRIED:
+        drawn = (True for _ in range(_TRIED) if attempt(stream, size) is not None)
+        if sum(itertools.islice(drawn, _LEAST)) < _LEAST:
             raise TaskError(rare(size))
 
     def draw(stream: random.Random) -> Drawn:
