@@ -26,8 +26,9 @@ from scalerl.report.document import (
 from scalerl.report.figures import chart
 from scalerl.report.numbers import fixed, interval_text, ratio_text, worth_text
 from scalerl.report.page import page
+from scalerl.report.result_json import curve_json, result_json
 from scalerl.report.results import Result
-from scalerl.report.sections import curve_json, document, result_json
+from scalerl.report.sections import document
 
 _MADE: dict[str, Result] = {}
 

@@ -267,7 +267,7 @@ def report(
     See also: watch for the same while runs are trained.
     """
     from scalerl.report.build import build_report
-    from scalerl.report.sections import result_json
+    from scalerl.report.result_json import result_json
     from scalerl.report.write import write_report
 
     selection, options = chosen(common, holdout=holdout)
@@ -330,7 +330,8 @@ def _run(
     holdout: tuple[str, str] | None = None,
 ) -> "Result":
     from scalerl.report.document import TERMINAL, render, say, section
-    from scalerl.report.sections import document, result_json
+    from scalerl.report.result_json import result_json
+    from scalerl.report.sections import document
 
     series, options = read(common, holdout=holdout)
     result = analyse(series, options)

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from scalerl.logs.frame import Frame
+
 Axis = Literal["gpu_hours", "flops", "tokens", "step"]
 
 UNEVEN_TIME = 0.2
@@ -33,6 +35,12 @@ def disagreement(rows: Iterable[Mapping[str, Any]]) -> float:
         return 0.0
     shares = values / values[-1]
     return float(np.abs(shares[:, 0] - shares[:, 1]).max())
+
+
+def disagreement_in(frame: Frame) -> float:
+    """Return the disagreement of the rows of a log; 0 where it does not count both."""
+    spent = zip(frame.numbers("gpu_hours").tolist(), frame.numbers("flops").tolist(), strict=True)
+    return disagreement({"gpu_hours": hours, "flops": flops} for hours, flops in spent)
 
 
 def preferred_axis(rows: Iterable[Mapping[str, Any]]) -> Axis:

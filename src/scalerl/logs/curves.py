@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from scalerl.errors import InputError
-from scalerl.logs.axes import UNEVEN_TIME, disagreement
+from scalerl.logs.axes import UNEVEN_TIME, disagreement_in
 from scalerl.logs.columns import AXES, has_role
 from scalerl.logs.facts import Fact, fact, facts_of
 from scalerl.logs.formats import Log
@@ -105,8 +105,7 @@ def _is_counted(run: LoggedRun, axis: str) -> bool:
 
 def _is_uneven(frame: Frame) -> bool:
     """Return whether the time per FLOP changed."""
-    spent = zip(frame.numbers("gpu_hours").tolist(), frame.numbers("flops").tolist(), strict=True)
-    return disagreement({"gpu_hours": hours, "flops": flops} for hours, flops in spent) > UNEVEN_TIME
+    return disagreement_in(frame) > UNEVEN_TIME
 
 
 def _in_one_unit(built: list[Series], selection: Selection) -> list[Series]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from scalerl.errors import InputError
 from scalerl.logs import Selection, Series, series_from
-from scalerl.logs.axes import UNEVEN_TIME, disagreement
+from scalerl.logs.axes import UNEVEN_TIME, disagreement_in
 from scalerl.report.analyse import HALF, compared, fitted_curve, part, pool_notes, pooled, scored
 from scalerl.report.document import Level, Say, say
 from scalerl.report.material import ARM, Material, gather
@@ -112,11 +112,8 @@ def _distorted(material: Material) -> list[Say]:
         return [say("shared_device", hours=hours)]
     if (uneven := uneven_pace(material.runs)) > UNEVEN:
         return [say("uneven_pace", hours=hours, size=uneven)]
-    frame = material.tables[0].frame
-    if len(material.tables) != 1 or len(material.runs) != 1 or not {"gpu_hours", "flops"} <= set(frame.columns):
-        return []
-    spent = zip(frame.numbers("gpu_hours"), frame.numbers("flops"), strict=True)
-    size = disagreement({"gpu_hours": each, "flops": flops} for each, flops in spent)
+    is_one_run = len(material.tables) == len(material.runs) == 1
+    size = disagreement_in(material.tables[0].frame) if is_one_run else 0.0
     return [say("uneven_time", hours=hours, size=size)] if size > UNEVEN_TIME else []
 
 

@@ -14,8 +14,9 @@ from scalerl.logs import Selection, Series, read
 from scalerl.report.analyse import analyse_backtest, analyse_compare, analyse_fit, analyse_forecast
 from scalerl.report.document import TERMINAL, render, say, section
 from scalerl.report.options import FitOptions
+from scalerl.report.result_json import result_json
 from scalerl.report.results import CurveResult, Result, fits_of
-from scalerl.report.sections import document, result_json
+from scalerl.report.sections import document
 
 WIDTH = 140
 HERE = " From Python, an option --y-scale is the argument y_scale=."

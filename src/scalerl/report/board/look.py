@@ -5,7 +5,6 @@ fits that it has made; any other can make them anew.
 """
 
 import hashlib
-import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -15,40 +14,33 @@ from pathlib import Path
 import numpy as np
 
 from scalerl import store
-from scalerl.curves import Value
 from scalerl.errors import InputError, UserError
 from scalerl.logs import Selection, Series
-from scalerl.report.alarms import moved_alarms
 from scalerl.report.analyse import fitted_curve
+from scalerl.report.board.history import history
 from scalerl.report.build import report_on
 from scalerl.report.document import (
-    Blocks,
-    Curves,
     Document,
     Drawn,
     Json,
     Level,
-    Line,
     Say,
     picked,
     plain,
     say,
     sections,
-    table,
     to_json,
 )
-from scalerl.report.figures import chart, dots_of
+from scalerl.report.figures import chart
 from scalerl.report.material import Material, material_of
 from scalerl.report.metrics import thinned, with_pace
 from scalerl.report.numbers import fixed, interval_text
 from scalerl.report.options import FitOptions
-from scalerl.report.outlook import FIRST_FIT, with_end
 from scalerl.report.places import Source, planned
 from scalerl.report.results import CurveResult, Result
-from scalerl.report.run_sections import alarm_says
 from scalerl.report.runs import WAITING, Rows, Run, new_rows, num_values, read_source
 from scalerl.report.samples import lines_of
-from scalerl.report.sections import do_text, document, titled
+from scalerl.report.sections import do_text, document
 
 # What reading files that anyone may have written can raise.
 UNFORESEEN = (OSError, MemoryError, RecursionError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
@@ -62,8 +54,6 @@ MOST_FITS = 200
 RUN_FILES = (store.RECIPE, store.ENV, store.METRICS, store.EVALS, store.SAMPLES, store.STATUS)
 TOGETHER = ("answer", "curves", "pairs", "axes", "log")
 """Sections of everything together."""
-# Numbers of points after which a forecast is kept: four to a doubling.
-_HISTORY = sorted({round(FIRST_FIT * 2 ** (quarter / 4)) for quarter in range(60)})
 _DEPTH, _MOST_FILES = 3, 4000
 _ROWS: dict[Path, Rows] = {}
 _FITS: dict[str, CurveResult] = {}
@@ -135,7 +125,7 @@ def look(source: Source, end_compute: float | None = None, *, with_history: bool
             result, problems = _result(source, runs, end), []
         except UserError as fault:
             result, problems = _no_result(source, runs), [say("fault", Level.WARNING, problem=str(fault))]
-        return _look(source, runs, result, problems, _history(result, end) if with_history else ())
+        return _look(source, runs, result, problems, history(result, end, _fitted) if with_history else ())
     except UNFORESEEN as fault:
         return unreadable(source, f"{type(fault).__name__}: {fault}")
 
@@ -226,7 +216,7 @@ def _refusal(source: Source) -> Say | None:
 # Showing --------------------------------------------------------------------------------------------------------------
 
 
-def _look(source: Source, runs: Sequence[Run], result: Result, problems: Sequence[Say], history: Document = ()) -> Look:
+def _look(source: Source, runs: Sequence[Run], result: Result, problems: Sequence[Say], moved: Document = ()) -> Look:
     # What each run shows by itself is not shown again for all together; samples are searched instead.
     shown = [
         each
@@ -234,7 +224,7 @@ def _look(source: Source, runs: Sequence[Run], result: Result, problems: Sequenc
         if each.key.split("/")[0] in TOGETHER or (source.kind != "all" and each.key != "samples")
     ]
     place = next((at + 1 for at, each in enumerate(shown) if each.key.startswith("curves/")), len(shown))
-    shown[place:place] = history
+    shown[place:place] = moved
     made = to_json([*sections(("problems", "", [*source.faults, *problems])), *shown])
     problem = " ".join(each.text for each in problems)
     row: Json = {"key": source.key, "name": source.name, "kind": source.kind, "problem": problem}
@@ -281,50 +271,3 @@ def _cells(curve: CurveResult) -> Json:
         "do": do_text(curve),
         "unit": curve.unit,
     }
-
-
-# How the forecast moved -----------------------------------------------------------------------------------------------
-
-
-def _history(result: Result, end: float | None) -> Document:
-    """Return how the forecasts moved: what each was after some numbers of points, and now."""
-    parts = []
-    for place, curve in enumerate(result.curves):
-        series, forecasts = curve.series, list[tuple[int, float, Value]]()
-        order = np.argsort(series.compute, kind="stable")
-        earlier = [series.take(np.sort(order[:num])) for num in _HISTORY if num < len(order)]
-        for each in [*(_fitted(data, result.options) for data in earlier), curve]:
-            if (value := _forecast(each, end)) is not None:
-                forecasts.append((len(each.series.compute), float(each.series.compute.max()), value))
-        if len(forecasts) > 1:
-            has_end = end is not None and end > curve.fit.scale
-            subject = "the end of the budget" if has_end else "the ceiling"
-            title = titled("How the forecast moved", curve.evaluation_set)
-            blocks = _history_blocks(curve, forecasts, subject, place)
-            parts.append((f"history/{curve.evaluation_set}/{curve.name}", title, blocks))
-    return sections(*parts)
-
-
-def _forecast(curve: CurveResult, end: float | None) -> Value | None:
-    """Return the forecast for the end of the budget; where that is not known, the ceiling."""
-    at_end = with_end(curve, end).at_end if end is not None else None
-    value = curve.ceiling if at_end is None else at_end.reward
-    return value if value is not None and math.isfinite(value.low) and math.isfinite(value.high) else None
-
-
-def _history_blocks(
-    curve: CurveResult, forecasts: Sequence[tuple[int, float, Value]], subject: str, colour: int
-) -> Blocks:
-    for alarm in moved_alarms(forecasts, subject):
-        yield from alarm_says(alarm, "", curve.unit)
-    compute = np.array([compute for _, compute, _ in forecasts])
-    low, middle, high = (
-        np.array([getattr(value, end) for _, _, value in forecasts]) for end in ("low", "value", "high")
-    )
-    line = Line(compute=np.array(compute), reward=middle, first=compute[0], last=compute[-1], band=(low, high))
-    drawn = Drawn(name=curve.name, dots=dots_of(curve.series), line=line, colour=colour)
-    note = say("history_note", subject=subject)
-    yield Curves(key=f"history/{curve.name}", drawn=(drawn,), x_label=curve.unit, y_label=curve.y, note=note)
-    columns = {"evaluations": "{num}", curve.unit: "{compute:c}", subject: "{value:r}"}
-    rows = [({"num": num, "compute": at, "value": value}, curve) for num, at, value in reversed(forecasts)]
-    yield table("history", columns, rows, left=0, level=Level.DETAIL)
