@@ -100,12 +100,12 @@ def _shortened(names: Names) -> Names:
     """Cut what all names begin and end with, in whole words; at least one word stays."""
     words = [_WORDS.split(name) for name in names]  # words and the separators between them, in turn
     lower = [_WORDS.split(name.lower()) for name in names]
-    begin, end = (_num_shared([each[::turn] for each in lower]) // 2 * 2 for turn in (1, -1))
+    begin, end = (num_shared([each[::turn] for each in lower]) // 2 * 2 for turn in (1, -1))
     short = ["".join(each[begin : len(each) - end]) for each in words]
     is_clear = len(set(short)) == len(set(names)) and all(re.search(r"[A-Za-z]", name) for name in short)
     return short if is_clear else names
 
 
-def _num_shared(lists: Sequence[Names]) -> int:
+def num_shared(lists: Sequence[Names]) -> int:
     """Return with how many words all lists begin."""
     return sum(1 for _ in takewhile(lambda words: len({*words}) == 1, zip(*lists, strict=False)))

@@ -41,7 +41,9 @@ def within(points: Frame, scale: YScale, column: str) -> Frame:
     low, high = SCALES[scale] or (-np.inf, np.inf)
     rewards = points.numbers("y")
     fitted = np.clip(rewards, low, high)
-    for at in np.flatnonzero(np.abs(fitted - rewards) > 100 * _ROUNDING):
+    outside = np.flatnonzero(np.abs(fitted - rewards) > 100 * _ROUNDING)
+    if len(outside):
+        at = outside[0]
         raise InputError(
             f"{column!r} is {rewards[at]:g} at {points.origin[at]}, outside [{low:g}, {high:g}] of --y-scale {scale}: "
             "leave --y-scale out, and it is read as it is."

@@ -40,7 +40,9 @@ def before_training(plan: Plan, points: Frame, column: str) -> Mask:
         for rows in members(points.groups(["run"])):
             is_first[rows] = x[rows] == x[rows].min()
         is_start = is_first & (x >= 0) & (x <= _BEFORE_TRAINING * points.numbers("compute").max())
-    for at in np.flatnonzero((x <= 0) & ~is_start):
+    odd = np.flatnonzero((x <= 0) & ~is_start)
+    if len(odd):
+        at = odd[0]
         raise InputError(
             f"compute {column!r} is {x[at]:g} at {points.origin[at]}, which is neither training nor the start: remove "
             "those rows, or name other columns with --x, --seed or --by."
@@ -96,6 +98,7 @@ def _evaluated_before(plan: Plan, steps: Floats) -> Start:
     first = plan.frame.take(plan.frame.numbers(plan["step"]) < early)
     for column in plan.roles["y"].too_few:
         rates = first.numbers(column)
-        for rate in rates[(rates >= 0) & (rates <= 1)].tolist():
-            return Start(rate, None, (fact("start_from_evaluation", start=rate, column=column),))
+        rates = rates[(rates >= 0) & (rates <= 1)].tolist()
+        if rates:
+            return Start(rates[0], None, (fact("start_from_evaluation", start=rates[0], column=column),))
     return Start()

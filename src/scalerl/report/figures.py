@@ -13,6 +13,7 @@ from scalerl.curves import Fit, tails
 from scalerl.curves.data import block_means
 from scalerl.curves.decide import course
 from scalerl.curves.forms import Array
+from scalerl.logs.names import num_shared
 from scalerl.logs.series import Series
 from scalerl.report.document import Curves, Dots, Drawn, Level, Line, say
 from scalerl.report.results import CurveResult
@@ -170,8 +171,8 @@ def short_names(names: Sequence[str], parts: str = FOLDERS) -> tuple[str, list[s
         return "", [*names]
     words = [re.findall(parts, name) for name in names]
     most = min(map(len, words)) - 1
-    begin = next((n for n in range(most) if len({each[n] for each in words}) > 1), most)
-    end = next((n for n in range(most - begin) if len({each[-1 - n] for each in words}) > 1), most - begin)
+    begin = min(num_shared(words), most)
+    end = min(num_shared([each[::-1] for each in words]), most - begin)
     pieces = [words[0][:begin], *(each[begin : len(each) - end] for each in words)]
     shared, *short = ("".join(piece).strip("_-/. ") for piece in pieces)
     return shared, short
