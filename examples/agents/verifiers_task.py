@@ -1,7 +1,8 @@
 """A task and a harness of verifiers 0.4: task.environment = {name = "harness", program = "verifiers_task:play"}.
 
-They know nothing of the trainer. verifiers' client for evaluation relays the chats of the harness to the endpoint that
-OPENAI_BASE_URL names, and the task's own rewards are the conversation's.
+They know nothing of the trainer. A client of verifiers relays the chats of the harness to the endpoint that
+OPENAI_BASE_URL names, and the task's own rewards are the conversation's. With the folder of a tokenizer (tokenizer =
+"models/mine" in the same table) verifiers writes the prompts itself, and sends tokens.
 """
 
 import os
@@ -44,10 +45,13 @@ class AskTwice(vf.Harness[AskTwiceConfig]):
         return vf.ProgramResult(exit_code=0, stdout="", stderr="")
 
 
-async def play(problem: Any, *, question: str = "Are you sure? Answer again.") -> float | None:
-    """Run the task once; None if verifiers reports an error."""
-    client = vf.EvalClientConfig(base_url=os.environ["OPENAI_BASE_URL"], api_key_var="OPENAI_API_KEY")
+async def play(problem: Any, *, question: str = "Are you sure? Answer again.", tokenizer: str = "") -> float:
+    """Run the task once."""
+    place: Any = {"base_url": os.environ["OPENAI_BASE_URL"], "api_key_var": "OPENAI_API_KEY"}
+    client = vf.TrainClientConfig(**place, renderer_model_name=tokenizer) if tokenizer else vf.EvalClientConfig(**place)
     harness: Any = {"id": "verifiers_task", "question": question}
     config = vf.AgentConfig(harness=harness, model="policy", client=client, runtime=vf.SubprocessConfig())
     trace = await vf.Agent(config).run(SumTask(Sum(prompt=problem.prompt, answer=problem.answer)))
-    return trace.reward if trace.ok else None
+    if not trace.ok:
+        raise RuntimeError(f"verifiers reports {trace.last_error}")
+    return trace.reward

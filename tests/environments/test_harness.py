@@ -38,6 +38,7 @@ PROGRAMS = {
     "talk_async": Episode(answer="8 1.0"),
     "branch": Episode(value=0.5, num_branches=2),
     "in_parallel": Episode(value=1.0, num_branches=1),
+    "by_tokens": Episode(value=1.0, num_branches=2),
     "refused": Episode(value=1.0),
     "broken": Episode(reason="error"),
     "silent": Episode(reason="no_answer"),
@@ -74,6 +75,11 @@ def test_programs_are_conversations_that_repeat_themselves():
     assert branch.num_written == sum(each.num_trained_tokens for each in branch.branches) + len(branch) - 1
     assert (branch.request.prompt_tokens, len(branch.turns), branch.tokens[branch.turns[0][1]]) == ((6,), 2, 7)
     assert completions["silent"].num_trained_tokens == 0
+    # Tokens are taken as they are: one is between two turns.
+    given = completions["by_tokens"]
+    assert [each.request.prompt_tokens for each in given.sequences] == [(1, 2, 3), (5, 6), (1, 2, 3)]
+    (_, first), (second, _) = given.branches[0].turns
+    assert (second - first, given.branches[0].tokens[first]) == (1, 9)
     for name in PROGRAMS.keys() - {"in_parallel"}:
         assert again[name].tokens.tolist() == completions[name].tokens.tolist()
 
@@ -227,6 +233,25 @@ def test_programs_of_others_are_one_conversation(
         start, end = completion.turns[-1]
         said = decode(completion.tokens[start:end].tolist())
         assert episode(completion).answer == (said if value is None else None)
+
+
+@pytest.mark.slow
+def test_verifiers_sends_tokens_of_its_own(agents: None, tmp_path: Path):
+    """Its TrainClient writes the prompts with the model's tokenizer, here one of numbers."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({str(number): number for number in range(64)}, unk_token="63"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    written = PreTrainedTokenizerFast(tokenizer_object=words)
+    written.chat_template = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
+    written.save_pretrained(tmp_path)
+    settings = {"name": "harness", "program": "verifiers_task:play", "tokenizer": str(tmp_path), "question": "8 9"}
+    for completion in played_example(settings):
+        assert completion.request.prompt_tokens == (1, 2, 3)
+        (_, first), (second, _) = completion.turns
+        assert completion.tokens[first:second].tolist() == [8, 9]
+        assert (episode(completion).num_branches, episode(completion).value) == (0, 0.0)
 
 
 @pytest.mark.slow

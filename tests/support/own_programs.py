@@ -48,6 +48,26 @@ async def talk_async(problem: Problem) -> str:
     return f"8 {await asyncio.to_thread(talk, problem)}"
 
 
+def generated(token_ids: Sequence[int]) -> list[int]:
+    """Call the model with tokens; return those of its answer."""
+    status, reply = ask((), path="/inference/v1/generate", token_ids=token_ids, sampling_params={"max_tokens": 9})
+    assert status == 200, reply
+    (choice,) = reply["choices"]
+    scored = [(each["token"], each["logprob"] <= 0) for each in choice["logprobs"]["content"]]
+    assert scored == [(f"token_id:{token}", True) for token in choice["token_ids"]]
+    return choice["token_ids"]
+
+
+def by_tokens(problem: Problem) -> float:
+    """Extend a conversation, begin again with another prompt, and then with a chat."""
+    prompt = [1, 2, 3]
+    for _ in range(2):
+        prompt += [*generated(prompt), 9]
+    generated([5, 6])
+    answered([{"role": "user", "content": "1 2 3"}])
+    return 1.0
+
+
 def branch(problem: Problem) -> float:
     """Rewrite what was said, twice, as a program does that summarises its history."""
     first: list[Message] = [{"role": "user", "content": "1 2 3"}]
@@ -78,7 +98,10 @@ def refused(problem: Problem) -> float:
     statuses = [ask(messages, key=key)[0] for key in ("", "another", "é")]
     statuses += [ask(messages, path="/v1/embeddings")[0], ask(messages, stream=True)[0], ask(messages, n=2)[0]]
     statuses += [ask([])[0], ask(["nonsense"])[0]]  # type: ignore[list-item]
-    assert statuses == [401, 401, 401, 404, 400, 400, 400, 400], statuses
+    wrong: list[dict[str, Any]] = [{"token_ids": each} for each in ([], [True], [-1])]
+    wrong += [{"token_ids": [1], "features": {"image": 1}}, {}]
+    statuses += [ask([], path="/inference/v1/generate", **each)[0] for each in wrong]
+    assert statuses == [401, 401, 401, 404, *[400] * 9], statuses
     answered(messages)
     return 1.0
 

@@ -161,6 +161,7 @@ def build_playing(task: Task, text: Text) -> Playing:
         steps=build_steps(EnvironmentSpec.of(task)),
         observe=observer(task, text),
         opened=functools.partial(_opened, task, text),
+        num_tokens=len(text.tokenizer),
         max_turns=settings.max_turns,
         max_tokens=settings.max_tokens,
         rewards=settings.rewards,

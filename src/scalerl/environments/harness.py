@@ -1,12 +1,14 @@
 """Any agent program as an environment: it calls an OpenAI-compatible endpoint, and each call is a turn of the model.
 
-    program --POST /v1/chat/completions--> endpoint --messages--> conversation --tokens--> engine
-    program <------- the answer ---------- endpoint <-- the model's turn, as text -------- engine
+    program --POST /v1/chat/completions---> endpoint --messages--> conversation --tokens--> engine
+    program --POST /inference/v1/generate-> endpoint --tokens----> conversation --tokens--> engine
+    program <-------- the answer ---------- endpoint <-- the model's turn ----------------- engine
 
 The program runs in the process of its conversation, and so does its endpoint: on this machine only, with a key of its
-own. A call whose messages begin with those of the call before and its answer, word for word, continues the
-conversation: only what is new becomes tokens. Any other call is a branch: the conversation begins again with all of its
-messages as the prompt, and every branch is trained on. So no sampled token is ever encoded again.
+own. A call has messages, or tokens that the program has made of them itself. One that begins with those of the call
+before and its answer, word for word, continues the conversation: only what is new becomes tokens. Any other call is a
+branch: the conversation begins again with all of it as the prompt, and every branch is trained on. So no sampled token
+is ever encoded again.
 """
 
 import asyncio
@@ -24,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scalerl.environments.chat import ChatCalls
-from scalerl.environments.protocol import Message, Step, read_step
+from scalerl.environments.protocol import Message, Step, Turn, read_step
 from scalerl.environments.tools import Call
 from scalerl.types import Problem
 from scalerl.web_server import Handler, Server
@@ -41,9 +43,14 @@ _CALL_S = 60.0
 class _Call:
     """A call that waits for its answer."""
 
-    messages: tuple[Message, ...]
-    tools: str
+    said: tuple[Message, ...] | tuple[int, ...]
+    """Messages, or tokens."""
+    tools: str = ""
     answered: "queue.Queue[dict[str, Any]]" = field(default_factory=queue.Queue)
+
+    @property
+    def has_tokens(self) -> bool:
+        return isinstance(self.said[0], int)
 
 
 _Events = queue.Queue["_Call | Future[Any]"]
@@ -70,8 +77,8 @@ class Harness:
         self._format = call_format
         self._events: _Events = queue.Queue()
         self._call: _Call | None = None
-        self._told: tuple[Message, ...] = ()
-        """All messages so far, the model's answers included."""
+        self._told: tuple[Any, ...] = ()
+        """All messages or tokens so far, the model's answers included."""
         self._written: dict[Message, str] = {}
         """What the model wrote, by the message that it was given to the program as."""
         self._num_calls = 0
@@ -93,10 +100,15 @@ class Harness:
         """Answer the call that waits; return what the next one adds, or how the program ended."""
         call, self._call = self._call, None
         assert call is not None
+        if call.has_tokens:
+            assert isinstance(text, Turn)
+            self._told = (*call.said, *text.tokens)
+            call.answered.put(_generated(text))
+            return self._next()
         calls = self._format.calls(text, None) if call.tools and self._format else []
         answer = _answer(text, calls, self._num_calls)
         self._num_calls += len(calls)
-        self._told = (*call.messages, _plain(answer))
+        self._told = (*call.said, _plain(answer))
         self._written[_plain(answer)] = text
         call.answered.put(_completion(answer))
         num_errors = sum(bool(each.error) for each in calls)
@@ -123,10 +135,15 @@ class Harness:
                 return Step(done=True, answer=returned)
             return dataclasses.replace(read_step(returned), done=True)
         self._call, known = event, len(self._told)
-        if known and event.messages[:known] == self._told and len(event.messages) > known:
-            return Step(messages=event.messages[known:])
-        messages = tuple((each[0], self._written.get(each, each[1])) for each in event.messages)
-        return Step(messages=messages, tools=event.tools, restart=known > 0)
+        continues = 0 < known < len(event.said) and event.said[:known] == self._told
+        new: tuple[Any, ...] = event.said[known:] if continues else event.said
+        restart = known > 0 and not continues
+        if event.has_tokens:
+            return Step(tokens=new, restart=restart)
+        if continues:
+            return Step(messages=new)
+        messages = tuple((each[0], self._written.get(each, each[1])) for each in new)
+        return Step(messages=messages, tools=event.tools, restart=restart)
 
 
 class _Endpoint(Server):
@@ -146,13 +163,14 @@ class EndpointHandler(Handler):
     def do_POST(self) -> None:
         if not self._has_key():
             return None
-        if not self.path.endswith("/chat/completions"):
-            return self._refuse(404, "only /v1/chat/completions is served")
+        read = next((read for path, read in _READERS.items() if self.path.endswith(path)), None)
+        if read is None:
+            return self._refuse(404, f"only {' and '.join(_READERS)} are served")
         try:
             length = int(self.headers["content-length"])
             if not 0 <= length <= _MOST_BYTES:
                 raise ValueError("it is too long")
-            call = _read_call(json.loads(self.rfile.read(length)))
+            call = read(json.loads(self.rfile.read(length)))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             return self._refuse(400, f"the call cannot be read: {error}")
         self.server.events.put(call)
@@ -181,13 +199,26 @@ class EndpointHandler(Handler):
         self._send(status, {"error": {"message": reason, "type": "invalid_request_error"}})
 
 
-def _read_call(body: Mapping[str, Any]) -> _Call:
-    """Return the call that a body describes; an exception says why it is refused."""
+def _chat(body: Mapping[str, Any]) -> _Call:
+    """Return the call that a body with messages describes; an exception says why it is refused."""
     # Parameters of sampling are ignored: they are the recipe's.
     if body.get("stream") or body.get("n") not in (None, 1) or not body["messages"]:
         raise ValueError("it must have messages, and one answer, which is not streamed")
     tools = json.dumps(body["tools"]) if body.get("tools") else ""
     return _Call(tuple(map(_plain, body["messages"])), tools)
+
+
+def _tokens(body: Mapping[str, Any]) -> _Call:
+    """Return the call that a body with tokens describes, as vLLM takes them and verifiers' TrainClient sends them."""
+    tokens = tuple(body["token_ids"])
+    if not tokens or not all(type(token) is int and token >= 0 for token in tokens):
+        raise ValueError("token_ids must be whole numbers from 0")
+    if body.get("features") or body.get("sampling_params", {}).get("n") not in (None, 1):
+        raise ValueError("it must ask for one answer, to a text alone")
+    return _Call(tokens)
+
+
+_READERS = {"/v1/chat/completions": _chat, "/inference/v1/generate": _tokens}
 
 
 def _plain(message: Mapping[str, Any]) -> Message:
@@ -228,3 +259,11 @@ def _completion(message: Mapping[str, Any]) -> dict[str, Any]:
         # Tokens are counted where they are sampled.
         "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
     }
+
+
+def _generated(turn: Turn) -> dict[str, Any]:
+    """Return a turn as vLLM's route for tokens answers."""
+    pairs = zip(turn.tokens, turn.log_probs, strict=True)
+    content = [{"token": f"token_id:{token}", "logprob": log_prob} for token, log_prob in pairs]
+    choice = {"index": 0, "token_ids": list(turn.tokens), "finish_reason": "stop", "logprobs": {"content": content}}
+    return {"request_id": secrets.token_hex(8), "choices": [choice]}

@@ -24,16 +24,23 @@ own (steps.py), unless the recipe says in_process.
 import json
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 LONGEST_OBSERVATION = 100_000
-"""Characters; more than any context holds. An environment that prints more has failed."""
+"""Characters or tokens; more than any context holds. An environment that prints more has failed."""
 
 
 Message = tuple[str, str]
 """Role and content of a turn of a chat."""
+
+
+class Turn(str):
+    """What the model said, as text, with the tokens that were sampled."""
+
+    tokens: Sequence[int] = ()
+    log_probs: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +51,12 @@ class Step:
     """What the model reads next; unused where the conversation is done."""
     messages: tuple[Message, ...] = ()
     """What the model reads next as turns of a chat, instead of an observation."""
+    tokens: tuple[int, ...] = ()
+    """What the model reads next as tokens, instead of either."""
     tools: str = ""
     """JSON of the schemas of tools that are offered; only of the first messages, or after a restart."""
     restart: bool = False
-    """Whether `messages` are a new prompt: what was said before is a branch, trained on with the same advantage."""
+    """Whether messages or tokens are a new prompt: what was said before is a branch, trained on with this advantage."""
     reward: float | None = None
     """Reward of this turn; the recipe says how the rewards of a conversation are added up."""
     done: bool = False
@@ -89,6 +98,9 @@ def _checked(step: Step) -> Step:
     texts = [step.observation, step.tools, "" if step.answer is None else step.answer]
     if not pairs or not all(isinstance(text, str) for each in (texts, *messages) for text in each):
         raise TypeError("a Step has texts: observation, answer and tools are str, messages pairs (role, content)")
+    tokens: Any = tuple(step.tokens)
+    if not all(isinstance(token, int) and token >= 0 for token in tokens):
+        raise TypeError("a Step has the ids of tokens, which are whole numbers from 0")
     if not (isinstance(step.num_calls, int) and isinstance(step.num_errors, int)):
         raise TypeError("a Step counts calls and errors by whole numbers")
     if step.tools:
@@ -97,15 +109,16 @@ def _checked(step: Step) -> Step:
         step,
         observation=_encodable(step.observation),
         messages=tuple((_encodable(role), _encodable(content)) for role, content in messages),
+        tokens=tokens,
         answer=None if step.answer is None else _encodable(step.answer),
         reward=None if step.reward is None else _number(step.reward),
         restart=bool(step.restart),
         done=bool(step.done),
         truncated=bool(step.truncated),
     )
-    num_characters = len(step.observation) + sum(len(content) for _, content in step.messages)
-    if num_characters > LONGEST_OBSERVATION:
-        raise ValueError(f"the environment returned {num_characters:,} characters: at most 100,000 are read")
+    length = len(step.observation) + len(tokens) + sum(len(content) for _, content in step.messages)
+    if length > LONGEST_OBSERVATION:
+        raise ValueError(f"the environment returned {length:,} characters or tokens: at most 100,000 are read")
     if step.reward is not None and not math.isfinite(step.reward):
         raise ValueError(f"the environment returned the reward {step.reward}")
     return step

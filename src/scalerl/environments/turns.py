@@ -8,6 +8,7 @@ conversations. It serves first come, first served: with more requests than slots
 turns of all conversations to come, and age meanwhile. Steps go on while others are sampled.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Any, Literal
 
 from scalerl.config.secrets import redact
 from scalerl.environments.conversation import Conversation
-from scalerl.environments.protocol import Step
+from scalerl.environments.protocol import Step, Turn
 from scalerl.environments.steps import Steps, read_reply
 from scalerl.graders.supervisor import Reply
 from scalerl.import_path import one_line
@@ -39,6 +40,8 @@ class Playing:
     """What a step says as the tokens that follow a turn of the model."""
     opened: Callable[[Request, Step], Sequence[int]]
     """The prompt of a conversation, with what the environment opens it with."""
+    num_tokens: float = math.inf
+    """The size of the vocabulary: ids of tokens that an environment gives are below it."""
     max_turns: int = 8
     max_tokens: int | None = None
     """Tokens that the model may write in all turns together."""
@@ -73,7 +76,7 @@ class _Open:
 
     conversation: Conversation
     playing: Playing
-    texts: list[str] = field(default_factory=list)
+    texts: list[Turn] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     submitted: float = 0.0
     """When its newest turn was given to the environment."""
@@ -262,7 +265,9 @@ class TurnsEngine:
         if turn.truncated:
             # Half a turn may be half a call: it is not carried out.
             return self._end(each, 0.0, truncated=True)
-        each.texts.append(self._decode(turn.tokens.tolist()))
+        text = Turn(self._decode(turn.tokens.tolist()))
+        text.tokens, text.log_probs = turn.tokens.tolist(), turn.log_probs.tolist()
+        each.texts.append(text)
         self._submit_step(each)
         return None
 
@@ -290,7 +295,11 @@ class TurnsEngine:
         """Submit the turn after what the environment said; end the conversation where there is no room for both."""
         playing, conversation = each.playing, each.conversation
         try:
-            tokens = playing.opened(conversation.request, step) if begins else playing.observe(step)
+            if max(step.tokens, default=0) >= playing.num_tokens:
+                raise ValueError(f"the token {max(step.tokens)} is none of the model's {playing.num_tokens:,}")
+            tokens: Sequence[int] = step.tokens
+            if not tokens:
+                tokens = playing.opened(conversation.request, step) if begins else playing.observe(step)
         # A chat template may refuse it.
         except Exception as error:
             return self._fail(each, "error", one_line(error))
