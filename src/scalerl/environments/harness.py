@@ -142,7 +142,9 @@ class Harness:
             return Step(tokens=new, restart=restart)
         if continues:
             return Step(messages=new)
-        messages = tuple((each[0], self._written.get(each, each[1])) for each in new)
+        messages: tuple[Message, ...] = tuple(
+            (role, self._written.get((role, content)) or content) for role, content in new
+        )
         return Step(messages=messages, tools=event.tools, restart=restart)
 
 
