@@ -46,7 +46,7 @@ def result(study: Path) -> Result:
 
 
 def test_the_better_arm_is_taken(result: Result):
-    comparison = result.comparison("")
+    comparison = result.comparisons.get("")
     assert isinstance(comparison, Comparison)
     assert comparison.winner == "base"
     assert next(iter(said(result))) == "take"

@@ -19,7 +19,7 @@ from scalerl.report.document import (
     render,
     say,
     says,
-    section,
+    sections,
     shielded,
     to_json,
 )
@@ -126,7 +126,7 @@ def test_old_keys_keep_their_names(made: Result):
 
 
 def test_detail_waits_for_a_question():
-    parts = [known(section("a", "A", say("flat_doubling"), say("worth", Level.DETAIL, worth=0.01)))]
+    parts = sections(("a", "A", [say("flat_doubling"), say("worth", Level.DETAIL, worth=0.01)]))
     short, whole = (render(parts, MARKDOWN, explain=explain) for explain in (False, True))
     assert say("worth", worth=0.01).text in whole
     assert say("worth", worth=0.01).text not in short
@@ -134,7 +134,7 @@ def test_detail_waits_for_a_question():
 
 
 def test_markup_in_names_stays_text():
-    made = known(section("a", "A", say("without_curve", names=("<script>alert(1)</script>", "a|b", "[x](y)"))))
+    [made] = sections(("a", "A", [say("without_curve", names=("<script>alert(1)</script>", "a|b", "[x](y)"))]))
     assert "<script>" not in render([made], MARKDOWN)
     html = page("</script><b>", [made])
     assert "<script>alert" not in html

@@ -329,7 +329,7 @@ def _run(
     *,
     holdout: tuple[str, str] | None = None,
 ) -> "Result":
-    from scalerl.report.document import TERMINAL, render, say, section
+    from scalerl.report.document import TERMINAL, render, say, sections
     from scalerl.report.result_json import result_json
     from scalerl.report.sections import document
 
@@ -339,9 +339,8 @@ def _run(
     drawn = common.drawn(lambda path: _draw(result, path))
 
     def text() -> list[Any]:
-        hint = [] if common.explain else [section("hint", "", say("explain"))]
-        sections = [each for each in (*document(result, origins), *hint) if each is not None]
-        return [render(sections, TERMINAL, explain=common.explain), *drawn]
+        hint = sections(("hint", "", () if common.explain else [say("explain")]))
+        return [render((*document(result, origins), *hint), TERMINAL, explain=common.explain), *drawn]
 
     show(result.command, common.as_json, lambda: result_json(result, origins), text)
     return result

@@ -9,7 +9,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Any
@@ -51,16 +51,13 @@ def say(kind: str, level: Level = Level.WHY, /, *objects: Any, **given: Any) -> 
     return Say(kind, {**given, **values.used}, level)
 
 
-Cell = str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
     """A table of texts."""
 
     key: str
     heads: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[str, ...], ...]
     left: int = 1
     """The first columns hold words; the others hold numbers, and are aligned to the right ..."""
     right: int = 0
@@ -90,6 +87,10 @@ class Line:
     """Where one new evaluation should fall."""
 
 
+POINT = ("compute", "reward", "error", "run", "role")
+"""What is known of each point."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dots:
     """Points over compute; of a run with very many points means of neighbours."""
@@ -102,6 +103,10 @@ class Dots:
     role: np.ndarray
     """`fitted`, `left out` of the fit, or `held out` to test it."""
     runs: tuple[str, ...] = ("",)
+
+    def take(self, which: np.ndarray) -> "Dots":
+        """Return some of the points, by mask or index."""
+        return replace(self, **{name: getattr(self, name)[which] for name in POINT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,19 +178,16 @@ def says(document: Sequence[Section]) -> Iterator[Say]:
         yield from (block for block in section.blocks if isinstance(block, Say))
 
 
-def section(key: str, title: str, *blocks: Block | None) -> Section | None:
-    """Return a section with the blocks that there are; None without any."""
-    kept = tuple(block for block in blocks if block is not None)
-    return Section(key=key, title=title, blocks=kept) if kept else None
-
-
 def sections(*parts: tuple[str, str, Blocks]) -> Document:
     """Return a section for each (key, title, blocks) that has a block."""
-    made = (section(key, title, *blocks) for key, title, blocks in parts)
-    return tuple(each for each in made if each is not None)
+    made = []
+    for key, title, blocks in parts:
+        if kept := tuple(block for block in blocks if block is not None):
+            made.append(Section(key=key, title=title, blocks=kept))
+    return tuple(made)
 
 
-def grid(key: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]], **given: Any) -> Grid | None:
+def grid(key: str, heads: Sequence[str], rows: Sequence[Sequence[str]], **given: Any) -> Grid | None:
     """Return a table; None without rows."""
     return Grid(key=key, heads=tuple(heads), rows=tuple(map(tuple, rows)), **given) if rows else None
 

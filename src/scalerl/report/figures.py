@@ -15,7 +15,7 @@ from scalerl.curves.decide import course
 from scalerl.curves.forms import Array
 from scalerl.logs.names import num_shared
 from scalerl.logs.series import Series
-from scalerl.report.document import Curves, Dots, Drawn, Level, Line, say
+from scalerl.report.document import POINT, Curves, Dots, Drawn, Level, Line, say
 from scalerl.report.results import CurveResult
 
 Role = Literal["fitted", "left out", "held out"]
@@ -30,8 +30,6 @@ NUM_PLACES = 60
 DIFFERENT_UNITS = "compute (different units)"
 ODDS = (0.02, 50.0)
 """Range of won over left gain within which noise does not decide."""
-POINT = ("compute", "reward", "error", "run", "role")
-"""What is known of each point, in the order in which `_dots` makes it."""
 FOLDERS, WORDS = r"[^/]+|/", r"[^\W_]+|[\W_]+"
 """Parts of names: folders, or words."""
 
@@ -57,9 +55,8 @@ def _dots(parts: Iterable[tuple[str, int, Array, Array]], labels: Sequence[str] 
         if len(reward) > (MOST_QUANTISED if is_quantised else MOST_DOTS):
             compute, reward, error, _ = block_means(compute, reward)
         rows.append((compute, reward, error, np.full(len(reward), run), np.full(len(reward), role)))
-    values = dict(zip(POINT, map(np.concatenate, zip(*rows, strict=True)), strict=True))
-    order = np.lexsort((values["run"], values["compute"]))
-    return Dots(runs=tuple(labels), **{name: each[order] for name, each in values.items()})
+    dots = Dots(runs=tuple(labels), **dict(zip(POINT, map(np.concatenate, zip(*rows, strict=True)), strict=True)))
+    return dots.take(np.lexsort((dots.run, dots.compute)))
 
 
 def roles_of(curve: CurveResult) -> dict[Role, NDArray[np.bool_]]:
@@ -150,11 +147,10 @@ def straight_chart(fits: Mapping[str, Fit], colours: Mapping[str, int], unit: st
         with np.errstate(divide="ignore", invalid="ignore"):
             odds = (dots.reward - start) / (ceiling - dots.reward)
         inside = (odds > ODDS[0]) & (odds < ODDS[1])
-        kept = {each: getattr(dots, each)[inside] for each in POINT}
-        kept |= {"reward": np.log10(odds[inside]), "error": np.full(inside.sum(), np.nan)}
+        dots = replace(dots, reward=np.log10(np.where(inside, odds, 1.0)), error=np.full(len(odds), np.nan))
         ends = np.clip(midpoint * np.array(ODDS) ** (1.0 / exponent), fit.compute.min(), fit.scale)
         line = Line(compute=ends, reward=exponent * np.log10(ends / midpoint), first=ends[0], last=ends[1])
-        drawn.append(Drawn(name=name, dots=Dots(**kept), line=line, colour=colours.get(name, 0)))
+        drawn.append(Drawn(name=name, dots=dots.take(inside), line=line, colour=colours.get(name, 0)))
     note, label = say("straight_note", ceiling=ceiling), "log10 (gain won / gain left)"
     return Curves(key="straight", drawn=tuple(drawn), x_label=unit, y_label=label, note=note, level=Level.DETAIL)
 

@@ -138,7 +138,7 @@ class Picture:
 def picture_of(result: Result, evaluation_set: str | None = None, title: str = "") -> Picture:
     """Return what the picture of a result shows, or of one of its evaluation sets."""
     curves = result.curves if evaluation_set is None else tuple(result.members(evaluation_set))
-    compared = result.comparison(curves[0].evaluation_set)
+    compared = result.comparisons.get(curves[0].evaluation_set)
     comparison = compared if isinstance(compared, Comparison) else None
     ranked = comparison if result.command == "compare" and comparison is not None and comparison.standings else None
     drawn = chart(curves, "picture", at=None if comparison is None else comparison.at, num=120)

@@ -12,7 +12,7 @@ from scalerl.curves import Value
 from scalerl.errors import InputError
 from scalerl.logs import Selection, Series, read
 from scalerl.report.analyse import analyse_backtest, analyse_compare, analyse_fit, analyse_forecast
-from scalerl.report.document import TERMINAL, render, say, section
+from scalerl.report.document import TERMINAL, render, say, sections
 from scalerl.report.options import FitOptions
 from scalerl.report.result_json import result_json
 from scalerl.report.results import CurveResult, Result, fits_of
@@ -89,10 +89,9 @@ class Answer(Values):
     def _printed(self, explain: bool = False) -> Any:
         from rich.console import Console
 
-        hint = section("hint", "", say("explain_python"))
-        sections = document(self._result) if explain or hint is None else (*document(self._result), hint)
+        hint = sections(("hint", "", () if explain else [say("explain_python")]))
         console = Console(record=True, width=WIDTH, file=io.StringIO())
-        console.print(render(sections, TERMINAL, explain=explain), highlight=False)
+        console.print(render((*document(self._result), *hint), TERMINAL, explain=explain), highlight=False)
         return console
 
 

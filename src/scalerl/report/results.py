@@ -169,7 +169,7 @@ class Result:
     left_out: tuple[Series, ...] = ()
     """Series that make no curve; their problems say why."""
     comparisons: Mapping[str, Comparison | PaperComparison] = field(default_factory=dict)
-    """The comparison of each evaluation set; under "" if there is only one."""
+    """The comparison of each evaluation set; none for a set whose curves were not compared."""
     by_axis: Mapping[str, tuple[AxisAnswer, ...]] = field(default_factory=dict)
     """The answers of each evaluation set on every axis; that of the fits comes first."""
     notes: tuple[Say, ...] = ()
@@ -184,10 +184,6 @@ class Result:
     def members(self, evaluation_set: str) -> list[CurveResult]:
         """Return the curves of an evaluation set."""
         return [curve for curve in self.curves if curve.evaluation_set == evaluation_set]
-
-    def comparison(self, evaluation_set: str) -> Comparison | PaperComparison | None:
-        """Return the comparison of an evaluation set; None if its curves were not compared."""
-        return self.comparisons.get(evaluation_set) or (self.comparisons.get("") if len(self.sets) == 1 else None)
 
     @property
     def pairs(self) -> tuple[Any, ...]:

@@ -64,7 +64,7 @@ def titled(title: str, name: str) -> str:
 
 def answer(result: Result, name: str) -> Blocks:
     """Say which recipe to take; of a single curve, where it stands and whether to go on."""
-    comparison, members = result.comparison(name), result.members(name)
+    comparison, members = result.comparisons.get(name), result.members(name)
     if name and len(result.sets) > 1:
         yield say("in_set", set=name)
     if isinstance(comparison, PaperComparison):
@@ -175,7 +175,7 @@ def paper_says(comparison: PaperComparison, members: Sequence[CurveResult]) -> I
 
 def curves(result: Result, name: str) -> Blocks:
     """Show the chart, a line for each curve, and the forecasts that were asked for."""
-    members, comparison = result.members(name), result.comparison(name)
+    members, comparison = result.members(name), result.comparisons.get(name)
     if result.command == "report" and any(len(curve.series.compute) for curve in members):
         at = comparison.at if isinstance(comparison, Comparison) else None
         yield chart(members, f"curves/{name}", at=at)
@@ -257,7 +257,7 @@ def do_text(curve: CurveResult) -> str:
 
 def pairs(result: Result, name: str) -> Blocks:
     """Show how recipes stand at the budget, and the paper's axes beside every answer."""
-    comparison, members = result.comparison(name), result.members(name)
+    comparison, members = result.comparisons.get(name), result.members(name)
     finest, unit = {"decimals": decimals_of(members)}, members[0].unit
     if isinstance(comparison, PaperComparison):
         rows = []
