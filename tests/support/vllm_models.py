@@ -31,6 +31,8 @@ SHAPE: dict[str, Any] = {
     "eos_token_id": None,
     "pad_token_id": None,
 }
+VLLM_MODULES = ("vllm.v1.engine.llm_engine", "vllm.v1.worker.cpu_worker")
+"""What a process with vLLM imports first, which takes 13 s."""
 
 
 def llama(*, tied: bool = False, seed: int = 0) -> Any:

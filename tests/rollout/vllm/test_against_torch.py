@@ -15,6 +15,8 @@ from scalerl.rl.logprobs import head_logits
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.types import LengthPlan
 
+pytestmark = pytest.mark.xdist_group("engines")
+
 INTERRUPTED = LengthPlan(thinking_budget=2, marker=(6, 7), answer_budget=20)
 
 

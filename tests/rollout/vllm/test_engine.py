@@ -8,6 +8,8 @@ from vllm_models import llama
 
 from scalerl.types import Work
 
+pytestmark = pytest.mark.xdist_group("engines")
+
 
 # With a tied head, the harder case; most of the contract is not about models.
 @pytest.fixture

@@ -10,19 +10,24 @@ import tempfile
 import time
 from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
 from contracts.requests import advance, by_key, drain, make_request, mixed_requests
 from contracts.sampling import check_log_probs, replay
 from ray_processes import shared_memory, shared_memory_of
 from until import wait_until
-from vllm_models import llama, pids_of, saved, started
+from vllm_models import VLLM_MODULES, llama, pids_of, saved, started
 
 from scalerl.errors import EngineError
+from scalerl.remote import child
+from scalerl.remote.child import start_process
 from scalerl.remote.peer import Limits
 from scalerl.remote.session import session_members
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.types import LengthPlan
+
+pytestmark = pytest.mark.xdist_group("children")
 
 STOPS, SLOTS = (3, 9), 8
 REQUESTS = mixed_requests(240, longest=40)
@@ -50,6 +55,7 @@ def start(folder):
 
     # With a short path, because the path of a socket has at most 107 characters.
     with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
+        forked.children(patch, *VLLM_MODULES)
         patch.setattr(tempfile, "tempdir", path)
         yield started_here
         for fleet in fleets:
@@ -142,6 +148,7 @@ def test_a_member_is_lost_and_no_completion_changes(fleet, expected, number, rea
 
 def test_two_workers_share_the_layers(start, monkeypatch):
     """Tensor parallelism: vLLM starts two more processes, which read the weights from the same memory."""
+    monkeypatch.setattr(child, "start_process", start_process)  # one that has imported nothing, and may start others
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
     engine = start(settings={"tensor_parallel": 2})
     (pid,) = pids_of(engine)
