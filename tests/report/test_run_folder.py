@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from boards import GrowingRun
-from run_folders import write_run
+from run_folders import write_run, write_study
 
+from scalerl.errors import InputError
 from scalerl.logs import Selection, read_log, series_from
-from scalerl.report.analyse import fitted_curves
+from scalerl.report.analyse import analyse_compare, fitted_curves
 from scalerl.report.inside import Root
 from scalerl.report.metrics import thinned
-from scalerl.report.options import FitOptions
+from scalerl.report.options import FitOptions, hours_of_series
 from scalerl.report.places import MOST_SOURCES, Source, discover
 from scalerl.report.run_sections import lines_of, run_says
 from scalerl.report.runs import Run, hours_name, read_source
@@ -125,6 +126,18 @@ def test_fit_and_report_name_the_hours_of_the_device(tmp_path: Path, device: str
     for log in (read_log(folder), opened(folder).table()):
         (curve,) = fitted_curves(series_from([log], Selection(x="gpu_hours")), FitOptions())
         assert curve.unit == unit
+
+
+def test_hours_of_cpus_and_gpus_are_not_compared(tmp_path: Path):
+    study = write_study(tmp_path / "study", seeds=(0, 1))
+    for seed in (0, 1):
+        (study / f"runs/lower-seed{seed}/env.json").write_text(json.dumps({"device": "NVIDIA H200"}))
+    series = series_from([read_log(study)], Selection(x="gpu_hours"))
+    assert [hours_of_series(each) for each in series] == ["CPU-hours", "GPU-hours"]
+    with pytest.raises(InputError, match="CPU-hours and GPU-hours"):
+        analyse_compare(series, FitOptions(), None)
+    result = analyse_compare(series_from([read_log(study)], Selection(x="flops")), FitOptions(), None)
+    assert [each.axis for each in result.by_axis[""]] == ["flops", "tokens", "step"]
 
 
 def test_names_cannot_leave_the_study(tmp_path: Path):

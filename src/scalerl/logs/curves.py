@@ -178,7 +178,7 @@ def _facts(runs: list[LoggedRun], axis: str, labels: dict[str, str]) -> list[Fac
     facts = [each for run in runs for each in run.facts if each.kind != "attempts" or ATTEMPT in labels]
     if axis == "flops" and plan.is_ours and plan["gpu_hours"]:
         facts.append(fact("counted_in_flops"))
-    devices = {device for run in runs if "device" in run.plan.frame for device in run.plan.frame.words("device")}
+    devices = {device for run in runs if "device" in run.frame for device in run.frame.words("device")}
     if plan.is_ours and devices == {"cpu"}:
         facts.append(fact("cpu_time"))
     apart = tuple(column for column in labels if column not in (FILE, ATTEMPT, *plan.options.by))

@@ -121,6 +121,9 @@ def _on_axes(members: Sequence[CurveResult], first: Comparison, options: FitOpti
     usable = [curve for curve in members if curve.usable]
     own = usable[0].axis
     shared = set.intersection(*(set(curve.series.axes) for curve in usable))
+    if len({curve.hours for curve in usable}) > 1:
+        # An hour of a CPU is not an hour of a GPU.
+        shared.discard("gpu_hours")
     answers = [AxisAnswer(axis=own, at=first.at, comparison=first)]
     largest = max(curve.fit.scale for curve in usable)
     for axis in (axis for axis in AXIS_LABELS if axis in shared and axis_label(axis) != axis_label(own)):
@@ -198,7 +201,8 @@ def pooled(curves: Sequence[CurveResult], options: FitOptions) -> list[CurveResu
     tasks: dict[tuple[Any, ...], dict[str, Fit]] = {}
     for place, curve in zip(fits, curves if options.method == "posterior" else (), strict=False):
         data = curve.series
-        tasks.setdefault((data.x_label, data.y_label, data.evaluation_set, data.y_scale), {})[place] = curve.fit
+        task = (data.x_label, curve.unit, data.y_label, data.evaluation_set, data.y_scale)
+        tasks.setdefault(task, {})[place] = curve.fit
     for (axis, *_), own in tasks.items():
         known = () if earlier is None else earlier.on_axis(axis)
         for names in [(name,) for name in own] if options.alone else siblings(own):

@@ -1,6 +1,6 @@
 """`FitOptions`: the options of a fit that all commands share, checked against each series; and names of axes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,11 +24,18 @@ def axis_label(column: str, hours: str = "GPU-hours") -> str:
     return hours if label == AXIS_LABELS["gpu_hours"] else label
 
 
-def check_one_axis(series: Iterable[Series], need: str) -> None:
-    """Raise InputError unless all series count compute in one column; `need` begins its sentence."""
-    axes = sorted({data.x_label for data in series})
+def hours_of_series(series: Series) -> str:
+    """Return what hours of devices are called: CPU-hours or GPU-hours."""
+    return "CPU-hours" if any(each.kind == "cpu_time" for each in series.facts) else "GPU-hours"
+
+
+def check_one_axis(series: Sequence[Series], need: str) -> None:
+    """Raise InputError unless all series count compute in one column and one unit; `need` begins its sentence."""
+    columns = {data.x_label for data in series}
+    units = {axis_label(data.x_label, hours_of_series(data)) for data in series}
+    axes = max(columns, units, key=len)
     if len(axes) > 1:
-        raise InputError(f"{need}, and these are on {' and '.join(axes)}: name one with --x COLUMN")
+        raise InputError(f"{need}, and these are on {' and '.join(sorted(axes))}: name one with --x COLUMN")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from scalerl.curves import (
 from scalerl.logs.series import Series
 from scalerl.report.document import Say
 from scalerl.report.numbers import decimals
-from scalerl.report.options import AXIS_LABELS, FitOptions, axis_label
+from scalerl.report.options import AXIS_LABELS, FitOptions, axis_label, hours_of_series
 
 Command = Literal["fit", "forecast", "backtest", "compare", "report"]
 WEAK = 0.5
@@ -60,7 +60,7 @@ class CurveResult:
     @property
     def hours(self) -> str:
         """What hours of devices are called: CPU-hours or GPU-hours."""
-        return "CPU-hours" if any(each.kind == "cpu_time" for each in self.series.facts) else "GPU-hours"
+        return hours_of_series(self.series)
 
     @property
     def name(self) -> str:
