@@ -172,6 +172,10 @@ def test_requests_without_an_environment_pass_through():
         ([Step(messages=({"role": "user", "content": "5"},))], {}, Episode(reason="error"), False),  # type: ignore[arg-type]
         (["not what can be encoded"], {}, Episode(reason="error"), False),
         ([Step(messages=(("user", "neither"),), restart=True)], {}, Episode(reason="error", num_branches=1), False),
+        ([Step(tokens=(5, 63)), 0.5], {"num_tokens": 64}, Episode(value=0.5), False),
+        ([Step(tokens=(5, 64))], {"num_tokens": 64}, Episode(reason="error"), False),
+        ([Step(tokens=(10**5000,))], {"num_tokens": 64}, Episode(reason="error"), False),
+        ([Step(tokens=(-1,))], {}, Episode(reason="error"), False),
         ([Step(done=True, answer=5)], {}, Episode(reason="error"), False),  # type: ignore[arg-type]
         ([Step(messages=(("user", "5"),), tools="{")], {}, Episode(reason="error"), False),
         ([Step(observation="5", num_calls="1")], {}, Episode(reason="error"), False),  # type: ignore[arg-type]

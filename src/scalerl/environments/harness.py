@@ -215,7 +215,7 @@ def _tokens(body: Mapping[str, Any]) -> _Call:
     tokens = tuple(body["token_ids"])
     if not tokens or not all(type(token) is int and token >= 0 for token in tokens):
         raise ValueError("token_ids must be whole numbers from 0")
-    if body.get("features") or body.get("sampling_params", {}).get("n") not in (None, 1):
+    if body.get("features") or (body.get("sampling_params") or {}).get("n") not in (None, 1):
         raise ValueError("it must ask for one answer, to a text alone")
     return _Call(tokens)
 
