@@ -15,7 +15,7 @@ from playwright.sync_api import ViewportSize, sync_playwright
 
 HERE = Path(__file__).parent
 SCALERL = (sys.executable, "-m", "scalerl")
-REPORT, BOARD = ViewportSize(width=1160, height=820), ViewportSize(width=1280, height=860)
+REPORT, BOARD = ViewportSize(width=1160, height=900), ViewportSize(width=1280, height=960)
 
 
 def main() -> None:

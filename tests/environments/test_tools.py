@@ -243,14 +243,14 @@ def test_template_without_tools_gets_a_system_prompt():
     prompt = text.decode(text.encode_prompt(PROBLEM.prompt, task.prompt))
     assert prompt.startswith("<|im_start|>system\nYou may call functions:")
     assert '"name": "calculator"' in prompt
-    assert build_playing(task, text).observe(Step(observation="1"))
+    assert build_playing(task, text, 1000).observe(Step(observation="1"))
 
 
 @pytest.mark.parametrize("before", [(), (("system", "Be brief."),)])
 def test_harness_tools_go_into_the_system_prompt(before):
     text = byte_text(CHATML)
     step = Step(messages=(*before, ("user", "Where?")), tools=json.dumps([schema_of("calculator", calculator)]))
-    playing = build_playing(task_with("calculator"), text)
+    playing = build_playing(task_with("calculator"), text, 1000)
     prompt = text.decode(list(playing.opened(request(), step)))
     said = "Be brief.\n\n" if before else ""
     assert prompt.startswith(f"<|im_start|>system\n{said}You may call functions:")
@@ -270,7 +270,7 @@ def test_harness_tools_go_into_the_system_prompt(before):
 def test_wrong_tools_are_refused(settings, message):
     task = task_with(**{"environment": settings.pop("name"), **settings})
     with pytest.raises(RecipeError, match=message):
-        build_playing(task, byte_text(CHATML))
+        build_playing(task, byte_text(CHATML), 1000)
 
 
 QWEN = "\n<|im_start|>user\n<tool_response>\n3901\n</tool_response><|im_end|>\n<|im_start|>assistant\n"

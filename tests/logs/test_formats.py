@@ -216,6 +216,10 @@ def test_folder_with_one_log_is_that_log(tmp_path: Path) -> None:
     assert read_log(tmp_path).path == tmp_path / "train.log"
     unused = read_log(tmp_path).facts[-1]
     assert (unused.kind, unused.values["names"]) == ("files_unused", ("notes.txt",))
+    for number in range(70):
+        write(tmp_path / f"z{number}.txt", "It went well.\n")
+    beyond = read_log(tmp_path).facts[-1]
+    assert (beyond.kind, beyond.values["num"]) == ("files_beyond", 8)
 
 
 def test_folder_of_several_logs_stands_for_them(tmp_path: Path) -> None:

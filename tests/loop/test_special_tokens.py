@@ -102,7 +102,7 @@ def check_environments(text: Text, *, is_exact: bool) -> None:
             prompt=PromptFormat(chat=chat),
             environment=EnvironmentSettings.model_validate({"name": "calculator"}),
         )
-        playing = build_playing(task, text)
+        playing = build_playing(task, text, 1000)
         hostile = hostile_texts(text)
         observed = [*hostile, "".join(text.added.values())] if chat else hostile
         opened = functools.partial(playing.opened, request(problem=problem))

@@ -153,15 +153,18 @@ def find_tools(settings: EnvironmentSettings) -> dict[str, Tool]:
     return tools
 
 
-def build_playing(task: Task, text: Text) -> Playing:
-    """Return a task's environment, ready for conversations; RecipeError says why it cannot be used."""
+def build_playing(task: Task, text: Text, num_tokens: int) -> Playing:
+    """Return a task's environment, ready for conversations; RecipeError says why it cannot be used.
+
+    `num_tokens` is the size of the model's vocabulary.
+    """
     settings = task.environment
     return Playing(
         name=settings.name,
         steps=build_steps(EnvironmentSpec.of(task)),
         observe=observer(task, text),
         opened=functools.partial(_opened, task, text),
-        num_tokens=len(text.tokenizer),
+        num_tokens=num_tokens,
         max_turns=settings.max_turns,
         max_tokens=settings.max_tokens,
         rewards=settings.rewards,

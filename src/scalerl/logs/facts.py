@@ -59,6 +59,7 @@ SENTENCES = {
         "{num} rows are left out. If they belong to another run, name the column of runs with --seed or --by."
     ),
     "files_unused": "Files without a curve are left out: {names}.",
+    "files_beyond": "{num} files are not read: of a folder at most {most} are; name the others, or give a pattern.",
     "files_joined": "{names} are one run: each continues the one before (--by file keeps them apart).",
     "seeds_by_name": "{names} are runs of one curve by their names (--by {column} keeps them apart).",
     "steps_per_epoch": "{step} begins anew in each of {num} values of {coarse}: the steps are counted through.",

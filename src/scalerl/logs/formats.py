@@ -16,7 +16,7 @@ from scalerl.logs.facts import Fact, fact, facts_of
 from scalerl.logs.frame import Frame, Placed, Row, objects
 from scalerl.logs.names import FILE
 from scalerl.logs.objects import flatten, json_rows, jsonl_rows, loaded
-from scalerl.logs.places import Group, files_of, find, no_such_file, nothing_to_read, step_files, whole_kinds
+from scalerl.logs.places import MAX_LOGS, Group, files_of, find, no_such_file, nothing_to_read, step_files, whole_kinds
 from scalerl.logs.plan import Plan
 from scalerl.logs.projects import project_at, project_rows
 from scalerl.logs.selection import Selection
@@ -75,7 +75,7 @@ def _read_all(path: Path, groups: list[Group]) -> list[Log]:
     read: list[list[Log]] = []
     for group in groups:
         read.append([])
-        for place in group:
+        for place in group[:MAX_LOGS]:
             try:
                 read[-1].append(read_place(place.path))
             except InputError:
@@ -86,8 +86,11 @@ def _read_all(path: Path, groups: list[Group]) -> list[Log]:
     if not any(kept):
         raise InputError(nothing_to_read(path, ()))
     used = {log.path for logs in kept for log in logs}
-    unused = tuple(place.path.name for group in groups for place in group if place.path not in used)
-    facts = facts_of("files_unused", names=unused)
+    unused = [place.path for group in groups for place in group[:MAX_LOGS] if place.path not in used]
+    num_beyond = sum(len(group[MAX_LOGS:]) for group in groups)
+    inside = (file.relative_to(path) if file.is_relative_to(path) else file for file in unused)
+    facts = facts_of("files_unused", names=tuple(map(str, inside)))
+    facts += facts_of("files_beyond", num=num_beyond, most=MAX_LOGS)
     return [replace(log, facts=(*log.facts, *facts)) for logs in kept for log in _of_one_run(logs, path)]
 
 

@@ -27,7 +27,8 @@ WHOLE: dict[str, tuple[str, ...]] = {
 }
 """Folders that are one log as a whole, and the patterns of the files in them that say so, in the order of trial."""
 
-_MAX_LOGS = 64
+MAX_LOGS = 64
+"""Files of one folder that are read, if the user did not name them."""
 _MAX_ENTRIES = 2000
 _MIN_STEPS = 3
 # Folders below the one that is given, as in outputs/DATE/TIME/train.log.
@@ -80,7 +81,7 @@ def groups(
     entries = [entry for entry in sorted(path.iterdir()) if entry.name[0] != "." and holds(entry)][:_MAX_ENTRIES]
     taken = step_files(path)
     files = [entry for entry in entries if entry.suffix in LOG_SUFFIXES and entry not in taken and entry.is_file()]
-    logs = [Place(file, "log", False) for file in files[:_MAX_LOGS]]
+    logs = [Place(file, "log", False) for file in files[: MAX_LOGS if everything else None]]
     if kinds:
         return [[place, *logs]]
     folders = [entry for entry in entries if entry.is_dir()] if depth < _MAX_DEPTH else []

@@ -79,7 +79,9 @@ def load_inputs(recipe: Recipe, *, sets: Collection[str] = (), device: torch.dev
     with ExitStack() as opened:
         graders = GraderRunner(recipe.grading)
         opened.callback(graders.close)
-        environments = {name: build_playing(task, text) for name, task in wanted.items() if task.environment.name}
+        num_tokens = model.model.config.vocab_size
+        played = {name: task for name, task in wanted.items() if task.environment.name}
+        environments = {name: build_playing(task, text, num_tokens) for name, task in played.items()}
         eval_sets = tuple(
             eval_set(
                 name,
