@@ -6,9 +6,9 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check --constraint co
 OUT    ?= runs/demo
 # vLLM has an environment of its own, because it needs another numpy than constraints.txt has.
 VENV_VLLM ?= .venv-vllm
-# Tests run in this many processes: one more than two cores, since many tests wait for a child process.
+# Tests run in this many processes: twice two cores, since many tests wait for a child process.
 # WORKERS=0 runs them in one, e.g. to use a debugger.
-WORKERS ?= 3
+WORKERS ?= 4
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test bubblewrap chromium test-slow test-vllm tokenizers lint docs bench release clean
