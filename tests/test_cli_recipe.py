@@ -90,6 +90,33 @@ def test_components_say_where_they_act_and_which_are_inert(words, gpu, field, en
     assert row.as_scalerl == (name == "scalerl" and not any(each.startswith(field) for each in overrides))
 
 
+BESIDE = (
+    ("advantage.credit=gae", "advantage.credit", "gae (gamma 1.0, lam 0.95, level token)"),
+    ("advantage.baseline=leave_one_out", "advantage.baseline", "leave_one_out"),
+    ("correction=band", "correction", "band (low 0.5, high 5.0)"),
+    ("entropy=clip_cov", "entropy", "clip_cov (fraction 0.0002, low 1.0, high 5.0)"),
+    ("imitation=correct", "imitation", "correct (coefficient 0.1)"),
+    ("kl.coefficient=0.5", "kl.coefficient", "0.5 k3 to start"),
+    ("filter.drop_truncated=false", "filter.drop_truncated", "trained on"),
+    ("filter.refill=10", "filter.zero_variance", "true, refilled by at most 10 batches"),
+)
+
+
+@pytest.mark.parametrize(("change", "field", "setting"), BESIDE, ids=[change for change, *_ in BESIDE])
+def test_every_choice_that_is_not_scalerls_is_said(change, field, setting):
+    rows = components(load_recipe("scalerl", [change]), gpu=True)
+    assert [(row.field, row.setting) for row in rows if not row.as_scalerl] == [(field, setting)]
+
+
+def test_algorithm_of_one_task_is_said():
+    own = "tasks.math.algorithm.filter.zero_variance=false"
+    rows = components(load_recipe("tiny-math-code", [own]), gpu=True)
+    assert ("tasks.math.algorithm", "filter.zero_variance false", False) in [
+        (row.field, row.setting, row.as_scalerl) for row in rows
+    ]
+    assert not [row for row in rows if row.field == "tasks.code.algorithm"]
+
+
 def test_show_applies_changes():
     text = r"[bold]a\nb"
     changes = ("--set", "loss=dapo", "--set", f"model.path={text}", "--set", 'task.system="a\\nb"')

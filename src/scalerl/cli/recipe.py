@@ -26,7 +26,7 @@ _HEAD, _BASELINE = "model.fp32_head", "advantage.baseline"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """One of ScaleRL's eight components, as this recipe has it."""
+    """One of ScaleRL's eight components, or a choice beside them, as this recipe has it."""
 
     component: str
     field: str
@@ -47,7 +47,10 @@ def gpu_visible() -> bool:
 
 
 def components(recipe: "Recipe", *, gpu: bool) -> list[Component]:
-    """Return the eight components in the order of the paper, each with its setting and where it acts."""
+    """Return the eight components in the order of the paper, each with its setting and where it acts.
+
+    The other choices of the algorithm follow, where they are not ScaleRL's.
+    """
     from scalerl.config import inert, load_recipe, mode_name
 
     scalerl, notes = load_recipe("scalerl"), inert(recipe, gpu=gpu)
@@ -63,10 +66,11 @@ def components(recipe: "Recipe", *, gpu: bool) -> list[Component]:
         ("loss average", "weights", _named(recipe.weights), "learner", ""),
         ("advantage norm", "advantage.normalisation", _named(recipe.advantage.normalisation), "learner", baseline_note),
         ("FP32 head", _HEAD, head, one_sided[head], head_note),
-        ("zero-variance filter", "filter.zero_variance", show_value(recipe.filter.zero_variance), "learner", ""),
+        ("zero-variance filter", "filter.zero_variance", _zero_variance(recipe), "learner", ""),
         ("curriculum", "curriculum", _named(recipe.curriculum), "generator", ""),
         ("length control", "length", _named(recipe.length), length_ends.get(length, "generator + learner"), ""),
     ]
+    beside = (row for row in _beside(recipe) if _at(recipe, row[1]) != _at(scalerl, row[1]))
     return [
         Component(
             component=component,
@@ -76,14 +80,41 @@ def components(recipe: "Recipe", *, gpu: bool) -> list[Component]:
             as_scalerl=_at(recipe, field) == _at(scalerl, field),
             note="; ".join(filter(None, [note, f"inert here: {notes[field]}" if field in notes else ""])),
         )
-        for component, field, setting, ends, note in rows
+        for component, field, setting, ends, note in (*rows, *beside)
     ]
+
+
+def _beside(recipe: "Recipe") -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield the rows of what an algorithm may have beside the eight components."""
+    from scalerl.config.keys import leaves
+
+    kl, truncated = recipe.kl, recipe.filter.drop_truncated
+    yield "baseline", _BASELINE, _named(recipe.advantage.baseline), "learner", ""
+    yield "credit", "advantage.credit", _named(recipe.advantage.credit), "learner", ""
+    yield "correction", "correction", _named(recipe.correction), "learner, on the generator's log-probs", ""
+    yield "entropy control", "entropy", _named(recipe.entropy), "learner", ""
+    yield "imitation", "imitation", _named(recipe.imitation), "learner", ""
+    yield "KL", "kl.coefficient", f"{kl.coefficient:g} {kl.estimator.name} to {kl.reference.name}", "learner", ""
+    yield "truncated answers", "filter.drop_truncated", "dropped" if truncated else "trained on", "learner", ""
+    for name, task in recipe.tasks.items():
+        own = ", ".join(f"{key} {show_value(value)}" for key, value in leaves(task.algorithm))
+        yield f"task {name}", f"tasks.{name}.algorithm", own, "learner", ""
+
+
+def _zero_variance(recipe: "Recipe") -> str:
+    refill = f", refilled by at most {recipe.filter.refill} batches" if recipe.filter.refill else ""
+    return show_value(recipe.filter.zero_variance) + refill
 
 
 def _at(recipe: "Recipe", key: str) -> Any:
     """Return the value of an axis; of the pipeline only the settings that make the regime."""
     if key == "pipeline":
         return recipe.pipeline.model_dump(include={"max_lag", "push_every", "drain", "waits_for"})
+    if key == "filter.zero_variance":
+        return recipe.filter.zero_variance, recipe.filter.refill
+    if key.startswith("tasks."):
+        task = recipe.tasks.get(key.split(".")[1])
+        return {} if task is None else task.algorithm
     value: Any = recipe
     for name in key.split("."):
         value = getattr(value, name)
@@ -116,7 +147,7 @@ def list_command(as_json: bool = opt.JSON) -> None:
 
 @app.command("show")
 def show_command(name: str = opt.RECIPE, overrides: list[str] | None = opt.OVERRIDES, as_json: bool = opt.JSON) -> None:
-    """Show the eight components of ScaleRL as this recipe has them, then every setting.
+    """Show ScaleRL's eight components, and what is beside them, as this recipe has them; then every setting.
 
     [dim]scalerl recipe show tiny-cpu --set pipeline.max_lag=0[/dim]
     """
