@@ -106,7 +106,7 @@ def test_console_script_finds_modules_in_current_folder(tmp_path):
         "assert sys.path.count(sys.argv[1]) == 1 and sys.path[-1] == sys.argv[1]\n"
     )
     command = [sys.executable, str(script), str(tmp_path)]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert (run.stdout, run.returncode) == ("42 [1]\n", 0), run.stderr
 
 

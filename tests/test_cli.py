@@ -348,7 +348,7 @@ def test_a_plot_without_the_report_extra_is_refused(logs: Path, monkeypatch: pyt
 def test_a_closed_pipe_is_not_an_error_message():
     code = "from scalerl.cli import main; main()"
     command = f"{sys.executable} -c '{code}' recipe show scalerl | head -n 1"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=600)
     assert done.stdout.startswith("scalerl: ")
     assert "Traceback" not in done.stderr
 
@@ -379,7 +379,7 @@ for line in sys.argv[1:]:
     assert not {'torch', 'numpy'} & sys.modules.keys(), line
 """
     done = subprocess.run(
-        [sys.executable, "-c", code, *LIGHT], capture_output=True, text=True, cwd=tmp_path, check=True, timeout=60
+        [sys.executable, "-c", code, *LIGHT], capture_output=True, text=True, cwd=tmp_path, check=True, timeout=600
     )
     assert [said for said in LIGHT.values() if said not in done.stdout + done.stderr] == []
 

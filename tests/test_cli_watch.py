@@ -48,7 +48,7 @@ def test_board_beside_a_block_serves_and_ends_with_it(tmp_path: Path):
         link = re.search(r"http://\S+", lines[0])
         assert link is not None
         GrowingRun(tmp_path / "later")
-        with urlopen(link[0].replace("/?", "/api/runs?"), timeout=20) as answer:
+        with urlopen(link[0].replace("/?", "/api/runs?"), timeout=300) as answer:
             assert answer.status == 200
         assert process is not None
         assert process.poll() is None

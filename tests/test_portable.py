@@ -83,7 +83,7 @@ for words in map(json.loads, sys.argv[1:]):
 def run(source: str, *words: str, cwd: Path | None = None) -> str:
     """Return what the source prints where POSIX is missing."""
     command = [sys.executable, "-c", HIDE_POSIX + source, *words]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=240)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

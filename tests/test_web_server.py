@@ -11,7 +11,8 @@ from until import wait_until
 
 from scalerl.web_server import Connections, Handler, Server
 
-SHORT_S = 0.3
+SHORT_S = 1.0
+"""A deadline that is meant to be missed; whoever keeps it must send at once, also on a busy machine."""
 MOST = 20
 WHOLE = b"GET /known HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -38,7 +39,7 @@ def server() -> Iterator[Server]:
 
 
 def connected(server: Server) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=30)
+    return socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=300)
 
 
 def is_answered(connection: socket.socket) -> bool:
@@ -56,7 +57,7 @@ def num_taken(connection: socket.socket) -> int:
             connection.sendall(bytes([byte]))
         except OSError:
             return num
-        time.sleep(SHORT_S / 10)
+        time.sleep(SHORT_S / 5)
     return len(WHOLE * 3)
 
 
@@ -81,11 +82,7 @@ def test_answer_must_be_taken_in_time(server: Server, monkeypatch: pytest.Monkey
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.sendall(WHOLE)
         assert connection.recv(15) == b"HTTP/1.1 200 OK"
-        began = time.monotonic()
-        while threading.active_count() > before:
-            connection.recv(100)
-            time.sleep(SHORT_S / 10)
-            assert time.monotonic() - began < 60 * SHORT_S
+        wait_until(lambda: (connection.recv(100), threading.active_count() <= before)[1], what="the end of the thread")
 
 
 def test_slow_connections_do_not_hold_it_shut(server: Server, monkeypatch: pytest.MonkeyPatch):

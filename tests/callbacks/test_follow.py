@@ -2,8 +2,6 @@
 
 import json
 import sqlite3
-import threading
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -39,20 +37,18 @@ def test_trackio_database_is_a_log_and_others_are_refused(tmp_path: Path):
 
 
 def test_log_is_followed_while_it_is_written(tmp_path: Path):
-    path = tmp_path / "metrics.jsonl"
+    path, rows = tmp_path / "metrics.jsonl", [{"step": step, "reward": reward_at(step)} for step in range(10, 110, 10)]
+    numbers = []
 
-    def write() -> None:
-        for step in range(10, 110, 10):
-            with path.open("a") as file:
-                file.write(json.dumps({"step": step, "reward": reward_at(step)}) + "\n")
-            time.sleep(0.02)
+    def write(num: int) -> None:
+        with path.open("a") as file:
+            file.writelines(json.dumps(rows.pop(0)) + "\n" for _ in range(min(num, len(rows))))
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    numbers = [forecast.num_points for forecast in follow(path, end_compute=200, every_s=0.05, until_quiet_s=1.0)]
-    writer.join()
-    assert numbers == sorted(set(numbers))
-    assert numbers[-1] == 10
+    write(6)
+    for forecast in follow(path, end_compute=200, every_s=0.01, until_quiet_s=0.2):
+        numbers.append(forecast.num_points)
+        write(2)
+    assert numbers == [6, 8, 10]
 
 
 def test_tensorboard_run_is_followed(tmp_path: Path):

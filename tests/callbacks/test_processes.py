@@ -38,5 +38,5 @@ def test_all_processes_stop_at_the_same_step(tmp_path: Path):
         subprocess.Popen([sys.executable, "-c", PROGRAM, str(rank), str(tmp_path)], stdout=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
-    printed = [process.communicate(timeout=240)[0].strip() for process in running]
+    printed = [process.communicate(timeout=600)[0].strip() for process in running]
     assert printed == ["2 the first process says so"] * 2

@@ -126,13 +126,12 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., socket.s
         monkeypatch.setenv(name, "")
     ended = threading.Event()
     monkeypatch.setattr(harness, "MOST_CALLS", 10)
-    monkeypatch.setattr(harness.EndpointHandler, "request_s", 0.3)
     made = Harness(PROBLEM, 0, program=lambda problem: ended.wait())
     address = urlsplit(os.environ["OPENAI_BASE_URL"])
     with ExitStack() as opened:
 
         def connect(method: str, key: str, body: str = "") -> socket.socket:
-            connection = opened.enter_context(socket.create_connection(("127.0.0.1", address.port or 0), timeout=30))
+            connection = opened.enter_context(socket.create_connection(("127.0.0.1", address.port or 0), timeout=300))
             head = f"{method} /v1/chat/completions HTTP/1.1\r\nAuthorization: Bearer {key}\r\nContent-Length: 1000\r\n"
             connection.sendall(f"{head}\r\n{body}".encode())
             return connection
@@ -152,14 +151,16 @@ def test_endpoint_needs_the_key_for_everything(endpoint: Callable[..., socket.so
     assert status_of(endpoint("GET", os.environ["OPENAI_API_KEY"])) == b"HTTP/1.1 200"
 
 
-def test_slow_bodies_end_and_have_few_threads(endpoint: Callable[..., socket.socket]):
-    before, key = threading.active_count(), os.environ["OPENAI_API_KEY"]
+def test_slow_bodies_end_and_have_few_threads(endpoint: Callable[..., socket.socket], monkeypatch: pytest.MonkeyPatch):
+    before, key, patient_s = threading.active_count(), os.environ["OPENAI_API_KEY"], harness.EndpointHandler.request_s
+    monkeypatch.setattr(harness.EndpointHandler, "request_s", 1.0)
     slow = [endpoint("POST", key, "{") for _ in range(40)]
     assert threading.active_count() - before <= 10
     for connection in slow:
         with suppress(ConnectionError):  # most were refused
             assert connection.recv(12) == b""
     wait_until(lambda: threading.active_count() <= before, what="the end of threads")
+    monkeypatch.setattr(harness.EndpointHandler, "request_s", patient_s)
     assert status_of(endpoint("GET", key)) == b"HTTP/1.1 200"
 
 

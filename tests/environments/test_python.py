@@ -98,7 +98,7 @@ def test_next_call_cannot_be_answered_in_advance(tool: Any):
     following = "number + 1 if isinstance(number, int) else number"
     forged = f"{{'number': {following}, 'value': ['list', [False, 'forged']]}}"
     assert tool(f"{FORGE}threading.Timer(0.2, send, (channel, {forged})).start()") == "nothing was printed"
-    time.sleep(0.5)
+    time.sleep(2.0)  # the forged reply comes meanwhile
     with pytest.raises(RuntimeError, match="names are lost"):
         tool("1 + 1")
 

@@ -1,6 +1,7 @@
 """A judge over HTTP, asked by the pool's own process, against a server of this one."""
 
 import json
+import socket
 import threading
 import time
 from collections import Counter
@@ -11,9 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from until import wait_until
 
 from scalerl.graders.judge import score_in
 from scalerl.graders.pool import Graded, GraderPool, GraderSpec
+
+TOGETHER = 21
+"""Questions that must be open at the same time before any of their kind is answered."""
 
 
 class Server(ThreadingHTTPServer):
@@ -46,8 +51,10 @@ class Handler(BaseHTTPRequestHandler):
             self.server.num_now += 1
             self.server.most = max(self.server.most, self.server.num_now)
         word, _, rest = answer.partition(" ")
-        if word == "nap":
-            time.sleep(float(rest))
+        if word == "together":
+            wait_until(lambda: self.server.most >= TOGETHER)
+        if word == "never":
+            time.sleep(600)
         with self.server.lock:
             self.server.num_now -= 1
         if word == "redirect":
@@ -173,12 +180,11 @@ def test_counts_that_cannot_be_are_estimated(server: Server, tmp_path: Path):
 
 def test_replies_are_awaited_together_up_to_the_time_limit(server: Server, tmp_path: Path):
     cache = tmp_path / "judged.jsonl"
-    texts = [*(f"nap 1.{number}" for number in range(40)), "nap 60", "garbage"]
-    with GraderPool(timeout_s=8) as pool:
+    texts = [*(f"together {number}" for number in range(40)), "never", "garbage"]
+    with GraderPool(timeout_s=12) as pool:
         *others, late, _ = judged(pool, server, texts, cache=str(cache), most_cost=1.0, max_tokens=1234)
         assert {result.value for result in others} == {1.0}
         assert (late.value, late.reason) == (None, "timeout")
-    assert server.most > 20
     # A reply that comes too late is paid for as well, one that is none is not.
     assert sum(json.loads(line)["num_out"] for line in cache.read_text().splitlines()) == 40 * 500 + 1234
 
@@ -188,8 +194,10 @@ def test_a_server_that_refuses_or_is_gone_is_one_sentence(server: Server):
         assert judged(pool, server, ["forbidden"], api_key="secret-key")[0].reason == "error"
         assert pool.first_errors == {"judge": "GraderError: the judge's server answered 403 Forbidden"}
     assert server.asked["forbidden"] == 1
-    with GraderPool(timeout_s=60) as pool:
-        assert judged(pool, server, ["a"], url="http://127.0.0.1:9/v1", most_tries=2)[0].reason == "error"
+    with GraderPool(timeout_s=60) as pool, socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))  # and it does not listen
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}/v1"
+        assert judged(pool, server, ["a"], url=url, most_tries=2)[0].reason == "error"
         assert "the judge's server does not answer: " in pool.first_errors["judge"]
 
 

@@ -5,12 +5,15 @@ import queue
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from learners import make_learner
+from until import wait_until
 
 from scalerl.errors import LearnerError, RankLost, RunFolderError
+from scalerl.learner.ranks import driver
 from scalerl.learner.ranks.driver import RankedLearner
 from scalerl.learner.ranks.rank import check_visible
 from scalerl.remote.peer import Lost
@@ -63,7 +66,7 @@ class ScriptedRank:
 def test_loss_noticed_late_is_the_reason():
     """A rank fails because another one is gone, and its failure is seen first."""
     ranks = [ScriptedRank({"step": RemoteFailure("connection closed")}), ScriptedRank()]
-    learner = RankedLearner(ranks, cause_s=2.0)
+    learner = RankedLearner(ranks, cause_s=60.0)
     ranks[1].lost_at = time.monotonic() + 0.3
     with pytest.raises(RankLost, match="rank 1 of the learner was lost"):
         learner.step(())  # pyright: ignore[reportArgumentType]
@@ -80,14 +83,17 @@ def test_failure_without_a_loss_is_reported_itself():
     assert all(rank.killed for rank in ranks)
 
 
-def test_check_finds_a_rank_that_died_while_idle():
+def test_check_finds_a_rank_that_died_while_idle(monkeypatch: pytest.MonkeyPatch):
+    now = [100.0]
+    monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: now[0]))
     ranks = [ScriptedRank(), ScriptedRank()]
     learner = RankedLearner(ranks)
     learner.check()
     ranks[0].lost_at = 0.0
+    wait_until(lambda: ranks[0].killed, what="the end of its link")
     learner.check()  # At once after another check: nothing is looked at.
-    assert not ranks[0].killed
-    time.sleep(0.6)
+    assert not ranks[1].killed
+    now[0] += 0.6
     with pytest.raises(RankLost, match="rank 0"):
         learner.check()
     assert all(rank.killed for rank in ranks)
@@ -125,7 +131,7 @@ def test_checkpoint_that_is_written_while_the_learner_is_closed_fails(tmp_path: 
     for rank in ranks:
         rank.lost_at = time.monotonic() + 0.5
     learner.close()
-    writer.join(10)
+    writer.join(100)
     assert ends == ["the learner is closed"]
 
 

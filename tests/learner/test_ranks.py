@@ -56,7 +56,7 @@ def test_ranks_give_the_gradients_of_one_process(tmp_path, monkeypatch, device, 
             reported.append(failures.get(timeout=1000))
     finally:
         for rank in ranks:
-            rank.join(10)
+            rank.join(100)
             rank.kill()
     assert [each for each in reported if each[1] != "end"] == []
     assert {text for _, _, text in reported} == {str(num_checks)}, "the number of checks"
@@ -165,7 +165,7 @@ def forked_ranks(monkeypatch, *overrides, seed=0):
     assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}") and not is_zombie(pid)]
 
 
-def answer_of(rank, seconds=30.0):
+def answer_of(rank, seconds=300.0):
     end = time.monotonic() + seconds
     while (message := rank.receive()) is None:
         assert time.monotonic() < end, "no answer"
@@ -259,7 +259,7 @@ def test_ranks_end_when_their_driver_is_killed(tmp_path):
         pids = [int(word) for word in driver.stdout.readline().split()]
         assert len(pids) == 2
         driver.kill()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while alive := [pid for pid in pids if os.path.exists(f"/proc/{pid}") and not is_zombie(pid)]:
         assert time.monotonic() < deadline, alive
         time.sleep(0.2)

@@ -25,7 +25,7 @@ def hangs(watchdog: Callable[[Callable[[str], None]], Watchdog], what: str = "",
         released.set()
 
     def wait(*_: object) -> None:
-        assert released.wait(20)
+        assert released.wait(300)
 
     with watchdog(on_hung) as dog, dog.watching(what) if call is None else nullcontext():
         wait() if call is None else call(dog, wait)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from until import wait_until
 
 from scalerl.errors import RecipeError
 from scalerl.remote import peer as peer_module
@@ -40,8 +41,11 @@ class Echo:
         print("the last words", flush=True)
         os._exit(3)
 
-    def wait(self, seconds: float) -> None:
-        time.sleep(seconds)
+    def wait(self, seconds: float, until: Path | None = None) -> None:
+        """Wait, but no longer than until a file appears."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not (until and until.exists()):
+            time.sleep(0.01)
 
     def close(self) -> None: ...
 
@@ -72,7 +76,7 @@ def start(temporary):
     assert not list(temporary.iterdir())
 
 
-def answer(peer: Peer, timeout_s: float = 60.0) -> tuple[str, Any]:
+def answer(peer: Peer, timeout_s: float = 300.0) -> tuple[str, Any]:
     deadline = time.monotonic() + timeout_s
     while (message := peer.receive()) is None:
         assert time.monotonic() < deadline, "no answer"
@@ -127,14 +131,12 @@ def test_stopped_process_is_lost_wherever_it_is(start, moment):
         _ = [answer(peer) for _ in range(2)]
 
 
-def test_time_of_a_call_comes_with_the_signs_of_life(start):
+def test_time_of_a_call_comes_with_the_signs_of_life(start, tmp_path):
     peer = start()
     answer(peer)
-    peer.send("wait", 1.5)
-    deadline = time.monotonic() + 100
-    while peer.busy_s < 0.3:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    peer.send("wait", 600, tmp_path / "seen")
+    wait_until(lambda: peer.busy_s >= 0.3)
+    (tmp_path / "seen").touch()
     assert answer(peer) == ("done", None)
 
 
@@ -223,10 +225,7 @@ def test_child_of_a_killed_driver_ends_with_all_that_it_started(temporary):
         assert len(session_members(pid)) >= 2
         assert list(temporary.iterdir())
         driver.kill()
-    deadline = time.monotonic() + 100
-    while session_members(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not session_members(pid))
     assert not list(temporary.iterdir())
 
 

@@ -43,7 +43,7 @@ def server() -> Iterator[BoardServer]:
 
 
 def connected(server: BoardServer) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=30)
+    return socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=300)
 
 
 def is_open(connection: socket.socket) -> bool:

@@ -28,10 +28,12 @@ from scalerl.run.run import Run
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run that has ended by itself, after six steps."""
+    recipe, folder = small("budget.steps=6", "budget.flops=1e30"), tmp_path_factory.mktemp("runs") / "done"
     before = time.monotonic()
-    run = Run(small("budget.steps=6", "budget.flops=1e30"), tmp_path_factory.mktemp("runs") / "done")
+    run = Run(recipe, folder)
+    took_s = time.monotonic() - before
     # Not so if the clock began when all was loaded.
-    assert run.clock.row()["time/start_up_s"] > 0.9 * (time.monotonic() - before)
+    assert run.clock.row()["time/start_up_s"] > 0.9 * took_s
     assert run.budget.share == 0
     assert run.train().reason == "budget of 6 steps spent"
     return run

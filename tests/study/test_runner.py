@@ -5,11 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from small_study import NAMES, STUDY, open_only, plan_of, run, run_plan, starts, states
+from small_study import NAMES, STUDY, Log, open_only, plan_of, run, run_plan, starts, states
 from until import wait_until
 
 from scalerl import store
@@ -146,7 +147,7 @@ def test_killed_study_leaves_nothing_running(tmp_path):
     (first,) = starts(tmp_path, "dapo-seed0")
     assert alive(first["pid"])
     os.kill(study.pid, signal.SIGKILL)
-    study.communicate(timeout=30)
+    study.communicate(timeout=300)
     wait_until(lambda: not alive(first["pid"]))
     _, log = run(tmp_path, {"dapo-seed0": "hang"}, resume=True)
     assert [name for kind, name in log.events if kind == "done"] == NAMES[1:]
@@ -158,7 +159,7 @@ def test_ctrl_c_reaches_each_run_once_and_lets_it_save(tmp_path):
     wait_until(waiting(tmp_path, "dapo-seed0"))
     # As a terminal does it: to the whole group.
     os.killpg(study.pid, signal.SIGINT)
-    said, _ = study.communicate(timeout=30)
+    said, _ = study.communicate(timeout=300)
     events, interrupted = said.splitlines()
     assert interrupted == "True"
     assert "('stopping', '1'), ('stopped', 'dapo-seed0')]" in events
@@ -168,21 +169,26 @@ def test_ctrl_c_reaches_each_run_once_and_lets_it_save(tmp_path):
     assert states(runner) == dict.fromkeys(NAMES, "done")
 
 
-def test_a_second_ctrl_c_ends_a_run_that_does_not_stop(tmp_path):
+def test_a_second_ctrl_c_ends_a_run_that_does_not_stop(tmp_path, monkeypatch):
     stubborn = tmp_path / "stubborn.py"
     stubborn.write_text(
         "import signal, sys, time\nfrom pathlib import Path\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         f"Path({str(tmp_path / 'ready')!r}).touch()\ntime.sleep(600)\n"
     )
-    pid = os.getpid()
-    stop = (
-        "import os, signal, sys, time; from pathlib import Path\n"
-        f"while not Path({str(tmp_path / 'ready')!r}).exists(): time.sleep(0.02)\n"
-        f"os.kill({pid}, signal.SIGINT); time.sleep(0.5); os.kill({pid}, signal.SIGINT)"
-    )
-    stopper = subprocess.Popen([sys.executable, "-c", stop])
+    stopping, noted = threading.Event(), Log.stopping
+    monkeypatch.setattr(Log, "stopping", lambda *told: (noted(*told), stopping.set()))
+
+    def press_twice() -> None:
+        wait_until((tmp_path / "ready").exists)
+        os.kill(os.getpid(), signal.SIGINT)
+        # Two at the same time would be one.
+        assert stopping.wait(120)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    pressing = threading.Thread(target=press_twice)
+    pressing.start()
     runner, log = run_plan(plan_of(tmp_path), tmp_path / "out", [sys.executable, str(stubborn)], resume=False)
-    stopper.wait(timeout=30)
+    pressing.join()
     assert runner.interrupted
     assert log.events == [
         ("started", "cispo-seed0"), ("stopping", "1"), ("at once", "1"), ("stopped", "cispo-seed0")

@@ -29,7 +29,7 @@ class ServedBoard:
     def __exit__(self, *_: object) -> None:
         assert self.process is not None
         self.process.terminate()
-        self.process.wait(timeout=20)
+        self.process.wait(timeout=300)
         assert self.process.stdout is not None
         self.process.stdout.close()
 
@@ -46,7 +46,7 @@ class ServedBoard:
         query = {"token": self.token} | query
         address = f"http://127.0.0.1:{self.port}{path}?{urlencode(query)}"
         try:
-            with urlopen(Request(address, method=method, headers=dict(headers or {})), timeout=20) as answer:
+            with urlopen(Request(address, method=method, headers=dict(headers or {})), timeout=300) as answer:
                 return answer.status, answer.headers, answer.read()
         except HTTPError as error:
             with error:

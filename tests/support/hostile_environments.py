@@ -12,6 +12,10 @@ from pathlib import Path
 from scalerl.environments.protocol import Step
 from scalerl.types import Problem
 
+MARK = "SCALERL_TEST_HARM"
+"""A variable by which a test finds what is left behind of its own environments, and not of others."""
+LEFT = ["-c", "import time; time.sleep(1000)", os.environ.get(MARK, "")]
+
 
 def hang() -> str:
     while True:
@@ -55,7 +59,7 @@ def come_back_twice() -> str:
 
 def leave_a_child() -> str:
     """Leave a process behind that has a session of its own; a run must not end with it at work."""
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000.5)"], start_new_session=True)
+    subprocess.Popen([sys.executable, *LEFT], start_new_session=True)
     return "5"
 
 
@@ -114,7 +118,7 @@ def kill_the_family() -> str:
 def outlive_the_trainer() -> str:
     if os.fork() == 0:
         os.setsid()
-        os.execvp("python3", ["python3", "-c", "import time; time.sleep(1000.5)"])
+        os.execvp("python3", ["python3", *LEFT])
     return "5"
 
 

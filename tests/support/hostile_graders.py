@@ -15,7 +15,7 @@ no_function = 3
 
 
 def obey(text: str, answer: str, /) -> object:
-    """Do what the text says; the answer is a file to write to, where one is needed."""
+    """Do what the text says; the answer is a file to write or to wait for, where one is needed."""
     match text.split():
         case ["right"]:
             return True
@@ -28,8 +28,9 @@ def obey(text: str, answer: str, /) -> object:
             return None
         case ["number"]:
             return 1.5
-        case ["nap", seconds]:
-            time.sleep(float(seconds))
+        case ["wait"]:
+            while not os.path.exists(answer):
+                time.sleep(0.01)
             return True
         case ["sleep"]:
             time.sleep(3600)

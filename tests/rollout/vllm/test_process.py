@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import forked
@@ -62,7 +61,7 @@ def start(folder):
             note_members(fleet)
             fleet.close()
         assert not [pid for pid in pids if session_members(pid)]
-        wait_until(lambda: not memory & shared_memory(), seconds=30.0)
+        wait_until(lambda: not memory & shared_memory())
         assert not list(Path(path).iterdir())
 
 
@@ -116,20 +115,20 @@ def test_updates_within_answers_equal_a_replay_of_the_mixed_cache(fleet):
 
 
 @pytest.mark.parametrize(
-    ("number", "reason", "most_s"),
+    ("number", "reason", "kind"),
     [
-        (None, r"(?i)cannot load the weights of version \d+.*memory", 25.0),
-        (signal.SIGSTOP, "no sign of life", 30.0),
-        (signal.SIGKILL, "was ended by SIGKILL", 10.0),
+        (None, r"(?i)cannot load the weights of version \d+.*memory", "died"),
+        (signal.SIGSTOP, "no sign of life", "silent"),
+        (signal.SIGKILL, "was ended by SIGKILL", "died"),  # noticed at once: silence takes 15 s
     ],
 )
-def test_a_member_is_lost_and_no_completion_changes(fleet, expected, number, reason, most_s):
+def test_a_member_is_lost_and_no_completion_changes(fleet, expected, number, reason, kind):
     fleet.submit(REQUESTS)
     check_equal(drain(fleet), expected, fleet.version)
     assert all(seat.report.work.decoded > 0 for seat in fleet.seats)
     # In turn, so that the rest comes from a newcomer.
     num_lost = len(fleet.losses)
-    victim, completions, begun = pids_of(fleet)[num_lost % 2], [], time.monotonic()
+    victim, completions = pids_of(fleet)[num_lost % 2], []
     if number is None:
         in_use = int(Path(f"/proc/{victim}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         resource.prlimit(victim, resource.RLIMIT_AS, (in_use, in_use))
@@ -139,7 +138,7 @@ def test_a_member_is_lost_and_no_completion_changes(fleet, expected, number, rea
         os.kill(victim, number)
     while len(fleet.losses) == num_lost:
         completions += fleet.poll()
-    assert time.monotonic() - begun < most_s
+    assert fleet.losses[-1].kind == kind
     assert re.search(reason, fleet.losses[-1].reason)
     assert fleet.losses[-1].num_requests > 0
     check_equal(completions + drain(fleet), expected, fleet.version)
@@ -186,9 +185,9 @@ def test_a_child_with_workers_ends_with_its_trainer(folder):
             assert os.listdir(temporary)
             memory = shared_memory_of(session_members(pid))
             trainer.kill()
-        wait_until(lambda: not session_members(pid), seconds=10.0)
+        wait_until(lambda: not session_members(pid))
         assert not os.listdir(temporary)
-    wait_until(lambda: not memory & shared_memory(), seconds=30.0)
+    wait_until(lambda: not memory & shared_memory())
 
 
 @pytest.mark.slow  # the way of an error is that of every other: tests/remote/test_serve.py
