@@ -16,7 +16,7 @@ from run_folders import write_run
 import scalerl
 from scalerl import store
 from scalerl.errors import InputError
-from scalerl.logs.axes import disagreement, preferred_axis
+from scalerl.logs.axes import UNEVEN_TIME, disagreement
 from scalerl.logs.names import curve_names, file_names
 from scalerl.logs.selection import SCALES, YScale
 from scalerl.logs.series import Series
@@ -357,11 +357,11 @@ def test_uneven_time_is_fitted_over_flops_and_compared_over_hours(tmp_path: Path
 def test_disagreement_of_hours_and_flops() -> None:
     # Ten of twenty steps take eight times as long, since another process has the machine.
     busy = [0.1 * place for place in range(11)] + [1.0 + 0.8 * place for place in range(1, 11)]
-    spent = [{"gpu_hours": hours, "flops": 1e12 * place} for place, hours in enumerate(busy)]
-    assert (disagreement(spent), preferred_axis(spent)) == (pytest.approx(0.5 - 1 / 9), "flops")
-    assert (disagreement(spent[:11]), preferred_axis(spent[:11])) == (pytest.approx(0), "gpu_hours")
-    for unknown in ([], [{"gpu_hours": None, "flops": 3.0}, {"step": 1}], [{"gpu_hours": 0.0, "flops": 0.0}]):
-        assert disagreement(unknown) == 0
+    hours, flops = np.array(busy), 1e12 * np.arange(len(busy))
+    assert UNEVEN_TIME < disagreement(hours, flops) == pytest.approx(0.5 - 1 / 9)
+    assert disagreement(hours[:11], flops[:11]) == pytest.approx(0)
+    for unknown in ([], [np.nan, np.nan], [0.0]):
+        assert disagreement(np.array(unknown), np.full(len(unknown), 3.0)) == 0
 
 
 # The start

@@ -9,8 +9,7 @@ import pytest
 from boards import GrowingRun
 from simulate import sigmoid
 
-from scalerl.report import inside
-from scalerl.report.board import look as module
+from scalerl.report import analyse, inside
 from scalerl.report.board.look import Look, look
 from scalerl.report.inside import Root, json_object
 from scalerl.report.places import Source
@@ -35,7 +34,7 @@ def test_a_run_past_its_peak_names_its_checkpoint(tmp_path: Path):
     lines = [f"{x},{y}" for x, y in zip(compute, reward, strict=True)]
     (tmp_path / "a.csv").write_text("\n".join(["gpu_hours,reward", *lines]))
     seen = look(Source(path=tmp_path / "a.csv", root=Root(tmp_path), kind="log", name="a"), 30.0)
-    assert (seen.row["curves"][0]["state"], seen.row["num_alarms"]) == ("past its peak", 1)
+    assert (seen.lines[0]["state"], seen.row["num_alarms"]) == ("past its peak", 1)
     found = says(seen)
     assert 8.0 < found["checkpoint_compute"]["last_good"] < 14.0
     assert found["alarm_fall"]["began_compute"] == found["checkpoint_compute"]["last_good"]
@@ -43,9 +42,9 @@ def test_a_run_past_its_peak_names_its_checkpoint(tmp_path: Path):
 
 def test_fits_of_known_points_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     fits: list[int] = []
-    fitted = module.fitted_curve
+    fit = analyse.fit
     monkeypatch.setattr(
-        module, "fitted_curve", lambda data, options: fits.append(len(data.compute)) or fitted(data, options)
+        analyse, "fit", lambda compute, *rest, **given: fits.append(len(compute)) or fit(compute, *rest, **given)
     )
     source = write(tmp_path / "a.jsonl", 1, 14)
     look(source)
@@ -89,7 +88,6 @@ def test_what_cannot_be_read_is_said(tmp_path: Path):
 
 def test_overview_has_cells_for_each_curve_of_a_log(tmp_path: Path):
     seen = look(write(tmp_path / "runs.jsonl", 2, 25))
-    curves = seen.row["curves"]
-    assert [(curve["name"], curve["step"]) for curve in curves] == [("r0", "step 24"), ("r1", "step 24")]
-    assert all(curve["ceiling"] and curve["do"] for curve in curves)
-    assert [each.name for each in seen.drawn] == ["r0", "r1"]
+    assert [(line["curve"], line["step"]) for line in seen.lines] == [("r0", "step 24"), ("r1", "step 24")]
+    assert all(line["ceiling"] and line["do"] for line in seen.lines)
+    assert [line["drawn"].name for line in seen.lines] == ["r0", "r1"]

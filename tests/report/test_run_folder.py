@@ -56,7 +56,7 @@ def test_end_of_the_budget_at_the_pace_so_far(tmp_path: Path):
     run = GrowingRun(tmp_path / "run", budget_steps=400)
     run.train(100)
     followed = opened(run.folder)
-    assert followed.end_compute() == 4.0
+    assert followed.end_compute("gpu_hours") == 4.0
     assert followed.max_lag == 8
 
 

@@ -37,6 +37,7 @@ GIVEN: dict[str, Mapping[str, Any]] = {
     "settle": {"a": "one", "b": "two", "times": 2.0, "seeds": 3},
     "either": COMPARED,
     "chart_note": {"level": 0.9, "has_bands": True},
+    "picture_note": {"level": 0.9, "more": 3},
     "alarm_when": WHEN,
     "gain_no_update": GAIN,
     "forecast": {**FORECAST, "is_training": False},

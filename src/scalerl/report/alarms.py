@@ -238,22 +238,21 @@ def alarms(
     *,
     curves: Mapping[str, CurveResult | None] = MappingProxyType({}),
     evals: Mapping[str, Sequence[Row]] = MappingProxyType({}),
-    spent: Sequence[Row] = (),
     remedies: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     max_lag: float | None = np.inf,
 ) -> list[Alarm]:
     """Return the alarms of a run, those that are over too.
 
-    `curves` and `evals` are by evaluation set. `spent` holds rows with GPU-hours and FLOPs, `remedies` the settings of
-    the recipe that can help against each kind. `max_lag` is the lag that the recipe allows; with None, which stands for
-    unknown, the limit of the signal counts.
+    `curves` and `evals` are by evaluation set, `remedies` the settings of the recipe that can help against each kind.
+    `max_lag` is the lag that the recipe allows; with None, which stands for unknown, the limit of the signal counts.
     """
     raised = [*signal_alarms(columns, max_lag), *backend_alarm(columns)]
     for name, rows in evals.items():
         raised += overtrained(rows, name)
     for name, curve in curves.items():
         raised += [] if curve is None else fall_alarms(name, curve, columns)
-    if (share := disagreement(spent)) > UNEVEN_TIME:
+    spent = [columns.get(key, np.empty(0)) for key in ("gpu_hours", "flops")]
+    if all(map(len, spent)) and (share := disagreement(*spent)) > UNEVEN_TIME:
         raised.append(Alarm(kind=AlarmKind.UNEVEN_TIME, value=share, limit=UNEVEN_TIME))
     return [replace(alarm, remedies=tuple(remedies.get(alarm.kind, ()))) for alarm in raised]
 

@@ -8,7 +8,7 @@
 A series that cannot be fitted is in `Result.left_out`. If no curve is usable, NoCurveError is raised.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,9 @@ ALIKE = 0.05
 """Two axes give one answer if the factor between them is the same for all curves, up to this share."""
 MOST_ON_AXES = 8
 """More curves than these are not fitted again to be compared on other axes."""
+num_remembered = 0
+"""Fits that this process keeps so as not to make them again: a board sets it, which looks at the same points often."""
+_FITS: dict[bytes, CurveResult] = {}
 
 
 def analyse_fit(series: Sequence[Series], options: FitOptions, at: Sequence[float] = ()) -> Result:
@@ -179,10 +182,19 @@ def fitted_curves(series: Sequence[Series], options: FitOptions) -> list[CurveRe
 
 
 def fitted_curve(data: Series, options: FitOptions) -> CurveResult:
-    """Fit one series and decide about it."""
-    done = fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
-    price = price_of_compute(data, options.price)
-    return CurveResult(series=data, fit=done, decision=_decision(done, options.worth), price=price)
+    """Fit one series and decide about it; of a series that was fitted before, the fit may be remembered."""
+    given = (data.name, data.start, data.x_label, options)
+    key = b"|".join([data.compute.tobytes(), data.reward.tobytes(), repr(given).encode()]) if num_remembered else b""
+    known = _FITS.pop(key, None)
+    if known is None:
+        done = fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
+        price = price_of_compute(data, options.price)
+        known = CurveResult(series=data, fit=done, decision=_decision(done, options.worth), price=price)
+    _FITS[key] = known
+    while len(_FITS) > num_remembered:
+        del _FITS[next(iter(_FITS))]
+    # What surrounds the points may have changed: facts, held-out rows.
+    return replace(known, series=data)
 
 
 def price_of_compute(data: Series, price: float | None) -> float | None:
@@ -253,12 +265,10 @@ def scored(curve: CurveResult) -> CurveResult:
     return replace(curve, backtest=score(curve.fit, data.holdout_compute, data.holdout_reward))
 
 
-def part(
-    data: Series, share: float, options: FitOptions, fitted: Callable[[Series, FitOptions], CurveResult] = fitted_curve
-) -> CurveResult:
+def part(data: Series, share: float, options: FitOptions) -> CurveResult:
     """Fit the series up to a share of its largest compute, and score it on the rest."""
     largest = max(data.compute.max(initial=0.0), data.holdout_compute.max(initial=0.0))
-    return scored(fitted(held_out_after(data, share * float(largest)), options))
+    return scored(fitted_curve(held_out_after(data, share * float(largest)), options))
 
 
 def with_backtest(curve: CurveResult, options: FitOptions) -> CurveResult:

@@ -1,120 +1,171 @@
-"""`build_report`: from study folders, run folders or logs to one Result, as `document` shows it."""
+"""`build_report`: from study folders, run folders or logs to one Result, as `document` shows it.
 
-from collections.abc import Callable, Sequence
+A run that cannot be read becomes a warning; the rest of the report is made all the same.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from scalerl import store
 from scalerl.errors import InputError
 from scalerl.logs import Selection, Series, series_from
-from scalerl.logs.axes import UNEVEN_TIME, disagreement_in
+from scalerl.logs.formats import Log, read_logs
+from scalerl.logs.names import file_names, without_seed
 from scalerl.report.analyse import HALF, compared, fitted_curve, part, pool_notes, pooled, scored
 from scalerl.report.document import Level, Say, say
-from scalerl.report.material import ARM, Material, gather
+from scalerl.report.inside import Root
 from scalerl.report.options import FitOptions
 from scalerl.report.outlook import with_end
+from scalerl.report.places import Source, planned
 from scalerl.report.results import CurveResult, Result
-from scalerl.report.runs import hours_name, incomparable, uneven_pace
+from scalerl.report.runs import (
+    ARM,
+    PER_RUN,
+    WAITING,
+    Run,
+    hours_name,
+    read_folder,
+    read_source,
+    run_of_log,
+    uneven_pace,
+)
 from scalerl.report.workers import Workers, worth
 
 UNEVEN = 1.3
 """Times as long for the same work: something else used the machine."""
-Fitted = Callable[[Series, FitOptions], CurveResult]
 
 
 def build_report(inputs: Sequence[Path], selection: Selection, options: FitOptions) -> Result:
     """Read what was named, and report on it."""
-    return report_on(gather([Path(path) for path in inputs]), selection, options)
+    return report_on(*gather([Path(path) for path in inputs]), selection, options)
+
+
+def gather(paths: Sequence[Path]) -> tuple[Source, list[Run]]:
+    """Read everything that was named: return it as one source, and its runs and logs."""
+    if not paths:
+        raise InputError("no input was given: name a study folder, run folders or log files.")
+    path = paths[0]
+    if len(paths) == 1 and (path / store.STUDY).is_file():
+        try:
+            plan = store.read_study(path) or {}
+        except (OSError, ValueError) as fault:
+            raise InputError(f"{fault}: run the study again with --resume, or repair it.") from None
+        name = str(plan.get("name") or path.resolve().name)
+        study = Source(path=path, root=Root(), kind="study", name=name, plan=plan)
+        if not (runs := [*map(read_source, planned(study))]):
+            raise InputError(
+                f"{path / store.STUDY} lists no runs: give the run folders themselves, or run the study first."
+            )
+        return study, runs
+    logs, runs = read_logs(paths), []
+    for log, name in zip(logs, file_names([log.path for log in logs]), strict=True):
+        is_run = store.is_run_folder(log.path)
+        source = Source(path=log.path, root=Root(), kind="run" if is_run else "log", name=name, arm=name)
+        runs.append(read_folder(source) if is_run else run_of_log(source, log))
+    title = file_names([path.resolve()])[0] if len(paths) == 1 else "report"
+    return Source(path=path, root=Root(), kind="all", name=title), runs
 
 
 def report_on(
-    material: Material,
+    source: Source,
+    runs: Sequence[Run],
     selection: Selection,
     options: FitOptions,
     *,
-    fitted: Fitted = fitted_curve,
     in_workers: bool = True,
     end: float | None = None,
     most: int | None = None,
 ) -> Result:
-    """Fit and compare the curves; `fitted` makes one, here or in a worker.
+    """Fit and compare the curves of runs, here or in workers; InputError where none of them can be used.
 
-    `end` is the compute at the end of a budget, and `most` the number of curves to fit.
+    `end` is the compute at the end of a budget that a run does not name itself, and `most` the number of curves to fit.
     """
-    if material.has_arms and not selection.by:
+    notes = [*_joined_seeds(runs)] if source.kind != "study" else []
+    notes = [*_faults(source, runs), *notes]
+    if not (tables := [run.table(with_arm=len(runs) > 1) for run in runs if not run.problem]):
+        first = notes[0].text if notes else "none is evaluated yet."
+        raise InputError(runs[0].problem if len(runs) == 1 else f"nothing of what was given can be used; {first}")
+    if len(runs) > 1 and all(run.is_folder for run in runs) and not selection.by:
         selection = replace(selection, by=(ARM,))
-    options = _with_study_options(options, material)
-    column, notes = _main_axis(material, selection)
-    series = _named(series_from(material.tables, replace(selection, x=column)))
-    share = float((material.plan.get("fit") or {}).get("until") or HALF)
+    options = _with_study_options(options, source)
+    column, reasons = _main_axis(source, runs, tables, selection)
+    series = _named(series_from(tables, replace(selection, x=column)))
     if most is not None and len(series) > most:
-        notes = [*notes, say("too_many_curves", Level.WARNING, most=most, num=len(series))]
+        reasons.append(say("too_many_curves", Level.WARNING, most=most, num=len(series)))
         series = series[:most]
-    good = [data for data in series if not data.problem]
-    with Workers(worth(2 * len(good)) if in_workers else 0) as workers:
-        whole = [workers.submit(fitted, data, options) for data in good]
-        early = [workers.submit(_early, data, share, options, fitted) for data in good]
-        curves = pooled([job.result() for job in whole], options)
-        scores = [job.result() for job in early]
-    done = [
-        scored(curve) if len(curve.series.holdout_compute) else replace(curve, backtest=score)
-        for curve, score in zip(curves, scores, strict=True)
-    ]
+    curves = _fitted(series, float((source.plan.get("fit") or {}).get("until") or HALF), options, in_workers)
     result = Result(
         command="report",
-        curves=tuple(with_end(curve, end) for curve in done),
+        curves=tuple(with_end(curve, _end(curve, runs, end)) for curve in curves),
         options=options,
         left_out=tuple(data for data in series if data.problem),
-        notes=(*notes, *pool_notes(curves, options)),
-        material=material,
+        notes=(*notes, *reasons, *pool_notes(curves, options)),
+        source=source,
+        runs=tuple(runs),
     )
-    others = _other_prompts(result)
+    others = _on_other_prompts(result)
     kept = [curve for curve in result.curves if curve.name not in others.get(curve.evaluation_set, ())]
-    notes = [
-        say("different_prompts", Level.WARNING, names=tuple(sorted(arms)), of_set=f" of {name}" if name else "")
-        for name, arms in others.items()
-    ]
+    different = [say("different_prompts", Level.WARNING, names=names, of_set=f" of {name}" if name else "")
+                 for name, names in others.items()]  # fmt: skip
     done = compared(replace(result, curves=tuple(kept)))
-    return replace(done, curves=result.curves, notes=(*done.notes, *notes))
+    return replace(done, curves=result.curves, notes=(*done.notes, *different))
 
 
-def _early(data: Series, share: float, options: FitOptions, fitted: Fitted) -> Any:
-    """Return the score of a forecast from the first part of a series; None where rows are held out already."""
-    return (
-        None if len(data.holdout_compute) or options.method == "paper" else part(data, share, options, fitted).backtest
-    )
+# What was read --------------------------------------------------------------------------------------------------------
 
 
-def _with_study_options(options: FitOptions, material: Material) -> FitOptions:
+def _faults(source: Source, runs: Sequence[Run]) -> Iterator[Say]:
+    """Yield what cannot be read, has not started, or was not run."""
+    faults = [f"{run.name}: {fault}" if run.is_folder else fault for run in runs for fault in run.faults()]
+    if waiting := [run.name for run in runs if run.status == WAITING]:
+        faults.append(f"Not started yet: {', '.join(waiting)}.")
+    faults += [f"{row[ARM]} was not run: {row['skipped']}." for row in source.plan.get("skipped", []) if ARM in row]
+    yield from (say("fault", Level.WARNING, problem=fault) for fault in faults)
+
+
+def _joined_seeds(runs: Sequence[Run]) -> Iterator[Say]:
+    """Join runs whose recipes differ only in the seed into one arm; yield a note on each."""
+    same: dict[str, list[Run]] = {}
+    for run in runs:
+        key = {name: value for name, value in (run.settings or {"name": run.name}).items() if name not in PER_RUN}
+        same.setdefault(json.dumps(key, sort_keys=True, default=str), []).append(run)
+    taken: set[str] = set()
+    for members in same.values():
+        short = {without_seed(run.name) for run in members}
+        arm = short.pop() if len(members) > 1 and len(short) == 1 else members[0].name
+        arm = members[0].name if arm in taken else arm
+        taken.add(arm)
+        for run in members:
+            run.source = replace(run.source, arm=arm)
+        if len(members) > 1:
+            yield say("seeds_joined", runs=tuple(run.name for run in members), arm=arm)
+
+
+def _with_study_options(options: FitOptions, source: Source) -> FitOptions:
     """Skip what the study skips, unless the user says otherwise."""
-    fitted = material.plan.get("fit") or {}
+    fitted = source.plan.get("fit") or {}
     share, compute = fitted.get("skip_before"), fitted.get("skip_before_compute")
     if options.skip_before is not None or (not share and compute is None):
         return options
     return replace(options, skip_before=f"{100 * share:g}%" if share else compute)
 
 
-def _main_axis(material: Material, selection: Selection) -> tuple[str | None, list[Say]]:
+def _main_axis(
+    source: Source, runs: Sequence[Run], tables: Sequence[Log], selection: Selection
+) -> tuple[str | None, list[Say]]:
     """Return the column of compute, and why it was chosen if the user did not choose it."""
     if selection.x is not None:
         return selection.x, []
-    known = [set(log.frame.columns) for log in material.tables]
-    axis, distorted = material.plan.get("compute"), _distorted(material)
-    if distorted and axis in (None, "gpu_hours") and all("flops" in columns for columns in known):
-        return "flops", distorted
-    return (axis if axis and all(axis in columns for columns in known) else None), []
-
-
-def _distorted(material: Material) -> list[Say]:
-    """Return why the time that runs took does not measure their compute; empty where it does."""
-    hours = hours_name(run.hours for run in material.runs)
-    if material.plan.get("shared_device"):
-        return [say("shared_device", hours=hours)]
-    if (uneven := uneven_pace(material.runs)) > UNEVEN:
-        return [say("uneven_pace", hours=hours, size=uneven)]
-    is_one_run = len(material.tables) == len(material.runs) == 1
-    size = disagreement_in(material.tables[0].frame) if is_one_run else 0.0
-    return [say("uneven_time", hours=hours, size=size)] if size > UNEVEN_TIME else []
+    axis = source.plan.get("compute")
+    has = lambda column: all(column in log.frame for log in tables)  # noqa: E731
+    folders = [run for run in runs if run.is_folder]
+    uneven, is_shared = uneven_pace(folders), source.plan.get("shared_device")
+    if axis in (None, "gpu_hours") and has("flops") and (is_shared or uneven > UNEVEN):
+        kind = "shared_device" if is_shared else "uneven_pace"
+        return "flops", [say(kind, hours=hours_name(run.hours for run in folders), size=uneven)]
+    return (axis if axis and has(axis) else None), []
 
 
 def _named(series: Sequence[Series]) -> list[Series]:
@@ -127,15 +178,42 @@ def _named(series: Sequence[Series]) -> list[Series]:
     ]
 
 
-def _other_prompts(result: Result) -> dict[str, set[str]]:
-    """Return, for each evaluation set, the arms that were evaluated on other prompts than most."""
+# What is made of it ---------------------------------------------------------------------------------------------------
+
+
+def _fitted(series: Sequence[Series], share: float, options: FitOptions, in_workers: bool) -> list[CurveResult]:
+    """Fit all curves, and score each on held-out rows, or else a forecast from its first part on the rest."""
+    good = [data for data in series if not data.problem]
+    with Workers(worth(2 * len(good)) if in_workers else 0) as workers:
+        jobs = [(workers.submit(fitted_curve, data, options), workers.submit(_early, data, share, options))
+                for data in good]  # fmt: skip
+        curves = pooled([whole.result() for whole, _ in jobs], options)
+        return [
+            scored(curve) if len(curve.series.holdout_compute) else replace(curve, backtest=early.result())
+            for curve, (_, early) in zip(curves, jobs, strict=True)
+        ]
+
+
+def _early(data: Series, share: float, options: FitOptions) -> object:
+    """Return the score of a forecast from the first part of a series; None where rows are held out already."""
+    return None if len(data.holdout_compute) or options.method == "paper" else part(data, share, options).backtest
+
+
+def _end(curve: CurveResult, runs: Sequence[Run], given: float | None) -> float | None:
+    """Return the compute at the end of a curve's budget: that of its only run, or else the given one."""
+    own = runs[0].end_compute(curve.axis) if len(runs) == 1 else None
+    return given if own is None else own
+
+
+def _on_other_prompts(result: Result) -> dict[str, tuple[str, ...]]:
+    """Return, for each evaluation set, the curves that were evaluated on other prompts than most."""
     others = {}
-    assert result.material is not None
-    for name, prompts in incomparable(result.material.runs).items():
-        groups: dict[frozenset[str], set[str]] = {}
-        for arm, hashes in prompts.items():
-            groups.setdefault(hashes, set()).add(arm)
-        most = max(groups.values(), key=len)
-        # A single evaluation set goes without its name.
-        others[name if name in result.sets else ""] = set(prompts) - most
+    for name in result.sets:
+        groups: dict[frozenset[str], list[str]] = {}
+        for curve in result.members(name):
+            if (known := curve.series.evaluation) is not None:
+                groups.setdefault(frozenset(each.partition("@")[0] for each in known), []).append(curve.name)
+        if len(groups) > 1:
+            most = max(groups.values(), key=len)
+            others[name] = tuple(sorted(each for names in groups.values() if names is not most for each in names))
     return others

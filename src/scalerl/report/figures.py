@@ -27,6 +27,7 @@ MOST_BANDS = 8  # bands of more curves than this hide each other
 REACH = 4.0  # how far beyond the data a curve is drawn, in multiples of the data
 MOST_REACH = 100.0  # a mark further out than this would squeeze the data into a corner
 NUM_PLACES = 60
+MOST_SDS = 8.0  # residuals further out, in standard deviations, are drawn there
 DIFFERENT_UNITS = "compute (different units)"
 ODDS = (0.02, 50.0)
 """Range of won over left gain within which noise does not decide."""
@@ -136,6 +137,17 @@ def marks_of(curve: CurveResult) -> tuple[tuple[float, float], ...]:
     marks += [(each.compute.value, each.reward) for each in curve.reach if each.compute is not None]
     marks += [] if curve.fall is None else [(curve.fall.last_good, curve.fall.peak)]
     return tuple((compute, reward) for compute, reward in marks if 0 < compute <= MOST_REACH * curve.fit.scale)
+
+
+def residual_chart(curves: Sequence[CurveResult], drawn: Curves) -> Curves:
+    """Return what the fits leave over of the points of a chart, without those left out; outliers lie at the edge."""
+    parts = []
+    for curve, each in zip(curves, drawn.drawn, strict=True):
+        dots = each.dots.take((each.dots.role != "left out") & curve.usable)
+        left = dots.reward - curve.fit.predict(dots.compute) if len(dots.reward) else dots.reward
+        edge = max(MOST_SDS * float(left[dots.role == "fitted"].std()), 1e-9) if len(left) else 0.0
+        parts.append(replace(each, dots=replace(dots, reward=np.clip(left, -edge, edge)), line=None, marks=()))
+    return replace(drawn, key="residuals", drawn=tuple(parts), y_label="residual", at=None, note=None)
 
 
 def straight_chart(fits: Mapping[str, Fit], colours: Mapping[str, int], unit: str, ceiling: float) -> Curves:

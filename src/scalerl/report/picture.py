@@ -1,56 +1,73 @@
-"""Draw results with matplotlib, as .png or .svg, from the panels of `panels.py`.
+"""Draw results with matplotlib, as .png or .svg. Nothing is fitted or decided here.
 
-A comparison is drawn as in arXiv 2510.13786: curves, the ladder of recipes, and their efficiency. Any other result has
-its residuals below the curves.
+    draw_chart       points and lines of a chart       draw_residuals   what the fits leave over
+    draw_ladder      each recipe at the budget         explain_params   what A, B and C_mid are, on one curve
+
+A comparison is drawn as in arXiv 2510.13786, Figures 1 to 5: curves, the ladder of recipes, and their efficiency. Any
+other result has its residuals below the curves.
 """
 
 import math
 import textwrap
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from scalerl.atomic_files import new_file
-from scalerl.curves import Comparison
+from scalerl.curves import Comparison, Fit
 from scalerl.errors import InputError, StoreError
-from scalerl.report.document import Curves
-from scalerl.report.figures import FOLDERS, WORDS, chart, short_names, straight_chart
-from scalerl.report.numbers import fixed, interval_text, short_compute_text, two_decimals
-from scalerl.report.panels import (
-    GREY,
-    colour,
-    curve_panel,
-    explain_params,
-    ladder_panels,
-    marker,
-    residual_panel,
-    straight_panel,
-)
-from scalerl.report.results import CurveResult, Result, param_value
+from scalerl.report.document import Curves, Drawn, Level, say
+from scalerl.report.figures import FOLDERS, MOST_BANDS, ODDS, WORDS, chart, residual_chart, short_names, straight_chart
+from scalerl.report.numbers import short_compute_text
+from scalerl.report.results import CurveResult, Result
 
 SUFFIXES = (".png", ".svg")
 DPI = 160
 MOST_NAMED = 60  # curves in the legend
 LEGEND = {"loc": "outside lower left", "frameon": False, "alignment": "left", "fontsize": 7.5, "title_fontsize": 7.5}
-ROLES = {"left out": "faint points are left out of the fit", "held out": "hollow points are held out"}
+# Okabe and Ito's colours without the yellow that white swallows, then Paul Tol's muted ones.
+COLOURS = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9",
+    "#332288", "#882255", "#999933", "#44AA99", "#661100", "#555555",
+)  # fmt: skip
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
+GREY = "#666666"
+DASHED = (0, (4, 2.2))
+MANY_POINTS = 100  # more points of one run lie behind the curve, without rims that would hide it
+FAR_ABOVE = 1.5  # times the range of the points: a line that ends further above them is cut
 STYLE: dict[Any, Any] = {
     "text.parse_math": False,  # a name may hold dollars
     "svg.hashsalt": "scalerl",  # the same figure is the same file
     "font.size": 9,
-    "axes.titlesize": 9,
+    "axes.titlesize": 8.5,
     "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": GREY,
     "axes.axisbelow": True,
+    "axes.xmargin": 0.025,
+    "axes.grid": True,
     "grid.color": "#E4E4E4",
     "grid.linewidth": 0.6,
 }
+
+
+def colour(curve: int) -> str:
+    return COLOURS[curve % len(COLOURS)]
+
+
+def marker(curve: int, run: int = 0) -> str:
+    """Return a marker that differs between runs, and between curves of the same colour."""
+    return MARKERS[(curve // len(COLOURS) + run) % len(MARKERS)]
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
 
 
 def check_plot_path(path: Path) -> None:
@@ -117,58 +134,57 @@ def new_figure(width: float, height: float) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """What is drawn: a chart, its title, what the legend says of each curve, and what stands beside or below."""
+    """What is drawn: a chart with its title and legend, and what stands beside or below it."""
 
     title: str
-    curves: tuple[CurveResult, ...]
     chart: Curves
-    labels: tuple[str, ...]
+    residuals: Curves
+    """Drawn below the chart, unless there is a ladder beside it."""
+    labels: Mapping[str, str]
     """Short names of the curves."""
     legend: tuple[str, ...]
-    comparison: Comparison | None
-    """Of a comparison that has an order: drawn beside the curves. Without one, residuals are drawn below them."""
-
-    @property
-    def residuals(self) -> list[np.ndarray]:
-        pairs = zip(self.curves, self.chart.drawn, strict=True)
-        return [each.dots.reward - (curve.fit.predict(each.dots.compute) if curve.usable else np.nan)
-                for curve, each in pairs]  # fmt: skip
+    note: str
+    """What the legend says of all curves."""
+    ladder: Comparison | None = None
+    """A comparison that has an order."""
+    leader: Fit | None = None
+    """The curve of the first recipe of that order."""
 
 
 def picture_of(result: Result, evaluation_set: str | None = None, title: str = "") -> Picture:
     """Return what the picture of a result shows, or of one of its evaluation sets."""
     curves = result.curves if evaluation_set is None else tuple(result.members(evaluation_set))
     compared = result.comparisons.get(curves[0].evaluation_set)
-    comparison = compared if isinstance(compared, Comparison) else None
-    ranked = comparison if result.command == "compare" and comparison is not None and comparison.standings else None
-    drawn = chart(curves, "picture", at=None if comparison is None else comparison.at, num=120)
-    shared, labels = short_names([curve.name for curve in curves], FOLDERS if ranked is None else WORDS)
-    standings = [each for own in result.comparisons.values() if isinstance(own, Comparison) for each in own.standings]
-    p_best = {each.name: each.p_best for each in standings}
+    at = compared.at if isinstance(compared, Comparison) else None
+    ladder = compared if result.command == "compare" and isinstance(compared, Comparison) else None
+    ladder = ladder if ladder and ladder.standings else None
+    drawn = chart(curves, "picture", at=at, num=120)
+    names = [curve.name for curve in curves]
+    shared, labels = short_names(names, FOLDERS if ladder is None else WORDS)
+    comparisons = [each for each in result.comparisons.values() if isinstance(each, Comparison)]
+    p_best = {each.name: each.p_best for comparison in comparisons for each in comparison.standings}
     usual = shared or (labels[0] if len(labels) == 1 else f"{drawn.y_label} of {len(labels)} curves")
+    more = len(curves) - MOST_NAMED
     return Picture(
         title=title or usual,
-        curves=curves,
         chart=drawn,
-        labels=tuple(labels),
-        legend=tuple(legend_text(curve, label, p_best.get(curve.name))
-                     for curve, label in zip(curves, labels, strict=True)),
-        comparison=ranked,
-    )  # fmt: skip
+        residuals=residual_chart(curves, drawn),
+        labels=dict(zip(names, labels, strict=True)),
+        legend=tuple(legend_text(*each, p_best.get(each[0].name)) for each in zip(curves, labels, strict=True)),
+        note=say("picture_note", level=curves[0].fit.level, more=max(more, 0)).text,
+        ladder=ladder,
+        leader=None if ladder is None else curves[names.index(ladder.standings[0].name)].fit,
+    )
 
 
 def legend_text(curve: CurveResult, label: str, p_best: float | None = None) -> str:
     """Return the name, P(best), the parameters with the ceiling's interval or the peak, and the state."""
-    fall, show = curve.fall, fixed(curve.decimals)
     parts = [cut(label, 60)]
     parts += [] if p_best is None else [f"P(best) {p_best:.2f}"]
-    if fall is not None:
-        parts.append(f"peak {show(fall.peak)} at {short_compute_text(fall.last_good)}")
+    if curve.fall is not None:
+        parts.append(say("legend_peak", Level.WHY, curve.fall, curve).text)
     elif curve.ceiling is not None:
-        exponent, midpoint = (param_value(curve.fit, name) for name in ("exponent", "midpoint"))
-        parts.append(f"A {interval_text(curve.ceiling, show)}")
-        parts += [] if exponent is None else [f"B {two_decimals(exponent.value)}"]
-        parts += [] if midpoint is None else [f"C_mid {short_compute_text(float(f'{midpoint.value:.3g}'))}"]
+        parts.append(say("legend_curve", Level.WHY, {"ceiling": curve.ceiling}, curve.fit.params, curve).text)
     return "  ".join([*parts, "" if curve.state is None else str(curve.state)]).rstrip()
 
 
@@ -183,46 +199,171 @@ def cut(text: str, most: int) -> str:
 def _figure(data: Picture) -> Any:
     from matplotlib.lines import Line2D
 
-    chart, ranked, names = data.chart, data.comparison, data.legend[:MOST_NAMED]
-    columns = 1 if len(names) < 4 or max(map(len, names)) > (60 if ranked is None else 90) else 2
-    height = 5.6 if ranked is None else max(4.6, 2.2 + 0.24 * len(ranked.standings))
-    figure = new_figure(7.8 if ranked is None else 11.5, height + 0.16 * (2 + math.ceil(len(names) / columns)))
-    if ranked is None:
+    ladder, names = data.ladder, data.legend[:MOST_NAMED]
+    width, height = (7.8, 5.6) if ladder is None else (11.5, max(4.6, 2.2 + 0.24 * len(ladder.standings)))
+    columns = 1 if len(names) < 4 or max(map(len, names)) > 8 * width else 2
+    figure = new_figure(width, height + 0.16 * (2 + math.ceil(len(names) / columns)))
+    if ladder is None:
         main, below = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1.0])
-        curve_panel(main, chart)
-        residual_panel(below, chart, data.residuals)
+        draw_chart(main, data.chart)
+        draw_residuals(below, data.residuals)
         main.set_xlabel("")
     else:
-        main = _compared(figure, data, ranked)
+        main = _draw_compared(figure, data, ladder)
     main.set_title(textwrap.fill(data.title, 76), fontsize=11, fontweight="bold")
     handles = [Line2D([], [], color=colour(each.colour), marker=marker(each.colour) if len(each.dots.reward) else "",
-                      markersize=4.6, linewidth=1.6) for each in chart.drawn[:MOST_NAMED]]  # fmt: skip
-    figure.legend(handles, names, ncols=columns, title=_legend_title(data), **LEGEND)
+                      markersize=4.6, linewidth=1.6) for each in data.chart.drawn[:MOST_NAMED]]  # fmt: skip
+    figure.legend(handles, names, ncols=columns, title=data.note, **LEGEND)
     return figure
 
 
-def _compared(figure: Any, data: Picture, comparison: Comparison) -> Any:
+def _draw_compared(figure: Any, data: Picture, comparison: Comparison) -> Any:
     """Draw the panels of the paper; return that of the curves."""
     grid = figure.add_gridspec(2, 2, width_ratios=(1.5, 1.0))
-    main, names, unit = figure.add_subplot(grid[:, 0]), [curve.name for curve in data.curves], data.chart.x_label
-    curve_panel(main, data.chart)
-    place = names.index(comparison.standings[0].name)
-    explain_params(main, data.curves[place].fit, colour(place))
-    colours, shared = {name: place for place, name in enumerate(names)}, comparison.shared_ceiling
-    shades = {name: colour(place) for name, place in colours.items()}
-    labels = dict(zip(names, data.labels, strict=True))
+    main, places = figure.add_subplot(grid[:, 0]), {each.name: each.colour for each in data.chart.drawn}
+    draw_chart(main, data.chart)
+    assert data.leader is not None
+    explain_params(main, data.leader, colour(places[comparison.standings[0].name]))
+    ceiling = comparison.shared_ceiling
     # Without a shared ceiling there are no efficiencies to compare, and the ladder has the whole side.
-    ladder_panels(figure, grid[:, 1] if shared is None else grid[0, 1], comparison, labels, shades, unit)
-    if shared is not None:
-        straight = straight_chart(comparison.shared_fits, colours, unit, shared)
-        straight_panel(figure.add_subplot(grid[1, 1]), straight, shared)
+    draw_ladder(figure, grid[:, 1] if ceiling is None else grid[0, 1], comparison, data, places)
+    if ceiling is not None:
+        below = figure.add_subplot(grid[1, 1])
+        draw_chart(below, straight_chart(comparison.shared_fits, places, data.chart.x_label, ceiling))
+        below.set_ylim(*np.log10(ODDS))
+        below.set_yticks([-1.0, 0.0, 1.0], ["1 : 10", "1 : 1", "10 : 1"])
+        below.set_ylabel("")
+        below.set_title(f"Gain won to gain left, at a ceiling of {ceiling:.3g}\n(slope B; half is won at 1 : 1)")
     return main
 
 
-def _legend_title(data: Picture) -> str:
-    level, more = f"{100 * data.curves[0].fit.level:g}%", len(data.legend) - MOST_NAMED
-    parts = [f"A [{level} interval] how high, B how fast, C_mid when"]
-    parts.append(f"bands: {level} of the curve, and of a new evaluation")
-    roles = {role for each in data.chart.drawn for role in each.dots.role}
-    parts += [text for role, text in ROLES.items() if role in roles]
-    return "; ".join([*parts, *([f"{more} more have no name here"] if more > 0 else [])])
+def draw_chart(axes: Any, chart: Curves) -> None:
+    """Draw points and lines; the budget, if there is one, and where a single curve is a forecast."""
+    _compute_axis(axes, chart)
+    few, points, tips = len(chart.drawn) <= MOST_BANDS, [], []
+    for each in chart.drawn:
+        line, shade = each.line, colour(each.colour)
+        _draw_points(axes, each, few)
+        points.append(each.dots.reward)
+        if line is not None:
+            tips.append(float(line.reward[-1]))
+            for band, alpha in ((line.new_band, 0.07), (line.band, 0.17)):
+                if band is not None:
+                    axes.fill_between(line.compute, *band, color=shade, alpha=alpha, linewidth=0)
+            for begin, end, style in (
+                (0, line.first, DASHED),
+                (line.first, line.last, "-"),
+                (line.last, np.inf, DASHED),
+            ):
+                part = (line.compute >= begin) & (line.compute <= end)
+                axes.plot(line.compute[part], line.reward[part], color=shade, linestyle=style,
+                          linewidth=1.7 if few else 1.1, zorder=4)  # fmt: skip
+        for place in each.marks:
+            axes.plot(*place, marker="*", color=shade, markersize=9, markeredgecolor="white", zorder=6)
+    _set_range(axes, np.concatenate([[], *points]), tips)
+    if len(chart.drawn) == 1 and chart.drawn[0].line is not None:
+        axes.axvspan(chart.drawn[0].line.last, axes.get_xlim()[1], color="black", alpha=0.035, linewidth=0)
+    if chart.at is not None:
+        axes.axvline(chart.at, color=GREY, linewidth=0.8, linestyle=":")
+        axes.text(chart.at, 0.01, "budget ", transform=axes.get_xaxis_transform(), ha="right", fontsize=7, color=GREY)
+
+
+def _compute_axis(axes: Any, chart: Curves) -> None:
+    """Make the axis of compute logarithmic, with ticks at round numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axes.set(xscale="log", xlabel=chart.x_label, ylabel=chart.y_label)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=10))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_compute_text(float(f"{value:.4g}"))))
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _set_range(axes: Any, points: np.ndarray, tips: list[float]) -> None:
+    """Show all compute that is drawn, and the rewards of all points, and of lines unless they end far above."""
+    axes.set_xlim(axes.get_xlim())
+    low, top = (float(points.min()), float(points.max())) if len(points) else (0.0, 1.0)
+    span = max(top - low, 0.02 * abs(top), 1e-9)
+    high = max(tip for tip in (top, *tips) if tip <= top + FAR_ABOVE * span)
+    pad = 0.05 * (high - low) if high > low else span
+    axes.set_ylim(low - pad, high + pad)
+
+
+def _draw_points(axes: Any, each: Drawn, few: bool) -> None:
+    """Draw the points of a curve: filled where they were fitted; runs differ by their markers."""
+    dots, shade, many = each.dots, colour(each.colour), len(each.dots.reward) > MANY_POINTS
+    size = (4.6 if few else 3.0) * (0.7 if many else 1.0)
+    styles = {
+        "left out": {"markerfacecolor": "none", "alpha": 0.35, "zorder": 3},
+        "fitted": {"markeredgecolor": "white", "markeredgewidth": 0.0 if many else 0.4, "zorder": 3.5 if many else 5,
+                   "alpha": 0.5 if many else 0.9 if few else 0.55},
+        "held out": {"markerfacecolor": "white", "zorder": 5},
+    }  # fmt: skip
+    for run, (role, style) in product(range(len(dots.runs)), styles.items()):
+        part = dots.take((dots.run == run) & (dots.role == role))
+        shape = {"marker": marker(each.colour, run), "markersize": size, "linestyle": "", "color": shade}
+        axes.plot(part.compute, part.reward, **shape, **style)
+        means = part.take(np.isfinite(part.error))
+        axes.vlines(means.compute, means.reward - means.error, means.reward + means.error, color=shade, linewidth=0.7,
+                    alpha=0.5)  # fmt: skip
+
+
+def draw_residuals(axes: Any, chart: Curves) -> None:
+    """Draw what the fits leave over, around a band of twice the noise."""
+    _compute_axis(axes, chart)
+    fitted = np.concatenate([[], *(each.dots.reward[each.dots.role == "fitted"] for each in chart.drawn)])
+    noise = float(fitted.std()) if len(fitted) else 0.0
+    axes.axhspan(-2 * noise, 2 * noise, color="black", alpha=0.05, linewidth=0)
+    axes.axhline(0, color=GREY, linewidth=0.8)
+    for each in chart.drawn:
+        _draw_points(axes, each, len(chart.drawn) <= MOST_BANDS)
+    limit = 1.15 * max(3 * noise, *(np.abs(each.dots.reward).max(initial=0.0) for each in chart.drawn)) or 0.01
+    axes.set_ylim(-limit, limit)
+
+
+def explain_params(axes: Any, fit: Fit, shade: str) -> None:
+    """Mark what A, B and C_mid are on one curve."""
+    low, high = axes.get_ylim()
+    if fit.form != "sigmoid" or (ceiling := fit.params["ceiling"]) > 2 * high - low:
+        return
+    start, exponent, midpoint = (fit.params[each] for each in ("start", "exponent", "midpoint"))
+    half = 0.5 * (start + ceiling)
+    axes.set_ylim(low, max(high, ceiling + 0.05 * (ceiling - low)))
+    axes.axhline(ceiling, color=shade, linewidth=0.9, linestyle=":")
+    marks = [("A: how high", float(fit.compute.min()), ceiling)]
+    if fit.compute.min() < midpoint < axes.get_xlim()[1]:
+        marks += [("C_mid: when half is won", midpoint, start), ("B: how fast", 1.1 * midpoint, half)]
+        axes.plot([midpoint, midpoint], [start, half], color=shade, linewidth=0.9, linestyle=":")
+        # The tangent at the midpoint: in units of log compute its slope is B / 4 of the gain.
+        reach = min(1.0 / exponent, 1.2) * np.array([-1.0, 1.0])
+        axes.plot(midpoint * np.exp(reach), half + 0.25 * exponent * (ceiling - start) * reach, color=shade,
+                  linewidth=3.4, alpha=0.35, zorder=6)  # fmt: skip
+    for text, *place in marks:
+        axes.annotate(text, place, xytext=(4, 4), textcoords="offset points", fontsize=8, color=shade, zorder=7,
+                      bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1.0})  # fmt: skip
+
+
+def draw_ladder(figure: Any, place: Any, comparison: Comparison, data: Picture, places: Mapping[str, int]) -> None:
+    """Draw the recipes by expected loss, the best on top: the reward at the budget, and B at the shared ceiling."""
+    from matplotlib.ticker import MaxNLocator
+
+    standings, exponents = comparison.standings, comparison.shared_exponents
+    names = [each.name for each in standings]
+    rungs = [(f"Reward at {short_compute_text(comparison.at)} {data.chart.x_label}\n(grey: not worth a choice)",
+              {each.name: each.reward for each in standings})]  # fmt: skip
+    rungs += [(f"B at one ceiling\nof {comparison.shared_ceiling:.3g}", exponents)] if exponents else []
+    inner = place.subgridspec(1, len(rungs), width_ratios=(1.6, 1.0)[: len(rungs)], wspace=0.05)
+    for column, (title, values) in enumerate(rungs):
+        axes = figure.add_subplot(inner[column])
+        for row, name in enumerate(names):
+            if (value := values.get(name)) is not None:
+                shade = colour(places[name])
+                axes.plot([value.low, value.high], [row, row], color=shade, linewidth=2.4, alpha=0.5)
+                axes.plot([value.value], [row], marker="o", color=shade, markersize=4.5)
+        axes.set_yticks(range(len(names)), [data.labels[name] for name in names] if not column else [], fontsize=7.5)
+        axes.set_ylim(len(names) - 0.4, -0.6)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.grid(visible=False, axis="y")
+        axes.set_title(title)
+        if not column:
+            best = standings[0].reward.value
+            axes.axvspan(best - comparison.worth, best + comparison.worth, color="black", alpha=0.07, linewidth=0)

@@ -77,7 +77,7 @@ def _study(folder: Path, plan: dict[str, Any]) -> Iterator[Source]:
     name, inside = str(plan.get("name") or folder.resolve().name), Root(folder)
     faults = []
     study = Source(path=folder, root=inside, kind="study", name=name, plan=plan)
-    for run in planned(folder, plan, inside):
+    for run in planned(study):
         if inside.holds(run.path):
             yield replace(run, name=f"{name}/{run.name}", study=study.key)
         else:
@@ -85,13 +85,13 @@ def _study(folder: Path, plan: dict[str, Any]) -> Iterator[Source]:
     yield replace(study, faults=tuple(faults))
 
 
-def planned(folder: Path, plan: Mapping[str, Any], root: Root) -> Iterator[Source]:
+def planned(study: Source) -> Iterator[Source]:
     """Yield the run folders of a study's plan."""
-    runs = plan.get("runs")
+    runs = study.plan.get("runs")
     for row in runs if isinstance(runs, list) else ():
         if isinstance(row, dict) and row.get("arm") is not None:
             arm, seed = str(row["arm"]), row.get("seed")
             seed = seed if isinstance(seed, int) else None
             name = f"{arm}-seed{seed or 0}"
-            path = folder / store.portable(str(row.get("folder") or f"runs/{name}"))
-            yield Source(path=path, root=root, kind="run", name=name, arm=arm, seed=seed)
+            path = study.path / store.portable(str(row.get("folder") or f"runs/{name}"))
+            yield Source(path=path, root=study.root, kind="run", name=name, arm=arm, seed=seed)

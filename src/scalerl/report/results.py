@@ -174,8 +174,10 @@ class Result:
     """The answers of each evaluation set on every axis; that of the fits comes first."""
     notes: tuple[Say, ...] = ()
     """Notes on the curves together."""
-    material: Any = None
-    """The `Material` that a report was made from; None for other commands."""
+    source: Any = None
+    """The `Source` that a report was made from; None for other commands."""
+    runs: tuple[Any, ...] = ()
+    """Its runs and logs, the unreadable ones too."""
 
     @property
     def sets(self) -> list[str]:
@@ -195,13 +197,18 @@ class Result:
         return default_worth(list(fits_of(self.curves).values())) if self.options.worth is None else self.options.worth
 
     @property
-    def runs(self) -> tuple[Any, ...]:
-        """The run folders that a report was made from."""
-        return () if self.material is None else self.material.runs
+    def folders(self) -> list[Any]:
+        """Our own run folders among the runs."""
+        return [run for run in self.runs if run.is_folder]
+
+    @property
+    def study(self) -> Any:
+        """The folder of the study that a report was made from; None for anything else."""
+        return self.source.path if self.source is not None and self.source.kind == "study" else None
 
     @property
     def title(self) -> str:
-        return "" if self.material is None else self.material.title
+        return "" if self.source is None else self.source.name
 
 
 def fits_of(curves: Iterable[CurveResult]) -> dict[str, Fit]:

@@ -24,7 +24,7 @@ LEAST_SHARE = 0.005
 
 def hours_of(result: Result) -> str:
     """Return the name of the device hours."""
-    return hours_name(each.hours for each in result.runs or result.curves)
+    return hours_name(each.hours for each in result.folders or result.curves)
 
 
 # Health ---------------------------------------------------------------------------------------------------------------
@@ -32,8 +32,8 @@ def hours_of(result: Result) -> str:
 
 def health(result: Result) -> Blocks:
     """Show the alarms of runs, and what shows whether they are healthy."""
-    runs: list[Run] = [] if result.material is None else [*result.material.every]
-    yield from run_says(result.runs)
+    runs: list[Run] = [*result.runs]
+    yield from run_says(result.folders)
     for run in runs:
         for alarm in shown(run.alarms):
             yield from alarm_says(alarm, run.name if len(runs) > 1 else "")
@@ -103,7 +103,7 @@ def pass_lines(runs: Sequence[Run]) -> Iterator[Lines]:
 
 def cost(result: Result) -> Blocks:
     """Show what runs have spent, in compute, time and money."""
-    runs, price = result.runs, result.options.price
+    runs, price = result.folders, result.options.price
     if price is not None and all(curve.price is None for curve in result.curves):
         yield say("price_needs_hours", Level.WARNING, unit=listed(sorted({curve.unit for curve in result.curves})))
     rows = [
@@ -155,18 +155,18 @@ COST_COLUMNS = {
 
 def settings(result: Result) -> Blocks:
     """Show what arms change, what a policy decided, and the environments."""
-    material = result.material
-    if material is None:
-        return
+    folders = result.folders
+    arms = list(dict.fromkeys(run.arm for run in folders))
+    base = result.study and result.source.plan.get("base")
+    base = base if base in arms else next(iter(arms), "")
     text = lambda value: "-" if value is None else json.dumps(value)  # noqa: E731
     changes = [(row["arm"], row["key"], text(row["base"]), text(row["value"]))
-               for row in differences(material.runs, material.base)]  # fmt: skip
-    base = material.base or next((run.arm for run in material.runs), "")
+               for row in differences(folders, base)]  # fmt: skip
     machines = []
-    for key, values in environments(material.runs).items():
+    for key, values in environments(folders).items():
         of = [f"{value} ({', '.join(runs)})" if len(values) > 1 else value for value, runs in values.items()]
         machines.append((key, "; ".join(of)))
-    yield grid("decisions", DECISION_HEADS, decision_rows(material.folder), left=5, title="Decisions")
+    yield grid("decisions", DECISION_HEADS, decision_rows(result.study), left=5, title="Decisions")
     yield grid("differences", ("arm", "setting", base, "this arm"), changes, left=4, title="What differs")
     yield grid("environment", ("", "value"), machines, left=2, title="Environment", level=Level.DETAIL)
 
@@ -176,7 +176,7 @@ def samples(result: Result) -> Blocks:
     query = Query(num=SAMPLES_OF_A_RUN)
     rows = [
         {"run": run.name, **sample}
-        for run in result.runs
+        for run in result.folders
         for sample in search(run.source.path / store.SAMPLES, run.source.root, query)["samples"]
     ]
     return [Samples(rows=tuple(rows))] if rows else []

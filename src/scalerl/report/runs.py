@@ -2,7 +2,7 @@
 
 read_source    reads either; of a run folder that grows, only what was added
 Run            the columns over the steps, evaluations, settings, cost, faults and alarms of a run
-differences, environments, uneven_pace, incomparable    compare runs with each other
+differences, environments, uneven_pace    compare runs with each other
 """
 
 import json
@@ -16,7 +16,6 @@ import numpy as np
 
 from scalerl import store
 from scalerl.errors import InputError, RunFolderError, UserError
-from scalerl.logs.axes import preferred_axis
 from scalerl.logs.columns import with_role
 from scalerl.logs.formats import Log, log_of_rows, read_log
 from scalerl.logs.objects import flatten
@@ -35,15 +34,14 @@ from scalerl.report.metrics import (
 )
 from scalerl.report.places import Source
 
+ARM = "arm"
 WAITING = "waiting"
 """Status of a run that has not started."""
 PER_RUN = ("description", "seed")  # settings in which runs of one arm may differ
 COST = ("gpu_hours", "flops", "tokens")
-AXES = (*COST, "step")
 PARTS = ("training", "evaluation", "checkpoint", "compilation", "stalled", "start_up")
 """What the wall time of a run is spent on."""
 _MOST_PROMPTS = 5000  # an evaluation with more counts of right answers is read without them
-_MOST_SPENT = 500  # rows, about, that are read to compare GPU-hours with FLOPs
 
 
 @dataclass(kw_only=True)
@@ -51,8 +49,6 @@ class Run:
     """Everything that the files of a run say."""
 
     source: Source
-    kind: str = "run"
-    """`run` for a run folder, else the format of the log."""
     columns: Mapping[str, Array] = field(default_factory=dict)
     """The numbers over the steps, without rows that a later attempt replaced."""
     evals: Sequence[tuple[int, store.Row]] = ()
@@ -70,7 +66,12 @@ class Run:
 
     @property
     def is_folder(self) -> bool:
-        return self.kind == "run"
+        return self.source.kind == "run"
+
+    @property
+    def format(self) -> str:
+        """`run` for a run folder, else the format of the log."""
+        return self.source.kind if self.log is None else self.log.kind
 
     @property
     def name(self) -> str:
@@ -137,15 +138,6 @@ class Run:
         """The last value of each column."""
         return {key: float(values[-1]) for key, values in self.columns.items() if len(values)}
 
-    @property
-    def prompts(self) -> dict[str, frozenset[str]]:
-        """The hashes of the prompts it was evaluated on, by evaluation set."""
-        hashes: dict[str, set[str]] = {}
-        for _, row in self.evals:
-            if row.get("prompts_hash") is not None:
-                hashes.setdefault(str(row.get("set", "")), set()).add(str(row["prompts_hash"]))
-        return {name: frozenset(own) for name, own in hashes.items()}
-
     def faults(self) -> list[str]:
         """Return sentences on what cannot be read or is missing."""
         if self.status == WAITING:
@@ -175,18 +167,15 @@ class Run:
 
     # Its evaluations
 
-    def table(self) -> Log:
-        """Return the evaluations of a run folder, or the log; raise InputError if it has a problem."""
-        if self.problem:
-            raise InputError(self.problem)
+    def table(self, *, with_arm: bool = False) -> Log:
+        """Return the log, or the evaluations of a run folder, with its arm if there are others."""
         if self.log is not None:
             return self.log
-        labels = {"device": self.environment.get("device"), "seed": self.seed}
+        labels = {ARM: self.arm if with_arm else None, "device": self.environment.get("device"), "seed": self.seed}
         labels = {name: value for name, value in labels.items() if value is not None}
-        rows = []
-        for line, row in self.evals:
-            rows.append((f"{store.EVALS} line {line}", {**labels, **flatten(row)}))
-        return log_of_rows(self.source.path, rows)
+        return log_of_rows(
+            self.source.path, [(f"{store.EVALS} line {line}", {**labels, **flatten(row)}) for line, row in self.evals]
+        )
 
     def _counted(self) -> dict[str, list[store.Row]]:
         """Return the evaluations that have counts of right answers per problem, by set."""
@@ -201,31 +190,15 @@ class Run:
         found = {name: pass_curves(rows) for name, rows in self._counted().items()}
         return {name: (steps, curves) for name, (steps, curves) in found.items() if curves}
 
-    # Compute
-
-    def axis(self) -> str:
-        """Return the column of compute: that of the recipe, else GPU-hours, or FLOPs if the time per FLOP changed."""
-        chosen = self.settings.get("forecast.compute")
-        return str(chosen) if chosen in AXES else preferred_axis(self._spent())
-
-    def _spent(self) -> list[dict[str, float]]:
-        """Return GPU-hours and FLOPs of some rows, the last first."""
-        hours, flops = self.columns.get("gpu_hours"), self.columns.get("flops")
-        if hours is None or flops is None:
-            return []
-        # Some rows are enough of a long run: their ratio changes slowly.
-        every = max(len(hours) // _MOST_SPENT, 1)
-        pairs = zip(hours[::-every].tolist(), flops[::-every].tolist(), strict=True)
-        return [{"gpu_hours": spent, "flops": done} for spent, done in pairs]
-
-    def end_compute(self) -> float | None:
+    def end_compute(self, axis: str) -> float | None:
         """Return the compute at the end of the budget, at the pace so far; None where it is not known."""
         settings, last = self.settings, self._last_row
         limits = {column: number(settings.get(f"budget.{name}")) for name, column in store.BUDGET_COLUMNS.items()}
-        shares = [last[column] / limit for column, limit in limits.items() if limit > 0 and column in last]
         # The limit that is nearest ends the run.
-        share, spent = max(shares, default=0.0), last.get(self.axis(), 0.0)
-        return spent / share if share > 0 and spent > 0 else None
+        share = max(
+            (last[column] / limit for column, limit in limits.items() if limit > 0 and column in last), default=0
+        )
+        return last[axis] / share if share > 0 and last.get(axis, 0.0) > 0 else None
 
     # Its health
 
@@ -240,8 +213,7 @@ class Run:
     @cached_property
     def alarms(self) -> list[Alarm]:
         """Alarms from its metrics and evaluations, including those that are over, but not those of curves."""
-        given = {"evals": self._counted(), "spent": self._spent(), "remedies": self._remedies()}
-        return alarms(self.columns, max_lag=self.max_lag, **given)
+        return alarms(self.columns, max_lag=self.max_lag, evals=self._counted(), remedies=self._remedies())
 
     def _remedies(self) -> Mapping[str, tuple[str, ...]]:
         """Return the settings of its recipe that can help against alarms."""
@@ -316,12 +288,12 @@ def read_source(source: Source, rows: Rows | None = None) -> Run:
     try:
         log = read_log(source.path)
     except InputError as fault:
-        return Run(source=source, kind="log", problem=str(fault))
+        return Run(source=source, problem=str(fault))
     return run_of_log(source, log)
 
 
 def run_of_log(source: Source, log: Log) -> Run:
-    return Run(source=source, kind=log.kind, log=log, columns=log_columns(log))
+    return Run(source=source, log=log, columns=log_columns(log))
 
 
 def step_column(log: Log) -> str | None:
@@ -400,13 +372,3 @@ def uneven_pace(runs: Sequence[Run]) -> float:
         if (spent := run.cost).get("gpu_hours") and spent.get("flops"):
             paces.setdefault(run.arm, []).append(spent["gpu_hours"] / spent["flops"])
     return max((max(of_arm) / min(of_arm) for of_arm in paces.values()), default=1.0)
-
-
-def incomparable(runs: Sequence[Run]) -> dict[str, dict[str, frozenset[str]]]:
-    """Return the evaluation sets whose prompts differ between runs, with the prompt hashes of each arm."""
-    by_set: dict[str, dict[str, frozenset[str]]] = {}
-    for run in runs:
-        for name, hashes in run.prompts.items():
-            arms = by_set.setdefault(name, {})
-            arms[run.arm] = arms.get(run.arm, frozenset()) | hashes
-    return {name: arms for name, arms in by_set.items() if len(frozenset().union(*arms.values())) > 1}

@@ -119,7 +119,7 @@ def checkpoint_says(curve: CurveResult, result: Result) -> Iterator[Say]:
     """Say which checkpoint to take of a run that fell: that of an evaluation that exists."""
     step = curve.checkpoint
     yield say("checkpoint_compute" if step is None else "checkpoint_step", ANSWER, curve.fall, curve)
-    runs = [run for run in result.runs if run.arm == curve.name]
+    runs = [run for run in result.runs if run.arm == curve.name or len(result.runs) == 1]
     saved = [each for run in runs for each in run.checkpoints() if step is not None and each <= step]
     if saved:
         yield say("checkpoint_saved", step=max(saved))
@@ -438,7 +438,6 @@ def log_says(result: Result, origins: Mapping[str, str]) -> Blocks:
     """Say which columns were read, what was decided about the logs, and what could not be used."""
     for data in result.left_out:
         yield say("problem", WARNING, data)
-    yield from () if result.material is None else result.material.notes
     yield from result.notes
     yield from equal_curves(result)
     if result.command != "report":

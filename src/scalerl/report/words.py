@@ -148,6 +148,15 @@ def _chart_note(values: Values) -> str:
     return f"Filled points were fitted, hollow ones were not. Lines are dashed beyond what was fitted.{bands}"
 
 
+def _picture_note(values: Values) -> str:
+    more = "; {more} more have no name here" if values["more"] else ""
+    return filled(
+        "A [{level:.0%} interval] how high, B how fast, C_mid when; bands: {level:.0%} of the curve, and of a new "
+        "evaluation; hollow points were not fitted" + more,
+        values,
+    )
+
+
 # Alarms ---------------------------------------------------------------------------------------------------------------
 
 ALARMS = {
@@ -382,6 +391,9 @@ WORDS: dict[str, Words] = {
         "Fitted again with one ceiling of {ceiling:r}: the gain won over the gain left is a straight line whose slope "
         "is the exponent B. A steeper line is more efficient, and half is won where the line crosses 0."
     ),
+    "picture_note": _picture_note,
+    "legend_peak": "peak {peak:r} at {last_good:C}",
+    "legend_curve": "A {ceiling:r}, B {exponent:.2f}, C_mid {midpoint:c}",
     "no_curve_yet": "There is no curve yet.",
     "nothing_to_compare": "There are no two curves to compare.",
     "without_curve": "Without a curve: {names}.",
@@ -452,10 +464,6 @@ WORDS: dict[str, Words] = {
     "uneven_pace": (
         "One run took {size:.1f} times as long as another of its arm for the same FLOPs, so {hours} are not to be "
         "trusted: compute is counted in FLOPs."
-    ),
-    "uneven_time": (
-        "Time per FLOP changed by up to {size:.0%} during the run, so {hours} are not to be trusted: compute is "
-        "counted in FLOPs."
     ),
     **{f"alarm_{kind}": _alarm(kind) for kind in ALARMS},
     "alarm_when": _when,

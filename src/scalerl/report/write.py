@@ -36,7 +36,7 @@ def write_report(
 ) -> Written:
     """Write report.html, report.md and its pictures into `out` (the study's folder, else the current one)."""
     result = build_report(inputs, selection or Selection(), options or FitOptions())
-    folder = out or (result.material.folder if result.material is not None else None) or Path()
+    folder = out or result.study or Path()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as fault:

@@ -74,7 +74,6 @@ class Health(Hook):
             number_columns(metrics),
             curves=outlooks,
             evals={name: self._of_set(name) for name in outlooks},
-            spent=metrics,
             remedies=self._remedies,
         )
         present = [self._with_grader(alarm) for alarm in raised if alarm.ended is None]

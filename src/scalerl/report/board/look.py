@@ -4,7 +4,6 @@
 fits that it has made; any other can make them anew.
 """
 
-import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -14,25 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from scalerl import store
-from scalerl.errors import InputError, UserError
-from scalerl.logs import Selection, Series
-from scalerl.report.analyse import fitted_curve
+from scalerl.errors import UserError
+from scalerl.logs import Selection
+from scalerl.report import analyse
 from scalerl.report.board.history import history
 from scalerl.report.build import report_on
-from scalerl.report.document import (
-    Document,
-    Drawn,
-    Json,
-    Level,
-    Say,
-    picked,
-    plain,
-    say,
-    sections,
-    to_json,
-)
+from scalerl.report.document import Document, Json, Level, Say, picked, plain, say, sections, to_json
 from scalerl.report.figures import chart
-from scalerl.report.material import Material, material_of
 from scalerl.report.metrics import thinned, with_pace
 from scalerl.report.numbers import fixed, interval_text
 from scalerl.report.options import FitOptions
@@ -56,7 +43,6 @@ TOGETHER = ("answer", "curves", "pairs", "axes", "log")
 """Sections of everything together."""
 _DEPTH, _MOST_FILES = 3, 4000
 _ROWS: dict[Path, Rows] = {}
-_FITS: dict[str, CurveResult] = {}
 
 File = tuple[str, int, int]
 """Path, size and time of the last change in nanoseconds."""
@@ -69,11 +55,11 @@ class Look:
     row: Json
     """In the list of runs."""
     sections: list[Json] = field(default_factory=list)
+    lines: list[Json] = field(default_factory=list)
+    """In the overview: a line for each curve, with the curve as it is drawn; one line for a run without a curve."""
     columns: dict[str, list[float | None]] = field(default_factory=dict)
     settings: Json = field(default_factory=dict)
     num_samples: int = 0
-    drawn: tuple[Drawn, ...] = ()
-    """Its curves in the overview, in the order of those in its row."""
     is_empty: bool = False
     """Whether there is neither a curve nor a column."""
 
@@ -84,8 +70,8 @@ def files_of(source: Source) -> list[File]:
     if source.kind == "all":
         return sorted(file for member in source.members for file in files_of(member))
     if source.kind == "study":
-        runs = planned(path, source.plan, source.root)
-        names = [path / store.STUDY, path / store.DECISIONS, *(run.path / name for run in runs for name in RUN_FILES)]
+        names = [path / store.STUDY, path / store.DECISIONS]
+        names += [run.path / name for run in planned(source) for name in RUN_FILES]
     elif source.kind == "run":
         names = [path / name for name in RUN_FILES]
     elif path.is_dir():
@@ -117,15 +103,15 @@ def _log_files(path: Path) -> Iterator[str]:
 
 def look(source: Source, end_compute: float | None = None, *, with_history: bool = False) -> Look:
     """Read a source and make its document; `end_compute` ends a budget that the run does not name itself."""
+    analyse.num_remembered = MOST_FITS
     try:
         runs = _runs(source)
-        own = runs[0].end_compute() if len(runs) == 1 else None
-        end = end_compute if own is None else own
         try:
-            result, problems = _result(source, runs, end), []
+            result, problems = report_on(source, runs, Selection(), FitOptions(), in_workers=False, end=end_compute,
+                                         most=MOST_CURVES), ()  # fmt: skip
         except UserError as fault:
             result, problems = _no_result(source, runs), [say("fault", Level.WARNING, problem=str(fault))]
-        return _look(source, runs, result, problems, history(result, end, _fitted) if with_history else ())
+        return _look(result, problems, history(result) if with_history else ())
     except UNFORESEEN as fault:
         return unreadable(source, f"{type(fault).__name__}: {fault}")
 
@@ -133,8 +119,12 @@ def look(source: Source, end_compute: float | None = None, *, with_history: bool
 def unreadable(source: Source, fault: str) -> Look:
     """Return what is shown of something that cannot be read."""
     problem = say("unreadable", Level.WARNING, name=source.name, fault=fault)
-    runs = [Run(source=source, kind="log", problem=problem.text)]
-    return _look(source, runs, _no_result(source, runs), [problem])
+    return _look(_no_result(source, [Run(source=source, problem=problem.text)]), [problem])
+
+
+def _no_result(source: Source, runs: Sequence[Run]) -> Result:
+    """Return the report on runs without a curve."""
+    return Result(command="report", curves=(), options=FitOptions(), source=source, runs=tuple(runs))
 
 
 # Reading --------------------------------------------------------------------------------------------------------------
@@ -142,52 +132,16 @@ def unreadable(source: Source, fault: str) -> Look:
 
 def _runs(source: Source) -> list[Run]:
     if source.kind in ("study", "all"):
-        own = planned(source.path, source.plan, source.root) if source.kind == "study" else source.members
+        own = planned(source) if source.kind == "study" else source.members
         return [] if _refusal(source) is not None else [_read(run) for run in own]
     return [_read(source)]
-
-
-def _result(source: Source, runs: list[Run], end: float | None) -> Result:
-    """Report on a source; UserError says why that cannot be done."""
-    if source.kind == "study":
-        material = material_of(runs, source.name, source.path, source.plan)
-    elif source.kind == "run" and runs[0].problem:
-        raise InputError(runs[0].problem)
-    else:
-        material = material_of(runs, source.name)
-    axis = runs[0].axis() if source.kind == "run" else None
-    selection = Selection(x=axis if axis and axis in material.tables[0].frame else None)
-    return report_on(material, selection, FitOptions(), fitted=_fitted, in_workers=False, end=end, most=MOST_CURVES)
-
-
-def _no_result(source: Source, runs: Sequence[Run]) -> Result:
-    """Return the report on runs without a curve."""
-    material = Material(title=source.name, tables=(), every=tuple(runs), has_arms=False)
-    return Result(command="report", curves=(), options=FitOptions(), material=material)
-
-
-def _fitted(data: Series, options: FitOptions) -> CurveResult:
-    """Fit a series, or remember its fit."""
-    parts = [
-        data.compute.tobytes(),
-        data.reward.tobytes(),
-        repr((data.name, data.start, data.x_label, options)).encode(),
-    ]
-    key = hashlib.blake2b(b"|".join(parts), digest_size=12).hexdigest()
-    done = _FITS.pop(key, None)
-    # What surrounds the points may have changed: facts, held-out rows.
-    done = fitted_curve(data, options) if done is None else done
-    _FITS[key] = done
-    while len(_FITS) > MOST_FITS:
-        del _FITS[next(iter(_FITS))]
-    return CurveResult(series=data, fit=done.fit, decision=done.decision, price=done.price)
 
 
 def _read(source: Source) -> Run:
     """Read a run or a log; from a run folder, only what was added since this process last read it."""
     if source.kind == "log":
         refusal = _refusal(source)
-        return read_source(source) if refusal is None else Run(source=source, kind="log", problem=refusal.text)
+        return read_source(source) if refusal is None else Run(source=source, problem=refusal.text)
     rows = _ROWS.pop(source.path, None) or new_rows(source)
     run = read_source(source, rows)
     _ROWS[source.path] = rows
@@ -216,8 +170,9 @@ def _refusal(source: Source) -> Say | None:
 # Showing --------------------------------------------------------------------------------------------------------------
 
 
-def _look(source: Source, runs: Sequence[Run], result: Result, problems: Sequence[Say], moved: Document = ()) -> Look:
+def _look(result: Result, problems: Sequence[Say], moved: Document = ()) -> Look:
     # What each run shows by itself is not shown again for all together; samples are searched instead.
+    source: Source = result.source
     shown = [
         each
         for each in document(result)
@@ -230,24 +185,23 @@ def _look(source: Source, runs: Sequence[Run], result: Result, problems: Sequenc
     row: Json = {"key": source.key, "name": source.name, "kind": source.kind, "problem": problem}
     if source.kind in ("study", "all"):
         return Look(row=row, sections=made, is_empty=not result.curves)
-    (run,), curves = runs, [curve for curve in result.curves if len(curve.series.reward)]
+    (run,), curves = result.runs, [curve for curve in result.curves if len(curve.series.reward)]
     steps = run.columns.get("step", np.empty(0))
     row |= {
         **picked(("study", "arm", "seed"), source),
-        **picked(("status", "reason"), run),
-        "format": run.kind,
+        **picked(("status", "reason", "format"), run),
         "step": f"{run.counted} {steps[-1]:,.0f}" if len(steps) else "",
         "updated_at": max((changed for _, _, changed in files_of(source)), default=0) / 1e9,
         "num_alarms": sum(is_alarm(each) for part in made for each in part["blocks"]),
-        "curves": [_cells(curve) for curve in curves],
     }
+    several = len(curves) > 1
     return Look(
         row=row,
         sections=made,
+        lines=[_line(row, curve, several=several) for curve in curves] or [{**row, **dict.fromkeys(CELLS, "")}],
         columns={name: thinned(name, values) for name, values in with_pace(run.columns).items()},
         settings=plain(run.settings),
         num_samples=len(lines_of(source.path / store.SAMPLES, source.root)) if run.is_folder else 0,
-        drawn=tuple(chart([curve], "overview", num=24).drawn[0] for curve in curves),
         is_empty=not result.curves and not run.columns,
     )
 
@@ -258,16 +212,21 @@ def is_alarm(block: Json) -> bool:
     return is_one and block["level"] == Level.WARNING
 
 
-def _cells(curve: CurveResult) -> Json:
-    """Return what the overview shows of a curve."""
-    show, steps = fixed(curve.decimals), curve.series.axes.get("step")
+CELLS = ("curve", "reward", "state", "ceiling", "end", "do", "unit")
+
+
+def _line(row: Json, curve: CurveResult, *, several: bool) -> Json:
+    """Return the line of a curve in the overview; one of several of a log has a name and a step of its own."""
+    show, steps = fixed(curve.decimals), curve.series.axes.get("step", np.empty(0))
+    own = {"curve": curve.name, "step": f"step {steps.max():,.0f}" if len(steps) else ""}
     return {
-        "name": curve.name,
-        "step": f"step {steps.max():,.0f}" if steps is not None and len(steps) else "",
+        **row,
+        **(own if several else {"curve": ""}),
         "reward": show(float(curve.series.reward[np.argmax(curve.series.compute)])),
         "state": "" if curve.state is None else str(curve.state),
         "ceiling": interval_text(curve.ceiling, show),
         "end": interval_text(None if curve.at_end is None else curve.at_end.reward, show),
         "do": do_text(curve),
         "unit": curve.unit,
+        "drawn": chart([curve], "overview", num=24).drawn[0],
     }

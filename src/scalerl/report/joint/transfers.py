@@ -15,8 +15,7 @@ from scalerl.joint.transfer import LEAST_SIBLINGS, Sibling, Transfer, first_rewa
 from scalerl.logs.series import Series, in_shares
 from scalerl.report.document import Document, Json, Level, Say, picked, say, sections, table
 from scalerl.report.options import check_one_axis
-from scalerl.report.panels import GREY, colour
-from scalerl.report.picture import new_figure, write_figure
+from scalerl.report.picture import GREY, colour, new_figure, write_figure
 from scalerl.report.results import CurveResult
 
 UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
