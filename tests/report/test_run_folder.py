@@ -13,10 +13,10 @@ from scalerl.logs import Selection, read_log, series_from
 from scalerl.report.analyse import analyse_compare, fitted_curves
 from scalerl.report.inside import Root
 from scalerl.report.metrics import thinned
-from scalerl.report.options import FitOptions, hours_of_series
+from scalerl.report.options import FitOptions, hours_name, hours_of_series
 from scalerl.report.places import MOST_SOURCES, Source, discover
 from scalerl.report.run_sections import lines_of, run_says
-from scalerl.report.runs import Run, hours_name, read_source
+from scalerl.report.runs import Run, read_source
 
 
 def opened(folder: Path) -> Run:

@@ -8,8 +8,9 @@
 A series that cannot be fitted is in `Result.left_out`. If no curve is usable, NoCurveError is raised.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ MOST_ON_AXES = 8
 """More curves than these are not fitted again to be compared on other axes."""
 num_remembered = 0
 """Fits that this process keeps so as not to make them again: a board sets it, which looks at the same points often."""
-_FITS: dict[bytes, CurveResult] = {}
+_FITS: dict[bytes, Fit] = {}
 
 
 def analyse_fit(series: Sequence[Series], options: FitOptions, at: Sequence[float] = ()) -> Result:
@@ -49,18 +50,15 @@ def analyse_forecast(
     command: Command = "forecast",
 ) -> Result:
     """Forecast the reward at computes and the compute for rewards; by default the reward at 2 and 4 times the data."""
-    result, done = _analysed(command, series, options), []
+    result, done = _analysed(command, series, options, HALF), []
     for curve in result.curves:
         default_at = () if reach or command == "fit" else (2 * curve.fit.scale, 4 * curve.fit.scale)
-        done.append(with_backtest(_forecast(curve, at or default_at, reach), options))
+        if curve.usable:
+            curve = replace(
+                curve, at=tuple(reward_at(curve.fit, at or default_at)), reach=tuple(compute_for(curve.fit, reach))
+            )
+        done.append(curve)
     return replace(result, curves=tuple(done))
-
-
-def _forecast(curve: CurveResult, at: Sequence[float], reach: Sequence[float]) -> CurveResult:
-    """Return a curve with these forecasts, if it can make any."""
-    if not curve.usable:
-        return curve
-    return replace(curve, at=tuple(reward_at(curve.fit, at)), reach=tuple(compute_for(curve.fit, reach)))
 
 
 def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: Sequence[float]) -> Result:
@@ -70,7 +68,7 @@ def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: S
             raise ValueError(f"a fraction must lie between 0 and 1, not {share:g}")
     result = _analysed("backtest", series, options)
     done = [
-        replace(scored(curve), early=tuple((share, part(curve.series, share, options)) for share in fractions))
+        replace(curve, early=tuple((share, part(curve.series, share, options)) for share in fractions))
         for curve in result.curves
     ]
     return replace(result, curves=tuple(done))
@@ -150,10 +148,10 @@ def _on_axes(members: Sequence[CurveResult], first: Comparison, options: FitOpti
 # Fits -----------------------------------------------------------------------------------------------------------------
 
 
-def _analysed(command: Command, series: Sequence[Series], options: FitOptions) -> Result:
+def _analysed(command: Command, series: Sequence[Series], options: FitOptions, share: float | None = None) -> Result:
     """Fit every series that has no problem; raise NoCurveError if no curve is usable."""
     left_out = tuple(data for data in series if data.problem)
-    curves = fitted_curves([data for data in series if not data.problem], options)
+    curves = fitted_curves([data for data in series if not data.problem], options, share)
     if not any(curve.usable for curve in curves):
         first = series[0]
         among = f" among {len(series)}; the first, {first.name}" if len(series) > 1 else ""
@@ -173,28 +171,49 @@ def missing_say(curve: CurveResult) -> Say | None:
     return say(f"too_early_{missing.what}", Level.ANSWER, missing, curve, has_start=has_start)
 
 
-def fitted_curves(series: Sequence[Series], options: FitOptions) -> list[CurveResult]:
-    """Fit every curve; curves of one model and task then inform each other."""
+def fitted_curves(
+    series: Sequence[Series],
+    options: FitOptions,
+    share: float | None = None,
+    call: Callable[..., Iterable[CurveResult]] = map,
+) -> list[CurveResult]:
+    """Fit every curve; curves of one model and task then inform each other.
+
+    Each is scored on its held-out rows, or else the forecast from a `share` of its compute on the rest. `call` applies
+    a function to every series, here or in workers.
+    """
     if options.prior is not None:
         # A file that cannot be read is reported before the fits, which take long.
         read_prior(options.prior)
-    return pooled([fitted_curve(data, options) for data in series], options)
+    curves = pooled([*call(partial(_tested, options=options, share=share), series)], options)
+    return [scored(curve) if len(curve.series.holdout_compute) else curve for curve in curves]
+
+
+def _tested(data: Series, *, options: FitOptions, share: float | None) -> CurveResult:
+    """Fit one series, and score the forecast from a share of it where no rows are held out."""
+    curve = _fitted(data, options)
+    if share is None or len(data.holdout_compute) or not curve.fit.has_intervals or options.fit_until is not None:
+        return curve
+    return replace(curve, backtest=part(data, share, options).backtest)
 
 
 def fitted_curve(data: Series, options: FitOptions) -> CurveResult:
-    """Fit one series and decide about it; of a series that was fitted before, the fit may be remembered."""
+    """Fit one series by itself and decide about it."""
+    curve = _fitted(data, options)
+    return replace(curve, decision=_decision(curve.fit, options.worth))
+
+
+def _fitted(data: Series, options: FitOptions) -> CurveResult:
+    """Fit one series, or remember its fit."""
     given = (data.name, data.start, data.x_label, options)
     key = b"|".join([data.compute.tobytes(), data.reward.tobytes(), repr(given).encode()]) if num_remembered else b""
-    known = _FITS.pop(key, None)
-    if known is None:
+    done = _FITS.pop(key, None)
+    if done is None:
         done = fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
-        price = price_of_compute(data, options.price)
-        known = CurveResult(series=data, fit=done, decision=_decision(done, options.worth), price=price)
-    _FITS[key] = known
+    _FITS[key] = done
     while len(_FITS) > num_remembered:
         del _FITS[next(iter(_FITS))]
-    # What surrounds the points may have changed: facts, held-out rows.
-    return replace(known, series=data)
+    return CurveResult(series=data, fit=done, price=price_of_compute(data, options.price))
 
 
 def price_of_compute(data: Series, price: float | None) -> float | None:
@@ -206,7 +225,7 @@ def price_of_compute(data: Series, price: float | None) -> float | None:
 
 
 def pooled(curves: Sequence[CurveResult], options: FitOptions) -> list[CurveResult]:
-    """Let curves of one task with a similar start inform each other, and earlier runs inform all; then decide again."""
+    """Let curves of one task with a similar start inform each other, and earlier runs inform all; then decide."""
     earlier = None if options.prior is None else read_prior(options.prior)
     # By place: curves of several evaluation sets may share a name.
     fits = {str(place): curve.fit for place, curve in enumerate(curves)}
@@ -224,14 +243,10 @@ def pooled(curves: Sequence[CurveResult], options: FitOptions) -> list[CurveResu
     for place, curve in zip(fits, curves, strict=True):
         of_scale.setdefault(curve.series.y_scale, []).append(fits[place])
     worths = {scale: default_worth(own) if options.worth is None else options.worth for scale, own in of_scale.items()}
-    pairs = zip(fits, curves, strict=True)
-    return [_decided(curve, fits[place], worths[curve.series.y_scale]) for place, curve in pairs]
-
-
-def _decided(curve: CurveResult, fit: Fit, worth: float | None) -> CurveResult:
-    """Return a curve with this fit and the decision about it, which is made again only if one of both has changed."""
-    is_known = fit is curve.fit and (curve.decision is None or curve.decision.worth == worth)
-    return curve if is_known else replace(curve, fit=fit, decision=_decision(fit, worth))
+    return [
+        replace(curve, fit=fits[place], decision=_decision(fits[place], worths[curve.series.y_scale]))
+        for place, curve in zip(fits, curves, strict=True)
+    ]
 
 
 def _decision(fit: Fit, worth: float | None) -> Decision | None:
@@ -268,16 +283,7 @@ def scored(curve: CurveResult) -> CurveResult:
 def part(data: Series, share: float, options: FitOptions) -> CurveResult:
     """Fit the series up to a share of its largest compute, and score it on the rest."""
     largest = max(data.compute.max(initial=0.0), data.holdout_compute.max(initial=0.0))
-    return scored(fitted_curve(held_out_after(data, share * float(largest)), options))
-
-
-def with_backtest(curve: CurveResult, options: FitOptions) -> CurveResult:
-    """Return a curve with the score of its forecast of the held-out rows; without any, that of its first half."""
-    if len(curve.series.holdout_compute):
-        return scored(curve)
-    if not curve.fit.has_intervals or options.fit_until is not None:
-        return curve
-    return replace(curve, backtest=part(curve.series, HALF, options).backtest)
+    return scored(_fitted(held_out_after(data, share * float(largest)), options))
 
 
 def held_out_after(data: Series, limit: float) -> Series:

@@ -13,10 +13,10 @@ from scalerl.errors import InputError
 from scalerl.logs import Selection, Series, series_from
 from scalerl.logs.formats import Log, read_logs
 from scalerl.logs.names import file_names, without_seed
-from scalerl.report.analyse import HALF, compared, fitted_curve, part, pool_notes, pooled, scored
+from scalerl.report.analyse import HALF, compared, fitted_curves, pool_notes
 from scalerl.report.document import Level, Say, say
 from scalerl.report.inside import Root
-from scalerl.report.options import FitOptions
+from scalerl.report.options import FitOptions, hours_name
 from scalerl.report.outlook import with_end
 from scalerl.report.places import Source, planned
 from scalerl.report.results import CurveResult, Result
@@ -25,7 +25,6 @@ from scalerl.report.runs import (
     PER_RUN,
     WAITING,
     Run,
-    hours_name,
     read_folder,
     read_source,
     run_of_log,
@@ -95,7 +94,10 @@ def report_on(
     if most is not None and len(series) > most:
         reasons.append(say("too_many_curves", Level.WARNING, most=most, num=len(series)))
         series = series[:most]
-    curves = _fitted(series, float((source.plan.get("fit") or {}).get("until") or HALF), options, in_workers)
+    good = [data for data in series if not data.problem]
+    share = float((source.plan.get("fit") or {}).get("until") or HALF)
+    with Workers(worth(2 * len(good)) if in_workers else 0) as workers:
+        curves = fitted_curves(good, options, share, workers.map)
     result = Result(
         command="report",
         curves=tuple(with_end(curve, _end(curve, runs, end)) for curve in curves),
@@ -179,24 +181,6 @@ def _named(series: Sequence[Series]) -> list[Series]:
 
 
 # What is made of it ---------------------------------------------------------------------------------------------------
-
-
-def _fitted(series: Sequence[Series], share: float, options: FitOptions, in_workers: bool) -> list[CurveResult]:
-    """Fit all curves, and score each on held-out rows, or else a forecast from its first part on the rest."""
-    good = [data for data in series if not data.problem]
-    with Workers(worth(2 * len(good)) if in_workers else 0) as workers:
-        jobs = [(workers.submit(fitted_curve, data, options), workers.submit(_early, data, share, options))
-                for data in good]  # fmt: skip
-        curves = pooled([whole.result() for whole, _ in jobs], options)
-        return [
-            scored(curve) if len(curve.series.holdout_compute) else replace(curve, backtest=early.result())
-            for curve, (_, early) in zip(curves, jobs, strict=True)
-        ]
-
-
-def _early(data: Series, share: float, options: FitOptions) -> object:
-    """Return the score of a forecast from the first part of a series; None where rows are held out already."""
-    return None if len(data.holdout_compute) or options.method == "paper" else part(data, share, options).backtest
 
 
 def _end(curve: CurveResult, runs: Sequence[Run], given: float | None) -> float | None:

@@ -1,6 +1,6 @@
 """`FitOptions`: the options of a fit that all commands share, checked against each series; and names of axes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,6 +22,11 @@ def axis_label(column: str, hours: str = "GPU-hours") -> str:
     """Return the name of an axis of compute for people."""
     label = next((label for role, label in AXIS_LABELS.items() if column == role or has_role(column, role)), column)
     return hours if label == AXIS_LABELS["gpu_hours"] else label
+
+
+def hours_name(hours: Iterable[str]) -> str:
+    """Return what the device hours of several are called: CPU-hours if those of each are, otherwise GPU-hours."""
+    return "CPU-hours" if {*hours} == {"CPU-hours"} else "GPU-hours"
 
 
 def hours_of_series(series: Series) -> str:

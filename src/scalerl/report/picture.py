@@ -300,11 +300,10 @@ def _draw_points(axes: Any, each: Drawn, few: bool) -> None:
     }  # fmt: skip
     for run, (role, style) in product(range(len(dots.runs)), styles.items()):
         part = dots.take((dots.run == run) & (dots.role == role))
+        if not len(part.reward):
+            continue
         shape = {"marker": marker(each.colour, run), "markersize": size, "linestyle": "", "color": shade}
-        axes.plot(part.compute, part.reward, **shape, **style)
-        means = part.take(np.isfinite(part.error))
-        axes.vlines(means.compute, means.reward - means.error, means.reward + means.error, color=shade, linewidth=0.7,
-                    alpha=0.5)  # fmt: skip
+        axes.errorbar(part.compute, part.reward, part.error, elinewidth=0.7, **shape, **style)
 
 
 def draw_residuals(axes: Any, chart: Curves) -> None:

@@ -9,22 +9,16 @@ from typing import Any
 import numpy as np
 
 from scalerl import store
-from scalerl.logs.frame import listed
 from scalerl.report.alarms import LIMITS, Alarm, fall_alarms, shown
 from scalerl.report.document import Blocks, Json, Level, Lines, Samples, Say, grid, picked, rounded, say, table
 from scalerl.report.metrics import CHARTS, number, thinned, with_pace
 from scalerl.report.results import Result
-from scalerl.report.runs import COST, Run, differences, environments, hours_name
+from scalerl.report.runs import COST, Run, differences, environments
 from scalerl.report.samples import Query, search
 
 SAMPLES_OF_A_RUN = 6
 LEAST_SHARE = 0.005
 """Share of the time from which a part of it is named."""
-
-
-def hours_of(result: Result) -> str:
-    """Return the name of the device hours."""
-    return hours_name(each.hours for each in result.folders or result.curves)
 
 
 # Health ---------------------------------------------------------------------------------------------------------------
@@ -104,8 +98,6 @@ def pass_lines(runs: Sequence[Run]) -> Iterator[Lines]:
 def cost(result: Result) -> Blocks:
     """Show what runs have spent, in compute, time and money."""
     runs, price = result.folders, result.options.price
-    if price is not None and all(curve.price is None for curve in result.curves):
-        yield say("price_needs_hours", Level.WARNING, unit=listed(sorted({curve.unit for curve in result.curves})))
     rows = [
         ({"steps": f"{run.num_steps:,}", "status_text": status_text(run)}, _spent(run.cost, run.seconds, price), run)
         for run in runs
@@ -116,7 +108,7 @@ def cost(result: Result) -> Blocks:
         whole = {"name": "together", "status_text": "", "time": "", "steps": ""}
         rows.append((whole, _spent(amounts, seconds, price), None))
     columns = {
-        (hours_of(result) if head == "GPU-hours" else head): template
+        (result.hours if head == "GPU-hours" else head): template
         for head, template in COST_COLUMNS.items()
         if head != "cost" or price is not None
     }

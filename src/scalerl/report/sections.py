@@ -12,6 +12,7 @@ from typing import Any
 from scalerl.curves import FORMS, Action, Answer, Comparison, PaperComparison, State, Value, tails
 from scalerl.joint.bank import place
 from scalerl.logs.facts import Fact
+from scalerl.logs.frame import listed
 from scalerl.logs.series import uneven_steps
 from scalerl.report.analyse import HALF, missing_say
 from scalerl.report.document import (
@@ -29,7 +30,6 @@ from scalerl.report.figures import chart, straight_chart
 from scalerl.report.numbers import compute_text, fixed, interval_text, two_decimals
 from scalerl.report.options import AXIS_LABELS, axis_label
 from scalerl.report.results import CurveResult, Result, param_value
-from scalerl.report.run_sections import cost, health, hours_of, samples, settings
 
 ANSWER, WHY, WARNING, DETAIL = Level.ANSWER, Level.WHY, Level.WARNING, Level.DETAIL
 MOST_PAIRS = 15
@@ -51,8 +51,21 @@ def document(result: Result, origins: Mapping[str, str] | None = None) -> Docume
         for name in result.sets
         for key, (title, make) in OF_A_SET.items()
     ]
-    of_runs = [(key, title, make(result)) for key, (title, make) in OF_RUNS.items()]
-    return sections(*by_set, *of_runs, ("log", "What was read", log_says(result, origins or {})))
+    return sections(*by_set, *of_runs(result), ("log", "What was read", log_says(result, origins or {})))
+
+
+def of_runs(result: Result) -> Sequence[tuple[str, str, Blocks]]:
+    """Return the sections on runs; what they need is loaded only for a report."""
+    if not result.runs:
+        return ()
+    from scalerl.report import run_sections as runs
+
+    return (
+        ("health", "Health", runs.health(result)),
+        ("cost", "Runs and cost", runs.cost(result)),
+        ("settings", "Settings", runs.settings(result)),
+        ("samples", "Samples", runs.samples(result)),
+    )
 
 
 def titled(title: str, name: str) -> str:
@@ -330,7 +343,7 @@ RULE_COLUMNS = {
 
 def axes(result: Result, name: str) -> Blocks:
     """Show the answer on each axis of compute, and say where they disagree."""
-    answers, hours = result.by_axis.get(name, ()), hours_of(result)
+    answers, hours = result.by_axis.get(name, ()), result.hours
     finest = {"decimals": decimals_of(result.members(name))}
     rows, by_answer = [], dict[tuple[str, tuple[str, ...]], list[str]]()
     for each in answers:
@@ -440,6 +453,8 @@ def log_says(result: Result, origins: Mapping[str, str]) -> Blocks:
         yield say("problem", WARNING, data)
     yield from result.notes
     yield from equal_curves(result)
+    if result.options.price is not None and all(curve.price is None for curve in result.curves):
+        yield say("price_needs_hours", WARNING, unit=listed(sorted({curve.unit for curve in result.curves})))
     if result.command != "report":
         columns = {
             name: tuple(f"{column} ({origins[column]})" if origins.get(column) else column
@@ -473,11 +488,5 @@ OF_A_SET: dict[str, tuple[str, Callable[[Result, str], Blocks]]] = {
     "pairs": ("Which recipe", pairs),
     "axes": ("By each axis", axes),
     "scores": ("Forecasts against what happened", scores),
-    "details": ("Details", details),
-}
-OF_RUNS: dict[str, tuple[str, Callable[[Result], Blocks]]] = {
-    "health": ("Health", health),
-    "cost": ("Runs and cost", cost),
-    "settings": ("Settings", settings),
-    "samples": ("Samples", samples),
+    "details": ("Parameters and noise", details),
 }

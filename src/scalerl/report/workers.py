@@ -12,7 +12,7 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from queue import LifoQueue
@@ -72,6 +72,10 @@ class Workers:
         done: Future[Any] = Future()
         done.set_result(function(*arguments))
         return done
+
+    def map(self, function: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:
+        """Call a function with each of these arguments; return what it returns, in their order."""
+        return [job.result() for job in [self.submit(function, argument) for argument in arguments]]
 
     def _call(self, most_s: float, function: Callable[..., Any], *arguments: Any) -> Any:
         worker, is_late = self._idle.get(), threading.Event()
