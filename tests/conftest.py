@@ -1,6 +1,7 @@
 import atexit
 import functools
 import gc
+import importlib.util
 import os
 import random
 import shutil
@@ -78,10 +79,15 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Allow a warning of torch's compiler, which looks at the gradients of all that it traces, in tests on a GPU."""
+    """Allow a warning of torch's compiler, which looks at the gradients of all that it traces, in tests on a GPU.
+
+    Tests on a GPU that need vLLM are skipped where it is not installed, so that `pytest -m gpu` is one pass over all.
+    """
+    lacks_vllm = importlib.util.find_spec("vllm") is None
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"))
+            item.add_marker(pytest.mark.skipif(lacks_vllm and "vllm" in item.keywords, reason="vLLM is not installed"))
 
 
 def pytest_collection_finish() -> None:

@@ -55,13 +55,21 @@ RANKS = ("learner.ranks=2", "learner.sharding=full")
 RAY = ("cluster.address=local",)
 TALKING = ('task.environment="own_environments:Nudge"',)
 """A process per conversation."""
+TOOLS = ("model.path=tiny-tools-base", 'task.environment={name="calculator", max_turns=4}', "rollout.context=96")
 SUPPORT = Path(__file__).parents[1] / "support"
 CRITIC = ("critic.lr=1e-3", 'advantage.credit="gae"', "filter.zero_variance=false")
 PARTS = ("kl.coefficient=0.01", 'imitation="correct"', 'correction="band"', 'entropy="clip_cov"')
+REFILL = ("filter.refill=2",)
+FEW_BITS = ("model.lora.rank=4", "model.lora.bits=4", "optimizer.bits=8")
+ON_HOST = ("optimizer.bits=8", "optimizer.on_host=true")
 LAYOUTS: Mapping[str, tuple[str, ...]] = {
     "one device": (),
     "critic": CRITIC,
     "parts of a loss": PARTS,
+    "refill": REFILL,
+    "adapters over 4 bits": FEW_BITS,
+    "state on the host": ON_HOST,
+    "tools": TOOLS,
     "sandboxes": PROGRAMS,
     "conversations": TALKING,
     "generators": CHILDREN,

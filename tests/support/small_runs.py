@@ -9,6 +9,7 @@ import pytest
 from scalerl import store
 from scalerl.config import Recipe, load_recipe
 from scalerl.loop.grading import GraderRunner
+from scalerl.run import checkpoint as checkpoints
 
 SHORT = ("length.thinking_min=6", "length.thinking_max=8")
 """Limits of thinking for runs that need not solve anything: most of a small run is sampling."""
@@ -50,10 +51,25 @@ def check_lineage(folder: Path, steps: int) -> None:
     for key in keys:
         epoch, problem = key.split("/", 1)
         epochs.setdefault(epoch, set()).add(problem)
-    assert any(len(problems) == 24 for problems in epochs.values())
+    # Groups that a refill replaced are in no row.
+    num_replaced = sum(row.get("batch/replaced_groups", 0) for row in metrics)
+    assert num_replaced or any(len(problems) == 24 for problems in epochs.values())
+    check_accounts(folder)
     written = [json.loads(line) for line in (folder / store.METRICS).read_text().splitlines()]
     hours = [row["gpu_hours"] for row in written]
     assert hours == sorted(hours)
+
+
+def check_accounts(folder: Path) -> None:
+    """Every group that was issued up to the newest checkpoint was trained once, was replaced, or still waits."""
+    checkpoint = checkpoints.latest(folder / store.CHECKPOINTS)
+    assert checkpoint is not None
+    state = checkpoint.meta["pipeline"]
+    rows = [row for row in store.read_metrics(folder) if row["step"] <= checkpoint.step]
+    num_trained = sum(len(row["groups"]) for row in rows)
+    num_replaced = sum(row.get("batch/replaced_groups", 0) for row in rows) + state["refill"]["replaced"]
+    num_waiting = sum(len(state["curriculum"][name]) for name in ("in_flight", "untrained"))
+    assert sum(state["curriculum"]["num_issued"].values()) == num_trained + num_replaced + num_waiting
 
 
 def check_same_steps(folder: Path, reference: Path, num: int) -> None:

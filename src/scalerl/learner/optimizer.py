@@ -207,6 +207,9 @@ class _Lanes:
         largest = max(sum(map(_padded, portion.hosted)) for portion in portions)
         self._buffers = [torch.empty(largest, dtype=torch.uint8, device=device) for _ in range(2)]
         self._streams = [torch.cuda.Stream(device) for _ in range(2)] if device.type == "cuda" else None
+        for stream in self._streams or ():
+            # Kernels that are queued may still use memory that these buffers have from now on.
+            stream.wait_stream(torch.cuda.current_stream(device))
         self._stored = [torch.cuda.Event() for _ in range(2)] if self._streams else []
 
     def carry(self, portions: Sequence[_Portion]) -> Iterator[_Portion]:
