@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,10 +19,7 @@ if TYPE_CHECKING:
     from scalerl.report.options import FitOptions
     from scalerl.report.results import Result
 
-KINDS = (
-    "CSV, JSONL, trainer_state.json, console output; folders of a run, a study, a Trainer, tensorboard or wandb; "
-    "patterns such as 'logs/*.jsonl'. The kind is recognised."
-)
+KINDS = "CSV, JSONL, console output, folders of any trainer or tracker; patterns such as 'logs/*.jsonl'."
 FORMS = ("sigmoid", "power", "exponential", "log-linear")
 Kind = TypeVar("Kind")
 
@@ -32,22 +29,22 @@ class Common:
     """The options that the commands on logs share; those of Selection and FitOptions have the names of their fields."""
 
     files: list[str] = opt.argument("FILE|FOLDER", KINDS)
-    x: str | None = option("COLUMN", "Column of compute: GPU-hours, FLOPs, tokens or steps. Unset: recognised.")
-    y: str | None = option("COLUMN", "Column of reward, such as a pass rate. Unset: recognised.")
+    x: str | None = option("COLUMN", "Column of compute. Unset: recognised.")
+    y: str | None = option("COLUMN", "Column of reward. Unset: recognised.")
     by: ParsedList = option(
         "COL[,COL]",
-        "One curve for each value of these columns. Unset: one for each recipe, arm, model ... or file.",
+        "One curve for each value. Unset: for each recipe, arm, model ... or file.",
         check=opt.columns,
     )
     start: Parsed = option(
-        "VALUE|first|fit",
-        "Reward before training; 'first': each run's first row; 'fit': fitted. Unset: a row at 0, or fitted.",
+        "R|first|fit",
+        "Reward before training. first: each run's first row. Unset: a row at 0, else fitted.",
         check=opt.start_value,
     )
-    gpus: float | None = option("N", "Build GPU-hours from the log's times, for this many GPUs.", check=opt.positive)
-    plot: Parsed = option("OUT.png|.svg", "Draw the curves into this file.", check=lambda text, _: _plot(text))
+    gpus: float | None = option("N", "Build GPU-hours from the log's times.", check=opt.positive)
+    plot: Parsed = option("FILE", "Draw the curves: .png or .svg.", check=lambda text, _: _plot(text))
     as_json: bool = opt.JSON
-    explain: bool = flag("--explain", "Say how: parameters, noise, reasons, and what was read from the log.")
+    explain: bool = flag("--explain", "Say why, and what was read from the log.")
     seed: str | None = rare("COLUMN", "Column whose values are runs of one recipe. Unset: recognised.")
     where: list[str] | None = rare(
         "COL=VALUE|COL!=VALUE", "Keep only rows with (or without) this value; may be repeated.", check=opt.conditions
@@ -65,10 +62,10 @@ class Common:
     fit_until: float | None = rare("C", "Do not fit points beyond this compute.", check=opt.positive)
     worth: float | None = option(
         "R",
-        "The smallest difference of reward that matters. Unset: 1% of its scale, or 3% of the range seen.",
+        "Smallest difference of reward that matters. Unset: 1% of its scale, or 3% of the range.",
         check=opt.positive,
     )
-    price: float | None = option("MONEY", "Price of a GPU-hour: what a doubling costs.", check=opt.positive)
+    price: float | None = option("MONEY", "Price of a GPU-hour, to add costs.", check=opt.positive)
     level: float = rare("P", "Probability of the intervals that are shown.", default=0.9, check=opt.share)
     run_sd: float | None = rare(
         "R",
@@ -108,7 +105,7 @@ def _plot(text: str) -> Path:
 
 
 def shares_options(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Put the options of `Common` before a command's own, so that each is declared once; some may be left out."""
+    """Add the options of `Common` after a command's own, so that each is declared once; some may be left out."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = [param for param in inspect.signature(command).parameters.values() if param.name != "common"]
@@ -123,12 +120,16 @@ def shares_options(*without: str) -> Callable[[Callable[..., None]], Callable[..
         def run(**given: Any) -> None:
             command(common=Common(**absent, **{param.name: given.pop(param.name) for param in shared}), **given)
 
-        params = [*shared, *(param.replace(kind=inspect.Parameter.KEYWORD_ONLY) for param in own)]
+        # Help shows a command's own options first.
+        params = [*(param.replace(kind=inspect.Parameter.KEYWORD_ONLY) for param in own), *shared]
         run.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]
         run.__annotations__ = {param.name: param.annotation for param in params}
         return run
 
     return decorate
+
+
+AT: float | None = option("C", "Compare at this compute. Unset: 4 times the largest measured.", check=opt.positive)
 
 
 @shares_options()
@@ -233,9 +234,7 @@ def backtest(
 @shares_options()
 def compare(
     common: Common,
-    at: float | None = option(
-        "C", "Compute at which the recipes are compared. Unset: 4 times the largest one measured.", check=opt.positive
-    ),
+    at: float | None = AT,
 ) -> None:
     """Say which recipe to take at a budget: one of them, either, or what would settle it.
 
@@ -256,6 +255,7 @@ def report(
     holdout: Parsed = option(
         "COL=VALUE", "Test the forecast on these rows instead of fitting them.", check=opt.column_value
     ),
+    at: float | None = AT,
     out: Path | None = option("FOLDER", "Folder to write into. Unset: the study's, or else this one."),
 ) -> None:
     """Write one page on a study, on runs or on logs: which to take, curves, forecasts, and what is not known yet.
@@ -271,6 +271,7 @@ def report(
     from scalerl.report.write import write_report
 
     selection, options = chosen(common, holdout=holdout)
+    options = replace(options, at=at)
     inputs = [Path(name) for name in common.files]
     if common.as_json:
         print_json("report", **result_json(build_report(inputs, selection, options)))

@@ -55,16 +55,15 @@ def prior(
 @shares_options("explain", "method")
 def plan(
     common: Common,
-    target: float | None = option("C", "Compute at which the arms are compared; required.", check=opt.positive),
+    target: float | None = option("C", "Compare at this compute; required.", check=opt.positive),
     budget: float | None = option(
         "C",
-        "Compute that all arms may spend together, including what they have spent. Unset: no limit.",
+        "Compute for all arms together, with what they have spent. Unset: no limit.",
         check=opt.positive,
     ),
     allocate: ParsedList = option(
         "COL[,COL]",
-        "Say instead which values of these columns are best at which compute up to the target: what a step is spent "
-        "on, such as completions_per_group,groups_per_batch.",
+        "Say instead which values of these columns are best at which compute up to the target.",
         check=opt.columns,
     ),
 ) -> None:
@@ -72,9 +71,8 @@ def plan(
 
     The seeds of an arm go together, and arms inform each other. With --price the plan is in money too.
 
-    [dim]scalerl plan runs/my-study --target 16000 --budget 60000[/dim]
-
-    [dim]scalerl plan runs/my-study --target 16000 --allocate completions_per_group,groups_per_batch[/dim]
+    [dim]scalerl plan runs/my-study --target 16000 --budget 60000
+    scalerl plan runs/my-study --target 16000 --allocate completions_per_group[/dim]
 
     See also: study --set budget.policy=forecast, which plans and continues its arms by itself.
     """

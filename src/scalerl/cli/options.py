@@ -86,17 +86,14 @@ def _help_all(context: typer.Context, wanted: bool) -> None:
 HELP_ALL: bool = typer.Option(
     False, "--help-all", help="Show every option.", metavar="", is_eager=True, callback=_help_all
 )
-JSON: bool = flag("--json", "Print one JSON object instead of tables.")
-BOARD: bool = flag("--board", "Show it in a browser while it runs, as 'scalerl watch' does.")
-RECIPE: str = argument("RECIPE", "A recipe's name (scalerl recipe list), a TOML file or a run folder.")
+JSON: bool = flag("--json", "Print JSON instead of tables.")
+BOARD: bool = flag("--board", "Show it in a browser, as 'scalerl watch' does.")
+RECIPE: str = argument("RECIPE", "A recipe's name (scalerl recipe list), TOML file or run folder.")
 OVERRIDES: Any = option(
-    "KEY=VALUE",
-    "Change one setting; may be repeated. 'scalerl recipe show RECIPE' lists all of them. A value is TOML, or else "
-    "text as it stands: for escapes with a backslash, write the quotes too, 'KEY=\"a\\nb\"'.",
-    "--set",
+    "KEY=VALUE", "Change a setting (scalerl recipe show RECIPE lists all); may be repeated.", "--set"
 )
 NOTIFY_VARIABLE = "SCALERL_NOTIFY"
-TRUST: bool = flag("--trust-remote-code", "Let Python code that comes with the model run; without this it never does.")
+TRUST: bool = flag("--trust-remote-code", "Let code that comes with the model run.", hidden=True)
 
 
 def _webhook(url: str, option: str) -> str:
@@ -109,8 +106,7 @@ def _webhook(url: str, option: str) -> str:
 
 NOTIFY: str | None = option(
     "URL",
-    "Post alarms, decisions and the end to a webhook of Slack, Discord or another chat. The variable "
-    f"{NOTIFY_VARIABLE} does the same, and other users of the machine cannot see it.",
+    f"Post news to a webhook of Slack, Discord ...; the variable {NOTIFY_VARIABLE} does the same.",
     "--notify",
     check=_webhook,
     envvar=NOTIFY_VARIABLE,

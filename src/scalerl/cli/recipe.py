@@ -150,6 +150,8 @@ def show_command(name: str = opt.RECIPE, overrides: list[str] | None = opt.OVERR
     """Show ScaleRL's eight components, and what is beside them, as this recipe has them; then every setting.
 
     [dim]scalerl recipe show tiny-cpu --set pipeline.max_lag=0[/dim]
+
+    A value of --set is TOML, or else plain text. For escapes write its quotes too: --set 'KEY="a\\nb"'.
     """
     from scalerl.config import body_dtype, load_recipe, settings_of
     from scalerl.config.secrets import hidden

@@ -33,6 +33,7 @@ def sft(
     overrides: list[str] | None = opt.OVERRIDES,
     resume: bool = flag("--resume", "Continue in --out after a stop or a kill."),
     trust_remote_code: bool = opt.TRUST,
+    help_all: bool = opt.HELP_ALL,
 ) -> None:
     """Make a base model by supervised fine-tuning on the demonstrations of a recipe's tasks.
 

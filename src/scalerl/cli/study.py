@@ -34,21 +34,21 @@ def study(
     out: Path | None = option("DIR", "Study folder to write. Unset: runs/NAME."),
     overrides: list[str] | None = option(
         "KEY=VALUE",
-        "Change a setting of every arm that does not set it, one of an arm (arms.NAME.KEY), or seeds, compute, "
-        "fit, holdout or budget.policy (uniform, halving, forecast); may be repeated.",
+        "Change a setting of all arms, of one (arms.NAME.KEY), or seeds, compute, fit, holdout, budget.policy.",
         "--set",
     ),
-    jobs: int = option("N", "Runs at the same time, each on a GPU of its own if there are enough.", default=1, min=1),
-    resume: bool = flag("--resume", "Continue the study in --out; arms and seeds may be added, and budgets raised."),
-    dry_run: bool = flag("--dry-run", "Print the arms and what they will cost; run nothing."),
+    jobs: int = option("N", "Runs at the same time, each on its own GPU if there are enough.", default=1, min=1),
+    resume: bool = flag("--resume", "Continue in --out; arms, seeds and budget may be added."),
+    dry_run: bool = flag("--dry-run", "Print the arms and their cost; run nothing."),
     as_json: bool = opt.JSON,
     board: bool = opt.BOARD,
     notify: str | None = opt.NOTIFY,
     trust_remote_code: bool = opt.TRUST,
+    help_all: bool = opt.HELP_ALL,
 ) -> None:
     """Run every arm and seed of a study as a run of its own, then write a report that compares them.
 
-    After Ctrl-C or a kill, --resume continues and repeats nothing that is done. See also: report, watch, plan.
+    [dim]scalerl study tiny-loo --out runs/tiny-loo[/dim]
 
     A file of your own names a base recipe, what each arm changes in it, seeds and a budget:
 
@@ -58,7 +58,7 @@ def study(
     \\[arms.dapo]
     loss = "dapo"[/dim]
 
-    [dim]scalerl study tiny-loo --out runs/tiny-loo[/dim]
+    After Ctrl-C or a kill, --resume continues and repeats nothing that is done. See also: report, watch, plan.
     """
     # As in "scalerl recipe list".
     if name in (None, "list"):

@@ -15,7 +15,7 @@ from scalerl.api import check_can_train
 from scalerl.cli import options as opt
 from scalerl.cli.conclusion import conclude, resumes_from
 from scalerl.cli.console import RunTerminal, ended_by_ctrl_c, say, show, table
-from scalerl.cli.options import argument, flag, option
+from scalerl.cli.options import argument, flag, option, rare
 from scalerl.cli.watch import board_beside
 from scalerl.errors import StoreError, UsageError, UserError
 
@@ -33,30 +33,26 @@ def train(
     overrides: list[str] | None = opt.OVERRIDES,
     out: Path = option("DIR", "Run folder to write.", default=Path("runs/run")),
     resume: bool = flag("--resume", "Continue from the newest checkpoint in --out."),
-    check: bool = flag(
-        "--check", "Load everything, try graders, environments and one step, then exit. Writes nothing."
-    ),
-    gpus: str | None = option(
-        "NUMxGB", "With --check: only estimate the memory on such GPUs, 8x80 for eight of 80 GB. They need not be here."
-    ),
-    hung_after: float | None = option(
+    check: bool = flag("--check", "Try problems, graders and one step; write nothing."),
+    gpus: str | None = option("NUMxGB", "With --check: the memory on GPUs such as 8x80, wherever they are."),
+    hung_after: float | None = rare(
         "S", "Seconds after which a call that does not return ends the run. Unset: 600.", min=1
     ),
-    plots: bool = flag("--plots/--no-plots", "Draw the curve at the end.", default=True),
+    plots: bool = flag("--plots/--no-plots", "Draw the curve at the end.", default=True, hidden=True),
     board: bool = opt.BOARD,
     notify: str | None = opt.NOTIFY,
-    pause_at: float | None = option(
+    pause_at: float | None = rare(
         "SHARE", "Stop with a checkpoint at this share of the budget, such as 0.5; --resume continues."
     ),
     trust_remote_code: bool = opt.TRUST,
+    help_all: bool = opt.HELP_ALL,
 ) -> None:
     """Train by a recipe into a run folder, and forecast while it trains where the reward will level off.
 
-    [dim]scalerl train tiny-cpu --out runs/first --set optimizer.lr=1e-3[/dim]
+    [dim]scalerl train tiny-cpu --out runs/first --set optimizer.lr=1e-3
+    scalerl train own-model --set model.path=MODEL --set task=problems.jsonl --check[/dim]
 
-    Ctrl-C stops after the current step with a checkpoint; a second Ctrl-C stops at once.
-
-    SIGTERM, or the end of the terminal, writes a checkpoint at once, within a step too. --resume continues.
+    Ctrl-C stops after the current step with a checkpoint, and SIGTERM at once; --resume continues.
 
     See also: recipe list, recipe show; eval and sft for the model to start from; fit, report, export for the run.
     """
@@ -136,6 +132,7 @@ def evaluate(
     ),
     as_json: bool = opt.JSON,
     trust_remote_code: bool = opt.TRUST,
+    help_all: bool = opt.HELP_ALL,
 ) -> None:
     """Measure a model on a recipe's evaluation sets: the pass rate (mean@n) with its 90% interval, and pass@n.
 
@@ -183,6 +180,7 @@ def export(
     out: Path = option("DIR", "Folder for the model.", default=...),
     step: str = option("N|best|last", "Which checkpoint: a step, best (by its evaluations) or last.", default="last"),
     trust_remote_code: bool = opt.TRUST,
+    help_all: bool = opt.HELP_ALL,
 ) -> None:
     """Write the model of a run's checkpoint as a normal Hugging Face folder.
 

@@ -88,10 +88,10 @@ def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | N
             f"compare: name more files, or split one with --by {'COLUMN' if len(sets) < 2 else 'set'}.{joined}"
         )
     check_one_axis(series, "curves must be on one axis of compute to be compared")
-    return compared(_analysed("compare", series, options), at)
+    return compared(_analysed("compare", series, replace(options, at=at)))
 
 
-def compared(result: Result, at: float | None = None) -> Result:
+def compared(result: Result) -> Result:
     """Return a result with the comparison of each evaluation set, on every axis, or with notes on why there is none."""
     comparisons, by_axis, notes = {}, {}, list(result.notes)
     for name in result.sets:
@@ -107,7 +107,7 @@ def compared(result: Result, at: float | None = None) -> Result:
             notes.append(say("different_rewards", names=rewards))
         elif sum(curve.usable for curve in members) > 1:
             notes += [say("unlike_rewards", Level.WARNING, names=rewards)] if len(rewards) > 1 else []
-            comparison = comparisons[name] = result.options.compare(fits_of(members), at)
+            comparison = comparisons[name] = result.options.compare(fits_of(members), result.options.at)
             if isinstance(comparison, Comparison):
                 by_axis[name] = _on_axes(members, comparison, result.options)
     return replace(result, comparisons=comparisons, by_axis=by_axis, notes=tuple(notes))

@@ -65,6 +65,8 @@ class FitOptions:
     """File of earlier runs that inform each curve, or `published`."""
     price: float | None = None
     """Price of a GPU-hour."""
+    at: float | None = None
+    """Compute at which recipes are compared. None: 4 times the largest one measured."""
 
     def of(self, series: Series) -> dict[str, Any]:
         """Return the keyword arguments of `fit` for one series; raise InputError for an option that does not fit it."""
